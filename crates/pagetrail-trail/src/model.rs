@@ -1,0 +1,105 @@
+//! What a trail holds, independent of how it is written down.
+//!
+//! All times are durations since the recording started, in nanoseconds unless the name says otherwise;
+//! all addresses are bytes in the tracked process; counts of pages use [`Header::page_size`], the page
+//! size of the machine that recorded.
+
+use pagetrail::{PageRange, PageSet};
+
+/// Facts that hold for the whole recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// The command and its arguments as they were run, or as found in `/proc/PID/cmdline`.
+    pub command: Vec<String>,
+    /// The tracked process.
+    pub pid: u32,
+    /// Bytes per page on the recording machine.
+    pub page_size: u64,
+    /// The technique's name, for example `pagemap-scan`.
+    pub technique: String,
+    /// Why this technique was used, one line.
+    pub reason: String,
+    /// The interval that was asked for, in milliseconds.
+    pub interval_ms: u64,
+    /// Start of the recording, in milliseconds since 1970-01-01 UTC.
+    pub started_unix_ms: u64,
+    /// How long attaching stopped the process, in nanoseconds.
+    pub attach_stopped_ns: u64,
+}
+
+/// A mapping (VMA) of the tracked process and the rounds in which it existed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its addresses.
+    pub range: PageRange,
+    /// Path, or the kernel's name in brackets, or empty for anonymous memory (`proc_pid_maps(5)`).
+    pub name: String,
+    /// As in `proc_pid_maps(5)`, for example `rw-p`.
+    pub permissions: String,
+    /// Why its writes are not seen, when they are not; tracked mappings have `None`.
+    pub untracked: Option<String>,
+    /// The first round that covers it.
+    pub first_round: u32,
+    /// The last round that covers it; `None` while it exists.
+    pub last_round: Option<u32>,
+}
+
+/// Something that happened to the tracked process within a round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It replaced its memory by `execve(2)`; the text is the new command line.
+    Exec(String),
+    /// It has child processes, which are not tracked; how many were seen so far.
+    Children(u32),
+    /// Anything else worth a line in the report.
+    Note(String),
+}
+
+/// One round.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Counts from 0.
+    pub index: u32,
+    /// When the round began, since the start of the recording.
+    pub start_ns: u64,
+    /// How long it lasted: from its beginning to the return of collect.
+    pub duration_ns: u64,
+    /// How long collect took.
+    pub collect_ns: u64,
+    /// How long the tracked process was stopped for it.
+    pub stopped_ns: u64,
+    /// Faults that the technique caused in this round, where they can be counted.
+    pub faults: Option<u64>,
+    /// The write set.
+    pub written: PageSet,
+    /// The part of the write set reported only because its mapping is new in this round.
+    pub fresh: PageSet,
+    /// What happened meanwhile.
+    pub events: Vec<Event>,
+}
+
+/// How the recording ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The tracked process exited with this code.
+    Exited(i32),
+    /// The tracked process was killed by this signal.
+    Killed(i32),
+    /// The tracked process ended; how is not known (it was no child of the recorder).
+    Gone,
+    /// The recorder stopped first: interrupted, or its number of rounds or its duration was reached.
+    Detached,
+}
+
+/// A whole recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trail {
+    /// Facts that hold for all of it.
+    pub header: Header,
+    /// All mappings that ever existed, in order of appearance.
+    pub mappings: Vec<Mapping>,
+    /// The rounds in order.
+    pub rounds: Vec<Round>,
+    /// How it ended; `None` when the file is cut off or still being written.
+    pub end: Option<End>,
+}

@@ -1,0 +1,293 @@
+//! [`PageRange`] and [`PageSet`]: which pages, as sorted ranges of addresses.
+//!
+//! A set holds byte addresses, not page numbers, so that it also serves units smaller than a page and
+//! trails from machines with another page size. It stores ranges only: memory and time grow with the
+//! number of ranges, never with the number of pages in them.
+
+use std::fmt;
+
+/// The page size of this machine, in bytes (`getauxval(AT_PAGESZ)`).
+pub fn page_size() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+/// A half-open range of addresses, `start..end`, in bytes; never empty.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageRange {
+    start: u64,
+    end: u64,
+}
+
+impl PageRange {
+    /// The range `start..end`, or `None` when it would be empty.
+    pub const fn new(start: u64, end: u64) -> Option<Self> {
+        if start < end {
+            Some(Self { start, end })
+        } else {
+            None
+        }
+    }
+
+    /// First address, in bytes.
+    pub const fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// First address behind the range, in bytes.
+    pub const fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Length in bytes.
+    pub const fn bytes(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Length in pages of this machine.
+    pub fn pages(&self) -> u64 {
+        self.bytes() / page_size()
+    }
+
+    /// Whether `address` lies inside.
+    pub const fn contains(&self, address: u64) -> bool {
+        self.start <= address && address < self.end
+    }
+
+    /// The part that both ranges share.
+    pub fn intersection(&self, other: &Self) -> Option<Self> {
+        Self::new(self.start.max(other.start), self.end.min(other.end))
+    }
+
+    /// The smallest range of whole units of `unit` bytes (a power of two) that covers this one.
+    pub fn align_outwards(&self, unit: u64) -> Self {
+        debug_assert!(unit.is_power_of_two());
+        Self {
+            start: self.start & !(unit - 1),
+            end: self.end.next_multiple_of(unit),
+        }
+    }
+}
+
+impl fmt::Debug for PageRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}..{:#x}", self.start, self.end)
+    }
+}
+
+impl fmt::Display for PageRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// A set of pages: ranges of addresses, sorted, neither overlapping nor touching.
+///
+/// Building it from sorted ranges and all of union, intersection and difference take time linear in
+/// the number of ranges.
+///
+/// ```
+/// use pagetrail::{PageRange, PageSet};
+/// let mut set = PageSet::new();
+/// set.insert(PageRange::new(0x1000, 0x3000).unwrap());
+/// set.insert(PageRange::new(0x3000, 0x4000).unwrap());
+/// assert_eq!(set.ranges().len(), 1);
+/// assert_eq!(set.bytes(), 0x3000);
+/// ```
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct PageSet {
+    ranges: Vec<PageRange>,
+}
+
+impl PageSet {
+    /// The empty set.
+    pub const fn new() -> Self {
+        Self { ranges: Vec::new() }
+    }
+
+    /// The ranges in ascending order; between two of them at least one byte is not in the set.
+    pub fn ranges(&self) -> &[PageRange] {
+        &self.ranges
+    }
+
+    /// Whether nothing is in the set.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Bytes in the set.
+    pub fn bytes(&self) -> u64 {
+        self.ranges.iter().map(PageRange::bytes).sum()
+    }
+
+    /// Pages of this machine in the set.
+    pub fn pages(&self) -> u64 {
+        self.bytes() / page_size()
+    }
+
+    /// The address of each page of `unit` bytes in ascending order.
+    pub fn iter_units(&self, unit: u64) -> impl Iterator<Item = u64> + '_ {
+        self.ranges
+            .iter()
+            .flat_map(move |r| (r.start..r.end).step_by(unit as usize))
+    }
+
+    /// Whether `address` is in the set.
+    pub fn contains(&self, address: u64) -> bool {
+        let after = self.ranges.partition_point(|r| r.start <= address);
+        after > 0 && self.ranges[after - 1].contains(address)
+    }
+
+    /// Whether all of `range` is in the set.
+    pub fn covers(&self, range: PageRange) -> bool {
+        let after = self.ranges.partition_point(|r| r.start <= range.start);
+        after > 0 && self.ranges[after - 1].end >= range.end
+    }
+
+    /// Whether any of `range` is in the set.
+    pub fn intersects(&self, range: PageRange) -> bool {
+        let first = self.ranges.partition_point(|r| r.end <= range.start);
+        self.ranges.get(first).is_some_and(|r| r.start < range.end)
+    }
+
+    /// Adds a range. Constant time behind the last range, otherwise linear in the ranges after it.
+    pub fn insert(&mut self, range: PageRange) {
+        match self.ranges.last_mut() {
+            Some(last) if range.start > last.end => self.ranges.push(range),
+            Some(last) if range.start >= last.start => last.end = last.end.max(range.end),
+            None => self.ranges.push(range),
+            Some(_) => self.insert_inside(range),
+        }
+    }
+
+    fn insert_inside(&mut self, range: PageRange) {
+        let first = self.ranges.partition_point(|r| r.end < range.start);
+        let behind = self.ranges.partition_point(|r| r.start <= range.end);
+        let merged = self.ranges[first..behind]
+            .iter()
+            .fold(range, |m, r| PageRange {
+                start: m.start.min(r.start),
+                end: m.end.max(r.end),
+            });
+        self.ranges.splice(first..behind, [merged]);
+    }
+
+    /// Removes a range.
+    pub fn remove(&mut self, range: PageRange) {
+        let first = self.ranges.partition_point(|r| r.end <= range.start);
+        let behind = self.ranges.partition_point(|r| r.start < range.end);
+        if first >= behind {
+            return;
+        }
+        let head = PageRange::new(self.ranges[first].start, range.start);
+        let tail = PageRange::new(range.end, self.ranges[behind - 1].end);
+        self.ranges
+            .splice(first..behind, head.into_iter().chain(tail));
+    }
+
+    /// Empties the set and keeps its memory for reuse.
+    pub fn clear(&mut self) {
+        self.ranges.clear();
+    }
+
+    /// What is in either set.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        let (mut i, mut j) = (0, 0);
+        let mut out = Self {
+            ranges: Vec::with_capacity(self.ranges.len() + other.ranges.len()),
+        };
+        loop {
+            // Always the range that starts first, so that every insert is at the end.
+            let range = match (self.ranges.get(i), other.ranges.get(j)) {
+                (Some(x), Some(y)) if x.start > y.start => {
+                    j += 1;
+                    y
+                }
+                (Some(x), _) => {
+                    i += 1;
+                    x
+                }
+                (None, Some(y)) => {
+                    j += 1;
+                    y
+                }
+                (None, None) => return out,
+            };
+            out.insert(*range);
+        }
+    }
+
+    /// Adds all of `other`.
+    pub fn union_with(&mut self, other: &Self) {
+        if self.is_empty() {
+            self.ranges.extend_from_slice(&other.ranges);
+        } else if !other.is_empty() {
+            *self = self.union(other);
+        }
+    }
+
+    /// What is in both sets.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        let (mut i, mut j) = (0, 0);
+        let mut out = Self::new();
+        while let (Some(x), Some(y)) = (self.ranges.get(i), other.ranges.get(j)) {
+            out.ranges.extend(x.intersection(y));
+            if x.end <= y.end { i += 1 } else { j += 1 }
+        }
+        out
+    }
+
+    /// What is in this set and not in the other.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Self {
+        let mut out = Self::new();
+        let mut j = 0;
+        for range in &self.ranges {
+            let mut start = range.start;
+            while other.ranges.get(j).is_some_and(|hole| hole.end <= start) {
+                j += 1;
+            }
+            let mut k = j;
+            while let Some(hole) = other.ranges.get(k).filter(|hole| hole.start < range.end) {
+                out.ranges.extend(PageRange::new(start, hole.start));
+                start = start.max(hole.end);
+                k += 1;
+            }
+            out.ranges.extend(PageRange::new(start, range.end));
+            j = k.saturating_sub(1).max(j);
+        }
+        out
+    }
+}
+
+impl Extend<PageRange> for PageSet {
+    /// Takes ranges in any order; sorted ones cost no sort.
+    fn extend<I: IntoIterator<Item = PageRange>>(&mut self, ranges: I) {
+        let mut added: Vec<PageRange> = ranges.into_iter().collect();
+        if !added.is_sorted() {
+            added.sort_unstable();
+        }
+        let mut set = Self {
+            ranges: Vec::with_capacity(added.len()),
+        };
+        for range in added {
+            set.insert(range);
+        }
+        self.union_with(&set);
+    }
+}
+
+impl FromIterator<PageRange> for PageSet {
+    fn from_iter<I: IntoIterator<Item = PageRange>>(ranges: I) -> Self {
+        let mut set = Self::new();
+        set.extend(ranges);
+        set
+    }
+}
+
+impl fmt::Debug for PageSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.ranges).finish()
+    }
+}
