@@ -159,6 +159,14 @@ impl PageSet {
         }
     }
 
+    /// Adds `bytes` (not 0) from `address` on.
+    pub(crate) fn extend_back(&mut self, address: u64, bytes: u64) {
+        self.insert(PageRange {
+            start: address,
+            end: address + bytes,
+        });
+    }
+
     fn insert_inside(&mut self, range: PageRange) {
         let first = self.ranges.partition_point(|r| r.end < range.start);
         let behind = self.ranges.partition_point(|r| r.start <= range.end);
