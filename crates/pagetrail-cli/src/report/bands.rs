@@ -1,0 +1,87 @@
+//! Bands: the rows of a heat grid grouped by mapping, which is what a picture labels.
+//!
+//! A band is a run of rows of one mapping, or of neighbouring mappings of one file. How tall a band is
+//! drawn is each picture's business; [`heights`] is what they share.
+
+use std::ops::Range;
+
+use pagetrail_trail::{Heatmap, Trail};
+
+use super::words;
+
+/// Rows that belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Band {
+    /// Short name of the mapping.
+    pub(crate) label: String,
+    /// The mapping of its first row, as an index into the trail's mappings.
+    pub(crate) mapping: Option<usize>,
+    /// Its rows as indices into [`Heatmap::rows`], without separators.
+    pub(crate) rows: Vec<usize>,
+    /// Pages that its rows stand for.
+    pub(crate) pages: u64,
+}
+
+/// All bands of a grid in ascending order of addresses; every row but the separators is in one.
+pub(crate) fn bands(trail: &Trail, heat: &Heatmap) -> Vec<Band> {
+    let mut bands: Vec<Band> = Vec::new();
+    let mut separated = false;
+    for (index, row) in heat.rows.iter().enumerate() {
+        if row.separator {
+            separated = true;
+            continue;
+        }
+        let mapping = row.mapping.and_then(|i| trail.mappings.get(i));
+        let joins = |last: &Band| {
+            let before = last.mapping.and_then(|i| trail.mappings.get(i));
+            match (before, mapping) {
+                (None, None) => true,
+                (Some(before), Some(now)) if now.name.is_empty() => {
+                    before.name.is_empty() && (!separated || last.mapping == row.mapping)
+                }
+                (Some(before), Some(now)) => before.name == now.name,
+                _ => false,
+            }
+        };
+        match bands.last_mut().filter(|last| joins(last)) {
+            Some(last) => {
+                last.rows.push(index);
+                last.pages += row.pages;
+            }
+            None => bands.push(Band {
+                label: mapping.map_or("outside all mappings".into(), words::mapping_short),
+                mapping: row.mapping,
+                rows: vec![index],
+                pages: row.pages,
+            }),
+        }
+        separated = false;
+    }
+    bands
+}
+
+/// Where each band lies when all share `total` units with a `gap` between two: at least `least` units
+/// each while there is room for it, the rest by the square root of its pages, so that a heap does not
+/// hide a stack.
+pub(crate) fn heights(bands: &[Band], total: usize, least: usize, gap: usize) -> Vec<Range<usize>> {
+    if bands.is_empty() {
+        return Vec::new();
+    }
+    let crowded = bands.len() * (gap + least / 2) > total;
+    let gap = if crowded { 0 } else { gap };
+    let room = total.saturating_sub(gap * (bands.len() - 1)) as f64;
+    let least = (least as f64).min(room / bands.len() as f64);
+    let spare = room - least * bands.len() as f64;
+    let weight = |band: &Band| (band.pages.max(1) as f64).sqrt();
+    let weights: f64 = bands.iter().map(weight).sum();
+    let mut top = 0.0;
+    bands
+        .iter()
+        .map(|band| {
+            let start = top;
+            let end = start + least + spare * weight(band) / weights;
+            top = end + gap as f64;
+            start.round() as usize..end.round() as usize
+        })
+        .collect()
+}

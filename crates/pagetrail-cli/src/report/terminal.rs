@@ -1,0 +1,372 @@
+//! The report as plain text for a terminal or a pipe.
+//!
+//! Everything goes into one string-building pass over [`Analysis`]; colour is used for the heatmap and
+//! headings only, and only when [`Style::colour`] says so.
+
+use std::io::{self, Write};
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use pagetrail_trail::{Analysis, Heatmap, Trail};
+
+use super::{bands, palette, words};
+
+/// How to write for the reader's terminal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Style {
+    /// Columns to fill at most.
+    pub(crate) width: usize,
+    /// Whether to use ANSI colours.
+    pub(crate) colour: bool,
+}
+
+/// Lines of the heatmap at most; mappings beyond that are merged by the grid.
+const HEAT_LINES: usize = 24;
+const LABEL_WIDTH: usize = 22;
+const MAPPINGS_SHOWN: usize = 20;
+
+/// Writes the report.
+pub(crate) fn write(
+    trail: &Trail,
+    analysis: &Analysis,
+    style: Style,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let style = Style {
+        width: style.width.clamp(60, 160),
+        ..style
+    };
+    facts(trail, analysis, style, out)?;
+    if analysis.page_writes > 0 {
+        writeln!(out)?;
+        table(trail, analysis, style, out)?;
+        writeln!(out)?;
+        heatmap(trail, style, out)?;
+    }
+    let notices = words::notices(trail);
+    if !notices.is_empty() {
+        writeln!(out)?;
+        for line in notices {
+            entry("note", &line, style, out)?;
+        }
+    }
+    Ok(())
+}
+
+fn facts(
+    trail: &Trail,
+    all: &Analysis,
+    style: Style,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let header = &trail.header;
+    let page = header.page_size;
+    let pages = |n: f64| format!("{} pages ({})", words::rate(n), words::bytes(n * page as f64));
+    let command = format!("{} (PID {})", words::command(&header.command), header.pid);
+    entry("command", &command, style, out)?;
+    let technique = format!("{}: {}", header.technique, words::printable(&header.reason));
+    entry("technique", &technique, style, out)?;
+    let recorded = format!(
+        "{}, {} of {} ms; {}",
+        words::time(all.seconds * 1e9),
+        words::plural(trail.rounds.len() as u64, "round"),
+        header.interval_ms,
+        words::end(trail)
+    );
+    entry("recorded", &recorded, style, out)?;
+    let cost = words::cost(trail, all);
+    if all.page_writes == 0 {
+        entry("written", "nothing", style, out)?;
+        return entry("cost", &cost, style, out);
+    }
+    let written = format!(
+        "{} different pages ({}), {} page writes: {}/s ({}/s)",
+        words::count(all.distinct_pages),
+        words::bytes((all.distinct_pages * page) as f64),
+        words::count(all.page_writes),
+        words::rate(all.pages_per_second.mean),
+        words::bytes(all.pages_per_second.mean * page as f64)
+    );
+    entry("written", &written, style, out)?;
+    if all.fresh_page_writes > 0 {
+        let fresh = format!(
+            "{} of the page writes are whole new mappings, counted as written",
+            words::count(all.fresh_page_writes)
+        );
+        entry("", &fresh, style, out)?;
+    }
+    for (i, set) in all.working_sets.iter().enumerate() {
+        let name = if i == 0 { "working set" } else { "" };
+        let short = if set.windows == 0 { " (fewer recorded)" } else { "" };
+        let line = format!(
+            "{:>9}: {} mean, {} max{short}",
+            words::plural(set.window.into(), "round"),
+            pages(set.mean_pages),
+            pages(set.max_pages as f64)
+        );
+        entry(name, &line, style, out)?;
+    }
+    let reuse = format!(
+        "{} of page writes hit a page that the round before wrote too",
+        words::percent(all.reuse)
+    );
+    entry("reuse", &reuse, style, out)?;
+    entry("cost", &cost, style, out)
+}
+
+/// A name and a text, wrapped with a hanging indent.
+fn entry(name: &str, text: &str, style: Style, out: &mut dyn Write) -> io::Result<()> {
+    const INDENT: usize = 13;
+    let (on, off) = if style.colour && !name.is_empty() {
+        ("\x1b[2m", "\x1b[0m")
+    } else {
+        ("", "")
+    };
+    let mut lines = wrap(text, style.width - INDENT).into_iter();
+    let first = lines.next().unwrap_or_default();
+    writeln!(out, "{on}{name:<INDENT$}{off}{first}")?;
+    lines.try_for_each(|line| writeln!(out, "{:INDENT$}{line}", ""))
+}
+
+/// Breaks at spaces; a word longer than a line stays whole, so that paths can be copied.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_inclusive(' ') {
+        let last = lines.last_mut().expect("there is always a line");
+        if !last.is_empty() && last.chars().count() + word.trim_end().chars().count() > width {
+            last.truncate(last.trim_end().len());
+            lines.push(word.to_owned());
+        } else {
+            last.push_str(word);
+        }
+    }
+    lines
+}
+
+fn table(
+    trail: &Trail,
+    analysis: &Analysis,
+    style: Style,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let mut written: Vec<_> = trail
+        .mappings
+        .iter()
+        .zip(&analysis.mappings)
+        .filter(|(_, counts)| counts.page_writes > 0)
+        .collect();
+    written.sort_by_key(|(mapping, counts)| {
+        (std::cmp::Reverse(counts.page_writes), mapping.range)
+    });
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(["mapping", "address", "size", "pages/s", "distinct", "share", ""]);
+    let label_width = (style.width - 62).clamp(12, 48);
+    for (mapping, counts) in written.iter().take(MAPPINGS_SHOWN) {
+        table.add_row([
+            shorten(&words::mapping(mapping), label_width),
+            format!("{:#x}", mapping.range.start()),
+            words::bytes(mapping.range.bytes() as f64),
+            words::rate(counts.pages_per_second),
+            words::count(counts.distinct_pages),
+            words::percent(counts.share),
+            bar(counts.share),
+        ]);
+    }
+    let outside = &analysis.unmapped;
+    if outside.page_writes > 0 {
+        table.add_row([
+            "outside all mappings".into(),
+            String::new(),
+            String::new(),
+            words::rate(outside.pages_per_second),
+            words::count(outside.distinct_pages),
+            words::percent(outside.share),
+            bar(outside.share),
+        ]);
+    }
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if (2..=5).contains(&i) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for (i, line) in table.lines().enumerate() {
+        let line = line.trim_end();
+        if i == 0 && style.colour {
+            writeln!(out, "\x1b[2m{line}\x1b[0m")?;
+        } else {
+            writeln!(out, "{line}")?;
+        }
+    }
+    if written.len() > MAPPINGS_SHOWN {
+        let left = (written.len() - MAPPINGS_SHOWN) as u64;
+        let more = words::plural(left, "mapping");
+        writeln!(out, "and {more} written less; --json and --html list all")?;
+    }
+    Ok(())
+}
+
+/// Eight characters wide, an eighth of a character fine.
+fn bar(share: f64) -> String {
+    let eighths = (share * 64.0).round() as usize;
+    let rest = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
+    format!("{}{rest}", "█".repeat(eighths / 8))
+}
+
+/// The end of a name says more than its beginning.
+fn shorten(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    if length <= width {
+        return text.to_owned();
+    }
+    let tail: String = text.chars().skip(length - width + 1).collect();
+    format!("…{tail}")
+}
+
+fn heatmap(trail: &Trail, style: Style, out: &mut dyn Write) -> io::Result<()> {
+    let heat = Heatmap::of(trail, HEAT_LINES, style.width - LABEL_WIDTH - 2);
+    for band in bands::bands(trail, &heat) {
+        for (i, &row) in band.rows.iter().enumerate() {
+            let label = if i == 0 {
+                shorten(&band.label, LABEL_WIDTH)
+            } else {
+                String::new()
+            };
+            write!(out, "{label:>LABEL_WIDTH$} ▏")?;
+            heat_line(heat.row(row), style, out)?;
+        }
+    }
+    let width = heat.columns.len();
+    let (Some(first), Some(last)) = (heat.columns.first(), heat.columns.last()) else {
+        return Ok(());
+    };
+    let start = words::time(first.start_ns as f64);
+    let end = words::time(last.end_ns as f64);
+    let start = if first.start_ns == 0 { "0".into() } else { start };
+    let room = width.saturating_sub(start.chars().count());
+    writeln!(out, "{:LABEL_WIDTH$}  {start}{end:>room$}", "")?;
+    let each = heat.columns.iter().map(|column| column.rounds).max();
+    let rounds = words::plural(each.unwrap_or(1) as u64, "round");
+    let row = heat.rows.iter().map(|row| row.pages).max().unwrap_or(1);
+    writeln!(
+        out,
+        "{:LABEL_WIDTH$}  a character: up to {}, {rounds}; share written per round {}",
+        "",
+        words::plural(row, "page"),
+        legend(style)
+    )
+}
+
+/// Five levels as shades; their colours run along the scale of all pictures.
+const SHADES: [&str; 5] = ["·", "░", "▒", "▓", "█"];
+
+fn shade(level: u8) -> &'static str {
+    SHADES[usize::from(level) * SHADES.len() / 256]
+}
+
+fn heat_line(cells: &[f32], style: Style, out: &mut dyn Write) -> io::Result<()> {
+    let levels = cells.iter().map(|&share| palette::level(share));
+    let mut line = String::new();
+    let mut painted = None;
+    for level in levels {
+        if level == 0 {
+            line.push(' ');
+            continue;
+        }
+        if style.colour {
+            let colour = palette::ansi_256(level);
+            if painted != Some(colour) {
+                line.push_str(&format!("\x1b[38;5;{colour}m"));
+                painted = Some(colour);
+            }
+        }
+        line.push_str(shade(level));
+    }
+    let reset = if painted.is_some() { "\x1b[0m" } else { "" };
+    writeln!(out, "{}{reset}", line.trim_end())
+}
+
+fn legend(style: Style) -> String {
+    let steps = [(1e-3, "≤0.1%"), (1e-2, "1%"), (1e-1, "10%"), (1.0, "100%")];
+    let parts = steps.map(|(share, name)| {
+        let level = palette::level(share);
+        if style.colour {
+            let colour = palette::ansi_256(level);
+            format!("\x1b[38;5;{colour}m{}\x1b[0m {name}", shade(level))
+        } else {
+            format!("{} {name}", shade(level))
+        }
+    });
+    parts.join("  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn report(trail: &Trail, style: Style) -> String {
+        let mut out = Vec::new();
+        write(trail, &Analysis::of(trail), style, &mut out).expect("a Vec takes all");
+        String::from_utf8(out).expect("the report is UTF-8")
+    }
+
+    const PLAIN: Style = Style {
+        width: 100,
+        colour: false,
+    };
+
+    #[test]
+    fn a_program() {
+        insta::assert_snapshot!(report(&testing::program(120), PLAIN));
+    }
+
+    #[test]
+    fn narrow_and_short() {
+        let style = Style { width: 80, ..PLAIN };
+        insta::assert_snapshot!(report(&testing::program(4), style));
+    }
+
+    #[test]
+    fn nothing_written() {
+        let mut trail = testing::program(2);
+        for round in &mut trail.rounds {
+            round.written.clear();
+            round.fresh.clear();
+        }
+        trail.end = None;
+        insta::assert_snapshot!(report(&trail, PLAIN));
+    }
+
+    #[test]
+    fn colour_changes_nothing_but_colour() {
+        let trail = testing::program(120);
+        let style = Style {
+            colour: true,
+            ..PLAIN
+        };
+        let painted = report(&trail, style);
+        let mut stripped = String::new();
+        let mut rest = painted.as_str();
+        while let Some((before, escape)) = rest.split_once("\x1b[") {
+            stripped.push_str(before);
+            rest = escape.split_once('m').expect("every escape is a colour").1;
+        }
+        stripped.push_str(rest);
+        let trimmed = |text: &str| text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
+        assert_eq!(trimmed(&stripped), trimmed(&report(&trail, PLAIN)));
+        assert!(painted.contains("\x1b[38;5;"));
+    }
+
+    #[test]
+    fn lines_keep_to_the_width() {
+        for width in [80, 100, 120] {
+            let style = Style { width, ..PLAIN };
+            for line in report(&testing::program(120), style).lines() {
+                assert!(line.chars().count() <= width, "{width}: {line}");
+            }
+        }
+    }
+}
