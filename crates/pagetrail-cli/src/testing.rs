@@ -38,7 +38,11 @@ pub(crate) fn program(rounds: u32) -> Trail {
     let halfway = rounds / 2;
     let mut trail = Trail {
         header: Header {
-            command: vec!["./interpreter".into(), "life.py".into(), "--size=64 k".into()],
+            command: vec![
+                "./interpreter".into(),
+                "life.py".into(),
+                "--size=64 k".into(),
+            ],
             pid: 4711,
             page_size: PAGE,
             technique: "pagemap-scan".into(),
@@ -98,9 +102,24 @@ pub(crate) fn program(rounds: u32) -> Trail {
             faults: Some(ranges.iter().map(|range| range.bytes() / PAGE).sum()),
             written: ranges.into_iter().collect(),
             fresh,
-            events: if index == 3 { vec![Event::Children(1)] } else { Vec::new() },
+            events: if index == 3 {
+                vec![Event::Children(1)]
+            } else {
+                Vec::new()
+            },
         });
         start_ns += duration_ns;
     }
     trail
+}
+
+/// Writes the trail of a long run to where `PAGETRAIL_EXAMPLE` says, to look at its reports.
+#[test]
+fn dump() {
+    if let Some(path) = std::env::var_os("PAGETRAIL_EXAMPLE") {
+        let file = std::fs::File::create(path).unwrap();
+        program(std::env::var("ROUNDS").unwrap().parse().unwrap())
+            .write(std::io::BufWriter::new(file))
+            .unwrap();
+    }
 }

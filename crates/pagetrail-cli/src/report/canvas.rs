@@ -58,11 +58,6 @@ impl Canvas {
         }
     }
 
-    /// Sets one pixel.
-    pub(super) fn set(&mut self, x: usize, y: usize, colour: Colour) {
-        self.fill(x..x + 1, y..y + 1, colour);
-    }
-
     /// Width of a text in pixels.
     pub(super) fn text_width(text: &str) -> usize {
         text.chars().count() * get_raster_width(FontWeight::Regular, FONT)
@@ -85,7 +80,7 @@ impl Canvas {
         for c in text.chars() {
             let glyph = get_raster(c, weight, FONT).or_else(|| get_raster('?', weight, FONT));
             let Some(glyph) = glyph else { continue };
-            for (row, line) in glyph.raster().iter().enumerate() {
+            for (row, line) in glyph.rows().enumerate() {
                 for (column, &cover) in line.iter().enumerate() {
                     self.blend(left + column, y + row, ink.colour, cover);
                 }

@@ -99,8 +99,11 @@ fn facts(trail: &Trail, all: &Analysis) -> String {
     let mut out = String::new();
     let mut fact = |name: &str, value: &str, detail: &str| {
         let (name, value, detail) = (escape(name), escape(value), escape(detail));
-        writeln!(out, "<div><dt>{name}</dt><dd>{value}<small>{detail}</small></dd></div>")
-            .expect("a String takes all");
+        writeln!(
+            out,
+            "<div><dt>{name}</dt><dd>{value}<small>{detail}</small></dd></div>"
+        )
+        .expect("a String takes all");
     };
     fact(
         "Duration",
@@ -150,11 +153,18 @@ fn facts(trail: &Trail, all: &Analysis) -> String {
         &words::percent(all.reuse),
         "of page writes hit a page that the round before wrote too",
     );
-    fact("Technique", &header.technique, &words::printable(&header.reason));
     fact(
-        "Stopped to attach",
-        &words::time(header.attach_stopped_ns as f64),
-        &words::cost_of_rounds(all),
+        "Technique",
+        &header.technique,
+        &words::printable(&header.reason),
+    );
+    let (to_attach, later) = words::stops(trail, all);
+    fact("Stopped to attach", &to_attach, &later);
+    let collect = &all.costs.collect_ns;
+    fact(
+        "Collect, median",
+        &words::time(collect.median),
+        &format!("{} max; {}", words::time(collect.max), words::faults(all)),
     );
     out
 }
@@ -177,7 +187,7 @@ fn resolution(trail: &Trail, heat: &Heatmap) -> String {
     match (rounds.unwrap_or(1), pages.unwrap_or(1)) {
         (1, 1) => "A cell is one page in one round.".into(),
         (rounds, pages) => format!(
-            "Shown at reduced resolution: a cell is up to {} in {}; {} of the recording are in the trail file.",
+            "Shown at reduced resolution: a cell is up to {} in {}; every page of {} is in the recording.",
             words::plural(pages, "page"),
             words::plural(rounds as u64, "round"),
             words::plural(trail.rounds.len() as u64, "round"),
@@ -207,9 +217,7 @@ fn table(trail: &Trail, analysis: &Analysis) -> String {
     }
     out += "</tr></thead>\n<tbody>\n";
     let mut rows: Vec<_> = trail.mappings.iter().zip(&analysis.mappings).collect();
-    rows.sort_by_key(|(mapping, counts)| {
-        (std::cmp::Reverse(counts.page_writes), mapping.range)
-    });
+    rows.sort_by_key(|(mapping, counts)| (std::cmp::Reverse(counts.page_writes), mapping.range));
     for (mapping, counts) in rows {
         out += &row(Some(mapping), counts, trail);
     }
@@ -222,7 +230,10 @@ fn table(trail: &Trail, analysis: &Analysis) -> String {
 fn row(mapping: Option<&Mapping>, counts: &MappingCounts, trail: &Trail) -> String {
     let untracked = mapping.and_then(|m| m.untracked.as_deref());
     let class = match untracked {
-        Some(why) => format!(" class=\"untracked\" title=\"not tracked: {}\"", escape(why)),
+        Some(why) => format!(
+            " class=\"untracked\" title=\"not tracked: {}\"",
+            escape(why)
+        ),
         None => String::new(),
     };
     let name = mapping.map_or("outside all mappings".into(), words::mapping);
@@ -240,7 +251,11 @@ fn row(mapping: Option<&Mapping>, counts: &MappingCounts, trail: &Trail) -> Stri
         "<tr{class}><td title=\"{name}\">{name}</td>\
          <td class=\"mono\" data-value=\"{address_key:016x}\">{addresses}</td>\
          <td data-value=\"{size}\">{}</td>",
-        if size > 0 { words::bytes(size as f64) } else { String::new() }
+        if size > 0 {
+            words::bytes(size as f64)
+        } else {
+            String::new()
+        }
     );
     if untracked.is_some() {
         let cell = "<td data-value=\"-1\">–</td>";
@@ -300,7 +315,10 @@ fn data(trail: &Trail, analysis: &Analysis, heat: &Heatmap) -> String {
         .chain(heat.columns.iter().map(|column| edge(column.end_ns)));
     let written = heat.columns.iter().map(|column| {
         let rounds = analysis.rounds.iter().skip(column.first_round);
-        rounds.take(column.rounds).map(|round| round.written_pages).sum()
+        rounds
+            .take(column.rounds)
+            .map(|round| round.written_pages)
+            .sum()
     });
     let data = Data {
         page_size: trail.header.page_size,
@@ -314,7 +332,9 @@ fn data(trail: &Trail, analysis: &Analysis, heat: &Heatmap) -> String {
             .map(|band| BandData {
                 name: band
                     .mapping
-                    .map_or(Cow::Borrowed(band.label.as_str()), |i| words::mapping(&trail.mappings[i]))
+                    .map_or(Cow::Borrowed(band.label.as_str()), |i| {
+                        words::mapping(&trail.mappings[i])
+                    })
                     .into_owned(),
                 pages: band.pages,
                 rows: band
@@ -376,7 +396,9 @@ mod tests {
     #[test]
     fn needs_nothing_but_itself() {
         let page = page(&testing::program(60));
-        for foreign in ["http://", "https://", "src=", "href=", "@import", "url(", "{{"] {
+        for foreign in [
+            "http://", "https://", "src=", "href=", "@import", "url(", "{{",
+        ] {
             assert!(!page.contains(foreign), "found {foreign}");
         }
     }
@@ -391,7 +413,9 @@ mod tests {
             mapping.name = evil.into();
             mapping.untracked = mapping.untracked.as_ref().map(|_| evil.into());
         }
-        trail.rounds[2].events.push(pagetrail_trail::Event::Note(evil.into()));
+        trail.rounds[2]
+            .events
+            .push(pagetrail_trail::Event::Note(evil.into()));
         let hostile = page(&trail);
         let count = |text: &str, what: &str| text.matches(what).count();
         let tame = page(&testing::program(60));

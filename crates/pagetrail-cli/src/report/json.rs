@@ -272,7 +272,14 @@ mod tests {
         let pretty = serde_json::to_string_pretty(&value).expect("it prints");
         insta::assert_snapshot!(pretty);
         // Parsing sorted the keys; the documented order is that of the text.
-        let order = ["schema", "command", "pid", "page_size", "technique", "interval_ms"];
+        let order = [
+            "schema",
+            "command",
+            "pid",
+            "page_size",
+            "technique",
+            "interval_ms",
+        ];
         let at = order.map(|key| text.find(&format!("\"{key}\":")).expect(key));
         assert!(at.is_sorted());
     }

@@ -16,7 +16,6 @@ mod png;
 mod terminal;
 pub(crate) mod words;
 
-pub(crate) use palette::{colour, level};
 pub(crate) use terminal::Style;
 
 /// The forms of a report.

@@ -92,12 +92,22 @@ fn legend(canvas: &mut Canvas) {
         let level = (1 + i * 255 / LEGEND_WIDTH).min(255) as u8;
         canvas.fill(at..at + 1, 92..108, palette::colour(level));
     }
-    let labels = [("<=0.1%", Align::Left), ("1%", Align::Centre), ("10%", Align::Centre)];
+    let labels = [
+        ("<=0.1%", Align::Left),
+        ("1%", Align::Centre),
+        ("10%", Align::Centre),
+    ];
     for (i, (label, align)) in labels.into_iter().enumerate() {
         canvas.text(label, x.start + i * LEGEND_WIDTH / 3, 114, align, SOFT);
     }
     canvas.text("100%", x.end, 114, Align::Right, SOFT);
-    canvas.text("pages written per round", x.end, 42, Align::Right, SOFT);
+    canvas.text(
+        "share of pages written per round",
+        x.end,
+        42,
+        Align::Right,
+        SOFT,
+    );
 }
 
 /// Time from left to right across [`PLOT_X`].
@@ -126,7 +136,10 @@ impl<'a> TimeAxis<'a> {
     /// The pixels of each column: what the next column begins with ends it, so that no gap shows.
     fn spans(&self) -> impl Iterator<Item = (usize, Range<usize>)> + '_ {
         self.columns.iter().enumerate().map(|(i, column)| {
-            let end = self.columns.get(i + 1).map_or(self.end_ns, |next| next.start_ns);
+            let end = self
+                .columns
+                .get(i + 1)
+                .map_or(self.end_ns, |next| next.start_ns);
             (i, self.x(column.start_ns)..self.x(end))
         })
     }
@@ -184,7 +197,10 @@ fn draw_rate(
 ) {
     let rate = |column: &Column| {
         let rounds = analysis.rounds.iter().skip(column.first_round);
-        let pages: u64 = rounds.take(column.rounds).map(|round| round.written_pages).sum();
+        let pages: u64 = rounds
+            .take(column.rounds)
+            .map(|round| round.written_pages)
+            .sum();
         let seconds = (column.end_ns - column.start_ns).max(1) as f64 / 1e9;
         (pages * trail.header.page_size) as f64 / seconds
     };
@@ -214,7 +230,10 @@ fn draw_rate(
     let mut before: Option<usize> = None;
     for (column, x) in time.spans() {
         let now = y(rates[column]);
-        let (upper, lower) = (now.min(before.unwrap_or(now)), now.max(before.unwrap_or(now)));
+        let (upper, lower) = (
+            now.min(before.unwrap_or(now)),
+            now.max(before.unwrap_or(now)),
+        );
         canvas.fill(x.start..x.start + 3, upper..lower + 3, ACCENT);
         canvas.fill(x, now..now + 3, ACCENT);
         before = Some(now);
@@ -239,7 +258,9 @@ const NS: u64 = 1_000_000_000;
 fn time_step(span_ns: u64) -> u64 {
     let least = (span_ns / 9).max(1);
     if least > NS {
-        let clock = [2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800];
+        let clock = [
+            2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800,
+        ];
         let seconds = clock.into_iter().find(|s| s * NS >= least);
         return NS * seconds.unwrap_or_else(|| least.div_ceil(86_400 * NS) * 86_400);
     }
@@ -247,7 +268,11 @@ fn time_step(span_ns: u64) -> u64 {
     while power * 10 < least {
         power *= 10;
     }
-    [1, 2, 5, 10].map(|m| m * power).into_iter().find(|&step| step >= least).unwrap_or(least)
+    [1, 2, 5, 10]
+        .map(|m| m * power)
+        .into_iter()
+        .find(|&step| step >= least)
+        .unwrap_or(least)
 }
 
 /// A moment with as many digits as the step between ticks needs: `2.5 s`, `3:20`, `1:05:00`.
@@ -272,7 +297,10 @@ fn rate_step(highest: f64) -> f64 {
     let least = (highest / unit / 3.0).max(1e-3);
     let power = 10f64.powi(least.log10().floor() as i32);
     let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|m| m * power);
-    unit * step.into_iter().find(|&step| step >= least * 0.999).unwrap_or(least)
+    unit * step
+        .into_iter()
+        .find(|&step| step >= least * 0.999)
+        .unwrap_or(least)
 }
 
 /// As much of a text as fits `room` pixels, from its beginning.

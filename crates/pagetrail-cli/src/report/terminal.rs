@@ -52,15 +52,16 @@ pub(crate) fn write(
     Ok(())
 }
 
-fn facts(
-    trail: &Trail,
-    all: &Analysis,
-    style: Style,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+fn facts(trail: &Trail, all: &Analysis, style: Style, out: &mut dyn Write) -> io::Result<()> {
     let header = &trail.header;
     let page = header.page_size;
-    let pages = |n: f64| format!("{} pages ({})", words::rate(n), words::bytes(n * page as f64));
+    let pages = |n: f64| {
+        format!(
+            "{} pages ({})",
+            words::rate(n),
+            words::bytes(n * page as f64)
+        )
+    };
     let command = format!("{} (PID {})", words::command(&header.command), header.pid);
     entry("command", &command, style, out)?;
     let technique = format!("{}: {}", header.technique, words::printable(&header.reason));
@@ -73,7 +74,15 @@ fn facts(
         words::end(trail)
     );
     entry("recorded", &recorded, style, out)?;
-    let cost = words::cost(trail, all);
+    let (to_attach, later) = words::stops(trail, all);
+    let stops = format!("stopped {to_attach} to attach, {later}");
+    let collect = &all.costs.collect_ns;
+    let cost = format!(
+        "collect {} median, {} max; {}; {stops}",
+        words::time(collect.median),
+        words::time(collect.max),
+        words::faults(all),
+    );
     if all.page_writes == 0 {
         entry("written", "nothing", style, out)?;
         return entry("cost", &cost, style, out);
@@ -96,7 +105,11 @@ fn facts(
     }
     for (i, set) in all.working_sets.iter().enumerate() {
         let name = if i == 0 { "working set" } else { "" };
-        let short = if set.windows == 0 { " (fewer recorded)" } else { "" };
+        let short = if set.windows == 0 {
+            " (fewer recorded)"
+        } else {
+            ""
+        };
         let line = format!(
             "{:>9}: {} mean, {} max{short}",
             words::plural(set.window.into(), "round"),
@@ -142,26 +155,21 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-fn table(
-    trail: &Trail,
-    analysis: &Analysis,
-    style: Style,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+fn table(trail: &Trail, analysis: &Analysis, style: Style, out: &mut dyn Write) -> io::Result<()> {
     let mut written: Vec<_> = trail
         .mappings
         .iter()
         .zip(&analysis.mappings)
         .filter(|(_, counts)| counts.page_writes > 0)
         .collect();
-    written.sort_by_key(|(mapping, counts)| {
-        (std::cmp::Reverse(counts.page_writes), mapping.range)
-    });
+    written.sort_by_key(|(mapping, counts)| (std::cmp::Reverse(counts.page_writes), mapping.range));
     let mut table = Table::new();
     table
-        .load_preset(presets::NOTHING)
+        .load_style(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(["mapping", "address", "size", "pages/s", "distinct", "share", ""]);
+        .set_header([
+            "mapping", "address", "size", "pages/s", "distinct", "share", "",
+        ]);
     let label_width = (style.width - 62).clamp(12, 48);
     for (mapping, counts) in written.iter().take(MAPPINGS_SHOWN) {
         table.add_row([
@@ -244,7 +252,11 @@ fn heatmap(trail: &Trail, style: Style, out: &mut dyn Write) -> io::Result<()> {
     };
     let start = words::time(first.start_ns as f64);
     let end = words::time(last.end_ns as f64);
-    let start = if first.start_ns == 0 { "0".into() } else { start };
+    let start = if first.start_ns == 0 {
+        "0".into()
+    } else {
+        start
+    };
     let room = width.saturating_sub(start.chars().count());
     writeln!(out, "{:LABEL_WIDTH$}  {start}{end:>room$}", "")?;
     let each = heat.columns.iter().map(|column| column.rounds).max();
@@ -252,10 +264,15 @@ fn heatmap(trail: &Trail, style: Style, out: &mut dyn Write) -> io::Result<()> {
     let row = heat.rows.iter().map(|row| row.pages).max().unwrap_or(1);
     writeln!(
         out,
-        "{:LABEL_WIDTH$}  a character: up to {}, {rounds}; share written per round {}",
+        "{:LABEL_WIDTH$}  share written per round: {}",
         "",
-        words::plural(row, "page"),
         legend(style)
+    )?;
+    writeln!(
+        out,
+        "{:LABEL_WIDTH$}  one character: up to {}, {rounds}",
+        "",
+        words::plural(row, "page")
     )
 }
 
@@ -355,7 +372,12 @@ mod tests {
             rest = escape.split_once('m').expect("every escape is a colour").1;
         }
         stripped.push_str(rest);
-        let trimmed = |text: &str| text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
+        let trimmed = |text: &str| {
+            text.lines()
+                .map(str::trim_end)
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
         assert_eq!(trimmed(&stripped), trimmed(&report(&trail, PLAIN)));
         assert!(painted.contains("\x1b[38;5;"));
     }

@@ -143,36 +143,27 @@ pub(crate) fn end(trail: &Trail) -> String {
     }
 }
 
-/// What the technique cost from attaching to the end, one line.
-pub(crate) fn cost(trail: &Trail, analysis: &Analysis) -> String {
-    format!(
-        "stopped {} to attach, {}",
-        time(trail.header.attach_stopped_ns as f64),
-        cost_of_rounds(analysis)
-    )
-}
-
-/// What the rounds cost: stops, collecting, faults.
-pub(crate) fn cost_of_rounds(analysis: &Analysis) -> String {
+/// For how long the tracked program was stopped: to attach, and later.
+pub(crate) fn stops(trail: &Trail, analysis: &Analysis) -> (String, String) {
     let costs = &analysis.costs;
-    let stops = if costs.stopped_ns_sum == 0 {
-        "never later".into()
+    let later = if costs.stopped_ns_sum == 0 {
+        "in no later round".into()
     } else {
         format!(
-            "later {} median, {} max per round",
+            "per later round {} median, {} max",
             time(costs.stopped_ns.median),
             time(costs.stopped_ns.max)
         )
     };
-    let faults = match costs.faults {
+    (time(trail.header.attach_stopped_ns as f64), later)
+}
+
+/// The faults that the technique caused.
+pub(crate) fn faults(analysis: &Analysis) -> String {
+    match analysis.costs.faults {
         Some(faults) => plural(faults, "fault"),
         None => "faults not counted".into(),
-    };
-    format!(
-        "{stops}; collect {} median, {} max; {faults}",
-        time(costs.collect_ns.median),
-        time(costs.collect_ns.max),
-    )
+    }
 }
 
 /// What a reader must know before trusting the numbers, one line each: what is not in them, and what
@@ -189,10 +180,12 @@ pub(crate) fn notices(trail: &Trail) -> Vec<String> {
         })
         .max();
     if let Some(n) = children.filter(|n| *n > 0) {
-        let processes = if n == 1 { "process" } else { "processes" };
+        let children = match n {
+            1 => "1 child process is".into(),
+            n => format!("{} child processes are", count(n.into())),
+        };
         lines.push(format!(
-            "{} child {processes} not tracked: their writes are not in this report",
-            count(n.into())
+            "{children} not tracked: what they wrote is not in this report"
         ));
     }
     for round in &trail.rounds {

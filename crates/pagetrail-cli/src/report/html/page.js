@@ -58,7 +58,7 @@
     const units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = 0;
     while (n >= 1024 && unit < units.length - 1) { n /= 1024; unit++; }
-    return (unit === 0 || n >= 100 ? n.toFixed(0) : n >= 10 ? n.toFixed(1) : n.toFixed(2)) + " " + units[unit];
+    return (Number.isInteger(n) || n >= 100 ? n.toFixed(0) : n >= 10 ? n.toFixed(1) : n.toFixed(2)) + " " + units[unit];
   };
   const seconds = (ms, digits) => {
     const s = ms / 1000;
@@ -173,7 +173,7 @@
       for (let x = 0; x < width; x++) {
         let level = 0;
         for (let col = from[x]; col <= to[x]; col++) if (line[col] > level) level = line[col];
-        pixels[at + x] = level ? palette[level] : 0;
+        pixels[at + x] = palette[level];
       }
     }
     return image;
@@ -189,12 +189,10 @@
     const ratio = window.devicePixelRatio || 1;
 
     // Heat.
-    c.fillStyle = colour("--screen");
     c.save();
     c.beginPath();
     c.rect(0, TOP, wide, heatHeight);
     c.clip();
-    for (const band of data.bands) c.fillRect(gutter, yOf(band.y), plotWidth(), yOf(band.y + band.h) - yOf(band.y));
     const image = drawHeat(c);
     const layer = document.createElement("canvas");
     layer.width = image.width;
