@@ -7,6 +7,14 @@ mod commands;
 mod report;
 #[cfg(test)]
 mod testing;
+#[cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        reason = "the loop that feeds it comes with the `top` subcommand"
+    )
+)]
+mod top;
 
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;

@@ -112,14 +112,3 @@ pub(crate) fn program(rounds: u32) -> Trail {
     }
     trail
 }
-
-/// Writes the trail of a long run to where `PAGETRAIL_EXAMPLE` says, to look at its reports.
-#[test]
-fn dump() {
-    if let Some(path) = std::env::var_os("PAGETRAIL_EXAMPLE") {
-        let file = std::fs::File::create(path).unwrap();
-        program(std::env::var("ROUNDS").unwrap().parse().unwrap())
-            .write(std::io::BufWriter::new(file))
-            .unwrap();
-    }
-}

@@ -5,10 +5,10 @@ use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use pagetrail_trail::Trail;
 
-use crate::args::{PictureArgs, ReportArgs};
+use crate::args::{DEFAULT_FILE, PictureArgs, ReportArgs};
 use crate::report::{self, Format, Style};
 
 /// Columns where standard output is no terminal and `COLUMNS` says nothing.
@@ -45,13 +45,13 @@ pub(crate) fn write_pictures(trail: &Trail, pictures: &PictureArgs) -> Result<()
 }
 
 fn read(path: &Path) -> Result<Trail> {
-    let file = File::open(path).with_context(|| {
-        let cure = if path == Path::new(crate::args::DEFAULT_FILE) {
+    let file = File::open(path).map_err(|error| {
+        let cure = if path == Path::new(DEFAULT_FILE) {
             "; name a recording, or make one with `pagetrail record`"
         } else {
             ""
         };
-        format!("cannot open {}{cure}", path.display())
+        anyhow!("cannot open {}: {error}{cure}", path.display())
     })?;
     Trail::read(BufReader::new(file)).with_context(|| format!("cannot read {}", path.display()))
 }

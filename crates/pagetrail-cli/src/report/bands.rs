@@ -60,8 +60,8 @@ pub(crate) fn bands(trail: &Trail, heat: &Heatmap) -> Vec<Band> {
     bands
 }
 
-/// Where each band lies when all share `total` units with a `gap` between two: at least `least` units
-/// each while there is room for it, the rest by the square root of its pages, so that a heap does not
+/// Where each band lies when all share `total` units with a `gap` between two: `least` units for each
+/// while they leave half of the room, the rest by the square root of its pages, so that a heap does not
 /// hide a stack.
 pub(crate) fn heights(bands: &[Band], total: usize, least: usize, gap: usize) -> Vec<Range<usize>> {
     if bands.is_empty() {
@@ -70,7 +70,8 @@ pub(crate) fn heights(bands: &[Band], total: usize, least: usize, gap: usize) ->
     let crowded = bands.len() * (gap + least / 2) > total;
     let gap = if crowded { 0 } else { gap };
     let room = total.saturating_sub(gap * (bands.len() - 1)) as f64;
-    let least = (least as f64).min(room / bands.len() as f64);
+    // Half of the room is always spread by size, however many bands there are.
+    let least = (least as f64).min(room / 2.0 / bands.len() as f64);
     let spare = room - least * bands.len() as f64;
     let weight = |band: &Band| (band.pages.max(1) as f64).sqrt();
     let weights: f64 = bands.iter().map(weight).sum();
@@ -84,4 +85,56 @@ pub(crate) fn heights(bands: &[Band], total: usize, least: usize, gap: usize) ->
             start.round() as usize..end.round() as usize
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn neighbours_of_one_file_are_one_band() {
+        let base = 0x7f00_0000_0000;
+        let mut trail = testing::program(1);
+        trail.mappings = vec![
+            testing::mapping(testing::pages(base, 0, 2), "/lib/a.so", 0),
+            testing::mapping(testing::pages(base, 2, 2), "/lib/a.so", 0),
+            testing::mapping(testing::pages(base, 4, 2), "", 0),
+            testing::mapping(testing::pages(base, 100, 2), "", 0),
+        ];
+        trail.rounds[0].written = [(0, 6), (100, 2)]
+            .map(|(first, pages)| testing::pages(base, first, pages))
+            .into_iter()
+            .collect();
+        let heat = Heatmap::of(&trail, 100, 100);
+        let bands = bands(&trail, &heat);
+        let labels: Vec<_> = bands
+            .iter()
+            .map(|band| (band.label.as_str(), band.pages))
+            .collect();
+        assert_eq!(labels, [("a.so", 4), ("anonymous", 2), ("anonymous", 2)]);
+        let rows: usize = bands.iter().map(|band| band.rows.len()).sum();
+        assert_eq!(rows, heat.rows.iter().filter(|row| !row.separator).count());
+    }
+
+    #[test]
+    fn heights_share_the_room_in_order() {
+        let band = |pages| Band {
+            label: String::new(),
+            mapping: None,
+            rows: vec![],
+            pages,
+        };
+        for sizes in [vec![1], vec![1, 100_000, 3], vec![5; 400]] {
+            let bands: Vec<Band> = sizes.into_iter().map(band).collect();
+            let places = heights(&bands, 900, 38, 6);
+            assert_eq!(places[0].start, 0);
+            assert_eq!(places[places.len() - 1].end, 900);
+            assert!(places.windows(2).all(|two| two[0].end <= two[1].start));
+            assert!(places.iter().all(|place| !place.is_empty()));
+        }
+        let places = heights(&[band(1), band(10_000)], 900, 38, 6);
+        assert!(places[0].len() >= 38 && places[1].len() > 10 * places[0].len());
+        assert!(heights(&[], 900, 38, 6).is_empty());
+    }
 }

@@ -267,21 +267,9 @@ mod tests {
 
     #[test]
     fn the_document_is_the_schema() {
-        let text = document(&testing::program(6));
-        let value: serde_json::Value = serde_json::from_str(&text).expect("it parses");
-        let pretty = serde_json::to_string_pretty(&value).expect("it prints");
-        insta::assert_snapshot!(pretty);
-        // Parsing sorted the keys; the documented order is that of the text.
-        let order = [
-            "schema",
-            "command",
-            "pid",
-            "page_size",
-            "technique",
-            "interval_ms",
-        ];
-        let at = order.map(|key| text.find(&format!("\"{key}\":")).expect(key));
-        assert!(at.is_sorted());
+        let text = document(&testing::program(2));
+        serde_json::from_str::<serde_json::Value>(&text).expect("it parses");
+        insta::assert_snapshot!(text.replace("},{", "},\n{"));
     }
 
     #[test]

@@ -7,11 +7,12 @@ use std::io::{self, Write};
 
 use pagetrail_trail::{Analysis, Trail};
 
-mod bands;
+mod axis;
+pub(crate) mod bands;
 mod canvas;
 mod html;
 mod json;
-mod palette;
+pub(crate) mod palette;
 mod png;
 mod terminal;
 pub(crate) mod words;

@@ -10,7 +10,7 @@
 pub(crate) const GROUND: [u8; 3] = [0x0a, 0x0a, 0x10];
 
 /// The lowest share of pages that the scale tells apart.
-pub(crate) const LOWEST_SHARE: f32 = 1e-3;
+const LOWEST_SHARE: f32 = 1e-3;
 
 const DARKEST: f32 = 0.2;
 const BRIGHTEST: f32 = 0.98;
@@ -20,9 +20,9 @@ const INFERNO: [[f32; 3]; 7] = [
     [0.000_219, 0.001_651, -0.019_481],
     [0.106_513, 0.563_956, 3.932_712],
     [11.602_493, -3.972_854, -15.942_394],
-    [-41.703_996, 17.436_399, 44.354_145],
-    [77.162_936, -33.402_359, -81.807_309],
-    [-71.319_428, 32.626_064, 73.209_52],
+    [-41.703_996, 17.436_4, 44.354_145],
+    [77.162_93, -33.402_36, -81.807_31],
+    [-71.319_43, 32.626_064, 73.209_52],
     [25.131_126, -12.242_669, -23.070_325],
 ];
 
@@ -51,6 +51,15 @@ pub(crate) fn colour(level: u8) -> [u8; 3] {
             .fold(0.0, |sum, power| sum * t + power[channel]);
         (255.0 * value.clamp(0.0, 1.0)).round() as u8
     })
+}
+
+/// The level as one character, for where there may be no colour; a space where nothing was written.
+pub(crate) fn shade(level: u8) -> &'static str {
+    const SHADES: [&str; 5] = ["·", "░", "▒", "▓", "█"];
+    match level {
+        0 => " ",
+        _ => SHADES[usize::from(level) * SHADES.len() / 256],
+    }
 }
 
 /// The nearest of the 256 colours that terminals agree on: the 6x6x6 cube from 16 on.

@@ -11,7 +11,7 @@ use pagetrail_trail::{Analysis, Heatmap, Trail};
 
 use super::bands::{self, Band};
 use super::canvas::{Align, Canvas, Colour, Ink, TEXT_HEIGHT};
-use super::{palette, words};
+use super::{axis, palette, words};
 
 const WIDTH: usize = 2400;
 const HEIGHT: usize = 1400;
@@ -148,20 +148,27 @@ impl<'a> TimeAxis<'a> {
 fn draw_bands(canvas: &mut Canvas, trail: &Trail, heat: &Heatmap, time: &TimeAxis<'_>) {
     let bands = bands::bands(trail, heat);
     let places = bands::heights(&bands, HEAT_Y.len(), BAND_LEAST, BAND_GAP);
-    let mut labelled_to = 0;
+    let mut placed: Vec<(&Band, Range<usize>)> = Vec::with_capacity(bands.len());
     for (band, place) in bands.iter().zip(places) {
         let y = HEAT_Y.start + place.start..HEAT_Y.start + place.end;
         canvas.fill(PLOT_X, y.clone(), palette::GROUND);
         draw_cells(canvas, heat, band, y.clone(), time);
-        let middle = (y.start + y.end) / 2;
-        if middle >= labelled_to + TEXT_HEIGHT / 2 {
-            let room = PLOT_X.start - MARGIN - 20;
-            let label = cut_start(&band.label, room);
-            let right = PLOT_X.start - 24;
-            canvas.text(&label, right, middle - TEXT_HEIGHT / 2, Align::Right, INK);
-            labelled_to = middle + TEXT_HEIGHT / 2;
+        canvas.fill(PLOT_X.start - 12..PLOT_X.start - 10, y.clone(), RULE);
+        placed.push((band, y));
+    }
+    // Where there is no room for all names the tallest bands have theirs.
+    placed.sort_by_key(|(_, y)| std::cmp::Reverse(y.len()));
+    let mut labelled: Vec<usize> = Vec::new();
+    for (band, y) in placed {
+        let top = (y.start + y.end - TEXT_HEIGHT) / 2;
+        if labelled
+            .iter()
+            .all(|other| other.abs_diff(top) >= TEXT_HEIGHT)
+        {
+            let label = cut_start(&band.label, PLOT_X.start - MARGIN - 20);
+            canvas.text(&label, PLOT_X.start - 24, top, Align::Right, INK);
+            labelled.push(top);
         }
-        canvas.fill(PLOT_X.start - 12..PLOT_X.start - 10, y, RULE);
     }
 }
 
@@ -206,7 +213,7 @@ fn draw_rate(
     };
     let rates: Vec<f64> = heat.columns.iter().map(rate).collect();
     let highest = rates.iter().copied().fold(0.0, f64::max);
-    let step = rate_step(highest);
+    let step = axis::rate_step(highest);
     let top = step * (highest / step).ceil().max(1.0);
     let y = |rate: f64| RATE_Y.end - (rate / top * RATE_Y.len() as f64).round() as usize;
 
@@ -241,66 +248,15 @@ fn draw_rate(
 }
 
 fn time_ticks(canvas: &mut Canvas, time: &TimeAxis<'_>) {
-    let step = time_step(time.end_ns - time.start_ns);
+    let step = axis::time_step(time.end_ns - time.start_ns);
     for tick in time.start_ns.div_ceil(step)..=time.end_ns / step {
         let x = time.x(tick * step);
         canvas.fill(x..x + 2, RATE_Y.end..RATE_Y.end + 12, RULE);
-        let label = time_label(tick * step, step);
+        let label = axis::time_label(tick * step, step);
         let half = Canvas::text_width(&label) / 2;
         let at = x.clamp(PLOT_X.start + half, WIDTH - MARGIN / 2 - half);
         canvas.text(&label, at, RATE_Y.end + 20, Align::Centre, SOFT);
     }
-}
-
-const NS: u64 = 1_000_000_000;
-
-/// A round number of nanoseconds that divides a time into at most nine parts.
-fn time_step(span_ns: u64) -> u64 {
-    let least = (span_ns / 9).max(1);
-    if least > NS {
-        let clock = [
-            2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800,
-        ];
-        let seconds = clock.into_iter().find(|s| s * NS >= least);
-        return NS * seconds.unwrap_or_else(|| least.div_ceil(86_400 * NS) * 86_400);
-    }
-    let mut power = 1;
-    while power * 10 < least {
-        power *= 10;
-    }
-    [1, 2, 5, 10]
-        .map(|m| m * power)
-        .into_iter()
-        .find(|&step| step >= least)
-        .unwrap_or(least)
-}
-
-/// A moment with as many digits as the step between ticks needs: `2.5 s`, `3:20`, `1:05:00`.
-fn time_label(ns: u64, step_ns: u64) -> String {
-    if ns < 120 * NS {
-        let digits = (0..9).find(|&digits| step_ns % (NS / 10u64.pow(digits)) == 0);
-        let digits = digits.unwrap_or(9) as usize;
-        return format!("{:.digits$} s", ns as f64 / 1e9);
-    }
-    let seconds = ns / NS;
-    let (minutes, rest) = (seconds / 60, seconds % 60);
-    if minutes < 60 {
-        format!("{minutes}:{rest:02}")
-    } else {
-        format!("{}:{:02}:{rest:02}", minutes / 60, minutes % 60)
-    }
-}
-
-/// A round number of bytes per second in the unit of `highest` that divides it into two or three parts.
-fn rate_step(highest: f64) -> f64 {
-    let unit = 1024f64.powi((highest.max(1.0).log2() / 10.0) as i32);
-    let least = (highest / unit / 3.0).max(1e-3);
-    let power = 10f64.powi(least.log10().floor() as i32);
-    let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|m| m * power);
-    unit * step
-        .into_iter()
-        .find(|&step| step >= least * 0.999)
-        .unwrap_or(least)
 }
 
 /// As much of a text as fits `room` pixels, from its beginning.
@@ -322,4 +278,99 @@ fn cut_start(text: &str, room: usize) -> String {
     }
     let tail: String = text.chars().skip(length - fits.saturating_sub(2)).collect();
     format!("..{tail}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    struct Picture {
+        width: usize,
+        height: usize,
+        pixels: Vec<u8>,
+    }
+
+    impl Picture {
+        fn of(trail: &Trail) -> Self {
+            let mut file = Vec::new();
+            write(trail, &Analysis::of(trail), &mut file).expect("a Vec takes all");
+            let decoder = png::Decoder::new(io::Cursor::new(file));
+            let mut reader = decoder.read_info().expect("it is a PNG");
+            let size = reader.output_buffer_size().expect("it fits memory");
+            let mut pixels = vec![0; size];
+            let frame = reader.next_frame(&mut pixels).expect("it holds a frame");
+            assert_eq!(frame.color_type, png::ColorType::Rgb);
+            Self {
+                width: frame.width as usize,
+                height: frame.height as usize,
+                pixels,
+            }
+        }
+
+        fn at(&self, x: usize, y: usize) -> Colour {
+            let at = 3 * (y * self.width + x);
+            self.pixels[at..at + 3].try_into().expect("three bytes")
+        }
+
+        /// The pixel at a place of the heatmap, both coordinates from 0 to 1.
+        fn heat(&self, x: f64, y: f64) -> Colour {
+            let part =
+                |range: Range<usize>, part: f64| range.start + (range.len() as f64 * part) as usize;
+            self.at(part(PLOT_X, x), part(HEAT_Y, y))
+        }
+    }
+
+    /// One mapping of four pages and two rounds of equal length.
+    fn small(written: [(u64, u64); 2]) -> Trail {
+        const BASE: u64 = 0x7f00_0000_0000;
+        let mut trail = testing::program(2);
+        trail.mappings = vec![testing::mapping(testing::pages(BASE, 0, 4), "[heap]", 0)];
+        for (round, (first, pages)) in trail.rounds.iter_mut().zip(written) {
+            round.start_ns = u64::from(round.index) * 100_000_000;
+            round.duration_ns = 100_000_000;
+            round.written = [testing::pages(BASE, first, pages)].into_iter().collect();
+        }
+        trail
+    }
+
+    #[test]
+    fn each_cell_has_its_colour() {
+        // Round 0 writes the upper half, round 1 the lower.
+        let picture = Picture::of(&small([(0, 2), (2, 2)]));
+        assert_eq!((picture.width, picture.height), (WIDTH, HEIGHT));
+        let full = palette::colour(255);
+        for (x, y, expected) in [
+            (0.01, 0.01, full),
+            (0.49, 0.49, full),
+            (0.51, 0.01, palette::GROUND),
+            (0.99, 0.49, palette::GROUND),
+            (0.01, 0.51, palette::GROUND),
+            (0.49, 0.99, palette::GROUND),
+            (0.51, 0.51, full),
+            (0.99, 0.99, full),
+        ] {
+            assert_eq!(picture.heat(x, y), expected, "at {x}, {y}");
+        }
+    }
+
+    #[test]
+    fn names_and_rate_are_drawn() {
+        let picture = Picture::of(&small([(0, 4), (0, 1)]));
+        let middle = (HEAT_Y.start + HEAT_Y.end) / 2;
+        let label = (MARGIN..PLOT_X.start - 24)
+            .flat_map(|x| (middle - 16..middle + 16).map(move |y| (x, y)))
+            .filter(|&(x, y)| picture.at(x, y) == INK.colour);
+        assert!(label.count() > 20, "the mapping's name is written");
+        // Four pages, then one: the line falls.
+        let line = |x: usize| RATE_Y.clone().find(|&y| picture.at(x, y) == ACCENT);
+        let (first, second) = (line(PLOT_X.start + 100), line(PLOT_X.end - 100));
+        assert!(first.expect("drawn") < second.expect("drawn"));
+    }
+
+    #[test]
+    fn nothing_written_is_a_picture_too() {
+        let picture = Picture::of(&Trail::default());
+        assert_eq!(picture.heat(0.1, 0.1), palette::GROUND);
+    }
 }

@@ -276,13 +276,6 @@ fn heatmap(trail: &Trail, style: Style, out: &mut dyn Write) -> io::Result<()> {
     )
 }
 
-/// Five levels as shades; their colours run along the scale of all pictures.
-const SHADES: [&str; 5] = ["·", "░", "▒", "▓", "█"];
-
-fn shade(level: u8) -> &'static str {
-    SHADES[usize::from(level) * SHADES.len() / 256]
-}
-
 fn heat_line(cells: &[f32], style: Style, out: &mut dyn Write) -> io::Result<()> {
     let levels = cells.iter().map(|&share| palette::level(share));
     let mut line = String::new();
@@ -299,7 +292,7 @@ fn heat_line(cells: &[f32], style: Style, out: &mut dyn Write) -> io::Result<()>
                 painted = Some(colour);
             }
         }
-        line.push_str(shade(level));
+        line.push_str(palette::shade(level));
     }
     let reset = if painted.is_some() { "\x1b[0m" } else { "" };
     writeln!(out, "{}{reset}", line.trim_end())
@@ -311,9 +304,9 @@ fn legend(style: Style) -> String {
         let level = palette::level(share);
         if style.colour {
             let colour = palette::ansi_256(level);
-            format!("\x1b[38;5;{colour}m{}\x1b[0m {name}", shade(level))
+            format!("\x1b[38;5;{colour}m{}\x1b[0m {name}", palette::shade(level))
         } else {
-            format!("{} {name}", shade(level))
+            format!("{} {name}", palette::shade(level))
         }
     });
     parts.join("  ")
@@ -343,7 +336,7 @@ mod tests {
     #[test]
     fn narrow_and_short() {
         let style = Style { width: 80, ..PLAIN };
-        insta::assert_snapshot!(report(&testing::program(4), style));
+        insta::assert_snapshot!(report(&testing::program(5), style));
     }
 
     #[test]

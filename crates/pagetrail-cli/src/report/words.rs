@@ -11,7 +11,7 @@ pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);
@@ -185,7 +185,7 @@ pub(crate) fn notices(trail: &Trail) -> Vec<String> {
             n => format!("{} child processes are", count(n.into())),
         };
         lines.push(format!(
-            "{children} not tracked: what they wrote is not in this report"
+            "{children} not tracked: writes there are not in this report"
         ));
     }
     for round in &trail.rounds {

@@ -1,9 +1,17 @@
 "use strict";
+// The heatmap and the write rate.
 (() => {
   // Everything that comes from the recording is data: it reaches the page as text only.
   const data = JSON.parse(document.getElementById("data").textContent);
   const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
+
+  const plot = document.getElementById("plot");
+  if (data.bands.length === 0) {
+    plot.parentElement.classList.add("blank");
+    plot.replaceChildren(Object.assign(document.createElement("p"), { className: "empty", textContent: "Nothing was written." }));
+    return;
+  }
 
   // --- the grid -----------------------------------------------------------------------------
   const cols = data.edges.length - 1;
@@ -80,7 +88,6 @@
   };
 
   // --- layout -------------------------------------------------------------------------------
-  const plot = document.getElementById("plot");
   const chart = document.getElementById("chart");
   const overlay = document.getElementById("overlay");
   const tip = document.getElementById("tip");
@@ -428,8 +435,16 @@
   overlay.addEventListener("dblclick", unzoom);
   overlay.addEventListener("wheel", (event) => {
     const [x, y] = place(event);
+    if (!inside(x, y) || event.ctrlKey) return;
+    if (!event.shiftKey && Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+      event.preventDefault();
+      const time = (event.deltaX / plotWidth()) * (view.t1 - view.t0);
+      show({ ...view, t0: view.t0 + time, t1: view.t1 + time });
+      return;
+    }
+    // Browsers turn the wheel sideways while Shift is down.
     const delta = event.deltaY || event.deltaX;
-    if (!inside(x, y) || event.ctrlKey || delta === 0) return;
+    if (delta === 0) return;
     // Zooming out beyond everything is scrolling the page.
     const outermost = event.shiftKey ? view.y1 - view.y0 === heatHeight : view.t1 - view.t0 === full.t1 - full.t0;
     if (delta > 0 && outermost) return;
@@ -456,27 +471,6 @@
     act();
   });
   reset.addEventListener("click", unzoom);
-
-  // --- the table ----------------------------------------------------------------------------
-  const table = document.getElementById("mappings");
-  const heads = Array.from(table.tHead.rows[0].cells);
-  heads.forEach((head, index) => {
-    const sort = () => {
-      const text = head.dataset.kind === "text";
-      const ascending = head.hasAttribute("aria-sort") ? head.getAttribute("aria-sort") !== "ascending" : text;
-      heads.forEach((other) => other.removeAttribute("aria-sort"));
-      head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
-      const key = (row) => row.cells[index].dataset.value ?? row.cells[index].textContent;
-      const order = (a, b) => (text ? key(a).localeCompare(key(b)) : Number(key(a)) - Number(key(b)));
-      const body = table.tBodies[0];
-      body.append(...Array.from(body.rows).sort((a, b) => (ascending ? order(a, b) : order(b, a))));
-    };
-    head.tabIndex = 0;
-    head.addEventListener("click", sort);
-    head.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); sort(); }
-    });
-  });
 
   new ResizeObserver(draw).observe(plot);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
