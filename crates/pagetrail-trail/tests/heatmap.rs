@@ -179,3 +179,26 @@ fn random_grids_hold_together() {
         assert!(heatmap.columns.is_empty() || rounds.next().is_none());
     });
 }
+
+#[test]
+fn a_mapping_never_written_gives_no_name_and_hides_none() {
+    // The newer one lies over the written page, but appeared when all was over.
+    let mut trail = trail(
+        &[pages(0, 8), pages(0, 8)],
+        vec![[pages(3, 4)].into_iter().collect(), PageSet::new()],
+    );
+    trail.mappings[0].last_round = Some(0);
+    trail.mappings[1].first_round = 1;
+    assert_eq!(drawn(&Heatmap::of(&trail, 10, 10)), ["0: 10 0"]);
+}
+
+#[test]
+fn only_stretches_longer_than_all_that_was_written_are_left_out() {
+    let rows = |gap: u64| {
+        let written = [pages(0, 2), pages(2 + gap, 4 + gap)].into_iter().collect();
+        Heatmap::of(&trail(&[pages(0, 100)], vec![written]), 100, 1).rows
+    };
+    assert_eq!(rows(4).len(), 8);
+    assert_eq!(rows(5).len(), 5);
+    assert!(rows(5)[2].separator);
+}
