@@ -7,7 +7,8 @@
 //! Fresh pages ([`Round::fresh`](crate::Round::fresh)) are part of every count, as they are part of the
 //! write set, and are counted once more beside it, so that a reader can tell them apart.
 
-use crate::pages::{Cover, Covers, Pages, seek};
+use crate::history::History;
+use crate::pages::{Cover, Covers, Pages};
 use crate::{Round, Trail};
 
 /// The sizes of [`Analysis::working_sets`], in rounds.
@@ -121,229 +122,112 @@ impl Analysis {
     /// Computes everything. Time and memory grow with the number of ranges in the trail, not with the
     /// number of pages in them.
     pub fn of(trail: &Trail) -> Self {
-        let mut counting = Counting::new(trail);
-        let mut covers = Covers::of(trail);
-        for (position, round) in (0..).zip(&trail.rounds) {
-            counting.round(position, round, covers.advance(round.index));
-        }
-        counting.finish(trail)
-    }
-}
-
-/// Consecutive pages that every round writes as a whole or not at all, and that at any time lie in one
-/// mapping or in none.
-#[derive(Clone, Copy, Default)]
-struct Segment {
-    /// Position of the last round that wrote it, plus 1; 0 when none did.
-    last: u32,
-    /// How many rounds wrote it.
-    rounds: u32,
-    /// Index of the last mapping in which it was written, plus 1; 0 when there was none. A mapping that
-    /// vanished does not come back, so that one is enough to count distinct pages per mapping.
-    mapping: u32,
-    /// Whether it was written while in no mapping.
-    unmapped: bool,
-}
-
-/// The numbers while rounds go by.
-struct Counting {
-    pages: Pages,
-    /// Where segments begin, in page numbers; the last one only ends the last but one.
-    bounds: Vec<u64>,
-    segments: Vec<Segment>,
-    /// For each round the pages whose last round it is.
-    last_written: Vec<u64>,
-    windows: [Window; WINDOWS.len()],
-    analysis: Analysis,
-}
-
-/// A working set while the window slides.
-#[derive(Default)]
-struct Window {
-    pages: u64,
-    sum: f64,
-    count: u32,
-    max: u64,
-}
-
-impl Counting {
-    fn new(trail: &Trail) -> Self {
+        let mut analysis = Self {
+            mappings: vec![MappingCounts::default(); trail.mappings.len()],
+            seconds: trail.rounds.iter().map(|r| seconds(r.duration_ns)).sum(),
+            costs: Costs::of(&trail.rounds),
+            ..Self::default()
+        };
         let pages = Pages::of(trail);
-        let bounds = bounds(trail, pages);
-        Self {
-            pages,
-            segments: vec![Segment::default(); bounds.len()],
-            bounds,
-            last_written: vec![0; trail.rounds.len()],
-            windows: Default::default(),
-            analysis: Analysis {
-                mappings: vec![MappingCounts::default(); trail.mappings.len()],
-                ..Analysis::default()
-            },
+        let mut covers = Covers::of(trail);
+        for round in &trail.rounds {
+            analysis.count_round(pages, round, covers.advance(round.index));
         }
+        analysis.add_history(History::of(trail, WINDOWS));
+        analysis.add_rates();
+        analysis
     }
 
-    fn round(&mut self, position: usize, round: &Round, cover: &Cover) {
-        for (window, length) in self.windows.iter_mut().zip(WINDOWS) {
-            if let Some(left) = position.checked_sub(length as usize) {
-                window.pages -= self.last_written[left];
-            }
-        }
+    /// Counts what needs no other round.
+    fn count_round(&mut self, pages: Pages, round: &Round, cover: &Cover) {
         let mut counts = RoundCounts::default();
         let mut writers: Vec<Option<usize>> = Vec::new();
-        let mut from = 0;
-        cover.split(self.pages.runs(&round.written), |run, mapping| {
+        cover.split(pages.runs(&round.written), |run, mapping| {
             let written = run.end - run.start;
             counts.written_pages += written;
-            let of = self.analysis.mapping(mapping);
+            let of = self.mapping(mapping);
             of.page_writes = of.page_writes.saturating_add(written);
             if writers.last() != Some(&mapping) {
                 writers.push(mapping);
-            }
-            from = seek(&self.bounds, from, |bound| *bound < run.start);
-            while self.bounds[from] < run.end {
-                counts.reused_pages += self.segment(from, position, mapping);
-                from += 1;
             }
         });
         // A mapping comes twice when another lies inside it.
         writers.sort_unstable();
         writers.dedup();
         for mapping in writers {
-            self.analysis.mapping(mapping).rounds_written += 1;
+            self.mapping(mapping).rounds_written += 1;
         }
-        cover.split(self.pages.runs(&round.fresh), |run, mapping| {
+        cover.split(pages.runs(&round.fresh), |run, mapping| {
             let fresh = run.end - run.start;
             counts.fresh_pages += fresh;
-            let of = self.analysis.mapping(mapping);
+            let of = self.mapping(mapping);
             of.fresh_page_writes = of.fresh_page_writes.saturating_add(fresh);
         });
         counts.pages_per_second = per_second(counts.written_pages, seconds(round.duration_ns));
-        self.analysis.rounds.push(counts);
-        for (window, length) in self.windows.iter_mut().zip(WINDOWS) {
-            if position + 1 >= length as usize {
-                window.sum += window.pages as f64;
-                window.count += 1;
-                window.max = window.max.max(window.pages);
-            }
+        self.page_writes = self.page_writes.saturating_add(counts.written_pages);
+        self.fresh_page_writes = self.fresh_page_writes.saturating_add(counts.fresh_pages);
+        self.rounds.push(counts);
+    }
+
+    /// Adds what takes the history of every page.
+    fn add_history(&mut self, history: History<{ WINDOWS.len() }>) {
+        for (round, reused_pages) in self.rounds.iter_mut().zip(history.reused_pages) {
+            round.reused_pages = reused_pages;
+        }
+        let unmapped = std::iter::once(&mut self.unmapped);
+        let counts = self.mappings.iter_mut().chain(unmapped);
+        for (counts, distinct_pages) in counts.zip(history.distinct_pages) {
+            counts.distinct_pages = distinct_pages;
+        }
+        self.distinct_pages = history.rounds_per_page.iter().sum();
+        self.rounds_per_page = history.rounds_per_page;
+        for (i, (window, pages)) in WINDOWS.into_iter().zip(history.window_pages).enumerate() {
+            self.working_sets[i] = WorkingSet::of(window, &pages);
         }
     }
 
-    /// Notes that a round wrote a segment. Returns how many of its pages the round before wrote too.
-    fn segment(&mut self, index: usize, position: usize, mapping: Option<usize>) -> u64 {
-        let pages = self.bounds[index + 1] - self.bounds[index];
-        let segment = &mut self.segments[index];
-        let before = (segment.last as usize).checked_sub(1);
-        if let Some(before) = before {
-            self.last_written[before] -= pages;
-        }
-        self.last_written[position] += pages;
-        for (window, length) in self.windows.iter_mut().zip(WINDOWS) {
-            if before.is_none_or(|before| before + length as usize <= position) {
-                window.pages += pages;
-            }
-        }
-        segment.last = position as u32 + 1;
-        segment.rounds += 1;
-        let new = match mapping {
-            None => !std::mem::replace(&mut segment.unmapped, true),
-            Some(mapping) => {
-                let mapping = mapping as u32 + 1;
-                std::mem::replace(&mut segment.mapping, mapping) != mapping
-            }
+    /// Computes what follows from the counts.
+    fn add_rates(&mut self) {
+        let summary =
+            |of: fn(&RoundCounts) -> f64| Summary::of(self.rounds.iter().map(of).collect());
+        self.pages_per_round = summary(|round| round.written_pages as f64);
+        self.pages_per_second = Summary {
+            mean: per_second(self.page_writes, self.seconds),
+            ..summary(|round| round.pages_per_second)
         };
-        if new {
-            self.analysis.mapping(mapping).distinct_pages += pages;
-        }
-        if before.is_some_and(|before| before + 1 == position) {
-            pages
-        } else {
-            0
+        let later = self.rounds.iter().skip(1);
+        let reused: f64 = later.clone().map(|round| round.reused_pages as f64).sum();
+        self.reuse = ratio(reused, later.map(|round| round.written_pages as f64).sum());
+        let unmapped = std::iter::once(&mut self.unmapped);
+        for mapping in self.mappings.iter_mut().chain(unmapped) {
+            mapping.share = ratio(mapping.page_writes as f64, self.page_writes as f64);
+            mapping.pages_per_second = per_second(mapping.page_writes, self.seconds);
         }
     }
 
-    fn finish(self, trail: &Trail) -> Analysis {
-        let mut analysis = self.analysis;
-        for (segment, bounds) in self.segments.iter().zip(self.bounds.windows(2)) {
-            if segment.rounds > 0 {
-                let pages = bounds[1] - bounds[0];
-                let bucket = segment.rounds.ilog2() as usize;
-                if analysis.rounds_per_page.len() <= bucket {
-                    analysis.rounds_per_page.resize(bucket + 1, 0);
-                }
-                analysis.rounds_per_page[bucket] += pages;
-                analysis.distinct_pages += pages;
-            }
-        }
-        let rounds = &analysis.rounds;
-        let sum = |of: fn(&RoundCounts) -> u64, from: usize| {
-            let counts = rounds.iter().skip(from).map(of);
-            counts.fold(0, u64::saturating_add)
-        };
-        analysis.seconds = trail.rounds.iter().map(|r| seconds(r.duration_ns)).sum();
-        analysis.page_writes = sum(|round| round.written_pages, 0);
-        analysis.fresh_page_writes = sum(|round| round.fresh_pages, 0);
-        let reusable = sum(|round| round.written_pages, 1);
-        analysis.reuse = ratio(sum(|round| round.reused_pages, 1) as f64, reusable as f64);
-        analysis.pages_per_round =
-            Summary::of(rounds.iter().map(|r| r.written_pages as f64).collect());
-        analysis.pages_per_second = Summary {
-            mean: per_second(analysis.page_writes, analysis.seconds),
-            ..Summary::of(rounds.iter().map(|r| r.pages_per_second).collect())
-        };
-        let all_rounds = (analysis.page_writes, analysis.seconds);
-        let unmapped = std::iter::once(&mut analysis.unmapped);
-        for mapping in analysis.mappings.iter_mut().chain(unmapped) {
-            mapping.share = ratio(mapping.page_writes as f64, all_rounds.0 as f64);
-            mapping.pages_per_second = per_second(mapping.page_writes, all_rounds.1);
-        }
-        for (i, window) in self.windows.iter().enumerate() {
-            analysis.working_sets[i] = WorkingSet {
-                window: WINDOWS[i],
-                windows: window.count,
-                mean_pages: match window.count {
-                    0 => window.pages as f64,
-                    count => window.sum / f64::from(count),
-                },
-                max_pages: window.max.max(window.pages),
-            };
-        }
-        analysis.costs = Costs::of(&trail.rounds);
-        analysis
-    }
-}
-
-/// All places where a segment begins or ends, ascending.
-fn bounds(trail: &Trail, pages: Pages) -> Vec<u64> {
-    const BATCH: usize = 1 << 20;
-    let mut bounds: Vec<u64> = Vec::new();
-    let mut batch_end = BATCH;
-    for mapping in &trail.mappings {
-        let run = pages.run(mapping.range);
-        bounds.extend([run.start, run.end]);
-    }
-    for round in &trail.rounds {
-        for run in pages.runs(&round.written) {
-            // Runs that touch, which sub-page ranges can make, share a bound.
-            bounds.extend([run.start, run.end]);
-        }
-        // Rounds mostly repeat pages: what is the same is dropped before memory fills with it.
-        if bounds.len() > batch_end {
-            bounds.sort_unstable();
-            bounds.dedup();
-            batch_end = bounds.len() * 2 + BATCH;
-        }
-    }
-    bounds.sort_unstable();
-    bounds.dedup();
-    bounds
-}
-
-impl Analysis {
     fn mapping(&mut self, index: Option<usize>) -> &mut MappingCounts {
         match index {
             Some(index) => &mut self.mappings[index],
             None => &mut self.unmapped,
+        }
+    }
+}
+
+impl WorkingSet {
+    /// From the pages of the window that ends at each round.
+    fn of(window: u32, pages: &[u64]) -> Self {
+        let full = pages.get(window as usize - 1..).unwrap_or_default();
+        let counted = if full.is_empty() {
+            &pages[pages.len().saturating_sub(1)..]
+        } else {
+            full
+        };
+        let sum: f64 = counted.iter().map(|pages| *pages as f64).sum();
+        Self {
+            window,
+            windows: full.len() as u32,
+            mean_pages: ratio(sum, counted.len() as f64),
+            max_pages: counted.iter().copied().max().unwrap_or(0),
         }
     }
 }

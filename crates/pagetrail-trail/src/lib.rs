@@ -9,6 +9,7 @@ pub mod analysis;
 mod error;
 mod format;
 pub mod heatmap;
+mod history;
 mod model;
 mod pages;
 mod payload;

@@ -137,24 +137,42 @@ pub(crate) struct Covers<'a> {
 }
 
 impl<'a> Covers<'a> {
+    /// Of all pages.
     pub(crate) fn of(trail: &'a Trail) -> Self {
+        Self::within(trail, &(0..u64::MAX))
+    }
+
+    /// Of the pages in `part`; of others it may know a mapping or not.
+    pub(crate) fn within(trail: &'a Trail, part: &Run) -> Self {
+        let pages = Pages::of(trail);
         let mappings = &trail.mappings[..];
-        let mut appear: Vec<usize> = (0..mappings.len()).collect();
+        let mut appear: Vec<usize> = (0..mappings.len())
+            .filter(|index| {
+                let run = pages.run(mappings[*index].range);
+                run.start < part.end && part.start < run.end
+            })
+            .collect();
+        let mut vanish: Vec<(u32, usize)> = appear
+            .iter()
+            .filter_map(|index| Some((mappings[*index].last_round?, *index)))
+            .collect();
         appear.sort_by_key(|index| mappings[*index].first_round);
         appear.reverse();
-        let mut vanish: Vec<(u32, usize)> = (0..)
-            .zip(mappings)
-            .filter_map(|(index, mapping)| Some((mapping.last_round?, index)))
-            .collect();
         vanish.sort_unstable();
         vanish.reverse();
         Self {
             mappings,
-            pages: Pages::of(trail),
+            pages,
             cover: Cover::default(),
             appear,
             vanish,
         }
+    }
+
+    /// The pages of all mappings that are still to appear.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Run> + '_ {
+        let mappings = self.appear.iter().map(|index| &self.mappings[*index]);
+        mappings.map(|mapping| self.pages.run(mapping.range))
     }
 
     /// The cover of a round; indices must ascend from call to call.

@@ -410,3 +410,26 @@ impl<'a> Decoder<'a> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_all_lengths_come_back_and_longer_ones_are_wrong() {
+        for bits in 0..64 {
+            for number in [(1 << bits) - 1, 1 << bits, u64::MAX >> bits] {
+                let mut bytes = Vec::new();
+                put_number(&mut bytes, number);
+                assert_eq!(Decoder::new(&bytes, false).number().unwrap(), number);
+                let cut = Decoder::new(&bytes[..bytes.len() - 1], false).number();
+                assert_eq!(cut.unwrap_err().position, bytes.len() - 1);
+            }
+        }
+        for tenth in [2, 0x7f, 0x80, 0x81] {
+            let mut bytes = [0xff; 11];
+            bytes[9] = tenth;
+            assert!(Decoder::new(&bytes, false).number().is_err());
+        }
+    }
+}

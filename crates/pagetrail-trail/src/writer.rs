@@ -50,6 +50,7 @@ impl<W: Write> Writer<W> {
     /// Adds a mapping that appeared, before the first round that covers it. Returns its index, by which
     /// [`Writer::mapping_gone`] knows it and which it will have in [`Trail::mappings`].
     pub fn mapping(&mut self, mapping: &Mapping) -> Result<usize, WriteError> {
+        self.check_open()?;
         let index = self.mappings.len();
         if u32::try_from(index).is_err() {
             return invalid("more than 2^32 mappings");
@@ -61,6 +62,7 @@ impl<W: Write> Writer<W> {
 
     /// Notes that a mapping is gone; `last_round` is the last one that covers it.
     pub fn mapping_gone(&mut self, index: usize, last_round: u32) -> Result<(), WriteError> {
+        self.check_open()?;
         match self.mappings.get(index) {
             Some(false) => {}
             Some(true) => return invalid("a mapping that vanishes twice"),
@@ -75,11 +77,11 @@ impl<W: Write> Writer<W> {
 
     /// Adds a round. Their indices count from 0 without holes.
     pub fn round(&mut self, round: &Round) -> Result<(), WriteError> {
+        self.check_open()?;
         if round.index != self.rounds {
             return invalid("a round out of order");
         }
-        let next = self.rounds.checked_add(1);
-        let Some(next) = next else {
+        let Some(next) = self.rounds.checked_add(1) else {
             return invalid("more than 2^32 rounds");
         };
         for set in [&round.written, &round.fresh] {
@@ -95,6 +97,7 @@ impl<W: Write> Writer<W> {
 
     /// Ends the trail and gives the output back. A trail without an end reads as cut off.
     pub fn finish(mut self, end: &End) -> Result<W, WriteError> {
+        self.check_open()?;
         self.record(kind::END, |out| payload::put_end(out, end))?;
         self.output.flush().map_err(|source| self.io(source))?;
         Ok(self.output)
@@ -108,6 +111,14 @@ impl<W: Write> Writer<W> {
     /// Bytes written so far.
     pub fn bytes(&self) -> u64 {
         self.offset
+    }
+
+    fn check_open(&self) -> Result<(), WriteError> {
+        if self.failed {
+            Err(WriteError::Closed)
+        } else {
+            Ok(())
+        }
     }
 
     fn record(
@@ -134,9 +145,6 @@ impl<W: Write> Writer<W> {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
-        if self.failed {
-            return Err(WriteError::Closed);
-        }
         match self.output.write_all(bytes) {
             Ok(()) => {
                 self.offset += bytes.len() as u64;
