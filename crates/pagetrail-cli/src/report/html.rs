@@ -263,7 +263,7 @@ fn row(mapping: Option<&Mapping>, counts: &MappingCounts, trail: &Trail) -> Stri
         words::rate(counts.pages_per_second),
         counts.distinct_pages,
         words::count(counts.distinct_pages),
-        words::bytes((counts.distinct_pages * trail.header.page_size) as f64),
+        words::bytes(counts.distinct_pages as f64 * trail.header.page_size as f64),
         counts.rounds_written,
         words::count(counts.rounds_written.into()),
         words::percent(counts.share),

@@ -152,10 +152,11 @@ where
 
 fn round<'a>(round: &'a Round, counts: &RoundCounts, page: u64) -> impl Serialize + use<'a> {
     let range = move |range: &PageRange| {
-        let whole = range.align_outwards(page);
+        // Numbers of the first and last page: the range may end where the address space does.
+        let (first, last) = (range.start() / page, (range.end() - 1) / page);
         RangeView {
-            start: hex(whole.start()),
-            pages: whole.bytes() / page,
+            start: hex(first * page),
+            pages: last - first + 1,
         }
     };
     RoundView {

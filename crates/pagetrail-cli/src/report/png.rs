@@ -11,7 +11,7 @@ use pagetrail_trail::{Analysis, Heatmap, Trail};
 
 use super::bands::{self, Band};
 use super::canvas::{Align, Canvas, Colour, Ink, TEXT_HEIGHT};
-use super::{axis, palette, words};
+use super::{axis, pages_written, palette, words};
 
 const WIDTH: usize = 2400;
 const HEIGHT: usize = 1400;
@@ -124,12 +124,13 @@ impl<'a> TimeAxis<'a> {
         Self {
             columns,
             start_ns,
-            end_ns: end_ns.max(start_ns + 1),
+            end_ns: end_ns.max(start_ns.saturating_add(1)),
         }
     }
 
     fn x(&self, ns: u64) -> usize {
-        let part = (ns - self.start_ns) as f64 / (self.end_ns - self.start_ns) as f64;
+        let part = ns.saturating_sub(self.start_ns) as f64 / (self.end_ns - self.start_ns) as f64;
+        let part = part.min(1.0);
         PLOT_X.start + (part * PLOT_X.len() as f64).round() as usize
     }
 
@@ -203,13 +204,8 @@ fn draw_rate(
     time: &TimeAxis<'_>,
 ) {
     let rate = |column: &Column| {
-        let rounds = analysis.rounds.iter().skip(column.first_round);
-        let pages: u64 = rounds
-            .take(column.rounds)
-            .map(|round| round.written_pages)
-            .sum();
-        let seconds = (column.end_ns - column.start_ns).max(1) as f64 / 1e9;
-        (pages * trail.header.page_size) as f64 / seconds
+        let seconds = column.end_ns.saturating_sub(column.start_ns).max(1) as f64 / 1e9;
+        pages_written(analysis, column) as f64 * trail.header.page_size as f64 / seconds
     };
     let rates: Vec<f64> = heat.columns.iter().map(rate).collect();
     let highest = rates.iter().copied().fold(0.0, f64::max);

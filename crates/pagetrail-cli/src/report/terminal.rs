@@ -1,7 +1,7 @@
 //! The report as plain text for a terminal or a pipe.
 //!
-//! Everything goes into one string-building pass over [`Analysis`]; colour is used for the heatmap and
-//! headings only, and only when [`Style::colour`] says so.
+//! Reads without colour too: colour repeats what the shades of the heatmap say, and makes names dim, where
+//! [`Style::colour`] allows it.
 
 use std::io::{self, Write};
 
@@ -21,6 +21,9 @@ pub(crate) struct Style {
 
 /// Lines of the heatmap at most; mappings beyond that are merged by the grid.
 const HEAT_LINES: usize = 24;
+/// Below this the table would lose columns, above it lines are hard to follow.
+const WIDTH_MIN: usize = 80;
+const WIDTH_MAX: usize = 160;
 const LABEL_WIDTH: usize = 22;
 const MAPPINGS_SHOWN: usize = 20;
 
@@ -32,7 +35,7 @@ pub(crate) fn write(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let style = Style {
-        width: style.width.clamp(60, 160),
+        width: style.width.clamp(WIDTH_MIN, WIDTH_MAX),
         ..style
     };
     facts(trail, analysis, style, out)?;
@@ -54,14 +57,8 @@ pub(crate) fn write(
 
 fn facts(trail: &Trail, all: &Analysis, style: Style, out: &mut dyn Write) -> io::Result<()> {
     let header = &trail.header;
-    let page = header.page_size;
-    let pages = |n: f64| {
-        format!(
-            "{} pages ({})",
-            words::rate(n),
-            words::bytes(n * page as f64)
-        )
-    };
+    let page = header.page_size as f64;
+    let pages = |n: f64| format!("{} pages ({})", words::rate(n), words::bytes(n * page));
     let command = format!("{} (PID {})", words::command(&header.command), header.pid);
     entry("command", &command, style, out)?;
     let technique = format!("{}: {}", header.technique, words::printable(&header.reason));
@@ -90,10 +87,10 @@ fn facts(trail: &Trail, all: &Analysis, style: Style, out: &mut dyn Write) -> io
     let written = format!(
         "{} different pages ({}), {} page writes: {}/s ({}/s)",
         words::count(all.distinct_pages),
-        words::bytes((all.distinct_pages * page) as f64),
+        words::bytes(all.distinct_pages as f64 * page),
         words::count(all.page_writes),
         words::rate(all.pages_per_second.mean),
-        words::bytes(all.pages_per_second.mean * page as f64)
+        words::bytes(all.pages_per_second.mean * page)
     );
     entry("written", &written, style, out)?;
     if all.fresh_page_writes > 0 {
@@ -377,7 +374,7 @@ mod tests {
 
     #[test]
     fn lines_keep_to_the_width() {
-        for width in [80, 100, 120] {
+        for width in [WIDTH_MIN, 100, 120, WIDTH_MAX] {
             let style = Style { width, ..PLAIN };
             for line in report(&testing::program(120), style).lines() {
                 assert!(line.chars().count() <= width, "{width}: {line}");

@@ -107,7 +107,7 @@
     tall += band.h + BAND_GAP;
   });
   const heatHeight = Math.max(60, tall - BAND_GAP);
-  const full = { t0: data.edges[0], t1: data.edges[cols], y0: 0, y1: heatHeight };
+  const full = { t0: data.edges[0], t1: Math.max(data.edges[cols], data.edges[0] + 0.001), y0: 0, y1: heatHeight };
   let view = { ...full };
   let wide = 0, gutter = 0;
   const rateTop = TOP + heatHeight + BETWEEN;

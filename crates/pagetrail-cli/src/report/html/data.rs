@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use pagetrail_trail::{Analysis, Heatmap, Trail};
 use serde::Serialize;
 
-use crate::report::{bands, palette, words};
+use crate::report::{bands, pages_written, palette, words};
 
 /// What `chart.js` reads; see there for how the cells are packed.
 #[derive(Serialize)]
@@ -38,24 +38,16 @@ struct BandData {
 pub(super) fn json(trail: &Trail, analysis: &Analysis, heat: &Heatmap) -> String {
     let bands = bands::bands(trail, heat);
     let edge = |ns: u64| (ns as f64 / 1e3).round() / 1e3;
-    let edges = heat
-        .columns
-        .first()
-        .map(|first| edge(first.start_ns))
-        .into_iter()
-        .chain(heat.columns.iter().map(|column| edge(column.end_ns)));
-    let written = heat.columns.iter().map(|column| {
-        let rounds = analysis.rounds.iter().skip(column.first_round);
-        rounds
-            .take(column.rounds)
-            .map(|round| round.written_pages)
-            .sum()
-    });
+    let starts = heat.columns.iter().map(|column| edge(column.start_ns));
+    let end = heat.columns.last().map(|column| edge(column.end_ns));
+    let written = heat.columns.iter();
     let data = Data {
         page_size: trail.header.page_size,
-        edges: edges.collect(),
+        edges: starts.chain(end).collect(),
         rounds_in: heat.columns.iter().map(|column| column.rounds).collect(),
-        written: written.collect(),
+        written: written
+            .map(|column| pages_written(analysis, column))
+            .collect(),
         cells: BASE64.encode(pack(heat, &bands)),
         scale: BASE64.encode((0..=255).flat_map(palette::colour).collect::<Vec<_>>()),
         bands: bands
