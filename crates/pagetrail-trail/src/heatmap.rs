@@ -3,8 +3,9 @@
 //! A pure function from [`Trail`] to numbers that the terminal, HTML and PNG renderers share; colours
 //! and labels are theirs. The address axis is compact: only *blocks* that were written at some time are on
 //! it, in ascending order, each within one mapping, and what lies between two blocks that do not touch
-//! is one separator row. Longer stretches of a mapping that were never written are left out likewise, so
-//! that a sparse mapping of 64 GiB shows the pages that matter.
+//! is one separator row, unless separators would take more than a quarter of the rows. Stretches
+//! of a mapping that were never written, and are longer than all that was, are left out likewise, so that a
+//! sparse mapping of 64 GiB shows the pages that matter.
 
 use pagetrail::{PageRange, PageSet};
 

@@ -5,7 +5,7 @@
 //! from within that record on: so a power cut leaves a file whose length reached the disk before its
 //! bytes did, and that is a cut too.
 
-use std::io::{BufRead, Read};
+use std::io::{BufRead, ErrorKind, Read};
 
 use crate::error::ReadError;
 use crate::format::{
@@ -34,7 +34,7 @@ pub enum Record {
     End(End),
 }
 
-/// Reads a trail record by record. Memory grows with the largest record only.
+/// Reads a trail record by record. Memory grows with the largest record, and by a byte per mapping.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
@@ -188,7 +188,7 @@ impl<R: BufRead> Reader<R> {
             }
             kind::END => {
                 let end = self.decode(at, |payload| payload.end())?;
-                if !self.peek()?.is_empty() {
+                if self.peek()?.0 > 0 {
                     return damaged(self.offset, "bytes behind the end of the recording");
                 }
                 Record::End(end)
@@ -232,14 +232,13 @@ impl<R: BufRead> Reader<R> {
             return damaged(at, what);
         }
         loop {
-            let bytes = self.peek()?;
-            if bytes.is_empty() {
+            let (length, all_zero) = self.peek()?;
+            if length == 0 {
                 break;
             }
-            if bytes.iter().any(|byte| *byte != 0) {
+            if !all_zero {
                 return damaged(at, what);
             }
-            let length = bytes.len();
             self.input.consume(length);
             zeros += length as u64;
         }
@@ -250,20 +249,15 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Bytes that come next; empty at the end of the file only.
-    fn peek(&mut self) -> Result<&[u8], ReadError> {
+    /// How many bytes are at hand, none at the end of the file only, and whether all are zero.
+    fn peek(&mut self) -> Result<(usize, bool), ReadError> {
         loop {
-            // The borrow of a successful call would last over the loop: look twice.
             match self.input.fill_buf() {
-                Ok(_) => break,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Ok(bytes) => return Ok((bytes.len(), bytes.iter().all(|byte| *byte == 0))),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(source) => return Err(self.io(source)),
             }
         }
-        let offset = self.offset;
-        self.input
-            .fill_buf()
-            .map_err(|source| ReadError::Io { offset, source })
     }
 
     fn io(&self, source: std::io::Error) -> ReadError {
