@@ -26,6 +26,7 @@ const WIDTH_MIN: usize = 80;
 const WIDTH_MAX: usize = 160;
 const LABEL_WIDTH: usize = 22;
 const MAPPINGS_SHOWN: usize = 20;
+const NOTICES_SHOWN: usize = 12;
 
 /// Writes the report.
 pub(crate) fn write(
@@ -48,8 +49,12 @@ pub(crate) fn write(
     let notices = words::notices(trail);
     if !notices.is_empty() {
         writeln!(out)?;
-        for line in notices {
-            entry("note", &line, style, out)?;
+        for line in notices.iter().take(NOTICES_SHOWN) {
+            entry("note", line, style, out)?;
+        }
+        if let Some(left) = notices.len().checked_sub(NOTICES_SHOWN + 1) {
+            let more = words::plural(left as u64 + 1, "more note");
+            entry("", &format!("and {more}; --html lists all"), style, out)?;
         }
     }
     Ok(())
@@ -334,6 +339,24 @@ mod tests {
     fn narrow_and_short() {
         let style = Style { width: 80, ..PLAIN };
         insta::assert_snapshot!(report(&testing::program(5), style));
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        let mut trail = testing::program(20);
+        for i in 0..30 {
+            let range = testing::pages(0x7f30_0000_0000, 2 * i, 1);
+            trail.rounds[9].written.insert(range);
+            trail.mappings.push(testing::mapping(range, "", 0));
+            let untracked = testing::mapping(testing::pages(0x7f40_0000_0000, 2 * i, 1), "", 0);
+            trail.mappings.push(pagetrail_trail::Mapping {
+                untracked: Some("why".into()),
+                ..untracked
+            });
+        }
+        let text = report(&trail, PLAIN);
+        assert!(text.contains("and 16 mappings written less"), "{text}");
+        assert!(text.contains("and 20 more notes"), "{text}");
     }
 
     #[test]
