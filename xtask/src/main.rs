@@ -14,15 +14,18 @@ mod packages;
 mod repo;
 mod steps;
 mod table;
+mod tally;
 mod test;
 mod tidy;
 mod victims;
+mod vm;
 
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
 use crate::repo::Repo;
+use crate::steps::NotHere;
 
 const USAGE: &str = "\
 usage: cargo xtask TASK
@@ -31,6 +34,7 @@ usage: cargo xtask TASK
                    and a table of which technique works where
   tidy             the cheap checks of the house over all files
   victims          compile tests/victims/*.c to target/victims/
+  vm ..            run a command in a guest with another kernel (vm --help)
   generate [DIR]   man pages and shell completions, from the command's own definitions,
                    to DIR (default: target/share)
 ";
@@ -41,7 +45,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("xtask: {error:#}");
-            ExitCode::from(2)
+            ExitCode::from(if error.is::<NotHere>() { 3 } else { 2 })
         }
     }
 }
@@ -58,6 +62,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
     let fine = match task {
         "test" => test::run(&repo)?,
         "tidy" => tidy::run(&repo)?,
+        "vm" => return vm::run(&repo, rest),
         "victims" => victims::build(&repo).map(|_| true)?,
         "generate" => generate::run(&repo, rest.first().map(String::as_str)).map(|()| true)?,
         "help" | "-h" | "--help" => {
@@ -73,6 +78,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
 fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
     match task {
         "generate" => rest.get(1),
+        "vm" => None,
         _ => rest.first(),
     }
 }

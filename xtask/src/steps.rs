@@ -2,9 +2,30 @@
 //!
 //! A step that fails does not stop the ones after it: one run shows everything that is wrong.
 
+use std::error::Error;
+use std::fmt;
 use std::time::Instant;
 
 use anyhow::Result;
+
+/// The error of what cannot be done on this machine: why, and the cure. A step takes it as
+/// [`Outcome::NotHere`]; elsewhere it makes exit status 3.
+#[derive(Debug)]
+pub(crate) struct NotHere(String);
+
+impl NotHere {
+    pub(crate) fn error(reason: &str) -> anyhow::Error {
+        Self(reason.to_owned()).into()
+    }
+}
+
+impl fmt::Display for NotHere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for NotHere {}
 
 /// What became of a step that could be carried out.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,9 +57,12 @@ impl Steps {
     pub(crate) fn run(&mut self, name: &str, step: impl FnOnce() -> Result<Outcome>) {
         println!("== {name}");
         let start = Instant::now();
-        let outcome = step().unwrap_or_else(|error| {
-            println!("{error:#}");
-            Outcome::Failed
+        let outcome = step().unwrap_or_else(|error| match error.downcast_ref::<NotHere>() {
+            Some(reason) => Outcome::NotHere(reason.to_string()),
+            None => {
+                println!("{error:#}");
+                Outcome::Failed
+            }
         });
         let seconds = start.elapsed().as_secs_f64();
         match outcome {

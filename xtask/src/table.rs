@@ -84,6 +84,21 @@ impl Table {
         Ok(())
     }
 
+    /// Rows that say, for a place that could not be visited, that nothing of what is known
+    /// elsewhere is there.
+    pub(crate) fn absent_at(&self, place: &str, reason: &str) -> String {
+        let rows = self.cells.keys().map(|&(line, technique)| {
+            let subject = &self.lines[line].1;
+            let technique = &self.techniques[technique];
+            let row = serde_json::json!({
+                "where": place, "subject": subject, "technique": technique,
+                "status": "absent", "reason": reason,
+            });
+            format!("{row}\n")
+        });
+        rows.collect()
+    }
+
     /// True if some technique failed somewhere.
     pub(crate) fn any_fails(&self) -> bool {
         self.cells.values().any(|cell| cell.status == Status::Fails)
@@ -219,6 +234,22 @@ Linux 6.1 guest  own ranges  not here [2]  FAILS [3]     works
             }
             assert!(table.any_fails());
         }
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_visited_has_a_line_too() {
+        let mut table = Table::default();
+        table
+            .add(&row("this machine", "compare", "works", ""))
+            .unwrap();
+        for row in table.absent_at("Linux 6.1 guest", "no QEMU").lines() {
+            table.add(row).unwrap();
+        }
+        assert!(
+            table
+                .render()
+                .contains("Linux 6.1 guest  own ranges  not here [1]\n[1] no QEMU")
+        );
     }
 
     #[test]

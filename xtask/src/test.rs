@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must be fine, on any machine, in one command.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -10,6 +10,8 @@ use anyhow::{Context, Result};
 use crate::repo::{Repo, program};
 use crate::steps::{Outcome, Steps};
 use crate::table::Table;
+use crate::tally::Tally;
+use crate::vm::suites;
 use crate::{packages, tidy, victims};
 
 /// Runs every step, prints the table and the sum; true if nothing failed.
@@ -28,6 +30,7 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("licences and advisories", || deny(repo));
     steps.run("victims", || build_victims(repo));
     steps.run("tests", || tests(repo, &rows, &mut tally));
+    steps.run("suites in guests", || suites::run(repo, &rows, &mut tally));
     steps.run("techniques", || techniques(&rows));
     let fine = steps.finish();
     println!("{} passed, {} failed", tally.passed, tally.failed);
@@ -78,24 +81,22 @@ fn techniques(rows: &Path) -> Result<Outcome> {
     Ok(Outcome::of(!table.any_fails()))
 }
 
-/// Runs something that prints as Rust's test harness does, and counts; true if it succeeded.
+/// Runs tests, shows what they print, and counts; true if they succeeded.
 fn run_tests(command: &mut Command, tally: &mut Tally) -> Result<bool> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
-    let stdout = child.stdout.take().context("no standard output")?;
+    let mut stdout = child.stdout.take().context("no standard output")?;
     let mut own = Tally::default();
-    for line in BufReader::new(stdout).split(b'\n') {
-        let line = line?;
-        let line = String::from_utf8_lossy(&line);
-        println!("{line}");
-        own.add(&line);
+    let mut buffer = [0; 65536];
+    loop {
+        let length = stdout.read(&mut buffer)?;
+        if length == 0 {
+            break;
+        }
+        io::stdout().write_all(&buffer[..length])?;
+        own.feed(&buffer[..length]);
     }
     let fine = child.wait()?.success();
-    if !fine && own.failed == 0 {
-        // Killed, or not even built: there is no line that says so.
-        own.failed = 1;
-    }
-    tally.passed += own.passed;
-    tally.failed += own.failed;
+    tally.add(own, fine);
     Ok(fine)
 }
 
@@ -107,59 +108,4 @@ fn has_component(repo: &Repo, name: &str) -> bool {
 
 fn succeeds(command: &mut Command) -> Result<Outcome> {
     Ok(Outcome::of(command.status()?.success()))
-}
-
-/// The sum of what test harnesses say.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Tally {
-    passed: u64,
-    failed: u64,
-}
-
-impl Tally {
-    /// Counts a line like `test result: ok. 3 passed; 0 failed; 0 ignored; ...`; no other line.
-    fn add(&mut self, line: &str) {
-        let Some(result) = line.strip_prefix("test result: ") else {
-            return;
-        };
-        let words: Vec<&str> = result.split([' ', ';']).collect();
-        for pair in words.windows(2) {
-            let Ok(count) = pair[0].parse::<u64>() else {
-                continue;
-            };
-            match pair[1] {
-                "passed" => self.passed += count,
-                "failed" => self.failed += count,
-                _ => {}
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sums_the_result_lines_only() {
-        let mut tally = Tally::default();
-        for line in [
-            "running 3 tests",
-            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
-            "7 passed; 7 failed",
-            "test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 5 filtered out",
-        ] {
-            tally.add(line);
-        }
-        assert_eq!((tally.passed, tally.failed), (13, 2));
-    }
-
-    #[test]
-    fn a_run_that_dies_without_a_word_is_a_failure() {
-        let mut tally = Tally::default();
-        let mut killed = Command::new("sh");
-        killed.args(["-c", "kill -9 $$"]);
-        assert!(!run_tests(&mut killed, &mut tally).unwrap());
-        assert_eq!((tally.passed, tally.failed), (0, 1));
-    }
 }
