@@ -1,2 +1,84 @@
-//! Tasks of this repository.
-fn main() {}
+//! The repository's tasks: `cargo xtask TASK`.
+//!
+//! This file only dispatches. Exit codes: 0 fine, 1 something failed, 2 usage or operation error,
+//! 3 not possible on this machine.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a task talks to the person who started it"
+)]
+
+mod generate;
+mod packages;
+mod repo;
+mod steps;
+mod table;
+mod tally;
+mod test;
+mod tidy;
+mod victims;
+mod vm;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::repo::Repo;
+use crate::steps::NotHere;
+
+const USAGE: &str = "\
+usage: cargo xtask TASK
+
+  test             what CI runs: packages, formatting, clippy, tidy, victims, all tests,
+                   and a table of which technique works where
+  tidy             the cheap checks of the house over all files
+  victims          compile tests/victims/*.c to target/victims/
+  vm ..            run a command in a guest with another kernel (vm --help)
+  generate [DIR]   man pages and shell completions, from the command's own definitions,
+                   to DIR (default: target/share)
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match run(&args) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(if error.is::<NotHere>() { 3 } else { 2 })
+        }
+    }
+}
+
+fn run(args: &[String]) -> Result<ExitCode> {
+    let (task, rest) = match args.split_first() {
+        Some((task, rest)) => (task.as_str(), rest),
+        None => ("help", args),
+    };
+    if let Some(surplus) = surplus(task, rest) {
+        bail!("{task}: unexpected argument '{surplus}'\n{USAGE}");
+    }
+    let repo = Repo::find()?;
+    let fine = match task {
+        "test" => test::run(&repo)?,
+        "tidy" => tidy::run(&repo)?,
+        "vm" => return vm::run(&repo, rest),
+        "victims" => victims::build(&repo).map(|_| true)?,
+        "generate" => generate::run(&repo, rest.first().map(String::as_str)).map(|()| true)?,
+        "help" | "-h" | "--help" => {
+            print!("{USAGE}");
+            true
+        }
+        _ => bail!("no task '{task}'\n{USAGE}"),
+    };
+    Ok(ExitCode::from(u8::from(!fine)))
+}
+
+/// The first argument that `task` does not take.
+fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
+    match task {
+        "generate" => rest.get(1),
+        "vm" => None,
+        _ => rest.first(),
+    }
+}

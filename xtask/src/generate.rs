@@ -1,0 +1,46 @@
+//! Man pages and shell completions: the command writes them from its own definitions.
+//!
+//! They are build products, made where a package is made, and not checked in: so none can be stale.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::repo::Repo;
+
+/// Builds `pagetrail` and lets it write `man/*.1` and `completions/*` under `dir`.
+pub(crate) fn run(repo: &Repo, dir: Option<&str>) -> Result<()> {
+    let dir = match dir {
+        Some(dir) => PathBuf::from(dir),
+        None => repo.target.join("share"),
+    };
+    let status = repo
+        .cargo(&["build", "--quiet", "--package", "pagetrail-cli"])
+        .status()?;
+    ensure!(status.success(), "the command does not build");
+    let status = Command::new(repo.target.join("debug/pagetrail"))
+        .arg("generate")
+        .arg(&dir)
+        .stdin(Stdio::null())
+        .status()
+        .context("cannot run pagetrail")?;
+    ensure!(status.success(), "pagetrail generate failed: {status}");
+    for part in ["man", "completions"] {
+        println!(
+            "{} files in {}",
+            count(&dir.join(part))?,
+            dir.join(part).display()
+        );
+    }
+    Ok(())
+}
+
+fn count(dir: &Path) -> Result<usize> {
+    let files = fs::read_dir(dir)
+        .with_context(|| format!("pagetrail generate wrote no {}", dir.display()))?
+        .count();
+    ensure!(files > 0, "pagetrail generate left {} empty", dir.display());
+    Ok(files)
+}

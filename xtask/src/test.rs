@@ -1,0 +1,111 @@
+//! `cargo xtask test`: everything that must be fine, on any machine, in one command.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::repo::{Repo, program};
+use crate::steps::{Outcome, Steps};
+use crate::table::Table;
+use crate::tally::Tally;
+use crate::vm::suites;
+use crate::{packages, tidy, victims};
+
+/// Runs every step, prints the table and the sum; true if nothing failed.
+pub(crate) fn run(repo: &Repo) -> Result<bool> {
+    let rows = repo.target.join("rows");
+    if rows.exists() {
+        fs::remove_dir_all(&rows)?;
+    }
+    fs::create_dir_all(&rows)?;
+    let mut tally = Tally::default();
+    let mut steps = Steps::default();
+    steps.run("system packages", packages::ensure_installed);
+    steps.run("formatting", || formatting(repo));
+    steps.run("clippy", || clippy(repo));
+    steps.run("tidy", || tidy::run(repo).map(Outcome::of));
+    steps.run("licences and advisories", || deny(repo));
+    steps.run("victims", || build_victims(repo));
+    steps.run("tests", || tests(repo, &rows, &mut tally));
+    steps.run("suites in guests", || suites::run(repo, &rows, &mut tally));
+    steps.run("techniques", || techniques(&rows));
+    let fine = steps.finish();
+    println!("{} passed, {} failed", tally.passed, tally.failed);
+    Ok(fine)
+}
+
+fn formatting(repo: &Repo) -> Result<Outcome> {
+    if !has_component(repo, "fmt") {
+        return Ok(Outcome::NotHere("rustup component add rustfmt".to_owned()));
+    }
+    succeeds(&mut repo.cargo(&["fmt", "--all", "--check"]))
+}
+
+fn clippy(repo: &Repo) -> Result<Outcome> {
+    if !has_component(repo, "clippy") {
+        return Ok(Outcome::NotHere("rustup component add clippy".to_owned()));
+    }
+    let mut clippy = repo.cargo(&["clippy", "--workspace", "--all-targets", "--quiet"]);
+    succeeds(clippy.args(["--", "--deny", "warnings"]))
+}
+
+/// `cargo deny`, where somebody has installed it: it needs the network, and rarely changes its mind.
+fn deny(repo: &Repo) -> Result<Outcome> {
+    if program("cargo-deny").is_none() {
+        return Ok(Outcome::NotHere("cargo install cargo-deny".to_owned()));
+    }
+    succeeds(&mut repo.cargo(&["deny", "check"]))
+}
+
+fn build_victims(repo: &Repo) -> Result<Outcome> {
+    if program("gcc").is_none() {
+        return Ok(Outcome::NotHere("no gcc".to_owned()));
+    }
+    victims::build(repo).map(|_| Outcome::Passed)
+}
+
+fn tests(repo: &Repo, rows: &Path, tally: &mut Tally) -> Result<Outcome> {
+    let mut tests = repo.cargo(&["test", "--workspace", "--no-fail-fast"]);
+    tests
+        .env("PAGETRAIL_ROWS", rows)
+        .env("PAGETRAIL_WHERE", "this machine");
+    run_tests(&mut tests, tally).map(Outcome::of)
+}
+
+fn techniques(rows: &Path) -> Result<Outcome> {
+    let table = Table::read(rows)?;
+    print!("{}", table.render());
+    Ok(Outcome::of(!table.any_fails()))
+}
+
+/// Runs tests, shows what they print, and counts; true if they succeeded.
+fn run_tests(command: &mut Command, tally: &mut Tally) -> Result<bool> {
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let mut stdout = child.stdout.take().context("no standard output")?;
+    let mut own = Tally::default();
+    let mut buffer = [0; 65536];
+    loop {
+        let length = stdout.read(&mut buffer)?;
+        if length == 0 {
+            break;
+        }
+        io::stdout().write_all(&buffer[..length])?;
+        own.feed(&buffer[..length]);
+    }
+    let fine = child.wait()?.success();
+    tally.add(own, fine);
+    Ok(fine)
+}
+
+fn has_component(repo: &Repo, name: &str) -> bool {
+    let mut version = repo.cargo(&[name, "--version"]);
+    let version = version.stdout(Stdio::null()).stderr(Stdio::null());
+    version.status().is_ok_and(|status| status.success())
+}
+
+fn succeeds(command: &mut Command) -> Result<Outcome> {
+    Ok(Outcome::of(command.status()?.success()))
+}

@@ -1,0 +1,195 @@
+//! Debian packages of any suite, without touching the host: an apt configuration of its own, and
+//! `dpkg-deb --extract` into a directory. Nothing is installed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use super::cache::bound;
+use super::mirror::Mirror;
+use crate::repo::program;
+use crate::steps::NotHere;
+
+/// apt, looking at some suites of one mirror.
+#[derive(Debug)]
+pub(super) struct Apt {
+    dir: PathBuf,
+    suites: Vec<String>,
+}
+
+impl Apt {
+    /// Configures apt in `dir` and fetches the lists of the suites.
+    pub(super) fn open(dir: PathBuf, mirror: &Mirror, suites: &[&str]) -> Result<Self> {
+        for tool in ["apt-get", "dpkg-deb", "nice", "setpriv"] {
+            if program(tool).is_none() {
+                return Err(NotHere::error(&format!("there is no {tool}")));
+            }
+        }
+        fs::create_dir_all(dir.join("lists/partial"))?;
+        fs::create_dir_all(dir.join("cache/archives/partial"))?;
+        fs::write(dir.join("status"), "")?;
+        let source = |suite: &&str| {
+            let keyring = mirror.keyring.display();
+            format!("deb [signed-by={keyring}] {} {suite} main\n", mirror.uri)
+        };
+        let sources: String = suites.iter().map(source).collect();
+        fs::write(dir.join("sources.list"), sources)?;
+        fs::write(dir.join("apt.conf"), configuration(&dir)?)?;
+        let apt = Self {
+            dir,
+            suites: suites.iter().map(|suite| (*suite).to_owned()).collect(),
+        };
+        apt.run("apt-get", &["update", "-o", "APT::Update::Error-Mode=any"])?;
+        Ok(apt)
+    }
+
+    /// The version of `package` that `suite` offers, without epoch.
+    pub(super) fn candidate(&self, package: &str, suite: &str) -> Result<Option<String>> {
+        let output = self.run("apt-cache", &["-t", suite, "policy", package])?;
+        let mut lines = output.lines().map(str::trim);
+        let version = lines.find_map(|line| line.strip_prefix("Candidate: "));
+        let version = version.filter(|version| *version != "(none)");
+        Ok(version.map(|version| {
+            version
+                .split_once(':')
+                .map_or(version, |(_, v)| v)
+                .to_owned()
+        }))
+    }
+
+    /// The names of `package` and of all that it depends on.
+    pub(super) fn closure(&self, package: &str, suite: &str) -> Result<Vec<String>> {
+        let args = [
+            "-t",
+            suite,
+            "depends",
+            "--recurse",
+            "--no-recommends",
+            "--no-suggests",
+            "--no-conflicts",
+            "--no-breaks",
+            "--no-replaces",
+            "--no-enhances",
+            package,
+        ];
+        let output = self.run("apt-cache", &args)?;
+        let names = output
+            .lines()
+            .filter(|line| !line.starts_with([' ', '|', '<']));
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    /// Unpacks these packages, and no others, into `into`.
+    pub(super) fn fetch(&self, packages: &[&str], suite: &str, into: &Path) -> Result<()> {
+        self.run("apt-get", &[&["-t", suite, "download"], packages].concat())?;
+        self.unpack(&self.downloads(), into)
+    }
+
+    /// Unpacks `package` and those of its dependencies that the host lacks into `into`.
+    pub(super) fn fetch_with_missing(&self, package: &str, suite: &str, into: &Path) -> Result<()> {
+        let args = [
+            // The host's list of installed packages, to read. Nothing is changed, so no lock is needed.
+            "-o",
+            "Dir::State::status=/var/lib/dpkg/status",
+            "-o",
+            "Debug::NoLocking=true",
+            "-t",
+            suite,
+            "--yes",
+            "--no-install-recommends",
+            "--download-only",
+            "install",
+            package,
+        ];
+        self.run("apt-get", &args)?;
+        self.unpack(&self.dir.join("cache/archives"), into)
+    }
+
+    fn downloads(&self) -> PathBuf {
+        self.dir.join("downloads")
+    }
+
+    /// Unpacks and deletes all packages in a directory.
+    fn unpack(&self, from: &Path, into: &Path) -> Result<()> {
+        for entry in fs::read_dir(from)? {
+            let package = entry?.path();
+            if package
+                .extension()
+                .is_none_or(|extension| extension != "deb")
+            {
+                continue;
+            }
+            let mut unpack = bound("dpkg-deb");
+            unpack.arg("--extract").arg(&package).arg(into);
+            succeed(&mut unpack)?;
+            fs::remove_file(&package)?;
+        }
+        Ok(())
+    }
+
+    /// Runs an apt tool with our configuration; what it prints.
+    fn run(&self, tool: &str, args: &[&str]) -> Result<String> {
+        fs::create_dir_all(self.downloads())?;
+        let mut command = bound(tool);
+        command
+            .args(args)
+            .current_dir(self.downloads())
+            .env("APT_CONFIG", self.dir.join("apt.conf"))
+            .env("LC_ALL", "C");
+        let from = self.suites.join(", ");
+        let output = succeed(&mut command)
+            .map_err(|error| NotHere::error(&format!("no packages from {from}: {error:#}")))?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+/// An apt.conf(5) that keeps everything in `dir`, with the host's way to the network (proxies).
+fn configuration(dir: &Path) -> Result<String> {
+    let mut text = String::new();
+    for (key, value) in [
+        ("Dir::Etc::main", "/dev/null"),
+        ("Dir::Etc::parts", "/dev/null"),
+        ("Dir::Etc::sourceparts", "/dev/null"),
+        ("Dir::Etc::preferences", "/dev/null"),
+        ("Dir::Etc::preferencesparts", "/dev/null"),
+        ("Acquire::Languages", "none"),
+        ("Acquire::Retries", "2"),
+        ("Acquire::http::Timeout", "30"),
+        ("Acquire::https::Timeout", "30"),
+        // apt's own user could not write here.
+        ("APT::Sandbox::User", ""),
+    ] {
+        text += &format!("{key} \"{value}\";\n");
+    }
+    for (key, file) in [
+        ("Dir::Etc::sourcelist", "sources.list"),
+        ("Dir::State", "."),
+        ("Dir::State::status", "status"),
+        ("Dir::State::lists", "lists"),
+        ("Dir::Cache", "cache"),
+    ] {
+        text += &format!("{key} \"{}\";\n", dir.join(file).display());
+    }
+    let host = succeed(Command::new("apt-config").arg("dump"))?;
+    let host = String::from_utf8_lossy(&host.stdout).into_owned();
+    let network = ["Acquire::http", "Acquire::ftp", "Acquire::Check-"];
+    let is_network = |line: &&str| network.iter().any(|prefix| line.starts_with(prefix));
+    for line in host.lines().filter(is_network) {
+        text += line;
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// Runs a command to its end; an error tells its last word.
+fn succeed(command: &mut Command) -> Result<Output> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot run {command:?}"))?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let mut errors = errors.lines().filter(|line| line.starts_with("E:"));
+    let last = errors.next_back().unwrap_or("no reason given").to_owned();
+    ensure!(output.status.success(), "{last}");
+    Ok(output)
+}

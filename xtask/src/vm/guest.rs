@@ -1,0 +1,399 @@
+//! Runs one command in one guest, within bounds of time and memory, and leaves nothing behind.
+//!
+//! What the command prints comes over two virtio serial ports; the console is for the kernel, and for the
+//! line `RIG rc=N` with the exit status. It is kept in `target/vm/console.log`.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::initrd::Archive;
+use super::kernel::Kernel;
+use super::qemu::Qemu;
+
+/// The guest's machine, and how long it may run.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) memory_mib: u32,
+    /// A second node, without processors and slow.
+    pub(crate) numa: bool,
+    /// AMD's virtualization, with nested paging.
+    pub(crate) nested: bool,
+    /// Modules to load besides those that the rig needs.
+    pub(crate) modules: Vec<String>,
+    pub(crate) timeout: Duration,
+}
+
+/// What to run in a guest.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// The working directory: a path of the host, as all paths in a guest are.
+    pub(crate) dir: PathBuf,
+    pub(crate) command: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
+}
+
+/// How a command in a guest ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Exited(u8),
+    TimedOut,
+}
+
+/// A guest that can be started.
+#[derive(Debug)]
+pub(crate) struct Guest<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) qemu: &'a Qemu,
+    pub(super) busybox: &'a Path,
+    pub(super) machine: &'a Machine,
+    /// For the console's log, the RAM disk, and `out`, which the guest may write to.
+    pub(super) dir: &'a Path,
+}
+
+/// How one start of a guest went.
+enum Start {
+    Result(u8),
+    /// Gone or out of time without a result line.
+    NoResult {
+        in_time: bool,
+        began: bool,
+    },
+}
+
+impl Guest<'_> {
+    /// Where a guest of `dir` leaves files for the host.
+    pub(crate) fn out(dir: &Path) -> PathBuf {
+        dir.join("out")
+    }
+
+    /// Runs a job. Its standard output goes to `stdout` as it comes, its standard error to ours.
+    pub(crate) fn run(
+        &self,
+        job: &Job,
+        stdout: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<End> {
+        let initrd = self.dir.join("initrd");
+        fs::write(&initrd, self.initrd(job)?)?;
+        for last in [false, true] {
+            match self.start(&initrd, stdout)? {
+                Start::Result(status) => return Ok(End::Exited(status)),
+                Start::NoResult {
+                    in_time: false,
+                    began: true,
+                } => return Ok(End::TimedOut),
+                Start::NoResult { in_time, .. } => {
+                    let how = if in_time {
+                        "died"
+                    } else {
+                        "did not boot in time"
+                    };
+                    eprint!("{}", self.console_tail());
+                    if last {
+                        bail!(
+                            "the guest {how}; its console is in {}",
+                            self.console().display()
+                        );
+                    }
+                    eprintln!("xtask: the guest {how}; once more");
+                }
+            }
+        }
+        unreachable!("the last start returns")
+    }
+
+    fn start(
+        &self,
+        initrd: &Path,
+        stdout: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Start> {
+        let deadline = Instant::now() + self.machine.timeout;
+        let mut qemu = Emulator::start(&mut self.command(initrd))?;
+        let in_time = qemu.forward(deadline, stdout)?;
+        drop(qemu);
+        let console = fs::read(self.console()).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console);
+        Ok(match result(&console) {
+            Some(status) => Start::Result(status),
+            None => Start::NoResult {
+                in_time,
+                began: console.lines().any(|line| line == "RIG start"),
+            },
+        })
+    }
+
+    fn initrd(&self, job: &Job) -> Result<Vec<u8>> {
+        let mut wanted = [
+            "virtio_pci",
+            "virtio_console",
+            "9p",
+            "9pnet_virtio",
+            "overlay",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        if self.machine.nested {
+            wanted.push("kvm_amd".to_owned());
+        }
+        wanted.extend(self.machine.modules.iter().cloned());
+        let mut archive = Archive::default();
+        for dir in [
+            "bin", "dev", "proc", "sys", "host", "ram", "new", "modules", "job",
+        ] {
+            archive.directory(dir);
+        }
+        archive.file("init", include_bytes!("init.sh"));
+        archive.file("bin/busybox", &fs::read(self.busybox)?);
+        let mut order = String::new();
+        for (name, code) in self.kernel.modules(&wanted, self.busybox)? {
+            archive.file(&format!("modules/{name}"), &code);
+            order += &format!("{name}\n");
+        }
+        archive.file("modules/order", order.as_bytes());
+        archive.file("job/out", path_text(&Self::out(self.dir))?.as_bytes());
+        archive.file("job/main.sh", include_bytes!("main.sh"));
+        archive.file("job/command.sh", job.script()?.as_bytes());
+        Ok(archive.finish())
+    }
+
+    fn command(&self, initrd: &Path) -> Command {
+        let mut command = self.qemu.command();
+        let cpu = if self.machine.nested {
+            "max,+svm"
+        } else {
+            "max"
+        };
+        command
+            .args(["-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "2"])
+            .args([
+                "-nodefaults",
+                "-display",
+                "none",
+                "-no-reboot",
+                "-monitor",
+                "none",
+            ])
+            .arg("-kernel")
+            .arg(&self.kernel.image)
+            .arg("-initrd")
+            .arg(initrd)
+            .args(["-append", KERNEL_PARAMETERS])
+            .arg("-serial")
+            .arg(format!("file:{}", qemu_path(&self.console())))
+            .args(["-device", "virtio-serial-pci"]);
+        for (port, file) in [("1", "/dev/stdout"), ("2", "/dev/stderr")] {
+            command
+                .args(["-chardev", &format!("file,id=port{port},path={file}")])
+                .args([
+                    "-device",
+                    &format!("virtserialport,chardev=port{port},nr={port}"),
+                ]);
+        }
+        let out = qemu_path(&Self::out(self.dir));
+        for (tag, export) in [
+            ("root", "path=/,readonly=on,multidevs=remap".to_owned()),
+            ("out", format!("path={out}")),
+        ] {
+            command
+                .args([
+                    "-fsdev",
+                    &format!("local,id={tag},security_model=none,{export}"),
+                ])
+                .args([
+                    "-device",
+                    &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"),
+                ]);
+        }
+        command.args(self.memory());
+        command
+    }
+
+    /// The machine and its memory: one node, or two with the second behind a long way.
+    fn memory(&self) -> Vec<String> {
+        let total = self.machine.memory_mib;
+        let size = format!("{total}M");
+        if !self.machine.numa {
+            return ["-machine", "pc", "-m", &size].map(str::to_owned).to_vec();
+        }
+        let near = format!("memory-backend-ram,id=near,size={}M", total - total / 2);
+        let far = format!("memory-backend-ram,id=far,size={}M", total / 2);
+        let mut args = vec![
+            "-machine",
+            "pc,hmat=on",
+            "-m",
+            &size,
+            "-object",
+            &near,
+            "-object",
+            &far,
+        ];
+        for numa in [
+            "node,nodeid=0,memdev=near,cpus=0-1,initiator=0",
+            "node,nodeid=1,memdev=far,initiator=0",
+            "dist,src=0,dst=1,val=80",
+            "hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-latency,latency=10",
+            "hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-bandwidth,bandwidth=20G",
+            "hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=400",
+            "hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=2G",
+        ] {
+            args.extend(["-numa", numa]);
+        }
+        args.into_iter().map(str::to_owned).collect()
+    }
+
+    fn console(&self) -> PathBuf {
+        self.dir.join("console.log")
+    }
+
+    /// The last lines of the console, for a guest that gave no result.
+    fn console_tail(&self) -> String {
+        let console = fs::read(self.console()).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console);
+        let lines: Vec<&str> = console
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .collect();
+        let tail = &lines[lines.len().saturating_sub(20)..];
+        tail.iter()
+            .map(|line| format!("console: {line}\n"))
+            .collect()
+    }
+}
+
+/// `nokaslr` and no mitigations make emulation faster; a panic ends the guest at once; DAMON's
+/// statistics of newer kernels would clear accessed bits under us.
+const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet loglevel=4 panic=-1 nokaslr mitigations=off \
+                                 tsc=reliable damon_stat.enabled=N";
+
+impl Job {
+    /// The job as a shell script.
+    fn script(&self) -> Result<String> {
+        let mut script = format!("cd {} || exit 126\n", quote(path_text(&self.dir)?));
+        for (name, value) in &self.env {
+            script += &format!("export {name}={}\n", quote(value));
+        }
+        let command: Vec<String> = self.command.iter().map(|word| quote(word)).collect();
+        script += &format!("exec {}\n", command.join(" "));
+        Ok(script)
+    }
+}
+
+/// A running emulator; dropped, it is gone.
+struct Emulator(Child);
+
+impl Emulator {
+    fn start(command: &mut Command) -> Result<Self> {
+        let command = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Ok(Self(command.spawn().context("cannot run QEMU")?))
+    }
+
+    /// Passes on what the guest prints until it is off; false if the deadline came first.
+    fn forward(
+        &mut self,
+        deadline: Instant,
+        stdout: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<bool> {
+        let mut errors = self.0.stderr.take().context("no standard error")?;
+        let errors = thread::spawn(move || io::copy(&mut errors, &mut io::stderr()));
+        let mut output = self.0.stdout.take().context("no standard output")?;
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || {
+            let mut buffer = [0; 65536];
+            while let Ok(length @ 1..) = output.read(&mut buffer) {
+                if sender.send(buffer[..length].to_owned()).is_err() {
+                    break;
+                }
+            }
+        });
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match receiver.recv_timeout(left) {
+                Ok(bytes) => stdout(&bytes)?,
+                Err(mpsc::RecvTimeoutError::Timeout) => return Ok(false),
+                // Its output is closed: it has ended, or is about to.
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.0.wait()?;
+        let _ = errors.join();
+        Ok(true)
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        // Fails only where there is nothing left to end.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The exit status on the console.
+fn result(console: &str) -> Option<u8> {
+    let mut lines = console.lines().rev();
+    let status = lines.find_map(|line| line.trim_end().strip_prefix("RIG rc="))?;
+    status.parse().ok()
+}
+
+/// A word for the shell.
+fn quote(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// A path within an option of QEMU's, where a comma stands for two.
+fn qemu_path(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+fn path_text(path: &Path) -> Result<&str> {
+    path.to_str()
+        .with_context(|| format!("{} is not UTF-8", path.display()))
+}
+
+/// Writes to our standard output at once.
+pub(crate) fn print_bytes(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes)?;
+    stdout.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_result_line_counts() {
+        assert_eq!(
+            result("[ 1.2] noise\nRIG start\n\nRIG rc=7\r\n[ 3.4] power\n"),
+            Some(7)
+        );
+        assert_eq!(result("RIG start\n"), None);
+        assert_eq!(result("said RIG rc=7\n"), None);
+    }
+
+    #[test]
+    fn a_script_keeps_every_byte_of_an_argument() {
+        let job = Job {
+            dir: "/".into(),
+            command: ["printf", "%s|", "it's", "$HOME `x`", "a\nb", ""]
+                .map(str::to_owned)
+                .to_vec(),
+            env: vec![("NAME".to_owned(), "va'lue".to_owned())],
+        };
+        let output = Command::new("sh")
+            .arg("-c")
+            .arg(job.script().unwrap())
+            .output();
+        let output = String::from_utf8(output.unwrap().stdout).unwrap();
+        assert_eq!(output, "it's|$HOME `x`|a\nb||");
+    }
+}

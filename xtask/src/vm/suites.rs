@@ -1,0 +1,178 @@
+//! The library's suites in guests: the tests that must hold on kernels other than the host's.
+//!
+//! The host builds them; each kernel then runs each of them in a guest of its own, and the rows
+//! that they leave join the host's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::guest::{End, Guest, Job, Machine};
+use super::kernel::{SERIES, Series};
+use super::{Rig, guest, place};
+use crate::repo::Repo;
+use crate::steps::{NotHere, Outcome};
+use crate::table::Table;
+use crate::tally::Tally;
+
+/// The integration tests that run in guests.
+const SUITES: &[&str] = &["conformance", "stress"];
+
+/// Emulation is some 20 times slower than the host.
+const TIMEOUT: Duration = Duration::from_secs(600);
+
+/// A test program that cargo has built.
+#[derive(Debug, PartialEq, Eq)]
+struct Suite {
+    name: String,
+    program: PathBuf,
+    /// Its package's directory, where cargo would run it.
+    dir: PathBuf,
+}
+
+/// Runs every suite on every kernel. Where there is no guest, the table says so.
+pub(crate) fn run(repo: &Repo, rows: &Path, tally: &mut Tally) -> Result<Outcome> {
+    let suites = build(repo)?;
+    if suites.is_empty() {
+        let reason = format!("no integration test is named {}", SUITES.join(" or "));
+        return Ok(Outcome::NotHere(reason));
+    }
+    let mut fine = true;
+    let mut absent = Vec::new();
+    let mut rig = None;
+    for series in SERIES {
+        match run_on(repo, &mut rig, series, &suites, rows, tally) {
+            Ok(passed) => fine &= passed,
+            Err(error) => {
+                let reason = error.downcast::<NotHere>()?.to_string();
+                let lines = Table::read(rows)?.absent_at(&place(series), &reason);
+                fs::write(rows.join(format!("guest-{}", series.name)), lines)?;
+                absent.push(reason);
+            }
+        }
+    }
+    absent.dedup();
+    Ok(match absent.is_empty() || !fine {
+        true => Outcome::of(fine),
+        false => Outcome::NotHere(absent.join("; ")),
+    })
+}
+
+fn run_on(
+    repo: &Repo,
+    rig: &mut Option<Rig>,
+    series: &Series,
+    suites: &[Suite],
+    rows: &Path,
+    tally: &mut Tally,
+) -> Result<bool> {
+    let rig = match rig {
+        Some(rig) => rig,
+        None => rig.insert(Rig::open(repo)?),
+    };
+    let kernel = series.fetch(&rig.cache)?;
+    let machine = Machine {
+        timeout: TIMEOUT,
+        ..Machine::default()
+    };
+    let mut fine = true;
+    for suite in suites {
+        println!("-- {} in the {}", suite.name, place(series));
+        let job = Job {
+            dir: suite.dir.clone(),
+            command: vec![suite.program.display().to_string()],
+            env: rig.environment(series),
+        };
+        let mut own = Tally::default();
+        let end = rig.run(&kernel, &machine, &job, &mut |bytes| {
+            own.feed(bytes);
+            guest::print_bytes(bytes)
+        })?;
+        if end == End::TimedOut {
+            println!("-- ended after {} s", TIMEOUT.as_secs());
+        }
+        let passed = end == End::Exited(0);
+        tally.add(own, passed);
+        fine &= passed;
+        let name = format!("guest-{}-{}", series.name, suite.name);
+        collect_rows(&Guest::out(&rig.dir).join("rows"), rows, &name)?;
+    }
+    Ok(fine)
+}
+
+/// Appends what a guest's tests left to one file among the host's.
+fn collect_rows(from: &Path, to: &Path, name: &str) -> Result<()> {
+    let mut lines = String::new();
+    for entry in fs::read_dir(from)? {
+        lines += &fs::read_to_string(entry?.path())?;
+    }
+    Ok(fs::write(to.join(name), lines)?)
+}
+
+/// Lets cargo build all tests, and picks ours.
+fn build(repo: &Repo) -> Result<Vec<Suite>> {
+    let mut build = repo.cargo(&["test", "--workspace", "--no-run", "--message-format=json"]);
+    let output = build.stderr(std::process::Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "the tests do not build");
+    let messages = String::from_utf8(output.stdout)?;
+    let mut suites = Vec::new();
+    for message in messages.lines() {
+        suites.extend(suite(&serde_json::from_str(message)?)?);
+    }
+    suites.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(suites)
+}
+
+/// The suite that one of cargo's messages tells of.
+fn suite(message: &Value) -> Result<Option<Suite>> {
+    let target = &message["target"];
+    let is_test = target["kind"] == serde_json::json!(["test"]);
+    let name = target["name"].as_str().unwrap_or_default();
+    if !is_test || !SUITES.contains(&name) {
+        return Ok(None);
+    }
+    let Some(program) = message["executable"].as_str() else {
+        return Ok(None);
+    };
+    let manifest = message["manifest_path"].as_str();
+    let dir = manifest.and_then(|manifest| Path::new(manifest).parent());
+    Ok(Some(Suite {
+        name: name.to_owned(),
+        program: program.into(),
+        dir: dir.context("a test without a manifest")?.to_owned(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn picks_the_suites_among_cargos_messages() {
+        let message = |kind: &str, name: &str| {
+            serde_json::json!({
+                "reason": "compiler-artifact",
+                "manifest_path": "/p/Cargo.toml",
+                "target": {"kind": [kind], "name": name},
+                "executable": "/t/deps/conformance-1",
+            })
+        };
+        let found = suite(&message("test", "conformance")).unwrap();
+        let expected = Suite {
+            name: "conformance".to_owned(),
+            program: "/t/deps/conformance-1".into(),
+            dir: "/p".into(),
+        };
+        assert_eq!(found, Some(expected));
+        for other in [message("test", "cli"), message("lib", "conformance")] {
+            assert_eq!(suite(&other).unwrap(), None);
+        }
+        assert_eq!(
+            suite(&serde_json::json!({"reason": "build-finished"})).unwrap(),
+            None
+        );
+    }
+}
