@@ -66,13 +66,18 @@ fn random_trail(random: &mut fastrand::Rng) -> Trail {
                 let start = random.u64(0..70);
                 let range = pages(start, start + random.u64(1..9));
                 match random.u8(0..4) {
-                    0 => PageRange::new(range.start() + 512, range.end() - 512).unwrap(),
+                    // Several of these fit into one page without touching.
+                    0 => {
+                        let start = range.start() + 512 * random.u64(0..8);
+                        PageRange::new(start, start + 512).unwrap()
+                    }
+                    1 => PageRange::new(range.start() + 512, range.end() - 512).unwrap(),
                     _ => range,
                 }
             })
             .collect()
     };
-    let written: Vec<PageSet> = (0..rounds).map(|_| set(5)).collect();
+    let written: Vec<PageSet> = (0..rounds).map(|_| set(9)).collect();
     let fresh: Vec<PageSet> = (0..rounds).map(|_| set(2)).collect();
     let mut trail = trail(mappings, written);
     for (round, fresh) in trail.rounds.iter_mut().zip(fresh) {

@@ -59,9 +59,60 @@ fn a_later_minor_version_is_read_without_what_it_adds() {
         Trail::read(&forge::file(1, &records)[..]).unwrap(),
         small.trail
     );
-    // In a file of this version the same is damage.
-    let error = Trail::read(&forge::file(0, &records)[..]).unwrap_err();
+}
+
+#[test]
+fn what_a_later_version_may_add_is_damage_in_this_one() {
+    let records = forge::records(&common::small().bytes);
+    let assert_damaged = |records: &[(u8, Vec<u8>)]| {
+        let error = Trail::read(&forge::file(0, records)[..]).unwrap_err();
+        assert!(matches!(error, ReadError::Damaged { .. }), "{error}");
+    };
+    for longer in 0..records.len() {
+        let mut records = records.clone();
+        records[longer].1.push(0);
+        assert_damaged(&records);
+    }
+    let mut unknown = records.clone();
+    unknown.insert(2, (77, Vec::new()));
+    assert_damaged(&unknown);
+    let mut unknown = records;
+    unknown.last_mut().unwrap().1[0] = 9;
+    assert_damaged(&unknown);
+}
+
+#[test]
+fn a_string_is_read_up_to_its_bound() {
+    let with_name = |length: u32| {
+        let mut records = forge::records(&common::small().bytes);
+        // A mapping of one byte in round 0, with a name; the length takes three bytes of LEB128.
+        let mut payload = vec![1, 1, 0, 0];
+        payload.extend([
+            length as u8 | 0x80,
+            (length >> 7) as u8 | 0x80,
+            (length >> 14) as u8,
+        ]);
+        payload.resize(payload.len() + length as usize, b'n');
+        payload.extend([0, 0]);
+        records.insert(1, (2, payload));
+        Trail::read(&forge::file(0, &records)[..])
+    };
+    assert_eq!(with_name(65_536).unwrap().mappings[0].name.len(), 65_536);
+    let error = with_name(65_537).unwrap_err();
     assert!(matches!(error, ReadError::Damaged { .. }), "{error}");
+}
+
+#[test]
+fn a_whole_trail_is_written_in_the_order_of_a_recording() {
+    let trail = common::small().trail;
+    let mut bytes = Vec::new();
+    trail.write(&mut bytes).unwrap();
+    let kinds: Vec<u8> = forge::records(&bytes)
+        .iter()
+        .map(|(kind, _)| *kind)
+        .collect();
+    // Header, the first mapping, round 0, the mapping that round 1 covers first, ..
+    assert_eq!(kinds, [1, 2, 4, 2, 4, 4, 5]);
 }
 
 #[test]
