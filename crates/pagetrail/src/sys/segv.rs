@@ -103,9 +103,12 @@ impl Guard {
             return;
         };
         for address in (part.start()..part.end()).step_by(page_size() as usize) {
-            // SAFETY: mapped and, but for our protection, writable; an atomic "or with nothing" leaves the
-            // byte as it is, also against other threads that write there at this moment.
-            unsafe { AtomicU8::from_ptr(address as *mut u8) }.fetch_or(0, Ordering::Relaxed);
+            // SAFETY: mapped and, but for our protection, writable.
+            let byte = unsafe { AtomicU8::from_ptr(address as *mut u8) };
+            // Replacing a byte by itself is a write to the processor, whether another thread changes it
+            // meanwhile or not. (An "or with nothing" is none: the compiler makes it a read.)
+            let now = byte.load(Ordering::Relaxed);
+            let _ = byte.compare_exchange(now, now, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 

@@ -2,10 +2,11 @@
 //!
 //! See `ioctl_userfaultfd(2)` and `Documentation/admin-guide/mm/userfaultfd.rst`.
 
+use super::shared_words::SharedWords;
 use crate::page_set::PageRange;
 use linux_raw_sys::general::{
-    self as raw, uffd_msg, uffdio_api, uffdio_range, uffdio_register, uffdio_writeprotect,
-    uffdio_zeropage,
+    self as raw, uffd_msg, uffdio_api, uffdio_copy, uffdio_range, uffdio_register,
+    uffdio_writeprotect,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -15,10 +16,8 @@ use rustix::mm::UserfaultfdFlags;
 /// Features of a userfaultfd (`UFFD_FEATURE_*`).
 pub(crate) mod feature {
     use linux_raw_sys::general as raw;
-    /// The kernel resolves write-protect faults itself (Linux 6.7); implies markers on unpopulated pages.
+    /// The kernel resolves write-protect faults itself (Linux 6.7).
     pub(crate) const WP_ASYNC: u64 = raw::UFFD_FEATURE_WP_ASYNC as u64;
-    /// Unpopulated anonymous pages can be write-protected too (Linux 6.4).
-    pub(crate) const WP_UNPOPULATED: u64 = raw::UFFD_FEATURE_WP_UNPOPULATED as u64;
     /// Shared memory and hugetlb can be write-protected (Linux 5.19).
     pub(crate) const WP_HUGETLBFS_SHMEM: u64 = raw::UFFD_FEATURE_WP_HUGETLBFS_SHMEM as u64;
     /// Write-protect faults say that they are such (Linux 5.7).
@@ -30,7 +29,7 @@ pub(crate) mod feature {
 pub(crate) enum Mode {
     /// Writes to write-protected pages.
     WriteProtect,
-    /// Those, and the first touch of pages that do not exist yet.
+    /// Those, and the first touch of pages that do not exist (yet, or any more).
     WriteProtectAndMissing,
 }
 
@@ -41,24 +40,27 @@ pub(crate) struct Fault {
     pub(crate) address: u64,
     /// Write-protected (true) or missing (false).
     pub(crate) write_protect: bool,
+    /// Whether the access is a write.
+    pub(crate) write: bool,
 }
 
 /// A userfaultfd after its handshake, of the own or another address space.
 #[derive(Debug)]
 pub(crate) struct Uffd {
     fd: OwnedFd,
-    features: u64,
 }
 
 const API: Opcode = opcode::read_write::<uffdio_api>(0xaa, 0x3f);
 const REGISTER: Opcode = opcode::read_write::<uffdio_register>(0xaa, 0);
 const UNREGISTER: Opcode = opcode::read::<uffdio_range>(0xaa, 1);
 const WAKE: Opcode = opcode::read::<uffdio_range>(0xaa, 2);
-const ZEROPAGE: Opcode = opcode::read_write::<uffdio_zeropage>(0xaa, 4);
+const COPY: Opcode = opcode::read_write::<uffdio_copy>(0xaa, 3);
 const WRITEPROTECT: Opcode = opcode::read_write::<uffdio_writeprotect>(0xaa, 6);
 
 /// `UFFDIO_WRITEPROTECT_MODE_WP`, which linux-raw-sys lacks.
 const WRITEPROTECT_MODE_WP: u64 = 1;
+/// `UFFDIO_COPY_MODE_WP`, likewise.
+const COPY_MODE_WP: u64 = 2;
 
 impl Uffd {
     /// A userfaultfd on the own address space.
@@ -74,19 +76,6 @@ impl Uffd {
                 kernel_faults,
             )))
         }
-    }
-
-    /// All features of this kernel.
-    pub(crate) fn supported() -> Result<u64, Errno> {
-        let fd = Self::own(false)?;
-        let mut api = uffdio_api {
-            api: u64::from(raw::UFFD_API),
-            features: 0,
-            ioctls: 0,
-        };
-        // SAFETY: UFFDIO_API takes and fills a `uffdio_api`.
-        unsafe { rustix::ioctl::ioctl(&fd, Updater::<API, _>::new(&mut api))? };
-        Ok(api.features)
     }
 
     /// The flags for `userfaultfd(2)`, for this process or to be run in another.
@@ -108,12 +97,7 @@ impl Uffd {
         };
         // SAFETY: UFFDIO_API takes and fills a `uffdio_api`.
         unsafe { rustix::ioctl::ioctl(&fd, Updater::<API, _>::new(&mut api))? };
-        Ok(Self { fd, features })
-    }
-
-    /// The features asked for at the handshake.
-    pub(crate) fn features(&self) -> u64 {
-        self.features
+        Ok(Self { fd })
     }
 
     /// Registers a range; `EBUSY` when another userfaultfd has it, `ESRCH` when the address space is gone.
@@ -166,15 +150,29 @@ impl Uffd {
         }
     }
 
-    /// Puts a page of zeros where none is; `EEXIST` when one came meanwhile. Wakes the waiting threads.
-    pub(crate) fn zero_page(&self, range: PageRange) -> Result<(), Errno> {
-        let mut arg = uffdio_zeropage {
-            range: uffdio(range),
-            mode: 0,
-            zeropage: 0,
+    /// Fills a range that does not exist with the beginning of `zeros`, write-protected or not; `EEXIST` when
+    /// it came into being meanwhile. Wakes the waiting threads.
+    ///
+    /// (`UFFDIO_ZEROPAGE` would refuse places with a write-protection marker, and huge pages.)
+    pub(crate) fn fill(
+        &self,
+        range: PageRange,
+        zeros: &SharedWords,
+        protect: bool,
+    ) -> Result<(), Errno> {
+        if range.bytes() > size_of_val(&**zeros) as u64 {
+            return Err(Errno::INVAL);
+        }
+        let mode = if protect { COPY_MODE_WP } else { 0 };
+        let mut arg = uffdio_copy {
+            dst: range.start(),
+            src: zeros.as_ptr() as u64,
+            len: range.bytes(),
+            mode,
+            copy: 0,
         };
-        // SAFETY: UFFDIO_ZEROPAGE fills only pages that do not exist, with what they would hold anyway.
-        unsafe { rustix::ioctl::ioctl(&self.fd, Updater::<ZEROPAGE, _>::new(&mut arg)) }
+        // SAFETY: UFFDIO_COPY reads `len` bytes at `src`, which are there, and fills only what does not exist.
+        unsafe { rustix::ioctl::ioctl(&self.fd, Updater::<COPY, _>::new(&mut arg)) }
     }
 
     /// Wakes threads that wait in a range, to fault again.
@@ -196,6 +194,7 @@ impl Uffd {
                 let fault = unsafe { message.arg.pagefault };
                 faults[count] = Fault {
                     address: fault.address & !(crate::page_set::page_size() - 1),
+                    write: fault.flags & u64::from(raw::UFFD_PAGEFAULT_FLAG_WRITE) != 0,
                     write_protect: fault.flags & u64::from(raw::UFFD_PAGEFAULT_FLAG_WP) != 0,
                 };
                 count += 1;

@@ -3,8 +3,8 @@
 //!
 //! Linux 5.7 for anonymous memory, 5.19 for shared memory and hugetlb; `userfaultfd(2)`. A fault costs a trip
 //! to user space and back (some 7 times that of `pagemap-scan`), which blocks of up to 512 pages share between
-//! neighbours. Before Linux 6.4 pages that do not exist cannot be protected; there the first touch of each is
-//! caught instead and counts as a write.
+//! neighbours. Pages that do not exist, not yet or not any more, have nothing to protect; their first touch is
+//! caught instead.
 //!
 //! The handler thread allocates nothing and touches no memory but its stack and the log, which lies in a
 //! mapping of its own: a process can track its own heap.
@@ -42,31 +42,27 @@ struct Shared {
     /// looks how far the log reaches: so a page that is released is in the log, or its fault is still unresolved.
     resolving: Mutex<()>,
     block_bytes: u64,
+    /// What a huge page that does not exist holds.
+    zeros: SharedWords,
 }
+
+/// The default size of hugetlb pages on x86-64.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 /// The technique's state for one address space.
 pub(crate) struct Userfaultfd {
     shared: Arc<Shared>,
     handler: Option<JoinHandle<()>>,
     armed: PageSet,
-    mode: Mode,
 }
 
 impl Userfaultfd {
     /// Takes a fresh userfaultfd of the target's address space. `block_pages`: 1 to [`BLOCK_PAGES_MAX`], a power
     /// of two.
     pub(crate) fn new(fd: OwnedFd, block_pages: u32) -> Result<Self> {
-        let wanted =
-            feature::PAGEFAULT_FLAG_WP | feature::WP_HUGETLBFS_SHMEM | feature::WP_UNPOPULATED;
-        let supported =
-            Uffd::supported().map_err(Error::errno("asking for userfaultfd features"))?;
-        let uffd = Uffd::handshake(fd, wanted & supported | feature::PAGEFAULT_FLAG_WP).map_err(
-            Error::errno("userfaultfd handshake with UFFD_FEATURE_PAGEFAULT_FLAG_WP"),
-        )?;
-        let mode = match uffd.features() & feature::WP_UNPOPULATED {
-            0 => Mode::WriteProtectAndMissing,
-            _ => Mode::WriteProtect,
-        };
+        let uffd = Uffd::handshake(fd, feature::PAGEFAULT_FLAG_WP).map_err(Error::errno(
+            "userfaultfd handshake with UFFD_FEATURE_PAGEFAULT_FLAG_WP",
+        ))?;
         let shared = Arc::new(Shared {
             uffd,
             stop: eventfd(0, EventfdFlags::CLOEXEC).map_err(Error::errno("eventfd"))?,
@@ -75,6 +71,8 @@ impl Userfaultfd {
             read: AtomicU64::new(0),
             overflow: AtomicBool::new(false),
             resolving: Mutex::new(()),
+            zeros: SharedWords::new(HUGE_PAGE_BYTES as usize / 8)
+                .map_err(Error::errno("mapping zeros"))?,
             block_bytes: u64::from(block_pages.clamp(1, BLOCK_PAGES_MAX).next_power_of_two())
                 * page_size(),
         });
@@ -87,7 +85,6 @@ impl Userfaultfd {
             shared,
             handler: Some(handler),
             armed: PageSet::new(),
-            mode,
         })
     }
 }
@@ -98,6 +95,7 @@ impl Shared {
         let mut faults = [Fault {
             address: 0,
             write_protect: false,
+            write: false,
         }; FAULTS_AT_ONCE];
         loop {
             let mut fds = [
@@ -122,33 +120,55 @@ impl Shared {
     }
 
     fn resolve(&self, fault: Fault) {
-        let page = page_size();
-        let Some(one) = PageRange::new(fault.address, fault.address + page) else {
+        let Some(page) = PageRange::new(fault.address, fault.address + page_size()) else {
             return;
         };
+        let block = page.align_outwards(self.block_bytes);
         let _resolving = self
             .resolving
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if fault.write_protect {
-            self.note(one.align_outwards(self.block_bytes).start());
-            // The block may reach beyond the mapping; then the page alone is released.
-            if self
-                .uffd
-                .release(one.align_outwards(self.block_bytes))
-                .is_err()
-            {
-                let _ = self.uffd.release(one);
-            }
+        // hugetlb memory takes whole huge pages only; a block may reach beyond its mapping, then the page
+        // alone is released.
+        let huge = page.align_outwards(HUGE_PAGE_BYTES);
+        let resolved = if fault.write_protect {
+            self.note(block);
+            self.uffd
+                .release(block)
+                .or_else(|_| self.uffd.release(page))
+                .or_else(|_| {
+                    self.note(huge);
+                    self.uffd.release(huge)
+                })
         } else {
-            self.note(fault.address);
-            if self.uffd.zero_page(one).is_err() {
-                let _ = self.uffd.wake(one);
+            // A page that is only read gets its protection with its zeros.
+            let protect = !fault.write;
+            if fault.write {
+                self.note(block);
             }
+            match self.uffd.fill(page, &self.zeros, protect) {
+                Err(Errno::INVAL) => {
+                    if fault.write {
+                        self.note(huge);
+                    }
+                    self.uffd.fill(huge, &self.zeros, protect)
+                }
+                outcome => outcome,
+            }
+        };
+        if resolved.is_err() {
+            // Another thread's fault came first, or the mapping is gone: the thread shall look again.
+            let _ = self.uffd.wake(page);
         }
     }
 
-    fn note(&self, address: u64) {
+    fn note(&self, range: PageRange) {
+        for start in (range.start()..range.end()).step_by(self.block_bytes as usize) {
+            self.log_block(start);
+        }
+    }
+
+    fn log_block(&self, address: u64) {
         let at = self.written.load(Ordering::Relaxed);
         if at - self.read.load(Ordering::Acquire) >= LOG_LEN as u64 {
             self.overflow.store(true, Ordering::Release);
@@ -177,7 +197,7 @@ impl Tracker for Userfaultfd {
         };
         self.shared
             .uffd
-            .register(range, self.mode)
+            .register(range, Mode::WriteProtectAndMissing)
             .map_err(failed)?;
         self.shared.uffd.protect(range).map_err(failed)?;
         self.armed.insert(range);

@@ -10,6 +10,7 @@ use crate::proc::maps::Maps;
 use crate::region::Region;
 use crate::round::{Event, Pending};
 use crate::technique::{ArmError, Tracker, compare::Compare};
+use rustix::io::Errno;
 use std::fmt;
 use std::time::Duration;
 
@@ -162,12 +163,9 @@ impl Space {
 
     /// Reads the mappings, if they changed: forgets what is gone and arms what is new.
     fn refresh(&mut self, mut pending: Option<&mut Pending>) -> Result<()> {
-        let Some(regions) = self.maps.changed().map_err(Error::io("reading maps"))? else {
+        let Some(regions) = self.read_maps()? else {
             return Ok(());
         };
-        if regions.is_empty() {
-            return Err(self.gone());
-        }
         let mapped: PageSet = regions.iter().map(|region| region.range).collect();
         self.forget(&self.armed.union(&self.compared).difference(&mapped));
         self.regions = regions;
@@ -201,10 +199,8 @@ impl Space {
         }
         let replaced: PageSet = replaced.iter().copied().collect();
         self.armed = self.armed.difference(&replaced);
-        match self.maps.changed().map_err(Error::io("reading maps"))? {
-            Some(regions) if regions.is_empty() => return Err(self.gone()),
-            Some(regions) => self.regions = regions,
-            None => {}
+        if let Some(regions) = self.read_maps()? {
+            self.regions = regions;
         }
         self.arm_parts(&replaced, &mut Some(pending))
     }
@@ -290,6 +286,18 @@ impl Space {
                 comparer.forget(*range);
             }
             self.compared.remove(*range);
+        }
+    }
+
+    /// The mappings, if they changed.
+    fn read_maps(&mut self) -> Result<Option<Vec<Region>>> {
+        match self.maps.changed() {
+            // The file belongs to the address space it was opened on: after `execve` it is empty, too.
+            Ok(Some(regions)) if regions.is_empty() => Err(self.gone()),
+            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {
+                Err(self.gone())
+            }
+            outcome => outcome.map_err(Error::io("reading maps")),
         }
     }
 

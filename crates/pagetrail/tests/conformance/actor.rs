@@ -1,0 +1,322 @@
+//! The tracked side: does what one line of text says and answers with a number. The same code acts in this process
+//! and in a puppet, a copy of this program that reads lines from its standard input.
+
+use std::cell::RefCell;
+use std::ffi::CString;
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The argument that makes this program a puppet.
+pub(crate) const PUPPET: &str = "be-puppet";
+
+/// Who acts.
+pub(crate) enum Actor {
+    /// This process.
+    Own,
+    /// A puppet; killed when dropped.
+    Puppet(RefCell<Pipes>),
+    /// A puppet that will be started by the watch.
+    Later,
+}
+
+/// The talk with a puppet.
+pub(crate) struct Pipes {
+    /// `None` when the watch started it.
+    pub(crate) child: Option<Child>,
+    pub(crate) input: PipeWriter,
+    pub(crate) output: BufReader<PipeReader>,
+}
+
+impl Actor {
+    pub(crate) fn puppet() -> Self {
+        let (mut command, mut pipes) = puppet_command();
+        pipes.child = Some(command.spawn().expect("a copy of this program"));
+        Self::Puppet(RefCell::new(pipes))
+    }
+
+    /// Has one line acted out and returns the answer; panics with the actor's complaint.
+    pub(crate) fn act(&self, line: &str) -> u64 {
+        self.try_act(line)
+            .unwrap_or_else(|complaint| panic!("{line}: {complaint}"))
+    }
+
+    /// Tells a puppet to do what ends it: there will be no answer.
+    pub(crate) fn tell(&self, line: &str) {
+        if let Self::Puppet(pipes) = self {
+            writeln!(pipes.borrow_mut().input, "{line}").expect("the puppet lives");
+        }
+    }
+
+    /// The same as [`Self::act`], but a refusal, or the actor's end, is an answer, too.
+    pub(crate) fn try_act(&self, line: &str) -> Result<u64, String> {
+        match self {
+            Self::Own => perform(line),
+            Self::Puppet(pipes) => {
+                let mut pipes = pipes.borrow_mut();
+                let mut answer = String::new();
+                writeln!(pipes.input, "{line}").map_err(|e| e.to_string())?;
+                pipes
+                    .output
+                    .read_line(&mut answer)
+                    .map_err(|e| e.to_string())?;
+                match answer.trim().split_once(' ') {
+                    Some(("ok", number)) => number.parse().map_err(|_| answer.clone()),
+                    _ => Err(answer),
+                }
+            }
+            Self::Later => Err("not started yet".into()),
+        }
+    }
+}
+
+impl Drop for Pipes {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A copy of this program, to be started, and our ends of the talk with it.
+pub(crate) fn puppet_command() -> (Command, Pipes) {
+    let (theirs_in, input) = std::io::pipe().expect("a pipe");
+    let (output, theirs_out) = std::io::pipe().expect("a pipe");
+    let mut command = Command::new(std::env::current_exe().expect("the path of this program"));
+    command.arg(PUPPET).stdin(theirs_in).stdout(theirs_out);
+    (
+        command,
+        Pipes {
+            child: None,
+            input,
+            output: BufReader::new(output),
+        },
+    )
+}
+
+/// Reads lines and acts until the input ends.
+pub(crate) fn be_puppet() {
+    for line in std::io::stdin().lock().lines() {
+        let answer = match perform(&line.expect("text")) {
+            Ok(number) => format!("ok {number}\n"),
+            Err(complaint) => format!("no {complaint}\n"),
+        };
+        std::io::stdout()
+            .write_all(answer.as_bytes())
+            .expect("the suite reads");
+        std::io::stdout().flush().expect("the suite reads");
+    }
+}
+
+fn perform(line: &str) -> Result<u64, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let number = |i: usize| -> Result<u64, String> {
+        words
+            .get(i)
+            .and_then(|word| word.parse().ok())
+            .ok_or_else(|| format!("word {i} is no number"))
+    };
+    let page = pagetrail::page_size();
+    // SAFETY: every address below came from `map` and is given back in bounds; the memory is this program's
+    // own and nothing else refers to it.
+    unsafe {
+        match *words.first().ok_or("nothing to do")? {
+            "pid" => Ok(std::process::id().into()),
+            "map" => map(words[1], number(2)?, std::ptr::null_mut(), 0),
+            "map-at" => map(words[1], number(2)?, number(3)? as *mut _, libc::MAP_FIXED),
+            // Every page at once: address, pages, value.
+            "fill" => {
+                for i in 0..number(2)? {
+                    store(number(1)? + i * page, number(3)?)?;
+                }
+                Ok(0)
+            }
+            "write" => store(number(1)?, number(2)?),
+            "read" => Ok((number(1)? as *const u64).read_volatile()),
+            // The kernel writes on our behalf.
+            "kernel-write" => {
+                let zero = libc::open(c"/dev/zero".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+                let outcome =
+                    check(libc::read(zero, number(1)? as *mut _, number(2)? as usize) as i64);
+                libc::close(zero);
+                outcome
+            }
+            "unmap" => {
+                check(libc::munmap(number(1)? as *mut _, (number(2)? * page) as usize).into())
+            }
+            "protect" => {
+                let rights = if words[3] == "rw" {
+                    libc::PROT_READ | libc::PROT_WRITE
+                } else {
+                    libc::PROT_READ
+                };
+                check(
+                    libc::mprotect(number(1)? as *mut _, (number(2)? * page) as usize, rights)
+                        .into(),
+                )
+            }
+            "advise" => {
+                let advice = match words[3] {
+                    "dontneed" => libc::MADV_DONTNEED,
+                    "pageout" => libc::MADV_PAGEOUT,
+                    "hugepage" => libc::MADV_HUGEPAGE,
+                    "collapse" => libc::MADV_COLLAPSE,
+                    other => return Err(format!("unknown advice {other}")),
+                };
+                check(
+                    libc::madvise(number(1)? as *mut _, (number(2)? * page) as usize, advice)
+                        .into(),
+                )
+            }
+            // Moves a mapping to wherever the kernel likes.
+            "move" => {
+                let len = (number(2)? * page) as usize;
+                let hole = libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, ANONYMOUS, -1, 0);
+                let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+                check(libc::mremap(number(1)? as *mut _, len, len, flags, hole) as i64)
+            }
+            // Grows the heap and returns where the new part begins.
+            "brk" => check(libc::sbrk((number(1)? * page) as isize) as i64),
+            // A child writes to our memory, its own copy; then so do we.
+            "fork-write" => match libc::fork() {
+                0 => {
+                    store(number(1)?, number(2)?)?;
+                    libc::_exit(0)
+                }
+                child => {
+                    check(child.into())?;
+                    let mut status = 0;
+                    check(libc::waitpid(child, &raw mut status, 0).into())
+                }
+            },
+            "deep" => Ok(deep(number(1)?)),
+            "threads" => {
+                let (address, count) = (number(1)?, number(2)?);
+                std::thread::scope(|scope| {
+                    for i in 0..count {
+                        scope.spawn(move || store(address + i * page, i + 1));
+                    }
+                });
+                Ok(0)
+            }
+            "exit" => std::process::exit(number(1)? as i32),
+            "exec" => {
+                let path = CString::new("/proc/self/exe").expect("no zeros");
+                let name = CString::new(PUPPET).expect("no zeros");
+                let arguments = [path.as_ptr(), name.as_ptr(), std::ptr::null()];
+                // Answered before: the new image answers nothing.
+                std::io::stdout()
+                    .write_all(b"ok 0\n")
+                    .map_err(|e| e.to_string())?;
+                std::io::stdout().flush().map_err(|e| e.to_string())?;
+                check(libc::execv(path.as_ptr(), arguments.as_ptr()).into())
+            }
+            other => Err(format!("cannot {other}")),
+        }
+    }
+}
+
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
+/// # Safety
+///
+/// With `MAP_FIXED` nothing else may live there.
+unsafe fn map(kind: &str, pages: u64, at: *mut libc::c_void, flags: i32) -> Result<u64, String> {
+    let len = (pages * pagetrail::page_size()) as usize;
+    // SAFETY: as promised by the caller; descriptors are made and closed here.
+    unsafe {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let file = |fd: i32, sharing: i32| {
+            check(fd.into())?;
+            check(libc::ftruncate(fd, len as i64).into())?;
+            let address = libc::mmap(at, len, rights, sharing | flags, fd, 0);
+            libc::close(fd);
+            check(address as i64)
+        };
+        let temporary = || {
+            let directory =
+                CString::new(std::env::temp_dir().into_os_string().into_encoded_bytes())
+                    .expect("no zeros");
+            libc::open(
+                directory.as_ptr(),
+                libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC,
+                0o600,
+            )
+        };
+        match kind {
+            "anon" => {
+                let address = check(libc::mmap(at, len, rights, ANONYMOUS | flags, -1, 0) as i64)?;
+                libc::madvise(address as *mut _, len, libc::MADV_NOHUGEPAGE);
+                Ok(address)
+            }
+            "huge" => {
+                let address = check(libc::mmap(at, len, rights, ANONYMOUS | flags, -1, 0) as i64)?;
+                libc::madvise(address as *mut _, len, libc::MADV_HUGEPAGE);
+                Ok(address)
+            }
+            "sparse" => check(libc::mmap(
+                at,
+                len,
+                rights,
+                ANONYMOUS | libc::MAP_NORESERVE | flags,
+                -1,
+                0,
+            ) as i64),
+            "shared-anon" => {
+                let sharing = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+                check(libc::mmap(at, len, rights, sharing | flags, -1, 0) as i64)
+            }
+            "memfd" => file(
+                libc::memfd_create(c"conformance".as_ptr(), libc::MFD_CLOEXEC),
+                libc::MAP_SHARED,
+            ),
+            "memfd-private" => file(
+                libc::memfd_create(c"conformance".as_ptr(), libc::MFD_CLOEXEC),
+                libc::MAP_PRIVATE,
+            ),
+            "file-private" => file(temporary(), libc::MAP_PRIVATE),
+            "file-shared" => file(temporary(), libc::MAP_SHARED),
+            "hugetlb" => check(libc::mmap(
+                at,
+                len,
+                rights,
+                ANONYMOUS | libc::MAP_HUGETLB | flags,
+                -1,
+                0,
+            ) as i64),
+            other => Err(format!("unknown kind {other}")),
+        }
+    }
+}
+
+/// # Safety
+///
+/// The address is mapped and writable.
+unsafe fn store(address: u64, value: u64) -> Result<u64, String> {
+    // SAFETY: as promised by the caller.
+    unsafe { (address as *mut u64).write_volatile(value) };
+    Ok(0)
+}
+
+fn check(result: i64) -> Result<u64, String> {
+    if result == -1 {
+        Err(std::io::Error::last_os_error().to_string())
+    } else {
+        Ok(result as u64)
+    }
+}
+
+/// Uses so many pages of stack, and returns the lowest address that it wrote.
+#[inline(never)]
+fn deep(pages: u64) -> u64 {
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    // Another value in each call, so that no write leaves the stack as it was.
+    let mut frame = [CALLS.fetch_add(1, Ordering::Relaxed); 512];
+    let here = std::hint::black_box(&mut frame).as_ptr() as u64;
+    if pages == 0 {
+        here
+    } else {
+        here.min(deep(pages - 1))
+    }
+}
