@@ -1,0 +1,147 @@
+//! Threads write rising stamps to random pages while rounds are collected; each stamp must be in this round or the next.
+//!
+//! A writer publishes a stamp on a board after its write has completed. The collector copies the board, collects, and
+//! takes the stamps of the reported pages from memory. What the board said before a collect must be known after the next
+//! one: a page that was written and not reported in two rounds keeps an older stamp, and shows.
+//!
+//! `PAGETRAIL_STRESS_SECONDS` (2) is the time per technique and target; `PAGETRAIL_SEED` repeats a run.
+#![allow(clippy::print_stdout, reason = "this program is its own test runner")]
+
+mod board;
+mod writers;
+
+use pagetrail::{Capabilities, Error, PageRange, Status, Target, Technique, Watch, page_size};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use writers::{Place, Writers};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [word, path, seed] = arguments.as_slice()
+        && word == writers::PUPPET
+    {
+        writers::be_puppet(path, seed.parse().expect("a number"));
+        return ExitCode::SUCCESS;
+    }
+    if arguments.iter().any(|word| word == "--list") {
+        return ExitCode::SUCCESS;
+    }
+    let seconds = number("PAGETRAIL_STRESS_SECONDS").unwrap_or(2);
+    let seed = number("PAGETRAIL_SEED").unwrap_or_else(|| fastrand::u64(..));
+    println!("seed {seed} (repeat with PAGETRAIL_SEED={seed}), {seconds} s each");
+
+    let (mut passed, mut failed, mut ignored) = (0, 0, 0);
+    for technique in Technique::ALL {
+        for place in [Place::Here, Place::Elsewhere] {
+            let name = format!("{technique}, {place}");
+            let outcome = match Capabilities::probe().status(technique) {
+                Status::Works => run(technique, place, seed, Duration::from_secs(seconds)),
+                status => Err(Failure::NotHere(status.to_string())),
+            };
+            match outcome {
+                Ok(told) => {
+                    passed += 1;
+                    println!("test {name} ... ok: {told}");
+                }
+                Err(Failure::NotHere(why)) => {
+                    ignored += 1;
+                    println!("test {name} ... ignored: {why}");
+                }
+                Err(Failure::Broken(what)) => {
+                    failed += 1;
+                    println!("test {name} ... FAILED: {what}");
+                }
+            }
+        }
+    }
+    let verdict = if failed == 0 { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; 0 filtered out"
+    );
+    ExitCode::from(u8::from(failed != 0))
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+enum Failure {
+    NotHere(String),
+    Broken(String),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::WrongTarget { .. } => Self::NotHere(error.to_string()),
+            error => Self::Broken(error.to_string()),
+        }
+    }
+}
+
+fn run(technique: Technique, place: Place, seed: u64, time: Duration) -> Result<String, Failure> {
+    if technique == Technique::SoftDirty && place == Place::Here {
+        return Err(Failure::NotHere(
+            "the caller of soft-dirty on its own process stops the world".into(),
+        ));
+    }
+    let mut writers = Writers::start(place, seed);
+    let target = match place {
+        Place::Here => Target::ranges(writers.memory().map(|(range, _)| range)),
+        Place::Elsewhere => Target::process(writers.pid())?,
+    };
+    let mut watch = Watch::builder()
+        .target(target)
+        .technique(technique)
+        .start()?;
+    let pages: Vec<u64> = writers
+        .memory()
+        .flat_map(|(range, _)| (range.start()..range.end()).step_by(page_size() as usize))
+        .collect();
+    // Stamps from before the watch are no business of its rounds.
+    let mut known: Vec<u64> = pages.iter().map(|page| writers.stamp(*page)).collect();
+    let mut before: Vec<u64> = vec![0; pages.len()];
+    let mut rounds = 0u64;
+    let mut reported = 0u64;
+    let mut random = fastrand::Rng::with_seed(seed ^ 1);
+    let start = Instant::now();
+    while start.elapsed() < time {
+        let now = writers.board().copy();
+        let round = watch.collect()?;
+        for (index, page) in pages.iter().enumerate() {
+            if round.pages().contains(*page) {
+                known[index] = known[index].max(writers.stamp(*page));
+                reported += 1;
+            }
+        }
+        // Every tenth round is dropped: its pages come back with the next, and are looked at twice.
+        if random.u8(..10) != 0 {
+            round.commit();
+        }
+        if let Some(index) = (0..pages.len()).find(|&index| known[index] < before[index]) {
+            let (page, known, stamp) = (pages[index], known[index], before[index]);
+            return Err(Failure::Broken(format!(
+                "stamp {stamp} on page {page:#x} was there before round {} and is in neither it nor the next; known is {known}",
+                rounds.saturating_sub(1),
+            )));
+        }
+        before = now;
+        rounds += 1;
+        std::thread::sleep(Duration::from_micros(random.u64(..3000)));
+    }
+    let written = writers.board().total();
+    writers.stop();
+    if written == 0 || rounds < 3 {
+        return Err(Failure::Broken(format!(
+            "nothing was tried: {written} writes, {rounds} rounds"
+        )));
+    }
+    Ok(format!(
+        "{written} writes, {rounds} rounds, {reported} pages reported"
+    ))
+}
+
+/// A piece of memory that writers write to, and its first place on the board.
+pub(crate) type Piece = (PageRange, usize);
+
+const _: () = assert!(board::SLOTS >= writers::PAGES as usize);
