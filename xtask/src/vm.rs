@@ -47,7 +47,7 @@ The guest sees the host's files; what it writes is lost, but for the directory $
   --nested           virtualization inside the guest (AMD's, with nested paging)
   --module NAME      load this kernel module first (may be repeated)
   --memory SIZE      such as 512M or 2G (default)
-  --timeout SECONDS  end the guest after this time (default 300)
+  --timeout SECONDS  end the guest when COMMAND has run so long (default 300)
 
 Exit status: that of COMMAND; 124 if it ran out of time; 3 if no guest is possible here, 2 if it failed.
 PAGETRAIL_DEBIAN_MIRROR names a Debian mirror where the host's apt knows none.
