@@ -22,7 +22,7 @@ mod vm;
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use crate::repo::Repo;
 use crate::steps::NotHere;
@@ -40,8 +40,11 @@ usage: cargo xtask TASK
 ";
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    match run(&args) {
+    let args = std::env::args_os().skip(1).map(|arg| {
+        arg.into_string()
+            .map_err(|arg| anyhow!("{} is not UTF-8", arg.display()))
+    });
+    match args.collect::<Result<Vec<_>>>().and_then(|args| run(&args)) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("xtask: {error:#}");

@@ -15,6 +15,7 @@ mod qemu;
 pub(crate) mod suites;
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,11 +42,12 @@ usage: cargo xtask vm [OPTIONS] -- COMMAND ..
 
 Runs COMMAND in a guest, in the current directory, and returns its output and exit status.
 The guest sees the host's files; what it writes is lost, but for the directory $PAGETRAIL_OUT.
+COMMAND is root there, and has no standard input. It runs in emulation: do not trust its times.
 
   --kernel SERIES    6.1, 6.12 or 7.x (default 6.12); 'list' shows the releases
   --numa 2           a second memory node, without processors and slow
   --nested           virtualization inside the guest (AMD's, with nested paging)
-  --module NAME      load this kernel module first (may be repeated)
+  --module NAME      load this kernel module first (may be repeated, in their order)
   --memory SIZE      such as 512M or 2G (default)
   --timeout SECONDS  end the guest when COMMAND has run so long (default 300)
 
@@ -207,7 +209,11 @@ impl Rig {
                 || name.starts_with("PAGETRAIL_")
                 || name.starts_with("RUST_")
         };
-        let mut env: Vec<_> = env::vars().filter(|(name, _)| passed(name)).collect();
+        let text = |(name, value): (OsString, OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        let mut env: Vec<(String, String)> = env::vars_os().filter_map(text).collect();
+        env.retain(|(name, _)| passed(name));
         let out = Guest::out(&self.dir);
         for (name, value) in [
             ("TERM", "dumb".to_owned()),

@@ -183,13 +183,16 @@ fn configuration(dir: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Runs a command to its end; an error tells its last word.
+/// Runs a command to its end; an error tells the first that it complained of.
 fn succeed(command: &mut Command) -> Result<Output> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("cannot run {command:?}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
-    let mut errors = errors.lines().filter(|line| line.starts_with("E:"));
-    let last = errors.next_back().unwrap_or("no reason given").to_owned();
-    ensure!(output.status.success(), "{last}");
+    let first = errors.lines().find_map(|line| line.strip_prefix("E: "));
+    ensure!(
+        output.status.success(),
+        "{}",
+        first.unwrap_or("no reason given")
+    );
     Ok(output)
 }
