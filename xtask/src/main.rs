@@ -35,6 +35,8 @@ usage: cargo xtask TASK
   tidy             the cheap checks of the house over all files
   victims          compile tests/victims/*.c to target/victims/
   vm ..            run a command in a guest with another kernel (vm --help)
+  bochs ..         run a static program on an emulated Intel processor with page modification
+                   logging (bochs --help)
   generate [DIR]   man pages and shell completions, from the command's own definitions,
                    to DIR (default: target/share)
 ";
@@ -66,6 +68,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "test" => test::run(&repo)?,
         "tidy" => tidy::run(&repo)?,
         "vm" => return vm::run(&repo, rest),
+        "bochs" => return vm::bochs::run(&repo, rest),
         "victims" => victims::build(&repo).map(|_| true)?,
         "generate" => generate::run(&repo, rest.first().map(String::as_str)).map(|()| true)?,
         "help" | "-h" | "--help" => {
@@ -81,7 +84,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
 fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
     match task {
         "generate" => rest.get(1),
-        "vm" => None,
+        "vm" | "bochs" => None,
         _ => rest.first(),
     }
 }

@@ -6,11 +6,13 @@
 //! installed on the host.
 
 mod apt;
+pub(crate) mod bochs;
 mod cache;
 mod guest;
 mod initrd;
 mod kernel;
 mod mirror;
+mod process;
 mod qemu;
 pub(crate) mod suites;
 
@@ -36,7 +38,7 @@ use qemu::Qemu;
 /// As timeout(1) has it.
 const STATUS_TIMED_OUT: u8 = 124;
 
-pub(crate) const USAGE: &str = "\
+const USAGE: &str = "\
 usage: cargo xtask vm [OPTIONS] -- COMMAND ..
        cargo xtask vm list
 
@@ -256,16 +258,13 @@ fn place(series: &Series) -> String {
     format!("Linux {} guest", series.name)
 }
 
-/// A static shell for the initial RAM disk.
+/// A static shell for the initial RAM disk; any Debian's will do.
 fn busybox(cache: &Cache) -> Result<PathBuf> {
-    const SUITE: &str = "bookworm";
     let piece = cache.piece("busybox", |fresh: &Path| {
-        let apt = Apt::open(
-            cache.dir.join("apt").join(SUITE),
-            &Mirror::find()?,
-            &[SUITE],
-        )?;
-        apt.fetch(&["busybox-static"], SUITE, fresh)
+        let mirror = Mirror::find()?;
+        let suite = mirror.host_suite.as_deref().unwrap_or("stable");
+        let apt = Apt::open(cache.dir.join("apt").join(suite), &mirror, &[suite])?;
+        apt.fetch(&["busybox-static"], suite, fresh)
     })?;
     // Where it is depends on the age of the package.
     let places = ["bin/busybox", "usr/bin/busybox"].map(|place| piece.join(place));

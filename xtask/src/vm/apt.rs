@@ -7,8 +7,8 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::cache::bound;
 use super::mirror::Mirror;
+use super::process::bound;
 use crate::repo::program;
 use crate::steps::NotHere;
 
@@ -87,8 +87,13 @@ impl Apt {
         self.unpack(&self.downloads(), into)
     }
 
-    /// Unpacks `package` and those of its dependencies that the host lacks into `into`.
-    pub(super) fn fetch_with_missing(&self, package: &str, suite: &str, into: &Path) -> Result<()> {
+    /// Unpacks packages and those of their dependencies that the host lacks into `into`.
+    pub(super) fn fetch_with_missing(
+        &self,
+        packages: &[&str],
+        suite: &str,
+        into: &Path,
+    ) -> Result<()> {
         let args = [
             // The host's list of installed packages, to read. Nothing is changed, so no lock is needed.
             "-o",
@@ -101,9 +106,8 @@ impl Apt {
             "--no-install-recommends",
             "--download-only",
             "install",
-            package,
         ];
-        self.run("apt-get", &args)?;
+        self.run("apt-get", &[&args, packages].concat())?;
         self.unpack(&self.dir.join("cache/archives"), into)
     }
 
@@ -155,6 +159,10 @@ fn configuration(dir: &Path) -> Result<String> {
         ("Dir::Etc::preferences", "/dev/null"),
         ("Dir::Etc::preferencesparts", "/dev/null"),
         ("Acquire::Languages", "none"),
+        ("Acquire::GzipIndexes", "true"),
+        // apt's own caches of the lists take more room than they save time.
+        ("Dir::Cache::pkgcache", ""),
+        ("Dir::Cache::srcpkgcache", ""),
         ("Acquire::Retries", "2"),
         ("Acquire::http::Timeout", "30"),
         ("Acquire::https::Timeout", "30"),

@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use super::initrd::Archive;
 use super::kernel::Kernel;
+use super::process::Running;
 use super::qemu::Qemu;
 
 /// A guest boots in 5 to 10 s on an idle machine.
@@ -305,16 +306,13 @@ impl Job {
     }
 }
 
-/// A running emulator; dropped, it is gone.
-struct Emulator(Child);
+/// A running emulator.
+struct Emulator(Running);
 
 impl Emulator {
     fn start(command: &mut Command) -> Result<Self> {
-        let command = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        Ok(Self(command.spawn().context("cannot run QEMU")?))
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running::start(command).map(Self)
     }
 
     /// Passes on what the guest prints until it is off; false if its time was over before.
@@ -323,9 +321,9 @@ impl Emulator {
         stdout: &mut dyn FnMut(&[u8]) -> io::Result<()>,
         is_over: &mut dyn FnMut() -> bool,
     ) -> Result<bool> {
-        let mut errors = self.0.stderr.take().context("no standard error")?;
+        let mut errors = self.0.0.stderr.take().context("no standard error")?;
         let errors = thread::spawn(move || io::copy(&mut errors, &mut io::stderr()));
-        let mut output = self.0.stdout.take().context("no standard output")?;
+        let mut output = self.0.0.stdout.take().context("no standard output")?;
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
             let mut buffer = [0; 65536];
@@ -346,18 +344,10 @@ impl Emulator {
                 return Ok(false);
             }
         }
-        self.0.wait()?;
+        self.0.0.wait()?;
         // What it printed last is still on its way to our standard error.
         let _ = errors.join();
         Ok(true)
-    }
-}
-
-impl Drop for Emulator {
-    fn drop(&mut self) {
-        // Fails only where there is nothing left to end.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -375,7 +365,7 @@ fn result(lines: &str) -> Option<u8> {
 }
 
 /// A word for the shell.
-fn quote(word: &str) -> String {
+pub(super) fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
