@@ -28,7 +28,7 @@ impl Apt {
             }
         }
         fs::create_dir_all(dir.join("lists/partial"))?;
-        fs::create_dir_all(dir.join("cache/archives/partial"))?;
+        fs::create_dir_all(dir.join("downloads"))?;
         fs::write(dir.join("status"), "")?;
         let source = |suite: &&str| {
             let keyring = mirror.keyring.display();
@@ -83,8 +83,9 @@ impl Apt {
 
     /// Unpacks these packages, and no others, into `into`.
     pub(super) fn fetch(&self, packages: &[&str], suite: &str, into: &Path) -> Result<()> {
+        self.clear_downloads()?;
         self.run("apt-get", &[&["-t", suite, "download"], packages].concat())?;
-        self.unpack(&self.downloads(), into)
+        self.unpack(into)
     }
 
     /// Unpacks packages and those of their dependencies that the host lacks into `into`.
@@ -94,12 +95,16 @@ impl Apt {
         suite: &str,
         into: &Path,
     ) -> Result<()> {
+        self.clear_downloads()?;
+        let archives = format!("Dir::Cache::archives={}", self.downloads().display());
         let args = [
             // The host's list of installed packages, to read. Nothing is changed, so no lock is needed.
             "-o",
             "Dir::State::status=/var/lib/dpkg/status",
             "-o",
             "Debug::NoLocking=true",
+            "-o",
+            &archives,
             "-t",
             suite,
             "--yes",
@@ -108,34 +113,38 @@ impl Apt {
             "install",
         ];
         self.run("apt-get", &[&args, packages].concat())?;
-        self.unpack(&self.dir.join("cache/archives"), into)
+        self.unpack(into)
     }
 
     fn downloads(&self) -> PathBuf {
         self.dir.join("downloads")
     }
 
-    /// Unpacks and deletes all packages in a directory.
-    fn unpack(&self, from: &Path, into: &Path) -> Result<()> {
-        for entry in fs::read_dir(from)? {
+    /// A download that was cut short must not be unpacked later.
+    fn clear_downloads(&self) -> Result<()> {
+        fs::remove_dir_all(self.downloads())?;
+        Ok(fs::create_dir_all(self.downloads().join("partial"))?)
+    }
+
+    /// Unpacks and deletes what was downloaded.
+    fn unpack(&self, into: &Path) -> Result<()> {
+        for entry in fs::read_dir(self.downloads())? {
             let package = entry?.path();
             if package
                 .extension()
-                .is_none_or(|extension| extension != "deb")
+                .is_some_and(|extension| extension == "deb")
             {
-                continue;
+                let mut unpack = bound("dpkg-deb");
+                unpack.arg("--extract").arg(&package).arg(into);
+                succeed(&mut unpack)?;
+                fs::remove_file(&package)?;
             }
-            let mut unpack = bound("dpkg-deb");
-            unpack.arg("--extract").arg(&package).arg(into);
-            succeed(&mut unpack)?;
-            fs::remove_file(&package)?;
         }
         Ok(())
     }
 
     /// Runs an apt tool with our configuration; what it prints.
     fn run(&self, tool: &str, args: &[&str]) -> Result<String> {
-        fs::create_dir_all(self.downloads())?;
         let mut command = bound(tool);
         command
             .args(args)

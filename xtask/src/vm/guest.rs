@@ -64,12 +64,9 @@ pub(crate) struct Guest<'a> {
 
 /// How one start of a guest went.
 enum Start {
-    Result(u8),
-    /// Gone or out of time without a result line.
-    NoResult {
-        in_time: bool,
-        began: bool,
-    },
+    Ended(End),
+    /// Without a result; the text says how.
+    Lost(&'static str),
 }
 
 impl Guest<'_> {
@@ -86,31 +83,16 @@ impl Guest<'_> {
     ) -> Result<End> {
         let initrd = self.dir.join("initrd");
         fs::write(&initrd, self.initrd(job)?)?;
-        for last in [false, true] {
-            match self.start(&initrd, stdout)? {
-                Start::Result(status) => return Ok(End::Exited(status)),
-                Start::NoResult {
-                    in_time: false,
-                    began: true,
-                } => return Ok(End::TimedOut),
-                Start::NoResult { in_time, .. } => {
-                    let how = if in_time {
-                        "died"
-                    } else {
-                        "did not boot in time"
-                    };
-                    eprint!("{}", self.console_tail());
-                    if last {
-                        bail!(
-                            "the guest {how}; its console is in {}",
-                            self.console().display()
-                        );
-                    }
-                    eprintln!("xtask: the guest {how}; once more");
-                }
+        if let Start::Ended(end) = self.start(&initrd, stdout)? {
+            return Ok(end);
+        }
+        eprintln!("xtask: once more");
+        match self.start(&initrd, stdout)? {
+            Start::Ended(end) => Ok(end),
+            Start::Lost(how) => {
+                bail!("the guest {how}; see {}", self.console().display())
             }
         }
-        unreachable!("the last start returns")
     }
 
     fn start(
@@ -123,13 +105,14 @@ impl Guest<'_> {
         let in_time = qemu.forward(stdout, &mut self.clock())?;
         drop(qemu);
         let lines = fs::read_to_string(self.result())?;
-        Ok(match result(&lines) {
-            Some(status) => Start::Result(status),
-            None => Start::NoResult {
-                in_time,
-                began: has_begun(&lines),
-            },
-        })
+        let how = match (result(&lines), in_time) {
+            (Some(status), _) => return Ok(Start::Ended(End::Exited(status))),
+            (None, false) if has_begun(&lines) => return Ok(Start::Ended(End::TimedOut)),
+            (None, false) => "did not boot in time",
+            (None, true) => "died",
+        };
+        eprintln!("{}xtask: the guest {how}", self.console_tail());
+        Ok(Start::Lost(how))
     }
 
     /// Tells at any moment whether the guest's time is over: first to boot, then for its command.
