@@ -103,3 +103,10 @@ pub struct Trail {
     /// How it ended; `None` when the file is cut off or still being written.
     pub end: Option<End>,
 }
+
+impl Trail {
+    /// Whether the recording has no end: its file is cut off, or the recorder still runs.
+    pub fn is_cut_off(&self) -> bool {
+        self.end.is_none()
+    }
+}

@@ -1,5 +1,49 @@
-//! pagetrail tells which memory a program wrote, with the cheapest technique the machine offers.
+//! pagetrail tells which memory a program wrote, with the cheapest technique the machine offers, and hands it out in
+//! rounds that nothing can lose.
+//!
+//! ```no_run
+//! use pagetrail::{Choice, Target, Watch};
+//! # fn main() -> Result<(), pagetrail::Error> {
+//! # let pid = 1234;
+//! let mut watch = Watch::builder().target(Target::process(pid)?).technique(Choice::Auto).start()?;
+//! let round = watch.collect()?; // pages written since the last round, armed again
+//! for range in round.written() {
+//!     println!("{range}");
+//! }
+//! round.commit(); // dropped instead, the pages come back in the next round
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Two promises hold for every technique. *Superset*: a write that completes before [`Watch::collect`] returns is in that
+//! round or in the next. *Transaction*: a round that is not [committed](Round::commit) comes back.
+//!
+//! The data flows one way: a [`Target`]'s mappings ([`Region`]) are armed by a [`Technique`], harvested into a
+//! [`Round`], and read by a consumer that never asks which technique it was. ARCHITECTURE.md has the map.
 #![deny(unsafe_code)]
 
+mod attach;
+mod capabilities;
+mod error;
 mod page_set;
+mod proc;
+mod region;
+mod round;
+mod sys;
+mod target;
+mod technique;
+mod watch;
+
+pub use attach::launch::Ended;
+pub use capabilities::{Capabilities, DISABLE_VARIABLE, Status};
+pub use error::{Error, Result};
 pub use page_set::{PageRange, PageSet, page_size};
+pub use region::{Permissions, Region};
+pub use round::{Event, Round, RoundCost};
+pub use target::{Target, pages_of};
+pub use technique::pagemap_scan::HugePages;
+pub use technique::userfaultfd::BLOCK_PAGES_MAX;
+pub use technique::{Technique, UnknownTechnique};
+pub use watch::builder::WatchBuilder;
+pub use watch::choice::Choice;
+pub use watch::{GivenUp, State, Watch};

@@ -58,12 +58,13 @@ impl PageRange {
         Self::new(self.start.max(other.start), self.end.min(other.end))
     }
 
-    /// The smallest range of whole units of `unit` bytes (a power of two) that covers this one.
+    /// The smallest range of whole units of `unit` bytes (a power of two) that covers this one. At the
+    /// very end of the address space, where no whole unit is left, it ends with the last address.
     pub fn align_outwards(&self, unit: u64) -> Self {
         debug_assert!(unit.is_power_of_two());
         Self {
             start: self.start & !(unit - 1),
-            end: self.end.next_multiple_of(unit),
+            end: self.end.checked_next_multiple_of(unit).unwrap_or(u64::MAX),
         }
     }
 }
@@ -157,6 +158,14 @@ impl PageSet {
             None => self.ranges.push(range),
             Some(_) => self.insert_inside(range),
         }
+    }
+
+    /// Adds `bytes` (not 0) from `address` on.
+    pub(crate) fn extend_back(&mut self, address: u64, bytes: u64) {
+        self.insert(PageRange {
+            start: address,
+            end: address + bytes,
+        });
     }
 
     fn insert_inside(&mut self, range: PageRange) {
@@ -268,13 +277,18 @@ impl Extend<PageRange> for PageSet {
         if !added.is_sorted() {
             added.sort_unstable();
         }
-        let mut set = Self {
-            ranges: Vec::with_capacity(added.len()),
-        };
-        for range in added {
-            set.insert(range);
+        added.dedup_by(|range, last| {
+            let touches = range.start <= last.end;
+            if touches {
+                last.end = last.end.max(range.end);
+            }
+            touches
+        });
+        if self.is_empty() {
+            self.ranges = added;
+        } else {
+            self.union_with(&Self { ranges: added });
         }
-        self.union_with(&set);
     }
 }
 

@@ -1,0 +1,3 @@
+//! The subcommands: glue between arguments, files and the parts that do the work.
+
+pub(crate) mod report;

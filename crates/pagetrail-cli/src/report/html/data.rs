@@ -1,0 +1,143 @@
+//! The grid as the data block of the page: compact, and safe inside a `script` element.
+
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use pagetrail_trail::{Analysis, Heatmap, Trail};
+use serde::Serialize;
+
+use crate::report::{bands, pages_written, palette, words};
+
+/// What `chart.js` reads; see there for how the cells are packed.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Data {
+    page_size: u64,
+    /// Boundaries of the columns in milliseconds, one more than columns.
+    edges: Vec<f64>,
+    rounds_in: Vec<usize>,
+    /// Page writes of each column, all mappings together.
+    written: Vec<u64>,
+    bands: Vec<BandData>,
+    cells: String,
+    /// Red, green and blue of the 256 levels.
+    scale: String,
+}
+
+#[derive(Serialize)]
+struct BandData {
+    label: String,
+    name: String,
+    pages: u64,
+    /// Start address, length in bytes, pages that it stands for.
+    rows: Vec<(String, u64, u64)>,
+}
+
+/// The data block for a page that shows `heat`.
+pub(super) fn json(trail: &Trail, analysis: &Analysis, heat: &Heatmap) -> String {
+    let bands = bands::bands(trail, heat);
+    let edge = |ns: u64| (ns as f64 / 1e3).round() / 1e3;
+    let starts = heat.columns.iter().map(|column| edge(column.start_ns));
+    let end = heat.columns.last().map(|column| edge(column.end_ns));
+    let written = heat.columns.iter();
+    let data = Data {
+        page_size: trail.header.page_size,
+        edges: starts.chain(end).collect(),
+        rounds_in: heat.columns.iter().map(|column| column.rounds).collect(),
+        written: written
+            .map(|column| pages_written(analysis, column))
+            .collect(),
+        cells: BASE64.encode(pack(heat, &bands)),
+        scale: BASE64.encode((0..=255).flat_map(palette::colour).collect::<Vec<_>>()),
+        bands: bands
+            .into_iter()
+            .map(|band| BandData {
+                name: band
+                    .mapping
+                    .map_or(Cow::Borrowed(band.label.as_str()), |i| {
+                        words::mapping(&trail.mappings[i])
+                    })
+                    .into_owned(),
+                pages: band.pages,
+                rows: band
+                    .rows
+                    .iter()
+                    .map(|&row| {
+                        let row = heat.rows[row];
+                        let start = format!("{:#x}", row.range.start());
+                        (start, row.range.bytes(), row.pages)
+                    })
+                    .collect(),
+                label: band.label,
+            })
+            .collect(),
+    };
+    let json = serde_json::to_string(&data).expect("plain data serializes");
+    script_safe(&json)
+}
+
+/// All cells, row by row in the order of the bands, as pairs of LEB128 numbers: cells to skip, page
+/// writes in the cell after them.
+fn pack(heat: &Heatmap, bands: &[bands::Band]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut number = |mut n: u64| {
+        while n >= 128 {
+            out.push(n as u8 | 128);
+            n >>= 7;
+        }
+        out.push(n as u8);
+    };
+    let mut skipped = 0;
+    for &row in bands.iter().flat_map(|band| &band.rows) {
+        let pages = heat.rows[row].pages as f64;
+        for (share, column) in heat.row(row).iter().zip(&heat.columns) {
+            if *share > 0.0 {
+                number(skipped);
+                let count = f64::from(*share) * pages * column.rounds as f64;
+                number((count.round() as u64).max(1));
+                skipped = 0;
+            } else {
+                skipped += 1;
+            }
+        }
+    }
+    out
+}
+
+/// JSON made safe inside a `script` element: nothing in it can look like a tag or a comment.
+fn script_safe(json: &str) -> String {
+    json.replace('<', "\\u003c")
+        .replace('>', "\\u003e")
+        .replace('&', "\\u0026")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    /// The numbers that `chart.js` reads back.
+    fn unpack(bytes: &[u8]) -> Vec<u64> {
+        let mut numbers = vec![];
+        let (mut value, mut shift) = (0, 0);
+        for byte in bytes {
+            value |= u64::from(byte & 127) << shift;
+            shift += 7;
+            if byte & 128 == 0 {
+                numbers.push(value);
+                (value, shift) = (0, 0);
+            }
+        }
+        numbers
+    }
+
+    #[test]
+    fn the_data_holds_every_page_write() {
+        let trail = testing::program(60);
+        let heat = Heatmap::of(&trail, 300, 40);
+        let numbers = unpack(&pack(&heat, &bands::bands(&trail, &heat)));
+        let written: u64 = numbers.iter().skip(1).step_by(2).sum();
+        assert_eq!(written, Analysis::of(&trail).page_writes);
+    }
+}

@@ -1,0 +1,298 @@
+//! The report as one JSON document, schema 1, written as it goes.
+//!
+//! The structs below are the schema. Addresses are strings in hexadecimal, because JavaScript's numbers
+//! do not hold them. Within a schema number fields are only ever added.
+
+use std::io::{self, Write};
+
+use pagetrail::PageRange;
+use pagetrail_trail::analysis::{self, MappingCounts, RoundCounts};
+use pagetrail_trail::{Analysis, Mapping, Round, Trail};
+use serde::{Serialize, Serializer};
+
+/// Writes the document and a newline.
+pub(crate) fn write(trail: &Trail, analysis: &Analysis, out: &mut dyn Write) -> io::Result<()> {
+    let header = &trail.header;
+    let page = header.page_size;
+    let document = Document {
+        schema: 1,
+        command: &header.command,
+        pid: header.pid,
+        page_size: page,
+        technique: &header.technique,
+        reason: &header.reason,
+        interval_ms: header.interval_ms,
+        started_unix_ms: header.started_unix_ms,
+        attach_stopped_us: us(header.attach_stopped_ns),
+        rounds: List(|| {
+            let rounds = trail.rounds.iter().zip(&analysis.rounds);
+            rounds.map(move |(round, counts)| self::round(round, counts, page))
+        }),
+        mappings: List(|| {
+            let mappings = trail.mappings.iter().zip(&analysis.mappings);
+            mappings.map(|(mapping, counts)| self::mapping(mapping, counts))
+        }),
+        end: trail.end.as_ref().map(End::from),
+        summary: summary(analysis),
+    };
+    serde_json::to_writer(&mut *out, &document)?;
+    out.write_all(b"\n")
+}
+
+#[derive(Serialize)]
+struct Document<'a, R: Serialize, M: Serialize> {
+    schema: u32,
+    command: &'a [String],
+    pid: u32,
+    page_size: u64,
+    technique: &'a str,
+    reason: &'a str,
+    interval_ms: u64,
+    started_unix_ms: u64,
+    attach_stopped_us: f64,
+    rounds: R,
+    mappings: M,
+    end: Option<End>,
+    summary: Summary,
+}
+
+#[derive(Serialize)]
+struct RoundView<'a, L: Serialize, E: Serialize> {
+    round: u32,
+    start_ms: f64,
+    duration_ms: f64,
+    collect_us: f64,
+    stopped_us: f64,
+    written_pages: u64,
+    fresh_pages: u64,
+    reused_pages: u64,
+    faults: &'a Option<u64>,
+    events: E,
+    ranges: L,
+}
+
+#[derive(Serialize)]
+struct RangeView {
+    start: String,
+    pages: u64,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum Event<'a> {
+    Exec { command: &'a str },
+    Children { seen: u32 },
+    Note { text: &'a str },
+}
+
+#[derive(Serialize)]
+struct MappingView<'a> {
+    start: String,
+    end: String,
+    name: &'a str,
+    permissions: &'a str,
+    untracked: Option<&'a str>,
+    first_round: u32,
+    last_round: Option<u32>,
+    page_writes: u64,
+    distinct_pages: u64,
+    pages_per_second: f64,
+    share: f64,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum End {
+    Exited { code: i32 },
+    Killed { signal: i32 },
+    Gone,
+    Detached,
+}
+
+#[derive(Serialize)]
+struct Summary {
+    seconds: f64,
+    page_writes: u64,
+    fresh_page_writes: u64,
+    distinct_pages: u64,
+    pages_per_second: Numbers,
+    working_sets: Vec<WorkingSet>,
+    reuse: f64,
+    collect_us: Numbers,
+    stopped_us: Numbers,
+    faults: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct WorkingSet {
+    rounds: u32,
+    mean_pages: f64,
+    max_pages: u64,
+}
+
+#[derive(Serialize)]
+struct Numbers {
+    mean: f64,
+    median: f64,
+    max: f64,
+}
+
+/// A sequence that is made while it is written, so that no copy of it ever exists as a whole.
+struct List<F>(F);
+
+impl<F, I> Serialize for List<F>
+where
+    F: Fn() -> I,
+    I: Iterator<Item: Serialize>,
+{
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
+}
+
+fn round<'a>(round: &'a Round, counts: &RoundCounts, page: u64) -> impl Serialize + use<'a> {
+    let range = move |range: &PageRange| {
+        // Numbers of the first and last page: the range may end where the address space does.
+        let (first, last) = (range.start() / page, (range.end() - 1) / page);
+        RangeView {
+            start: hex(first * page),
+            pages: last - first + 1,
+        }
+    };
+    RoundView {
+        round: round.index,
+        start_ms: ms(round.start_ns),
+        duration_ms: ms(round.duration_ns),
+        collect_us: us(round.collect_ns),
+        stopped_us: us(round.stopped_ns),
+        written_pages: counts.written_pages,
+        fresh_pages: counts.fresh_pages,
+        reused_pages: counts.reused_pages,
+        faults: &round.faults,
+        events: List(|| round.events.iter().map(Event::from)),
+        ranges: List(move || round.written.ranges().iter().map(range)),
+    }
+}
+
+fn mapping<'a>(mapping: &'a Mapping, counts: &MappingCounts) -> MappingView<'a> {
+    MappingView {
+        start: hex(mapping.range.start()),
+        end: hex(mapping.range.end()),
+        name: &mapping.name,
+        permissions: &mapping.permissions,
+        untracked: mapping.untracked.as_deref(),
+        first_round: mapping.first_round,
+        last_round: mapping.last_round,
+        page_writes: counts.page_writes,
+        distinct_pages: counts.distinct_pages,
+        pages_per_second: counts.pages_per_second,
+        share: counts.share,
+    }
+}
+
+fn summary(analysis: &Analysis) -> Summary {
+    let costs = &analysis.costs;
+    Summary {
+        seconds: analysis.seconds,
+        page_writes: analysis.page_writes,
+        fresh_page_writes: analysis.fresh_page_writes,
+        distinct_pages: analysis.distinct_pages,
+        pages_per_second: numbers(analysis.pages_per_second, 1.0),
+        working_sets: analysis
+            .working_sets
+            .iter()
+            .map(|set| WorkingSet {
+                rounds: set.window,
+                mean_pages: set.mean_pages,
+                max_pages: set.max_pages,
+            })
+            .collect(),
+        reuse: analysis.reuse,
+        collect_us: numbers(costs.collect_ns, 1e-3),
+        stopped_us: numbers(costs.stopped_ns, 1e-3),
+        faults: costs.faults,
+    }
+}
+
+fn numbers(summary: analysis::Summary, factor: f64) -> Numbers {
+    Numbers {
+        mean: summary.mean * factor,
+        median: summary.median * factor,
+        max: summary.max * factor,
+    }
+}
+
+impl<'a> From<&'a pagetrail_trail::Event> for Event<'a> {
+    fn from(event: &'a pagetrail_trail::Event) -> Self {
+        match event {
+            pagetrail_trail::Event::Exec(command) => Self::Exec { command },
+            pagetrail_trail::Event::Children(seen) => Self::Children { seen: *seen },
+            pagetrail_trail::Event::Note(text) => Self::Note { text },
+        }
+    }
+}
+
+impl From<&pagetrail_trail::End> for End {
+    fn from(end: &pagetrail_trail::End) -> Self {
+        match *end {
+            pagetrail_trail::End::Exited(code) => Self::Exited { code },
+            pagetrail_trail::End::Killed(signal) => Self::Killed { signal },
+            pagetrail_trail::End::Gone => Self::Gone,
+            pagetrail_trail::End::Detached => Self::Detached,
+        }
+    }
+}
+
+fn hex(address: u64) -> String {
+    format!("{address:#x}")
+}
+
+fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn document(trail: &Trail) -> String {
+        let mut out = Vec::new();
+        write(trail, &Analysis::of(trail), &mut out).expect("a Vec takes all");
+        String::from_utf8(out).expect("JSON is UTF-8")
+    }
+
+    #[test]
+    fn the_document_is_the_schema() {
+        let text = document(&testing::program(2));
+        serde_json::from_str::<serde_json::Value>(&text).expect("it parses");
+        insta::assert_snapshot!(text.replace("},{", "},\n{"));
+    }
+
+    #[test]
+    fn an_empty_trail_is_a_document_too() {
+        let value: serde_json::Value = serde_json::from_str(&document(&Trail {
+            header: testing::program(0).header,
+            ..Trail::default()
+        }))
+        .expect("it parses");
+        assert_eq!(value["rounds"], serde_json::json!([]));
+        assert_eq!(value["end"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn a_part_of_a_page_is_reported_as_that_page() {
+        let mut trail = testing::program(1);
+        let part = PageRange::new(0x7f00_0000_0800, 0x7f00_0000_0c00).expect("not empty");
+        trail.rounds[0].written = [part].into_iter().collect();
+        let value: serde_json::Value = serde_json::from_str(&document(&trail)).expect("it parses");
+        assert_eq!(
+            value["rounds"][0]["ranges"],
+            serde_json::json!([{"start": "0x7f0000000000", "pages": 1}])
+        );
+    }
+}

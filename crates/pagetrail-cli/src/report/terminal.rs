@@ -1,0 +1,407 @@
+//! The report as plain text for a terminal or a pipe.
+//!
+//! Reads without colour too: colour repeats what the shades of the heatmap say, and makes names dim, where
+//! [`Style::colour`] allows it.
+
+use std::io::{self, Write};
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use pagetrail_trail::{Analysis, Heatmap, Trail};
+
+use super::{bands, palette, words};
+
+/// How to write for the reader's terminal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Style {
+    /// Columns to fill at most.
+    pub(crate) width: usize,
+    /// Whether to use ANSI colours.
+    pub(crate) colour: bool,
+}
+
+/// Lines of the heatmap at most; mappings beyond that are merged by the grid.
+const HEAT_LINES: usize = 24;
+/// Below this the table would lose columns, above it lines are hard to follow.
+const WIDTH_MIN: usize = 80;
+const WIDTH_MAX: usize = 160;
+const LABEL_WIDTH: usize = 22;
+const MAPPINGS_SHOWN: usize = 20;
+const NOTICES_SHOWN: usize = 12;
+
+/// Writes the report.
+pub(crate) fn write(
+    trail: &Trail,
+    analysis: &Analysis,
+    style: Style,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let style = Style {
+        width: style.width.clamp(WIDTH_MIN, WIDTH_MAX),
+        ..style
+    };
+    facts(trail, analysis, style, out)?;
+    if analysis.page_writes > 0 {
+        writeln!(out)?;
+        table(trail, analysis, style, out)?;
+        writeln!(out)?;
+        heatmap(trail, style, out)?;
+    }
+    let notices = words::notices(trail);
+    if !notices.is_empty() {
+        writeln!(out)?;
+        for line in notices.iter().take(NOTICES_SHOWN) {
+            entry("note", line, style, out)?;
+        }
+        if let Some(left) = notices.len().checked_sub(NOTICES_SHOWN + 1) {
+            let more = words::plural(left as u64 + 1, "more note");
+            entry("", &format!("and {more}; --html lists all"), style, out)?;
+        }
+    }
+    Ok(())
+}
+
+fn facts(trail: &Trail, all: &Analysis, style: Style, out: &mut dyn Write) -> io::Result<()> {
+    let header = &trail.header;
+    let page = header.page_size as f64;
+    let pages = |n: f64| format!("{} pages ({})", words::rate(n), words::bytes(n * page));
+    let command = format!("{} (PID {})", words::command(&header.command), header.pid);
+    entry("command", &command, style, out)?;
+    let technique = format!("{}: {}", header.technique, words::printable(&header.reason));
+    entry("technique", &technique, style, out)?;
+    let recorded = format!(
+        "{}, {} of {} ms; {}",
+        words::time(all.seconds * 1e9),
+        words::plural(trail.rounds.len() as u64, "round"),
+        header.interval_ms,
+        words::end(trail)
+    );
+    entry("recorded", &recorded, style, out)?;
+    let (to_attach, later) = words::stops(trail, all);
+    let stops = format!("stopped {to_attach} to attach, {later}");
+    let collect = &all.costs.collect_ns;
+    let cost = format!(
+        "collect {} median, {} max; {}; {stops}",
+        words::time(collect.median),
+        words::time(collect.max),
+        words::faults(all),
+    );
+    if all.page_writes == 0 {
+        entry("written", "nothing", style, out)?;
+        return entry("cost", &cost, style, out);
+    }
+    let written = format!(
+        "{} different pages ({}), {} page writes: {}/s ({}/s)",
+        words::count(all.distinct_pages),
+        words::bytes(all.distinct_pages as f64 * page),
+        words::count(all.page_writes),
+        words::rate(all.pages_per_second.mean),
+        words::bytes(all.pages_per_second.mean * page)
+    );
+    entry("written", &written, style, out)?;
+    if all.fresh_page_writes > 0 {
+        let fresh = format!(
+            "{} of the page writes are whole new mappings, counted as written",
+            words::count(all.fresh_page_writes)
+        );
+        entry("", &fresh, style, out)?;
+    }
+    for (i, set) in all.working_sets.iter().enumerate() {
+        let name = if i == 0 { "working set" } else { "" };
+        let short = if set.windows == 0 {
+            " (fewer recorded)"
+        } else {
+            ""
+        };
+        let line = format!(
+            "{:>9}: {} mean, {} max{short}",
+            words::plural(set.window.into(), "round"),
+            pages(set.mean_pages),
+            pages(set.max_pages as f64)
+        );
+        entry(name, &line, style, out)?;
+    }
+    let reuse = format!(
+        "{} of page writes hit a page that the round before wrote too",
+        words::percent(all.reuse)
+    );
+    entry("reuse", &reuse, style, out)?;
+    entry("cost", &cost, style, out)
+}
+
+/// A name and a text, wrapped with a hanging indent.
+fn entry(name: &str, text: &str, style: Style, out: &mut dyn Write) -> io::Result<()> {
+    const INDENT: usize = 13;
+    let (on, off) = if style.colour && !name.is_empty() {
+        ("\x1b[2m", "\x1b[0m")
+    } else {
+        ("", "")
+    };
+    let mut lines = wrap(text, style.width - INDENT).into_iter();
+    let first = lines.next().unwrap_or_default();
+    writeln!(out, "{on}{name:<INDENT$}{off}{first}")?;
+    lines.try_for_each(|line| writeln!(out, "{:INDENT$}{line}", ""))
+}
+
+/// Breaks at spaces; a word longer than a line stays whole, so that paths can be copied.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_inclusive(' ') {
+        let last = lines.last_mut().expect("there is always a line");
+        if !last.is_empty() && last.chars().count() + word.trim_end().chars().count() > width {
+            last.truncate(last.trim_end().len());
+            lines.push(word.to_owned());
+        } else {
+            last.push_str(word);
+        }
+    }
+    lines
+}
+
+fn table(trail: &Trail, analysis: &Analysis, style: Style, out: &mut dyn Write) -> io::Result<()> {
+    let mut written: Vec<_> = trail
+        .mappings
+        .iter()
+        .zip(&analysis.mappings)
+        .filter(|(_, counts)| counts.page_writes > 0)
+        .collect();
+    written.sort_by_key(|(mapping, counts)| (std::cmp::Reverse(counts.page_writes), mapping.range));
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header([
+            "mapping", "address", "size", "pages/s", "distinct", "share", "",
+        ]);
+    let label_width = (style.width - 62).clamp(12, 48);
+    for (mapping, counts) in written.iter().take(MAPPINGS_SHOWN) {
+        table.add_row([
+            shorten(&words::mapping(mapping), label_width),
+            format!("{:#x}", mapping.range.start()),
+            words::bytes(mapping.range.bytes() as f64),
+            words::rate(counts.pages_per_second),
+            words::count(counts.distinct_pages),
+            words::percent(counts.share),
+            bar(counts.share),
+        ]);
+    }
+    let outside = &analysis.unmapped;
+    if outside.page_writes > 0 {
+        table.add_row([
+            "outside all mappings".into(),
+            String::new(),
+            String::new(),
+            words::rate(outside.pages_per_second),
+            words::count(outside.distinct_pages),
+            words::percent(outside.share),
+            bar(outside.share),
+        ]);
+    }
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if (2..=5).contains(&i) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for (i, line) in table.lines().enumerate() {
+        let line = line.trim_end();
+        if i == 0 && style.colour {
+            writeln!(out, "\x1b[2m{line}\x1b[0m")?;
+        } else {
+            writeln!(out, "{line}")?;
+        }
+    }
+    if written.len() > MAPPINGS_SHOWN {
+        let left = (written.len() - MAPPINGS_SHOWN) as u64;
+        let more = words::plural(left, "mapping");
+        writeln!(out, "and {more} written less; --json and --html list all")?;
+    }
+    Ok(())
+}
+
+/// Eight characters wide, an eighth of a character fine.
+fn bar(share: f64) -> String {
+    let eighths = (share * 64.0).round() as usize;
+    let rest = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
+    format!("{}{rest}", "█".repeat(eighths / 8))
+}
+
+/// The end of a name says more than its beginning.
+fn shorten(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    if length <= width {
+        return text.to_owned();
+    }
+    let tail: String = text.chars().skip(length - width + 1).collect();
+    format!("…{tail}")
+}
+
+fn heatmap(trail: &Trail, style: Style, out: &mut dyn Write) -> io::Result<()> {
+    let heat = Heatmap::of(trail, HEAT_LINES, style.width - LABEL_WIDTH - 2);
+    for band in bands::bands(trail, &heat) {
+        for (i, &row) in band.rows.iter().enumerate() {
+            let label = if i == 0 {
+                shorten(&band.label, LABEL_WIDTH)
+            } else {
+                String::new()
+            };
+            write!(out, "{label:>LABEL_WIDTH$} ▏")?;
+            heat_line(heat.row(row), style, out)?;
+        }
+    }
+    let width = heat.columns.len();
+    let (Some(first), Some(last)) = (heat.columns.first(), heat.columns.last()) else {
+        return Ok(());
+    };
+    let start = words::time(first.start_ns as f64);
+    let end = words::time(last.end_ns as f64);
+    let start = if first.start_ns == 0 {
+        "0".into()
+    } else {
+        start
+    };
+    let room = width.saturating_sub(start.chars().count());
+    writeln!(out, "{:LABEL_WIDTH$}  {start}{end:>room$}", "")?;
+    let each = heat.columns.iter().map(|column| column.rounds).max();
+    let rounds = words::plural(each.unwrap_or(1) as u64, "round");
+    let row = heat.rows.iter().map(|row| row.pages).max().unwrap_or(1);
+    writeln!(
+        out,
+        "{:LABEL_WIDTH$}  share written per round: {}",
+        "",
+        legend(style)
+    )?;
+    writeln!(
+        out,
+        "{:LABEL_WIDTH$}  one character: up to {}, {rounds}",
+        "",
+        words::plural(row, "page")
+    )
+}
+
+fn heat_line(cells: &[f32], style: Style, out: &mut dyn Write) -> io::Result<()> {
+    let levels = cells.iter().map(|&share| palette::level(share));
+    let mut line = String::new();
+    let mut painted = None;
+    for level in levels {
+        if level == 0 {
+            line.push(' ');
+            continue;
+        }
+        if style.colour {
+            let colour = palette::ansi_256(level);
+            if painted != Some(colour) {
+                line.push_str(&format!("\x1b[38;5;{colour}m"));
+                painted = Some(colour);
+            }
+        }
+        line.push_str(palette::shade(level));
+    }
+    let reset = if painted.is_some() { "\x1b[0m" } else { "" };
+    writeln!(out, "{}{reset}", line.trim_end())
+}
+
+fn legend(style: Style) -> String {
+    let steps = [(1e-3, "≤0.1%"), (1e-2, "1%"), (1e-1, "10%"), (1.0, "100%")];
+    let parts = steps.map(|(share, name)| {
+        let level = palette::level(share);
+        if style.colour {
+            let colour = palette::ansi_256(level);
+            format!("\x1b[38;5;{colour}m{}\x1b[0m {name}", palette::shade(level))
+        } else {
+            format!("{} {name}", palette::shade(level))
+        }
+    });
+    parts.join("  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn report(trail: &Trail, style: Style) -> String {
+        let mut out = Vec::new();
+        write(trail, &Analysis::of(trail), style, &mut out).expect("a Vec takes all");
+        String::from_utf8(out).expect("the report is UTF-8")
+    }
+
+    const PLAIN: Style = Style {
+        width: 100,
+        colour: false,
+    };
+
+    #[test]
+    fn a_program() {
+        insta::assert_snapshot!(report(&testing::program(120), PLAIN));
+    }
+
+    #[test]
+    fn narrow_and_short() {
+        let style = Style { width: 80, ..PLAIN };
+        insta::assert_snapshot!(report(&testing::program(5), style));
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        let mut trail = testing::program(20);
+        for i in 0..30 {
+            let range = testing::pages(0x7f30_0000_0000, 2 * i, 1);
+            trail.rounds[9].written.insert(range);
+            trail.mappings.push(testing::mapping(range, "", 0));
+            let untracked = testing::mapping(testing::pages(0x7f40_0000_0000, 2 * i, 1), "", 0);
+            trail.mappings.push(pagetrail_trail::Mapping {
+                untracked: Some("why".into()),
+                ..untracked
+            });
+        }
+        let text = report(&trail, PLAIN);
+        assert!(text.contains("and 16 mappings written less"), "{text}");
+        assert!(text.contains("and 20 more notes"), "{text}");
+    }
+
+    #[test]
+    fn nothing_written() {
+        let mut trail = testing::program(2);
+        for round in &mut trail.rounds {
+            round.written.clear();
+            round.fresh.clear();
+        }
+        trail.end = None;
+        insta::assert_snapshot!(report(&trail, PLAIN));
+    }
+
+    #[test]
+    fn colour_changes_nothing_but_colour() {
+        let trail = testing::program(120);
+        let style = Style {
+            colour: true,
+            ..PLAIN
+        };
+        let painted = report(&trail, style);
+        let mut stripped = String::new();
+        let mut rest = painted.as_str();
+        while let Some((before, escape)) = rest.split_once("\x1b[") {
+            stripped.push_str(before);
+            rest = escape.split_once('m').expect("every escape is a colour").1;
+        }
+        stripped.push_str(rest);
+        let trimmed = |text: &str| {
+            text.lines()
+                .map(str::trim_end)
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        assert_eq!(trimmed(&stripped), trimmed(&report(&trail, PLAIN)));
+        assert!(painted.contains("\x1b[38;5;"));
+    }
+
+    #[test]
+    fn lines_keep_to_the_width() {
+        for width in [WIDTH_MIN, 100, 120, WIDTH_MAX] {
+            let style = Style { width, ..PLAIN };
+            for line in report(&testing::program(120), style).lines() {
+                assert!(line.chars().count() <= width, "{width}: {line}");
+            }
+        }
+    }
+}

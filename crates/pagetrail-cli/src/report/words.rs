@@ -1,0 +1,248 @@
+//! Numbers and facts as words, the same in every report.
+//!
+//! Sizes are binary (1 KiB = 1024 bytes) with their unit; times carry the unit that keeps them short.
+
+use std::borrow::Cow;
+
+use pagetrail_trail::{Analysis, End, Event, Mapping, Trail};
+
+/// A count with separators: `1,234,567`.
+pub(crate) fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A rate or mean that may be small: whole from 10 on, with one digit below, `<0.1` for less than that.
+pub(crate) fn rate(x: f64) -> String {
+    if x >= 9.95 {
+        count(x.round() as u64)
+    } else if x >= 0.05 || x == 0.0 {
+        format!("{x:.1}")
+    } else {
+        "<0.1".into()
+    }
+}
+
+/// A share from 0 to 1 in percent; `<0.1%` rather than a zero that is none.
+pub(crate) fn percent(share: f64) -> String {
+    if share > 0.0 && share < 0.0005 {
+        "<0.1%".into()
+    } else {
+        format!("{:.1}%", share * 100.0)
+    }
+}
+
+/// A size: `4 KiB`, `1.50 MiB`, `188 MiB`.
+pub(crate) fn bytes(n: f64) -> String {
+    let mut n = n;
+    let mut unit = 0;
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    while n >= 1024.0 && unit + 1 < UNITS.len() {
+        n /= 1024.0;
+        unit += 1;
+    }
+    let digits = match n {
+        _ if n.fract() == 0.0 || n >= 99.95 => 0,
+        _ if n >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{n:.digits$} {}", UNITS[unit])
+}
+
+/// A time: `850 ns`, `12.3 µs`, `1.25 ms`, `12.4 s`, `3 min 20 s`, `2 h 5 min`.
+pub(crate) fn time(ns: f64) -> String {
+    let digits = |x: f64| match x {
+        _ if x >= 99.95 => 0,
+        _ if x >= 9.995 => 1,
+        _ => 2,
+    };
+    let short = |x: f64, unit: &str| format!("{x:.*} {unit}", digits(x));
+    match ns {
+        _ if ns < 999.5 => format!("{ns:.0} ns"),
+        _ if ns < 999.5e3 => short(ns / 1e3, "µs"),
+        _ if ns < 999.5e6 => short(ns / 1e6, "ms"),
+        _ if ns < 119.5e9 => short(ns / 1e9, "s"),
+        _ => {
+            let seconds = (ns / 1e9).round() as u64;
+            if seconds < 3600 {
+                format!("{} min {} s", seconds / 60, seconds % 60)
+            } else {
+                format!("{} h {} min", seconds / 3600, seconds / 60 % 60)
+            }
+        }
+    }
+}
+
+/// `n` of something: `1 round`, `2 rounds`.
+pub(crate) fn plural(n: u64, one: &str) -> String {
+    let ending = if n == 1 { "" } else { "s" };
+    format!("{} {one}{ending}", count(n))
+}
+
+/// Text from the tracked program with control characters made visible: it must not command a terminal.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let escaped = text.chars().flat_map(|c| {
+        let visible = c.is_control().then(|| c.escape_default());
+        let plain = visible.is_none().then_some(c);
+        visible.into_iter().flatten().chain(plain)
+    });
+    Cow::Owned(escaped.collect())
+}
+
+/// The command line as one would type it, nearly: arguments with spaces are quoted.
+pub(crate) fn command(words: &[String]) -> String {
+    if words.is_empty() {
+        return "unknown command".into();
+    }
+    let quoted = words.iter().map(|word| {
+        if word.is_empty() || word.contains(char::is_whitespace) {
+            format!("'{word}'")
+        } else {
+            word.clone()
+        }
+    });
+    printable(&quoted.collect::<Vec<_>>().join(" ")).into_owned()
+}
+
+/// A mapping's name in full; `anonymous` when it has none.
+pub(crate) fn mapping(mapping: &Mapping) -> Cow<'_, str> {
+    if mapping.name.is_empty() {
+        Cow::Borrowed("anonymous")
+    } else {
+        printable(&mapping.name)
+    }
+}
+
+/// A mapping's name without its directories: `libc.so.6`.
+pub(crate) fn mapping_short(whole: &Mapping) -> String {
+    let name = mapping(whole);
+    match name.rsplit_once('/') {
+        Some((_, file)) if !file.is_empty() => file.to_owned(),
+        _ => name.into_owned(),
+    }
+}
+
+/// How the recording ended, to follow "the process" or stand alone.
+pub(crate) fn end(trail: &Trail) -> String {
+    match &trail.end {
+        Some(End::Exited(code)) => format!("exited with code {code}"),
+        Some(End::Killed(signal)) => format!("killed by signal {signal}"),
+        Some(End::Gone) => "ended by itself".into(),
+        Some(End::Detached) => "still running when the recording was stopped".into(),
+        None => "the recording is cut off or still running: whole rounds only".into(),
+    }
+}
+
+/// For how long the tracked program was stopped: to attach, and later.
+pub(crate) fn stops(trail: &Trail, analysis: &Analysis) -> (String, String) {
+    let costs = &analysis.costs;
+    let later = if costs.stopped_ns_sum == 0 {
+        "in no later round".into()
+    } else {
+        format!(
+            "per later round {} median, {} max",
+            time(costs.stopped_ns.median),
+            time(costs.stopped_ns.max)
+        )
+    };
+    (time(trail.header.attach_stopped_ns as f64), later)
+}
+
+/// The faults that the technique caused.
+pub(crate) fn faults(analysis: &Analysis) -> String {
+    match analysis.costs.faults {
+        Some(faults) => plural(faults, "fault"),
+        None => "faults not counted".into(),
+    }
+}
+
+/// What a reader must know before trusting the numbers, one line each: what is not in them, and what
+/// happened meanwhile.
+pub(crate) fn notices(trail: &Trail) -> Vec<String> {
+    let mut lines = Vec::new();
+    let children = trail
+        .rounds
+        .iter()
+        .flat_map(|round| &round.events)
+        .filter_map(|event| match event {
+            Event::Children(n) => Some(*n),
+            _ => None,
+        })
+        .max();
+    if let Some(n) = children.filter(|n| *n > 0) {
+        let children = match n {
+            1 => "1 child process is".into(),
+            n => format!("{} child processes are", count(n.into())),
+        };
+        lines.push(format!(
+            "{children} not tracked: writes there are not in this report"
+        ));
+    }
+    for round in &trail.rounds {
+        let at = time(round.start_ns as f64);
+        for event in &round.events {
+            match event {
+                Event::Exec(command) => {
+                    lines.push(format!("at {at}: executed {}", printable(command)));
+                }
+                Event::Note(note) => lines.push(format!("at {at}: {}", printable(note))),
+                Event::Children(_) => {}
+            }
+        }
+    }
+    for mapping in &trail.mappings {
+        if let Some(why) = &mapping.untracked {
+            lines.push(format!(
+                "not tracked: {} at {} ({}): {}",
+                self::mapping(mapping),
+                mapping.range,
+                bytes(mapping.range.bytes() as f64),
+                printable(why)
+            ));
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_their_unit() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(rate(0.01), "<0.1");
+        assert_eq!(rate(1234.4), "1,234");
+        assert_eq!(percent(0.0001), "<0.1%");
+        assert_eq!(percent(0.0), "0.0%");
+        assert_eq!(bytes(4096.0), "4 KiB");
+        assert_eq!(bytes(1_500_000.0), "1.43 MiB");
+        assert_eq!(bytes(1_073_741_824.0), "1 GiB");
+        assert_eq!(time(0.0), "0 ns");
+        assert_eq!(time(12_345.0), "12.3 µs");
+        assert_eq!(time(1.25e6), "1.25 ms");
+        assert_eq!(time(200e9), "3 min 20 s");
+        assert_eq!(time(7500e9), "2 h 5 min");
+    }
+
+    #[test]
+    fn text_of_the_program_commands_no_terminal() {
+        assert_eq!(printable("a\u{1b}[31mb"), "a\\u{1b}[31mb");
+        assert_eq!(
+            command(&["sh".into(), "-c".into(), "x\ny".into()]),
+            "sh -c 'x\\ny'"
+        );
+    }
+}

@@ -1,0 +1,211 @@
+//! What the live view shows: the last rounds and what follows from them.
+
+use std::cmp::Reverse;
+
+use pagetrail_trail::analysis::MappingCounts;
+use pagetrail_trail::{Analysis, End, Header, Mapping, Round, Trail};
+
+/// Rounds in view: at the usual interval the last twelve seconds.
+const ROUNDS_MAX: usize = 120;
+/// Ranges in view: with more of them fewer rounds are, so that a new round is analysed in a fraction of
+/// the interval even when the program writes every other page.
+const RANGES_MAX: usize = 200_000;
+
+/// The order of the mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sort {
+    /// Most pages written in the last round first.
+    LastRound,
+    /// Most page writes in all rounds in view first.
+    Window,
+    /// By address.
+    Address,
+}
+
+impl Sort {
+    /// What a reader calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::LastRound => "last round",
+            Self::Window => "rounds in view",
+            Self::Address => "address",
+        }
+    }
+}
+
+/// A mapping in which something in view was written.
+pub(crate) struct Line<'a> {
+    pub(crate) mapping: &'a Mapping,
+    /// Pages written in the last round.
+    pub(crate) last_pages: u64,
+    /// What was written in the rounds in view.
+    pub(crate) counts: MappingCounts,
+}
+
+/// The state of the live view.
+#[derive(Clone, Debug)]
+pub(crate) struct TopState {
+    trail: Trail,
+    analysis: Analysis,
+    /// Pages written in the last round, per mapping.
+    last_pages: Vec<u64>,
+    sort: Sort,
+}
+
+impl TopState {
+    /// A view without rounds yet.
+    pub(crate) fn new(header: Header) -> Self {
+        Self {
+            trail: Trail {
+                header,
+                ..Trail::default()
+            },
+            analysis: Analysis::default(),
+            last_pages: Vec::new(),
+            sort: Sort::LastRound,
+        }
+    }
+
+    /// Takes the next round, with all mappings that a round in view may lie in.
+    pub(crate) fn push_round(&mut self, round: &Round, mappings: &[Mapping]) {
+        let last = Trail {
+            header: self.trail.header.clone(),
+            mappings: mappings.to_vec(),
+            rounds: vec![round.clone()],
+            end: None,
+        };
+        let counts = Analysis::of(&last).mappings;
+        self.last_pages = counts.iter().map(|counts| counts.page_writes).collect();
+        self.trail.mappings = last.mappings;
+        self.trail.rounds.extend(last.rounds);
+        self.forget();
+        self.analysis = Analysis::of(&self.trail);
+    }
+
+    /// Notes that no more rounds come.
+    pub(crate) fn finish(&mut self, end: End) {
+        self.trail.end = Some(end);
+    }
+
+    /// Changes to the next order.
+    pub(crate) fn next_sort(&mut self) {
+        self.sort = match self.sort {
+            Sort::LastRound => Sort::Window,
+            Sort::Window => Sort::Address,
+            Sort::Address => Sort::LastRound,
+        };
+    }
+
+    /// The order of [`Self::lines`].
+    pub(crate) fn sort(&self) -> Sort {
+        self.sort
+    }
+
+    /// The rounds in view as a trail of their own.
+    pub(crate) fn trail(&self) -> &Trail {
+        &self.trail
+    }
+
+    /// The numbers of the rounds in view.
+    pub(crate) fn analysis(&self) -> &Analysis {
+        &self.analysis
+    }
+
+    /// The mappings in which something in view was written, in order.
+    pub(crate) fn lines(&self) -> Vec<Line<'_>> {
+        let counts = self.analysis.mappings.iter().zip(&self.last_pages);
+        let mut lines: Vec<_> = self
+            .trail
+            .mappings
+            .iter()
+            .zip(counts)
+            .filter(|(_, (counts, _))| counts.page_writes > 0)
+            .map(|(mapping, (counts, last_pages))| Line {
+                mapping,
+                last_pages: *last_pages,
+                counts: *counts,
+            })
+            .collect();
+        lines.sort_by_key(|line| {
+            let most = match self.sort {
+                Sort::LastRound => line.last_pages,
+                Sort::Window => line.counts.page_writes,
+                Sort::Address => 0,
+            };
+            (Reverse(most), line.mapping.range)
+        });
+        lines
+    }
+
+    fn forget(&mut self) {
+        let rounds = &mut self.trail.rounds;
+        let mut ranges = 0;
+        let kept = rounds.iter().rev().take(ROUNDS_MAX).take_while(|round| {
+            ranges += round.written.ranges().len();
+            ranges <= RANGES_MAX
+        });
+        // The last round is kept whatever its size.
+        let behind = rounds.len() - kept.count().max(1).min(rounds.len());
+        rounds.drain(..behind);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn watched(rounds: u32) -> TopState {
+        let trail = testing::program(rounds);
+        let mut state = TopState::new(trail.header.clone());
+        for round in &trail.rounds {
+            state.push_round(round, &trail.mappings);
+        }
+        state
+    }
+
+    #[test]
+    fn keeps_the_last_rounds() {
+        let state = watched(200);
+        let rounds = &state.trail().rounds;
+        assert_eq!(rounds.len(), ROUNDS_MAX);
+        assert_eq!(rounds.last().map(|round| round.index), Some(199));
+        assert_eq!(state.analysis().rounds.len(), ROUNDS_MAX);
+    }
+
+    #[test]
+    fn keeps_fewer_rounds_of_many_ranges() {
+        let trail = testing::program(1);
+        let mut state = TopState::new(trail.header.clone());
+        let mut round = trail.rounds[0].clone();
+        round.written = (0..RANGES_MAX as u64 / 2)
+            .map(|i| testing::pages(0x7f00_0000_0000, 2 * i, 1))
+            .collect();
+        for index in 0..4 {
+            round.index = index;
+            state.push_round(&round, &trail.mappings);
+        }
+        assert_eq!(state.trail().rounds.len(), 2);
+    }
+
+    #[test]
+    fn sorts_by_what_is_asked_for() {
+        let mut state = watched(60);
+        let names = |state: &TopState| -> Vec<String> {
+            let lines = state.lines();
+            lines.iter().map(|line| line.mapping.name.clone()).collect()
+        };
+        let lines = state.lines();
+        assert!(lines.is_sorted_by_key(|line| Reverse(line.last_pages)));
+        let sum: u64 = lines.iter().map(|line| line.last_pages).sum();
+        let last = state.analysis().rounds.last().expect("there are rounds");
+        assert_eq!(sum, last.written_pages);
+        state.next_sort();
+        let lines = state.lines();
+        assert!(lines.is_sorted_by_key(|line| Reverse(line.counts.page_writes)));
+        state.next_sort();
+        assert_eq!(names(&state)[0], "/usr/bin/interpreter");
+        state.next_sort();
+        assert_eq!(state.sort(), Sort::LastRound);
+    }
+}

@@ -1,0 +1,251 @@
+//! The live view on a screen: a pure function of its state.
+
+use pagetrail_trail::Heatmap;
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table};
+
+use super::state::TopState;
+use crate::report::{bands, palette, words};
+
+/// What a key asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Leave.
+    Quit,
+    /// Show the mappings in the next order.
+    Sort,
+}
+
+/// What a key means here, if anything.
+pub(crate) fn action(key: KeyEvent) -> Option<Action> {
+    if key.kind == KeyEventKind::Release {
+        return None;
+    }
+    match key.code {
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Some(Action::Quit),
+        KeyCode::Char('q') | KeyCode::Esc => Some(Action::Quit),
+        KeyCode::Char('s') => Some(Action::Sort),
+        _ => None,
+    }
+}
+
+const ACCENT: Color = Color::Indexed(215);
+const SOFT: Style = Style::new().add_modifier(Modifier::DIM);
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+const LABEL_WIDTH: u16 = 20;
+
+/// Draws everything.
+pub(crate) fn draw(frame: &mut Frame<'_>, state: &TopState) {
+    let lines = state.lines().len() as u16;
+    let height = frame.area().height;
+    // The table takes what it needs up to a half, the heatmap the rest.
+    let table = (lines + 1).min(height.saturating_sub(9) / 2).max(3);
+    let [head, rate, _, mappings, _, heat, foot] = Layout::vertical([
+        Constraint::Length(3),
+        Constraint::Length(3),
+        Constraint::Length(1),
+        Constraint::Length(table),
+        Constraint::Length(1),
+        Constraint::Min(0),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    draw_head(frame, state, head);
+    draw_rate(frame, state, rate);
+    draw_mappings(frame, state, mappings);
+    draw_heat(frame.buffer_mut(), state, heat);
+    draw_foot(frame, state, foot);
+}
+
+fn draw_head(frame: &mut Frame<'_>, state: &TopState, area: Rect) {
+    let header = &state.trail().header;
+    let all = state.analysis();
+    let command = Line::from(vec![
+        Span::styled(words::command(&header.command), BOLD),
+        Span::styled(format!("  PID {}", header.pid), SOFT),
+    ]);
+    let technique = Line::from(vec![
+        Span::raw(header.technique.clone()),
+        Span::styled(format!("  {}", words::printable(&header.reason)), SOFT),
+    ]);
+    let cost = match state.trail().rounds.last() {
+        None => "waiting for the first round".into(),
+        Some(round) => {
+            let (to_attach, later) = words::stops(state.trail(), all);
+            format!(
+                "round {} of {} ms  collect {} median  stopped {to_attach} to attach, {later}",
+                words::count(round.index.into()),
+                header.interval_ms,
+                words::time(all.costs.collect_ns.median),
+            )
+        }
+    };
+    let lines = vec![command, technique, Line::styled(cost, SOFT)];
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+fn draw_rate(frame: &mut Frame<'_>, state: &TopState, area: Rect) {
+    let [label, chart] =
+        Layout::horizontal([Constraint::Length(LABEL_WIDTH), Constraint::Min(0)]).areas(area);
+    let all = state.analysis();
+    let page = state.trail().header.page_size as f64;
+    let now = all
+        .rounds
+        .last()
+        .map_or(0.0, |round| round.pages_per_second);
+    let lines = vec![
+        Line::styled(format!("{}/s", words::bytes(now * page)), BOLD),
+        Line::raw(format!("{} pages/s", words::rate(now))),
+        Line::styled(
+            format!("max {}/s", words::bytes(all.pages_per_second.max * page)),
+            SOFT,
+        ),
+    ];
+    frame.render_widget(Paragraph::new(lines), label);
+    let width = usize::from(chart.width);
+    let skipped = all.rounds.len().saturating_sub(width);
+    let rates = all.rounds[skipped..].iter();
+    let rates: Vec<u64> = rates.map(|round| round.pages_per_second as u64).collect();
+    let sparkline = Sparkline::default()
+        .data(&rates)
+        .style(Style::new().fg(ACCENT));
+    frame.render_widget(sparkline, chart);
+}
+
+fn draw_mappings(frame: &mut Frame<'_>, state: &TopState, area: Rect) {
+    let number = |text: String| Cell::from(Line::from(text).alignment(Alignment::Right));
+    let rows = state.lines().into_iter().map(|line| {
+        Row::new([
+            Cell::from(words::mapping_short(line.mapping)),
+            Cell::from(Span::styled(
+                format!("{:#x}", line.mapping.range.start()),
+                SOFT,
+            )),
+            number(words::count(line.last_pages)),
+            number(words::rate(line.counts.pages_per_second)),
+            number(words::count(line.counts.distinct_pages)),
+            number(words::percent(line.counts.share)),
+        ])
+    });
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(14),
+        Constraint::Length(10),
+        Constraint::Length(9),
+        Constraint::Length(10),
+        Constraint::Length(6),
+    ];
+    let head = ["last round", "pages/s", "distinct", "share"];
+    let head = [Cell::from("mapping"), Cell::from("address")]
+        .into_iter()
+        .chain(head.map(|name| number(name.into())));
+    let table = Table::new(rows, widths)
+        .header(Row::new(head).style(SOFT))
+        .column_spacing(2);
+    frame.render_widget(table, area);
+}
+
+/// One column per round, the newest at the right.
+fn draw_heat(buffer: &mut Buffer, state: &TopState, area: Rect) {
+    let label_width = LABEL_WIDTH.min(area.width);
+    let columns = usize::from(area.width - label_width);
+    let heat = Heatmap::of(state.trail(), usize::from(area.height), columns);
+    let mut y = area.y;
+    for band in bands::bands(state.trail(), &heat) {
+        let label = usize::from(label_width.saturating_sub(2));
+        buffer.set_stringn(area.x, y, &band.label, label, Style::new());
+        for row in band.rows {
+            for (x, &share) in (area.x + label_width..).zip(heat.row(row)) {
+                let level = palette::level(share);
+                if level > 0 {
+                    let style = Style::new().fg(Color::Indexed(palette::ansi_256(level)));
+                    buffer.set_string(x, y, palette::shade(level), style);
+                }
+            }
+            y += 1;
+        }
+    }
+}
+
+fn draw_foot(frame: &mut Frame<'_>, state: &TopState, area: Rect) {
+    let mut spans = vec![
+        Span::styled("q", BOLD),
+        Span::raw(" quit  "),
+        Span::styled("s", BOLD),
+        Span::raw(format!(" sort: {}", state.sort().name())),
+    ];
+    if !state.trail().is_cut_off() {
+        spans.push(Span::raw("  "));
+        spans.push(Span::styled(words::end(state.trail()), BOLD));
+    }
+    frame.render_widget(Paragraph::new(Line::from(spans)), area);
+}
+
+#[cfg(test)]
+mod tests {
+    use pagetrail_trail::End;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+    use crate::testing;
+
+    fn screen(state: &TopState, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("it has no I/O");
+        terminal
+            .draw(|frame| draw(frame, state))
+            .expect("it has no I/O");
+        terminal.backend().to_string()
+    }
+
+    fn watched(rounds: u32) -> TopState {
+        let trail = testing::program(rounds);
+        let mut state = TopState::new(trail.header.clone());
+        for round in &trail.rounds {
+            state.push_round(round, &trail.mappings);
+        }
+        state
+    }
+
+    #[test]
+    fn a_program_at_work() {
+        insta::assert_snapshot!(screen(&watched(75), 100, 30));
+    }
+
+    #[test]
+    fn before_the_first_round() {
+        let state = TopState::new(testing::program(0).header);
+        insta::assert_snapshot!(screen(&state, 80, 14));
+    }
+
+    #[test]
+    fn the_end_is_said() {
+        let mut state = watched(3);
+        state.finish(End::Killed(9));
+        assert!(screen(&state, 80, 24).contains("killed by signal 9"));
+    }
+
+    #[test]
+    fn any_size_of_screen_will_do() {
+        let state = watched(75);
+        for (width, height) in [(1, 1), (10, 3), (19, 9), (40, 12), (300, 100)] {
+            screen(&state, width, height);
+        }
+    }
+
+    #[test]
+    fn keys() {
+        let key = |code, modifiers| action(KeyEvent::new(code, modifiers));
+        let none = KeyModifiers::NONE;
+        assert_eq!(key(KeyCode::Char('q'), none), Some(Action::Quit));
+        let control_c = key(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(control_c, Some(Action::Quit));
+        assert_eq!(key(KeyCode::Char('s'), none), Some(Action::Sort));
+        assert_eq!(key(KeyCode::Char('c'), none), None);
+    }
+}

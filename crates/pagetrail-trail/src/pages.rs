@@ -1,0 +1,243 @@
+//! Page numbers: sets as runs of pages of the recording machine, and which mapping covers a page when.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use pagetrail::{PageRange, PageSet};
+
+use crate::{Mapping, Trail};
+
+/// Consecutive pages by number; never empty.
+pub(crate) type Run = Range<u64>;
+
+/// Converts between addresses and page numbers of one trail.
+#[derive(Clone, Copy)]
+pub(crate) struct Pages {
+    shift: u32,
+}
+
+impl Pages {
+    pub(crate) fn of(trail: &Trail) -> Self {
+        // A trail that was never in a file may lack its page size.
+        let shift = trail.header.page_size.max(1).ilog2();
+        Self { shift }
+    }
+
+    /// The pages that a range touches.
+    pub(crate) fn run(self, range: PageRange) -> Run {
+        range.start() >> self.shift..((range.end() - 1) >> self.shift) + 1
+    }
+
+    /// The pages that a set touches, ascending, each once.
+    pub(crate) fn runs(self, set: &PageSet) -> impl Iterator<Item = Run> + '_ {
+        let mut behind = 0;
+        set.ranges().iter().filter_map(move |range| {
+            // Two ranges smaller than a page may touch the same page.
+            let run = self.run(*range);
+            let run = run.start.max(behind)..run.end;
+            behind = run.end;
+            (run.start < run.end).then_some(run)
+        })
+    }
+
+    /// The addresses of a run.
+    pub(crate) fn range(self, run: &Run) -> PageRange {
+        let end = ((run.end - 1) << self.shift).saturating_add(1 << self.shift);
+        PageRange::new(run.start << self.shift, end).expect("runs are never empty")
+    }
+}
+
+/// The first position from `from` on whose value is not below `value`. Fast when it is near.
+pub(crate) fn seek<T>(sorted: &[T], from: usize, below: impl Fn(&T) -> bool) -> usize {
+    let mut step = 1;
+    while sorted.get(from + step).is_some_and(&below) {
+        step *= 2;
+    }
+    let behind = sorted.len().min(from + step + 1);
+    from + sorted[from..behind].partition_point(below)
+}
+
+/// Which mapping covers which pages; the newest where several do.
+#[derive(Default)]
+pub(crate) struct Cover {
+    /// Disjoint pieces: first page to the page behind the last and the mapping's index.
+    pieces: BTreeMap<u64, (u64, usize)>,
+}
+
+impl Cover {
+    /// Covers the pages of `run` with a mapping, over whatever covered them.
+    pub(crate) fn paint(&mut self, run: Run, mapping: usize) {
+        if let Some((_, (end, below))) = self.pieces.range_mut(..run.start).next_back()
+            && *end > run.start
+        {
+            let tail = (*end, *below);
+            *end = run.start;
+            if tail.0 > run.end {
+                self.pieces.insert(run.end, tail);
+            }
+        }
+        while let Some((&start, &(end, below))) = self.pieces.range(run.clone()).next() {
+            self.pieces.remove(&start);
+            if end > run.end {
+                self.pieces.insert(run.end, (end, below));
+            }
+        }
+        self.pieces.insert(run.start, (run.end, mapping));
+    }
+
+    /// Uncovers what a mapping within `run` still covers.
+    fn wipe(&mut self, run: Run, mapping: usize) {
+        let pieces = self.pieces.range(run).filter(|(_, (_, of))| *of == mapping);
+        let starts: Vec<u64> = pieces.map(|(start, _)| *start).collect();
+        for start in starts {
+            self.pieces.remove(&start);
+        }
+    }
+
+    /// Cuts runs, which must ascend, where the mapping changes.
+    pub(crate) fn split(
+        &self,
+        runs: impl Iterator<Item = Run>,
+        mut take: impl FnMut(Run, Option<usize>),
+    ) {
+        let (mut mapping, mut behind) = (None, 0);
+        for mut run in runs {
+            while run.start < run.end {
+                if run.start >= behind {
+                    (mapping, behind) = self.at(run.start);
+                }
+                let end = run.end.min(behind);
+                take(run.start..end, mapping);
+                run.start = end;
+            }
+        }
+    }
+
+    /// What covers `page`, and the page where that changes.
+    fn at(&self, page: u64) -> (Option<usize>, u64) {
+        match self.pieces.range(..=page).next_back() {
+            Some((_, &(end, mapping))) if end > page => (Some(mapping), end),
+            _ => {
+                let next = self.pieces.range(page..).next();
+                (None, next.map_or(u64::MAX, |(start, _)| *start))
+            }
+        }
+    }
+}
+
+/// The cover of each round, in order.
+pub(crate) struct Covers<'a> {
+    mappings: &'a [Mapping],
+    pages: Pages,
+    cover: Cover,
+    /// Mappings still to appear, the next one last.
+    appear: Vec<usize>,
+    /// Mappings still to vanish, the next one last.
+    vanish: Vec<(u32, usize)>,
+}
+
+impl<'a> Covers<'a> {
+    /// Of all pages.
+    pub(crate) fn of(trail: &'a Trail) -> Self {
+        Self::within(trail, &(0..u64::MAX))
+    }
+
+    /// Of the pages in `part`; of others it may know a mapping or not.
+    pub(crate) fn within(trail: &'a Trail, part: &Run) -> Self {
+        let pages = Pages::of(trail);
+        let mappings = &trail.mappings[..];
+        let mut appear: Vec<usize> = (0..mappings.len())
+            .filter(|index| {
+                let run = pages.run(mappings[*index].range);
+                run.start < part.end && part.start < run.end
+            })
+            .collect();
+        let mut vanish: Vec<(u32, usize)> = appear
+            .iter()
+            .filter_map(|index| Some((mappings[*index].last_round?, *index)))
+            .collect();
+        appear.sort_by_key(|index| mappings[*index].first_round);
+        appear.reverse();
+        vanish.sort_unstable();
+        vanish.reverse();
+        Self {
+            mappings,
+            pages,
+            cover: Cover::default(),
+            appear,
+            vanish,
+        }
+    }
+
+    /// The pages of all mappings that are still to appear.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Run> + '_ {
+        let mappings = self.appear.iter().map(|index| &self.mappings[*index]);
+        mappings.map(|mapping| self.pages.run(mapping.range))
+    }
+
+    /// The cover of a round; indices must ascend from call to call.
+    pub(crate) fn advance(&mut self, round: u32) -> &Cover {
+        while let Some((_, index)) = self.vanish.pop_if(|(last, _)| *last < round) {
+            let run = self.pages.run(self.mappings[index].range);
+            self.cover.wipe(run, index);
+        }
+        let mappings = self.mappings;
+        while let Some(index) = self
+            .appear
+            .pop_if(|index| mappings[*index].first_round <= round)
+        {
+            let mapping = &mappings[index];
+            if mapping.last_round.is_none_or(|last| last >= round) {
+                self.cover.paint(self.pages.run(mapping.range), index);
+            }
+        }
+        &self.cover
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Painting and wiping against one entry per page.
+    #[test]
+    fn cover_agrees_with_a_table_of_pages() {
+        const PAGES: u64 = 40;
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..300 {
+            let mut cover = Cover::default();
+            let mut table = [None; PAGES as usize];
+            let mut painted: Vec<Run> = Vec::new();
+            for index in 0..12 {
+                let start = random.u64(0..PAGES - 1);
+                let run = start..random.u64(start + 1..PAGES);
+                cover.paint(run.clone(), index);
+                table[run.start as usize..run.end as usize].fill(Some(index));
+                painted.push(run);
+                if random.u8(0..3) == 0 {
+                    let gone = random.usize(0..painted.len());
+                    cover.wipe(painted[gone].clone(), gone);
+                    for page in table.iter_mut().filter(|page| **page == Some(gone)) {
+                        *page = None;
+                    }
+                }
+                let mut seen = Vec::new();
+                cover.split(std::iter::once(0..PAGES), |run, mapping| {
+                    seen.extend(run.map(|_| mapping));
+                });
+                assert_eq!(seen, table);
+            }
+        }
+    }
+
+    #[test]
+    fn seek_finds_the_first_value_that_is_not_below() {
+        let sorted: Vec<u64> = (0..50).map(|i| i * 2).collect();
+        for from in 0..50 {
+            for value in from as u64 * 2..110 {
+                let expected = from + sorted[from..].partition_point(|x| *x < value);
+                assert_eq!(seek(&sorted, from, |x| *x < value), expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! [`Reader`]: the records of a trail file one by one; [`Trail::read`]: all of them.
+//!
+//! A file that ends within a record, or behind a whole one without an end, is cut off: the records before
+//! are good. A record that fails its check is damage, an error, unless the file holds nothing but zeros
+//! from within that record on: so a power cut leaves a file whose length reached the disk before its
+//! bytes did, and that is a cut too.
+
+use std::io::{BufRead, ErrorKind, Read};
+
+use crate::error::ReadError;
+use crate::format::{
+    self, CHECKSUM_BYTES, MAGIC, PAYLOAD_BYTES_MAX, PROLOGUE_BYTES, RECORD_HEADER_BYTES,
+    ZERO_TAIL_BYTES_MIN, kind,
+};
+use crate::payload::{Decoder, Wrong};
+use crate::{End, Header, Mapping, Round, Trail};
+
+/// One record behind the header, in the order of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Record {
+    /// A mapping appeared; they are numbered from 0 in this order.
+    Mapping(Mapping),
+    /// A mapping vanished.
+    MappingGone {
+        /// Its number.
+        index: usize,
+        /// The last round that covers it.
+        last_round: u32,
+    },
+    /// A round; they are in order and without holes.
+    Round(Round),
+    /// The recording ended; nothing follows.
+    End(End),
+}
+
+/// Reads a trail record by record. Memory grows with the largest record, and by a byte per mapping.
+#[derive(Debug)]
+pub struct Reader<R> {
+    input: R,
+    /// Where the next record begins.
+    offset: u64,
+    buffer: Vec<u8>,
+    header: Header,
+    /// Whether a later minor version wrote the file.
+    later: bool,
+    /// For each mapping whether it is gone.
+    mappings: Vec<bool>,
+    rounds: u32,
+    /// Whether nothing more can be read: the end, a cut or an error.
+    over: bool,
+}
+
+/// A record that passed its checks; its payload is in the reader's buffer.
+enum Framed {
+    Record(u8),
+    CutOff,
+}
+
+impl<R: BufRead> Reader<R> {
+    /// Reads the signature, the version and the header.
+    pub fn open(input: R) -> Result<Self, ReadError> {
+        let mut reader = Self {
+            input,
+            offset: 0,
+            buffer: Vec::new(),
+            header: Header::default(),
+            later: false,
+            mappings: Vec::new(),
+            rounds: 0,
+            over: false,
+        };
+        reader.prologue()?;
+        let at = reader.offset;
+        match reader.frame()? {
+            Framed::CutOff => Err(ReadError::NoHeader),
+            Framed::Record(kind::HEADER) => {
+                reader.header = reader.decode(at, |payload| payload.header())?;
+                Ok(reader)
+            }
+            Framed::Record(_) => damaged(at, "the first record is no header"),
+        }
+    }
+
+    /// Facts that hold for the whole recording.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The next record; `None` behind the end, or where the file is cut off. After an error nothing more
+    /// comes.
+    pub fn next_record(&mut self) -> Result<Option<Record>, ReadError> {
+        while !self.over {
+            // Set back when all is well, so that no error is ever read past.
+            self.over = true;
+            let at = self.offset;
+            let Framed::Record(kind) = self.frame()? else {
+                return Ok(None);
+            };
+            let record = self.record(at, kind)?;
+            self.over = matches!(record, Some(Record::End(_)));
+            if record.is_some() {
+                return Ok(record);
+            }
+        }
+        Ok(None)
+    }
+
+    /// How many bytes of the file are in the whole records read so far.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    fn prologue(&mut self) -> Result<(), ReadError> {
+        self.fill(PROLOGUE_BYTES)?;
+        let bytes = &self.buffer[..];
+        let signature = bytes.len().min(MAGIC.len());
+        if bytes[..signature] != MAGIC[..signature] {
+            return Err(ReadError::NotATrail);
+        }
+        let Ok(bytes) = <[u8; PROLOGUE_BYTES]>::try_from(bytes) else {
+            return Err(ReadError::NoHeader);
+        };
+        let major = u16::from_le_bytes([bytes[8], bytes[9]]);
+        let minor = u16::from_le_bytes([bytes[10], bytes[11]]);
+        if bytes != format::prologue(major, minor) {
+            return damaged(MAGIC.len() as u64, "the version fails its checksum");
+        }
+        if major != format::MAJOR {
+            return Err(ReadError::Version { major, minor });
+        }
+        self.later = minor > format::MINOR;
+        self.offset = PROLOGUE_BYTES as u64;
+        Ok(())
+    }
+
+    /// Reads one record and checks it.
+    fn frame(&mut self) -> Result<Framed, ReadError> {
+        let at = self.offset;
+        self.fill(RECORD_HEADER_BYTES)?;
+        let Ok(header) = <[u8; RECORD_HEADER_BYTES]>::try_from(&self.buffer[..]) else {
+            return Ok(Framed::CutOff);
+        };
+        let Some((kind, payload_bytes)) = format::parse_record_header(at, &header) else {
+            return self.bad(at, "the head of a record fails its checksum");
+        };
+        let payload_bytes = payload_bytes as usize;
+        if payload_bytes > PAYLOAD_BYTES_MAX {
+            return damaged(at, "a record longer than 1 GiB");
+        }
+        self.fill(payload_bytes + CHECKSUM_BYTES)?;
+        if self.buffer.len() < payload_bytes + CHECKSUM_BYTES {
+            return Ok(Framed::CutOff);
+        }
+        let (payload, sum) = self.buffer.split_at(payload_bytes);
+        if sum != format::checksum(at, &[&header, payload]).to_le_bytes() {
+            let at = at + RECORD_HEADER_BYTES as u64;
+            return self.bad(at, "the content of a record fails its checksum");
+        }
+        self.buffer.truncate(payload_bytes);
+        self.offset = at + (RECORD_HEADER_BYTES + payload_bytes + CHECKSUM_BYTES) as u64;
+        Ok(Framed::Record(kind))
+    }
+
+    fn record(&mut self, at: u64, kind: u8) -> Result<Option<Record>, ReadError> {
+        Ok(Some(match kind {
+            kind::MAPPING => {
+                let mapping = self.decode(at, |payload| payload.mapping())?;
+                self.mappings.push(mapping.last_round.is_some());
+                Record::Mapping(mapping)
+            }
+            kind::MAPPING_GONE => {
+                let (index, last_round) = self.decode(at, |payload| payload.mapping_gone())?;
+                match self.mappings.get_mut(index) {
+                    Some(gone @ false) => *gone = true,
+                    Some(true) => return damaged(at, "a mapping vanishes twice"),
+                    None => return damaged(at, "a mapping vanishes that never appeared"),
+                }
+                Record::MappingGone { index, last_round }
+            }
+            kind::ROUND => {
+                let index = self.rounds;
+                let Some(rounds) = index.checked_add(1) else {
+                    return damaged(at, "more than 2^32 rounds");
+                };
+                self.rounds = rounds;
+                Record::Round(self.decode(at, |payload| payload.round(index))?)
+            }
+            kind::END => {
+                let end = self.decode(at, |payload| payload.end())?;
+                if self.peek()?.0 > 0 {
+                    return damaged(self.offset, "bytes behind the end of the recording");
+                }
+                Record::End(end)
+            }
+            kind::HEADER => return damaged(at, "a second header"),
+            _ if self.later => return Ok(None),
+            _ => return damaged(at, "an unknown type of record"),
+        }))
+    }
+
+    /// Takes the payload in the buffer, of the record that begins at `at`, apart.
+    fn decode<T>(
+        &self,
+        at: u64,
+        take: impl FnOnce(&mut Decoder<'_>) -> Result<T, Wrong>,
+    ) -> Result<T, ReadError> {
+        let mut payload = Decoder::new(&self.buffer, self.later);
+        take(&mut payload)
+            .and_then(|value| payload.finish().map(|()| value))
+            .map_err(|wrong| ReadError::Damaged {
+                offset: at + (RECORD_HEADER_BYTES + wrong.position) as u64,
+                what: wrong.what,
+            })
+    }
+
+    /// Puts the next `length` bytes into the buffer, fewer at the end of the file. The buffer grows with
+    /// what is there, not with what a length field claims.
+    fn fill(&mut self, length: usize) -> Result<(), ReadError> {
+        self.buffer.clear();
+        let read = (&mut self.input)
+            .take(length as u64)
+            .read_to_end(&mut self.buffer);
+        read.map(drop).map_err(|source| self.io(source))
+    }
+
+    /// Tells a zero tail, which is a cut, from damage: what is in the buffer failed its check.
+    fn bad(&mut self, at: u64, what: &'static str) -> Result<Framed, ReadError> {
+        let zeros = self.buffer.iter().rev().take_while(|byte| **byte == 0);
+        let mut zeros = zeros.count() as u64;
+        if zeros == 0 {
+            return damaged(at, what);
+        }
+        loop {
+            let (length, all_zero) = self.peek()?;
+            if length == 0 {
+                break;
+            }
+            if !all_zero {
+                return damaged(at, what);
+            }
+            self.input.consume(length);
+            zeros += length as u64;
+        }
+        if zeros >= ZERO_TAIL_BYTES_MIN {
+            Ok(Framed::CutOff)
+        } else {
+            damaged(at, what)
+        }
+    }
+
+    /// How many bytes are at hand, none at the end of the file only, and whether all are zero.
+    fn peek(&mut self) -> Result<(usize, bool), ReadError> {
+        loop {
+            match self.input.fill_buf() {
+                Ok(bytes) => return Ok((bytes.len(), bytes.iter().all(|byte| *byte == 0))),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(source) => return Err(self.io(source)),
+            }
+        }
+    }
+
+    fn io(&self, source: std::io::Error) -> ReadError {
+        ReadError::Io {
+            offset: self.offset,
+            source,
+        }
+    }
+}
+
+fn damaged<T>(offset: u64, what: &'static str) -> Result<T, ReadError> {
+    Err(ReadError::Damaged { offset, what })
+}
+
+impl Trail {
+    /// Reads a whole trail. One that is cut off is no error: it holds all whole records, and
+    /// [`Trail::is_cut_off`] says so.
+    pub fn read(input: impl BufRead) -> Result<Self, ReadError> {
+        let mut reader = Reader::open(input)?;
+        let mut trail = Self::default();
+        while let Some(record) = reader.next_record()? {
+            match record {
+                Record::Mapping(mapping) => trail.mappings.push(mapping),
+                Record::MappingGone { index, last_round } => {
+                    trail.mappings[index].last_round = Some(last_round);
+                }
+                Record::Round(round) => trail.rounds.push(round),
+                Record::End(end) => trail.end = Some(end),
+            }
+        }
+        trail.header = reader.header;
+        Ok(trail)
+    }
+}

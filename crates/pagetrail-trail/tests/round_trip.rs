@@ -1,0 +1,308 @@
+//! What is written comes back, and what cannot be part of a trail is refused.
+
+mod common;
+
+use std::io::{self, Write};
+
+use common::forge;
+use pagetrail::{PageRange, PageSet};
+use pagetrail_trail::{End, Header, ReadError, Reader, Record, Round, Trail, WriteError, Writer};
+
+#[test]
+fn random_trails_come_back() {
+    common::for_seeds(3000, |random| {
+        let trail = common::trail(random);
+        let mut bytes = Vec::new();
+        trail.write(&mut bytes).unwrap();
+        assert_eq!(Trail::read(&bytes[..]).unwrap(), trail);
+        assert_eq!(trail.is_cut_off(), trail.end.is_none());
+    });
+}
+
+#[test]
+fn records_written_one_by_one_come_back_in_order() {
+    let small = common::small();
+    assert_eq!(Trail::read(&small.bytes[..]).unwrap(), small.trail);
+    let mut reader = Reader::open(&small.bytes[..]).unwrap();
+    assert_eq!(reader.header(), &small.trail.header);
+    for end in &small.record_ends[1..] {
+        assert!(reader.next_record().unwrap().is_some());
+        assert_eq!(reader.offset(), *end as u64);
+    }
+    assert_eq!(reader.next_record().unwrap(), None);
+}
+
+/// The document and the code agree: a file put together by the document is read.
+#[test]
+fn a_forged_file_reads_like_the_written_one() {
+    let small = common::small();
+    let forged = forge::file(0, &forge::records(&small.bytes));
+    assert_eq!(forged, small.bytes);
+}
+
+#[test]
+fn a_later_minor_version_is_read_without_what_it_adds() {
+    let small = common::small();
+    let mut records = forge::records(&small.bytes);
+    for (kind, payload) in &mut records {
+        if *kind == 4 {
+            // The number of events is the last byte of a round without any.
+            if payload.last() == Some(&0) {
+                *payload.last_mut().unwrap() = 1;
+                payload.extend([99, 2, b'h', b'i']);
+            }
+        }
+        payload.extend(b"a later field");
+    }
+    records.insert(2, (77, b"a later record".to_vec()));
+    assert_eq!(
+        Trail::read(&forge::file(1, &records)[..]).unwrap(),
+        small.trail
+    );
+}
+
+#[test]
+fn what_a_later_version_may_add_is_damage_in_this_one() {
+    let records = forge::records(&common::small().bytes);
+    let assert_damaged = |records: &[(u8, Vec<u8>)]| {
+        let error = Trail::read(&forge::file(0, records)[..]).unwrap_err();
+        assert!(matches!(error, ReadError::Damaged { .. }), "{error}");
+    };
+    for longer in 0..records.len() {
+        let mut records = records.clone();
+        records[longer].1.push(0);
+        assert_damaged(&records);
+    }
+    let mut unknown = records.clone();
+    unknown.insert(2, (77, Vec::new()));
+    assert_damaged(&unknown);
+    let mut unknown = records;
+    unknown.last_mut().unwrap().1[0] = 9;
+    assert_damaged(&unknown);
+}
+
+#[test]
+fn a_string_is_read_up_to_its_bound() {
+    let with_name = |length: u32| {
+        let mut records = forge::records(&common::small().bytes);
+        // A mapping of one byte in round 0, with a name; the length takes three bytes of LEB128.
+        let mut payload = vec![1, 1, 0, 0];
+        payload.extend([
+            length as u8 | 0x80,
+            (length >> 7) as u8 | 0x80,
+            (length >> 14) as u8,
+        ]);
+        payload.resize(payload.len() + length as usize, b'n');
+        payload.extend([0, 0]);
+        records.insert(1, (2, payload));
+        Trail::read(&forge::file(0, &records)[..])
+    };
+    assert_eq!(with_name(65_536).unwrap().mappings[0].name.len(), 65_536);
+    let error = with_name(65_537).unwrap_err();
+    assert!(matches!(error, ReadError::Damaged { .. }), "{error}");
+}
+
+#[test]
+fn a_whole_trail_is_written_in_the_order_of_a_recording() {
+    let trail = common::small().trail;
+    let mut bytes = Vec::new();
+    trail.write(&mut bytes).unwrap();
+    let kinds: Vec<u8> = forge::records(&bytes)
+        .iter()
+        .map(|(kind, _)| *kind)
+        .collect();
+    // Header, the first mapping, round 0, the mapping that round 1 covers first, ..
+    assert_eq!(kinds, [1, 2, 4, 2, 4, 4, 5]);
+}
+
+#[test]
+fn another_major_version_is_refused_in_one_line() {
+    for major in [0, 2, 300] {
+        let error = Trail::read(&forge::prologue(major, 7)[..]).unwrap_err();
+        let line = error.to_string();
+        assert!(matches!(error, ReadError::Version { .. }), "{line}");
+        assert!(
+            line.contains(&format!("{major}.7")) && !line.contains('\n'),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_long_string_is_cut_between_two_characters() {
+    let header = Header {
+        page_size: 4096,
+        reason: format!("x{}", "ä".repeat(40_000)),
+        ..Header::default()
+    };
+    let mut bytes = Vec::new();
+    let trail = Trail {
+        header,
+        ..Trail::default()
+    };
+    trail.write(&mut bytes).unwrap();
+    let read = Trail::read(&bytes[..]).unwrap().header.reason;
+    assert_eq!(read.len(), 65_535);
+    assert!(trail.header.reason.starts_with(&read));
+}
+
+#[test]
+fn what_cannot_be_in_a_trail_is_refused_and_does_no_harm() {
+    let refused = |result: Result<(), WriteError>| {
+        let error = result.unwrap_err();
+        assert!(matches!(error, WriteError::Invalid { .. }), "{error}");
+    };
+    refused(Writer::create(Vec::new(), &Header::default()).map(drop));
+    let mut bytes = Vec::new();
+    let small = common::small();
+    let mut writer = Writer::create(&mut bytes, &small.trail.header).unwrap();
+    refused(writer.mapping_gone(0, 0));
+    let index = writer.mapping(&small.trail.mappings[1]).unwrap();
+    writer.mapping_gone(index, 3).unwrap();
+    refused(writer.mapping_gone(index, 4));
+    refused(writer.round(&small.trail.rounds[1]));
+    writer.round(&small.trail.rounds[0]).unwrap();
+    refused(writer.round(&small.trail.rounds[0]));
+    let kernel = PageRange::new(1 << 62, (1 << 63) + 1).unwrap();
+    let written: PageSet = [kernel].into_iter().collect();
+    refused(writer.round(&Round {
+        index: 1,
+        written,
+        ..Round::default()
+    }));
+    writer.round(&small.trail.rounds[1]).unwrap();
+    writer.finish(&End::Gone).unwrap();
+    let read = Trail::read(&bytes[..]).unwrap();
+    assert_eq!(read.rounds, small.trail.rounds[..2]);
+    assert_eq!(read.mappings[0].last_round, Some(3));
+}
+
+/// Takes some bytes and then fails, as a full disk does.
+struct Full<'a> {
+    file: &'a mut Vec<u8>,
+    left: usize,
+}
+
+impl Write for Full<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.left == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let length = bytes.len().min(self.left);
+        self.left -= length;
+        self.file.extend_from_slice(&bytes[..length]);
+        Ok(length)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_keeps_all_rounds_before_and_closes_the_writer() {
+    let small = common::small();
+    for left in 0..small.bytes.len() {
+        let mut file = Vec::new();
+        let full = Full {
+            file: &mut file,
+            left,
+        };
+        let mut rounds = 0;
+        match Writer::create(full, &small.trail.header) {
+            Err(WriteError::Io { .. }) => {
+                let error = Trail::read(&file[..]).unwrap_err();
+                assert!(matches!(error, ReadError::NoHeader), "{error}");
+                continue;
+            }
+            Err(other) => panic!("{other}"),
+            Ok(mut writer) => {
+                let mut failed = writer.mapping(&small.trail.mappings[0]).is_err();
+                for round in &small.trail.rounds {
+                    match writer.round(round) {
+                        Ok(()) => rounds += 1,
+                        Err(WriteError::Io { rounds: kept, .. }) if !failed => {
+                            assert_eq!(kept as usize, rounds);
+                            failed = true;
+                        }
+                        Err(WriteError::Closed) if failed => {}
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+            }
+        }
+        let read = Trail::read(&file[..]).unwrap();
+        assert_eq!(read.rounds, small.trail.rounds[..rounds]);
+    }
+}
+
+/// How compact the format is; `docs/trail-format.md` quotes these.
+#[test]
+fn sizes_are_as_documented() {
+    let header = Header {
+        page_size: 4096,
+        ..Header::default()
+    };
+    let bytes_per_range = |pages_apart: u64, pages_long: u64| {
+        let ranges = (0..10_000).map(|i| {
+            let start = 0x7f00_0000_0000 + i * (pages_apart + pages_long) * 4096;
+            PageRange::new(start, start + pages_long * 4096).unwrap()
+        });
+        let mut writer = Writer::create(Vec::new(), &header).unwrap();
+        let mut round = Round {
+            start_ns: 10_000_000_000,
+            duration_ns: 100_000_000,
+            collect_ns: 200_000,
+            ..Round::default()
+        };
+        let before = writer.bytes();
+        writer.round(&round).unwrap();
+        let empty = writer.bytes() - before;
+        assert_eq!(empty, 35, "bytes of an empty round");
+        round.index = 1;
+        round.written = ranges.collect();
+        let before = writer.bytes();
+        writer.round(&round).unwrap();
+        (writer.bytes() - before - empty) / 10_000
+    };
+    assert_eq!(bytes_per_range(1, 1), 1);
+    assert_eq!(bytes_per_range(64, 1), 1);
+    assert_eq!(bytes_per_range(65, 1), 2);
+    assert_eq!(bytes_per_range(8192, 1), 2);
+    assert_eq!(bytes_per_range(8193, 1), 3);
+    assert_eq!(bytes_per_range(64, 129), 2);
+}
+
+#[test]
+fn a_second_end_or_header_is_no_trail() {
+    let small = common::small();
+    for again in [1, 5] {
+        let mut records = forge::records(&small.bytes);
+        let copy = records.iter().find(|(kind, _)| *kind == again).cloned();
+        records.push(copy.unwrap());
+        let error = Trail::read(&forge::file(0, &records)[..]).unwrap_err();
+        let end = small.bytes.len() as u64;
+        assert!(
+            matches!(error, ReadError::Damaged { offset, .. } if offset == end),
+            "{error}"
+        );
+    }
+    let mut records = forge::records(&small.bytes);
+    records.swap(0, 1);
+    let error = Trail::read(&forge::file(0, &records)[..]).unwrap_err();
+    assert!(
+        matches!(error, ReadError::Damaged { offset: 16, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_end_is_the_last_record() {
+    let small = common::small();
+    let mut reader = Reader::open(&small.bytes[..]).unwrap();
+    let mut last = None;
+    while let Some(record) = reader.next_record().unwrap() {
+        last = Some(record);
+    }
+    assert_eq!(last, Some(Record::End(End::Exited(1))));
+}

@@ -1,0 +1,12 @@
+//! Getting hold of another process: checking that it may be watched ([`target_check`]), stopping threads
+//! ([`stop`]), running one system call in it ([`inject`]), starting it ([`launch`]), and undoing the stop so that the program cannot
+//! tell ([`restart`]).
+//!
+//! Promise 3 rules here: at no instruction may the death of the tracker leave the target in a state that it
+//! does not get out of by itself.
+
+pub(crate) mod inject;
+pub(crate) mod launch;
+pub(crate) mod restart;
+pub(crate) mod stop;
+pub(crate) mod target_check;

@@ -1,0 +1,103 @@
+//! Whether a process can be watched at all, and if not, the one clear reason.
+
+use crate::error::{Error, Result};
+use crate::proc::status::Status;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+
+/// The inode of the first PID namespace (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// Refuses processes that cannot be watched by any technique.
+pub(crate) fn check(pid: u32) -> Result<()> {
+    if pid == std::process::id() {
+        return Err(Error::OwnProcess { pid });
+    }
+    if pid == 0 || i32::try_from(pid).is_err() {
+        return Err(Error::NoSuchProcess { pid });
+    }
+    let status = match Status::of(pid) {
+        Ok(status) => status,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            return Err(permission(pid, "read the state"));
+        }
+        Err(_) => return Err(Error::NoSuchProcess { pid }),
+    };
+    if matches!(status.state, 'Z' | 'X') {
+        return Err(Error::NoSuchProcess { pid });
+    }
+    if !status.has_memory {
+        return Err(Error::KernelThread { pid });
+    }
+    if pid == 1 && first_pid_namespace() {
+        // In a container PID 1 is a program like any other.
+        return Err(Error::Attach {
+            pid,
+            reason: "it is init; if it stopped, so would the system".into(),
+        });
+    }
+    if Path::new(&format!("/proc/{pid}")).exists()
+        && std::fs::metadata(format!("/proc/self/task/{pid}")).is_ok()
+    {
+        return Err(Error::OwnProcess { pid });
+    }
+    if is_32_bit(pid) {
+        return Err(Error::ThirtyTwoBit { pid });
+    }
+    if status.tracer != 0 {
+        return Err(Error::Traced {
+            pid,
+            tracer: status.tracer,
+        });
+    }
+    Ok(())
+}
+
+fn first_pid_namespace() -> bool {
+    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link == Path::new(FIRST_PID_NAMESPACE))
+}
+
+/// `EI_CLASS` of the ELF header, `elf(5)`. A file that cannot be read says nothing.
+fn is_32_bit(pid: u32) -> bool {
+    let mut header = [0; 5];
+    File::open(format!("/proc/{pid}/exe"))
+        .and_then(|mut exe| exe.read_exact(&mut header))
+        .is_ok()
+        && header == [0x7f, b'E', b'L', b'F', 1]
+}
+
+/// What to say when the kernel answered `EPERM` or `EACCES`.
+pub(crate) fn permission(pid: u32, what: &'static str) -> Error {
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let cure = match scope.trim() {
+        "1" => {
+            "kernel.yama.ptrace_scope is 1: run as root or with CAP_SYS_PTRACE, or start the program with \
+                'pagetrail record -- CMD'"
+        }
+        "2" => "kernel.yama.ptrace_scope is 2: run as root or with CAP_SYS_PTRACE",
+        "3" => "kernel.yama.ptrace_scope is 3, which forbids it to everyone until the next boot",
+        _ => "run as its owner, as root, or with CAP_SYS_PTRACE",
+    };
+    Error::Permission {
+        pid,
+        what,
+        cure: cure.into(),
+    }
+}
+
+/// Turns a failed system call on `pid` into the error that names the cause.
+pub(crate) fn explain(pid: u32, what: &'static str, errno: Errno) -> Error {
+    match errno {
+        Errno::SRCH | Errno::NOENT | Errno::CHILD => Error::NoSuchProcess { pid },
+        Errno::PERM | Errno::ACCESS => match Status::of(pid).map(|status| status.tracer) {
+            Ok(tracer) if tracer != 0 => Error::Traced { pid, tracer },
+            _ => permission(pid, what),
+        },
+        _ => Error::Attach {
+            pid,
+            reason: format!("{what} failed: {errno}"),
+        },
+    }
+}

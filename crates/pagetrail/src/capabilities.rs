@@ -1,0 +1,186 @@
+//! [`Capabilities`]: which techniques work on this machine, found out by trying them.
+//!
+//! A technique is available when a write was seen through it, re-armed, and seen again: some kernels accept
+//! every call and never notice anything.
+
+use crate::error::Error;
+use crate::page_set::{PageRange, PageSet, page_size};
+use crate::region::Region;
+use crate::sys::child::soft_dirty_round_trip;
+use crate::sys::scratch::Scratch;
+use crate::sys::uffd::Uffd;
+use crate::technique::pagemap_scan::{HugePages, PagemapScan};
+use crate::technique::{ArmError, Technique, Tracker, compare, mprotect, none, userfaultfd};
+use rustix::io::Errno;
+use std::fmt;
+use std::sync::OnceLock;
+
+/// The environment variable that switches techniques off: their names, separated by commas.
+///
+/// For tests of the fallbacks, and for a machine on which one misbehaves.
+pub const DISABLE_VARIABLE: &str = "PAGETRAIL_DISABLE";
+
+/// Whether a technique can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// A write was seen through it, and the next one too.
+    Works,
+    /// The kernel accepts its calls, and yet it missed a write or an error came up; the reason.
+    Fails(String),
+    /// The kernel does not offer it, or it is not permitted, or switched off; the reason.
+    Absent(String),
+}
+
+impl Status {
+    /// The reason, unless it works.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Works => None,
+            Self::Fails(reason) | Self::Absent(reason) => Some(reason),
+        }
+    }
+
+    /// `works`, `fails` or `absent`.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Works => "works",
+            Self::Fails(_) => "fails",
+            Self::Absent(_) => "absent",
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.reason() {
+            None => f.write_str(self.word()),
+            Some(reason) => write!(f, "{}: {reason}", self.word()),
+        }
+    }
+}
+
+/// What this machine offers to this process.
+#[derive(Clone, Debug)]
+pub struct Capabilities {
+    techniques: Vec<(Technique, Status)>,
+}
+
+impl Capabilities {
+    /// Tries every technique on a few pages of this process, once; later calls return the same answer.
+    pub fn probe() -> &'static Self {
+        static PROBED: OnceLock<Capabilities> = OnceLock::new();
+        PROBED.get_or_init(|| {
+            let disabled = std::env::var(DISABLE_VARIABLE).unwrap_or_default();
+            let disabled: Vec<&str> = disabled.split(',').map(str::trim).collect();
+            let techniques = Technique::ALL.into_iter().map(|technique| {
+                let status = if disabled.contains(&technique.name()) {
+                    Status::Absent(format!("switched off by {DISABLE_VARIABLE}"))
+                } else {
+                    round_trip(technique)
+                };
+                tracing::debug!(%technique, %status, "probed");
+                (technique, status)
+            });
+            Self {
+                techniques: techniques.collect(),
+            }
+        })
+    }
+
+    /// Each technique and whether it can be used, the preferred first.
+    pub fn iter(&self) -> impl Iterator<Item = (Technique, &Status)> {
+        self.techniques
+            .iter()
+            .map(|(technique, status)| (*technique, status))
+    }
+
+    /// Whether `technique` can be used.
+    pub fn status(&self, technique: Technique) -> &Status {
+        self.iter()
+            .find_map(|(known, status)| (known == technique).then_some(status))
+            .unwrap_or(&Status::Works)
+    }
+
+    /// Whether `technique` works.
+    pub fn works(&self, technique: Technique) -> bool {
+        *self.status(technique) == Status::Works
+    }
+}
+
+fn round_trip(technique: Technique) -> Status {
+    match technique {
+        Technique::PagemapScan => {
+            with_uffd(false, |fd| PagemapScan::new(fd, None, HugePages::Split))
+        }
+        Technique::Userfaultfd => with_uffd(true, |fd| userfaultfd::Userfaultfd::new(fd, 1)),
+        // It acts on the whole process, where somebody else may be using it.
+        Technique::SoftDirty => soft_dirty_round_trip(),
+        Technique::Mprotect => see_two_writes(mprotect::Mprotect::default()),
+        Technique::Compare => compare::Compare::new(None).map_or_else(failed, see_two_writes),
+        Technique::None => none::None::new(None).map_or_else(failed, see_two_writes),
+    }
+}
+
+fn with_uffd<T: Tracker>(
+    kernel_faults: bool,
+    make: impl FnOnce(rustix::fd::OwnedFd) -> Result<T, Error>,
+) -> Status {
+    match Uffd::own(kernel_faults) {
+        Ok(fd) => make(fd).map_or_else(failed, see_two_writes),
+        Err(Errno::NOSYS) => Status::Absent("this kernel is built without userfaultfd".into()),
+        Err(Errno::PERM) if kernel_faults => Status::Absent(
+            "userfaultfd(2) is not permitted: needs root, CAP_SYS_PTRACE or vm.unprivileged_userfaultfd=1".into(),
+        ),
+        Err(Errno::PERM) => {
+            Status::Absent("userfaultfd(2) is not permitted here (a seccomp filter of the container?)".into())
+        }
+        Err(errno) => Status::Fails(format!("userfaultfd(2): {errno}")),
+    }
+}
+
+fn failed(error: Error) -> Status {
+    let kernel = || {
+        rustix::system::uname()
+            .release()
+            .to_string_lossy()
+            .into_owned()
+    };
+    match error {
+        Error::Io { source, .. } if source.raw_os_error() == Some(libc::EINVAL) => {
+            Status::Absent(format!("this kernel ({}) is too old for it", kernel()))
+        }
+        error => Status::Fails(error.to_string()),
+    }
+}
+
+/// Arms two pages, writes the second, and expects it, and only it, twice.
+fn see_two_writes(mut tracker: impl Tracker) -> Status {
+    let page = page_size();
+    let Ok(mut memory) = Scratch::new(2 * page) else {
+        return Status::Fails("no memory for a probe".into());
+    };
+    memory.write(0, 1);
+    memory.write(page, 1);
+    let region = Region::scratch(memory.range());
+    match tracker.arm(&region) {
+        Ok(()) => {}
+        Err(ArmError::GivenUp(reason)) => return Status::Absent(reason),
+        Err(ArmError::Gone) => return Status::Fails("the own address space is gone".into()),
+        Err(ArmError::Failed(error)) => return failed(error),
+    }
+    if let Err(error) = tracker.begin() {
+        return failed(error);
+    }
+    for value in [2, 3] {
+        memory.write(page, value);
+        let mut written = PageSet::new();
+        if let Err(error) = tracker.harvest(&[region.range], &mut written) {
+            return failed(error);
+        }
+        let second = PageRange::new(memory.range().start() + page, memory.range().end());
+        if !second.is_some_and(|range| written.covers(range)) {
+            return Status::Fails("the kernel accepts its calls, but a write was not seen".into());
+        }
+    }
+    Status::Works
+}

@@ -1,0 +1,162 @@
+//! [`Error`]: what can go wrong, each variant one line that names the cause and the cure.
+
+use crate::technique::Technique;
+use rustix::io::Errno;
+use std::io;
+
+/// Why a watch could not start, or a round could not be collected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The technique does not work on this machine (or was switched off); `Capabilities` has the same reason.
+    #[error("technique {technique} is not available here: {reason}")]
+    Unavailable {
+        /// The technique that was asked for.
+        technique: Technique,
+        /// Why it is not available.
+        reason: String,
+    },
+    /// No technique at all works for this target.
+    #[error("no technique works for this target: {reasons}")]
+    NothingWorks {
+        /// Technique by technique, why not.
+        reasons: String,
+    },
+    /// The technique works here, but not for this kind of target.
+    #[error("technique {technique} cannot watch {target}; {cure}")]
+    WrongTarget {
+        /// The technique that was asked for.
+        technique: Technique,
+        /// The kind of target.
+        target: &'static str,
+        /// What to do instead.
+        cure: &'static str,
+    },
+    /// No process has this PID, or it is a zombie.
+    #[error("no process {pid}: it does not exist or has ended")]
+    NoSuchProcess {
+        /// The PID asked for.
+        pid: u32,
+    },
+    /// The PID is the tracker's own, where another process is needed.
+    #[error("process {pid} is this process itself; watch it with Target::own()")]
+    OwnProcess {
+        /// The PID asked for.
+        pid: u32,
+    },
+    /// Kernel threads have no memory of their own.
+    #[error("process {pid} is a kernel thread: it has no memory of its own to watch")]
+    KernelThread {
+        /// The PID asked for.
+        pid: u32,
+    },
+    /// Attaching injects 64-bit code.
+    #[error("process {pid} runs 32-bit code; only 64-bit x86 processes can be attached to")]
+    ThirtyTwoBit {
+        /// The PID asked for.
+        pid: u32,
+    },
+    /// Another process traces the target; `ptrace(2)` allows one.
+    #[error(
+        "process {pid} is already traced by process {tracer}; end that debugger or strace first"
+    )]
+    Traced {
+        /// The PID asked for.
+        pid: u32,
+        /// Who traces it.
+        tracer: u32,
+    },
+    /// The kernel refused; `cure` names the capability or the sysctl.
+    #[error("not allowed to {what} of process {pid}: {cure}")]
+    Permission {
+        /// The PID asked for.
+        pid: u32,
+        /// What was refused.
+        what: &'static str,
+        /// What to do about it.
+        cure: String,
+    },
+    /// A seccomp filter of the target might kill it for a system call run on our behalf.
+    #[error(
+        "process {pid} runs under a seccomp filter, and it can only be suspended with CAP_SYS_ADMIN; \
+         run as root, or use --technique compare"
+    )]
+    Seccomp {
+        /// The PID asked for.
+        pid: u32,
+    },
+    /// No thread of the target came to a stop in time.
+    #[error(
+        "process {pid} did not stop within {waited_ms} ms: all of its threads are in uninterruptible \
+         waits; try again, or use --technique compare"
+    )]
+    NotStopping {
+        /// The PID asked for.
+        pid: u32,
+        /// How long it was waited for, in milliseconds.
+        waited_ms: u64,
+    },
+    /// The target cannot be attached to for another reason.
+    #[error("cannot attach to process {pid}: {reason}")]
+    Attach {
+        /// The PID asked for.
+        pid: u32,
+        /// One line.
+        reason: String,
+    },
+    /// The tracked process has ended; there is nothing more to collect.
+    #[error("process {pid} has ended")]
+    Gone {
+        /// Its PID.
+        pid: u32,
+    },
+    /// The command of [`Target::command`](crate::Target::command) could not be started.
+    #[error("cannot run {command}: {source}")]
+    Spawn {
+        /// The program's name.
+        command: String,
+        /// `NotFound` when there is no such program.
+        source: io::Error,
+    },
+    /// A given range is not mapped, not writable, or not made of whole pages.
+    #[error("range {start:#x}..{end:#x} cannot be watched: {reason}")]
+    Range {
+        /// First address.
+        start: u64,
+        /// First address behind it.
+        end: u64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A system call failed in a way that has no better name.
+    #[error("{what} failed: {source}")]
+    Io {
+        /// The call and what it was for.
+        what: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+
+    pub(crate) fn errno(what: impl Into<String>) -> impl FnOnce(Errno) -> Self {
+        let what = what.into();
+        move |errno| Self::Io {
+            what,
+            source: errno.into(),
+        }
+    }
+
+    /// Whether the reason is this machine rather than the request or the target.
+    pub fn is_machine_limit(&self) -> bool {
+        matches!(self, Self::Unavailable { .. } | Self::NothingWorks { .. })
+    }
+}
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

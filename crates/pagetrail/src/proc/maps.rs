@@ -1,0 +1,116 @@
+//! Reading and parsing `/proc/PID/maps` (`proc_pid_maps(5)`).
+
+use crate::page_set::PageRange;
+use crate::region::{Permissions, Region};
+use std::fs::File;
+use std::io::{self, Read, Seek};
+
+/// The mappings of one process, re-read on demand; parsing happens only when the text has changed.
+#[derive(Debug)]
+pub(crate) struct Maps {
+    file: File,
+    text: Vec<u8>,
+    previous: Vec<u8>,
+}
+
+impl Maps {
+    /// Opens the mappings of `pid`, or the own ones.
+    pub(crate) fn open(pid: Option<u32>) -> io::Result<Self> {
+        let path = pid.map_or("/proc/self/maps".into(), |pid| format!("/proc/{pid}/maps"));
+        // Big enough that a few hundred mappings come with one read(2), hence from one instant.
+        Ok(Self {
+            file: File::open(path)?,
+            text: Vec::with_capacity(1 << 16),
+            previous: Vec::new(),
+        })
+    }
+
+    /// The mappings now, or `None` when nothing changed since the last call.
+    ///
+    /// An ended process has an empty map.
+    pub(crate) fn changed(&mut self) -> io::Result<Option<Vec<Region>>> {
+        std::mem::swap(&mut self.text, &mut self.previous);
+        self.text.clear();
+        self.file.rewind()?;
+        self.file.read_to_end(&mut self.text)?;
+        if self.text == self.previous {
+            return Ok(None);
+        }
+        Ok(Some(parse(&self.text)))
+    }
+}
+
+/// The mappings of the own process, once.
+pub(crate) fn own() -> io::Result<Vec<Region>> {
+    Ok(parse(&std::fs::read("/proc/self/maps")?))
+}
+
+/// Lines that are not mappings are skipped: the kernel may add fields, never lines of another form.
+fn parse(text: &[u8]) -> Vec<Region> {
+    text.split(|&b| b == b'\n').filter_map(parse_line).collect()
+}
+
+/// `559e79e77000-559e79e98000 rw-p 00000000 00:00 0        [heap]`
+fn parse_line(line: &[u8]) -> Option<Region> {
+    let mut rest = line;
+    let mut field = || {
+        let from = rest.iter().position(|&b| b != b' ')?;
+        let text = &rest[from..];
+        let len = text.iter().position(|&b| b == b' ').unwrap_or(text.len());
+        rest = &text[len..];
+        std::str::from_utf8(&text[..len]).ok()
+    };
+    let (start, end) = field()?.split_once('-')?;
+    let permissions = Permissions::parse(field()?)?;
+    let offset = hex(field()?)?;
+    let (major, minor) = field()?.split_once(':')?;
+    let inode = field()?.parse().ok()?;
+    let name = rest.trim_ascii_start();
+    Some(Region {
+        range: PageRange::new(hex(start)?, hex(end)?)?,
+        permissions,
+        offset,
+        device: (hex(major)? as u32, hex(minor)? as u32),
+        inode,
+        name: String::from_utf8_lossy(name).into_owned(),
+    })
+}
+
+fn hex(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_may_hold_spaces_and_any_bytes() {
+        let text = b"7f00-7f01 rw-p 00001000 fe:01 42   /tmp/a b (deleted)\n\
+                     8000-9000 rw-s 00000000 00:01 7    /memfd:\xff (deleted)\n\
+                     a000-b000 r--p 00000000 00:00 0 \n\
+                     /SYSV\n";
+        let regions = parse(text);
+        assert_eq!(regions.len(), 3);
+        assert_eq!(regions[0].name, "/tmp/a b (deleted)");
+        assert_eq!(regions[0].device, (0xfe, 1));
+        assert_eq!(regions[0].offset, 0x1000);
+        assert_eq!(regions[1].name, "/memfd:\u{fffd} (deleted)");
+        assert!(regions[1].permissions.shared);
+        assert_eq!(regions[2].name, "");
+        assert!(!regions[2].permissions.write);
+    }
+
+    #[test]
+    fn own_mappings_contain_this_stack_and_unchanged_text_is_noticed() {
+        let here = 0u8;
+        let address = &raw const here as u64;
+        let mut maps = Maps::open(None).unwrap();
+        let regions = maps.changed().unwrap().unwrap();
+        assert!(
+            regions
+                .iter()
+                .any(|r| r.range.contains(address) && r.permissions.write)
+        );
+    }
+}

@@ -1,0 +1,126 @@
+//! The fields of `/proc/PID/status` (`proc_pid_status(5)`) that attaching and watching need.
+
+use std::io;
+
+/// A process's, or a thread's, state at one instant.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Status {
+    /// One letter: R, S, D, T, t, Z, X, ...
+    pub(crate) state: char,
+    /// PID of the tracer, 0 without one.
+    pub(crate) tracer: u32,
+    /// Whether it has an address space of its own; kernel threads have none, zombies no longer.
+    pub(crate) has_memory: bool,
+    /// Kilobytes swapped out.
+    pub(crate) swap_kib: u64,
+    /// 0 without seccomp, 1 strict, 2 filter.
+    pub(crate) seccomp: u32,
+    /// Signals pending for the thread or the process that are not blocked, one bit each.
+    pub(crate) deliverable_signals: u64,
+}
+
+impl Status {
+    /// The state of a process.
+    pub(crate) fn of(pid: u32) -> io::Result<Self> {
+        Ok(Self::parse(&std::fs::read_to_string(format!(
+            "/proc/{pid}/status"
+        ))?))
+    }
+
+    /// The state of one thread.
+    pub(crate) fn of_thread(pid: u32, tid: u32) -> io::Result<Self> {
+        Ok(Self::parse(&std::fs::read_to_string(format!(
+            "/proc/{pid}/task/{tid}/status"
+        ))?))
+    }
+
+    fn parse(text: &str) -> Self {
+        let mut status = Self::default();
+        let (mut pending, mut blocked) = (0, 0);
+        for line in text.lines() {
+            let Some((key, value)) = line.split_once(':') else {
+                continue;
+            };
+            let value = value.trim();
+            let number = || {
+                value
+                    .split(' ')
+                    .next()
+                    .and_then(|n| n.parse().ok())
+                    .unwrap_or(0)
+            };
+            let mask = || u64::from_str_radix(value, 16).unwrap_or(0);
+            match key {
+                "State" => status.state = value.chars().next().unwrap_or('?'),
+                "TracerPid" => status.tracer = number() as u32,
+                "VmSize" => status.has_memory = true,
+                "VmSwap" => status.swap_kib = number(),
+                "Seccomp" => status.seccomp = number() as u32,
+                "SigPnd" | "ShdPnd" => pending |= mask(),
+                "SigBlk" => blocked = mask(),
+                _ => {}
+            }
+        }
+        status.deliverable_signals = pending & !blocked;
+        status
+    }
+}
+
+/// The thread IDs of a process, the main thread first.
+pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
+    let mut tids: Vec<u32> = std::fs::read_dir(format!("/proc/{pid}/task"))?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    tids.sort_unstable_by_key(|&tid| (tid != pid, tid));
+    Ok(tids)
+}
+
+/// Child processes alive now (`proc_pid_task_children`, CONFIG_PROC_CHILDREN); empty where not offered.
+pub(crate) fn children(pid: u32) -> Vec<u32> {
+    threads(pid)
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|tid| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).ok())
+        .flat_map(|text| {
+            text.split_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// The command line of a process; its name in brackets where there is none.
+pub(crate) fn command_line(pid: u32) -> Vec<String> {
+    let text = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<String> = text
+        .split(|&b| b == 0)
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect();
+    match words.iter().rposition(|word| !word.is_empty()) {
+        Some(last) => words[..=last].to_vec(),
+        None => std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .map(|name| vec![format!("[{}]", name.trim_end())])
+            .unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_status_makes_sense() {
+        let status = Status::of(std::process::id()).unwrap();
+        assert!(status.has_memory);
+        assert!("RS".contains(status.state));
+        assert!(threads(std::process::id()).unwrap()[0] == std::process::id());
+    }
+
+    #[test]
+    fn deliverable_signals_are_pending_and_not_blocked() {
+        let status = Status::parse(
+            "State:\tS (sleeping)\nSigPnd:\t0000000000000003\nShdPnd:\t0000000000000004\nSigBlk:\t0000000000000001\n",
+        );
+        assert_eq!(status.deliverable_signals, 6);
+    }
+}

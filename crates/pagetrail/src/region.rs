@@ -1,0 +1,122 @@
+//! [`Region`]: a mapping (VMA) of a process, as `proc_pid_maps(5)` describes it.
+
+use crate::page_set::PageRange;
+use std::fmt;
+
+/// Access rights of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Permissions {
+    /// `PROT_READ`
+    pub read: bool,
+    /// `PROT_WRITE`
+    pub write: bool,
+    /// `PROT_EXEC`
+    pub execute: bool,
+    /// `MAP_SHARED`: stores reach the file, or the other processes that map it.
+    pub shared: bool,
+}
+
+impl Permissions {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        match text.as_bytes() {
+            [r, w, x, s, ..] => Some(Self {
+                read: *r == b'r',
+                write: *w == b'w',
+                execute: *x == b'x',
+                shared: *s == b's',
+            }),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Permissions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flag = |set, c| if set { c } else { '-' };
+        let sharing = if self.shared { 's' } else { 'p' };
+        write!(
+            f,
+            "{}{}{}{sharing}",
+            flag(self.read, 'r'),
+            flag(self.write, 'w'),
+            flag(self.execute, 'x')
+        )
+    }
+}
+
+/// A mapping of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Its addresses.
+    pub range: PageRange,
+    /// Its access rights.
+    pub permissions: Permissions,
+    /// Offset into the mapped file, in bytes.
+    pub offset: u64,
+    /// Major and minor number of the mapped file's device.
+    pub device: (u32, u32),
+    /// Inode of the mapped file, 0 for anonymous memory.
+    pub inode: u64,
+    /// Path of the mapped file, the kernel's name in brackets, or empty.
+    pub name: String,
+}
+
+impl Region {
+    /// Whether the page tables say when this memory is written.
+    ///
+    /// Devices and kernel rings (`/dev/..`, `anon_inode:..`) are written behind the page tables, and the
+    /// kernel's own pages (`[vvar]`, `[vsyscall]`) are not the program's.
+    pub fn is_trackable(&self) -> bool {
+        let memory_in_dev = [
+            "/dev/shm/",
+            "/dev/zero",
+            "/dev/hugepages/",
+            "/dev/hugepages1G/",
+        ];
+        let device = self.name.starts_with("/dev/")
+            && !memory_in_dev.iter().any(|p| self.name.starts_with(p));
+        let kernel = ["[vvar", "[vsyscall]", "[vdso]", "anon_inode:"]
+            .iter()
+            .any(|p| self.name.starts_with(p));
+        !device && !kernel
+    }
+
+    /// A stand-in for anonymous memory made a moment ago.
+    pub(crate) fn scratch(range: PageRange) -> Self {
+        let permissions = Permissions {
+            read: true,
+            write: true,
+            execute: false,
+            shared: false,
+        };
+        Self {
+            range,
+            permissions,
+            offset: 0,
+            device: (0, 0),
+            inode: 0,
+            name: String::new(),
+        }
+    }
+
+    /// The same mapping cut to `range`, where they overlap.
+    pub(crate) fn cut(&self, range: PageRange) -> Option<Self> {
+        let range = self.range.intersection(&range)?;
+        let offset = if self.inode == 0 {
+            0
+        } else {
+            self.offset + (range.start() - self.range.start())
+        };
+        Some(Self {
+            range,
+            offset,
+            ..self.clone()
+        })
+    }
+}
+
+impl fmt::Display for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.range, self.permissions, self.name)
+    }
+}

@@ -1,0 +1,105 @@
+//! [`Round`]: what one collect found, held until the consumer commits it.
+
+use crate::page_set::{PageRange, PageSet};
+use std::time::Duration;
+
+/// Something that happened to the tracked process since the last round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// `execve(2)` replaced its memory; all that exists in the new image counts as written in this round.
+    Exec {
+        /// The new command line.
+        command: Vec<String>,
+    },
+    /// It has had this many child processes so far (as far as seen between rounds); none is tracked.
+    Children {
+        /// How many different ones.
+        count: u32,
+    },
+    /// Anything else that the user should know, one line.
+    Note(String),
+}
+
+/// What a round cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoundCost {
+    /// Time that collect took.
+    pub collect: Duration,
+    /// Time for which the tracked process was stopped.
+    pub stopped: Duration,
+    /// Faults that the technique caused, where it can count them.
+    pub faults: Option<u64>,
+}
+
+/// What is kept between a collect and its commit.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    pub(crate) written: PageSet,
+    pub(crate) fresh: PageSet,
+    pub(crate) events: Vec<Event>,
+}
+
+/// The pages written since the last committed round. They are re-armed already.
+///
+/// [`commit`](Self::commit) ends it. Dropped without, its pages come back in the next round: harvest, persist,
+/// then commit, and nothing is lost to a full disk or a panic.
+#[derive(Debug)]
+#[must_use = "a round that is not committed comes back"]
+pub struct Round<'watch> {
+    pub(crate) pending: &'watch mut Pending,
+    pub(crate) index: &'watch mut u64,
+    pub(crate) began: Duration,
+    pub(crate) duration: Duration,
+    pub(crate) cost: RoundCost,
+}
+
+impl Round<'_> {
+    /// How many rounds were committed before.
+    pub fn index(&self) -> u64 {
+        *self.index
+    }
+
+    /// The written pages as ranges of addresses, ascending.
+    pub fn written(&self) -> impl ExactSizeIterator<Item = PageRange> + '_ {
+        self.pending.written.ranges().iter().copied()
+    }
+
+    /// The written pages as a set.
+    pub fn pages(&self) -> &PageSet {
+        &self.pending.written
+    }
+
+    /// The part of the written pages that is reported only because its mapping is new, or is new to the watch:
+    /// it may have been written before the watch knew it.
+    pub fn fresh(&self) -> &PageSet {
+        &self.pending.fresh
+    }
+
+    /// What happened to the tracked process meanwhile.
+    pub fn events(&self) -> &[Event] {
+        &self.pending.events
+    }
+
+    /// When the round began, since the watch started.
+    pub fn began(&self) -> Duration {
+        self.began
+    }
+
+    /// How long it lasted: from the return of the collect before it to the return of its own.
+    pub fn duration(&self) -> Duration {
+        self.duration
+    }
+
+    /// What it cost.
+    pub fn cost(&self) -> RoundCost {
+        self.cost
+    }
+
+    /// Ends the round: its pages are the consumer's from now on, and are not reported again until they are
+    /// written again.
+    pub fn commit(self) {
+        *self.index += 1;
+        *self.pending = Pending::default();
+    }
+}

@@ -1,0 +1,91 @@
+//! Trying in a child process what must not be done to this one.
+
+use crate::capabilities::Status;
+use std::ffi::CStr;
+
+const MARKED: u64 = 1 << 55;
+const PAGE_BYTES_MAX: usize = 1 << 16;
+
+/// Exit codes of the child.
+const WORKS: i32 = 0;
+const NEVER_MARKED: i32 = 10;
+const NOT_CLEARED: i32 = 11;
+const WRITE_MISSED: i32 = 12;
+const NO_ACCESS: i32 = 13;
+
+/// Whether soft-dirty bits are set, cleared and set again.
+///
+/// Clearing is for the whole process and would take somebody else's marks away, so a child does it to itself.
+pub(crate) fn soft_dirty_round_trip() -> Status {
+    // SAFETY: the child runs only async-signal-safe system calls and leaves by `_exit`.
+    let child = unsafe { libc::fork() };
+    match child {
+        -1 => Status::Fails(format!(
+            "fork for the probe: {}",
+            std::io::Error::last_os_error()
+        )),
+        0 => {
+            // SAFETY: this is the child of a process that may have had threads: no allocation, no locks.
+            unsafe { libc::_exit(try_soft_dirty()) }
+        }
+        _ => {
+            let mut status = 0;
+            // SAFETY: the kernel writes the status.
+            while unsafe { libc::waitpid(child, &raw mut status, 0) } == -1
+                && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
+            {}
+            match libc::WEXITSTATUS(status) {
+                WORKS => Status::Works,
+                NEVER_MARKED => Status::Absent(
+                    "this kernel is built without it (CONFIG_MEM_SOFT_DIRTY); clear_refs does nothing".into(),
+                ),
+                NOT_CLEARED => Status::Fails("writing clear_refs clears no marks".into()),
+                WRITE_MISSED => Status::Fails("a write after clear_refs was not marked".into()),
+                NO_ACCESS => Status::Absent("pagemap or clear_refs of a process cannot be opened".into()),
+                other => Status::Fails(format!("the probe ended with {other}")),
+            }
+        }
+    }
+}
+
+/// # Safety
+///
+/// Async-signal-safe calls only.
+unsafe fn try_soft_dirty() -> i32 {
+    // SAFETY: plain system calls on memory and descriptors made here.
+    unsafe {
+        let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let memory =
+            libc::mmap(std::ptr::null_mut(), PAGE_BYTES_MAX, rights, flags, -1, 0).cast::<u8>();
+        let pagemap = open(c"/proc/self/pagemap", libc::O_RDONLY);
+        let clear_refs = open(c"/proc/self/clear_refs", libc::O_WRONLY);
+        if memory.cast() == libc::MAP_FAILED || pagemap < 0 || clear_refs < 0 {
+            return NO_ACCESS;
+        }
+        let marked = || {
+            let mut entry = 0u64;
+            let at = memory as usize / page * 8;
+            libc::pread(pagemap, (&raw mut entry).cast(), 8, at as libc::off_t) == 8
+                && entry & MARKED != 0
+        };
+        memory.write_volatile(1);
+        if !marked() {
+            return NEVER_MARKED;
+        }
+        if libc::write(clear_refs, c"4".as_ptr().cast(), 1) != 1 || marked() {
+            return NOT_CLEARED;
+        }
+        memory.write_volatile(2);
+        if marked() { WORKS } else { WRITE_MISSED }
+    }
+}
+
+/// # Safety
+///
+/// None beyond `open(2)`'s.
+unsafe fn open(path: &CStr, flags: i32) -> i32 {
+    // SAFETY: the path is a C string.
+    unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) }
+}

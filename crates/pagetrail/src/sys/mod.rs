@@ -1,0 +1,18 @@
+//! The kernel's interfaces, one small file each, and the only place where `unsafe` stands.
+//!
+//! Every type here is safe to use: what a caller could get wrong about memory is checked or made
+//! impossible at this border. What the calls mean for tracking is said above, in [`crate::technique`].
+#![allow(
+    unsafe_code,
+    reason = "the fence: kernel interfaces are unsafe, everything above is safe"
+)]
+
+pub(crate) mod child;
+pub(crate) mod pagemap;
+pub(crate) mod ptrace;
+pub(crate) mod remote_memory;
+pub(crate) mod scratch;
+pub(crate) mod segv;
+pub(crate) mod shared_words;
+pub(crate) mod spawn;
+pub(crate) mod uffd;

@@ -1,0 +1,48 @@
+//! [`Scratch`]: a few pages of anonymous memory to try techniques on.
+
+use crate::page_set::PageRange;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+/// A private anonymous mapping of small pages.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    range: PageRange,
+}
+
+impl Scratch {
+    /// Maps `bytes`, a multiple of the page size.
+    pub(crate) fn new(bytes: u64) -> rustix::io::Result<Self> {
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes as usize,
+                rights,
+                MapFlags::PRIVATE,
+            )?
+        };
+        let start = base as u64;
+        PageRange::new(start, start + bytes)
+            .map(|range| Self { range })
+            .ok_or(rustix::io::Errno::INVAL)
+    }
+
+    pub(crate) fn range(&self) -> PageRange {
+        self.range
+    }
+
+    /// Stores one byte so that the compiler cannot leave it out.
+    pub(crate) fn write(&mut self, offset: u64, value: u8) {
+        assert!(offset < self.range.bytes());
+        // SAFETY: within the mapping, which is writable and this value's alone.
+        unsafe { std::ptr::write_volatile((self.range.start() + offset) as *mut u8, value) };
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // SAFETY: this value made the mapping, and nothing borrows from it.
+        let _ = unsafe { munmap(self.range.start() as *mut _, self.range.bytes() as usize) };
+    }
+}

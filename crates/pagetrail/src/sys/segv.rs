@@ -1,0 +1,297 @@
+//! The `SIGSEGV` handler of the `mprotect` technique.
+//!
+//! A process has one disposition for `SIGSEGV`, so the handler is installed once, serves all watches, and passes
+//! faults that are nobody's on to the handler that was there before (`sigaction(2)`). Everything it does is
+//! async-signal-safe: atomics and `mprotect(2)`.
+
+use super::shared_words::SharedWords;
+use crate::page_set::{PageRange, PageSet, page_size};
+use rustix::mm::{MprotectFlags, mprotect};
+use std::io;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
+
+/// A protected range and which of its pages were written since the last harvest.
+///
+/// Never freed: a handler may be looking at it at any moment. A disused one is taken again by [`Guard::new`].
+struct Slot {
+    start: AtomicU64,
+    /// 0 while the slot is free.
+    end: AtomicU64,
+    /// One bit per page.
+    bits: AtomicPtr<SharedWords>,
+    faults: AtomicU64,
+    next: AtomicPtr<Slot>,
+}
+
+static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Handlers at work, counted by the parity of the epoch in which they began: [`Guard::harvest`] waits for those
+/// that began before it, since they may have released a page and not yet noted it.
+static AT_WORK: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+static EPOCH: AtomicUsize = AtomicUsize::new(0);
+
+static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// A writable range of the own process under watch; writable again when dropped.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    slot: &'static Slot,
+    range: PageRange,
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slot").finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    /// Protects `range`, which must be mapped readable and writable and stay so.
+    ///
+    /// The kernel's own writes to protected memory fail with `EFAULT`; the caller has been told.
+    pub(crate) fn new(range: PageRange) -> io::Result<Self> {
+        install()?;
+        let words = SharedWords::new(range.pages().div_ceil(64) as usize)?;
+        let slot = free_slot();
+        slot.faults.store(0, Ordering::Relaxed);
+        slot.start.store(range.start(), Ordering::Relaxed);
+        // Leaked like the slot, for the same reason; a few bytes per watch, the words are freed on drop.
+        slot.bits
+            .store(Box::into_raw(Box::new(words)), Ordering::Release);
+        slot.end.store(range.end(), Ordering::Release);
+        let guard = Self { slot, range };
+        protect(range)?;
+        Ok(guard)
+    }
+
+    /// The range under watch.
+    pub(crate) fn range(&self) -> PageRange {
+        self.range
+    }
+
+    /// Adds the pages written since the last harvest, protected again; returns the number of faults.
+    pub(crate) fn harvest(&self, out: &mut PageSet) -> io::Result<u64> {
+        let old = EPOCH.fetch_add(1, Ordering::SeqCst) & 1;
+        while AT_WORK[old].load(Ordering::SeqCst) != 0 {
+            std::thread::yield_now();
+        }
+        let page = page_size();
+        let mut written = PageSet::new();
+        for (i, word) in self.words().iter().enumerate() {
+            let mut bits = if word.load(Ordering::Relaxed) == 0 {
+                0
+            } else {
+                word.swap(0, Ordering::AcqRel)
+            };
+            while bits != 0 {
+                let bit = u64::from(bits.trailing_zeros());
+                written.extend_back(self.range.start() + (i as u64 * 64 + bit) * page, page);
+                bits &= bits - 1;
+            }
+        }
+        out.union_with(&written);
+        for range in written.ranges() {
+            protect(*range)?;
+        }
+        Ok(self.slot.faults.swap(0, Ordering::Relaxed))
+    }
+
+    /// Takes the write faults of the guarded part of `range` now, without changing what memory holds.
+    pub(crate) fn touch(&self, range: PageRange) {
+        let Some(part) = range.intersection(&self.range) else {
+            return;
+        };
+        for address in (part.start()..part.end()).step_by(page_size() as usize) {
+            // SAFETY: mapped and, but for our protection, writable; an atomic "or with nothing" leaves the
+            // byte as it is, also against other threads that write there at this moment.
+            unsafe { AtomicU8::from_ptr(address as *mut u8) }.fetch_or(0, Ordering::Relaxed);
+        }
+    }
+
+    fn words(&self) -> &SharedWords {
+        // SAFETY: set by `new`, and replaced only after this guard is dropped.
+        unsafe { &*self.slot.bits.load(Ordering::Acquire) }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = unprotect(self.range);
+        self.slot.end.store(0, Ordering::Release);
+        let old = EPOCH.fetch_add(1, Ordering::SeqCst) & 1;
+        while AT_WORK[old].load(Ordering::SeqCst) != 0 {
+            std::thread::yield_now();
+        }
+        let bits = self.slot.bits.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: made by `Box::into_raw` in `new`; handlers that could see it have left, later ones find the
+        // slot free.
+        drop(unsafe { Box::from_raw(bits) });
+        self.slot.start.store(TAKEN_BY_NOBODY, Ordering::Release);
+    }
+}
+
+/// A slot's `start` while nobody owns it.
+const TAKEN_BY_NOBODY: u64 = u64::MAX;
+
+fn free_slot() -> &'static Slot {
+    let mut at = SLOTS.load(Ordering::Acquire);
+    while !at.is_null() {
+        // SAFETY: slots are never freed.
+        let slot = unsafe { &*at };
+        if slot
+            .start
+            .compare_exchange(TAKEN_BY_NOBODY, 0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            return slot;
+        }
+        at = slot.next.load(Ordering::Acquire);
+    }
+    let slot: &'static Slot = Box::leak(Box::new(Slot {
+        start: AtomicU64::new(0),
+        end: AtomicU64::new(0),
+        bits: AtomicPtr::new(std::ptr::null_mut()),
+        faults: AtomicU64::new(0),
+        next: AtomicPtr::new(std::ptr::null_mut()),
+    }));
+    let mut head = SLOTS.load(Ordering::Acquire);
+    loop {
+        slot.next.store(head, Ordering::Relaxed);
+        let new = std::ptr::from_ref(slot).cast_mut();
+        match SLOTS.compare_exchange(head, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return slot,
+            Err(now) => head = now,
+        }
+    }
+}
+
+fn install() -> io::Result<()> {
+    static INSTALL: Once = Once::new();
+    let mut outcome = Ok(());
+    INSTALL.call_once(|| {
+        // SAFETY: zeroed is a valid sigaction; `handler` has the signature that SA_SIGINFO asks for and does
+        // only async-signal-safe things.
+        outcome = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            let mut previous: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as extern "C" fn(_, _, _) as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+            match libc::sigaction(libc::SIGSEGV, &raw const action, &raw mut previous) {
+                0 => {
+                    let _ = PREVIOUS.set(previous);
+                    Ok(())
+                }
+                _ => Err(io::Error::last_os_error()),
+            }
+        };
+    });
+    outcome
+}
+
+extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid siginfo; for SIGSEGV it holds an address.
+    let address = unsafe { (*info).si_addr() } as u64;
+    // SAFETY: errno belongs to this thread; the interrupted code must find it as it was.
+    let errno = unsafe { *libc::__errno_location() };
+    let epoch = loop {
+        let epoch = EPOCH.load(Ordering::SeqCst) & 1;
+        AT_WORK[epoch].fetch_add(1, Ordering::SeqCst);
+        if EPOCH.load(Ordering::SeqCst) & 1 == epoch {
+            break epoch;
+        }
+        AT_WORK[epoch].fetch_sub(1, Ordering::SeqCst);
+    };
+    let ours = release(address);
+    AT_WORK[epoch].fetch_sub(1, Ordering::SeqCst);
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    if !ours {
+        pass_on(signal, info, context);
+    }
+}
+
+/// Makes the page writable, then notes it: in this order a page that a harvest protects again is never left
+/// writable and forgotten. Says whether the address is under watch.
+fn release(address: u64) -> bool {
+    let mut at = SLOTS.load(Ordering::Acquire);
+    while !at.is_null() {
+        // SAFETY: slots are never freed.
+        let slot = unsafe { &*at };
+        let (end, start) = (
+            slot.end.load(Ordering::Acquire),
+            slot.start.load(Ordering::Acquire),
+        );
+        if start <= address && address < end {
+            let bits = slot.bits.load(Ordering::Acquire);
+            if bits.is_null() {
+                return true; // Disarmed at this moment: the page is writable by now.
+            }
+            // SAFETY: freed only after the handlers of this epoch have left.
+            let words = unsafe { &*bits };
+            let page = page_size();
+            let index = (address - start) / page;
+            slot.faults.fetch_add(1, Ordering::Relaxed);
+            let one = PageRange::new(start + index * page, start + (index + 1) * page);
+            if one.is_some_and(|range| unprotect(range).is_ok()) {
+                words[index as usize / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
+            } else if let Some(all) = PageRange::new(start, end) {
+                // Each page apart splits a mapping, and a process may have only `vm.max_map_count` of
+                // them. Releasing everything merges them again; everything then counts as written.
+                let _ = unprotect(all);
+                let pages = all.pages();
+                for (i, word) in words.iter().enumerate() {
+                    let left = pages - i as u64 * 64;
+                    word.fetch_or(
+                        if left >= 64 {
+                            u64::MAX
+                        } else {
+                            (1 << left) - 1
+                        },
+                        Ordering::AcqRel,
+                    );
+                }
+            }
+            return true;
+        }
+        at = slot.next.load(Ordering::Acquire);
+    }
+    false
+}
+
+fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let previous = PREVIOUS.get();
+    match previous.map(|action| (action.sa_sigaction, action.sa_flags)) {
+        Some((libc::SIG_DFL | libc::SIG_IGN, _)) | None => {
+            // SAFETY: restores the default; the faulting instruction runs again and the process dies of
+            // it, as it would have without us.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Some((function, flags)) if flags & libc::SA_SIGINFO != 0 => {
+            type Action = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+            // SAFETY: SA_SIGINFO says that the handler that was installed has this signature.
+            unsafe { std::mem::transmute::<usize, Action>(function)(signal, info, context) };
+        }
+        Some((function, _)) => {
+            // SAFETY: without SA_SIGINFO a handler takes the signal alone.
+            unsafe { std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(function)(signal) };
+        }
+    }
+}
+
+fn protect(range: PageRange) -> rustix::io::Result<()> {
+    // SAFETY: taking away the right to write makes no access undefined: the handler gives it back.
+    unsafe {
+        mprotect(
+            range.start() as *mut _,
+            range.bytes() as usize,
+            MprotectFlags::READ,
+        )
+    }
+}
+
+fn unprotect(range: PageRange) -> rustix::io::Result<()> {
+    let flags = MprotectFlags::READ | MprotectFlags::WRITE;
+    // SAFETY: the range was readable and writable before it was protected.
+    unsafe { mprotect(range.start() as *mut _, range.bytes() as usize, flags) }
+}

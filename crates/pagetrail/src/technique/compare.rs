@@ -1,0 +1,161 @@
+//! `compare`: keeps a copy of every page and compares; any process, any kernel, no privilege beyond reading.
+//!
+//! The tracked program pays nothing between rounds; a round costs a copy and a comparison of everything that
+//! is populated, and the copies take as much memory again. It sees changes of content: exact to the byte, but
+//! a store that leaves a page as it was between two rounds is invisible to it, which is harmless to any
+//! consumer that wants the content.
+
+use super::{ArmError, Harvest, Tracker};
+use crate::error::{Error, Result};
+use crate::page_set::{PageRange, PageSet, page_size};
+use crate::region::Region;
+use crate::sys::pagemap::{Pagemap, Vector};
+use crate::sys::remote_memory;
+use std::collections::HashMap;
+
+/// Bytes read from the target at once: large enough to make the system call's price disappear.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+struct Copy {
+    bytes: Box<[u8]>,
+    /// The last harvest that found the page populated.
+    harvest: u64,
+}
+
+/// The technique's state for one address space.
+pub(crate) struct Compare {
+    pid: u32,
+    pagemap: Pagemap,
+    vector: Vector,
+    armed: PageSet,
+    /// Private anonymous memory: a page without a copy was never touched, so it held zeros.
+    zeros: PageSet,
+    copies: HashMap<u64, Copy>,
+    harvests: u64,
+    buffer: Vec<u8>,
+}
+
+impl Compare {
+    /// `pid` is `None` for the own address space.
+    pub(crate) fn new(pid: Option<u32>) -> Result<Self> {
+        Ok(Self {
+            pid: pid.unwrap_or_else(std::process::id),
+            pagemap: Pagemap::open(pid).map_err(Error::io("opening pagemap"))?,
+            vector: Vector::new(),
+            armed: PageSet::new(),
+            zeros: PageSet::new(),
+            copies: HashMap::new(),
+            harvests: 0,
+            buffer: vec![0; CHUNK_BYTES as usize],
+        })
+    }
+
+    /// Reads all populated pages of `range` and calls `page` with address and content, or no content where
+    /// it cannot be read (protected, or unmapped meanwhile).
+    fn read(
+        &mut self,
+        range: PageRange,
+        mut page: impl FnMut(&mut Self, u64, Option<&[u8]>),
+    ) -> Result<()> {
+        let mut populated = PageSet::new();
+        self.pagemap
+            .populated(range, &mut self.vector, &mut populated)
+            .map_err(Error::io("reading pagemap"))?;
+        let unit = page_size();
+        let mut buffer = std::mem::take(&mut self.buffer);
+        for run in populated.ranges() {
+            let mut start = run.start();
+            while start < run.end() {
+                let len = CHUNK_BYTES.min(run.end() - start) as usize;
+                let read = remote_memory::read(self.pid, start, &mut buffer[..len]);
+                let whole = read.unwrap_or(0) as u64 / unit * unit;
+                for offset in (0..whole).step_by(unit as usize) {
+                    let content = &buffer[offset as usize..(offset + unit) as usize];
+                    page(self, start + offset, Some(content));
+                }
+                if whole == 0 {
+                    page(self, start, None);
+                }
+                start += whole.max(unit);
+            }
+        }
+        self.buffer = buffer;
+        Ok(())
+    }
+
+    fn keep(&mut self, address: u64, content: &[u8]) {
+        let harvest = self.harvests;
+        self.copies.insert(
+            address,
+            Copy {
+                bytes: content.into(),
+                harvest,
+            },
+        );
+    }
+
+    /// Compares one page with its copy, renews the copy, and says whether it changed.
+    fn changed(&mut self, address: u64, content: &[u8]) -> bool {
+        let Some(copy) = self.copies.get_mut(&address) else {
+            self.keep(address, content);
+            return !(self.zeros.contains(address) && content.iter().all(|&byte| byte == 0));
+        };
+        copy.harvest = self.harvests;
+        let changed = *copy.bytes != *content;
+        if changed {
+            copy.bytes.copy_from_slice(content);
+        }
+        changed
+    }
+}
+
+impl Tracker for Compare {
+    fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
+        self.read(region.range, |this, address, content| {
+            if let Some(content) = content {
+                this.keep(address, content);
+            }
+        })?;
+        self.armed.insert(region.range);
+        if !region.permissions.shared && region.inode == 0 {
+            self.zeros.insert(region.range);
+        }
+        Ok(())
+    }
+
+    fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
+        self.pagemap
+            .populated(region.range, &mut self.vector, out)
+            .map_err(Error::io("reading pagemap"))
+    }
+
+    fn forget(&mut self, range: PageRange) {
+        self.armed.remove(range);
+        self.zeros.remove(range);
+        self.copies.retain(|address, _| !range.contains(*address));
+    }
+
+    fn harvest(&mut self, _: &[PageRange], out: &mut PageSet) -> Result<Harvest> {
+        self.harvests += 1;
+        for range in self.armed.clone().ranges() {
+            self.read(*range, |this, address, content| {
+                // What cannot be read now may have been written before.
+                if content.is_none_or(|content| this.changed(address, content)) {
+                    out.extend_back(address, page_size());
+                }
+            })?;
+        }
+        // Pages that are no longer there were discarded: what they held has become zeros, or the file's.
+        let mut discarded = Vec::new();
+        let harvests = self.harvests;
+        self.copies.retain(|&address, copy| {
+            let kept = copy.harvest == harvests;
+            if !kept {
+                discarded.extend(PageRange::new(address, address + page_size()));
+            }
+            kept
+        });
+        out.extend(discarded);
+        Ok(Harvest::default())
+    }
+}

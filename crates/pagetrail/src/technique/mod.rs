@@ -1,0 +1,155 @@
+//! [`Technique`]: the ways to notice writes; one file each, all behind the private trait [`Tracker`].
+//!
+//! A technique knows how to arm a range, to harvest what was written, and what its kernel interface
+//! gets wrong. It does not know how its target's mappings come and go (that is [`crate::watch`]) nor what
+//! becomes of a round.
+
+pub(crate) mod compare;
+pub(crate) mod mprotect;
+pub(crate) mod none;
+pub(crate) mod pagemap_scan;
+pub(crate) mod soft_dirty;
+pub(crate) mod userfaultfd;
+
+use crate::error::{Error, Result};
+use crate::page_set::{PageRange, PageSet};
+use crate::region::Region;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A way to notice writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Technique {
+    /// Asynchronous write-protection by `userfaultfd(2)`, harvested by `PAGEMAP_SCAN(2const)`: the kernel
+    /// resolves each first write itself. Linux 6.7. The cheapest for almost every use.
+    PagemapScan,
+    /// Synchronous write-protection by `userfaultfd(2)`: a thread of the tracker resolves each fault and
+    /// may release a whole block at once. Linux 5.7.
+    Userfaultfd,
+    /// The kernel's soft-dirty bits, cleared by `proc_pid_clear_refs(5)`, read from `proc_pid_pagemap(5)`.
+    SoftDirty,
+    /// `mprotect(2)` and a `SIGSEGV` handler, own process only.
+    Mprotect,
+    /// A copy of the memory, compared with it: no cost for the tracked program between rounds, exact to
+    /// the byte, and blind to writes that do not change anything.
+    Compare,
+    /// Notices nothing and reports all populated pages in every round: the baseline, and still a superset.
+    None,
+}
+
+impl Technique {
+    /// All techniques, the preferred first.
+    pub const ALL: [Self; 6] = [
+        Self::PagemapScan,
+        Self::Userfaultfd,
+        Self::SoftDirty,
+        Self::Mprotect,
+        Self::Compare,
+        Self::None,
+    ];
+
+    /// The name used in commands, files and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PagemapScan => "pagemap-scan",
+            Self::Userfaultfd => "userfaultfd",
+            Self::SoftDirty => "soft-dirty",
+            Self::Mprotect => "mprotect",
+            Self::Compare => "compare",
+            Self::None => "none",
+        }
+    }
+}
+
+impl fmt::Display for Technique {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that is no technique's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown technique '{0}'; known are: pagemap-scan, userfaultfd, soft-dirty, mprotect, compare, none"
+)]
+pub struct UnknownTechnique(String);
+
+impl FromStr for Technique {
+    type Err = UnknownTechnique;
+
+    fn from_str(name: &str) -> Result<Self, UnknownTechnique> {
+        Self::ALL
+            .into_iter()
+            .find(|t| t.name() == name)
+            .ok_or_else(|| UnknownTechnique(name.into()))
+    }
+}
+
+/// What a harvest tells besides the write set.
+#[derive(Debug, Default)]
+pub(crate) struct Harvest {
+    /// Armed ranges whose mapping was replaced by another one since the last harvest: no longer armed.
+    pub(crate) replaced: Vec<PageRange>,
+    /// Faults since the last harvest, where the technique can count them.
+    pub(crate) faults: Option<u64>,
+    /// How long the target was stopped.
+    pub(crate) stopped: Duration,
+    /// Something worth telling the user, once.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Why a region cannot be tracked by a technique that works for others.
+#[derive(Debug)]
+pub(crate) enum ArmError {
+    /// This region only; the watch goes on without it and says so.
+    GivenUp(String),
+    /// The whole address space is gone (exit, exec).
+    Gone,
+    /// Anything else ends the watch.
+    Failed(Error),
+}
+
+impl From<Error> for ArmError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// What every technique does, for one watch on one address space.
+pub(crate) trait Tracker: Send {
+    /// Starts noticing writes to `region`; those before the return may be missed.
+    fn arm(&mut self, region: &Region) -> Result<(), ArmError>;
+
+    /// Called once, after the regions that exist at the start are armed: the first round begins when it returns.
+    ///
+    /// Returns how long the target was stopped.
+    fn begin(&mut self) -> Result<Duration> {
+        Ok(Duration::ZERO)
+    }
+
+    /// Adds to `out` what an armed region may have been written before it was armed.
+    ///
+    /// Called for a mapping that is new since the last round, after [`Self::arm`].
+    fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()>;
+
+    /// The range is mapped no longer; it must not be harvested any more.
+    fn forget(&mut self, range: PageRange);
+
+    /// Makes sure that the kernel itself can write to `range` until the next harvest.
+    fn prepare_for_kernel_write(&mut self, _: PageRange) {}
+
+    /// Whether [`Self::harvest`] must know the present mappings to notice one that was replaced.
+    fn needs_layout(&self) -> bool {
+        false
+    }
+
+    /// Puts the write set of all armed ranges into `out`, which is empty, and re-arms it.
+    ///
+    /// `layout`: the armed ranges mapping by mapping, as just read, where [`Self::needs_layout`].
+    ///
+    /// Superset: each write that completed before this returns is in `out` now or at the next harvest.
+    /// On an error what was harvested so far is in `out` all the same.
+    fn harvest(&mut self, layout: &[PageRange], out: &mut PageSet) -> Result<Harvest>;
+}

@@ -1,0 +1,59 @@
+//! `mprotect`: the oldest way. Memory is made read-only; the first write to each page raises `SIGSEGV`, whose handler
+//! notes the page and makes it writable. Own process, given ranges.
+//!
+//! Works on every kernel and without privilege, at some five times the price of `pagemap-scan` per first write,
+//! and with two limits: a system call that writes into a protected page fails with `EFAULT` instead of
+//! faulting (see [`prepare_for_kernel_write`](crate::Watch::prepare_for_kernel_write)), and the ranges must
+//! keep their mapping and their access rights while they are watched.
+
+use super::{ArmError, Harvest, Tracker};
+use crate::error::{Error, Result};
+use crate::page_set::{PageRange, PageSet};
+use crate::region::Region;
+use crate::sys::segv::Guard;
+
+/// The technique's state.
+#[derive(Default)]
+pub(crate) struct Mprotect {
+    guards: Vec<Guard>,
+}
+
+impl Tracker for Mprotect {
+    fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
+        if region.permissions.execute || !region.permissions.read {
+            return Err(ArmError::GivenUp(
+                "mprotect tracks plain readable and writable memory only".into(),
+            ));
+        }
+        self.guards
+            .push(Guard::new(region.range).map_err(Error::io("protecting memory"))?);
+        Ok(())
+    }
+
+    fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
+        out.insert(region.range);
+        Ok(())
+    }
+
+    fn forget(&mut self, range: PageRange) {
+        self.guards
+            .retain(|guard| guard.range().intersection(&range).is_none());
+    }
+
+    fn prepare_for_kernel_write(&mut self, range: PageRange) {
+        self.guards.iter().for_each(|guard| guard.touch(range));
+    }
+
+    fn harvest(&mut self, _: &[PageRange], out: &mut PageSet) -> Result<Harvest> {
+        let mut faults = 0;
+        for guard in &self.guards {
+            faults += guard
+                .harvest(out)
+                .map_err(Error::io("protecting memory again"))?;
+        }
+        Ok(Harvest {
+            faults: Some(faults),
+            ..Harvest::default()
+        })
+    }
+}

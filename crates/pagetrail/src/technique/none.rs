@@ -1,0 +1,60 @@
+//! `none`: notices nothing and reports every populated page in every round.
+//!
+//! The baseline for costs, and what a consumer falls back to that can always copy everything.
+
+use super::{ArmError, Harvest, Tracker};
+use crate::error::{Error, Result};
+use crate::page_set::{PageRange, PageSet};
+use crate::region::Region;
+use crate::sys::pagemap::{Pagemap, Vector};
+
+/// The technique's state for one address space.
+pub(crate) struct None {
+    pagemap: Pagemap,
+    vector: Vector,
+    private: PageSet,
+    shared: PageSet,
+}
+
+impl None {
+    /// `pid` is `None` for the own address space.
+    pub(crate) fn new(pid: Option<u32>) -> Result<Self> {
+        Ok(Self {
+            pagemap: Pagemap::open(pid).map_err(Error::io("opening pagemap"))?,
+            vector: Vector::new(),
+            private: PageSet::new(),
+            shared: PageSet::new(),
+        })
+    }
+}
+
+impl Tracker for None {
+    fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
+        if region.permissions.shared {
+            self.shared.insert(region.range);
+        } else {
+            self.private.insert(region.range);
+        }
+        Ok(())
+    }
+
+    fn add_populated(&mut self, _: &Region, _: &mut PageSet) -> Result<()> {
+        Ok(()) // The harvest that follows reports it.
+    }
+
+    fn forget(&mut self, range: PageRange) {
+        self.private.remove(range);
+        self.shared.remove(range);
+    }
+
+    fn harvest(&mut self, _: &[PageRange], out: &mut PageSet) -> Result<Harvest> {
+        for range in self.private.ranges() {
+            self.pagemap
+                .populated(*range, &mut self.vector, out)
+                .map_err(Error::io("reading pagemap"))?;
+        }
+        // Pages of shared mappings may have been written and left the page table since.
+        out.union_with(&self.shared);
+        Ok(Harvest::default())
+    }
+}

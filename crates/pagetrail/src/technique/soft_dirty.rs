@@ -1,0 +1,165 @@
+//! `soft-dirty`: the kernel write-protects a process's page tables on request and marks entries whose page is written.
+//!
+//! `Documentation/admin-guide/mm/soft-dirty.rst`; `proc_pid_clear_refs(5)`, `proc_pid_pagemap(5)`. Old, and absent on many
+//! kernels (`CONFIG_MEM_SOFT_DIRTY`); writing to `clear_refs` succeeds there all the same. Its traps:
+//!
+//! * Reading the marks and clearing them are two steps. A write in between would be lost, so the whole process is
+//!   stopped for both (another process), or the caller stops it (the own one).
+//! * Clearing is for the whole process: one watch per process, and nobody else may do it meanwhile.
+//! * A new mapping counts as written whole, and a merge of mappings passes that on to the older neighbour.
+
+use super::{ArmError, Harvest, Tracker};
+use crate::attach::stop::Frozen;
+use crate::error::{Error, Result};
+use crate::page_set::{PageRange, PageSet};
+use crate::proc::status::threads;
+use crate::region::Region;
+use crate::sys::pagemap::{Pagemap, Query, Vector, category, entry};
+use rustix::io::Errno;
+use std::io;
+use std::time::Duration;
+
+/// The technique's state for one address space.
+pub(crate) struct SoftDirty {
+    /// `None` for the own process.
+    other: Option<u32>,
+    /// The caller of a watch on its own process lets no other thread run during collect.
+    stopped_world: bool,
+    pagemap: Pagemap,
+    vector: Vector,
+    private: PageSet,
+    shared: PageSet,
+}
+
+impl SoftDirty {
+    /// `pid` is `None` for the own address space.
+    pub(crate) fn new(pid: Option<u32>, stopped_world: bool) -> Result<Self> {
+        Ok(Self {
+            other: pid,
+            stopped_world,
+            pagemap: Pagemap::open(pid).map_err(Error::io("opening pagemap"))?,
+            vector: Vector::new(),
+            private: PageSet::new(),
+            shared: PageSet::new(),
+        })
+    }
+
+    /// Runs `step` while nobody writes.
+    fn at_rest<T>(
+        &mut self,
+        step: impl FnOnce(&mut Self) -> io::Result<T> + Send,
+    ) -> Result<(T, Duration)>
+    where
+        T: Send,
+    {
+        let what = Error::io("reading and clearing soft-dirty bits");
+        let Some(pid) = self.other else {
+            let alone = self.stopped_world
+                || threads(std::process::id())
+                    .map_err(Error::io("counting threads"))?
+                    .len()
+                    == 1;
+            if !alone {
+                return Err(Error::WrongTarget {
+                    technique: super::Technique::SoftDirty,
+                    target: "the own process while it has other threads",
+                    cure: "stop them during collect and say so with WatchBuilder::stopped_world",
+                });
+            }
+            return Ok((step(self).map_err(what)?, Duration::ZERO));
+        };
+        // The tracees belong to the thread that stops them; when it ends, all are let go.
+        std::thread::scope(|scope| {
+            let work = scope.spawn(|| {
+                let frozen = Frozen::new(pid)?;
+                let outcome = step(self).map_err(what);
+                let stopped = frozen.release();
+                Ok((outcome?, stopped))
+            });
+            work.join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn clear(&self) -> io::Result<()> {
+        let path = self.other.map_or("/proc/self/clear_refs".into(), |pid| {
+            format!("/proc/{pid}/clear_refs")
+        });
+        std::fs::write(path, "4")
+    }
+
+    fn read(&mut self, out: &mut PageSet) -> io::Result<()> {
+        let mut marked = |range: PageRange, populated_only: bool| {
+            let query = Query {
+                all_of: category::SOFT_DIRTY,
+                any_of: if populated_only {
+                    category::PRESENT | category::SWAPPED
+                } else {
+                    0
+                },
+                ..Query::default()
+            };
+            match self
+                .pagemap
+                .scan(range, query, &mut self.vector, |found| out.insert(found))
+            {
+                Err(Errno::NOTTY) => {}
+                outcome => return outcome.map_err(io::Error::from),
+            }
+            let populated = if populated_only {
+                entry::POPULATED
+            } else {
+                u64::MAX
+            };
+            let wanted = |bits| bits & entry::SOFT_DIRTY != 0 && bits & populated != 0;
+            self.pagemap.matching_entries(range, wanted, out)
+        };
+        self.private
+            .ranges()
+            .iter()
+            .try_for_each(|range| marked(*range, true))?;
+        // Pages of shared mappings may have been written and left the page table since.
+        self.shared
+            .ranges()
+            .iter()
+            .try_for_each(|range| marked(*range, false))
+    }
+}
+
+impl Tracker for SoftDirty {
+    fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
+        if region.permissions.shared {
+            self.shared.insert(region.range);
+        } else {
+            self.private.insert(region.range);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<Duration> {
+        // Writes before the first round are not asked for, so nobody needs to stop.
+        self.clear()
+            .map_err(Error::io("clearing soft-dirty bits"))?;
+        Ok(Duration::ZERO)
+    }
+
+    fn add_populated(&mut self, _: &Region, _: &mut PageSet) -> Result<()> {
+        Ok(()) // A new mapping is marked whole by the kernel.
+    }
+
+    fn forget(&mut self, range: PageRange) {
+        self.private.remove(range);
+        self.shared.remove(range);
+    }
+
+    fn harvest(&mut self, _: &[PageRange], out: &mut PageSet) -> Result<Harvest> {
+        let ((), stopped) = self.at_rest(|this| {
+            this.read(out)?;
+            this.clear()
+        })?;
+        Ok(Harvest {
+            stopped,
+            ..Harvest::default()
+        })
+    }
+}

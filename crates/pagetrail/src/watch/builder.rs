@@ -1,0 +1,307 @@
+//! [`WatchBuilder`]: what to watch and how, and the start.
+
+use super::choice::{self, Choice};
+use super::space::{Policy, Space};
+use super::{GivenUp, Watch};
+use crate::attach::inject;
+use crate::attach::launch::{Image, Launched, Need};
+use crate::attach::target_check::explain;
+use crate::error::{Error, Result};
+use crate::page_set::page_size;
+use crate::proc::maps;
+use crate::round::Pending;
+use crate::sys::uffd::Uffd;
+use crate::target::{Kind, Target};
+use crate::technique::pagemap_scan::{HugePages, PagemapScan};
+use crate::technique::soft_dirty::SoftDirty;
+use crate::technique::userfaultfd::Userfaultfd;
+use crate::technique::{Technique, Tracker, compare::Compare, mprotect::Mprotect, none};
+use crate::{PageRange, PageSet};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// Settings that outlive the start.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) huge_pages: HugePages,
+    pub(crate) block_pages: u32,
+    pub(crate) stopped_world: bool,
+    pub(crate) policy: Policy,
+}
+
+impl Config {
+    /// The technique's state for an address space; `pid` is `None` for the own one.
+    pub(crate) fn tracker(
+        &self,
+        technique: Technique,
+        fd: Option<OwnedFd>,
+        pid: Option<u32>,
+    ) -> Result<Box<dyn Tracker>> {
+        let missing = || Error::Unavailable {
+            technique,
+            reason: "no userfaultfd of the target".into(),
+        };
+        Ok(match technique {
+            Technique::PagemapScan => Box::new(PagemapScan::new(
+                fd.ok_or_else(missing)?,
+                pid,
+                self.huge_pages,
+            )?),
+            Technique::Userfaultfd => {
+                Box::new(Userfaultfd::new(fd.ok_or_else(missing)?, self.block_pages)?)
+            }
+            Technique::SoftDirty => Box::new(SoftDirty::new(pid, self.stopped_world)?),
+            Technique::Mprotect => Box::new(Mprotect::default()),
+            Technique::Compare => Box::new(Compare::new(pid)?),
+            Technique::None => Box::new(none::None::new(pid)?),
+        })
+    }
+}
+
+/// What a technique needs from a program that is being started.
+fn need(technique: Technique) -> Need {
+    match technique {
+        Technique::PagemapScan => Need::Userfaultfd {
+            kernel_faults: false,
+        },
+        Technique::Userfaultfd => Need::Userfaultfd {
+            kernel_faults: true,
+        },
+        Technique::SoftDirty => Need::Tracing,
+        _ => Need::Nothing,
+    }
+}
+
+/// Gets what a technique needs from a running process.
+pub(crate) fn attach(technique: Technique, pid: u32) -> Result<Image> {
+    match need(technique) {
+        Need::Userfaultfd { kernel_faults } => {
+            let fetched = inject::fetch(pid, kernel_faults)?;
+            Ok(Image {
+                fd: Some(fetched.fd),
+                stopped: fetched.stopped,
+            })
+        }
+        Need::Nothing | Need::Tracing => Ok(Image {
+            fd: None,
+            stopped: Duration::ZERO,
+        }),
+    }
+}
+
+/// Describes a watch to be started; made by [`Watch::builder`].
+#[derive(Debug)]
+#[must_use]
+pub struct WatchBuilder {
+    target: Target,
+    choice: Choice,
+    config: Config,
+}
+
+impl Default for WatchBuilder {
+    fn default() -> Self {
+        Self {
+            target: Target::own(),
+            choice: Choice::Auto,
+            config: Config {
+                huge_pages: HugePages::Split,
+                block_pages: 1,
+                stopped_world: false,
+                policy: Policy::Compare,
+            },
+        }
+    }
+}
+
+impl WatchBuilder {
+    /// Whose memory; all of the own process unless said otherwise.
+    pub fn target(mut self, target: Target) -> Self {
+        self.target = target;
+        self
+    }
+
+    /// Which technique; [`Choice::Auto`] unless said otherwise.
+    pub fn technique(mut self, choice: impl Into<Choice>) -> Self {
+        self.choice = choice.into();
+        self
+    }
+
+    /// What `pagemap-scan` does about transparent huge pages; [`HugePages::Split`] unless said otherwise.
+    pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
+        self.config.huge_pages = huge_pages;
+        self
+    }
+
+    /// How many pages one fault of the technique `userfaultfd` releases: 1 to 512, rounded up to a power of two.
+    ///
+    /// More make sequential writers faster and the write set coarser; 1 unless said otherwise.
+    pub fn block_pages(mut self, pages: u32) -> Self {
+        self.config.block_pages = pages;
+        self
+    }
+
+    /// Promises that no other thread of this process writes to the target while [`Watch::collect`] runs.
+    ///
+    /// `soft-dirty` needs it on the own process once there are other threads: the kernel offers no way to
+    /// fetch and clear the marks in one step. A garbage collector that stops the world has it anyway.
+    pub fn stopped_world(mut self, stopped: bool) -> Self {
+        self.config.stopped_world = stopped;
+        self
+    }
+
+    /// Whether regions that the technique cannot watch (other trackers' memory, for some techniques files) are
+    /// watched by `compare` instead, which is the default, or only reported by [`Watch::given_up`].
+    pub fn compare_given_up(mut self, compare: bool) -> Self {
+        self.config.policy = if compare {
+            Policy::Compare
+        } else {
+            Policy::Report
+        };
+        self
+    }
+
+    /// Starts watching; writes from here on are noticed.
+    ///
+    /// # Errors
+    ///
+    /// The technique does not work here or not for this target, the target is refused or not permitted, or a
+    /// range is not mapped writable.
+    pub fn start(self) -> Result<Watch> {
+        let Self {
+            target,
+            choice,
+            config,
+        } = self;
+        let own = target.is_own();
+        let picked = choice::pick(choice, &target)?;
+        let technique = picked.technique;
+        tracing::debug!(%technique, reason = picked.reason, "picked");
+
+        let mut launched = None;
+        let mut within = None;
+        let (pid, image) = match target.0 {
+            Kind::OwnRanges(ranges) => {
+                check_ranges(&ranges)?;
+                within = Some(ranges);
+                (None, own_image(technique)?)
+            }
+            Kind::Own => (None, own_image(technique)?),
+            Kind::Process(pid) => (Some(pid), attach(technique, pid)?),
+            Kind::Command(command) => {
+                let mut started = Launched::start(*command, need(technique))?;
+                let image = started
+                    .take_image(Duration::ZERO)
+                    .unwrap_or(Err(Error::Gone { pid: started.pid }));
+                (Some(launched.insert(started).pid), image?)
+            }
+        };
+        let space = Space::open(
+            pid,
+            within,
+            config.tracker(technique, image.fd, pid)?,
+            &config,
+        );
+        let mut space = space.map_err(|error| permission_or(error, pid))?;
+        let stopped = space.arm()?;
+        if let Some(launched) = &mut launched {
+            launched.go();
+        }
+        let end = pid
+            .filter(|_| launched.is_none())
+            .and_then(|pid| pidfd_open(Pid::from_raw(pid as i32)?, PidfdFlags::empty()).ok());
+        Ok(Watch {
+            technique,
+            reason: picked.reason,
+            pid: pid.unwrap_or_else(std::process::id),
+            own,
+            space,
+            launched,
+            end,
+            pending: Pending::default(),
+            children: BTreeSet::new(),
+            started: Instant::now(),
+            round_began: Duration::ZERO,
+            index: 0,
+            attach_stopped: image.stopped + stopped,
+            config,
+        })
+    }
+}
+
+/// Opening another process's maps is where a technique that does not attach finds out that it may not.
+fn permission_or(error: Error, pid: Option<u32>) -> Error {
+    match (&error, pid) {
+        (Error::Io { source, .. }, Some(pid)) => match rustix::io::Errno::from_io_error(source) {
+            Some(errno @ (rustix::io::Errno::ACCESS | rustix::io::Errno::PERM)) => {
+                explain(pid, "read the memory map", errno)
+            }
+            Some(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH) => {
+                Error::NoSuchProcess { pid }
+            }
+            _ => error,
+        },
+        _ => error,
+    }
+}
+
+fn own_image(technique: Technique) -> Result<Image> {
+    let fd = match need(technique) {
+        Need::Userfaultfd { kernel_faults } => {
+            Some(Uffd::own(kernel_faults).map_err(Error::errno("userfaultfd(2)"))?)
+        }
+        Need::Nothing | Need::Tracing => None,
+    };
+    Ok(Image {
+        fd,
+        stopped: Duration::ZERO,
+    })
+}
+
+/// Given ranges must be whole pages, mapped, and writable.
+fn check_ranges(ranges: &PageSet) -> Result<()> {
+    let writable: PageSet = maps::own()
+        .map_err(Error::io("reading /proc/self/maps"))?
+        .iter()
+        .filter(|region| region.permissions.write)
+        .map(|region| region.range)
+        .collect();
+    let refuse = |range: &PageRange, reason| {
+        Err(Error::Range {
+            start: range.start(),
+            end: range.end(),
+            reason,
+        })
+    };
+    for range in ranges.ranges() {
+        if (range.start() | range.end()) % page_size() != 0 {
+            return refuse(
+                range,
+                "it is not made of whole pages; widen it with pages_of()",
+            );
+        }
+        if !writable.covers(*range) {
+            return refuse(range, "not all of it is mapped writable");
+        }
+    }
+    Ok(())
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch")
+            .field("pid", &self.pid)
+            .field("technique", &self.technique)
+            .field("index", &self.index)
+            .field(
+                "given_up",
+                &self
+                    .given_up()
+                    .iter()
+                    .map(GivenUp::to_string)
+                    .collect::<Vec<_>>(),
+            )
+            .finish_non_exhaustive()
+    }
+}

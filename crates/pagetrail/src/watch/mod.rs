@@ -1,0 +1,244 @@
+//! [`Watch`]: rounds of writes of one target. It follows the target's mappings ([`space`]), picks the technique
+//! ([`choice`]), and keeps what was harvested until the consumer commits it.
+
+pub(crate) mod builder;
+pub(crate) mod choice;
+pub(crate) mod space;
+
+use crate::attach::launch::{Ended, Image, Launched};
+use crate::error::{Error, Result};
+use crate::page_set::PageRange;
+use crate::proc::status::{self, Status};
+use crate::region::Region;
+use crate::round::{Event, Pending, Round, RoundCost};
+use crate::technique::Technique;
+use builder::{Config, WatchBuilder};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use space::Space;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+pub use space::GivenUp;
+
+fn ended_within(end: &OwnedFd, timeout: Duration) -> bool {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut fds = [PollFd::new(end, PollFlags::IN)];
+        match poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
+            Ok(count) if count > 0 => return true,
+            Ok(_) | Err(Errno::INTR) if Instant::now() < deadline => {}
+            _ => return false,
+        }
+    }
+}
+
+/// How long a program may take to get over an `execve` that a collect has run into.
+const EXEC_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Notices the writes of a target and hands them out in rounds.
+///
+/// ```
+/// use pagetrail::{Choice, Target, Watch, pages_of};
+/// let mut buffer = vec![0u8; 1 << 20];
+/// let range = pages_of(&buffer).unwrap();
+/// let mut watch = Watch::builder().target(Target::ranges([range])).technique(Choice::Auto).start()?;
+/// buffer[300_000] = 1;
+/// let round = watch.collect()?;
+/// assert!(round.pages().contains(&raw const buffer[300_000] as u64));
+/// round.commit();
+/// # Ok::<(), pagetrail::Error>(())
+/// ```
+///
+/// Dropping the watch ends all tracking; the target runs on at full speed.
+pub struct Watch {
+    config: Config,
+    technique: Technique,
+    reason: String,
+    pid: u32,
+    own: bool,
+    space: Space,
+    launched: Option<Launched>,
+    /// Readable when the process has ended (`pidfd_open(2)`); only for processes that are not ours.
+    end: Option<OwnedFd>,
+    pending: Pending,
+    children: BTreeSet<u32>,
+    started: Instant,
+    round_began: Duration,
+    index: u64,
+    attach_stopped: Duration,
+}
+
+/// What [`Watch::wait`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum State {
+    /// The target runs on.
+    Running,
+    /// The target, started by [`Target::command`](crate::Target::command), has reached its end and is held
+    /// there: collect the last round, then let it go by [`Watch::let_go`].
+    Exiting,
+    /// The target has ended; how is known for programs that the watch started.
+    Ended(Option<Ended>),
+}
+
+impl Watch {
+    /// Describes a watch to be started.
+    pub fn builder() -> WatchBuilder {
+        WatchBuilder::default()
+    }
+
+    /// Hands out what was written since the last committed round. It is re-armed already.
+    ///
+    /// A write that completes before this returns is in this round or in the next.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gone`] when the target has ended. After any error the watch can be asked again, and what was
+    /// harvested before the error is in the next round.
+    pub fn collect(&mut self) -> Result<Round<'_>> {
+        let before = Instant::now();
+        let outcome = self.space.collect(&mut self.pending);
+        let harvested = match outcome {
+            Err(Error::Gone { .. }) if !self.own => self.follow_exec()?,
+            outcome => outcome?,
+        };
+        self.count_children();
+        let now = self.started.elapsed();
+        let began = std::mem::replace(&mut self.round_began, now);
+        let cost = RoundCost {
+            collect: before.elapsed(),
+            stopped: harvested.stopped,
+            faults: harvested.faults,
+        };
+        Ok(Round {
+            pending: &mut self.pending,
+            index: &mut self.index,
+            began,
+            duration: now - began,
+            cost,
+        })
+    }
+
+    /// The address space is gone: by `execve`, then the new one is watched, or because the target ended.
+    fn follow_exec(&mut self) -> Result<space::Harvested> {
+        let gone = Error::Gone { pid: self.pid };
+        let image = match &mut self.launched {
+            Some(launched) => match launched.take_image(EXEC_PATIENCE) {
+                Some(image) => Some(image?),
+                None if launched.ended().is_some() => return Err(gone),
+                None => None,
+            },
+            None => None,
+        };
+        let alive =
+            Status::of(self.pid).is_ok_and(|s| s.has_memory && !matches!(s.state, 'Z' | 'X'));
+        if !alive {
+            return Err(gone);
+        }
+        let Image { fd, stopped } = match image {
+            Some(image) => image,
+            None => builder::attach(self.technique, self.pid)?,
+        };
+        // What was written in the old image no longer exists.
+        self.pending = Pending::default();
+        self.pending.events.push(Event::Exec {
+            command: status::command_line(self.pid),
+        });
+        self.space = Space::open(
+            Some(self.pid),
+            None,
+            self.config.tracker(self.technique, fd, Some(self.pid))?,
+            &self.config,
+        )?;
+        self.space.arm_as_fresh(&mut self.pending)?;
+        let mut harvested = self.space.collect(&mut self.pending)?;
+        harvested.stopped += stopped;
+        Ok(harvested)
+    }
+
+    fn count_children(&mut self) {
+        if self.own {
+            return;
+        }
+        let before = self.children.len();
+        self.children.extend(status::children(self.pid));
+        if self.children.len() != before {
+            self.pending.events.push(Event::Children {
+                count: self.children.len() as u32,
+            });
+        }
+    }
+
+    /// Waits for `timeout`, or until the target comes to its end.
+    pub fn wait(&mut self, timeout: Duration) -> State {
+        match &mut self.launched {
+            Some(launched) => {
+                launched.wait(timeout);
+                match launched.ended() {
+                    Some(ended) => State::Ended(Some(ended)),
+                    None if launched.is_exiting() => State::Exiting,
+                    None => State::Running,
+                }
+            }
+            None => match &self.end {
+                Some(end) if ended_within(end, timeout) => State::Ended(None),
+                Some(_) => State::Running,
+                None => {
+                    std::thread::sleep(timeout);
+                    State::Running
+                }
+            },
+        }
+    }
+
+    /// Lets a program end that is held at its end; see [`State::Exiting`].
+    pub fn let_go(&mut self) {
+        if let Some(launched) = &mut self.launched
+            && launched.is_exiting()
+        {
+            launched.go();
+        }
+    }
+
+    /// The technique in use.
+    pub fn technique(&self) -> Technique {
+        self.technique
+    }
+
+    /// Why this technique is in use, one line.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// The process whose memory is watched.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The target's mappings as of the last collect, those not watched included.
+    pub fn regions(&self) -> &[Region] {
+        self.space.regions()
+    }
+
+    /// Writable regions that the technique cannot watch, and what is done about them.
+    pub fn given_up(&self) -> &[GivenUp] {
+        self.space.given_up()
+    }
+
+    /// How long the target was stopped to start watching it.
+    pub fn attach_stopped(&self) -> Duration {
+        self.attach_stopped
+    }
+
+    /// Takes the write faults of a range of this process's memory now, so that a system call may write there.
+    ///
+    /// With the technique `mprotect` the kernel's own writes into protected pages fail with `EFAULT`
+    /// (`read(2)` into a watched buffer, say). Call this before, and collect not in between. With every other
+    /// technique it does nothing.
+    pub fn prepare_for_kernel_write(&mut self, range: PageRange) {
+        self.space.prepare_for_kernel_write(range);
+    }
+}

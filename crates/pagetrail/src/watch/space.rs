@@ -1,0 +1,309 @@
+//! [`Space`]: one address space under watch: its mappings as they come and go, and which tracker has which.
+//!
+//! Everything is arithmetic on sets of addresses: a mapping is new where it is writable and nobody has it; it is gone
+//! where somebody has it and nothing is mapped. Mappings that were replaced in between are found by the tracker.
+
+use super::builder::Config;
+use crate::error::{Error, Result};
+use crate::page_set::{PageRange, PageSet};
+use crate::proc::maps::Maps;
+use crate::region::Region;
+use crate::round::{Event, Pending};
+use crate::technique::{ArmError, Tracker, compare::Compare};
+use std::fmt;
+use std::time::Duration;
+
+/// What is done about regions that the technique refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Policy {
+    Compare,
+    Report,
+}
+
+/// A writable region that the technique cannot watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenUp {
+    /// The region.
+    pub region: Region,
+    /// Why not, one line.
+    pub reason: String,
+    /// Whether `compare` watches it instead; otherwise its writes are not seen.
+    pub compared: bool,
+}
+
+impl fmt::Display for GivenUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let instead = if self.compared {
+            "watched by compare"
+        } else {
+            "not watched"
+        };
+        write!(
+            f,
+            "{} {}: {} ({instead})",
+            self.region.range, self.region.name, self.reason
+        )
+    }
+}
+
+/// What a collect tells besides the pages.
+#[derive(Debug, Default)]
+pub(crate) struct Harvested {
+    pub(crate) faults: Option<u64>,
+    pub(crate) stopped: Duration,
+}
+
+pub(crate) struct Space {
+    /// `None` for the own address space.
+    pid: Option<u32>,
+    /// The only addresses to watch, unless all writable ones.
+    within: Option<PageSet>,
+    maps: Maps,
+    regions: Vec<Region>,
+    tracker: Box<dyn Tracker>,
+    armed: PageSet,
+    /// Watches what the technique has given up.
+    comparer: Option<Compare>,
+    compared: PageSet,
+    given_up: Vec<GivenUp>,
+    policy: Policy,
+}
+
+impl Space {
+    pub(crate) fn open(
+        pid: Option<u32>,
+        within: Option<PageSet>,
+        tracker: Box<dyn Tracker>,
+        config: &Config,
+    ) -> Result<Self> {
+        Ok(Self {
+            pid,
+            within,
+            maps: Maps::open(pid).map_err(Error::io("opening maps"))?,
+            regions: Vec::new(),
+            tracker,
+            armed: PageSet::new(),
+            comparer: None,
+            compared: PageSet::new(),
+            given_up: Vec::new(),
+            policy: config.policy,
+        })
+    }
+
+    /// Arms everything that exists; writes before the return may be missed.
+    pub(crate) fn arm(&mut self) -> Result<Duration> {
+        self.refresh(None)?;
+        self.tracker.begin()
+    }
+
+    /// Arms everything that exists as something new, which may have been written already.
+    pub(crate) fn arm_as_fresh(&mut self, pending: &mut Pending) -> Result<()> {
+        self.refresh(Some(pending))?;
+        self.tracker.begin().map(drop)
+    }
+
+    pub(crate) fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    pub(crate) fn given_up(&self) -> &[GivenUp] {
+        &self.given_up
+    }
+
+    pub(crate) fn prepare_for_kernel_write(&mut self, range: PageRange) {
+        self.tracker.prepare_for_kernel_write(range);
+    }
+
+    /// Adds to `pending` what was written, and what is new.
+    pub(crate) fn collect(&mut self, pending: &mut Pending) -> Result<Harvested> {
+        // Fixed ranges need no look at the mappings when the tracker notices replaced ones by itself.
+        let needs_layout = self.tracker.needs_layout();
+        if self.within.is_none() || needs_layout {
+            self.refresh(Some(pending))?;
+        }
+        let layout = if needs_layout {
+            self.armed_mappings()
+        } else {
+            Vec::new()
+        };
+        let mut written = PageSet::new();
+        let outcome = self.tracker.harvest(&layout, &mut written);
+        add(&mut pending.written, written);
+        let harvest = outcome?;
+        pending
+            .events
+            .extend(harvest.notes.into_iter().map(Event::Note));
+        self.rearm_replaced(&harvest.replaced, pending)?;
+        if let Some(comparer) = &mut self.comparer {
+            let mut changed = PageSet::new();
+            let outcome = comparer.harvest(&[], &mut changed);
+            add(&mut pending.written, changed);
+            outcome?;
+        }
+        Ok(Harvested {
+            faults: harvest.faults,
+            stopped: harvest.stopped,
+        })
+    }
+
+    fn armed_mappings(&self) -> Vec<PageRange> {
+        let armed = self.armed.ranges();
+        let mut parts = Vec::with_capacity(self.regions.len());
+        for region in &self.regions {
+            let first = armed.partition_point(|range| range.end() <= region.range.start());
+            parts.extend(
+                armed[first..]
+                    .iter()
+                    .map_while(|range| range.intersection(&region.range)),
+            );
+        }
+        parts
+    }
+
+    /// Reads the mappings, if they changed: forgets what is gone and arms what is new.
+    fn refresh(&mut self, mut pending: Option<&mut Pending>) -> Result<()> {
+        let Some(regions) = self.maps.changed().map_err(Error::io("reading maps"))? else {
+            return Ok(());
+        };
+        if regions.is_empty() {
+            return Err(self.gone());
+        }
+        let mapped: PageSet = regions.iter().map(|region| region.range).collect();
+        self.forget(&self.armed.union(&self.compared).difference(&mapped));
+        self.regions = regions;
+        self.given_up
+            .retain(|given_up| mapped.covers(given_up.region.range));
+        let refused: PageSet = self
+            .given_up
+            .iter()
+            .map(|given_up| given_up.region.range)
+            .collect();
+        let known = self.armed.union(&self.compared).union(&refused);
+        let mut new = PageSet::new();
+        for region in self
+            .regions
+            .iter()
+            .filter(|region| region.permissions.write)
+        {
+            new.insert(region.range);
+        }
+        new = new.difference(&known);
+        if let Some(within) = &self.within {
+            new = new.intersection(within);
+        }
+        self.arm_parts(&new, &mut pending)
+    }
+
+    /// Arms mappings that took the place of watched ones.
+    fn rearm_replaced(&mut self, replaced: &[PageRange], pending: &mut Pending) -> Result<()> {
+        if replaced.is_empty() {
+            return Ok(());
+        }
+        let replaced: PageSet = replaced.iter().copied().collect();
+        self.armed = self.armed.difference(&replaced);
+        match self.maps.changed().map_err(Error::io("reading maps"))? {
+            Some(regions) if regions.is_empty() => return Err(self.gone()),
+            Some(regions) => self.regions = regions,
+            None => {}
+        }
+        self.arm_parts(&replaced, &mut Some(pending))
+    }
+
+    /// Arms the writable mappings of a set of addresses.
+    fn arm_parts(&mut self, addresses: &PageSet, pending: &mut Option<&mut Pending>) -> Result<()> {
+        if addresses.is_empty() {
+            return Ok(());
+        }
+        let mut regions = Vec::new();
+        for region in self
+            .regions
+            .iter()
+            .filter(|region| region.permissions.write)
+        {
+            let part = PageSet::from_iter([region.range]).intersection(addresses);
+            regions.extend(part.ranges().iter().filter_map(|range| region.cut(*range)));
+        }
+        for region in regions {
+            self.arm_one(region, pending)?;
+        }
+        Ok(())
+    }
+
+    fn arm_one(&mut self, region: Region, pending: &mut Option<&mut Pending>) -> Result<()> {
+        if !region.is_trackable() {
+            let reason = "written by a device or the kernel, behind the page tables".into();
+            self.given_up.push(GivenUp {
+                region,
+                reason,
+                compared: false,
+            });
+            return Ok(());
+        }
+        let mut fresh = PageSet::new();
+        match self.tracker.arm(&region) {
+            Ok(()) => {
+                self.armed.insert(region.range);
+                if pending.is_some() {
+                    self.tracker.add_populated(&region, &mut fresh)?;
+                }
+            }
+            Err(ArmError::GivenUp(reason)) => {
+                let compared = self.policy == Policy::Compare && self.compare(&region)?;
+                if compared && let (Some(comparer), true) = (&mut self.comparer, pending.is_some())
+                {
+                    comparer.add_populated(&region, &mut fresh)?;
+                }
+                self.given_up.push(GivenUp {
+                    region,
+                    reason,
+                    compared,
+                });
+            }
+            Err(ArmError::Gone) => return Err(self.gone()),
+            Err(ArmError::Failed(error)) => return Err(error),
+        }
+        if let Some(pending) = pending {
+            pending.written.union_with(&fresh);
+            pending.fresh.union_with(&fresh);
+        }
+        Ok(())
+    }
+
+    /// Hands a region to `compare`.
+    fn compare(&mut self, region: &Region) -> Result<bool> {
+        let comparer = match &mut self.comparer {
+            Some(comparer) => comparer,
+            none => none.insert(Compare::new(self.pid)?),
+        };
+        let armed = comparer.arm(region).is_ok();
+        if armed {
+            self.compared.insert(region.range);
+        }
+        Ok(armed)
+    }
+
+    fn forget(&mut self, gone: &PageSet) {
+        for range in gone.ranges() {
+            self.tracker.forget(*range);
+            self.armed.remove(*range);
+            if let Some(comparer) = &mut self.comparer {
+                comparer.forget(*range);
+            }
+            self.compared.remove(*range);
+        }
+    }
+
+    fn gone(&self) -> Error {
+        Error::Gone {
+            pid: self.pid.unwrap_or_else(std::process::id),
+        }
+    }
+}
+
+fn add(to: &mut PageSet, what: PageSet) {
+    if to.is_empty() {
+        *to = what;
+    } else {
+        to.union_with(&what);
+    }
+}
