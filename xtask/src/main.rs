@@ -22,7 +22,7 @@ mod vm;
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use crate::repo::Repo;
 use crate::steps::NotHere;
@@ -35,13 +35,18 @@ usage: cargo xtask TASK
   tidy             the cheap checks of the house over all files
   victims          compile tests/victims/*.c to target/victims/
   vm ..            run a command in a guest with another kernel (vm --help)
+  bochs ..         run a static program on an emulated Intel processor with page modification
+                   logging (bochs --help)
   generate [DIR]   man pages and shell completions, from the command's own definitions,
                    to DIR (default: target/share)
 ";
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    match run(&args) {
+    let args = std::env::args_os().skip(1).map(|arg| {
+        arg.into_string()
+            .map_err(|arg| anyhow!("{} is not UTF-8", arg.display()))
+    });
+    match args.collect::<Result<Vec<_>>>().and_then(|args| run(&args)) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("xtask: {error:#}");
@@ -63,6 +68,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "test" => test::run(&repo)?,
         "tidy" => tidy::run(&repo)?,
         "vm" => return vm::run(&repo, rest),
+        "bochs" => return vm::bochs::run(&repo, rest),
         "victims" => victims::build(&repo).map(|_| true)?,
         "generate" => generate::run(&repo, rest.first().map(String::as_str)).map(|()| true)?,
         "help" | "-h" | "--help" => {
@@ -78,7 +84,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
 fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
     match task {
         "generate" => rest.get(1),
-        "vm" => None,
+        "vm" | "bochs" => None,
         _ => rest.first(),
     }
 }

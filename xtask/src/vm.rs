@@ -6,15 +6,18 @@
 //! installed on the host.
 
 mod apt;
+pub(crate) mod bochs;
 mod cache;
 mod guest;
 mod initrd;
 mod kernel;
 mod mirror;
+mod process;
 mod qemu;
 pub(crate) mod suites;
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,19 +38,20 @@ use qemu::Qemu;
 /// As timeout(1) has it.
 const STATUS_TIMED_OUT: u8 = 124;
 
-pub(crate) const USAGE: &str = "\
+const USAGE: &str = "\
 usage: cargo xtask vm [OPTIONS] -- COMMAND ..
        cargo xtask vm list
 
 Runs COMMAND in a guest, in the current directory, and returns its output and exit status.
 The guest sees the host's files; what it writes is lost, but for the directory $PAGETRAIL_OUT.
+COMMAND is root there, and has no standard input. It runs in emulation: do not trust its times.
 
   --kernel SERIES    6.1, 6.12 or 7.x (default 6.12); 'list' shows the releases
   --numa 2           a second memory node, without processors and slow
   --nested           virtualization inside the guest (AMD's, with nested paging)
-  --module NAME      load this kernel module first (may be repeated)
+  --module NAME      load this kernel module first (may be repeated, in their order)
   --memory SIZE      such as 512M or 2G (default)
-  --timeout SECONDS  end the guest after this time (default 300)
+  --timeout SECONDS  end the guest when COMMAND has run so long (default 300)
 
 Exit status: that of COMMAND; 124 if it ran out of time; 3 if no guest is possible here, 2 if it failed.
 PAGETRAIL_DEBIAN_MIRROR names a Debian mirror where the host's apt knows none.
@@ -207,7 +211,11 @@ impl Rig {
                 || name.starts_with("PAGETRAIL_")
                 || name.starts_with("RUST_")
         };
-        let mut env: Vec<_> = env::vars().filter(|(name, _)| passed(name)).collect();
+        let text = |(name, value): (OsString, OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        let mut env: Vec<(String, String)> = env::vars_os().filter_map(text).collect();
+        env.retain(|(name, _)| passed(name));
         let out = Guest::out(&self.dir);
         for (name, value) in [
             ("TERM", "dumb".to_owned()),
@@ -250,16 +258,13 @@ fn place(series: &Series) -> String {
     format!("Linux {} guest", series.name)
 }
 
-/// A static shell for the initial RAM disk.
+/// A static shell for the initial RAM disk; any Debian's will do.
 fn busybox(cache: &Cache) -> Result<PathBuf> {
-    const SUITE: &str = "bookworm";
     let piece = cache.piece("busybox", |fresh: &Path| {
-        let apt = Apt::open(
-            cache.dir.join("apt").join(SUITE),
-            &Mirror::find()?,
-            &[SUITE],
-        )?;
-        apt.fetch(&["busybox-static"], SUITE, fresh)
+        let mirror = Mirror::find()?;
+        let suite = mirror.host_suite.as_deref().unwrap_or("stable");
+        let apt = Apt::open(cache.dir.join("apt").join(suite), &mirror, &[suite])?;
+        apt.fetch(&["busybox-static"], suite, fresh)
     })?;
     // Where it is depends on the age of the package.
     let places = ["bin/busybox", "usr/bin/busybox"].map(|place| piece.join(place));

@@ -7,8 +7,8 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::cache::bound;
 use super::mirror::Mirror;
+use super::process::bound;
 use crate::repo::program;
 use crate::steps::NotHere;
 
@@ -28,7 +28,7 @@ impl Apt {
             }
         }
         fs::create_dir_all(dir.join("lists/partial"))?;
-        fs::create_dir_all(dir.join("cache/archives/partial"))?;
+        fs::create_dir_all(dir.join("downloads"))?;
         fs::write(dir.join("status"), "")?;
         let source = |suite: &&str| {
             let keyring = mirror.keyring.display();
@@ -83,55 +83,68 @@ impl Apt {
 
     /// Unpacks these packages, and no others, into `into`.
     pub(super) fn fetch(&self, packages: &[&str], suite: &str, into: &Path) -> Result<()> {
+        self.clear_downloads()?;
         self.run("apt-get", &[&["-t", suite, "download"], packages].concat())?;
-        self.unpack(&self.downloads(), into)
+        self.unpack(into)
     }
 
-    /// Unpacks `package` and those of its dependencies that the host lacks into `into`.
-    pub(super) fn fetch_with_missing(&self, package: &str, suite: &str, into: &Path) -> Result<()> {
+    /// Unpacks packages and those of their dependencies that the host lacks into `into`.
+    pub(super) fn fetch_with_missing(
+        &self,
+        packages: &[&str],
+        suite: &str,
+        into: &Path,
+    ) -> Result<()> {
+        self.clear_downloads()?;
+        let archives = format!("Dir::Cache::archives={}", self.downloads().display());
         let args = [
             // The host's list of installed packages, to read. Nothing is changed, so no lock is needed.
             "-o",
             "Dir::State::status=/var/lib/dpkg/status",
             "-o",
             "Debug::NoLocking=true",
+            "-o",
+            &archives,
             "-t",
             suite,
             "--yes",
             "--no-install-recommends",
             "--download-only",
             "install",
-            package,
         ];
-        self.run("apt-get", &args)?;
-        self.unpack(&self.dir.join("cache/archives"), into)
+        self.run("apt-get", &[&args, packages].concat())?;
+        self.unpack(into)
     }
 
     fn downloads(&self) -> PathBuf {
         self.dir.join("downloads")
     }
 
-    /// Unpacks and deletes all packages in a directory.
-    fn unpack(&self, from: &Path, into: &Path) -> Result<()> {
-        for entry in fs::read_dir(from)? {
+    /// A download that was cut short must not be unpacked later.
+    fn clear_downloads(&self) -> Result<()> {
+        fs::remove_dir_all(self.downloads())?;
+        Ok(fs::create_dir_all(self.downloads().join("partial"))?)
+    }
+
+    /// Unpacks and deletes what was downloaded.
+    fn unpack(&self, into: &Path) -> Result<()> {
+        for entry in fs::read_dir(self.downloads())? {
             let package = entry?.path();
             if package
                 .extension()
-                .is_none_or(|extension| extension != "deb")
+                .is_some_and(|extension| extension == "deb")
             {
-                continue;
+                let mut unpack = bound("dpkg-deb");
+                unpack.arg("--extract").arg(&package).arg(into);
+                succeed(&mut unpack)?;
+                fs::remove_file(&package)?;
             }
-            let mut unpack = bound("dpkg-deb");
-            unpack.arg("--extract").arg(&package).arg(into);
-            succeed(&mut unpack)?;
-            fs::remove_file(&package)?;
         }
         Ok(())
     }
 
     /// Runs an apt tool with our configuration; what it prints.
     fn run(&self, tool: &str, args: &[&str]) -> Result<String> {
-        fs::create_dir_all(self.downloads())?;
         let mut command = bound(tool);
         command
             .args(args)
@@ -155,6 +168,10 @@ fn configuration(dir: &Path) -> Result<String> {
         ("Dir::Etc::preferences", "/dev/null"),
         ("Dir::Etc::preferencesparts", "/dev/null"),
         ("Acquire::Languages", "none"),
+        ("Acquire::GzipIndexes", "true"),
+        // apt's own caches of the lists take more room than they save time.
+        ("Dir::Cache::pkgcache", ""),
+        ("Dir::Cache::srcpkgcache", ""),
         ("Acquire::Retries", "2"),
         ("Acquire::http::Timeout", "30"),
         ("Acquire::https::Timeout", "30"),
@@ -183,13 +200,16 @@ fn configuration(dir: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Runs a command to its end; an error tells its last word.
+/// Runs a command to its end; an error tells the first that it complained of.
 fn succeed(command: &mut Command) -> Result<Output> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("cannot run {command:?}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
-    let mut errors = errors.lines().filter(|line| line.starts_with("E:"));
-    let last = errors.next_back().unwrap_or("no reason given").to_owned();
-    ensure!(output.status.success(), "{last}");
+    let first = errors.lines().find_map(|line| line.strip_prefix("E: "));
+    ensure!(
+        output.status.success(),
+        "{}",
+        first.unwrap_or("no reason given")
+    );
     Ok(output)
 }

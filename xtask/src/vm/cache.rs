@@ -5,7 +5,6 @@
 use std::env;
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
@@ -65,14 +64,6 @@ impl Cache {
         fs::rename(&fresh, &piece)?;
         Ok(piece)
     }
-}
-
-/// A command that dies when we die, even by `kill -9`, and leaves the processor to others.
-pub(super) fn bound(program: impl AsRef<std::ffi::OsStr>) -> Command {
-    let mut command = Command::new("nice");
-    command.args(["-n", "5", "setpriv", "--pdeathsig", "KILL"]);
-    command.arg(program);
-    command
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Runs one command in one guest, within bounds of time and memory, and leaves nothing behind.
 //!
-//! What the command prints comes over two virtio serial ports; the console is for the kernel, and for the
-//! line `RIG rc=N` with the exit status. It is kept in `target/vm/console.log`.
+//! What the command prints comes over two virtio serial ports; over a third come the lines `RIG start`
+//! and, with the exit status, `RIG rc=N`. The console is the kernel's, in `target/vm/console.log`.
 
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +15,11 @@ use anyhow::{Context, Result, bail};
 
 use super::initrd::Archive;
 use super::kernel::Kernel;
+use super::process::Running;
 use super::qemu::Qemu;
+
+/// A guest boots in 5 to 10 s on an idle machine.
+const BOOT_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// The guest's machine, and how long it may run.
 #[derive(Debug)]
@@ -27,6 +31,7 @@ pub(crate) struct Machine {
     pub(crate) nested: bool,
     /// Modules to load besides those that the rig needs.
     pub(crate) modules: Vec<String>,
+    /// For the command; the guest's boot is not counted.
     pub(crate) timeout: Duration,
 }
 
@@ -59,12 +64,9 @@ pub(crate) struct Guest<'a> {
 
 /// How one start of a guest went.
 enum Start {
-    Result(u8),
-    /// Gone or out of time without a result line.
-    NoResult {
-        in_time: bool,
-        began: bool,
-    },
+    Ended(End),
+    /// Without a result; the text says how.
+    Lost(&'static str),
 }
 
 impl Guest<'_> {
@@ -81,31 +83,16 @@ impl Guest<'_> {
     ) -> Result<End> {
         let initrd = self.dir.join("initrd");
         fs::write(&initrd, self.initrd(job)?)?;
-        for last in [false, true] {
-            match self.start(&initrd, stdout)? {
-                Start::Result(status) => return Ok(End::Exited(status)),
-                Start::NoResult {
-                    in_time: false,
-                    began: true,
-                } => return Ok(End::TimedOut),
-                Start::NoResult { in_time, .. } => {
-                    let how = if in_time {
-                        "died"
-                    } else {
-                        "did not boot in time"
-                    };
-                    eprint!("{}", self.console_tail());
-                    if last {
-                        bail!(
-                            "the guest {how}; its console is in {}",
-                            self.console().display()
-                        );
-                    }
-                    eprintln!("xtask: the guest {how}; once more");
-                }
+        if let Start::Ended(end) = self.start(&initrd, stdout)? {
+            return Ok(end);
+        }
+        eprintln!("xtask: once more");
+        match self.start(&initrd, stdout)? {
+            Start::Ended(end) => Ok(end),
+            Start::Lost(how) => {
+                bail!("the guest {how}; see {}", self.console().display())
             }
         }
-        unreachable!("the last start returns")
     }
 
     fn start(
@@ -113,19 +100,32 @@ impl Guest<'_> {
         initrd: &Path,
         stdout: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<Start> {
-        let deadline = Instant::now() + self.machine.timeout;
+        fs::write(self.result(), "")?;
         let mut qemu = Emulator::start(&mut self.command(initrd))?;
-        let in_time = qemu.forward(deadline, stdout)?;
+        let in_time = qemu.forward(stdout, &mut self.clock())?;
         drop(qemu);
-        let console = fs::read(self.console()).unwrap_or_default();
-        let console = String::from_utf8_lossy(&console);
-        Ok(match result(&console) {
-            Some(status) => Start::Result(status),
-            None => Start::NoResult {
-                in_time,
-                began: console.lines().any(|line| line == "RIG start"),
-            },
-        })
+        let lines = fs::read_to_string(self.result())?;
+        let how = match (result(&lines), in_time) {
+            (Some(status), _) => return Ok(Start::Ended(End::Exited(status))),
+            (None, false) if has_begun(&lines) => return Ok(Start::Ended(End::TimedOut)),
+            (None, false) => "did not boot in time",
+            (None, true) => "died",
+        };
+        eprintln!("{}xtask: the guest {how}", self.console_tail());
+        Ok(Start::Lost(how))
+    }
+
+    /// Tells at any moment whether the guest's time is over: first to boot, then for its command.
+    fn clock(&self) -> impl FnMut() -> bool {
+        let mut deadline = Instant::now() + BOOT_TIME_MAX;
+        let mut began = false;
+        move || {
+            if !began && fs::read_to_string(self.result()).is_ok_and(|lines| has_begun(&lines)) {
+                began = true;
+                deadline = Instant::now() + self.machine.timeout;
+            }
+            Instant::now() > deadline
+        }
     }
 
     fn initrd(&self, job: &Job) -> Result<Vec<u8>> {
@@ -187,7 +187,8 @@ impl Guest<'_> {
             .arg("-serial")
             .arg(format!("file:{}", qemu_path(&self.console())))
             .args(["-device", "virtio-serial-pci"]);
-        for (port, file) in [("1", "/dev/stdout"), ("2", "/dev/stderr")] {
+        let result = qemu_path(&self.result());
+        for (port, file) in [("1", "/dev/stdout"), ("2", "/dev/stderr"), ("3", &result)] {
             command
                 .args(["-chardev", &format!("file,id=port{port},path={file}")])
                 .args([
@@ -247,6 +248,10 @@ impl Guest<'_> {
         args.into_iter().map(str::to_owned).collect()
     }
 
+    fn result(&self) -> PathBuf {
+        self.dir.join("result")
+    }
+
     fn console(&self) -> PathBuf {
         self.dir.join("console.log")
     }
@@ -259,7 +264,7 @@ impl Guest<'_> {
             .lines()
             .filter(|line| !line.trim().is_empty())
             .collect();
-        let tail = &lines[lines.len().saturating_sub(20)..];
+        let tail = &lines[lines.len().saturating_sub(40)..];
         tail.iter()
             .map(|line| format!("console: {line}\n"))
             .collect()
@@ -284,27 +289,24 @@ impl Job {
     }
 }
 
-/// A running emulator; dropped, it is gone.
-struct Emulator(Child);
+/// A running emulator.
+struct Emulator(Running);
 
 impl Emulator {
     fn start(command: &mut Command) -> Result<Self> {
-        let command = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        Ok(Self(command.spawn().context("cannot run QEMU")?))
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running::start(command).map(Self)
     }
 
-    /// Passes on what the guest prints until it is off; false if the deadline came first.
+    /// Passes on what the guest prints until it is off; false if its time was over before.
     fn forward(
         &mut self,
-        deadline: Instant,
         stdout: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+        is_over: &mut dyn FnMut() -> bool,
     ) -> Result<bool> {
-        let mut errors = self.0.stderr.take().context("no standard error")?;
+        let mut errors = self.0.0.stderr.take().context("no standard error")?;
         let errors = thread::spawn(move || io::copy(&mut errors, &mut io::stderr()));
-        let mut output = self.0.stdout.take().context("no standard output")?;
+        let mut output = self.0.0.stdout.take().context("no standard output")?;
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
             let mut buffer = [0; 65536];
@@ -315,37 +317,38 @@ impl Emulator {
             }
         });
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match receiver.recv_timeout(left) {
+            match receiver.recv_timeout(Duration::from_millis(100)) {
                 Ok(bytes) => stdout(&bytes)?,
-                Err(mpsc::RecvTimeoutError::Timeout) => return Ok(false),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
                 // Its output is closed: it has ended, or is about to.
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
+            if is_over() {
+                return Ok(false);
+            }
         }
-        self.0.wait()?;
+        self.0.0.wait()?;
+        // What it printed last is still on its way to our standard error.
         let _ = errors.join();
         Ok(true)
     }
 }
 
-impl Drop for Emulator {
-    fn drop(&mut self) {
-        // Fails only where there is nothing left to end.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// True once the guest runs its command.
+fn has_begun(lines: &str) -> bool {
+    lines.lines().any(|line| line == "RIG start")
 }
 
-/// The exit status on the console.
-fn result(console: &str) -> Option<u8> {
-    let mut lines = console.lines().rev();
-    let status = lines.find_map(|line| line.trim_end().strip_prefix("RIG rc="))?;
+/// The exit status of the guest's command.
+fn result(lines: &str) -> Option<u8> {
+    let status = lines
+        .lines()
+        .find_map(|line| line.strip_prefix("RIG rc="))?;
     status.parse().ok()
 }
 
 /// A word for the shell.
-fn quote(word: &str) -> String {
+pub(super) fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
@@ -371,13 +374,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_result_line_counts() {
-        assert_eq!(
-            result("[ 1.2] noise\nRIG start\n\nRIG rc=7\r\n[ 3.4] power\n"),
-            Some(7)
-        );
-        assert_eq!(result("RIG start\n"), None);
-        assert_eq!(result("said RIG rc=7\n"), None);
+    fn reads_what_a_guest_reports() {
+        assert!(!has_begun("") && result("").is_none());
+        assert!(has_begun("RIG start\n") && result("RIG start\n").is_none());
+        assert_eq!(result("RIG start\nRIG rc=137\n"), Some(137));
     }
 
     #[test]

@@ -77,8 +77,9 @@ mod tests {
         let header = "07070100000001000081ED000000000000000000000001000000000000000500000000\
                       00000000000000000000000000000003000000";
         assert!(text.starts_with(header), "{text}");
-        assert_eq!(&text[110..121], "ab\0\0hello\0\0");
-        assert!(text[121..].contains("TRAILER!!!\0"));
+        // Header and name together are padded, and so is the content.
+        assert_eq!(&text[110..124], "ab\0\0\0\0hello\0\0\0");
+        assert!(text[124..].contains("TRAILER!!!\0"));
         assert_eq!(bytes.len() % 4, 0);
     }
 }

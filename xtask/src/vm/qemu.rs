@@ -6,8 +6,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 
 use super::apt::Apt;
-use super::cache::{Cache, bound};
+use super::cache::Cache;
 use super::mirror::Mirror;
+use super::process::bound;
 use crate::repo::program;
 use crate::steps::NotHere;
 
@@ -50,7 +51,9 @@ impl Qemu {
         let piece = cache.piece("qemu", |fresh| {
             let offer = Offer::find(cache)?;
             eprintln!("xtask: fetching QEMU {}", offer.version);
-            offer.apt.fetch_with_missing(PACKAGE, &offer.suite, fresh)
+            offer
+                .apt
+                .fetch_with_missing(&[PACKAGE], &offer.suite, fresh)
         })?;
         let qemu = Self::unpacked(piece);
         qemu.version().context("the unpacked QEMU does not start")?;

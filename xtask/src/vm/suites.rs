@@ -46,11 +46,16 @@ pub(crate) fn run(repo: &Repo, rows: &Path, tally: &mut Tally) -> Result<Outcome
     for series in SERIES {
         match run_on(repo, &mut rig, series, &suites, rows, tally) {
             Ok(passed) => fine &= passed,
-            Err(error) => {
-                let reason = error.downcast::<NotHere>()?.to_string();
+            Err(error) if error.is::<NotHere>() => {
+                let reason = error.to_string();
                 let lines = Table::read(rows)?.absent_at(&place(series), &reason);
                 fs::write(rows.join(format!("guest-{}", series.name)), lines)?;
                 absent.push(reason);
+            }
+            Err(error) => {
+                println!("{error:#}");
+                tally.add(Tally::default(), false);
+                fine = false;
             }
         }
     }
