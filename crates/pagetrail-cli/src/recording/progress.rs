@@ -39,12 +39,15 @@ impl Progress {
         }
         self.next = now + PERIOD;
         self.shown = true;
-        let line = format!(
-            "{:.1} s, {}, {} pages in the last; Ctrl-C ends the recording and keeps it",
+        let mut line = format!(
+            "{:.1} s, {}, {} pages in the last; Ctrl-C to end",
             (now - self.since).as_secs_f64(),
             words::plural(totals.rounds.into(), "round"),
             words::count(totals.last_pages)
         );
+        // A folded line could not be erased. All of it is ASCII.
+        let width = terminal_size::terminal_size_of(io::stderr()).map(|(width, _)| width.0);
+        line.truncate(usize::from(width.unwrap_or(80)).saturating_sub(1));
         // Progress that cannot be shown is not worth an error.
         let _ = write!(io::stderr(), "\r{line}\x1b[K");
     }
