@@ -52,10 +52,13 @@ pub(crate) enum Command {
     /// --duration, a full disk), the program runs on unwatched and pagetrail waits for its end.
     ///
     /// A process followed by -p is left alone when the recording ends, by an interrupt or a limit.
-    #[command(after_help = "Examples:\n  \
+    #[command(
+        override_usage = "pagetrail record [OPTIONS] -p <PID>\n       pagetrail record [OPTIONS] -- <CMD>...",
+        after_help = "Examples:\n  \
         pagetrail record -- ./prog --its-option\n  \
         pagetrail record -p 1234 --duration 10s --html out.html\n  \
-        pagetrail record -p 1234 --interval 1s --technique compare -o slow.trail")]
+        pagetrail record -p 1234 --interval 1s --technique compare -o slow.trail"
+    )]
     Record(RecordArgs),
     /// Show what a recording holds
     #[command(after_help = "Examples:\n  \
@@ -69,9 +72,12 @@ pub(crate) enum Command {
     ///
     /// A program started here (--) gets no input, and its output is thrown away unless --output names a file: the
     /// screen is taken. It runs on when the view is left.
-    #[command(after_help = "Examples:\n  \
+    #[command(
+        override_usage = "pagetrail top [OPTIONS] -p <PID>\n       pagetrail top [OPTIONS] -- <CMD>...",
+        after_help = "Examples:\n  \
         pagetrail top -p 1234\n  \
-        pagetrail top --interval 100ms --output prog.log -- ./prog")]
+        pagetrail top --interval 100ms --output prog.log -- ./prog"
+    )]
     Top(TopArgs),
     /// Write man pages and shell completions
     #[command(hide = true)]
@@ -152,7 +158,7 @@ pub(crate) struct TechniqueArgs {
         value_parser = technique_parser()
     )]
     pub(crate) technique: TechniqueChoice,
-    /// What pagemap-scan does about transparent huge pages: split them when written, or keep them whole and report each in every round
+    /// What pagemap-scan does about transparent huge pages
     #[arg(long, value_name = "HOW", default_value = "split")]
     pub(crate) huge_pages: HugePagesArg,
     /// How many pages a fault of the technique userfaultfd releases at once
@@ -181,9 +187,9 @@ fn technique_parser() -> impl TypedValueParser<Value = TechniqueChoice> {
 /// What to do about huge pages.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum HugePagesArg {
-    /// Split them.
+    /// the first write splits one, and its small pages are told apart
     Split,
-    /// Keep them.
+    /// none is split, and each is reported as written in every round
     Keep,
 }
 
