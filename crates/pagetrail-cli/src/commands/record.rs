@@ -47,7 +47,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     };
     let recorded = session.record(args, &output);
     let kept = recorded.and_then(|totals| {
-        summary(&totals, &output)?;
+        summary(&totals, &output);
         if args.pictures.html.is_some() || args.pictures.png.is_some() {
             write_pictures(&read(output.path())?, &args.pictures)?;
         }
@@ -190,7 +190,7 @@ fn is_gone(error: &anyhow::Error) -> bool {
 }
 
 /// One line on what there is now and how to look at it.
-fn summary(totals: &Totals, output: &Output) -> Result<()> {
+fn summary(totals: &Totals, output: &Output) {
     let path = output.path();
     let mut line = format!(
         "recorded {}, {} page writes, in {}",
@@ -216,5 +216,4 @@ fn summary(totals: &Totals, output: &Output) -> Result<()> {
         line += &format!("; look at it with: pagetrail report{file}");
     }
     exit::message(&line);
-    Ok(())
 }

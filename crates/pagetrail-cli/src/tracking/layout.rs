@@ -159,8 +159,8 @@ mod tests {
         assert_eq!(names(&changes.appeared), [(0, "a"), (1, "b")]);
         let same = layout.update(1, &[a.clone(), b.clone(), text.clone()], &[], &nothing);
         assert_eq!(same, Changes::default());
-        let grown = region(0, 3, "a", true);
-        let changes = layout.update(2, &[grown, c, text], &[], &nothing);
+        let shorter = region(0, 3, "a", true);
+        let changes = layout.update(2, &[shorter, c, text], &[], &nothing);
         assert_eq!(names(&changes.gone), [(0, "a"), (1, "b")]);
         assert_eq!(names(&changes.appeared), [(2, "a"), (3, "c")]);
         assert!(changes.gone.iter().all(|m| m.mapping.last_round == Some(1)));
