@@ -1,49 +1,67 @@
 //! The command `pagetrail`: arguments in, exit code out; everything else is in the modules.
-//!
-//! Exit codes: 0 fine, 1 a negative finding, 2 a usage or operation error, 3 not possible on this machine.
 
 mod args;
 mod commands;
+mod exit;
+mod recording;
 mod report;
 #[cfg(test)]
 mod testing;
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "the loop that feeds it comes with the `top` subcommand"
-    )
-)]
 mod top;
+mod tracking;
 
-use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use crate::args::{Cli, Command};
 
-const OPERATION_ERROR: u8 = 2;
-
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let result = match &cli.command {
-        Command::Report(args) => commands::report::run(args),
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
     };
-    result.unwrap_or_else(|error| {
-        // The reader of a pipe that went away, `head` say, has what it wanted.
-        if is_broken_pipe(&error) {
-            return ExitCode::SUCCESS;
-        }
-        // Nothing is left to be done where standard error cannot be written.
-        let _ = writeln!(io::stderr(), "pagetrail: {error:#}");
-        ExitCode::from(OPERATION_ERROR)
-    })
+    let result = match &cli.command {
+        Command::Check(args) => commands::check::run(args),
+        Command::Record(args) => commands::record::run(args),
+        Command::Report(args) => commands::report::run(args),
+        Command::Top(args) => commands::top::run(args),
+        Command::Generate(args) => commands::generate::run(args),
+    };
+    result.unwrap_or_else(|error| exit::report(&error))
 }
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let mut causes = error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>());
-    causes.any(|error| error.kind() == ErrorKind::BrokenPipe)
+/// Help and versions as they are; what is wrong with the arguments in one line.
+fn usage(error: &clap::Error) -> ExitCode {
+    let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if is_help || !error.use_stderr() {
+        // Whoever closed the pipe has read enough.
+        let _ = error.print();
+        return ExitCode::from(if is_help { exit::OPERATION } else { 0 });
+    }
+    exit::message(&in_one_line(error));
+    ExitCode::from(exit::OPERATION)
+}
+
+fn in_one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let mut line = String::new();
+    for part in text.lines().map(str::trim) {
+        if part.starts_with("Usage:") || part.starts_with("For more information") {
+            break;
+        }
+        if part.starts_with("tip:") {
+            line += ";";
+        }
+        if !part.is_empty() {
+            line += " ";
+            line += part;
+        }
+    }
+    if error.kind() == ErrorKind::UnknownArgument && !line.contains("tip:") {
+        line += "; a program to start comes behind --";
+    }
+    let line = line.trim_start();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }

@@ -1,24 +1,15 @@
 //! `pagetrail report` as its users call it: output, files, exit codes and messages.
 
+mod common;
+
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 
+use common::{error_line, pagetrail, run};
 use pagetrail::PageRange;
 use pagetrail_trail::{End, Header, Mapping, Round, Trail};
 use tempfile::TempDir;
-
-fn pagetrail(directory: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pagetrail"));
-    command.current_dir(directory).args(arguments);
-    command
-}
-
-fn run(directory: &Path, arguments: &[&str]) -> Output {
-    let mut command = pagetrail(directory, arguments);
-    command.output().expect("the command starts")
-}
 
 /// A directory with a recording of `rounds` rounds under the default name.
 fn recorded(rounds: u32) -> TempDir {
@@ -61,17 +52,6 @@ fn recorded(rounds: u32) -> TempDir {
     let file = File::create(directory.path().join("pagetrail.trail")).expect("a new file");
     trail.write(file).expect("the trail is written");
     directory
-}
-
-fn error_of(output: &Output) -> String {
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(output.stdout.is_empty());
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        message.starts_with("pagetrail: ") && message.lines().count() == 1,
-        "{message}"
-    );
-    message
 }
 
 #[test]
@@ -141,13 +121,13 @@ fn errors_name_what_was_wrong() {
     let directory = recorded(2);
     let path = directory.path();
     fs::write(path.join("text"), "no trail at all").expect("a file");
-    assert!(error_of(&run(path, &["report", "absent"])).contains("absent"));
-    assert!(error_of(&run(path, &["report", "text"])).contains("not a trail"));
+    assert!(error_line(&run(path, &["report", "absent"]), 2).contains("absent"));
+    assert!(error_line(&run(path, &["report", "text"]), 2).contains("not a trail"));
     let unwritable = run(path, &["report", "--html", "no/such/directory.html"]);
-    assert!(error_of(&unwritable).contains("no/such/directory.html"));
+    assert!(error_line(&unwritable, 2).contains("no/such/directory.html"));
     let full = run(path, &["report", "--png", "/dev/full"]);
-    assert!(error_of(&full).contains("/dev/full"));
+    assert!(error_line(&full, 2).contains("/dev/full"));
     let empty = tempfile::tempdir().expect("a temporary directory");
-    let message = error_of(&run(empty.path(), &["report"]));
+    let message = error_line(&run(empty.path(), &["report"]), 2);
     assert!(message.contains("pagetrail record"), "the cure: {message}");
 }

@@ -1,6 +1,8 @@
 //! [`Round`]: what one collect found, held until the consumer commits it.
 
 use crate::page_set::{PageRange, PageSet};
+use crate::region::Region;
+use crate::watch::GivenUp;
 use std::time::Duration;
 
 /// Something that happened to the tracked process since the last round.
@@ -49,6 +51,8 @@ pub(crate) struct Pending {
 pub struct Round<'watch> {
     pub(crate) pending: &'watch mut Pending,
     pub(crate) index: &'watch mut u64,
+    pub(crate) regions: &'watch [Region],
+    pub(crate) given_up: &'watch [GivenUp],
     pub(crate) began: Duration,
     pub(crate) duration: Duration,
     pub(crate) cost: RoundCost,
@@ -74,6 +78,16 @@ impl Round<'_> {
     /// it may have been written before the watch knew it.
     pub fn fresh(&self) -> &PageSet {
         &self.pending.fresh
+    }
+
+    /// The target's mappings as this round found them, those not watched included.
+    pub fn regions(&self) -> &[Region] {
+        self.regions
+    }
+
+    /// Writable regions that the technique cannot watch, and what is done about them.
+    pub fn given_up(&self) -> &[GivenUp] {
+        self.given_up
     }
 
     /// What happened to the tracked process meanwhile.

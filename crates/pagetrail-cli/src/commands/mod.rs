@@ -1,3 +1,7 @@
 //! The subcommands: glue between arguments, files and the parts that do the work.
 
+pub(crate) mod check;
+pub(crate) mod generate;
+pub(crate) mod record;
 pub(crate) mod report;
+pub(crate) mod top;

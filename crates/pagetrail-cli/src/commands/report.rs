@@ -44,7 +44,8 @@ pub(crate) fn write_pictures(trail: &Trail, pictures: &PictureArgs) -> Result<()
     Ok(())
 }
 
-fn read(path: &Path) -> Result<Trail> {
+/// Reads a recording, for `record` too.
+pub(crate) fn read(path: &Path) -> Result<Trail> {
     let file = File::open(path).map_err(|error| {
         let cure = if path == Path::new(DEFAULT_FILE) {
             "; name a recording, or make one with `pagetrail record`"
@@ -63,7 +64,8 @@ fn write_file(trail: &Trail, format: Format, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn style() -> Style {
+/// How to write for whoever reads standard output.
+pub(crate) fn style() -> Style {
     let stdout = io::stdout();
     let columns = std::env::var("COLUMNS").ok();
     let columns = columns.and_then(|columns| columns.parse().ok());

@@ -12,6 +12,7 @@ mod axis;
 pub(crate) mod bands;
 mod canvas;
 mod html;
+pub(crate) mod joined;
 mod json;
 pub(crate) mod palette;
 mod png;

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use pagetrail_trail::{Analysis, Heatmap, Trail};
 
-use super::{bands, palette, words};
+use super::{bands, joined, palette, words};
 
 /// How to write for the reader's terminal.
 #[derive(Clone, Copy, Debug)]
@@ -158,13 +158,11 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 }
 
 fn table(trail: &Trail, analysis: &Analysis, style: Style, out: &mut dyn Write) -> io::Result<()> {
-    let mut written: Vec<_> = trail
-        .mappings
-        .iter()
-        .zip(&analysis.mappings)
-        .filter(|(_, counts)| counts.page_writes > 0)
-        .collect();
-    written.sort_by_key(|(mapping, counts)| (std::cmp::Reverse(counts.page_writes), mapping.range));
+    let mut written = joined::written(trail, analysis);
+    written.sort_by_key(|joined| {
+        let counts = &joined.counts;
+        (std::cmp::Reverse(counts.page_writes), joined.first.range)
+    });
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
@@ -173,11 +171,12 @@ fn table(trail: &Trail, analysis: &Analysis, style: Style, out: &mut dyn Write) 
             "mapping", "address", "size", "pages/s", "distinct", "share", "",
         ]);
     let label_width = (style.width - 62).clamp(12, 48);
-    for (mapping, counts) in written.iter().take(MAPPINGS_SHOWN) {
+    for joined in written.iter().take(MAPPINGS_SHOWN) {
+        let counts = &joined.counts;
         table.add_row([
-            shorten(&words::mapping(mapping), label_width),
-            format!("{:#x}", mapping.range.start()),
-            words::bytes(mapping.range.bytes() as f64),
+            shorten(&words::mapping(joined.first), label_width),
+            format!("{:#x}", joined.first.range.start()),
+            words::bytes(joined.bytes as f64),
             words::rate(counts.pages_per_second),
             words::count(counts.distinct_pages),
             words::percent(counts.share),

@@ -5,6 +5,8 @@ use std::cmp::Reverse;
 use pagetrail_trail::analysis::MappingCounts;
 use pagetrail_trail::{Analysis, End, Header, Mapping, Round, Trail};
 
+use crate::report::joined;
+
 /// Rounds in view: at the usual interval the last twelve seconds.
 const ROUNDS_MAX: usize = 120;
 /// Ranges in view: with more of them fewer rounds are, so that a new round is analysed in a fraction of
@@ -33,8 +35,9 @@ impl Sort {
     }
 }
 
-/// A mapping in which something in view was written.
+/// A mapping in which something in view was written, its neighbours of the same name included.
 pub(crate) struct Line<'a> {
+    /// The lowest.
     pub(crate) mapping: &'a Mapping,
     /// Pages written in the last round.
     pub(crate) last_pages: u64,
@@ -113,17 +116,19 @@ impl TopState {
 
     /// The mappings in which something in view was written, in order.
     pub(crate) fn lines(&self) -> Vec<Line<'_>> {
-        let counts = self.analysis.mappings.iter().zip(&self.last_pages);
-        let mut lines: Vec<_> = self
-            .trail
-            .mappings
-            .iter()
-            .zip(counts)
-            .filter(|(_, (counts, _))| counts.page_writes > 0)
-            .map(|(mapping, (counts, last_pages))| Line {
-                mapping,
-                last_pages: *last_pages,
-                counts: *counts,
+        let joined = joined::written(&self.trail, &self.analysis);
+        let mut lines: Vec<_> = joined
+            .into_iter()
+            .map(|joined| {
+                let last_pages = joined
+                    .members
+                    .iter()
+                    .filter_map(|i| self.last_pages.get(*i));
+                Line {
+                    mapping: joined.first,
+                    last_pages: last_pages.sum(),
+                    counts: joined.counts,
+                }
             })
             .collect();
         lines.sort_by_key(|line| {

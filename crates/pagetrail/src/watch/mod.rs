@@ -116,6 +116,8 @@ impl Watch {
         Ok(Round {
             pending: &mut self.pending,
             index: &mut self.index,
+            regions: self.space.regions(),
+            given_up: self.space.given_up(),
             began,
             duration: now - began,
             cost,

@@ -1,0 +1,108 @@
+//! `pagetrail generate`: man pages and shell completions from the definitions of the command line.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use crate::args::{Cli, GenerateArgs};
+use crate::exit;
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
+    let man = args.directory.join("man");
+    let completions = args.directory.join("completions");
+    for directory in [&man, &completions] {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
+    }
+    let mut command = Cli::command();
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        clap_complete::generate_to(shell, &mut command, "pagetrail", &completions)
+            .with_context(|| format!("cannot write to {}", completions.display()))?;
+    }
+    command.build();
+    write_page(&man, command.clone(), "pagetrail")?;
+    for subcommand in command.get_subcommands() {
+        if !subcommand.is_hide_set() {
+            let name = format!("pagetrail-{}", subcommand.get_name());
+            write_page(&man, subcommand.clone(), &name)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_page(directory: &Path, command: Command, name: &str) -> Result<()> {
+    let path = directory.join(format!("{name}.1"));
+    let cannot = || format!("cannot write {}", path.display());
+    let mut out = BufWriter::new(File::create(&path).with_context(cannot)?);
+    page(command, name, &mut out)
+        .and_then(|()| out.flush())
+        .with_context(cannot)
+}
+
+fn page(command: Command, name: &str, out: &mut dyn Write) -> std::io::Result<()> {
+    let examples = command.get_after_help().map(ToString::to_string);
+    let has_subcommands = command.has_subcommands();
+    let is_record = name.ends_with("record");
+    let man = Man::new(command)
+        .source(concat!("pagetrail ", env!("CARGO_PKG_VERSION")))
+        .manual("pagetrail manual");
+    man.render_title(out)?;
+    man.render_name_section(out)?;
+    man.render_synopsis_section(out)?;
+    man.render_description_section(out)?;
+    man.render_options_section(out)?;
+    if has_subcommands {
+        man.render_subcommands_section(out)?;
+    }
+    writeln!(out, ".SH \"EXIT STATUS\"")?;
+    if is_record {
+        writeln!(
+            out,
+            "With a program to start, its own exit status, or 128 and the number of the signal that killed it,\n\
+             once it was recorded to its end; otherwise:"
+        )?;
+    }
+    for (code, meaning) in exit::MEANINGS {
+        writeln!(out, ".TP\n.B {code}\n{meaning}")?;
+    }
+    writeln!(out, ".SH ENVIRONMENT")?;
+    for (variable, meaning) in ENVIRONMENT {
+        writeln!(out, ".TP\n.B {variable}\n{meaning}")?;
+    }
+    if let Some(examples) = examples {
+        let lines = examples.lines().skip(1);
+        let lines = lines.take_while(|line| !line.is_empty());
+        writeln!(out, ".SH EXAMPLES\n.nf")?;
+        for line in lines {
+            writeln!(
+                out,
+                "{}",
+                line.trim_start().replace('\\', "\\e").replace('-', "\\-")
+            )?;
+        }
+        writeln!(out, ".fi")?;
+    }
+    Ok(())
+}
+
+const ENVIRONMENT: &[(&str, &str)] = &[
+    (
+        "PAGETRAIL_DISABLE",
+        "Techniques not to use, separated by commas.",
+    ),
+    (
+        "NO_COLOR",
+        "When set and not empty, reports on a terminal have no colours.",
+    ),
+    (
+        "COLUMNS",
+        "The width of reports where standard output is no terminal.",
+    ),
+];

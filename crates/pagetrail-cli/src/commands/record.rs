@@ -1,0 +1,219 @@
+//! `pagetrail record`: follows a process, or a program from start to end, and keeps its rounds in a file.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use pagetrail::{Ended, Error, State, Watch};
+use pagetrail_trail::End;
+
+use super::report::{read, write_pictures};
+use crate::args::{DEFAULT_FILE, RecordArgs};
+use crate::exit;
+use crate::recording::output::Output;
+use crate::recording::progress::Progress;
+use crate::recording::recorder::{Recorder, Totals};
+use crate::report::words;
+use crate::tracking::schedule::Schedule;
+use crate::tracking::signals::{Addressee, Signals};
+use crate::tracking::{round, start};
+
+/// How soon a signal is noticed.
+const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
+    let output = Output::open(&args.output)?;
+    let mut watch = match start::start(&args.target, &args.technique, |_| Ok(())) {
+        Ok(watch) => watch,
+        Err(error) => {
+            output.discard();
+            return Err(error);
+        }
+    };
+    let is_program = args.target.pid.is_none();
+    let addressee = match is_program {
+        true => Addressee::Program(watch.pid()),
+        false => Addressee::Us,
+    };
+    let mut session = Session {
+        signals: Signals::take(addressee).context("cannot handle signals")?,
+        // A program started here may use the terminal as it likes.
+        progress: Progress::new(!is_program),
+        watch: &mut watch,
+        is_program,
+        ended: None,
+    };
+    let recorded = session.record(args, &output);
+    let kept = recorded.and_then(|totals| {
+        summary(&totals, &output);
+        if args.pictures.html.is_some() || args.pictures.png.is_some() {
+            write_pictures(&read(output.path())?, &args.pictures)?;
+        }
+        Ok(())
+    });
+    if !is_program {
+        return kept.map(|()| ExitCode::SUCCESS);
+    }
+    // Said now: the program may take its time.
+    let failure = kept.err().map(|error| exit::report(&error));
+    if session.ended.is_none() {
+        exit::message("the program runs on unwatched; waiting for its end");
+    }
+    let ended = session.see_off();
+    Ok(failure.unwrap_or_else(|| exit::of_program(ended)))
+}
+
+/// Why no more rounds come.
+enum Stop {
+    /// The target came to its end.
+    Ended,
+    /// A limit was reached, or we were asked to stop.
+    Asked,
+}
+
+/// What a wait came to.
+enum Waited {
+    /// The round is due.
+    Due,
+    /// The program is held at its end.
+    Exiting,
+    Stop(Stop),
+}
+
+struct Session<'a> {
+    watch: &'a mut Watch,
+    signals: Signals,
+    progress: Progress,
+    /// Whether we started the target.
+    is_program: bool,
+    /// Known once the target has ended; how it did is known of programs started here.
+    ended: Option<Option<Ended>>,
+}
+
+impl Session<'_> {
+    /// Records until the target ends, a limit is reached, or somebody asks to stop.
+    fn record(&mut self, args: &RecordArgs, output: &Output) -> Result<Totals> {
+        let to_file = || output.path().display().to_string();
+        let mut schedule = Schedule::new(Instant::now(), args.interval, args.duration);
+        let header = start::header(self.watch, &args.target, args.interval);
+        let mut recorder = Recorder::begin(output.begin()?, &header).with_context(to_file)?;
+        let stop = self.rounds(
+            &mut recorder,
+            &mut schedule,
+            args.rounds.unwrap_or(u32::MAX),
+        );
+        self.progress.erase();
+        let end = match stop {
+            Ok(Stop::Ended) => round::end(self.see_off()),
+            Ok(Stop::Asked) => End::Detached,
+            Err(error) => {
+                // Where the file takes no more, this fails as well, and the trail reads as cut off.
+                let _ = recorder.finish(&End::Detached);
+                return Err(error.context(to_file()));
+            }
+        };
+        recorder.finish(&end).with_context(to_file)
+    }
+
+    fn rounds<W: Write>(
+        &mut self,
+        recorder: &mut Recorder<W>,
+        schedule: &mut Schedule,
+        rounds_max: u32,
+    ) -> Result<Stop> {
+        loop {
+            let waited = self.wait_until(schedule.deadline());
+            if let Waited::Stop(Stop::Ended) = waited {
+                return Ok(Stop::Ended);
+            }
+            match recorder.take_round(self.watch) {
+                Err(error) if is_gone(&error) => {
+                    if !self.is_program {
+                        self.ended = Some(None);
+                    }
+                    return Ok(Stop::Ended);
+                }
+                taken => taken?,
+            }
+            match waited {
+                Waited::Stop(stop) => return Ok(stop),
+                // Its end follows, unless other threads outlive its main thread.
+                Waited::Exiting => self.watch.let_go(),
+                Waited::Due => {}
+            }
+            let now = Instant::now();
+            if recorder.totals().rounds >= rounds_max || schedule.is_over(now) {
+                return Ok(Stop::Asked);
+            }
+            schedule.advance(now);
+            self.progress.update(recorder.totals());
+        }
+    }
+
+    fn wait_until(&mut self, deadline: Instant) -> Waited {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.watch.wait(left.min(SIGNAL_PATIENCE)) {
+                State::Ended(ended) => {
+                    self.ended = Some(ended);
+                    return Waited::Stop(Stop::Ended);
+                }
+                State::Exiting => return Waited::Exiting,
+                _ if self.signals.stop_asked() => return Waited::Stop(Stop::Asked),
+                _ if Instant::now() >= deadline => return Waited::Due,
+                _ => {}
+            }
+        }
+    }
+
+    /// Waits for the target's end.
+    fn see_off(&mut self) -> Option<Ended> {
+        loop {
+            if let Some(ended) = self.ended {
+                return ended;
+            }
+            match self.watch.wait(SIGNAL_PATIENCE) {
+                State::Ended(ended) => self.ended = Some(ended),
+                State::Exiting => self.watch.let_go(),
+                _ => {
+                    self.signals.stop_asked();
+                }
+            }
+        }
+    }
+}
+
+fn is_gone(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::Gone { .. }))
+}
+
+/// One line on what there is now and how to look at it.
+fn summary(totals: &Totals, output: &Output) {
+    let path = output.path();
+    let mut line = format!(
+        "recorded {}, {} page writes, in {}",
+        words::plural(totals.rounds.into(), "round"),
+        words::count(totals.page_writes),
+        path.display()
+    );
+    if totals.children > 0 {
+        let children = match totals.children {
+            1 => "child process",
+            _ => "child processes",
+        };
+        line += &format!(
+            ", without its {} {children}",
+            words::count(totals.children.into())
+        );
+    }
+    if output.is_regular() {
+        let file = match path.as_os_str() == DEFAULT_FILE {
+            true => String::new(),
+            false => format!(" {}", words::command(&[path.display().to_string()])),
+        };
+        line += &format!("; look at it with: pagetrail report{file}");
+    }
+    exit::message(&line);
+}

@@ -1,0 +1,167 @@
+//! `pagetrail top`: the live view of a process, or of a program started for it.
+
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::process::{ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use pagetrail::{Error, State, Watch};
+use pagetrail_trail::{End, Mapping};
+
+use crate::args::TopArgs;
+use crate::exit;
+use crate::report::words;
+use crate::top::screen::{Input, Screen};
+use crate::top::state::TopState;
+use crate::top::view::Action;
+use crate::tracking::layout::Layout;
+use crate::tracking::schedule::Schedule;
+use crate::tracking::signals::{Addressee, Signals};
+use crate::tracking::{round, start};
+
+/// How soon a signal, or the program's end, is noticed.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
+    if !io::stdout().is_terminal() {
+        bail!("top needs a terminal as standard output; without one use `pagetrail record`");
+    }
+    let mut watch = start::start(&args.target, &args.technique, |command| {
+        let (stdout, stderr) = program_output(args)?;
+        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        Ok(())
+    })?;
+    let header = start::header(&watch, &args.target, args.interval);
+    let name = words::command(&header.command);
+    let mut live = Live {
+        state: TopState::new(header),
+        layout: Layout::default(),
+        past: Vec::new(),
+    };
+    let ended = {
+        let mut signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
+        let mut screen = Screen::take().context("cannot take the terminal")?;
+        live.follow(&mut watch, args.interval, &mut screen, &mut signals)?
+    };
+    if !ended && args.target.pid.is_none() {
+        exit::message(&format!("{name} runs on as process {}", watch.pid()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where a program's output goes while the screen is taken.
+fn program_output(args: &TopArgs) -> Result<(Stdio, Stdio)> {
+    let Some(path) = &args.output else {
+        return Ok((Stdio::null(), Stdio::null()));
+    };
+    let cannot = || format!("cannot write {}", path.display());
+    let file = File::create(path).with_context(cannot)?;
+    Ok((file.try_clone().with_context(cannot)?.into(), file.into()))
+}
+
+/// What is shown, and what keeps it going.
+struct Live {
+    state: TopState,
+    layout: Layout,
+    /// Mappings that are gone but in view.
+    past: Vec<Mapping>,
+}
+
+impl Live {
+    /// Shows the target until somebody leaves; returns whether it has ended.
+    fn follow(
+        &mut self,
+        watch: &mut Watch,
+        interval: Duration,
+        screen: &mut Screen,
+        signals: &mut Signals,
+    ) -> Result<bool> {
+        let mut schedule = Schedule::new(Instant::now(), interval, None);
+        let mut ended = false;
+        screen.draw(&self.state)?;
+        loop {
+            let left = schedule
+                .deadline()
+                .saturating_duration_since(Instant::now());
+            let timeout = if ended { PATIENCE } else { left.min(PATIENCE) };
+            let mut changed = true;
+            match screen.input(timeout)? {
+                Some(Input::Action(Action::Quit)) => return Ok(ended),
+                Some(Input::Action(Action::Sort)) => self.state.next_sort(),
+                Some(Input::Resized) => {}
+                None => changed = false,
+            }
+            if signals.stop_asked() {
+                return Ok(ended);
+            }
+            if !ended {
+                let end = self.step(watch, &mut schedule, &mut changed)?;
+                if let Some(end) = end {
+                    self.state.finish(end);
+                    (ended, changed) = (true, true);
+                }
+            }
+            if changed {
+                screen.draw(&self.state)?;
+            }
+        }
+    }
+
+    /// Takes a round when one is due; returns how the target ended when it has.
+    fn step(
+        &mut self,
+        watch: &mut Watch,
+        schedule: &mut Schedule,
+        changed: &mut bool,
+    ) -> Result<Option<End>> {
+        let is_exiting = match watch.wait(Duration::ZERO) {
+            State::Ended(ended) => return Ok(Some(round::end(ended))),
+            State::Exiting => true,
+            _ => false,
+        };
+        if !is_exiting && Instant::now() < schedule.deadline() {
+            return Ok(None);
+        }
+        *changed = true;
+        match self.take_round(watch) {
+            Err(error) if matches!(error.downcast_ref(), Some(Error::Gone { .. })) => {
+                return Ok(Some(match watch.wait(PATIENCE) {
+                    State::Ended(ended) => round::end(ended),
+                    _ => End::Gone,
+                }));
+            }
+            taken => taken?,
+        }
+        if is_exiting {
+            watch.let_go();
+        }
+        schedule.advance(Instant::now());
+        Ok(None)
+    }
+
+    fn take_round(&mut self, watch: &mut Watch) -> Result<()> {
+        let collected = watch.collect()?;
+        let index = round::index(&collected)?;
+        let changes = self.layout.update(
+            index,
+            collected.regions(),
+            collected.given_up(),
+            collected.pages(),
+        );
+        let round = round::convert(index, &collected, changes.notes);
+        collected.commit();
+        let rounds = &self.state.trail().rounds;
+        let first_in_view = rounds.first().map_or(index, |round| round.index);
+        self.past
+            .extend(changes.gone.into_iter().map(|gone| gone.mapping));
+        self.past
+            .retain(|mapping| mapping.last_round.is_none_or(|last| last >= first_in_view));
+        let present = self.layout.present().iter();
+        let mut mappings = self.past.clone();
+        mappings.extend(present.map(|numbered| numbered.mapping.clone()));
+        self.state.push_round(&round, &mappings);
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! What the command tells its caller: exit codes, and the one line on standard error that goes with them.
+
+use std::error::Error as _;
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+use pagetrail::{Ended, Error};
+
+/// A negative finding.
+pub(crate) const NEGATIVE: u8 = 1;
+/// A usage or operation error.
+pub(crate) const OPERATION: u8 = 2;
+/// Not possible on this machine.
+pub(crate) const MACHINE: u8 = 3;
+/// A program to be started cannot be executed; what shells say.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// There is no such program; what shells say.
+pub(crate) const NOT_FOUND: u8 = 127;
+/// Added to the number of the signal that killed a program; what shells say.
+const SIGNAL_BASE: i32 = 128;
+
+/// The exit codes, for people.
+pub(crate) const MEANINGS: &[(u8, &str)] = &[
+    (0, "All went well."),
+    (
+        NEGATIVE,
+        "A negative finding: check found no technique that works.",
+    ),
+    (
+        OPERATION,
+        "Wrong usage, or something went wrong; standard error has one line about it.",
+    ),
+    (
+        MACHINE,
+        "Not possible on this machine: no technique works, or not the one that was asked for.",
+    ),
+    (NOT_EXECUTABLE, "The program to start cannot be executed."),
+    (NOT_FOUND, "The program to start was not found."),
+];
+
+/// Writes one line to standard error.
+pub(crate) fn message(line: &str) {
+    // Nothing is left to be done where standard error cannot be written.
+    let _ = writeln!(io::stderr(), "pagetrail: {line}");
+}
+
+/// Says what went wrong, and which exit code that is.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    // The reader of a pipe that went away, `head` say, has what it wanted.
+    if is_broken_pipe(error) {
+        return ExitCode::SUCCESS;
+    }
+    message(&words(error));
+    ExitCode::from(code(error))
+}
+
+/// A program's own exit status, as a shell gives it.
+pub(crate) fn of_program(ended: Option<Ended>) -> ExitCode {
+    match ended {
+        Some(Ended::Exited(code)) => ExitCode::from(code as u8),
+        Some(Ended::Killed(signal)) => ExitCode::from((SIGNAL_BASE + signal) as u8),
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn words(error: &anyhow::Error) -> String {
+    match error.downcast_ref() {
+        Some(Error::OwnProcess { pid }) => format!("process {pid} is pagetrail itself"),
+        // The library's messages carry their sources already.
+        Some(error) if error.source().is_some() => error.to_string(),
+        _ => format!("{error:#}"),
+    }
+}
+
+fn code(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref() {
+        Some(Error::Spawn { source, .. }) => match source.kind() {
+            ErrorKind::NotFound => NOT_FOUND,
+            ErrorKind::PermissionDenied => NOT_EXECUTABLE,
+            _ if source.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
+                NOT_EXECUTABLE
+            }
+            _ => OPERATION,
+        },
+        Some(error) if error.is_machine_limit() => MACHINE,
+        _ => OPERATION,
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let mut causes = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.any(|error| error.kind() == ErrorKind::BrokenPipe)
+}

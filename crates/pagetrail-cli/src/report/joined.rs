@@ -1,0 +1,107 @@
+//! Mappings for tables: neighbours of one name and with the same rights as one.
+//!
+//! A heap that grows while it is tracked stays in pieces for the kernel, a new one with each growth; to a
+//! reader it is one heap.
+
+use pagetrail_trail::analysis::MappingCounts;
+use pagetrail_trail::{Analysis, Mapping, Trail};
+
+/// One or more mappings that follow each other without a gap.
+#[derive(Clone, Debug)]
+pub(crate) struct Joined<'a> {
+    /// The lowest of them.
+    pub(crate) first: &'a Mapping,
+    /// Indices of all of them in the trail's mappings, in ascending order of addresses.
+    pub(crate) members: Vec<usize>,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// What was written in them. The rounds are those of the busiest.
+    pub(crate) counts: MappingCounts,
+    end: u64,
+}
+
+/// All mappings in which something was written, in ascending order of addresses.
+pub(crate) fn written<'a>(trail: &'a Trail, analysis: &Analysis) -> Vec<Joined<'a>> {
+    let mut all: Vec<_> = trail
+        .mappings
+        .iter()
+        .zip(&analysis.mappings)
+        .enumerate()
+        .collect();
+    all.sort_by_key(|(_, (mapping, _))| (mapping.range, mapping.first_round));
+    let mut joined: Vec<Joined<'_>> = Vec::new();
+    for (index, (mapping, counts)) in all {
+        match joined.last_mut().filter(|last| last.takes(mapping)) {
+            Some(last) => last.add(index, mapping, counts),
+            None => joined.push(Joined {
+                first: mapping,
+                members: vec![index],
+                bytes: mapping.range.bytes(),
+                counts: *counts,
+                end: mapping.range.end(),
+            }),
+        }
+    }
+    joined.retain(|joined| joined.counts.page_writes > 0);
+    joined
+}
+
+impl Joined<'_> {
+    fn takes(&self, next: &Mapping) -> bool {
+        next.range.start() == self.end
+            && next.name == self.first.name
+            && next.permissions == self.first.permissions
+            && next.untracked == self.first.untracked
+    }
+
+    fn add(&mut self, index: usize, mapping: &Mapping, counts: &MappingCounts) {
+        self.members.push(index);
+        self.bytes += mapping.range.bytes();
+        self.end = mapping.range.end();
+        let sum = &mut self.counts;
+        sum.page_writes += counts.page_writes;
+        sum.fresh_page_writes += counts.fresh_page_writes;
+        sum.distinct_pages += counts.distinct_pages;
+        sum.rounds_written = sum.rounds_written.max(counts.rounds_written);
+        sum.share += counts.share;
+        sum.pages_per_second += counts.pages_per_second;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{mapping, pages};
+
+    #[test]
+    fn a_heap_in_pieces_is_one_heap() {
+        const BASE: u64 = 0x5000_0000;
+        let mut trail = crate::testing::program(1);
+        trail.mappings = vec![
+            mapping(pages(BASE, 0, 4), "[heap]", 0),
+            mapping(pages(BASE, 8, 4), "[heap]", 0),
+            mapping(pages(BASE, 4, 2), "[heap]", 0),
+            mapping(pages(BASE, 12, 4), "other", 0),
+            mapping(pages(BASE, 16, 4), "other", 0),
+        ];
+        trail.rounds[0].written = [pages(BASE, 3, 2), pages(BASE, 9, 1), pages(BASE, 16, 1)]
+            .into_iter()
+            .collect();
+        let analysis = Analysis::of(&trail);
+        let joined = written(&trail, &analysis);
+        let seen: Vec<_> = joined
+            .iter()
+            .map(|j| {
+                (
+                    j.members.as_slice(),
+                    j.bytes / 4096,
+                    j.counts.distinct_pages,
+                )
+            })
+            .collect();
+        let expected: [(&[usize], _, _); 3] = [(&[0, 2], 6, 2), (&[1], 4, 1), (&[3, 4], 8, 1)];
+        assert_eq!(seen, expected);
+        let shares: f64 = joined.iter().map(|joined| joined.counts.share).sum();
+        assert!((shares - 1.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,208 @@
+//! [`Layout`]: the mappings that a reader of the trail needs, from round to round.
+//!
+//! Those are the writable ones, and others in which a round has written pages; a mapping stays one as long
+//! as its addresses and its name do. What the technique cannot watch is said along with them.
+
+use std::collections::BTreeMap;
+use std::mem;
+
+use pagetrail::{GivenUp, PageSet, Region};
+use pagetrail_trail::Mapping;
+
+/// A mapping and its place in the order of appearance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Numbered {
+    /// Counts from 0.
+    pub(crate) index: usize,
+    /// The mapping.
+    pub(crate) mapping: Mapping,
+}
+
+/// What a round changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// Mappings that exist no longer, with their last round.
+    pub(crate) gone: Vec<Numbered>,
+    /// Mappings that are new, in the order of their numbers.
+    pub(crate) appeared: Vec<Numbered>,
+    /// Lines about new mappings that are watched in another way than the rest.
+    pub(crate) notes: Vec<String>,
+}
+
+/// The mappings that exist.
+#[derive(Debug, Default)]
+pub(crate) struct Layout {
+    /// In ascending order of addresses.
+    present: Vec<Numbered>,
+    /// How many there ever were.
+    count: usize,
+}
+
+impl Layout {
+    /// Those that existed in the last round, in ascending order of addresses.
+    pub(crate) fn present(&self) -> &[Numbered] {
+        &self.present
+    }
+
+    /// Takes the mappings of round `round`, ascending, and the pages written in it.
+    pub(crate) fn update(
+        &mut self,
+        round: u32,
+        regions: &[Region],
+        given_up: &[GivenUp],
+        written: &PageSet,
+    ) -> Changes {
+        let mut changes = Changes::default();
+        let mut compared = BTreeMap::<&str, Vec<&Region>>::new();
+        let mut before = mem::take(&mut self.present).into_iter().peekable();
+        for region in regions {
+            let behind = |known: &Numbered| known.mapping.range.start() < region.range.start();
+            while let Some(gone) = before.next_if(behind) {
+                changes.gone.push(gone);
+            }
+            let same = before.next_if(|known| {
+                known.mapping.range == region.range && known.mapping.name == region.name
+            });
+            if let Some(same) = same {
+                self.present.push(same);
+                continue;
+            }
+            if !region.permissions.write && !written.intersects(region.range) {
+                continue;
+            }
+            let refused = given_up
+                .iter()
+                .find(|given_up| given_up.region.range.intersection(&region.range).is_some());
+            if let Some(refused) = refused.filter(|refused| refused.compared) {
+                compared.entry(&refused.reason).or_default().push(region);
+            }
+            let mapping = Mapping {
+                range: region.range,
+                name: region.name.clone(),
+                permissions: region.permissions.to_string(),
+                untracked: refused
+                    .filter(|refused| !refused.compared)
+                    .map(|refused| refused.reason.clone()),
+                first_round: round,
+                last_round: None,
+            };
+            let index = self.count;
+            self.count += 1;
+            self.present.push(Numbered { index, mapping });
+            changes.appeared.extend(self.present.last().cloned());
+        }
+        changes.gone.extend(before);
+        for gone in &mut changes.gone {
+            gone.mapping.last_round = Some(round.saturating_sub(1));
+        }
+        changes.notes = compared
+            .into_iter()
+            .map(|(reason, regions)| note(reason, &regions))
+            .collect();
+        changes
+    }
+}
+
+/// One line for all mappings that are compared for the same reason.
+fn note(reason: &str, regions: &[&Region]) -> String {
+    let first = match regions.first() {
+        Some(region) if region.name.is_empty() => format!("{}", region.range),
+        Some(region) => region.name.clone(),
+        None => String::new(),
+    };
+    let more = match regions.len() {
+        0 | 1 => String::new(),
+        n => format!(" and {} more", n - 1),
+    };
+    format!("watched by compare: {first}{more}: {reason}")
+}
+
+#[cfg(test)]
+mod tests {
+    use pagetrail::{PageRange, Permissions};
+
+    use super::*;
+    use crate::testing;
+
+    fn region(first: u64, pages: u64, name: &str, write: bool) -> Region {
+        Region {
+            range: testing::pages(0x1000_0000, first, pages),
+            permissions: Permissions {
+                read: true,
+                write,
+                execute: false,
+                shared: false,
+            },
+            offset: 0,
+            device: (0, 0),
+            inode: 0,
+            name: name.into(),
+        }
+    }
+
+    fn names(mappings: &[Numbered]) -> Vec<(usize, &str)> {
+        let named = mappings.iter();
+        named.map(|m| (m.index, m.mapping.name.as_str())).collect()
+    }
+
+    #[test]
+    fn mappings_come_and_go() {
+        let nothing = PageSet::new();
+        let mut layout = Layout::default();
+        let (a, b, c) = (
+            region(0, 4, "a", true),
+            region(8, 4, "b", true),
+            region(4, 4, "c", true),
+        );
+        let text = region(20, 4, "text", false);
+        let changes = layout.update(0, &[a.clone(), b.clone(), text.clone()], &[], &nothing);
+        assert_eq!(names(&changes.appeared), [(0, "a"), (1, "b")]);
+        let same = layout.update(1, &[a.clone(), b.clone(), text.clone()], &[], &nothing);
+        assert_eq!(same, Changes::default());
+        let shorter = region(0, 3, "a", true);
+        let changes = layout.update(2, &[shorter, c, text], &[], &nothing);
+        assert_eq!(names(&changes.gone), [(0, "a"), (1, "b")]);
+        assert_eq!(names(&changes.appeared), [(2, "a"), (3, "c")]);
+        assert!(changes.gone.iter().all(|m| m.mapping.last_round == Some(1)));
+        assert!(changes.appeared.iter().all(|m| m.mapping.first_round == 2));
+        assert_eq!(names(layout.present()), [(2, "a"), (3, "c")]);
+    }
+
+    #[test]
+    fn what_was_written_is_in_a_mapping_and_stays_there() {
+        let mut layout = Layout::default();
+        let sealed = [region(0, 4, "sealed", false)];
+        let written: PageSet = [PageRange::new(0x1000_1000, 0x1000_2000).expect("not empty")]
+            .into_iter()
+            .collect();
+        assert_eq!(layout.update(0, &sealed, &[], &written).appeared.len(), 1);
+        let later = layout.update(1, &sealed, &[], &PageSet::new());
+        assert_eq!(later, Changes::default());
+    }
+
+    #[test]
+    fn what_is_not_watched_as_asked_is_said() {
+        let mut layout = Layout::default();
+        let regions = [
+            region(0, 4, "theirs", true),
+            region(8, 4, "", true),
+            region(16, 4, "ring", true),
+        ];
+        let given_up: Vec<_> = regions
+            .iter()
+            .map(|region| GivenUp {
+                region: region.clone(),
+                reason: "busy".into(),
+                compared: region.name != "ring",
+            })
+            .collect();
+        let changes = layout.update(0, &regions, &given_up, &PageSet::new());
+        assert_eq!(
+            changes.notes,
+            ["watched by compare: theirs and 1 more: busy"]
+        );
+        let untracked = changes.appeared.iter();
+        let untracked: Vec<_> = untracked.map(|m| m.mapping.untracked.as_deref()).collect();
+        assert_eq!(untracked, [None, None, Some("busy")]);
+    }
+}

@@ -1,0 +1,51 @@
+//! A watch's round, and how its target ended, in the trail's terms.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use pagetrail::Ended;
+use pagetrail_trail::{End, Event, Round};
+
+/// The number of a round; a trail counts to 2^32.
+pub(crate) fn index(round: &pagetrail::Round<'_>) -> Result<u32> {
+    u32::try_from(round.index()).context("more than 2^32 rounds; record with a longer --interval")
+}
+
+/// The round as the trail keeps it, with `notes` besides its own events.
+pub(crate) fn convert(index: u32, round: &pagetrail::Round<'_>, notes: Vec<String>) -> Round {
+    let cost = round.cost();
+    let events = round.events().iter().filter_map(event);
+    Round {
+        index,
+        start_ns: ns(round.began()),
+        duration_ns: ns(round.duration()),
+        collect_ns: ns(cost.collect),
+        stopped_ns: ns(cost.stopped),
+        faults: cost.faults,
+        written: round.pages().clone(),
+        fresh: round.fresh().clone(),
+        events: events.chain(notes.into_iter().map(Event::Note)).collect(),
+    }
+}
+
+/// How the target ended; not known of one that was already running.
+pub(crate) fn end(ended: Option<Ended>) -> End {
+    match ended {
+        Some(Ended::Exited(code)) => End::Exited(code),
+        Some(Ended::Killed(signal)) => End::Killed(signal),
+        _ => End::Gone,
+    }
+}
+
+fn event(event: &pagetrail::Event) -> Option<Event> {
+    match event {
+        pagetrail::Event::Exec { command } => Some(Event::Exec(command.join(" "))),
+        pagetrail::Event::Children { count } => Some(Event::Children(*count)),
+        pagetrail::Event::Note(note) => Some(Event::Note(note.clone())),
+        _ => None,
+    }
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

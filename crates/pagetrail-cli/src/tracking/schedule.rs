@@ -1,0 +1,65 @@
+//! [`Schedule`]: when the next round is due, without drift: multiples of the interval since the start.
+
+use std::time::{Duration, Instant};
+
+/// The deadlines of rounds.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    start: Instant,
+    interval: Duration,
+    next: Instant,
+    end: Option<Instant>,
+}
+
+impl Schedule {
+    /// Begins at `start`; there is no deadline after `duration`.
+    pub(crate) fn new(start: Instant, interval: Duration, duration: Option<Duration>) -> Self {
+        Self {
+            start,
+            interval,
+            next: start + interval,
+            end: duration.map(|duration| start + duration),
+        }
+    }
+
+    /// When the next round is due.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.end.map_or(self.next, |end| end.min(self.next))
+    }
+
+    /// Chooses the next deadline, at `now`. Deadlines that have been missed are left out, not made up for.
+    pub(crate) fn advance(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.start).as_nanos();
+        let rounds = passed / self.interval.as_nanos() + 1;
+        // The product exceeds `passed` by at most one interval.
+        let nanos = self.interval.as_nanos() * rounds;
+        self.next = self.start + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+    }
+
+    /// Whether no round is due after `now`.
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.end.is_some_and(|end| end <= now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_keep_to_the_grid_and_skip_what_was_missed() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let interval = Duration::from_millis(100);
+        let mut schedule = Schedule::new(start, interval, Some(Duration::from_millis(750)));
+        assert_eq!(schedule.deadline(), at(100));
+        for (now, next) in [(103, 200), (200, 300), (299, 300), (520, 600), (601, 700)] {
+            schedule.advance(at(now));
+            assert_eq!(schedule.deadline(), at(next), "after {now} ms");
+        }
+        assert!(!schedule.is_over(at(701)));
+        schedule.advance(at(701));
+        assert_eq!(schedule.deadline(), at(750), "not behind the end");
+        assert!(schedule.is_over(at(750)));
+    }
+}

@@ -1,0 +1,452 @@
+//! `pagetrail record` on real programs: what is in the file, and which exit code comes of it.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::{address, error_line, number, pagetrail, report, run};
+use pagetrail_trail::{End, Trail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// What `known_pages.c` says of itself.
+const BASE: u64 = 0x1000_0000_0000;
+const PAGES: u64 = 300;
+const STEP: u64 = 3;
+
+const FILE: &str = "pagetrail.trail";
+/// For what takes milliseconds on a machine that is not busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn directory() -> TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+/// The program `known_pages`, compiled once.
+fn known_pages() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("known_pages");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/known_pages.c");
+        let status = Command::new("cc")
+            .arg("-O1")
+            .arg("-o")
+            .arg(&program)
+            .arg(source)
+            .status();
+        assert!(status.is_ok_and(|status| status.success()), "cc failed");
+        program
+    })
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Running {
+    /// `known_pages` without end, past its start.
+    fn known_pages() -> Self {
+        let mut command = Command::new(known_pages());
+        let command = command.arg("0").stdout(Stdio::piped());
+        let mut running = Self(command.spawn().expect("it starts"));
+        let stdout = running.0.stdout.as_mut().expect("it is piped");
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        assert_eq!(line, "ready\n");
+        running
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.0.id() as i32).expect("a PID");
+        kill_process(pid, signal).expect("it takes signals");
+    }
+
+    fn is_alive(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A recording that runs beside the test.
+struct Recording {
+    process: Option<Running>,
+    file: PathBuf,
+}
+
+impl Recording {
+    fn start(directory: &Path, arguments: &[&str]) -> Self {
+        let mut command = pagetrail(directory, &["record", "--interval", "10ms"]);
+        let command = command.args(arguments);
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self {
+            process: Some(Running(command.spawn().expect("the command starts"))),
+            file: directory.join(FILE),
+        }
+    }
+
+    /// Waits until `rounds` rounds are in the file, which proves that it is readable while it is written.
+    fn wait_for(&self, rounds: usize) {
+        let kept = || {
+            let file = File::open(&self.file).ok()?;
+            Some(Trail::read(BufReader::new(file)).ok()?.rounds.len())
+        };
+        wait_until("rounds come", || kept().is_some_and(|kept| kept >= rounds));
+    }
+
+    fn signal(&self, signal: Signal) {
+        let process = self.process.as_ref().expect("it runs");
+        process.signal(signal);
+    }
+
+    fn wait(mut self) -> Output {
+        let mut running = self.process.take().expect("it runs");
+        wait_until("the recording ends", || !running.is_alive());
+        let mut output = Output {
+            status: running.0.wait().expect("its status"),
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+        };
+        let (stdout, stderr) = (running.0.stdout.take(), running.0.stderr.take());
+        std::io::copy(&mut stdout.expect("piped"), &mut output.stdout).expect("its output");
+        std::io::copy(&mut stderr.expect("piped"), &mut output.stderr).expect("its messages");
+        output
+    }
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+fn trail(directory: &Path) -> Trail {
+    let file = File::open(directory.join(FILE)).expect("a recording");
+    Trail::read(BufReader::new(file)).expect("a whole one")
+}
+
+/// Checks all that a report of schema 1 promises about its rounds; returns the pages that were written.
+fn check_schema(report: &Value) -> BTreeSet<u64> {
+    assert_eq!(report["schema"], 1);
+    assert!(report["command"].is_array() && report["technique"].is_string());
+    let page = number(&report["page_size"]);
+    let mut pages = BTreeSet::new();
+    let mut start_ms = -1.0;
+    for (index, round) in report["rounds"]
+        .as_array()
+        .expect("rounds")
+        .iter()
+        .enumerate()
+    {
+        assert_eq!(number(&round["round"]), index as u64);
+        let began = round["start_ms"].as_f64().expect("a time");
+        assert!(began > start_ms, "rounds in order");
+        start_ms = began;
+        for field in ["duration_ms", "collect_us", "stopped_us"] {
+            assert!(
+                round[field].as_f64().is_some_and(|time| time >= 0.0),
+                "{field}"
+            );
+        }
+        let (mut count, mut end) = (0, 0);
+        for range in round["ranges"].as_array().expect("ranges") {
+            let (start, length) = (address(&range["start"]), number(&range["pages"]));
+            assert!(start >= end && start.is_multiple_of(page) && length > 0);
+            end = start + length * page;
+            count += length;
+            pages.extend((start..end).step_by(page as usize));
+        }
+        assert_eq!(number(&round["written_pages"]), count);
+    }
+    for mapping in report["mappings"].as_array().expect("mappings") {
+        assert!(address(&mapping["start"]) < address(&mapping["end"]));
+        assert!(mapping["name"].is_string());
+    }
+    pages
+}
+
+fn assert_known_pages(report: &Value) {
+    let written = check_schema(report);
+    let page = number(&report["page_size"]);
+    for known in (0..PAGES).step_by(STEP as usize) {
+        assert!(written.contains(&(BASE + known * page)), "page {known}");
+    }
+    let mappings = report["mappings"].as_array().expect("mappings");
+    let covers = |mapping: &Value| {
+        address(&mapping["start"]) <= BASE && address(&mapping["end"]) >= BASE + PAGES * page
+    };
+    assert!(mappings.iter().any(covers), "its mapping is named");
+}
+
+/// Leaves a row for the table of what works where: `absent` for a reason, or else `works`.
+fn note_row(technique: &str, reason: Option<&str>) {
+    let Some(rows) = std::env::var_os("PAGETRAIL_ROWS").filter(|_| technique != "auto") else {
+        return;
+    };
+    let row = serde_json::json!({
+        "where": std::env::var("PAGETRAIL_WHERE").unwrap_or("this machine".into()),
+        "subject": "record -- CMD",
+        "technique": technique,
+        "status": if reason.is_some() { "absent" } else { "works" },
+        "reason": reason,
+    });
+    let file = Path::new(&rows).join(format!("record-{technique}"));
+    fs::write(file, format!("{row}\n")).expect("a row");
+}
+
+#[test]
+fn a_program_is_recorded_from_its_start_to_its_end() {
+    let directory = directory();
+    let program = known_pages().to_str().expect("UTF-8");
+    for technique in [
+        "auto",
+        "pagemap-scan",
+        "userfaultfd",
+        "soft-dirty",
+        "compare",
+        "none",
+    ] {
+        let arguments = [
+            "record",
+            "--technique",
+            technique,
+            "--interval",
+            "10ms",
+            "--",
+            program,
+            "10",
+        ];
+        let output = run(directory.path(), &arguments);
+        if output.status.code() == Some(3) {
+            note_row(technique, Some(&error_line(&output, 3)));
+            continue;
+        }
+        assert_eq!(output.status.code(), Some(0), "{technique}: {output:?}");
+        assert_eq!(output.stdout, b"ready\n", "the output is the program's");
+        let report = report(directory.path(), FILE);
+        assert_known_pages(&report);
+        assert_eq!(report["command"][1], "10");
+        assert_eq!(report["end"]["kind"], "exited");
+        assert!(
+            report["rounds"].as_array().map_or(0, Vec::len) > 1,
+            "{technique}"
+        );
+        note_row(technique, None);
+    }
+}
+
+#[test]
+fn the_shortest_program_leaves_a_round() {
+    let directory = directory();
+    let output = run(directory.path(), &["record", "--", "true"]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(message.starts_with("pagetrail: recorded ") && message.lines().count() == 1);
+    assert!(
+        message.ends_with("look at it with: pagetrail report\n"),
+        "{message}"
+    );
+    let report = report(directory.path(), FILE);
+    assert!(!check_schema(&report).is_empty());
+}
+
+#[test]
+fn the_exit_status_is_the_programs() {
+    let directory = directory();
+    for (script, code, end) in [
+        ("exit 3", 3, End::Exited(3)),
+        ("kill -9 $$", 137, End::Killed(9)),
+        ("kill -TERM $$", 143, End::Killed(15)),
+    ] {
+        let output = run(directory.path(), &["record", "--", "sh", "-c", script]);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let trail = trail(directory.path());
+        assert_eq!(trail.end, Some(end));
+        assert!(!trail.rounds.is_empty());
+    }
+}
+
+#[test]
+fn a_process_is_followed_to_its_end() {
+    let directory = directory();
+    let running = Running::known_pages();
+    let recording = Recording::start(directory.path(), &["-p", &running.pid()]);
+    recording.wait_for(4);
+    drop(running);
+    let output = recording.wait();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(trail(directory.path()).end, Some(End::Gone));
+    assert_known_pages(&report(directory.path(), FILE));
+}
+
+#[test]
+fn an_interrupt_ends_a_recording_and_keeps_it() {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let directory = directory();
+        let mut running = Running::known_pages();
+        let recording = Recording::start(directory.path(), &["-p", &running.pid()]);
+        recording.wait_for(3);
+        recording.signal(signal);
+        let output = recording.wait();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(running.is_alive(), "the process is left alone");
+        assert_eq!(trail(directory.path()).end, Some(End::Detached));
+        assert_known_pages(&report(directory.path(), FILE));
+    }
+}
+
+#[test]
+fn signals_are_the_programs_business() {
+    let directory = directory();
+    let script = "trap 'exit 7' TERM; : > ready; while :; do sleep 0.02; done";
+    let recording = Recording::start(directory.path(), &["--", "sh", "-c", script]);
+    let ready = directory.path().join("ready");
+    wait_until("the program is ready", || ready.exists());
+    recording.wait_for(1);
+    let before = trail(directory.path()).rounds.len();
+    recording.signal(Signal::INT);
+    recording.wait_for(before + 3);
+    recording.signal(Signal::TERM);
+    let output = recording.wait();
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert_eq!(trail(directory.path()).end, Some(End::Exited(7)));
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("child process"), "{message}");
+}
+
+#[test]
+fn limits_end_a_recording() {
+    let directory = directory();
+    let running = Running::known_pages();
+    let pid = running.pid();
+    let arguments = ["record", "-p", &pid, "--rounds", "3", "--interval", "10ms"];
+    let output = run(directory.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(trail(directory.path()).rounds.len(), 3);
+    let arguments = [
+        "record",
+        "-p",
+        &pid,
+        "--duration",
+        "50ms",
+        "--interval",
+        "1h",
+    ];
+    let output = run(directory.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let trail = trail(directory.path());
+    assert_eq!((trail.rounds.len(), trail.end), (1, Some(End::Detached)));
+    assert!(trail.rounds[0].duration_ns >= 49_000_000);
+}
+
+#[test]
+fn a_program_runs_on_behind_a_limit() {
+    let directory = directory();
+    let script = "sleep 0.2; : > done; exit 4";
+    let arguments = [
+        "record",
+        "--interval",
+        "10ms",
+        "--rounds",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let output = run(directory.path(), &arguments);
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert!(directory.path().join("done").exists());
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("runs on unwatched"), "{message}");
+    assert_eq!(trail(directory.path()).end, Some(End::Detached));
+}
+
+#[test]
+fn pictures_come_with_the_recording() {
+    let directory = directory();
+    let arguments = [
+        "record", "--html", "a.html", "--png", "a.png", "--", "sh", "-c", "exit 5",
+    ];
+    let output = run(directory.path(), &arguments);
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    let file = |name| fs::read(directory.path().join(name)).expect(name);
+    assert!(file("a.html").starts_with(b"<!doctype html>"));
+    assert!(file("a.png").starts_with(b"\x89PNG"));
+}
+
+#[test]
+fn what_was_recorded_outlives_a_full_disk() {
+    let directory = directory();
+    let running = Running::known_pages();
+    let pid = running.pid();
+    let full = run(directory.path(), &["record", "-p", &pid, "-o", "/dev/full"]);
+    assert!(error_line(&full, 2).contains("No space left on device"));
+    // A limit on the size of files does the same in the middle of a recording. Its unit is the shell's.
+    let script = "ulimit -f 16; exec \"$0\" record -p \"$1\" --interval 5ms";
+    let output = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_pagetrail"), &pid])
+        .current_dir(directory.path())
+        .output()
+        .expect("it starts");
+    let message = error_line(&output, 2);
+    let trail = trail(directory.path());
+    assert!(trail.rounds.len() > 2 && trail.is_cut_off());
+    let kept = format!("the {} rounds before are kept", trail.rounds.len());
+    assert!(message.contains(&kept), "{message}");
+    assert_known_pages(&report(directory.path(), FILE));
+}
+
+#[test]
+fn only_recordings_are_overwritten() {
+    let directory = directory();
+    let path = directory.path();
+    fs::write(path.join("text"), "precious").expect("a file");
+    let refused = run(path, &["record", "-o", "text", "--", "true"]);
+    assert!(error_line(&refused, 2).contains("no recording"));
+    assert_eq!(fs::read(path.join("text")).expect("a file"), b"precious");
+    assert_eq!(
+        run(path, &["record", "--", "sh", "-c", "exit 1"])
+            .status
+            .code(),
+        Some(1)
+    );
+    assert_eq!(run(path, &["record", "--", "true"]).status.code(), Some(0));
+    assert_eq!(trail(path).end, Some(End::Exited(0)), "the new one");
+    // A recording that cannot begin leaves the earlier one, and no new file.
+    let absent = "4194305";
+    error_line(&run(path, &["record", "-p", absent]), 2);
+    assert_eq!(trail(path).end, Some(End::Exited(0)));
+    error_line(&run(path, &["record", "-p", absent, "-o", "new"]), 2);
+    assert!(!path.join("new").exists());
+}
+
+#[test]
+fn two_recordings_do_not_share_a_file() {
+    let directory = directory();
+    let running = Running::known_pages();
+    let recording = Recording::start(directory.path(), &["-p", &running.pid()]);
+    recording.wait_for(1);
+    let second = run(directory.path(), &["record", "--", "true"]);
+    assert!(error_line(&second, 2).contains("another recording"));
+    recording.signal(Signal::INT);
+    assert_eq!(recording.wait().status.code(), Some(0));
+}
