@@ -21,6 +21,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Show what a recording holds.
     Report(ReportArgs),
+    /// Measure what each technique costs here, as the OoH paper does.
+    Bench(crate::bench::args::BenchArgs),
 }
 
 /// Arguments of `report`.

@@ -3,6 +3,7 @@
 //! Exit codes: 0 fine, 1 a negative finding, 2 a usage or operation error, 3 not possible on this machine.
 
 mod args;
+mod bench;
 mod commands;
 mod report;
 #[cfg(test)]
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match &cli.command {
         Command::Report(args) => commands::report::run(args),
+        Command::Bench(args) => commands::bench::run(args),
     };
     result.unwrap_or_else(|error| {
         // The reader of a pipe that went away, `head` say, has what it wanted.
