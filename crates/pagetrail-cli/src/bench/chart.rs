@@ -9,7 +9,7 @@ use crate::report::words;
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 340.0;
-const LEFT: f64 = 62.0;
+const LEFT: f64 = 78.0;
 const RIGHT: f64 = 104.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 34.0;
@@ -49,7 +49,7 @@ pub(crate) fn svg(
         .for_each(|line| line.points.sort_by_key(|p| p.0));
     let points = || lines.iter().flat_map(|line| &line.points);
     let sizes = (points().map(|p| p.0).min()?, points().map(|p| p.0).max()?);
-    let most = points().map(|p| p.1.median).fold(10.0 * FLOOR, f64::max);
+    let most = points().map(|p| p.1.max).fold(10.0 * FLOOR, f64::max);
     let scale = Scale {
         sizes,
         decades: (most / FLOOR).log10().ceil(),
