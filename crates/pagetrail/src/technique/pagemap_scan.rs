@@ -196,9 +196,11 @@ impl PagemapScan {
         let fresh = blocks.difference(&self.seen);
         // In shared mappings an empty entry of a fresh table may have been written and evicted since.
         let suspicious = found.intersection(&fresh).difference(&self.shared);
+        // Block by block, not range by range: scattered writes leave thousands of short ranges.
         let mut touched = PageSet::new();
-        for range in suspicious.ranges() {
-            self.add_touched(*range, &mut touched)?;
+        let query = self.touched_query();
+        for range in fresh.ranges() {
+            self.select(*range, query, &mut touched)?;
         }
         self.doubtful = suspicious.difference(&touched);
         *found = found.difference(&self.doubtful);
@@ -219,17 +221,16 @@ impl PagemapScan {
         Ok(())
     }
 
-    /// Adds the pages of a private range that exist and are the process's own, not the file's.
-    fn add_touched(&mut self, range: PageRange, out: &mut PageSet) -> Result<()> {
+    /// Selects the pages of private mappings that exist and are the process's own, not the file's.
+    fn touched_query(&self) -> Query {
         // A marker looks like a swapped page, so those count only where something is swapped out.
         let swap = Status::of(self.pid).is_ok_and(|status| status.swap_kib > 0);
-        let query = Query {
+        Query {
             inverted: category::FILE,
             all_of: category::FILE,
             any_of: category::PRESENT | if swap { category::SWAPPED } else { 0 },
             ..Query::default()
-        };
-        self.select(range, query, out)
+        }
     }
 
     /// Adds what vanished from shared mappings together with its page table.
@@ -294,7 +295,7 @@ impl Tracker for PagemapScan {
             out.insert(region.range);
             return Ok(());
         }
-        self.add_touched(region.range, out)
+        self.select(region.range, self.touched_query(), out)
     }
 
     fn forget(&mut self, range: PageRange) {
