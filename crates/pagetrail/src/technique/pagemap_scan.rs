@@ -185,7 +185,7 @@ impl PagemapScan {
     /// entries sorted out here are looked at once more in the next harvest.
     fn sort_out_untouched(&mut self, found: &mut PageSet) -> Result<()> {
         let block = block_bytes();
-        if all_within(found, &self.seen, block) {
+        if all_within(found, &self.seen) {
             return Ok(());
         }
         let blocks: PageSet = found
@@ -254,14 +254,22 @@ impl PagemapScan {
     }
 }
 
-/// Whether the blocks of all ranges of `found` are in `seen`; both in ascending order.
-fn all_within(found: &PageSet, seen: &PageSet, block: u64) -> bool {
-    let mut seen = seen.ranges().iter().peekable();
-    found.ranges().iter().all(|range| {
-        let range = range.align_outwards(block);
-        while seen.next_if(|s| s.end() < range.end()).is_some() {}
-        seen.peek().is_some_and(|s| s.start() <= range.start())
-    })
+/// Whether all of `found` is in `seen`, without a look at each range: what is written every round comes in many
+/// short ranges, what was seen in few long ones.
+fn all_within(found: &PageSet, seen: &PageSet) -> bool {
+    let seen = seen.ranges();
+    let mut left = found.ranges();
+    while let Some(first) = left.first() {
+        let around = seen.partition_point(|s| s.end() <= first.start());
+        let Some(around) = seen.get(around).filter(|s| s.start() <= first.start()) else {
+            return false;
+        };
+        match left.partition_point(|range| range.end() <= around.end()) {
+            0 => return false,
+            inside => left = &left[inside..],
+        }
+    }
+    true
 }
 
 impl Tracker for PagemapScan {
@@ -323,5 +331,28 @@ impl Tracker for PagemapScan {
         self.sort_out_untouched(out)?;
         out.union_with(&late);
         Ok(harvest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_within_is_the_subset_relation() {
+        let set = |bits: u32| -> PageSet {
+            let pages = (0..6).filter(|i| bits & 1 << i != 0);
+            pages
+                .filter_map(|i| PageRange::new(i * 4096, (i + 1) * 4096))
+                .collect()
+        };
+        for (found, seen) in (0..64).flat_map(|f| (0..64).map(move |s| (f, s))) {
+            let expected = found & !seen == 0;
+            assert_eq!(
+                all_within(&set(found), &set(seen)),
+                expected,
+                "{found:b} in {seen:b}"
+            );
+        }
     }
 }
