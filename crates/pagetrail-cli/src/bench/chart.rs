@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::results::{Measured, Results, Spread, Tracked};
+use super::results::{Figure, Results, Spread, Tracked};
 use super::size::Size;
 use crate::report::words;
 
@@ -31,7 +31,7 @@ pub(crate) fn svg(
     results: &Results,
     tracked: Tracked,
     title: &str,
-    figure: fn(&Measured) -> Spread,
+    figure: Figure,
 ) -> Option<String> {
     let mut lines: Vec<Line<'_>> = Vec::new();
     for measured in results.results.iter().filter(|m| m.tracked == tracked) {

@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use super::results::{Measured, Results, Spread, Tracked};
+use super::results::{Figure, Results, Tracked};
 use super::table::{self, Sheet};
 use super::{chart, definitions};
 use crate::report::html::{STYLE_SHEET, escape, fill};
 
 /// What the charts show.
-const FIGURES: [(&str, fn(&Measured) -> Spread); 2] = [
+const FIGURES: [(&str, Figure); 2] = [
     ("on tracked", |m| m.overhead_on_tracked_percent),
     ("on tracker", |m| m.overhead_on_tracker_percent),
 ];
@@ -21,7 +21,7 @@ pub(crate) fn write(results: &Results, out: &mut dyn Write) -> io::Result<()> {
         "css" => STYLE_SHEET.into(),
         "bench-css" => include_str!("page/page.css").into(),
         "setting" => escape(&table::setting(results)).into_owned().into(),
-        "notices" => notices(results).into(),
+        "notices" => notices(results),
         "charts" => charts(results).into(),
         "overhead" => definitions::OVERHEAD.into(),
         "tables" => tables(results).into(),

@@ -66,6 +66,9 @@ pub(crate) struct Measured {
     pub(crate) steps: Steps,
 }
 
+/// Picks one figure.
+pub(crate) type Figure = fn(&Measured) -> Spread;
+
 /// The single steps.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Steps {

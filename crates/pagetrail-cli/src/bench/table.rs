@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::definitions;
-use super::results::{Fault, Measured, Results, Spread, Steps, Tracked};
+use super::results::{Fault, Figure, Measured, Results, Spread, Steps, Tracked};
 use crate::report::words;
 
 /// One table: a title, heads, and rows of which the first `labels` cells are text.
@@ -129,7 +129,7 @@ impl<'a> Columns<'a> {
 
     fn overheads(&self, tracked: Tracked) -> Sheet {
         let mut rows = Vec::new();
-        let kinds: [(&str, fn(&Measured) -> Spread); 2] = [
+        let kinds: [(&str, Figure); 2] = [
             ("tracked", |m| m.overhead_on_tracked_percent),
             ("tracker", |m| m.overhead_on_tracker_percent),
         ];
