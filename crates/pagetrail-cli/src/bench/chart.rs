@@ -9,7 +9,7 @@ use crate::report::words;
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 340.0;
-const LEFT: f64 = 78.0;
+const LEFT: f64 = 92.0;
 const RIGHT: f64 = 104.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 34.0;

@@ -220,9 +220,9 @@ fn steps_of(row: &[&Measured]) -> Vec<(String, Vec<String>)> {
 
 /// Differences of times can be below zero by noise.
 fn time(ns: f64) -> String {
-    match ns < 0.0 {
+    match ns <= -0.5 {
         true => format!("-{}", words::time(-ns)),
-        false => words::time(ns),
+        false => words::time(ns.max(0.0)),
     }
 }
 

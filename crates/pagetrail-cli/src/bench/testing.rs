@@ -11,7 +11,7 @@ fn exactly(median: f64) -> Spread {
 fn measured(technique: &'static str, tracked: Tracked, mib: u64, scale: f64) -> Measured {
     let pages = mib * 256;
     let untracked = pages as f64 * 14.0;
-    let times = |per_page: f64| exactly(pages as f64 * per_page * scale);
+    let times = |per_page: f64| exactly(pages as f64 * per_page * scale.abs());
     let none = exactly(0.0);
     let other = tracked == Tracked::Other;
     Measured {
