@@ -79,6 +79,8 @@ pub(crate) enum Command {
         pagetrail top --interval 100ms --output prog.log -- ./prog"
     )]
     Top(TopArgs),
+    /// Measure what each technique costs here, as the OoH paper does
+    Bench(crate::bench::args::BenchArgs),
     /// Write man pages and shell completions
     #[command(hide = true)]
     Generate(GenerateArgs),

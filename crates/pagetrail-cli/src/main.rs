@@ -1,6 +1,7 @@
 //! The command `pagetrail`: arguments in, exit code out; everything else is in the modules.
 
 mod args;
+mod bench;
 mod commands;
 mod exit;
 mod recording;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Record(args) => commands::record::run(args),
         Command::Report(args) => commands::report::run(args),
         Command::Top(args) => commands::top::run(args),
+        Command::Bench(args) => commands::bench::run(args),
         Command::Generate(args) => commands::generate::run(args),
     };
     result.unwrap_or_else(|error| exit::report(&error))

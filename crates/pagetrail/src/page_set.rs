@@ -151,6 +151,7 @@ impl PageSet {
     }
 
     /// Adds a range. Constant time behind the last range, otherwise linear in the ranges after it.
+    #[inline]
     pub fn insert(&mut self, range: PageRange) {
         match self.ranges.last_mut() {
             Some(last) if range.start > last.end => self.ranges.push(range),

@@ -1,5 +1,6 @@
 //! The subcommands: glue between arguments, files and the parts that do the work.
 
+pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod generate;
 pub(crate) mod record;

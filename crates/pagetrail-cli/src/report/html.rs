@@ -20,13 +20,16 @@ mod data;
 const ROWS_MAX: usize = 640;
 const COLUMNS_MAX: usize = 1600;
 
+/// The look of every page.
+pub(crate) const STYLE_SHEET: &str = include_str!("html/page.css");
+
 /// Writes the page.
 pub(crate) fn write(trail: &Trail, analysis: &Analysis, out: &mut dyn Write) -> io::Result<()> {
     let heat = Heatmap::of(trail, ROWS_MAX, COLUMNS_MAX);
     let command = escape(&words::command(&trail.header.command)).into_owned();
     fill(include_str!("html/page.html"), out, |name| match name {
         "title" => Cow::Owned(format!("{command} - pagetrail")),
-        "css" => include_str!("html/page.css").into(),
+        "css" => STYLE_SHEET.into(),
         "table-js" => include_str!("html/table.js").into(),
         "chart-js" => include_str!("html/chart.js").into(),
         "command" => Cow::Borrowed(&command),
@@ -41,7 +44,7 @@ pub(crate) fn write(trail: &Trail, analysis: &Analysis, out: &mut dyn Write) -> 
 }
 
 /// Replaces each `{{name}}` once; what is put in is not looked at again.
-fn fill<'a>(
+pub(crate) fn fill<'a>(
     template: &str,
     out: &mut dyn Write,
     value: impl Fn(&str) -> Cow<'a, str>,
@@ -57,7 +60,7 @@ fn fill<'a>(
 }
 
 /// Text made safe as content and as a quoted attribute.
-fn escape(text: &str) -> Cow<'_, str> {
+pub(crate) fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(['&', '<', '>', '"', '\'']) {
         return Cow::Borrowed(text);
     }

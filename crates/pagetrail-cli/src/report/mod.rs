@@ -11,7 +11,7 @@ use pagetrail_trail::{Analysis, Trail};
 mod axis;
 pub(crate) mod bands;
 mod canvas;
-mod html;
+pub(crate) mod html;
 pub(crate) mod joined;
 mod json;
 pub(crate) mod palette;

@@ -106,7 +106,7 @@ impl Pagemap {
                 if let Some(range) = PageRange::new(region.start, region.end) {
                     found(range);
                 }
-                *region = EMPTY;
+                region.end = 0;
             }
             outcome?;
             start = call.arg.walk_end.max(start + page_size());

@@ -185,7 +185,7 @@ impl PagemapScan {
     /// entries sorted out here are looked at once more in the next harvest.
     fn sort_out_untouched(&mut self, found: &mut PageSet) -> Result<()> {
         let block = block_bytes();
-        if all_within(found, &self.seen, block) {
+        if all_within(found, &self.seen) {
             return Ok(());
         }
         let blocks: PageSet = found
@@ -196,9 +196,11 @@ impl PagemapScan {
         let fresh = blocks.difference(&self.seen);
         // In shared mappings an empty entry of a fresh table may have been written and evicted since.
         let suspicious = found.intersection(&fresh).difference(&self.shared);
+        // Block by block, not range by range: scattered writes leave thousands of short ranges.
         let mut touched = PageSet::new();
-        for range in suspicious.ranges() {
-            self.add_touched(*range, &mut touched)?;
+        let query = self.touched_query();
+        for range in fresh.ranges() {
+            self.select(*range, query, &mut touched)?;
         }
         self.doubtful = suspicious.difference(&touched);
         *found = found.difference(&self.doubtful);
@@ -219,17 +221,16 @@ impl PagemapScan {
         Ok(())
     }
 
-    /// Adds the pages of a private range that exist and are the process's own, not the file's.
-    fn add_touched(&mut self, range: PageRange, out: &mut PageSet) -> Result<()> {
+    /// Selects the pages of private mappings that exist and are the process's own, not the file's.
+    fn touched_query(&self) -> Query {
         // A marker looks like a swapped page, so those count only where something is swapped out.
         let swap = Status::of(self.pid).is_ok_and(|status| status.swap_kib > 0);
-        let query = Query {
+        Query {
             inverted: category::FILE,
             all_of: category::FILE,
             any_of: category::PRESENT | if swap { category::SWAPPED } else { 0 },
             ..Query::default()
-        };
-        self.select(range, query, out)
+        }
     }
 
     /// Adds what vanished from shared mappings together with its page table.
@@ -253,14 +254,22 @@ impl PagemapScan {
     }
 }
 
-/// Whether the blocks of all ranges of `found` are in `seen`; both in ascending order.
-fn all_within(found: &PageSet, seen: &PageSet, block: u64) -> bool {
-    let mut seen = seen.ranges().iter().peekable();
-    found.ranges().iter().all(|range| {
-        let range = range.align_outwards(block);
-        while seen.next_if(|s| s.end() < range.end()).is_some() {}
-        seen.peek().is_some_and(|s| s.start() <= range.start())
-    })
+/// Whether all of `found` is in `seen`, without a look at each range: what is written every round comes in many
+/// short ranges, what was seen in few long ones.
+fn all_within(found: &PageSet, seen: &PageSet) -> bool {
+    let seen = seen.ranges();
+    let mut left = found.ranges();
+    while let Some(first) = left.first() {
+        let around = seen.partition_point(|s| s.end() <= first.start());
+        let Some(around) = seen.get(around).filter(|s| s.start() <= first.start()) else {
+            return false;
+        };
+        match left.partition_point(|range| range.end() <= around.end()) {
+            0 => return false,
+            inside => left = &left[inside..],
+        }
+    }
+    true
 }
 
 impl Tracker for PagemapScan {
@@ -294,7 +303,7 @@ impl Tracker for PagemapScan {
             out.insert(region.range);
             return Ok(());
         }
-        self.add_touched(region.range, out)
+        self.select(region.range, self.touched_query(), out)
     }
 
     fn forget(&mut self, range: PageRange) {
@@ -322,5 +331,28 @@ impl Tracker for PagemapScan {
         self.sort_out_untouched(out)?;
         out.union_with(&late);
         Ok(harvest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_within_is_the_subset_relation() {
+        let set = |bits: u32| -> PageSet {
+            let pages = (0..6).filter(|i| bits & 1 << i != 0);
+            pages
+                .filter_map(|i| PageRange::new(i * 4096, (i + 1) * 4096))
+                .collect()
+        };
+        for (found, seen) in (0..64).flat_map(|f| (0..64).map(move |s| (f, s))) {
+            let expected = found & !seen == 0;
+            assert_eq!(
+                all_within(&set(found), &set(seen)),
+                expected,
+                "{found:b} in {seen:b}"
+            );
+        }
     }
 }

@@ -1,0 +1,116 @@
+//! `pagetrail bench`: checks what is asked for, measures, and writes the tables.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use pagetrail::{Capabilities, Technique};
+
+use crate::bench::args::BenchArgs;
+use crate::bench::measure::{self, Plan};
+use crate::bench::oracle::Missed;
+use crate::bench::results::Results;
+use crate::bench::{child, memory, page, table};
+use crate::exit;
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
+    if let Some(size) = args.as_writer {
+        child::serve(size)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let plan = match plan(args) {
+        Ok(plan) => plan,
+        Err(reason) => {
+            exit::message(&reason);
+            return Ok(ExitCode::from(exit::MACHINE));
+        }
+    };
+    memory::check(&plan.sizes, &plan.techniques)?;
+    // Before minutes of measuring, not after.
+    let html = args.html.as_deref().map(create).transpose()?;
+    let results = match measure::run(&plan, progress()) {
+        Err(error) if error.is::<Missed>() => {
+            clear_progress();
+            exit::message(&format!("{error:#}"));
+            return Ok(ExitCode::from(exit::NEGATIVE));
+        }
+        outcome => outcome?,
+    };
+    clear_progress();
+    if let (Some(file), Some(path)) = (html, &args.html) {
+        write_page(&results, file).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if args.json || args.html.is_none() {
+        let mut out = BufWriter::new(io::stdout().lock());
+        let written = match args.json {
+            true => serde_json::to_writer_pretty(&mut out, &results)
+                .map_err(io::Error::from)
+                .and_then(|()| writeln!(out)),
+            false => table::write(&results, &mut out),
+        };
+        written
+            .and_then(|()| out.flush())
+            .context("cannot write to standard output")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What to measure, or why that cannot be done here.
+fn plan(args: &BenchArgs) -> Result<Plan, String> {
+    let capabilities = Capabilities::probe();
+    let mut techniques: Vec<Technique> = Vec::new();
+    if args.technique.is_empty() {
+        techniques.extend(
+            Technique::ALL
+                .into_iter()
+                .filter(|t| capabilities.works(*t)),
+        );
+    }
+    for &technique in &args.technique {
+        if let Some(reason) = capabilities.status(technique).reason() {
+            return Err(format!("{technique} does not work here: {reason}"));
+        }
+        if !techniques.contains(&technique) {
+            techniques.push(technique);
+        }
+    }
+    let mut sizes = args.size.clone();
+    sizes.sort_by_key(|size| size.bytes());
+    sizes.dedup();
+    Ok(Plan {
+        sizes,
+        techniques,
+        runs: args.runs,
+    })
+}
+
+fn create(path: &Path) -> Result<File> {
+    File::create(path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn write_page(results: &Results, file: File) -> io::Result<()> {
+    let mut out = BufWriter::new(file);
+    page::write(results, &mut out)?;
+    out.into_inner()?;
+    Ok(())
+}
+
+/// Says on a terminal what is being measured.
+fn progress() -> impl FnMut(&str) {
+    let wanted = io::stderr().is_terminal();
+    move |what| {
+        if wanted {
+            // Nothing is left to be done where standard error cannot be written.
+            let _ = write!(io::stderr(), "\r\x1b[K{what}");
+        }
+    }
+}
+
+fn clear_progress() {
+    if io::stderr().is_terminal() {
+        let _ = write!(io::stderr(), "\r\x1b[K");
+    }
+}

@@ -1,0 +1,100 @@
+//! `pagetrail bench` as its users call it; what it measures is nobody's business here.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use pagetrail::{Capabilities, DISABLE_VARIABLE};
+use serde_json::Value;
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagetrail"));
+    command.arg("bench").args(arguments);
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("the command starts")
+}
+
+fn error_of(output: &Output, code: i32) -> String {
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    assert!(output.stdout.is_empty());
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn all_that_works_is_measured_and_complete() {
+    let output = run(&["--size", "1M", "--runs", "1", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let document: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    assert_eq!(document["schema"], 1);
+    let results = document["results"].as_array().expect("a list");
+    let found = |tracked: &str, technique: &str| {
+        let mut results = results.iter();
+        results.any(|r| r["tracked"] == tracked && r["technique"] == technique)
+    };
+    for (technique, status) in Capabilities::probe().iter() {
+        let works = status.reason().is_none();
+        assert_eq!(found("own", technique.name()), works, "{technique}");
+        let other = works && technique.name() != "mprotect";
+        assert_eq!(found("other", technique.name()), other, "{technique}");
+    }
+    for result in results {
+        let pages = result["pages_written"].as_u64().expect("a number");
+        assert_eq!(pages, (1 << 20) / document["page_size"].as_u64().unwrap());
+        assert_eq!(result["pages_reported"], pages);
+        for figure in ["untracked_pass_ns", "tracked_pass_ns"] {
+            let median = result[figure]["median"].as_f64().expect("a number");
+            assert!(median > 0.0, "{figure} of {result}");
+        }
+        let arm = &result["steps"]["arm_ns"];
+        assert_eq!(arm["median"], arm["min"], "there was one run");
+    }
+}
+
+#[test]
+fn tables_and_page_are_written() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let page = directory.path().join("bench.html");
+    let path = page.to_str().expect("UTF-8");
+    let small = ["--size", "64K", "--technique", "none", "--runs", "1"];
+    let output = run(&small);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for part in ["64 KiB", "Overhead in %", "Single steps", "clean collect"] {
+        assert!(text.contains(part), "no '{part}' in {text}");
+    }
+    let output = run(&[&small[..], &["--html", path]].concat());
+    assert!(
+        output.status.success() && output.stdout.is_empty(),
+        "{output:?}"
+    );
+    assert!(
+        std::fs::read_to_string(Path::new(&page))
+            .unwrap()
+            .contains("<svg")
+    );
+}
+
+#[test]
+fn what_cannot_be_done_is_said_in_one_line() {
+    let missing_unit = error_of(&run(&["--size", "100"]), 2);
+    assert!(missing_unit.contains("needs a unit"), "{missing_unit}");
+    let unknown = error_of(&run(&["--technique", "magic"]), 2);
+    assert!(unknown.contains("unknown technique 'magic'"), "{unknown}");
+    error_of(&run(&["--runs", "0"]), 2);
+
+    let huge = error_of(&run(&["--size", "1M,1000000G"]), 2);
+    assert!(huge.contains("are available"), "{huge}");
+    let nowhere = error_of(&run(&["--size", "1M", "--html", "/nowhere/x.html"]), 2);
+    assert!(nowhere.contains("/nowhere/x.html"), "{nowhere}");
+    let mut off = command(&["--size", "1M", "--technique", "compare"]);
+    off.env(DISABLE_VARIABLE, "compare");
+    let off = error_of(&off.output().unwrap(), 3);
+    assert!(off.contains("switched off"), "{off}");
+    for message in [huge, nowhere, off] {
+        assert!(
+            message.starts_with("pagetrail: ") && message.lines().count() == 1,
+            "{message}"
+        );
+    }
+}

@@ -1,0 +1,277 @@
+//! What the library adds to the system calls of `pagemap-scan`, measured side by side in one run:
+//! each figure of the library stands beside that of a bare loop of the same calls on the same memory.
+//!
+//! `cargo run --release --example bare_loop [RUNS]`. Prints one JSON document; all figures are medians.
+#![allow(clippy::print_stdout, reason = "that is what an example is for")]
+
+use linux_raw_sys::general::{
+    self as raw, page_region, pm_scan_arg, uffdio_api, uffdio_range, uffdio_register,
+};
+use pagetrail::{PageRange, Target, Technique, Watch, page_size};
+use rustix::fd::OwnedFd;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+const GIB: u64 = 1 << 30;
+/// `_IOWR('f', 16, struct pm_scan_arg)` in uapi/linux/fs.h.
+const PAGEMAP_SCAN: u32 = rustix::ioctl::opcode::read_write::<pm_scan_arg>(b'f', 16);
+/// As long as the library's.
+const VECTOR_LEN: usize = 4096;
+/// Written pages of the sparse mapping.
+const FEW: u64 = 100;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> Outcome<()> {
+    let runs = match std::env::args().nth(1) {
+        Some(runs) => runs.parse::<usize>()?.max(1),
+        None => 21,
+    };
+    let memory = Memory::new(GIB, MapFlags::PRIVATE)?;
+    memory.write(1);
+    let (mut library, mut bare) = (Figures::default(), Figures::default());
+    for run in 0..runs {
+        // One mapping takes one userfaultfd, so the two take turns; who comes first alternates too.
+        for library_now in [run % 2 == 0, run % 2 == 1] {
+            if library_now {
+                measure(&memory, &mut ByLibrary::start(&memory)?, &mut library)?;
+            } else {
+                measure(&memory, &mut Bare::start(&memory)?, &mut bare)?;
+            }
+        }
+    }
+    let sparse = sparse(runs)?;
+    let written = memory.range.pages() / 10;
+    let beside = |figure: fn(&Figures) -> &Vec<Duration>| {
+        let pair = (median(figure(&library)), median(figure(&bare)));
+        let ratio = pair.0.as_secs_f64() / pair.1.as_secs_f64();
+        let us = |time: Duration| time.as_nanos() as f64 / 1e3;
+        format!(
+            "{{\"library_us\": {:.1}, \"bare_us\": {:.1}, \"ratio\": {ratio:.3}}}",
+            us(pair.0),
+            us(pair.1)
+        )
+    };
+    println!("{{");
+    println!("  \"schema\": 1, \"runs\": {runs}, \"bytes\": {GIB}, \"pages_written\": {written},");
+    println!("  \"untracked_pass\": {},", beside(|f| &f.untracked));
+    println!("  \"tracked_pass\": {},", beside(|f| &f.tracked));
+    println!("  \"collect_written\": {},", beside(|f| &f.written));
+    println!("  \"collect_clean\": {},", beside(|f| &f.clean));
+    println!(
+        "  \"collect_sparse\": {{\"bytes\": {}, \"pages_written\": {FEW}, \"library_us\": {:.1}}}",
+        64 * GIB,
+        sparse.as_nanos() as f64 / 1e3
+    );
+    println!("}}");
+    Ok(())
+}
+
+#[derive(Default)]
+struct Figures {
+    untracked: Vec<Duration>,
+    tracked: Vec<Duration>,
+    written: Vec<Duration>,
+    clean: Vec<Duration>,
+}
+
+/// Both ways to take the pages written since the last time.
+trait Collect {
+    /// Returns how many there were.
+    fn collect(&mut self) -> Outcome<u64>;
+}
+
+/// Two rounds, of which the second counts: the first finds page tables that nobody has looked at yet.
+fn measure(memory: &Memory, tracker: &mut dyn Collect, figures: &mut Figures) -> Outcome<()> {
+    const EVERY: u64 = 10;
+    let expected = memory.range.pages().div_ceil(EVERY);
+    memory.write(EVERY);
+    tracker.collect()?;
+    figures.tracked.push(memory.write(EVERY));
+    // Written already: the same stores without faults.
+    figures.untracked.push(memory.write(EVERY));
+    let began = Instant::now();
+    let pages = tracker.collect()?;
+    figures.written.push(began.elapsed());
+    if pages != expected {
+        return Err(format!("{pages} pages instead of {expected}").into());
+    }
+    for _ in 0..5 {
+        let began = Instant::now();
+        let pages = tracker.collect()?;
+        figures.clean.push(began.elapsed());
+        if pages != 0 {
+            return Err(format!("{pages} pages where none was written").into());
+        }
+    }
+    Ok(())
+}
+
+fn median(times: &[Duration]) -> Duration {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// A mapping of small pages.
+struct Memory {
+    range: PageRange,
+}
+
+impl Memory {
+    fn new(bytes: u64, flags: MapFlags) -> Outcome<Self> {
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes as usize, rights, flags)? };
+        // SAFETY: the mapping made above; the advice changes no content.
+        unsafe { madvise(base, bytes as usize, Advice::LinuxNoHugepage)? };
+        let start = base as u64;
+        let range = PageRange::new(start, start + bytes).ok_or("no memory")?;
+        Ok(Self { range })
+    }
+
+    /// Writes one word to every n-th page.
+    fn write(&self, every: u64) -> Duration {
+        let began = Instant::now();
+        for address in
+            (self.range.start()..self.range.end()).step_by((every * page_size()) as usize)
+        {
+            // SAFETY: within the mapping, which is writable and this value's alone.
+            unsafe { std::ptr::write_volatile(address as *mut u64, address) };
+        }
+        began.elapsed()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: this value made the mapping, and nothing borrows from it.
+        let _ = unsafe { munmap(self.range.start() as *mut _, self.range.bytes() as usize) };
+    }
+}
+
+struct ByLibrary(Watch);
+
+impl ByLibrary {
+    fn start(memory: &Memory) -> Outcome<Self> {
+        let watch = Watch::builder().target(Target::ranges([memory.range]));
+        Ok(Self(watch.technique(Technique::PagemapScan).start()?))
+    }
+}
+
+impl Collect for ByLibrary {
+    fn collect(&mut self) -> Outcome<u64> {
+        let round = self.0.collect()?;
+        let pages = round.pages().pages();
+        round.commit();
+        Ok(pages)
+    }
+}
+
+/// The system calls and nothing else; what they return stays in the vector.
+struct Bare {
+    /// Tracking ends with it.
+    _uffd: OwnedFd,
+    pagemap: File,
+    range: PageRange,
+    vector: Vec<page_region>,
+}
+
+impl Bare {
+    fn start(memory: &Memory) -> Outcome<Self> {
+        let range = memory.range;
+        let flags = (raw::O_CLOEXEC | raw::O_NONBLOCK | raw::UFFD_USER_MODE_ONLY) as i32;
+        // SAFETY: the descriptor write-protects asynchronously, which changes nothing that memory holds.
+        let uffd = unsafe {
+            rustix::mm::userfaultfd(rustix::mm::UserfaultfdFlags::from_bits_retain(flags as u32))?
+        };
+        let mut api = uffdio_api {
+            api: raw::UFFD_API.into(),
+            features: (raw::UFFD_FEATURE_WP_ASYNC
+                | raw::UFFD_FEATURE_WP_HUGETLBFS_SHMEM
+                | raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP)
+                .into(),
+            ioctls: 0,
+        };
+        let mut register = uffdio_register {
+            range: uffdio_range {
+                start: range.start(),
+                len: range.bytes(),
+            },
+            mode: raw::UFFDIO_REGISTER_MODE_WP.into(),
+            ioctls: 0,
+        };
+        ioctl(&uffd, linux_raw_sys::ioctl::UFFDIO_API, &mut api)?;
+        ioctl(&uffd, linux_raw_sys::ioctl::UFFDIO_REGISTER, &mut register)?;
+        let empty = page_region {
+            start: 0,
+            end: 0,
+            categories: 0,
+        };
+        let mut bare = Self {
+            _uffd: uffd,
+            pagemap: File::open("/proc/self/pagemap")?,
+            range,
+            vector: vec![empty; VECTOR_LEN],
+        };
+        bare.collect()?; // Arms.
+        Ok(bare)
+    }
+}
+
+impl Collect for Bare {
+    fn collect(&mut self) -> Outcome<u64> {
+        let mut pages = 0;
+        let mut start = self.range.start();
+        while start < self.range.end() {
+            let mut arg = pm_scan_arg {
+                size: size_of::<pm_scan_arg>() as u64,
+                flags: (raw::PM_SCAN_WP_MATCHING | raw::PM_SCAN_CHECK_WPASYNC).into(),
+                start,
+                end: self.range.end(),
+                walk_end: 0,
+                vec: self.vector.as_mut_ptr() as u64,
+                vec_len: VECTOR_LEN as u64,
+                max_pages: 0,
+                category_inverted: 0,
+                category_mask: raw::PAGE_IS_WRITTEN.into(),
+                category_anyof_mask: 0,
+                return_mask: raw::PAGE_IS_WRITTEN.into(),
+            };
+            let found = ioctl(&self.pagemap, PAGEMAP_SCAN, &mut arg)?;
+            for region in &self.vector[..found] {
+                pages += (region.end - region.start) / page_size();
+            }
+            start = arg.walk_end;
+        }
+        Ok(pages)
+    }
+}
+
+fn ioctl<T>(fd: &impl AsRawFd, request: u32, arg: &mut T) -> std::io::Result<usize> {
+    // SAFETY: each caller passes the struct that its request takes, and what that points to.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), request.into(), std::ptr::from_mut(arg)) } {
+        result @ 0.. => Ok(result as usize),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// The library's collect of a large mapping with few pages, scattered over all of it.
+fn sparse(runs: usize) -> Outcome<Duration> {
+    let memory = Memory::new(64 * GIB, MapFlags::PRIVATE | MapFlags::NORESERVE)?;
+    let mut watch = ByLibrary::start(&memory)?;
+    let every = memory.range.pages() / FEW;
+    let mut times = Vec::new();
+    for _ in 0..runs {
+        memory.write(every + 1);
+        let began = Instant::now();
+        let pages = watch.collect()?;
+        times.push(began.elapsed());
+        if pages != FEW {
+            return Err(format!("{pages} pages instead of {FEW}").into());
+        }
+    }
+    Ok(median(&times))
+}
