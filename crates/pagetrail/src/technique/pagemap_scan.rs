@@ -6,14 +6,15 @@
 //!
 //! * The selection "written, report only written" takes the kernel's short path, three times as fast as any
 //!   other on clean memory. On it an entry that is *empty* counts as written too, and gets a marker so that
-//!   it does so only once. In a page table that came into being since the last scan (its 2 MiB are *fresh*)
-//!   up to 511 entries are empty because nobody ever touched them. They are sorted out by a second look at
-//!   the fresh blocks only. In a block that was seen before, an empty entry means that the page was discarded
-//!   (`madvise(MADV_DONTNEED)`): its content changed, and it is reported.
-//! * A hole without a page table is never reported. Where nothing was ever touched that is right, and it keeps
-//!   sparse mappings cheap: cost grows with populated page tables, not with addresses. In *shared* mappings a
-//!   page table that was seen can vanish together with its written marks (`CONFIG_PT_RECLAIM`, Linux 6.14), so
-//!   they get a second scan for such holes.
+//!   it does so only once; a hole without a page table likewise, and gets a page table for its markers.
+//! * In private memory that is kept to page tables that exist. Each round first asks, by a selection that
+//!   creates nothing, in which blocks (2 MiB, one page table) the process has come to own pages; only blocks
+//!   that were *seen* so are scanned on the short path. So cost grows with populated page tables, not with
+//!   addresses, and a sparse mapping gets no page tables by being watched. What was untouched in a block when
+//!   it was first seen is sorted out by a second look; from then on an empty entry means that the page was
+//!   discarded (`madvise(MADV_DONTNEED)`): its content changed, and it is reported.
+//! * In shared mappings a page that was written can leave the page table again, with its mark and even with
+//!   the table (`CONFIG_PT_RECLAIM`, Linux 6.14). They are armed whole, holes included, and scanned whole.
 //! * A mapping that was replaced has lost its registration; `PM_SCAN_CHECK_WPASYNC` says so by `EPERM`.
 
 use super::{ArmError, Harvest, Tracker};
@@ -38,6 +39,16 @@ fn block_bytes() -> u64 {
     page * (page / 8)
 }
 
+/// The blocks that hold the pages of a set.
+fn blocks(pages: &PageSet) -> PageSet {
+    let block = block_bytes();
+    pages
+        .ranges()
+        .iter()
+        .map(|range| range.align_outwards(block))
+        .collect()
+}
+
 /// What to do about transparent huge pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -60,7 +71,7 @@ pub(crate) struct PagemapScan {
     armed: PageSet,
     /// The part of `armed` that is mapped shared.
     shared: PageSet,
-    /// Blocks in which every entry of the page table carries a mark.
+    /// The part of private `armed` memory in which every entry of the page tables is armed, or written since.
     seen: PageSet,
     /// Entries sorted out in the last harvest; see [`Self::sort_out_untouched`].
     doubtful: PageSet,
@@ -83,6 +94,16 @@ const WRITTEN_SMALL: Query = Query {
     ..WRITTEN
 };
 
+/// In memory or swapped out, and the process's own, not the file's. (In `unseen` memory no page carries a mark, so what
+/// looks swapped out is that, and no marker.)
+const OWNED: Query = Query {
+    rearm: false,
+    inverted: category::FILE,
+    all_of: category::FILE,
+    any_of: category::PRESENT | category::SWAPPED,
+    report: 0,
+};
+
 impl PagemapScan {
     /// Takes a fresh userfaultfd of the target's address space; `pid` is `None` for the own one.
     pub(crate) fn new(fd: OwnedFd, pid: Option<u32>, huge_pages: HugePages) -> Result<Self> {
@@ -103,21 +124,27 @@ impl PagemapScan {
         })
     }
 
-    /// Scans and re-arms everything armed; notes which mappings have lost their registration.
+    /// Scans and re-arms what can have been written; notes which mappings have lost their registration.
     fn scan_all(&mut self, out: &mut PageSet, replaced: &mut Vec<PageRange>) -> Result<()> {
+        let private = self.armed.difference(&self.shared);
+        let seen = private.intersection(&self.seen);
         if self.huge_pages == HugePages::Split {
-            return self.scan_ranges(&self.armed.clone(), WRITTEN, out, replaced);
+            let all = if self.shared.is_empty() {
+                seen
+            } else {
+                seen.union(&self.shared)
+            };
+            return self.scan_ranges(&all, WRITTEN, out, replaced);
         }
         // The selection by size leaves the short path and with it the empty entries, which shared
         // mappings cannot do without; their huge pages are split as ever.
-        let private = self.armed.difference(&self.shared);
-        self.scan_ranges(&private, WRITTEN_SMALL, out, replaced)?;
+        self.scan_ranges(&seen, WRITTEN_SMALL, out, replaced)?;
         self.scan_ranges(&self.shared.clone(), WRITTEN, out, replaced)?;
         let whole = Query {
             all_of: category::HUGE | category::PRESENT,
             ..Query::default()
         };
-        for range in private.ranges() {
+        for range in seen.ranges() {
             self.select(*range, whole, out)?;
         }
         Ok(())
@@ -137,7 +164,7 @@ impl PagemapScan {
             {
                 Ok(()) => {}
                 Err(Errno::PERM) => self.scan_piecewise(*range, query, out, replaced)?,
-                Err(errno) => return Err(Error::errno("PAGEMAP_SCAN")(errno)),
+                Err(errno) => return Err(self.failed("PAGEMAP_SCAN")(errno)),
             }
         }
         Ok(())
@@ -166,7 +193,7 @@ impl PagemapScan {
             {
                 Ok(()) => {}
                 Err(Errno::PERM) => replaced.push(part),
-                Err(errno) => return Err(Error::errno("PAGEMAP_SCAN")(errno)),
+                Err(errno) => return Err(self.failed("PAGEMAP_SCAN")(errno)),
             }
         }
         Ok(())
@@ -176,35 +203,30 @@ impl PagemapScan {
     fn select(&mut self, range: PageRange, query: Query, out: &mut PageSet) -> Result<()> {
         self.pagemap
             .scan(range, query, &mut self.vector, |found| out.insert(found))
-            .map_err(Error::errno("PAGEMAP_SCAN without re-arming"))
+            .map_err(self.failed("PAGEMAP_SCAN without re-arming"))
     }
 
-    /// Removes from `found` the entries of fresh page tables that are empty because nobody touched them.
+    /// Removes from `found` the entries of the blocks `fresh` that are empty because nobody touched them;
+    /// `owned` are pages there that existed before the scan.
     ///
-    /// A page on the move between two physical places looks like an empty entry at that moment, so the
-    /// entries sorted out here are looked at once more in the next harvest.
-    fn sort_out_untouched(&mut self, found: &mut PageSet) -> Result<()> {
-        let block = block_bytes();
-        if all_within(found, &self.seen) {
-            return Ok(());
-        }
-        let blocks: PageSet = found
-            .ranges()
-            .iter()
-            .map(|r| r.align_outwards(block))
-            .collect();
-        let fresh = blocks.difference(&self.seen);
-        // In shared mappings an empty entry of a fresh table may have been written and evicted since.
-        let suspicious = found.intersection(&fresh).difference(&self.shared);
-        // Block by block, not range by range: scattered writes leave thousands of short ranges.
-        let mut touched = PageSet::new();
-        let query = self.touched_query();
+    /// A page that came between the two looks, and is on the move between two physical places at the
+    /// second, looks like an empty entry; so the entries sorted out are looked at once more in the next harvest.
+    fn sort_out_untouched(
+        &mut self,
+        fresh: &PageSet,
+        owned: PageSet,
+        found: &mut PageSet,
+    ) -> Result<()> {
+        let suspicious = found.intersection(fresh).difference(&self.shared);
+        let mut owned = owned;
+        let mut now = PageSet::new();
+        let query = self.owned_now();
         for range in fresh.ranges() {
-            self.select(*range, query, &mut touched)?;
+            self.select(*range, query, &mut now)?;
         }
-        self.doubtful = suspicious.difference(&touched);
+        owned.union_with(&now);
+        self.doubtful = suspicious.difference(&owned);
         *found = found.difference(&self.doubtful);
-        self.seen.union_with(&fresh);
         Ok(())
     }
 
@@ -221,55 +243,24 @@ impl PagemapScan {
         Ok(())
     }
 
-    /// Selects the pages of private mappings that exist and are the process's own, not the file's.
-    fn touched_query(&self) -> Query {
+    /// Selects the pages that the process owns where there are markers, too.
+    fn owned_now(&self) -> Query {
         // A marker looks like a swapped page, so those count only where something is swapped out.
         let swap = Status::of(self.pid).is_ok_and(|status| status.swap_kib > 0);
         Query {
-            inverted: category::FILE,
-            all_of: category::FILE,
             any_of: category::PRESENT | if swap { category::SWAPPED } else { 0 },
-            ..Query::default()
+            ..OWNED
         }
     }
 
-    /// Adds what vanished from shared mappings together with its page table.
-    fn add_reclaimed(&mut self, out: &mut PageSet) -> Result<()> {
-        let neither = category::PRESENT | category::SWAPPED;
-        let query = Query {
-            inverted: neither,
-            all_of: neither,
-            ..Query::default()
-        };
-        let mut holes = PageSet::new();
-        for range in self.shared.clone().ranges() {
-            self.select(*range, query, &mut holes)?;
-        }
-        let reclaimed = holes.intersection(&self.seen).intersection(&self.shared);
-        if !reclaimed.is_empty() {
-            self.seen = self.seen.difference(&reclaimed);
-            out.union_with(&reclaimed);
-        }
-        Ok(())
-    }
-}
-
-/// Whether all of `found` is in `seen`, without a look at each range: what is written every round comes in many
-/// short ranges, what was seen in few long ones.
-fn all_within(found: &PageSet, seen: &PageSet) -> bool {
-    let seen = seen.ranges();
-    let mut left = found.ranges();
-    while let Some(first) = left.first() {
-        let around = seen.partition_point(|s| s.end() <= first.start());
-        let Some(around) = seen.get(around).filter(|s| s.start() <= first.start()) else {
-            return false;
-        };
-        match left.partition_point(|range| range.end() <= around.end()) {
-            0 => return false,
-            inside => left = &left[inside..],
+    /// What a failed scan means.
+    fn failed(&self, what: &'static str) -> impl Fn(Errno) -> Error {
+        let pid = self.pid;
+        move |errno| match errno {
+            Errno::SRCH => Error::Gone { pid },
+            errno => Error::errno(what)(errno),
         }
     }
-    true
 }
 
 impl Tracker for PagemapScan {
@@ -289,11 +280,18 @@ impl Tracker for PagemapScan {
         self.uffd
             .register(range, Mode::WriteProtect)
             .map_err(failed)?;
-        self.pagemap.arm(range).map_err(failed)?;
         self.armed.insert(range);
         if region.permissions.shared {
             self.shared.insert(range);
+            return self.pagemap.arm(range).map_err(failed);
         }
+        let mut owned = PageSet::new();
+        self.select(range, OWNED, &mut owned)?;
+        let tables = blocks(&owned).intersection(&PageSet::from_iter([range]));
+        for part in tables.ranges() {
+            self.pagemap.arm(*part).map_err(failed)?;
+        }
+        self.seen.union_with(&tables);
         Ok(())
     }
 
@@ -303,7 +301,7 @@ impl Tracker for PagemapScan {
             out.insert(region.range);
             return Ok(());
         }
-        self.select(region.range, self.touched_query(), out)
+        self.select(region.range, self.owned_now(), out)
     }
 
     fn forget(&mut self, range: PageRange) {
@@ -319,7 +317,14 @@ impl Tracker for PagemapScan {
 
     fn harvest(&mut self, _: &[PageRange], out: &mut PageSet) -> Result<Harvest> {
         let mut harvest = Harvest::default();
-        // Whatever fails on the way: what was re-armed is in `out` by then.
+        let mut owned = PageSet::new();
+        let unseen = self.armed.difference(&self.shared).difference(&self.seen);
+        for range in unseen.ranges() {
+            self.select(*range, OWNED, &mut owned)?;
+        }
+        let fresh = blocks(&owned).intersection(&unseen);
+        self.seen.union_with(&fresh);
+        // Whatever fails from here on: what was re-armed is in `out` by then.
         let scanned = self.scan_all(out, &mut harvest.replaced);
         for range in &harvest.replaced {
             self.forget(*range);
@@ -327,32 +332,10 @@ impl Tracker for PagemapScan {
         scanned?;
         let mut late = PageSet::new();
         self.settle_doubtful(&mut late)?;
-        self.add_reclaimed(&mut late)?;
-        self.sort_out_untouched(out)?;
+        if !fresh.is_empty() {
+            self.sort_out_untouched(&fresh, owned, out)?;
+        }
         out.union_with(&late);
         Ok(harvest)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_within_is_the_subset_relation() {
-        let set = |bits: u32| -> PageSet {
-            let pages = (0..6).filter(|i| bits & 1 << i != 0);
-            pages
-                .filter_map(|i| PageRange::new(i * 4096, (i + 1) * 4096))
-                .collect()
-        };
-        for (found, seen) in (0..64).flat_map(|f| (0..64).map(move |s| (f, s))) {
-            let expected = found & !seen == 0;
-            assert_eq!(
-                all_within(&set(found), &set(seen)),
-                expected,
-                "{found:b} in {seen:b}"
-            );
-        }
     }
 }
