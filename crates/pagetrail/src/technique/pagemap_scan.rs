@@ -137,7 +137,7 @@ impl PagemapScan {
             {
                 Ok(()) => {}
                 Err(Errno::PERM) => self.scan_piecewise(*range, query, out, replaced)?,
-                Err(errno) => return Err(Error::errno("PAGEMAP_SCAN")(errno)),
+                Err(errno) => return Err(self.failed("PAGEMAP_SCAN", errno)),
             }
         }
         Ok(())
@@ -166,7 +166,7 @@ impl PagemapScan {
             {
                 Ok(()) => {}
                 Err(Errno::PERM) => replaced.push(part),
-                Err(errno) => return Err(Error::errno("PAGEMAP_SCAN")(errno)),
+                Err(errno) => return Err(self.failed("PAGEMAP_SCAN", errno)),
             }
         }
         Ok(())
@@ -176,7 +176,15 @@ impl PagemapScan {
     fn select(&mut self, range: PageRange, query: Query, out: &mut PageSet) -> Result<()> {
         self.pagemap
             .scan(range, query, &mut self.vector, |found| out.insert(found))
-            .map_err(Error::errno("PAGEMAP_SCAN without re-arming"))
+            .map_err(|errno| self.failed("PAGEMAP_SCAN without re-arming", errno))
+    }
+
+    fn failed(&self, what: &str, errno: Errno) -> Error {
+        match errno {
+            // The address space ended while the kernel was asked about it.
+            Errno::SRCH => Error::Gone { pid: self.pid },
+            errno => Error::errno(what)(errno),
+        }
     }
 
     /// Removes from `found` the entries of fresh page tables that are empty because nobody touched them.

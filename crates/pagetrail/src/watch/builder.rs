@@ -81,11 +81,13 @@ pub(crate) fn attach(technique: Technique, pid: u32) -> Result<Image> {
             let fetched = inject::fetch(pid, kernel_faults)?;
             Ok(Image {
                 fd: Some(fetched.fd),
+                copies: fetched.copies,
                 stopped: fetched.stopped,
             })
         }
         Need::Nothing | Need::Tracing => Ok(Image {
             fd: None,
+            copies: None,
             stopped: Duration::ZERO,
         }),
     }
@@ -216,6 +218,7 @@ impl WatchBuilder {
             reason: picked.reason,
             pid: pid.unwrap_or_else(std::process::id),
             own,
+            copies: image.copies,
             space,
             launched,
             end,
@@ -255,6 +258,7 @@ fn own_image(technique: Technique) -> Result<Image> {
     };
     Ok(Image {
         fd,
+        copies: None,
         stopped: Duration::ZERO,
     })
 }
