@@ -274,6 +274,43 @@ fn read_memory(pid: u32, at: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// PID of the tracer of any thread, or 0.
+pub(crate) fn tracer(pid: u32) -> u32 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten();
+    let tracers = tasks.flatten().filter_map(|task| {
+        let status = fs::read_to_string(task.path().join("status")).ok()?;
+        status
+            .lines()
+            .find_map(|l| l.strip_prefix("TracerPid:"))?
+            .trim()
+            .parse()
+            .ok()
+    });
+    tracers.max().unwrap_or(0)
+}
+
+/// One letter.
+pub(crate) fn state(pid: u32) -> char {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("State:"));
+    line.and_then(|state| state.trim().chars().next())
+        .unwrap_or('?')
+}
+
+/// Whether any mapping is registered with a userfaultfd.
+pub(crate) fn is_registered(pid: u32) -> bool {
+    let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
+    smaps.lines().any(|line| {
+        line.strip_prefix("VmFlags:").is_some_and(|flags| {
+            flags
+                .split_whitespace()
+                .any(|flag| flag == "uw" || flag == "um")
+        })
+    })
+}
+
 /// What a tracker has left behind in a process.
 fn traces(pid: u32, paddings: &[(u64, Vec<u8>)]) -> Vec<String> {
     let mut found = Vec::new();
@@ -290,25 +327,12 @@ fn traces(pid: u32, paddings: &[(u64, Vec<u8>)]) -> Vec<String> {
             ));
         }
     }
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    for line in status.lines() {
-        if line.starts_with("TracerPid:") && line.split_whitespace().nth(1) != Some("0") {
-            found.push(line.into());
-        }
-    }
-    let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
-    let registered = smaps.lines().filter(|line| {
-        line.strip_prefix("VmFlags:").is_some_and(|flags| {
-            flags
-                .split_whitespace()
-                .any(|flag| flag == "uw" || flag == "um")
-        })
-    });
-    match registered.count() {
+    match tracer(pid) {
         0 => {}
-        count => found.push(format!(
-            "{count} mappings are registered with a userfaultfd"
-        )),
+        tracer => found.push(format!("process {tracer} traces it")),
+    }
+    if is_registered(pid) {
+        found.push("mappings are registered with a userfaultfd".into());
     }
     for (at, before) in paddings {
         if read_memory(pid, *at).is_some_and(|now| now != *before) {
