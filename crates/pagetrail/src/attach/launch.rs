@@ -251,7 +251,9 @@ impl Keeper {
     /// Traces the waiting child and brings it to its first `execve`.
     fn trace(&self, pid: u32, gate: Gate) -> Result<Tracee> {
         let failed = |errno| target_check::explain(pid, "trace it", errno);
-        let options = option::SYSGOOD | option::EXEC | option::EXIT;
+        // No stop at its exit before `execve` has succeeded: `Command` waits for a child that fails there, and would
+        // take the stop for its end.
+        let options = option::SYSGOOD | option::EXEC;
         let seized = Tracee::seize(pid, options).map_err(failed);
         // Also when it could not be seized: the child must not wait for ever.
         gate.open().map_err(Error::io("letting the child start"))?;
@@ -259,7 +261,10 @@ impl Keeper {
         loop {
             // When `execve` fails, `Command` waits for the child's end: not to be reaped here.
             match tracee.wait().map_err(failed)? {
-                Change::Exec => return Ok(tracee),
+                Change::Exec => {
+                    tracee.set_options(options | option::EXIT).map_err(failed)?;
+                    return Ok(tracee);
+                }
                 Change::Exited(_) | Change::Killed(_) => return Err(Error::Gone { pid }),
                 Change::Signal(signal) => tracee.resume(Resume::Free, signal).map_err(failed)?,
                 _ => tracee.resume(Resume::Free, 0).map_err(failed)?,

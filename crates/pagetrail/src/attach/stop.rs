@@ -70,6 +70,9 @@ impl Stopped {
             }
             match found {
                 Some(stopped) => break stopped,
+                None if waiting.is_empty() && untried(pid, &asked)?.is_empty() => {
+                    return Err(Error::NoSuchProcess { pid });
+                }
                 None if start.elapsed() < PATIENCE => {}
                 None => {
                     return Err(Error::NotStopping {

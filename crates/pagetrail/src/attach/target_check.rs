@@ -91,8 +91,14 @@ pub(crate) fn permission(pid: u32, what: &'static str) -> Error {
 pub(crate) fn explain(pid: u32, what: &'static str, errno: Errno) -> Error {
     match errno {
         Errno::SRCH | Errno::NOENT | Errno::CHILD => Error::NoSuchProcess { pid },
-        Errno::PERM | Errno::ACCESS => match Status::of(pid).map(|status| status.tracer) {
-            Ok(tracer) if tracer != 0 => Error::Traced { pid, tracer },
+        Errno::PERM | Errno::ACCESS => match Status::of(pid) {
+            Ok(status) if status.tracer != 0 => Error::Traced {
+                pid,
+                tracer: status.tracer,
+            },
+            // What the kernel says of processes on their way out.
+            Ok(status) if !status.has_memory => Error::NoSuchProcess { pid },
+            Err(error) if error.kind() == ErrorKind::NotFound => Error::NoSuchProcess { pid },
             _ => permission(pid, what),
         },
         _ => Error::Attach {

@@ -85,6 +85,18 @@ impl Tracee {
         Ok(tracee)
     }
 
+    /// Changes the options of a stopped thread.
+    pub(crate) fn set_options(&self, options: i32) -> Result<(), Errno> {
+        // SAFETY: takes no pointers; the last argument is a number.
+        unsafe {
+            self.request(
+                libc::PTRACE_SETOPTIONS,
+                null_mut(),
+                options as usize as *mut _,
+            )
+        }
+    }
+
     /// Another handle on the same thread, for the same tracer.
     pub(crate) fn again(&self) -> Self {
         Self {

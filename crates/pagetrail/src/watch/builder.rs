@@ -199,12 +199,9 @@ impl WatchBuilder {
                 (Some(launched.insert(started).pid), image?)
             }
         };
-        let space = Space::open(
-            pid,
-            within,
-            config.tracker(technique, image.fd, pid)?,
-            &config,
-        );
+        let space = config
+            .tracker(technique, image.fd, pid)
+            .and_then(|tracker| Space::open(pid, within, tracker, &config));
         let mut space = space.map_err(|error| permission_or(error, pid))?;
         let stopped = space.arm()?;
         if let Some(launched) = &mut launched {

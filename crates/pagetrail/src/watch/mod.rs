@@ -105,7 +105,13 @@ impl Watch {
         let before = Instant::now();
         let outcome = self.space.collect(&mut self.pending);
         let harvested = match outcome {
-            Err(Error::Gone { .. }) if !self.own => self.follow_exec()?,
+            Err(error) if !self.own && error.means_gone() => {
+                self.follow_exec().map_err(|error| match error {
+                    // In the middle of the next `execve`, or ended: the next collect tells.
+                    error if error.means_gone() => Error::Gone { pid: self.pid },
+                    error => error,
+                })?
+            }
             outcome => outcome?,
         };
         self.count_children();

@@ -299,6 +299,17 @@ pub(crate) fn state(pid: u32) -> char {
         .unwrap_or('?')
 }
 
+/// Whether signals are waiting for the process.
+pub(crate) fn is_pending(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let masks = status
+        .lines()
+        .filter_map(|l| l.strip_prefix("SigPnd:").or(l.strip_prefix("ShdPnd:")));
+    masks
+        .map(str::trim)
+        .any(|mask| mask.bytes().any(|digit| digit != b'0'))
+}
+
 /// Whether any mapping is registered with a userfaultfd.
 pub(crate) fn is_registered(pid: u32) -> bool {
     let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
