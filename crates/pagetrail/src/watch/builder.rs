@@ -9,6 +9,7 @@ use crate::attach::target_check::explain;
 use crate::error::{Error, Result};
 use crate::page_set::page_size;
 use crate::proc::maps;
+use crate::proc::status::Status;
 use crate::round::Pending;
 use crate::sys::uffd::Uffd;
 use crate::target::{Kind, Target};
@@ -190,7 +191,10 @@ impl WatchBuilder {
                 (None, own_image(technique)?)
             }
             Kind::Own => (None, own_image(technique)?),
-            Kind::Process(pid) => (Some(pid), attach(technique, pid)?),
+            Kind::Process(pid) => {
+                let image = attach(technique, pid).map_err(|e| permission_or(e, Some(pid)))?;
+                (Some(pid), image)
+            }
             Kind::Command(command) => {
                 let mut started = Launched::start(*command, need(technique))?;
                 let image = started
@@ -203,7 +207,7 @@ impl WatchBuilder {
             .tracker(technique, image.fd, pid)
             .and_then(|tracker| Space::open(pid, within, tracker, &config));
         let mut space = space.map_err(|error| permission_or(error, pid))?;
-        let stopped = space.arm()?;
+        let stopped = space.arm().map_err(|error| permission_or(error, pid))?;
         if let Some(launched) = &mut launched {
             launched.go();
         }
@@ -232,6 +236,12 @@ impl WatchBuilder {
 
 /// Opening another process's maps is where a technique that does not attach finds out that it may not.
 fn permission_or(error: Error, pid: Option<u32>) -> Error {
+    if let Some(pid) = pid
+        && !Status::of(pid).is_ok_and(|status| status.has_memory)
+    {
+        // Whatever failed first, that is why.
+        return Error::Gone { pid };
+    }
     match (&error, pid) {
         (Error::Io { source, .. }, Some(pid)) => match rustix::io::Errno::from_io_error(source) {
             Some(errno @ (rustix::io::Errno::ACCESS | rustix::io::Errno::PERM)) => {
