@@ -29,7 +29,10 @@ pub(crate) fn check(pid: u32) -> Result<()> {
         return Err(Error::NoSuchProcess { pid });
     }
     if !status.has_memory {
-        return Err(Error::KernelThread { pid });
+        return Err(match is_kernel_thread(pid) {
+            true => Error::KernelThread { pid },
+            false => Error::NoSuchProcess { pid },
+        });
     }
     if pid == 1 && first_pid_namespace() {
         // In a container PID 1 is a program like any other.
@@ -53,6 +56,18 @@ pub(crate) fn check(pid: u32) -> Result<()> {
         });
     }
     Ok(())
+}
+
+/// `PF_KTHREAD` in the flags of `proc_pid_stat(5)`; a program on its way out has no memory either.
+fn is_kernel_thread(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let flags = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().nth(6));
+    flags
+        .and_then(|flags| flags.parse::<u64>().ok())
+        .is_some_and(|flags| flags & 0x0020_0000 != 0)
 }
 
 fn first_pid_namespace() -> bool {
