@@ -131,6 +131,13 @@ fn strace_ends(strace: Process) {
     let _ = strace.0.wait();
 }
 
+/// By another process: a child that another test forks meanwhile would hold the new program open for writing, and
+/// it could not be executed (`ETXTBSY`).
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    let status = Command::new("cp").args([from, to]).status().unwrap();
+    assert!(status.success());
+}
+
 #[test]
 fn without_permission_the_cure_is_named() {
     if !is_root() || !has("setpriv") {
@@ -146,7 +153,7 @@ fn without_permission_the_cure_is_named() {
     };
     // This test binary as nobody, from a place that nobody can reach.
     let here = std::env::temp_dir().join(format!("pagetrail-refusals-{}", std::process::id()));
-    std::fs::copy(std::env::current_exe().unwrap(), &here).unwrap();
+    copy(&std::env::current_exe().unwrap(), &here);
     for technique in working(
         "refusals: permission",
         &[PagemapScan, Userfaultfd, Technique::Compare],
@@ -210,7 +217,10 @@ fn thirty_two_bit_program() -> Vec<u8> {
 fn thirty_two_bit_programs() {
     use std::os::unix::fs::PermissionsExt;
     let program = std::env::temp_dir().join(format!("pagetrail-32-{}", std::process::id()));
-    std::fs::write(&program, thirty_two_bit_program()).unwrap();
+    let bytes = program.with_extension("bytes");
+    std::fs::write(&bytes, thirty_two_bit_program()).unwrap();
+    copy(&bytes, &program);
+    std::fs::remove_file(bytes).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     let started = Command::new(&program).stdin(Stdio::null()).spawn();
     match started {
