@@ -152,6 +152,15 @@ impl Error {
         }
     }
 
+    /// Whether the address space that was asked about has ended, as its files in `/proc` say it.
+    pub(crate) fn means_gone(&self) -> bool {
+        match self {
+            Self::Gone { .. } => true,
+            Self::Io { source, .. } => source.raw_os_error() == Some(libc::ESRCH),
+            _ => false,
+        }
+    }
+
     /// Whether the reason is this machine rather than the request or the target.
     pub fn is_machine_limit(&self) -> bool {
         matches!(self, Self::Unavailable { .. } | Self::NothingWorks { .. })

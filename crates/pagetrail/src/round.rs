@@ -42,6 +42,16 @@ pub(crate) struct Pending {
     pub(crate) events: Vec<Event>,
 }
 
+impl Pending {
+    /// Forgets everything, and keeps its memory for the next round: growing it anew each time would cost as much as
+    /// filling it.
+    pub(crate) fn clear(&mut self) {
+        self.written.clear();
+        self.fresh.clear();
+        self.events.clear();
+    }
+}
+
 /// The pages written since the last committed round. They are re-armed already.
 ///
 /// [`commit`](Self::commit) ends it. Dropped without, its pages come back in the next round: harvest, persist,
@@ -114,6 +124,6 @@ impl Round<'_> {
     /// written again.
     pub fn commit(self) {
         *self.index += 1;
-        *self.pending = Pending::default();
+        self.pending.clear();
     }
 }

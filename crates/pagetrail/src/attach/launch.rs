@@ -4,8 +4,9 @@
 //! One thread of ours, the keeper, traces the program's main thread for as long as it lives and passes its signals on;
 //! the watch talks to it by messages. If the tracker dies the kernel detaches, and the program goes on.
 
+use super::inject::{self, Copies};
 use super::stop::{Stopped, wait_for_trap};
-use super::{inject, target_check};
+use super::target_check;
 use crate::error::{Error, Result};
 use crate::sys::ptrace::{Change, Resume, Tracee, option};
 use crate::sys::spawn::Gate;
@@ -44,6 +45,7 @@ pub(crate) enum Need {
 #[derive(Debug)]
 pub(crate) struct Image {
     pub(crate) fd: Option<OwnedFd>,
+    pub(crate) copies: Option<Copies>,
     pub(crate) stopped: Duration,
 }
 
@@ -249,18 +251,22 @@ impl Keeper {
     /// Traces the waiting child and brings it to its first `execve`.
     fn trace(&self, pid: u32, gate: Gate) -> Result<Tracee> {
         let failed = |errno| target_check::explain(pid, "trace it", errno);
-        let options = option::SYSGOOD | option::EXEC | option::EXIT;
+        // No stop at its exit before `execve` has succeeded: `Command` waits for a child that fails there, and would
+        // take the stop for its end.
+        let options = option::SYSGOOD | option::EXEC;
         let seized = Tracee::seize(pid, options).map_err(failed);
         // Also when it could not be seized: the child must not wait for ever.
         gate.open().map_err(Error::io("letting the child start"))?;
         let tracee = seized?;
         loop {
-            match tracee.wait(true).map_err(failed)? {
-                Some(Change::Exec) => return Ok(tracee),
-                Some(Change::Exited(_) | Change::Killed(_)) => return Err(Error::Gone { pid }),
-                Some(Change::Signal(signal)) => {
-                    tracee.resume(Resume::Free, signal).map_err(failed)?
+            // When `execve` fails, `Command` waits for the child's end: not to be reaped here.
+            match tracee.wait().map_err(failed)? {
+                Change::Exec => {
+                    tracee.set_options(options | option::EXIT).map_err(failed)?;
+                    return Ok(tracee);
                 }
+                Change::Exited(_) | Change::Killed(_) => return Err(Error::Gone { pid }),
+                Change::Signal(signal) => tracee.resume(Resume::Free, signal).map_err(failed)?,
                 _ => tracee.resume(Resume::Free, 0).map_err(failed)?,
             }
         }
@@ -279,13 +285,16 @@ impl Keeper {
         let Need::Userfaultfd { kernel_faults } = self.need else {
             return Ok(Image {
                 fd: None,
+                copies: None,
                 stopped: since.elapsed(),
             });
         };
         let mut stopped = Stopped::adopt(tracee.again(), pid, since)?;
-        let fd = inject::run(&mut stopped, pid, kernel_faults)?;
+        let copied = inject::run(&mut stopped, pid, kernel_faults)?;
         Ok(Image {
-            fd: Some(fd),
+            fd: Some(copied.fd),
+            // After `execve` there is one thread.
+            copies: None,
             stopped: since.elapsed(),
         })
     }
@@ -293,9 +302,8 @@ impl Keeper {
     /// Passes everything on until the program ends.
     fn follow(&self, tracee: &Tracee, pid: u32) -> Ended {
         loop {
-            let change = match tracee.wait(true) {
-                Ok(Some(change)) => change,
-                Ok(None) => continue,
+            let change = match tracee.reap() {
+                Ok(change) => change,
                 // Reaped by another wait of this process, or replaced by a thread that is not traced.
                 Err(_) => return Ended::Exited(0),
             };

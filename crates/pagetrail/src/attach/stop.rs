@@ -4,10 +4,11 @@ use super::{restart, target_check};
 use crate::error::{Error, Result};
 use crate::proc::status::{Status, threads};
 use crate::sys::ptrace::{Change, Registers, Resume, Tracee, option};
+use crate::sys::remote_memory;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// How long one thread may take to stop before another is tried.
+/// How long one thread may take to stop before another is asked as well.
 const THREAD_PATIENCE: Duration = Duration::from_millis(200);
 /// How long the whole attempt may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -16,22 +17,34 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Stopped {
     pub(crate) tracee: Tracee,
-    /// As the stop found them.
+    /// With which it goes on as if it had never been stopped; it has them already.
     pub(crate) registers: Registers,
-    pid: u32,
+    /// The signals that it blocks.
+    pub(crate) blocked: u64,
     since: Instant,
 }
 
 impl Stopped {
     /// A thread that is stopped in this way already.
     pub(crate) fn adopt(tracee: Tracee, pid: u32, since: Instant) -> Result<Self> {
-        let registers = tracee
-            .registers()
-            .map_err(|e| target_check::explain(pid, "read the registers", e))?;
+        let failed = |errno| target_check::explain(pid, "read the registers", errno);
+        let found = tracee.registers().map_err(failed)?;
+        let mut registers = restart::unnoticed(found);
+        let read = |at, into: &mut [u8]| remote_memory::read(pid, at, into) == Ok(into.len());
+        if let Some(area) = tracee.rseq_area()
+            && let Some(abort) = restart::sequence_abort(registers.rip, area, read)
+        {
+            registers.rip = abort;
+        }
+        if (registers.rip, registers.rax) != (found.rip, found.rax) {
+            // At once: if the tracker dies from here on, the thread goes on with these.
+            tracee.set_registers(&registers).map_err(failed)?;
+        }
+        let blocked = tracee.blocked_signals().map_err(failed)?;
         Ok(Self {
             tracee,
             registers,
-            pid,
+            blocked,
             since,
         })
     }
@@ -39,76 +52,192 @@ impl Stopped {
     /// Stops any one thread of the process; some may be in waits that cannot be interrupted.
     ///
     /// Those stay seized until the calling thread ends, so call it in a short-lived one.
-    pub(crate) fn any_thread(pid: u32, options: i32) -> Result<Self> {
+    pub(crate) fn any_thread(pid: u32) -> Result<Self> {
         let start = Instant::now();
-        let mut tried = Vec::new();
-        while start.elapsed() < PATIENCE {
-            let mut tids = threads(pid).map_err(|_| Error::NoSuchProcess { pid })?;
-            // A main thread that has ended while others run on stays as a zombie.
-            tids.retain(|tid| !tried.contains(tid) && is_alive(pid, *tid));
-            for tid in tids {
-                tried.push(tid);
-                if let Some(stopped) = Self::thread(pid, tid, options)? {
-                    return Ok(stopped);
+        let (mut asked, mut waiting) = (Vec::new(), Vec::new());
+        let stopped = loop {
+            let mut found = None;
+            for thread in untried(pid, &asked)? {
+                asked.push(thread.tid);
+                waiting.extend(ask(pid, thread)?.map(|tracee| (tracee, Instant::now())));
+                found = first(pid, &mut waiting, Instant::now() + THREAD_PATIENCE)?;
+                if found.is_some() {
+                    break;
                 }
             }
-            std::thread::sleep(Duration::from_millis(1));
+            if found.is_none() {
+                found = first(pid, &mut waiting, Instant::now() + THREAD_PATIENCE)?;
+            }
+            match found {
+                Some(stopped) => break stopped,
+                None if waiting.is_empty() && untried(pid, &asked)?.is_empty() => {
+                    return Err(Error::NoSuchProcess { pid });
+                }
+                None if start.elapsed() < PATIENCE => {}
+                None => {
+                    return Err(Error::NotStopping {
+                        pid,
+                        waited_ms: PATIENCE.as_millis() as u64,
+                    });
+                }
+            }
+        };
+        // Others that have stopped by now; those that do later go on when the thread that called this ends.
+        while let Ok(Some(late)) = first(pid, &mut waiting, Instant::now()) {
+            late.release();
         }
-        Err(Error::NotStopping {
-            pid,
-            waited_ms: PATIENCE.as_millis() as u64,
-        })
+        Ok(stopped)
     }
 
     /// Stops one thread, or gives `None` when it ended or does not stop in time.
-    fn thread(pid: u32, tid: u32, options: i32) -> Result<Option<Self>> {
-        let tracee = match Tracee::seize(tid, options) {
-            Ok(tracee) => tracee,
-            Err(Errno::SRCH) => return Ok(None),
-            Err(errno) => return Err(target_check::explain(pid, "trace a thread", errno)),
+    fn thread(pid: u32, tid: u32) -> Result<Option<Self>> {
+        let thread = Thread {
+            tid,
+            filtered: false,
+        };
+        let Some(tracee) = ask(pid, thread)? else {
+            return Ok(None);
         };
         let since = Instant::now();
-        if tracee.interrupt().is_err() {
-            return Ok(None);
-        }
-        match wait_for_trap(&tracee, since + THREAD_PATIENCE) {
-            Ok(true) => Self::adopt(tracee, pid, since).map(Some),
-            // It stays seized until this thread of ours ends, and stops by no fault of its own only then.
-            Ok(false) | Err(Errno::CHILD | Errno::SRCH) => Ok(None),
-            Err(errno) => Err(target_check::explain(pid, "wait for a thread", errno)),
-        }
+        first(pid, &mut vec![(tracee, since)], since + THREAD_PATIENCE)
     }
 
-    /// Lets the thread go as if it had never been stopped; returns how long it was.
+    /// Lets the thread go; returns how long it was stopped.
     pub(crate) fn release(self) -> Duration {
-        let waits = Status::of_thread(self.pid, self.tracee.tid())
-            .is_ok_and(|s| s.deliverable_signals != 0);
-        let registers = restart::unnoticed(self.registers, waits);
-        let _ = self.tracee.set_registers(&registers);
         let _ = self.tracee.detach(0);
         self.since.elapsed()
     }
 }
 
+/// A thread to be stopped.
+#[derive(Clone, Copy, Debug)]
+struct Thread {
+    tid: u32,
+    /// By seccomp.
+    filtered: bool,
+}
+
+/// The threads not asked yet, those first that no filter hinders, and among them the main thread.
+fn untried(pid: u32, asked: &[u32]) -> Result<Vec<Thread>> {
+    let mut found: Vec<Thread> = threads(pid)
+        .map_err(|_| Error::NoSuchProcess { pid })?
+        .into_iter()
+        .filter(|tid| !asked.contains(tid))
+        .filter_map(|tid| {
+            // A main thread that has ended while others run on stays as a zombie.
+            let status = Status::of_thread(pid, tid).ok();
+            let alive = status.filter(|status| !matches!(status.state, 'Z' | 'X'))?;
+            Some(Thread {
+                tid,
+                filtered: alive.seccomp != 0,
+            })
+        })
+        .collect();
+    if found.is_empty() && asked.is_empty() {
+        return Err(Error::NoSuchProcess { pid });
+    }
+    found.sort_by_key(|thread| thread.filtered);
+    Ok(found)
+}
+
+/// Asks a thread to stop; `None` when it has ended.
+fn ask(pid: u32, thread: Thread) -> Result<Option<Tracee>> {
+    let options = option::SYSGOOD
+        | if thread.filtered {
+            option::SUSPEND_SECCOMP
+        } else {
+            0
+        };
+    let tracee = match Tracee::seize(thread.tid, options) {
+        Ok(tracee) => tracee,
+        Err(Errno::SRCH) => return Ok(None),
+        // Without CONFIG_CHECKPOINT_RESTORE the kernel does not know the option.
+        Err(Errno::INVAL) if thread.filtered => return Err(Error::Seccomp { pid }),
+        Err(errno) => {
+            return Err(match target_check::explain(pid, "trace a thread", errno) {
+                Error::Permission { .. } if thread.filtered => Error::Seccomp { pid },
+                error => error,
+            });
+        }
+    };
+    Ok(tracee.interrupt().is_ok().then_some(tracee))
+}
+
+/// The first of the threads that have been asked to stop to do so, taken out; those that end are dropped.
+fn first(
+    pid: u32,
+    waiting: &mut Vec<(Tracee, Instant)>,
+    deadline: Instant,
+) -> Result<Option<Stopped>> {
+    let mut patience = Patience::until(deadline);
+    loop {
+        let mut at = 0;
+        while at < waiting.len() {
+            match trapped(&waiting[at].0) {
+                Ok(None) => at += 1,
+                Ok(Some(true)) => {
+                    let (tracee, since) = waiting.remove(at);
+                    return Stopped::adopt(tracee, pid, since).map(Some);
+                }
+                Ok(Some(false)) | Err(Errno::CHILD | Errno::SRCH) => drop(waiting.remove(at)),
+                Err(errno) => {
+                    return Err(target_check::explain(pid, "wait for a thread", errno));
+                }
+            }
+        }
+        if waiting.is_empty() || !patience.wait() {
+            return Ok(None);
+        }
+    }
+}
+
 /// Waits until the thread traps, passing on signals that come first; false when it ended or time is up.
 pub(crate) fn wait_for_trap(tracee: &Tracee, deadline: Instant) -> Result<bool, Errno> {
-    // A running thread traps within microseconds: polling beats sleeping at first.
-    let mut tries = 0u32;
+    let mut patience = Patience::until(deadline);
     loop {
-        match tracee.wait(false)? {
-            Some(Change::Trap { .. }) => return Ok(true),
-            Some(Change::Signal(signal)) => tracee.resume(Resume::Free, signal)?,
-            Some(Change::Exited(_) | Change::Killed(_)) => return Ok(false),
-            Some(Change::Exec | Change::Exit | Change::Syscall) => {
-                tracee.resume(Resume::Free, 0)?
-            }
-            None if Instant::now() > deadline => return Ok(false),
-            None if tries < 200 => {
-                tries += 1;
-                std::thread::yield_now();
-            }
-            None => std::thread::sleep(Duration::from_micros(100)),
+        match trapped(tracee)? {
+            Some(trapped) => return Ok(trapped),
+            None if patience.wait() => {}
+            None => return Ok(false),
         }
+    }
+}
+
+/// Whether the thread has trapped (true) or ended (false), or neither yet. Signals that come first are passed on.
+fn trapped(tracee: &Tracee) -> Result<Option<bool>, Errno> {
+    match tracee.poll()? {
+        Some(Change::Trap { .. }) => return Ok(Some(true)),
+        Some(Change::Exited(_) | Change::Killed(_)) => return Ok(Some(false)),
+        Some(Change::Signal(signal)) => tracee.resume(Resume::Free, signal)?,
+        Some(Change::Exec | Change::Exit | Change::Syscall) => tracee.resume(Resume::Free, 0)?,
+        None => {}
+    }
+    Ok(None)
+}
+
+/// Waiting for something that comes within microseconds, mostly.
+pub(crate) struct Patience {
+    deadline: Instant,
+    tries: u32,
+}
+
+impl Patience {
+    pub(crate) fn until(deadline: Instant) -> Self {
+        Self { deadline, tries: 0 }
+    }
+
+    /// Waits a little; false when time is up.
+    pub(crate) fn wait(&mut self) -> bool {
+        if Instant::now() > self.deadline {
+            return false;
+        }
+        // Polling beats sleeping at first.
+        self.tries += 1;
+        match self.tries {
+            ..200 => std::thread::yield_now(),
+            _ => std::thread::sleep(Duration::from_micros(100)),
+        }
+        true
     }
 }
 
@@ -150,7 +279,7 @@ impl Frozen {
                 return Ok(());
             }
             for tid in tids {
-                match Stopped::thread(pid, tid, option::SYSGOOD)? {
+                match Stopped::thread(pid, tid)? {
                     Some(stopped) => self.threads.push(stopped),
                     None if is_alive(pid, tid) => {
                         return Err(Error::NotStopping {

@@ -29,7 +29,10 @@ pub(crate) fn check(pid: u32) -> Result<()> {
         return Err(Error::NoSuchProcess { pid });
     }
     if !status.has_memory {
-        return Err(Error::KernelThread { pid });
+        return Err(match is_kernel_thread(pid) {
+            true => Error::KernelThread { pid },
+            false => Error::NoSuchProcess { pid },
+        });
     }
     if pid == 1 && first_pid_namespace() {
         // In a container PID 1 is a program like any other.
@@ -53,6 +56,18 @@ pub(crate) fn check(pid: u32) -> Result<()> {
         });
     }
     Ok(())
+}
+
+/// `PF_KTHREAD` in the flags of `proc_pid_stat(5)`; a program on its way out has no memory either.
+fn is_kernel_thread(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let flags = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().nth(6));
+    flags
+        .and_then(|flags| flags.parse::<u64>().ok())
+        .is_some_and(|flags| flags & 0x0020_0000 != 0)
 }
 
 fn first_pid_namespace() -> bool {
@@ -91,8 +106,14 @@ pub(crate) fn permission(pid: u32, what: &'static str) -> Error {
 pub(crate) fn explain(pid: u32, what: &'static str, errno: Errno) -> Error {
     match errno {
         Errno::SRCH | Errno::NOENT | Errno::CHILD => Error::NoSuchProcess { pid },
-        Errno::PERM | Errno::ACCESS => match Status::of(pid).map(|status| status.tracer) {
-            Ok(tracer) if tracer != 0 => Error::Traced { pid, tracer },
+        Errno::PERM | Errno::ACCESS => match Status::of(pid) {
+            Ok(status) if status.tracer != 0 => Error::Traced {
+                pid,
+                tracer: status.tracer,
+            },
+            // What the kernel says of processes on their way out.
+            Ok(status) if !status.has_memory => Error::NoSuchProcess { pid },
+            Err(error) if error.kind() == ErrorKind::NotFound => Error::NoSuchProcess { pid },
             _ => permission(pid, what),
         },
         _ => Error::Attach {

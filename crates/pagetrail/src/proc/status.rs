@@ -75,6 +75,15 @@ pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
     Ok(tids)
 }
 
+/// All processes alive now.
+pub(crate) fn processes() -> Vec<u32> {
+    std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
 /// Child processes alive now (`proc_pid_task_children`, CONFIG_PROC_CHILDREN); empty where not offered.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     threads(pid)

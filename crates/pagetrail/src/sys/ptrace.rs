@@ -19,6 +19,12 @@ pub(crate) struct Tracee {
 /// General registers (`user_regs_struct` of `sys/user.h`).
 pub(crate) type Registers = libc::user_regs_struct;
 
+/// Registers that are all zero.
+pub(crate) fn no_registers() -> Registers {
+    // SAFETY: all zeros are valid numbers.
+    unsafe { std::mem::zeroed() }
+}
+
 /// Options for [`Tracee::seize`] (`PTRACE_O_*`).
 pub(crate) mod option {
     pub(crate) const SYSGOOD: i32 = libc::PTRACE_O_TRACESYSGOOD;
@@ -27,6 +33,12 @@ pub(crate) mod option {
     /// The tracee's seccomp filters are not run while it is traced (Linux 4.3, needs `CAP_SYS_ADMIN`).
     pub(crate) const SUSPEND_SECCOMP: i32 = 1 << 21;
 }
+
+// include/uapi/linux/ptrace.h; missing from the crate libc for some C libraries.
+const GETSIGMASK: libc::c_uint = 0x420a;
+const SETSIGMASK: libc::c_uint = 0x420b;
+const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
 
 /// How to go on after a stop.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +85,18 @@ impl Tracee {
         Ok(tracee)
     }
 
+    /// Changes the options of a stopped thread.
+    pub(crate) fn set_options(&self, options: i32) -> Result<(), Errno> {
+        // SAFETY: takes no pointers; the last argument is a number.
+        unsafe {
+            self.request(
+                libc::PTRACE_SETOPTIONS,
+                null_mut(),
+                options as usize as *mut _,
+            )
+        }
+    }
+
     /// Another handle on the same thread, for the same tracer.
     pub(crate) fn again(&self) -> Self {
         Self {
@@ -110,8 +134,7 @@ impl Tracee {
 
     /// The registers of a stopped thread.
     pub(crate) fn registers(&self) -> Result<Registers, Errno> {
-        // SAFETY: all zeros are valid numbers.
-        let mut registers: Registers = unsafe { std::mem::zeroed() };
+        let mut registers = no_registers();
         // SAFETY: the kernel fills the struct, whose layout is its ABI.
         unsafe {
             self.request(
@@ -135,6 +158,54 @@ impl Tracee {
         }
     }
 
+    /// The signals that a stopped thread blocks, one bit each; inside `ppoll(2)` and its like those of before.
+    pub(crate) fn blocked_signals(&self) -> Result<u64, Errno> {
+        let mut mask = 0u64;
+        // SAFETY: the kernel writes eight bytes, the size that the second argument names.
+        unsafe { self.request(GETSIGMASK, 8 as *mut _, (&raw mut mask).cast())? };
+        Ok(mask)
+    }
+
+    /// Sets the signals that a stopped thread blocks; SIGKILL and SIGSTOP cannot be.
+    pub(crate) fn block_signals(&self, mask: u64) -> Result<(), Errno> {
+        // SAFETY: the kernel reads eight bytes, the size that the second argument names.
+        unsafe { self.request(SETSIGMASK, 8 as *mut _, (&raw const mask).cast_mut().cast()) }
+    }
+
+    /// Where a stopped thread keeps its `struct rseq`, `rseq(2)`; `None` without one, and before Linux 5.13.
+    pub(crate) fn rseq_area(&self) -> Option<u64> {
+        // `struct __ptrace_rseq_configuration`: the address, sizes, signature, flags.
+        let mut configuration = [0u64; 3];
+        // SAFETY: the kernel writes at most as many bytes as the second argument names.
+        let outcome = unsafe {
+            self.request(
+                GET_RSEQ_CONFIGURATION,
+                size_of_val(&configuration) as *mut _,
+                configuration.as_mut_ptr().cast(),
+            )
+        };
+        outcome
+            .ok()
+            .map(|()| configuration[0])
+            .filter(|&address| address != 0)
+    }
+
+    /// Whether system calls of a stopped thread are turned into signals (`PR_SET_SYSCALL_USER_DISPATCH`), as far
+    /// as the kernel tells (Linux 6.4).
+    pub(crate) fn dispatches_calls(&self) -> bool {
+        // `struct ptrace_sud_config`: mode, selector, offset, length.
+        let mut configuration = [0u64; 4];
+        // SAFETY: the kernel writes as many bytes as the second argument names.
+        let outcome = unsafe {
+            self.request(
+                GET_SYSCALL_USER_DISPATCH_CONFIG,
+                size_of_val(&configuration) as *mut _,
+                configuration.as_mut_ptr().cast(),
+            )
+        };
+        outcome.is_ok() && configuration[0] != 0
+    }
+
     /// Writes eight bytes into the memory of a stopped thread, whatever the access rights there.
     pub(crate) fn poke(&self, address: u64, bytes: [u8; 8]) -> Result<(), Errno> {
         let word = u64::from_ne_bytes(bytes) as usize;
@@ -148,23 +219,62 @@ impl Tracee {
         }
     }
 
-    /// The next change of state, or `None` when there is none and `block` is false.
-    pub(crate) fn wait(&self, block: bool) -> Result<Option<Change>, Errno> {
-        let mut status = 0;
-        let flags = libc::__WALL | if block { 0 } else { libc::WNOHANG };
+    /// The next change of state, or `None` when there is none yet. An end is left for the parent to wait for,
+    /// which this process may be.
+    pub(crate) fn poll(&self) -> Result<Option<Change>, Errno> {
+        match self.wait_for(libc::WSTOPPED | libc::WNOHANG)? {
+            Some(change) => Ok(Some(change)),
+            None => self.wait_for(libc::WEXITED | libc::WNOHANG | libc::WNOWAIT),
+        }
+    }
+
+    /// Waits for the next change of state. An end is left for the parent to wait for.
+    pub(crate) fn wait(&self) -> Result<Change, Errno> {
         loop {
-            // SAFETY: the kernel writes the status.
-            match unsafe { libc::waitpid(self.tid, &raw mut status, flags) } {
-                0 => return Ok(None),
-                -1 => match last_errno() {
-                    Errno::INTR => {}
+            self.wait_for(libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT)?;
+            if let Some(change) = self.poll()? {
+                return Ok(change);
+            }
+        }
+    }
+
+    /// Waits for the next change of state of a child of this process; after its end it is no more.
+    pub(crate) fn reap(&self) -> Result<Change, Errno> {
+        loop {
+            if let Some(change) = self.wait_for(libc::WSTOPPED | libc::WEXITED)? {
+                return Ok(change);
+            }
+        }
+    }
+
+    fn wait_for(&self, flags: i32) -> Result<Option<Change>, Errno> {
+        loop {
+            // SAFETY: all zeros are valid numbers, and mean that there is nothing to report.
+            let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+            // SAFETY: the kernel fills the struct.
+            let result = unsafe {
+                libc::waitid(
+                    libc::P_PID,
+                    self.tid as libc::id_t,
+                    &raw mut info,
+                    flags | libc::__WALL,
+                )
+            };
+            if result == -1 {
+                match last_errno() {
+                    Errno::INTR => continue,
                     errno => return Err(errno),
-                },
-                _ => match Change::decode(status) {
-                    // Other events were not asked for; they are stops all the same.
-                    None => self.resume(Resume::Free, 0)?,
-                    change => return Ok(change),
-                },
+                }
+            }
+            // SAFETY: `waitid` fills the members of SIGCHLD, or leaves zeros.
+            let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+            if pid == 0 {
+                return Ok(None);
+            }
+            match Change::decode(info.si_code, status) {
+                // Other events were not asked for; they are stops all the same.
+                None => self.resume(Resume::Free, 0)?,
+                change => return Ok(change),
             }
         }
     }
@@ -187,15 +297,15 @@ impl Tracee {
 }
 
 impl Change {
-    fn decode(status: i32) -> Option<Self> {
-        if libc::WIFEXITED(status) {
-            return Some(Self::Exited(libc::WEXITSTATUS(status)));
+    /// From `si_code` and `si_status` of `waitid(2)`.
+    fn decode(code: i32, status: i32) -> Option<Self> {
+        match code {
+            libc::CLD_EXITED => return Some(Self::Exited(status)),
+            libc::CLD_KILLED | libc::CLD_DUMPED => return Some(Self::Killed(status)),
+            _ => {}
         }
-        if libc::WIFSIGNALED(status) {
-            return Some(Self::Killed(libc::WTERMSIG(status)));
-        }
-        let signal = libc::WSTOPSIG(status);
-        match status >> 16 {
+        let signal = status & 0xff;
+        match status >> 8 {
             0 if signal == libc::SIGTRAP | 0x80 => Some(Self::Syscall),
             0 => Some(Self::Signal(signal)),
             libc::PTRACE_EVENT_STOP => Some(Self::Trap {

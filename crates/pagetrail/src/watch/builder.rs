@@ -9,6 +9,7 @@ use crate::attach::target_check::explain;
 use crate::error::{Error, Result};
 use crate::page_set::page_size;
 use crate::proc::maps;
+use crate::proc::status::Status;
 use crate::round::Pending;
 use crate::sys::uffd::Uffd;
 use crate::target::{Kind, Target};
@@ -81,11 +82,13 @@ pub(crate) fn attach(technique: Technique, pid: u32) -> Result<Image> {
             let fetched = inject::fetch(pid, kernel_faults)?;
             Ok(Image {
                 fd: Some(fetched.fd),
+                copies: fetched.copies,
                 stopped: fetched.stopped,
             })
         }
         Need::Nothing | Need::Tracing => Ok(Image {
             fd: None,
+            copies: None,
             stopped: Duration::ZERO,
         }),
     }
@@ -188,7 +191,10 @@ impl WatchBuilder {
                 (None, own_image(technique)?)
             }
             Kind::Own => (None, own_image(technique)?),
-            Kind::Process(pid) => (Some(pid), attach(technique, pid)?),
+            Kind::Process(pid) => {
+                let image = attach(technique, pid).map_err(|e| permission_or(e, Some(pid)))?;
+                (Some(pid), image)
+            }
             Kind::Command(command) => {
                 let mut started = Launched::start(*command, need(technique))?;
                 let image = started
@@ -197,14 +203,11 @@ impl WatchBuilder {
                 (Some(launched.insert(started).pid), image?)
             }
         };
-        let space = Space::open(
-            pid,
-            within,
-            config.tracker(technique, image.fd, pid)?,
-            &config,
-        );
+        let space = config
+            .tracker(technique, image.fd, pid)
+            .and_then(|tracker| Space::open(pid, within, tracker, &config));
         let mut space = space.map_err(|error| permission_or(error, pid))?;
-        let stopped = space.arm()?;
+        let stopped = space.arm().map_err(|error| permission_or(error, pid))?;
         if let Some(launched) = &mut launched {
             launched.go();
         }
@@ -216,6 +219,7 @@ impl WatchBuilder {
             reason: picked.reason,
             pid: pid.unwrap_or_else(std::process::id),
             own,
+            copies: image.copies,
             space,
             launched,
             end,
@@ -232,6 +236,12 @@ impl WatchBuilder {
 
 /// Opening another process's maps is where a technique that does not attach finds out that it may not.
 fn permission_or(error: Error, pid: Option<u32>) -> Error {
+    if let Some(pid) = pid
+        && !Status::of(pid).is_ok_and(|status| status.has_memory)
+    {
+        // Whatever failed first, that is why.
+        return Error::Gone { pid };
+    }
     match (&error, pid) {
         (Error::Io { source, .. }, Some(pid)) => match rustix::io::Errno::from_io_error(source) {
             Some(errno @ (rustix::io::Errno::ACCESS | rustix::io::Errno::PERM)) => {
@@ -255,6 +265,7 @@ fn own_image(technique: Technique) -> Result<Image> {
     };
     Ok(Image {
         fd,
+        copies: None,
         stopped: Duration::ZERO,
     })
 }

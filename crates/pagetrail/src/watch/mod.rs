@@ -5,6 +5,7 @@ pub(crate) mod builder;
 pub(crate) mod choice;
 pub(crate) mod space;
 
+use crate::attach::inject::Copies;
 use crate::attach::launch::{Ended, Image, Launched};
 use crate::error::{Error, Result};
 use crate::page_set::PageRange;
@@ -59,6 +60,8 @@ pub struct Watch {
     reason: String,
     pid: u32,
     own: bool,
+    /// Before the space: its end is the end of all copies.
+    copies: Option<Copies>,
     space: Space,
     launched: Option<Launched>,
     /// Readable when the process has ended (`pidfd_open(2)`); only for processes that are not ours.
@@ -102,7 +105,13 @@ impl Watch {
         let before = Instant::now();
         let outcome = self.space.collect(&mut self.pending);
         let harvested = match outcome {
-            Err(Error::Gone { .. }) if !self.own => self.follow_exec()?,
+            Err(error) if !self.own && error.means_gone() => {
+                self.follow_exec().map_err(|error| match error {
+                    // In the middle of the next `execve`, or ended: the next collect tells.
+                    error if error.means_gone() => Error::Gone { pid: self.pid },
+                    error => error,
+                })?
+            }
             outcome => outcome?,
         };
         self.count_children();
@@ -135,12 +144,24 @@ impl Watch {
             },
             None => None,
         };
+        // The number may be another process's by now.
+        if self
+            .end
+            .as_ref()
+            .is_some_and(|end| ended_within(end, Duration::ZERO))
+        {
+            return Err(gone);
+        }
         let alive =
             Status::of(self.pid).is_ok_and(|s| s.has_memory && !matches!(s.state, 'Z' | 'X'));
         if !alive {
             return Err(gone);
         }
-        let Image { fd, stopped } = match image {
+        let Image {
+            fd,
+            copies,
+            stopped,
+        } = match image {
             Some(image) => image,
             None => builder::attach(self.technique, self.pid)?,
         };
@@ -155,6 +176,7 @@ impl Watch {
             self.config.tracker(self.technique, fd, Some(self.pid))?,
             &self.config,
         )?;
+        self.copies = copies;
         self.space.arm_as_fresh(&mut self.pending)?;
         let mut harvested = self.space.collect(&mut self.pending)?;
         harvested.stopped += stopped;

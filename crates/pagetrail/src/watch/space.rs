@@ -63,6 +63,8 @@ pub(crate) struct Space {
     regions: Vec<Region>,
     tracker: Box<dyn Tracker>,
     armed: PageSet,
+    /// What the tracker found last.
+    harvested: PageSet,
     /// Watches what the technique has given up.
     comparer: Option<Compare>,
     compared: PageSet,
@@ -84,6 +86,7 @@ impl Space {
             regions: Vec::new(),
             tracker,
             armed: PageSet::new(),
+            harvested: PageSet::new(),
             comparer: None,
             compared: PageSet::new(),
             given_up: Vec::new(),
@@ -127,9 +130,14 @@ impl Space {
         } else {
             Vec::new()
         };
-        let mut written = PageSet::new();
-        let outcome = self.tracker.harvest(&layout, &mut written);
-        add(&mut pending.written, written);
+        self.harvested.clear();
+        let outcome = self.tracker.harvest(&layout, &mut self.harvested);
+        if pending.written.is_empty() {
+            // Both keep their memory, and take turns.
+            std::mem::swap(&mut pending.written, &mut self.harvested);
+        } else {
+            pending.written.union_with(&self.harvested);
+        }
         let harvest = outcome?;
         pending
             .events
@@ -138,7 +146,7 @@ impl Space {
         if let Some(comparer) = &mut self.comparer {
             let mut changed = PageSet::new();
             let outcome = comparer.harvest(&[], &mut changed);
-            add(&mut pending.written, changed);
+            pending.written.union_with(&changed);
             outcome?;
         }
         Ok(Harvested {
@@ -305,13 +313,5 @@ impl Space {
         Error::Gone {
             pid: self.pid.unwrap_or_else(std::process::id),
         }
-    }
-}
-
-fn add(to: &mut PageSet, what: PageSet) {
-    if to.is_empty() {
-        *to = what;
-    } else {
-        to.union_with(&what);
     }
 }

@@ -1,0 +1,90 @@
+//! Attaching to running programs, over and over, harms none of them: each victim checks itself, and nothing of the
+//! tracker is left in it.
+
+#![allow(clippy::print_stdout, reason = "tests print what they did")]
+
+mod support;
+
+use pagetrail::Technique::{self, PagemapScan, Userfaultfd};
+use std::time::{Duration, Instant};
+use support::{Victim, attach_once, random, row, times, working};
+
+/// Attaches `times` times to what is running already, with pauses of all lengths.
+fn torture(victim: &mut Victim, technique: Technique, count: u32) {
+    let mut random = random(technique.name());
+    let (mut stopped, began) = (Vec::new(), Instant::now());
+    for _ in 0..count {
+        let pause = Duration::from_micros(random.u64(0..1500));
+        let watch = attach_once(victim.pid(), technique, random.u32(0..3), pause)
+            .unwrap_or_else(|error| victim.blame(&error));
+        stopped.push(watch.attach_stopped());
+        drop(watch);
+        std::thread::sleep(Duration::from_micros(random.u64(0..3000)));
+    }
+    stopped.sort();
+    println!(
+        "{count} times by {technique} in {:?}; stopped for {:?} in the median, {:?} at most",
+        began.elapsed(),
+        stopped[stopped.len() / 2],
+        stopped[stopped.len() - 1]
+    );
+}
+
+fn survives(name: &str, arguments: &[&str], count: u32) {
+    let subject = format!("attach: {name}");
+    for technique in working(&subject, &[PagemapScan, Userfaultfd]) {
+        let Some(mut victim) = Victim::start(name, arguments) else {
+            return;
+        };
+        torture(&mut victim, technique, count);
+        victim.is_clean(true);
+        let said = victim.finish();
+        println!("{name}: {}", said.trim());
+        row(&subject, technique.name(), "works", "");
+    }
+}
+
+#[test]
+fn sleeps_are_not_cut_short() {
+    survives("sleeper", &[], times(200, 2000));
+}
+
+#[test]
+fn waits_for_events_are_not_cut_short() {
+    survives("epoller", &[], times(200, 2000));
+}
+
+#[test]
+fn futexes_wait_on() {
+    survives("futexer", &[], times(200, 2000));
+}
+
+#[test]
+fn blocking_reads_read_on() {
+    survives("reader", &[], times(200, 2000));
+}
+
+#[test]
+fn signals_arrive_once_and_interrupt_what_they_should() {
+    survives("signals", &[], times(300, 2000));
+}
+
+#[test]
+fn registers_stacks_and_thread_local_memory_stay() {
+    survives("threads", &[], times(200, 2000));
+}
+
+#[test]
+fn restartable_sequences_start_over() {
+    survives("rseq", &[], times(40, 500));
+}
+
+#[test]
+fn changing_mappings_keep_their_contents() {
+    survives("mapper", &[], times(100, 1000));
+}
+
+#[test]
+fn children_are_left_alone() {
+    survives("forker", &[], times(300, 2000));
+}

@@ -1,0 +1,232 @@
+//! Programs that a watch starts: followed through `execve` to their end, with their signals, streams and exit status.
+
+#![allow(clippy::print_stdout, reason = "tests print what they did")]
+
+mod support;
+
+use pagetrail::Technique::{self, Compare, PagemapScan, Userfaultfd};
+use pagetrail::{Ended, Event, State, Target, Watch};
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{row, times, victim_program, working};
+
+const ALL: &[Technique] = &[PagemapScan, Userfaultfd, Compare];
+
+/// What was seen of a program.
+#[derive(Debug, Default)]
+struct Seen {
+    ended: Option<Ended>,
+    execs: u32,
+    rounds: u32,
+    last_pages: u64,
+}
+
+/// Follows a command to its end.
+fn follow(command: Command, technique: Technique, interval: Duration) -> Seen {
+    let started = Watch::builder()
+        .target(Target::command(command))
+        .technique(technique)
+        .start();
+    let mut watch = started.unwrap();
+    let mut seen = Seen::default();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    loop {
+        assert!(
+            Instant::now() < deadline,
+            "{watch:?} {seen:?}\n{}",
+            support::describe(watch.pid())
+        );
+        let state = watch.wait(interval);
+        if let State::Ended(ended) = state {
+            seen.ended = ended;
+            return seen;
+        }
+        match watch.collect() {
+            Ok(round) => {
+                let execs = round
+                    .events()
+                    .iter()
+                    .filter(|e| matches!(e, Event::Exec { .. }));
+                seen.execs += execs.count() as u32;
+                seen.last_pages = round.pages().pages();
+                seen.rounds += 1;
+                round.commit();
+            }
+            // Killed meanwhile: the next wait tells how.
+            Err(pagetrail::Error::Gone { .. }) => {}
+            Err(error) => panic!("{technique}: {error}"),
+        }
+        if state == State::Exiting {
+            watch.let_go();
+        }
+    }
+}
+
+fn shell(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn exit_codes_and_signals_pass_through() {
+    for technique in working("command: status", ALL) {
+        for n in 0..times(20, 200) {
+            let interval = Duration::from_millis(u64::from(n % 5));
+            let code = follow(shell("exit 7"), technique, interval).ended;
+            assert_eq!(code, Some(Ended::Exited(7)));
+            let killed = follow(shell("kill -TERM $$; sleep 60"), technique, interval).ended;
+            assert_eq!(killed, Some(Ended::Killed(15)));
+            let killed = follow(shell("kill -KILL $$"), technique, interval).ended;
+            assert_eq!(killed, Some(Ended::Killed(9)));
+        }
+        row("command: status", technique.name(), "works", "");
+    }
+}
+
+#[test]
+fn exec_chains_are_followed() {
+    for technique in working("command: exec", ALL) {
+        let mut seen_execs = 0;
+        for _ in 0..times(20, 200) {
+            let seen = follow(
+                shell("exec env sh -c 'exec env true'"),
+                technique,
+                Duration::ZERO,
+            );
+            assert_eq!(seen.ended, Some(Ended::Exited(0)), "{technique}");
+            seen_execs += seen.execs;
+        }
+        // With pauses, so that each image is seen.
+        let script = "sleep 0.2; exec sh -c 'sleep 0.2; exec sh -c \"sleep 0.2; exit 3\"'";
+        let seen = follow(shell(script), technique, Duration::from_millis(20));
+        println!("{technique}: {seen:?}, {seen_execs} in the quick chains");
+        assert_eq!(seen.ended, Some(Ended::Exited(3)));
+        assert_eq!(seen.execs, 2);
+        row("command: exec", technique.name(), "works", "");
+    }
+}
+
+#[test]
+fn exec_by_the_victim_itself_and_by_another_thread() {
+    let Some(program) = victim_program("execer") else {
+        return;
+    };
+    for technique in working("command: execer", ALL) {
+        for how in ["main", "thread"] {
+            let mut command = Command::new(&program);
+            command.args(["600", how, "20"]).stdin(Stdio::null());
+            let seen = follow(command, technique, Duration::from_millis(3));
+            println!("{technique} {how}: {seen:?}");
+            assert_eq!(seen.ended, Some(Ended::Exited(20)), "{technique} {how}");
+        }
+        row("command: execer", technique.name(), "works", "");
+    }
+}
+
+#[test]
+fn a_program_that_does_not_exist_is_said_so() {
+    for _ in 0..times(100, 1000) {
+        let error = Watch::builder()
+            .target(Target::command(Command::new("/nonexistent/program")))
+            .start()
+            .unwrap_err();
+        match error {
+            pagetrail::Error::Spawn { source, .. } => {
+                assert_eq!(source.kind(), std::io::ErrorKind::NotFound);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn streams_are_those_of_the_command() {
+    let dir = std::env::temp_dir();
+    let (input, output) = (
+        dir.join(format!("pagetrail-in-{}", std::process::id())),
+        dir.join(format!("pagetrail-out-{}", std::process::id())),
+    );
+    let text = "a line\n".repeat(100_000);
+    std::fs::write(&input, &text).unwrap();
+    for technique in working("command: streams", ALL) {
+        let mut command = Command::new("cat");
+        command
+            .stdin(File::open(&input).unwrap())
+            .stdout(File::create(&output).unwrap());
+        let seen = follow(command, technique, Duration::from_millis(1));
+        assert_eq!(seen.ended, Some(Ended::Exited(0)));
+        assert!(std::fs::read_to_string(&output).unwrap() == text);
+        row("command: streams", technique.name(), "works", "");
+    }
+    std::fs::remove_file(input).unwrap();
+    std::fs::remove_file(output).unwrap();
+}
+
+#[test]
+fn the_last_round_has_what_was_written_last() {
+    let Some(program) = victim_program("lastwords") else {
+        return;
+    };
+    for technique in working("command: last round", ALL) {
+        for how in ["main", "exit"] {
+            let mut command = Command::new(&program);
+            command.args(["600", how]).stdin(Stdio::null());
+            // One collect at the end only.
+            let seen = follow(command, technique, Duration::from_secs(60));
+            assert_eq!(seen.ended, Some(Ended::Exited(0)), "{technique}");
+            assert!(seen.last_pages >= 500, "{technique}: {seen:?}");
+        }
+        row("command: last round", technique.name(), "works", "");
+    }
+}
+
+#[test]
+fn stopping_and_continuing_passes() {
+    for technique in working("command: stop", ALL) {
+        // The shell stops itself; its child continues it.
+        let script = "(sleep 0.1; kill -CONT $$) & kill -STOP $$; wait; exit 5";
+        for _ in 0..times(3, 30) {
+            let seen = follow(shell(script), technique, Duration::from_millis(5));
+            assert_eq!(seen.ended, Some(Ended::Exited(5)), "{technique}");
+        }
+        row("command: stop", technique.name(), "works", "");
+    }
+}
+
+#[test]
+fn a_running_program_is_followed_through_exec() {
+    for technique in working("process: exec", ALL) {
+        let mut child = shell("sleep 0.3; exec sh -c 'sleep 0.3; exec sleep 0.3'")
+            .spawn()
+            .unwrap();
+        let target = Target::process(child.id()).unwrap();
+        let mut watch = Watch::builder()
+            .target(target)
+            .technique(technique)
+            .start()
+            .unwrap();
+        let mut execs = 0;
+        while let State::Running = watch.wait(Duration::from_millis(20)) {
+            match watch.collect() {
+                Ok(round) => {
+                    execs += round
+                        .events()
+                        .iter()
+                        .filter(|e| matches!(e, Event::Exec { .. }))
+                        .count();
+                    round.commit();
+                }
+                Err(pagetrail::Error::Gone { .. }) => break,
+                Err(error) => panic!("{technique}: {error}"),
+            }
+        }
+        // The tracker has not taken the parent's news.
+        let status = child.wait().unwrap();
+        assert_eq!((status.code(), status.signal()), (Some(0), None));
+        assert_eq!(execs, 2, "{technique}");
+        row("process: exec", technique.name(), "works", "");
+    }
+}

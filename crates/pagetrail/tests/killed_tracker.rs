@@ -1,0 +1,121 @@
+//! `kill -9` of the tracker at random moments: the tracked program finishes right, at full speed, not stopped, and with
+//! no descriptor left in it.
+//!
+//! The tracker is this test binary once more, told by an environment variable to attach, collect and detach for ever.
+
+#![allow(clippy::print_stdout, reason = "tests print what they did")]
+
+mod support;
+
+use pagetrail::Technique::{self, PagemapScan, Userfaultfd};
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{Victim, attach_once, random, row, times, working};
+
+const ROLE: &str = "PAGETRAIL_TEST_TRACKER";
+
+/// Not a test of its own: the tracker that is killed.
+#[test]
+fn tracker() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let (pid, technique) = role.split_once(' ').unwrap();
+    let (pid, technique): (u32, Technique) = (pid.parse().unwrap(), technique.parse().unwrap());
+    // From here on time counts.
+    println!("tracking");
+    loop {
+        // Half of the time is spent in attaching, where it matters most.
+        let watch = attach_once(pid, technique, 1, Duration::from_micros(300));
+        drop(watch.unwrap_or_else(|error| panic!("{error}")));
+    }
+}
+
+/// Kills trackers of one victim.
+fn survives_kills(name: &str, arguments: &[&str], kills: u32) {
+    let subject = format!("killed tracker: {name}");
+    for technique in working(&subject, &[PagemapScan, Userfaultfd]) {
+        let Some(mut victim) = Victim::start(name, arguments) else {
+            return;
+        };
+        let mut random = random(&subject);
+        let (mut stopped, mut registered, began) = (0, 0, Instant::now());
+        for _ in 0..kills {
+            let mut tracker = Command::new(std::env::current_exe().unwrap())
+                .args(["tracker", "--exact", "--nocapture", "--quiet"])
+                .env(ROLE, format!("{} {technique}", victim.pid()))
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            wait_for(&mut tracker, "tracking");
+            std::thread::sleep(Duration::from_micros(random.u64(0..6000)));
+            // Only a look: by the time of the kill it may be elsewhere.
+            match support::tracer(victim.pid()) {
+                0 => registered += u32::from(support::is_registered(victim.pid())),
+                _ => stopped += 1,
+            }
+            tracker.kill().unwrap();
+            let status = tracker.wait().unwrap();
+            if status.code().is_some() {
+                let mut text = String::new();
+                let _ = tracker.stderr.take().unwrap().read_to_string(&mut text);
+                assert!(victim.is_running(), "{}", victim.finish());
+                panic!("the tracker ended by itself: {text}");
+            }
+            assert!(victim.is_running(), "{}", victim.finish());
+        }
+        println!(
+            "{kills} kills of a {technique} tracker of {name} in {:?}: {stopped} while a thread was traced, \
+             {registered} while memory was watched",
+            began.elapsed()
+        );
+        // Registrations go with the last reference to the descriptor, which may be a moment later.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while support::is_registered(victim.pid()) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // Code may be left in padding that nobody executes; nothing else.
+        victim.is_clean(false);
+        assert!(!"tT".contains(support::state(victim.pid())), "stopped");
+        victim.finish();
+        row(&subject, technique.name(), "works", "");
+    }
+}
+
+/// Reads the tracker's output up to a line that ends with `word`.
+fn wait_for(tracker: &mut std::process::Child, word: &str) {
+    let mut seen = Vec::new();
+    let mut byte = [0];
+    let stdout = tracker.stdout.as_mut().unwrap();
+    while !seen.ends_with(word.as_bytes()) {
+        if stdout.read(&mut byte).unwrap() == 0 {
+            panic!(
+                "the tracker ended at once: {}",
+                String::from_utf8_lossy(&seen)
+            );
+        }
+        seen.push(byte[0]);
+    }
+}
+
+#[test]
+fn computing_threads_go_on() {
+    survives_kills("threads", &[], times(200, 1000));
+}
+
+#[test]
+fn sleepers_go_on() {
+    survives_kills("sleeper", &[], times(100, 500));
+}
+
+#[test]
+fn futexes_wait_on() {
+    survives_kills("futexer", &[], times(100, 500));
+}
+
+#[test]
+fn changing_mappings_keep_their_contents() {
+    survives_kills("mapper", &[], times(100, 500));
+}
