@@ -170,8 +170,6 @@ events! {
     sh_update_cr3,
     /// Shadow paging: page invalidations by the guest.
     sh_invlpg,
-    /// Shadow paging: writable mappings of a frame removed because it became a page table.
-    sh_remove_write_access,
 }
 
 impl Add for Events {

@@ -7,15 +7,19 @@
 //! Everything is deterministic, in safe Rust, and depends on nothing. What is modelled and what is not is
 //! listed in this crate's README.
 #![forbid(unsafe_code)]
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "the software that runs on the machine follows"
-)]
 
 mod error;
 mod events;
+mod guest;
+mod host;
+mod hypervisor;
 pub mod machine;
+mod platform;
+mod ring;
+pub mod technique;
+mod write_set;
 
 pub use error::Error;
 pub use events::Events;
+pub use host::{Host, HostConfig, Paging, ProcessId, VcpuId, VmConfig, VmId};
+pub use write_set::WriteSet;

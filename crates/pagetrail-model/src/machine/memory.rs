@@ -71,6 +71,13 @@ impl PhysicalMemory {
         self.free.push(number);
     }
 
+    /// Makes a frame read as zero.
+    pub(crate) fn clear(&mut self, frame: Hpa) {
+        if let Some(contents) = self.frames.get_mut(frame.page_number() as usize) {
+            *contents = None;
+        }
+    }
+
     /// The word at `at`.
     pub(crate) fn read(&self, at: Hpa) -> u64 {
         match self.frames.get(at.page_number() as usize) {

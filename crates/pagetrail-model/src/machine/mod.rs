@@ -16,10 +16,11 @@ mod walk;
 pub use address::{Gpa, Gva, HUGE_BYTES, HUGE_PAGES, Hpa, PAGE_BYTES};
 pub use memory::PhysicalMemory;
 pub use pml::PML_ENTRIES;
+pub(crate) use tlb::Tag;
 pub use tlb::{Tlb, TlbGeometry};
 
 pub(crate) use cpu::{Cpu, PostedInterrupts, Vcpu, Vector};
-pub(crate) use ept::{Ept, EptEntry};
+pub(crate) use ept::Ept;
 pub(crate) use page_table::Pte;
 pub(crate) use pml::Pml;
 pub(crate) use vmcs::{Field, ShadowVmcs, Translation, Vmcs};

@@ -19,20 +19,6 @@ const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pte(pub(crate) u64);
 
-macro_rules! flags {
-    ($($bit:ident $get:ident $with:ident),+ $(,)?) => {
-        $(
-            pub(crate) const fn $get(self) -> bool {
-                self.0 & $bit != 0
-            }
-
-            pub(crate) const fn $with(self, set: bool) -> Self {
-                if set { Self(self.0 | $bit) } else { Self(self.0 & !$bit) }
-            }
-        )+
-    };
-}
-
 impl Pte {
     /// A present, read-only entry that points to `to`.
     pub(crate) const fn to(to: Gpa) -> Self {
@@ -43,17 +29,70 @@ impl Pte {
         Gpa::new(self.0 & ADDRESS)
     }
 
-    flags!(
-        PRESENT present with_present,
-        WRITABLE writable with_writable,
-        ACCESSED accessed with_accessed,
-        DIRTY dirty with_dirty,
-        LARGE large with_large,
-        // Software: write-protected by userfaultfd.
-        UFFD_WP uffd_wp with_uffd_wp,
-        // Software: maps the shared zero page.
-        ZERO_PAGE zero_page with_zero_page,
-        // Software: written since the last clear_refs (bit 55 of a /proc/PID/pagemap entry).
-        SOFT_DIRTY soft_dirty with_soft_dirty,
-    );
+    pub(crate) const fn present(self) -> bool {
+        self.0 & PRESENT != 0
+    }
+
+    pub(crate) const fn writable(self) -> bool {
+        self.0 & WRITABLE != 0
+    }
+
+    pub(crate) const fn dirty(self) -> bool {
+        self.0 & DIRTY != 0
+    }
+
+    pub(crate) const fn large(self) -> bool {
+        self.0 & LARGE != 0
+    }
+
+    /// Software: write-protected by userfaultfd.
+    pub(crate) const fn uffd_wp(self) -> bool {
+        self.0 & UFFD_WP != 0
+    }
+
+    /// Software: maps the shared zero page.
+    pub(crate) const fn zero_page(self) -> bool {
+        self.0 & ZERO_PAGE != 0
+    }
+
+    /// Software: written since the last clear_refs (bit 55 of a /proc/PID/pagemap entry).
+    pub(crate) const fn soft_dirty(self) -> bool {
+        self.0 & SOFT_DIRTY != 0
+    }
+
+    pub(crate) const fn with_writable(self, set: bool) -> Self {
+        self.with(WRITABLE, set)
+    }
+
+    pub(crate) const fn with_accessed(self, set: bool) -> Self {
+        self.with(ACCESSED, set)
+    }
+
+    pub(crate) const fn with_dirty(self, set: bool) -> Self {
+        self.with(DIRTY, set)
+    }
+
+    pub(crate) const fn with_large(self, set: bool) -> Self {
+        self.with(LARGE, set)
+    }
+
+    pub(crate) const fn with_uffd_wp(self, set: bool) -> Self {
+        self.with(UFFD_WP, set)
+    }
+
+    pub(crate) const fn with_zero_page(self, set: bool) -> Self {
+        self.with(ZERO_PAGE, set)
+    }
+
+    pub(crate) const fn with_soft_dirty(self, set: bool) -> Self {
+        self.with(SOFT_DIRTY, set)
+    }
+
+    const fn with(self, bit: u64, set: bool) -> Self {
+        if set {
+            Self(self.0 | bit)
+        } else {
+            Self(self.0 & !bit)
+        }
+    }
 }

@@ -49,7 +49,7 @@ impl ShadowVmcs {
     }
 }
 
-/// The fields that a guest may name.
+/// The fields that EPML lets a guest name. All others stay with the hypervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
     /// EPML: guest-physical address of the guest-level log; 0 turns logging off. Write only, because what
@@ -57,6 +57,4 @@ pub(crate) enum Field {
     GuestPmlAddress,
     /// EPML: index of the next entry of the guest-level log.
     GuestPmlIndex,
-    /// A field of the hypervisor's own (here: its log's address), which no guest may reach.
-    PmlAddress,
 }
