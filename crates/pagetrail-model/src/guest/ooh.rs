@@ -358,3 +358,6 @@ impl Kernel {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
