@@ -16,10 +16,14 @@ mod hypervisor;
 pub mod machine;
 mod platform;
 mod ring;
+mod run;
 pub mod technique;
+pub mod trace;
+pub mod workload;
 mod write_set;
 
 pub use error::Error;
 pub use events::Events;
 pub use host::{Host, HostConfig, Paging, ProcessId, VcpuId, VmConfig, VmId};
+pub use run::{Report, Round, RunConfig, RunError, RunErrorKind, run};
 pub use write_set::WriteSet;

@@ -292,6 +292,25 @@ fn hypervisor_and_guest_share_the_log_without_loss_on_either_side() {
 }
 
 #[test]
+fn what_the_hypervisor_writes_into_a_ring_buffer_is_in_its_own_log() {
+    // The processor does not see that write, and a migrated machine would miss the page.
+    let mut host = Host::new(&HostConfig::default()).unwrap();
+    let guest = guest(&mut host);
+    start(&mut host, &guest, Design::Spml);
+    host.start_log_dirty(guest.vm).unwrap();
+    host.take_log_dirty(guest.vm).unwrap();
+    write(&mut host, guest.vcpu, guest.tracked, guest.area, 0..10);
+    host.schedule(guest.other, guest.vcpu).unwrap();
+    let dirty = host.take_log_dirty(guest.vm).unwrap();
+    let first_entries = host.kernel(guest.vcpu, |kernel, _| {
+        Ok(kernel
+            .ooh(guest.tracked.pid())?
+            .and_then(|ooh| ooh.ring.pages().nth(1)))
+    });
+    assert!(dirty.contains(&first_entries.unwrap().unwrap()));
+}
+
+#[test]
 fn a_log_that_fills_up_just_before_a_switch_is_not_lost() {
     // The interrupt for it is then taken while another process runs.
     let mut host = Host::new(&HostConfig::default()).unwrap();
