@@ -78,12 +78,28 @@ events! {
     vm_exits,
     /// VM exits because the extended page tables do not allow an access.
     ept_violations,
+    /// Those of them that a write-protected page caused (Lu et al.); the others ask for memory.
+    ept_write_faults,
     /// VM exits because the page-modification log is full.
     pml_full_exits,
     /// VM exits because of a page fault under shadow paging.
     shadow_exits,
     /// Hypercalls.
     hypercalls,
+    /// SPML: hypercalls that get logging ready for a process.
+    spml_inits,
+    /// SPML: hypercalls that end it.
+    spml_stops,
+    /// SPML: hypercalls that turn logging on, at schedule-in.
+    enable_logging,
+    /// SPML: hypercalls that empty the log and turn logging off, at schedule-out.
+    disable_logging,
+    /// EPML: hypercalls that turn VMCS shadowing on.
+    shadowing_inits,
+    /// EPML: hypercalls that turn VMCS shadowing off.
+    shadowing_stops,
+    /// SPML and EPML: hypercalls that clear dirty flags to start a round.
+    clear_dirty_calls,
     /// `vmread` by a guest on a shadow VMCS.
     vmreads,
     /// `vmwrite` by a guest on a shadow VMCS.

@@ -8,6 +8,7 @@
 //! listed in this crate's README.
 #![forbid(unsafe_code)]
 
+pub mod cost;
 mod error;
 mod events;
 mod guest;
@@ -15,6 +16,7 @@ mod host;
 mod hypervisor;
 pub mod machine;
 mod platform;
+pub mod reproduce;
 mod ring;
 mod run;
 pub mod technique;

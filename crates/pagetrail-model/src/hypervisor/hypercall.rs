@@ -53,6 +53,7 @@ impl Hypervisor {
         let vcpu = stopped.current;
         match call {
             Hypercall::InitPml { ring_pages } => {
+                stopped.events.spml_inits += 1;
                 for &page in ring_pages {
                     self.back(stopped.memory, page)?;
                 }
@@ -62,6 +63,7 @@ impl Hypervisor {
                 return Ok(Reply::Ring(RingId(self.rings.len() - 1)));
             }
             Hypercall::DeactivatePml { ring } => {
+                stopped.events.spml_stops += 1;
                 for vcpu in 0..self.logging.len() {
                     if self.logging[vcpu].by_guest == Some(ring) {
                         self.set_guest_logging(stopped, vcpu, None)?;
@@ -72,22 +74,32 @@ impl Hypervisor {
                 }
             }
             Hypercall::EnableLogging { ring } => {
+                stopped.events.enable_logging += 1;
                 let known = self.rings.get(ring.0).is_some_and(Option::is_some);
                 self.set_guest_logging(stopped, vcpu, known.then_some(ring))?;
             }
-            Hypercall::DisableLogging => self.set_guest_logging(stopped, vcpu, None)?,
+            Hypercall::DisableLogging => {
+                stopped.events.disable_logging += 1;
+                self.set_guest_logging(stopped, vcpu, None)?;
+            }
             Hypercall::InitShadowing => {
+                stopped.events.shadowing_inits += 1;
                 self.split_large_pages(stopped)?;
                 for vcpu in stopped.vcpus.iter_mut() {
                     vcpu.vmcs.shadow.get_or_insert(ShadowVmcs::new());
                 }
             }
             Hypercall::DeactivateShadowing => {
+                stopped.events.shadowing_stops += 1;
                 for vcpu in stopped.vcpus.iter_mut() {
                     vcpu.vmcs.shadow = None;
                 }
             }
-            Hypercall::ClearDirty { pages } => self.clear_dirty(stopped, pages.iter().copied()),
+            Hypercall::ClearDirty { pages } => {
+                stopped.events.clear_dirty_calls += 1;
+                self.clear_dirty(stopped, pages.iter().copied());
+            }
+
             Hypercall::MapTo { from, to, pages } => {
                 for page in 0..pages {
                     let to_page = to.page_number() + page;

@@ -100,6 +100,7 @@ impl Hypervisor {
             return Ok(Handled::Emulated);
         }
         if let Some(leaf) = self.ept.leaf(stopped.memory, gpa) {
+            stopped.events.ept_write_faults += 1;
             self.violations.push(gpa.page());
             stopped
                 .memory
