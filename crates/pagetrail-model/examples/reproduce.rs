@@ -5,13 +5,14 @@
 use pagetrail_model::reproduce::{Table, flexible, ooh, xen};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let micro = ooh::Micro::run()?;
     let tables = [
-        ("OoH", ooh::table1()?),
+        ("OoH", micro.table1()),
         ("OoH", ooh::table3()),
         ("OoH", ooh::agreement(64 << 20)?),
         ("OoH", ooh::table5()?),
-        ("OoH", ooh::figure3()?),
-        ("OoH", ooh::figure4()?),
+        ("OoH", micro.figure3()),
+        ("OoH", micro.figure4()),
         ("OoH", ooh::figures10_11()?),
         ("Lu et al.", flexible::figure8()?),
         ("Lu et al.", flexible::figures9_to_11()?),

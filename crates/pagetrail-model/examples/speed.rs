@@ -1,4 +1,5 @@
-//! Measures how many memory accesses the model makes in a second: `cargo run --release --example speed`.
+//! Measures how many memory accesses the model makes in a second: `cargo run --release --example
+//! speed`.
 
 #![allow(clippy::print_stdout, reason = "the result of an example")]
 

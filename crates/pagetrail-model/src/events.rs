@@ -1,8 +1,7 @@
 //! [`Events`]: everything that the machine and its software do, counted.
 //!
-//! One flat set of counters, so that a phase of a run is the difference of two snapshots and a price is a
-//! sum of products. What an event means is told here, what it
-//! costs elsewhere.
+//! One flat set of counters, so that a phase of a run is the difference of two snapshots and a
+//! price is a sum of products. What an event means is told here, what it costs elsewhere.
 
 use std::ops::{Add, AddAssign, Sub};
 

@@ -1,7 +1,8 @@
 //! [`Host`]: memory, processors and virtual machines, put together and run.
 //!
-//! Nothing happens by itself: the caller says which process runs on which vCPU and makes its accesses, one
-//! after the other. An access goes through hardware, hypervisor and guest kernel until it completes.
+//! Nothing happens by itself: the caller says which process runs on which vCPU and makes its
+//! accesses, one after the other. An access goes through hardware, hypervisor and guest kernel
+//! until it completes.
 
 use crate::Error;
 use crate::Events;
@@ -277,7 +278,8 @@ impl Host {
         })
     }
 
-    /// Gives a process an area of memory of `bytes` (rounded up to pages) and returns where it starts.
+    /// Gives a process an area of memory of `bytes` (rounded up to pages) and returns where it
+    /// starts.
     pub fn map(&mut self, process: ProcessId, bytes: u64) -> Result<Gva, Error> {
         self.map_backed(process, bytes, Backing::Pages)
     }
@@ -368,7 +370,8 @@ impl Host {
         Err(Error::Livelock(gva))
     }
 
-    /// Injects a timer interrupt, as the hypervisor of Lu et al. does when a sampling period is over.
+    /// Injects a timer interrupt, as the hypervisor of Lu et al. does when a sampling period is
+    /// over.
     pub(crate) fn inject_timer_to(&mut self, process: ProcessId) -> Result<(), Error> {
         self.kernel(process.vm().vcpu(0), |kernel, platform| {
             if let Some(vcpu) = kernel.process(process.pid)?.on {

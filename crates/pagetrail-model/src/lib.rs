@@ -1,11 +1,12 @@
-//! A machine in software, to run designs for dirty-page tracking that need other hardware than this.
+//! A machine in software, to run designs for dirty-page tracking that need other hardware than
+//! this.
 //!
 //! The machine has what such designs touch: physical memory, guest and extended page tables, a TLB,
-//! page-modification logging, VMCS shadowing, posted interrupts, page faults and exits. It runs each
-//! technique's algorithm, counts [`Events`].
+//! page-modification logging, VMCS shadowing, posted interrupts, page faults and exits. It runs
+//! each technique's algorithm, counts [`Events`].
 //!
-//! Everything is deterministic, in safe Rust, and depends on nothing. What is modelled and what is not is
-//! listed in this crate's README.
+//! Everything is deterministic, in safe Rust, and depends on nothing. What is modelled and what is
+//! not is listed in this crate's README.
 #![forbid(unsafe_code)]
 
 pub mod cost;

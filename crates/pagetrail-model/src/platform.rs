@@ -1,7 +1,8 @@
 //! [`Platform`]: the machine as a guest kernel sees it.
 //!
-//! Guest-physical addresses, instructions, hypercalls; exits are handled behind its back. A guest kernel is
-//! written against this type alone and can therefore not get hold of a host-physical address.
+//! Guest-physical addresses, instructions, hypercalls; exits are handled behind its back. A guest
+//! kernel is written against this type alone and can therefore not get hold of a host-physical
+//! address.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,8 @@ use crate::machine::{
 };
 use crate::ring::Words;
 
-/// Where a kernel sees guest-physical address 0 in its own address space (Linux: `page_offset_base`).
+/// Where a kernel sees guest-physical address 0 in its own address space (Linux:
+/// `page_offset_base`).
 const DIRECT_MAP: Gva = Gva::new(0xffff_8880_0000_0000);
 
 /// How an access by a program ended.
@@ -89,7 +91,8 @@ impl Platform<'_> {
         }
     }
 
-    /// One access by the program that runs on this vCPU, until it completes or the kernel is needed.
+    /// One access by the program that runs on this vCPU, until it completes or the kernel is
+    /// needed.
     #[inline]
     pub(crate) fn user_access(&mut self, gva: Gva, write: bool) -> Result<Outcome, Error> {
         loop {

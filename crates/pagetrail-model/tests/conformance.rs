@@ -1,7 +1,7 @@
 //! One suite for all techniques, against an oracle that knows every write.
 //!
-//! Each test runs every technique that can take part and names those that cannot. The seed of a random
-//! test is in its failure message.
+//! Each test runs every technique that can take part and names those that cannot. The seed of a
+//! random test is in its failure message.
 
 use std::collections::BTreeSet;
 

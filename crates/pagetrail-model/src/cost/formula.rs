@@ -1,21 +1,23 @@
 //! The OoH paper's formulas 1 to 4: what a technique costs, from a few numbers about a run.
 //!
-//! They take costs for all of a program's memory as they are, where [`price`](super::price()) counts events;
-//! for a program that writes all of its memory each round the two agree. The paper writes them for one round;
-//! here they are for `rounds`, and faults that do not cover the memory count in proportion.
+//! They take costs for all of a program's memory as they are, where [`price`](super::price())
+//! counts events; for a program that writes all of its memory each round the two agree. The paper
+//! writes them for one round; here they are for `rounds`, and faults that do not cover the memory
+//! count in proportion.
 
 use super::{CostTable, Metric};
 use crate::machine::PAGE_BYTES;
 use crate::run::Report;
 use crate::technique::TechniqueKind;
 
-/// Formula 1: a tracker's time is its technique's, plus its own routine's, plus what the one does to the
-/// other, which the paper found negligible.
+/// Formula 1: a tracker's time is its technique's, plus its own routine's, plus what the one does
+/// to the other, which the paper found negligible.
 pub fn tracker_time(technique: f64, routine: f64) -> f64 {
     technique + routine
 }
 
-/// Formula 3: a tracked program's time is its own, plus its tracker's, plus what the technique does to it.
+/// Formula 3: a tracked program's time is its own, plus its tracker's, plus what the technique does
+/// to it.
 pub fn tracked_time(own: f64, tracker: f64, impact: f64) -> f64 {
     own + tracker + impact
 }
@@ -54,10 +56,11 @@ impl Occurrences {
     }
 }
 
-/// Formula 2, E(C_x): the time of the technique in the tracker, in nanoseconds. `None` for techniques that
-/// the paper has no formula for, and where a cost is missing.
+/// Formula 2, E(C_x): the time of the technique in the tracker, in nanoseconds. `None` for
+/// techniques that the paper has no formula for, and where a cost is missing.
 ///
-/// The paper gives no cost for protecting pages by userfaultfd; E(C_ufd) therefore is `None` with its table.
+/// The paper gives no cost for protecting pages by userfaultfd; E(C_ufd) therefore is `None` with
+/// its table.
 pub fn technique_time(kind: TechniqueKind, run: &Occurrences, table: &CostTable) -> Option<f64> {
     let at = |metric| table.at(metric, run.bytes);
     let rounds = run.rounds as f64;

@@ -1,8 +1,8 @@
 //! Prices: what events cost on a machine.
 //!
-//! A [`CostTable`] holds a cost for each [`Metric`] that was measured; [`price`] multiplies the events of a run
-//! with them; [`formula`] has the OoH paper's formulas 1 to 4, which reach the same end from fewer inputs.
-//! All costs are in nanoseconds.
+//! A [`CostTable`] holds a cost for each [`Metric`] that was measured; [`price`] multiplies the
+//! events of a run with them; [`formula`] has the OoH paper's formulas 1 to 4, which reach the same
+//! end from fewer inputs. All costs are in nanoseconds.
 
 pub mod formula;
 mod metric;

@@ -43,7 +43,8 @@ impl Bill {
             .sum()
     }
 
-    /// What both pay: the time by which the tracked program ends later if its tracker runs in its place.
+    /// What both pay: the time by which the tracked program ends later if its tracker runs in its
+    /// place.
     pub fn total_ns(&self) -> f64 {
         self.sum_ns(Payer::Tracker) + self.sum_ns(Payer::Tracked)
     }
@@ -71,9 +72,9 @@ enum Per {
 
 /// Prices what happened to a program of `bytes`.
 ///
-/// A cost that a table gives for all of a program's memory is divided by the events that it stands for: one
-/// per page, or n(n+1)/2 comparisons for the reverse mapping of n pages. Events of demand paging are not
-/// priced: they happen without a tracker, too.
+/// A cost that a table gives for all of a program's memory is divided by the events that it stands
+/// for: one per page, or n(n+1)/2 comparisons for the reverse mapping of n pages. Events of demand
+/// paging are not priced: they happen without a tracker, too.
 pub fn price(events: &Events, bytes: u64, table: &CostTable) -> Bill {
     use Metric::*;
     use Payer::*;

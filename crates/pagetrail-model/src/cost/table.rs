@@ -17,8 +17,9 @@ pub enum Cost {
 impl Cost {
     /// The cost for a program of `bytes`.
     ///
-    /// Between two measured sizes and beyond them, cost is taken to follow a power of the size: the one
-    /// through the two nearest points. (Page counts give the exponent 1, the reverse mapping about 2.)
+    /// Between two measured sizes and beyond them, cost is taken to follow a power of the size: the
+    /// one through the two nearest points. (Page counts give the exponent 1, the reverse mapping
+    /// about 2.)
     pub fn at(&self, bytes: u64) -> f64 {
         let points = match self {
             Self::Fixed(cost) => return *cost,
@@ -159,8 +160,9 @@ impl CostTable {
 
     /// Table IV of the OoH paper (Core i7-8565U, Xen 4.10, Linux 4.15).
     ///
-    /// It gives no cost for M2, none for a log-full exit and none for clearing dirty flags. The exit is
-    /// assumed to cost what M14 does, since both copy a log to the ring buffer; the others stay unpriced.
+    /// It gives no cost for M2, none for a log-full exit and none for clearing dirty flags. The
+    /// exit is assumed to cost what M14 does, since both copy a log to the ring buffer; the others
+    /// stay unpriced.
     pub fn ooh_paper() -> Self {
         let us = 1e3;
         let fixed = [
@@ -225,9 +227,9 @@ impl CostTable {
 
     /// The Xen study's means for MemoryMotion under Debian (tables 10 and 13; Core 2 Duo E6300).
     ///
-    /// The time of a fixed fault is taken not to contain the emulator's: only then do the parts (49 s and 38 s)
-    /// come near the 92 s by which the virtual machine is slower. The study's total for `sh_page_fault`, from
-    /// another run, is 100 s.
+    /// The time of a fixed fault is taken not to contain the emulator's: only then do the parts (49
+    /// s and 38 s) come near the 92 s by which the virtual machine is slower. The study's total for
+    /// `sh_page_fault`, from another run, is 100 s.
     pub fn xen_study() -> Self {
         let fixed = [
             (Metric::ShadowFixed, 2141.3),

@@ -92,8 +92,8 @@ impl AddressSpace {
         Ok(table.add(gva.table_index(leaf_level) * 8))
     }
 
-    /// Visits each present entry of `pages` pages at `start`, in order, and stores what `visit` returns if
-    /// that is another. TLBs are left alone.
+    /// Visits each present entry of `pages` pages at `start`, in order, and stores what `visit`
+    /// returns if that is another. TLBs are left alone.
     pub(crate) fn visit(
         &self,
         platform: &mut Platform<'_>,

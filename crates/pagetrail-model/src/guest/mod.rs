@@ -1,8 +1,9 @@
 //! [`Kernel`]: a guest's kernel, as far as the events of page tracking reach into it.
 //!
-//! Processes with areas of anonymous memory, demand paging with the shared zero page, and a scheduler that
-//! does what it is told. Three trackers hook into it, one file each: soft-dirty, userfaultfd, and the OoH
-//! module. There is no swap, no fork, no sharing between processes, and areas are never merged.
+//! Processes with areas of anonymous memory, demand paging with the shared zero page, and a
+//! scheduler that does what it is told. Three trackers hook into it, one file each: soft-dirty,
+//! userfaultfd, and the OoH module. There is no swap, no fork, no sharing between processes, and
+//! areas are never merged.
 
 mod address_space;
 mod frames;
@@ -266,9 +267,11 @@ impl Kernel {
     ) -> Result<(), Error> {
         platform.events.kernel_entries += 1;
         match vector {
-            // Whoever set the timer handles it; all that counts here is that the program was interrupted.
+            // Whoever set the timer handles it; all that counts here is that the program was
+            // interrupted.
             Vector::Timer => {}
-            // The process that filled its log may have been scheduled out since: its log was emptied then.
+            // The process that filled its log may have been scheduled out since: its log was
+            // emptied then.
             Vector::GuestPmlFull => {
                 if let Some(pid) = self.running[platform.current] {
                     self.ooh_log_full(platform, pid)?;

@@ -1,14 +1,16 @@
-//! The OoH module of the guest kernel: SPML and EPML for processes (OoH paper, sections IV-C and IV-D).
+//! The OoH module of the guest kernel: SPML and EPML for processes (OoH paper, sections IV-C and
+//! IV-D).
 //!
-//! Each tracked process has its own ring buffer, which only its tracker may read, and logging follows the
-//! process: on at schedule-in, off at schedule-out. SPML does that by hypercalls, EPML by `vmwrite`.
+//! Each tracked process has its own ring buffer, which only its tracker may read, and logging
+//! follows the process: on at schedule-in, off at schedule-out. SPML does that by hypercalls, EPML
+//! by `vmwrite`.
 //!
 //! The paper leaves two things open that a correct tracker needs, and the module adds them:
-//! * *Starting a round.* A page is logged when its EPT dirty flag goes from 0 to 1, so someone must clear the
-//!   flags of the pages just reported. Only the hypervisor can: one hypercall per fetch.
-//! * *Fresh pages.* A page that the kernel has just zeroed, or that another process dirtied before it was
-//!   given away, has its flag set already and the program's first write is not logged. The module reports the
-//!   pages that the fault handler maps.
+//! * *Starting a round.* A page is logged when its EPT dirty flag goes from 0 to 1, so someone must
+//!   clear the flags of the pages just reported. Only the hypervisor can: one hypercall per fetch.
+//! * *Fresh pages.* A page that the kernel has just zeroed, or that another process dirtied before
+//!   it was given away, has its flag set already and the program's first write is not logged. The
+//!   module reports the pages that the fault handler maps.
 
 use super::{Kernel, Pid, Tracking};
 use crate::Error;
@@ -69,7 +71,8 @@ impl Kernel {
         }
     }
 
-    /// Starts to track `tracked` for `tracker`, with a ring buffer of `ring_pages` pages and a header.
+    /// Starts to track `tracked` for `tracker`, with a ring buffer of `ring_pages` pages and a
+    /// header.
     pub(crate) fn ooh_start(
         &mut self,
         platform: &mut Platform<'_>,
@@ -305,7 +308,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// A process can be scheduled out between the last free slot of its log and the interrupt for it.
+    /// A process can be scheduled out between the last free slot of its log and the interrupt for
+    /// it.
     fn ooh_empty_full_log(&mut self, platform: &mut Platform<'_>, pid: Pid) -> Result<(), Error> {
         match self.ooh(pid)? {
             Some(Ooh {
@@ -316,8 +320,8 @@ impl Kernel {
         }
     }
 
-    /// EPML: moves the log of a process, up to its saved index, to its ring buffer. Addresses of the kernel,
-    /// which it writes on the way, are none of the tracker's business.
+    /// EPML: moves the log of a process, up to its saved index, to its ring buffer. Addresses of
+    /// the kernel, which it writes on the way, are none of the tracker's business.
     fn ooh_empty_own_log(&mut self, platform: &mut Platform<'_>, pid: Pid) -> Result<(), Error> {
         let Some(Ooh {
             log: Log::Epml { page, index },

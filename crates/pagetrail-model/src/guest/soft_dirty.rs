@@ -1,8 +1,8 @@
 //! Soft-dirty: `/proc/PID/clear_refs` and `/proc/PID/pagemap`.
 //!
-//! `clear_refs` clears the soft-dirty bit and the right to write of every page; the next write to each
-//! faults, and the fault handler sets both again. The page that an area was just mapped to counts as
-//! written, whole, until the next `clear_refs`.
+//! `clear_refs` clears the soft-dirty bit and the right to write of every page; the next write to
+//! each faults, and the fault handler sets both again. The page that an area was just mapped to
+//! counts as written, whole, until the next `clear_refs`.
 
 use super::{Area, Kernel, Pid, Tracking};
 use crate::Error;
@@ -42,8 +42,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// All of `/proc/PID/pagemap` that the areas of a process cover: its present pages, and the areas that
-    /// count as written whole.
+    /// All of `/proc/PID/pagemap` that the areas of a process cover: its present pages, and the
+    /// areas that count as written whole.
     pub(crate) fn pagemap(
         &self,
         platform: &mut Platform<'_>,

@@ -1,7 +1,8 @@
 //! userfaultfd: faults that a tracker resolves, in the modes missing and write-protect.
 //!
-//! The tracked process stands still from the fault to the tracker's answer. The tracker answers at once and
-//! notes which pages were written: a missing page on a write, a protected page when the protection goes.
+//! The tracked process stands still from the fault to the tracker's answer. The tracker answers at
+//! once and notes which pages were written: a missing page on a write, a protected page when the
+//! protection goes.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,8 @@ pub(crate) struct Userfault {
 }
 
 impl Kernel {
-    /// Registers each area that is not registered yet; returns those. Their pages are not protected yet.
+    /// Registers each area that is not registered yet; returns those. Their pages are not protected
+    /// yet.
     pub(crate) fn userfault_register(
         &mut self,
         platform: &mut Platform<'_>,
@@ -131,7 +133,8 @@ impl Kernel {
         entry: Pte,
     ) -> Result<(), Error> {
         self.userfault_note(platform, pid, Some(gva.page()))?;
-        // The shared zero page stays read-only: the write faults once more and gets a page of its own.
+        // The shared zero page stays read-only: the write faults once more and gets a page of its
+        // own.
         let open = entry.with_uffd_wp(false).with_writable(!entry.zero_page());
         platform.write_entry(slot, open.0)?;
         let pcid = self.process(pid)?.space.pcid;

@@ -1,7 +1,8 @@
 //! [`Hypercall`]: what a guest can ask of its hypervisor.
 //!
-//! Addresses in a hypercall are guest-physical and not trusted: what does not lie in the guest's memory is
-//! refused or passed over, and ring numbers mean something only within the machine that registered them.
+//! Addresses in a hypercall are guest-physical and not trusted: what does not lie in the guest's
+//! memory is refused or passed over, and ring numbers mean something only within the machine that
+//! registered them.
 
 use super::{Alias, Hypervisor, RingId, Stopped};
 use crate::Error;
@@ -23,8 +24,8 @@ pub(crate) enum Hypercall<'a> {
     InitShadowing,
     /// EPML: and off again (M12).
     DeactivateShadowing,
-    /// Start a round: clear the dirty flags of these pages. Not in the paper, which is silent on how a page
-    /// becomes loggable again; one call per collect.
+    /// Start a round: clear the dirty flags of these pages. Not in the paper, which is silent on
+    /// how a page becomes loggable again; one call per collect.
     ClearDirty { pages: &'a [Gpa] },
     /// Lu et al., `ept_map_to`: let `pages` pages at `from` share the memory of those at `to`.
     MapTo { from: Gpa, to: Gpa, pages: u64 },
@@ -128,8 +129,8 @@ impl Hypervisor {
         Ok(Reply::Done)
     }
 
-    /// Changes who of the guest gets the log of `vcpu`. What is in the log belongs to the one before: a ring
-    /// buffer must never receive what was logged while its process was not running.
+    /// Changes who of the guest gets the log of `vcpu`. What is in the log belongs to the one
+    /// before: a ring buffer must never receive what was logged while its process was not running.
     fn set_guest_logging(
         &mut self,
         stopped: &mut Stopped<'_>,

@@ -1,9 +1,9 @@
 //! [`Hypervisor`]: one virtual machine as its hypervisor sees it.
 //!
-//! It backs guest-physical memory on demand, empties page-modification logs, and answers hypercalls. Two
-//! parties share a log (OoH paper, section IV-C): each vCPU has the flags `by_guest` and `by_hypervisor`,
-//! and what is found in the log goes to the ring buffer of the tracked process, to the hypervisor's own
-//! dirty set, or to both.
+//! It backs guest-physical memory on demand, empties page-modification logs, and answers
+//! hypercalls. Two parties share a log (OoH paper, section IV-C): each vCPU has the flags
+//! `by_guest` and `by_hypervisor`, and what is found in the log goes to the ring buffer of the
+//! tracked process, to the hypervisor's own dirty set, or to both.
 
 mod hypercall;
 mod shadow;
@@ -88,7 +88,8 @@ impl Hypervisor {
         }
     }
 
-    /// Handles an exit because of an EPT violation: backs the page, or notes a write to a protected one.
+    /// Handles an exit because of an EPT violation: backs the page, or notes a write to a protected
+    /// one.
     pub(crate) fn ept_violation(
         &mut self,
         stopped: &mut Stopped<'_>,
@@ -278,7 +279,8 @@ impl Hypervisor {
     }
 }
 
-/// Guest-physical memory as the hypervisor reaches it: through its own tables, leaving no trace in them.
+/// Guest-physical memory as the hypervisor reaches it: through its own tables, leaving no trace in
+/// them.
 struct HostView<'a> {
     hypervisor: &'a mut Hypervisor,
     memory: &'a mut PhysicalMemory,

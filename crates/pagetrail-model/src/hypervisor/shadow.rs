@@ -1,12 +1,14 @@
 //! Shadow page tables, as Xen 3.0.4 kept them (the Xen study, section 3.7).
 //!
-//! The processor walks tables that the hypervisor makes from the guest's: each guest table page in use has a
-//! shadow of the same form, filled when a fault asks for an entry. Guest tables that have a shadow are
-//! write-protected; each write to one faults and is emulated, validated and propagated at once. A fault has
-//! three ways out: *fixed* by the hypervisor, *not a shadow fault* (passed on to the guest), or *mmio*.
+//! The processor walks tables that the hypervisor makes from the guest's: each guest table page in
+//! use has a shadow of the same form, filled when a fault asks for an entry. Guest tables that have
+//! a shadow are write-protected; each write to one faults and is emulated, validated and propagated
+//! at once. A fault has three ways out: *fixed* by the hypervisor, *not a shadow fault* (passed on
+//! to the guest), or *mmio*.
 //!
-//! Left out: prefetching of entries, large pages, tables of the guest's own kernel, and the heuristics by
-//! which Xen guesses that a page is no longer a page table (a guest that zeroes it to use it anew ends it).
+//! Left out: prefetching of entries, large pages, tables of the guest's own kernel, and the
+//! heuristics by which Xen guesses that a page is no longer a page table (a guest that zeroes it to
+//! use it anew ends it).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +41,8 @@ struct Shadow {
 pub(crate) struct ShadowPager {
     /// By page number of the guest's table.
     shadows: BTreeMap<u64, Shadow>,
-    /// Pages written since the last round, by the root of their address space; `None` while not logging.
+    /// Pages written since the last round, by the root of their address space; `None` while not
+    /// logging.
     dirty: Option<BTreeSet<(Gpa, Gva)>>,
 }
 
@@ -115,8 +118,8 @@ impl Hypervisor {
         Ok(table)
     }
 
-    /// Sets the shadow entry of `gva` from the guest's entry `leaf`. A page may be written only once the
-    /// guest's dirty flag is set, and while logging only after a write to it was seen.
+    /// Sets the shadow entry of `gva` from the guest's entry `leaf`. A page may be written only
+    /// once the guest's dirty flag is set, and while logging only after a write to it was seen.
     fn propagate_leaf(
         &mut self,
         stopped: &mut Stopped<'_>,
@@ -194,8 +197,8 @@ impl Hypervisor {
         Ok(Handled::Retry)
     }
 
-    /// A guest's write of `value` to `slot`, or its exchange, if that lies in a table that has a shadow.
-    /// Says whether it does.
+    /// A guest's write of `value` to `slot`, or its exchange, if that lies in a table that has a
+    /// shadow. Says whether it does.
     pub(crate) fn shadow_table_write(
         &mut self,
         stopped: &mut Stopped<'_>,
@@ -211,9 +214,11 @@ impl Hypervisor {
         events.vm_exits += 1;
         events.shadow_exits += 1;
         events.sh_page_fault += 1;
-        // The table's own page is propagated (read-only) before the hypervisor finds that it must emulate.
+        // The table's own page is propagated (read-only) before the hypervisor finds that it must
+        // emulate.
         events.sh_propagate_l1 += 1;
-        // The emulator fetches the instruction, reads the operand of an exchange, and maps the destination.
+        // The emulator fetches the instruction, reads the operand of an exchange, and maps the
+        // destination.
         let operands = 1 + u64::from(exchange);
         events.sh_gva_to_gfn += operands;
         events.sh_emulate_map += 1;
@@ -291,13 +296,15 @@ impl Hypervisor {
         let root = self.shadow_of(stopped, cr3.page(), 4)?;
         let vcpu = &mut stopped.vcpus[stopped.current];
         vcpu.vmcs.translation = Translation::Shadow { root };
-        // Processors of the study had no tags: each load of CR3, and each exit for it, emptied the TLB.
+        // Processors of the study had no tags: each load of CR3, and each exit for it, emptied the
+        // TLB.
         stopped.events.tlb_flushes += 1;
         stopped.cpus[vcpu.cpu].tlb.flush_vpid(vcpu.vmcs.vpid);
         Ok(())
     }
 
-    /// Starts a round of logging by shadow tables: takes what the last one found, and all rights to write.
+    /// Starts a round of logging by shadow tables: takes what the last one found, and all rights to
+    /// write.
     pub(crate) fn shadow_round(&mut self, stopped: &mut Stopped<'_>) -> BTreeSet<(Gpa, Gva)> {
         let leaves: Vec<Hpa> = self
             .pager()

@@ -1,7 +1,7 @@
 //! The three kinds of address, as types that do not mix.
 //!
-//! Guest code in this crate never holds an [`Hpa`]: the isolation that the OoH paper argues for in its
-//! section V is a type error to break.
+//! Guest code in this crate never holds an [`Hpa`]: the isolation that the OoH paper argues for in
+//! its section V is a type error to break.
 
 use std::fmt;
 

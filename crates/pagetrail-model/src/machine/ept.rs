@@ -1,7 +1,7 @@
 //! [`Ept`]: extended page tables in memory, from guest-physical to host-physical addresses.
 //!
-//! This file has the form of the tables and the edits that a hypervisor makes; what the processor does
-//! with them (flags, logging, violations) is in [`walk`](super::walk).
+//! This file has the form of the tables and the edits that a hypervisor makes; what the processor
+//! does with them (flags, logging, violations) is in [`walk`](super::walk).
 
 use super::address::{Gpa, HUGE_PAGES, Hpa, PAGE_BYTES};
 use super::memory::PhysicalMemory;
@@ -149,8 +149,8 @@ impl Ept {
         Ok(())
     }
 
-    /// Replaces the large page that maps `gpa`, if one does, by 512 small ones with the same rights and
-    /// flags. Says whether it did.
+    /// Replaces the large page that maps `gpa`, if one does, by 512 small ones with the same rights
+    /// and flags. Says whether it did.
     pub(crate) fn split(&self, memory: &mut PhysicalMemory, gpa: Gpa) -> Result<bool, Error> {
         let Some(leaf) = self.leaf(memory, gpa).filter(|leaf| leaf.entry.large()) else {
             return Ok(false);

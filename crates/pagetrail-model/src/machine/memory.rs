@@ -1,8 +1,8 @@
 //! [`PhysicalMemory`]: frames of 4 KiB, handed out and taken back.
 //!
-//! A frame has contents only once a word was written to it: page tables, logs and ring buffers do, the
-//! data of programs does not, since only the addresses of their accesses matter. Memory is proportional
-//! to the frames handed out (a pointer each) and to the frames with contents.
+//! A frame has contents only once a word was written to it: page tables, logs and ring buffers do,
+//! the data of programs does not, since only the addresses of their accesses matter. Memory is
+//! proportional to the frames handed out (a pointer each) and to the frames with contents.
 
 use super::address::{HUGE_PAGES, Hpa, PAGE_BYTES};
 use crate::Error;

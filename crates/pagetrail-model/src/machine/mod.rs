@@ -1,7 +1,7 @@
 //! The hardware: memory, processors, and the tables that they walk.
 //!
-//! One file per piece. Nothing here knows about operating systems: an access either completes or ends in a
-//! trap, and the software above ([`Host`](crate::Host)) decides what follows.
+//! One file per piece. Nothing here knows about operating systems: an access either completes or
+//! ends in a trap, and the software above ([`Host`](crate::Host)) decides what follows.
 
 mod address;
 mod cpu;

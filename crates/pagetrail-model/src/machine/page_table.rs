@@ -1,7 +1,7 @@
 //! The entries of guest page tables (and of shadow page tables, which have the same form).
 //!
-//! Bits as in the Intel manual, volume 3, section 5.5; the two software bits as Linux uses them. Who may
-//! use a page (user/supervisor, no-execute) is not modelled.
+//! Bits as in the Intel manual, volume 3, section 5.5; the two software bits as Linux uses them.
+//! Who may use a page (user/supervisor, no-execute) is not modelled.
 
 use super::address::Gpa;
 

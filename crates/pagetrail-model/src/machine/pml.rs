@@ -1,8 +1,8 @@
 //! Page-modification logs: the processor's (Intel manual, volume 3, section 29.3.6) and EPML's.
 //!
-//! A log is one page of 512 addresses and an index that counts down from 511. It is full when the index
-//! has wrapped to 0xffff. Both logs have this form; what happens when one is full differs and is decided
-//! by the [walker](super::walk).
+//! A log is one page of 512 addresses and an index that counts down from 511. It is full when the
+//! index has wrapped to 0xffff. Both logs have this form; what happens when one is full differs and
+//! is decided by the [walker](super::walk).
 
 use super::address::Hpa;
 use super::memory::PhysicalMemory;

@@ -1,8 +1,9 @@
 //! [`Tlb`]: a set-associative cache of translations, tagged with VPID and PCID.
 //!
-//! Replacement is least recently used within a set. Small and large pages have separate banks. An entry
-//! tells whether the page may be written and whether its dirty flags are already set: a write through an
-//! entry that lacks either must walk again, as on the processor. Paging-structure caches are not modelled.
+//! Replacement is least recently used within a set. Small and large pages have separate banks. An
+//! entry tells whether the page may be written and whether its dirty flags are already set: a write
+//! through an entry that lacks either must walk again, as on the processor. Paging-structure caches
+//! are not modelled.
 
 use super::address::{Gva, HUGE_BYTES, Hpa, PAGE_BYTES};
 use crate::Error;
@@ -21,8 +22,8 @@ pub struct TlbGeometry {
 }
 
 impl Default for TlbGeometry {
-    /// The second-level TLB of the OoH paper's processor (Core i7-8565U: 1536 entries, 12 ways) and its
-    /// first-level one for large data pages (32 entries, 4 ways).
+    /// The second-level TLB of the OoH paper's processor (Core i7-8565U: 1536 entries, 12 ways) and
+    /// its first-level one for large data pages (32 entries, 4 ways).
     fn default() -> Self {
         Self {
             entries: 1536,
@@ -143,7 +144,8 @@ fn unpack(value: u64) -> Cached {
     }
 }
 
-/// Entries of one page size. Tags, values and times lie apart: a look-up touches the tags of one set.
+/// Entries of one page size. Tags, values and times lie apart: a look-up touches the tags of one
+/// set.
 #[derive(Clone, Debug)]
 struct Bank {
     page_shift: u32,

@@ -1,8 +1,10 @@
-//! [`Vmcs`]: the control structure of a virtual processor, and the shadow of it that a guest may use.
+//! [`Vmcs`]: the control structure of a virtual processor, and the shadow of it that a guest may
+//! use.
 //!
-//! With VMCS shadowing, `vmread` and `vmwrite` in the guest reach the shadow structure without an exit for
-//! the fields that the hypervisor allows. EPML adds two fields to it: the address and the index of the
-//! guest-level log. A guest writes the address as guest-physical; the processor translates it on the way.
+//! With VMCS shadowing, `vmread` and `vmwrite` in the guest reach the shadow structure without an
+//! exit for the fields that the hypervisor allows. EPML adds two fields to it: the address and the
+//! index of the guest-level log. A guest writes the address as guest-physical; the processor
+//! translates it on the way.
 
 use super::address::Hpa;
 use super::ept::Ept;
@@ -52,8 +54,8 @@ impl ShadowVmcs {
 /// The fields that EPML lets a guest name. All others stay with the hypervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
-    /// EPML: guest-physical address of the guest-level log; 0 turns logging off. Write only, because what
-    /// is stored is a host-physical address.
+    /// EPML: guest-physical address of the guest-level log; 0 turns logging off. Write only,
+    /// because what is stored is a host-physical address.
     GuestPmlAddress,
     /// EPML: index of the next entry of the guest-level log.
     GuestPmlIndex,

@@ -1,22 +1,23 @@
 //! [`Hardware`]: one access, as the processor performs it.
 //!
-//! A hit in the TLB, or a walk in two dimensions: each of the four guest tables lies at a guest-physical
-//! address that the extended page tables translate in their turn, as they do the page itself; 24 entries
-//! are read when both use 4 KiB pages. An access that cannot complete ends in a [`Trap`] and has no other
-//! effect than accessed and dirty flags that were already set; software mends the cause and tries again.
+//! A hit in the TLB, or a walk in two dimensions: each of the four guest tables lies at a
+//! guest-physical address that the extended page tables translate in their turn, as they do the
+//! page itself; 24 entries are read when both use 4 KiB pages. An access that cannot complete ends
+//! in a [`Trap`] and has no other effect than accessed and dirty flags that were already set;
+//! software mends the cause and tries again.
 //!
 //! Rules (Intel manual, volume 3, sections 29.3.3 to 29.3.6):
-//! * With EPT accessed/dirty flags on, reading a guest table counts as a write: it needs write permission,
-//!   sets the dirty flag and is logged.
-//! * If a flag would have to be set while PML is on and its index is out of range, the processor exits and
-//!   sets nothing. Otherwise it sets the flags, and if a dirty flag changed, logs the guest-physical address
-//!   before the access.
+//! * With EPT accessed/dirty flags on, reading a guest table counts as a write: it needs write
+//!   permission, sets the dirty flag and is logged.
+//! * If a flag would have to be set while PML is on and its index is out of range, the processor
+//!   exits and sets nothing. Otherwise it sets the flags, and if a dirty flag changed, logs the
+//!   guest-physical address before the access.
 //! * Guest flags are set after the rights have been checked, in the order root to leaf.
 //!
-//! EPML (OoH paper, section IV-D): where the processor logs the guest-physical address of an access by a
-//! program, it logs its guest-virtual address to the guest-level log at once, if that is on. Filling the last slot posts an
-//! interrupt to itself. The paper does not say what an access to a guest page *table* logs there; it has no
-//! address of its own in the program, so: nothing.
+//! EPML (OoH paper, section IV-D): where the processor logs the guest-physical address of an access
+//! by a program, it logs its guest-virtual address to the guest-level log at once, if that is on.
+//! Filling the last slot posts an interrupt to itself. The paper does not say what an access to a
+//! guest page *table* logs there; it has no address of its own in the program, so: nothing.
 
 use super::address::{Gpa, Gva, HUGE_BYTES, Hpa, PAGE_BYTES};
 use super::cpu::{Cpu, Vcpu, Vector};
@@ -81,7 +82,8 @@ impl Hardware<'_> {
 
     fn walk(&mut self, gva: Gva, write: bool) -> Result<Hpa, Trap> {
         self.events.tlb_misses += 1;
-        // A shadow table holds host-physical addresses in the same form; `resolve` leaves them alone.
+        // A shadow table holds host-physical addresses in the same form; `resolve` leaves them
+        // alone.
         let mut table = match self.vcpu.vmcs.translation {
             Translation::Shadow { root } => Gpa::new(root.get()),
             Translation::Native | Translation::Nested(_) => self.vcpu.cr3,
@@ -149,8 +151,8 @@ impl Hardware<'_> {
         Ok(page.hpa)
     }
 
-    /// An access by the guest kernel through its direct map, at `gva` in its own address space. The direct
-    /// map's own tables and TLB entries are not modelled.
+    /// An access by the guest kernel through its direct map, at `gva` in its own address space. The
+    /// direct map's own tables and TLB entries are not modelled.
     pub(crate) fn access_physical(&mut self, gpa: Gpa, write: bool, gva: Gva) -> Result<Hpa, Trap> {
         self.resolve(gpa, write, Some(gva)).map(|page| page.hpa)
     }
@@ -241,7 +243,8 @@ impl Hardware<'_> {
             return;
         }
         if shadow.guest_pml.is_full() {
-            // Only the guest kernel can come here, since a program is interrupted before its next access.
+            // Only the guest kernel can come here, since a program is interrupted before its next
+            // access.
             self.events.guest_pml_lost += 1;
             return;
         }
@@ -253,7 +256,8 @@ impl Hardware<'_> {
         }
     }
 
-    /// EPML: `vmwrite` of the guest PML address, which the processor translates. 0 turns logging off.
+    /// EPML: `vmwrite` of the guest PML address, which the processor translates. 0 turns logging
+    /// off.
     pub(crate) fn vmwrite_guest_pml_address(&mut self, gpa: Gpa) -> Result<(), Trap> {
         let address = match gpa.get() {
             0 => Hpa::new(0),

@@ -1,7 +1,8 @@
 //! The papers' tables again: each value of the paper beside the model's.
 //!
-//! One file per paper, one function per table or figure. A [`Row`] whose values differ by more than 10% says
-//! why in one line; a test holds us to that. What the papers only state in words is a [`Claim`].
+//! One file per paper, one function per table or figure. A [`Row`] whose values differ by more than
+//! 10% says why in one line; a test holds us to that. What the papers only state in words is a
+//! [`Claim`].
 
 pub mod flexible;
 pub mod ooh;

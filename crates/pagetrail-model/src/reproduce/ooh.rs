@@ -1,7 +1,9 @@
 //! The OoH paper: tables I, III and V, figures 3, 4 and 10/11.
 //!
-//! Times are the model's events at the paper's costs (table IV). The paper prints slowdowns, but not the time
-//! of the untracked program; it follows from its own numbers, see [`own_time_ns`].
+//! Times are the model's events at the paper's costs (table IV). The paper prints slowdowns, but
+//! not the time of the untracked program; it follows from its own numbers, see [`own_time_ns`].
+
+use std::collections::BTreeMap;
 
 use super::{Claim, Row, Table};
 use crate::cost::{Bill, CostTable, Metric, Payer, formula, price};
@@ -21,27 +23,182 @@ const SIZES: [(&str, u64); 7] = [
     ("500MB", 500 * MIB),
     ("1GB", 1024 * MIB),
 ];
+const PAPER_TECHNIQUES: [TechniqueKind; 4] = [
+    TechniqueKind::SoftDirty,
+    TechniqueKind::Userfaultfd,
+    TechniqueKind::Spml,
+    TechniqueKind::Epml,
+];
 const UFD_ON_TRACKED: [f64; 7] = [195.0, 272.0, 583.0, 1050.0, 1266.0, 1462.0, 1463.0];
 const PROC_ON_TRACKED: [f64; 7] = [104.0, 55.0, 114.0, 208.0, 302.0, 307.0, 335.0];
 const UFD_ON_TRACKER: [f64; 7] = [93.0, 169.0, 477.0, 940.0, 1269.0, 1153.0, 1349.0];
 const PROC_ON_TRACKER: [f64; 7] = [47.0, 43.0, 58.0, 148.0, 151.0, 143.0, 147.0];
 
-/// One pass of Listing 1 under a technique, at the paper's costs.
-fn listing1(kind: TechniqueKind, bytes: u64) -> Result<Bill, RunError> {
-    let listing = Workload {
-        kind: WorkloadKind::Listing1,
-        bytes,
-        rounds: 1,
-        seed: 0,
-    };
-    let report = run(&RunConfig::new(kind), listing.ops())?;
-    Ok(price(&report.tracking(), bytes, &CostTable::ooh_paper()))
+/// The micro-benchmark: one pass of Listing 1 at each size under each technique, at the paper's
+/// costs.
+#[derive(Clone, Debug)]
+pub struct Micro {
+    bills: BTreeMap<(TechniqueKind, u64), Bill>,
+}
+
+impl Micro {
+    /// Runs it, which takes some seconds.
+    pub fn run() -> Result<Self, RunError> {
+        let mut bills = BTreeMap::new();
+        for kind in PAPER_TECHNIQUES {
+            for (_, bytes) in SIZES {
+                let listing = Workload {
+                    kind: WorkloadKind::Listing1,
+                    bytes,
+                    rounds: 1,
+                    seed: 0,
+                };
+                let report = run(&RunConfig::new(kind), listing.ops())?;
+                let bill = price(&report.tracking(), bytes, &CostTable::ooh_paper());
+                bills.insert((kind, bytes), bill);
+            }
+        }
+        Ok(Self { bills })
+    }
+
+    fn bill(&self, kind: TechniqueKind, size: usize) -> &Bill {
+        &self.bills[&(kind, SIZES[size].1)]
+    }
+
+    /// Time under a technique over the untracked time.
+    fn slowdown(&self, kind: TechniqueKind, size: usize) -> f64 {
+        self.bill(kind, size).total_ns() / own_time_ns()[size]
+    }
+
+    /// Table I: overhead of ufd and /proc on Listing 1.
+    pub fn table1(&self) -> Table {
+        let mut rows = Vec::new();
+        for (i, (size, _)) in SIZES.into_iter().enumerate() {
+            let own = own_time_ns()[i];
+            let percent = |ns: f64| ns / own * 100.0;
+            let ufd = self.bill(TechniqueKind::Userfaultfd, i);
+            let proc = self.bill(TechniqueKind::SoftDirty, i);
+            let row = |what: &str, paper: [f64; 7], ns: f64| {
+                Row::new(format!("{what}, {size}"), "%", paper[i], percent(ns))
+            };
+            rows.push(row("ufd on tracked", UFD_ON_TRACKED, ufd.total_ns()).why(UFD_TRACKED_WHY));
+            rows.push(row("/proc on tracked", PROC_ON_TRACKED, proc.total_ns()).why(PROC_WHY));
+            // While the tracked program stands still in a fault, the tracker works: it ends as
+            // late.
+            rows.push(row("ufd on tracker", UFD_ON_TRACKER, ufd.total_ns()).why(UFD_TRACKER_WHY));
+            rows.push(
+                row(
+                    "/proc on tracker",
+                    PROC_ON_TRACKER,
+                    proc.sum_ns(Payer::Tracker),
+                )
+                .why(PROC_WHY),
+            );
+        }
+        Table {
+            name: "I",
+            about: "Overhead of ufd and /proc on Listing 1: events of one pass at the costs of \
+                    table IV, over the untracked time that the ufd row implies.",
+            rows,
+            claims: Vec::new(),
+        }
+    }
+
+    /// Figure 3: the share of the reverse mapping in the collection of SPML.
+    pub fn figure3(&self) -> Table {
+        let mut rows = Vec::new();
+        let mut sum = 0.0;
+        for (i, (size, _)) in SIZES.into_iter().enumerate() {
+            let bill = self.bill(TechniqueKind::Spml, i);
+            let cost = |metric| {
+                bill.item(metric)
+                    .and_then(|item| item.cost_ns)
+                    .unwrap_or(0.0)
+            };
+            let reverse = cost(Metric::ReverseMapping);
+            let collection = reverse + cost(Metric::PagemapWalk) + cost(Metric::RingCopy);
+            let share = reverse / collection * 100.0;
+            sum += share;
+            rows.push((size, share));
+        }
+        let numbers: Vec<String> = rows
+            .iter()
+            .map(|(size, share)| format!("{size} {share:.0}%"))
+            .collect();
+        let mean = sum / rows.len() as f64;
+        Table {
+            name: "Figure 3",
+            about: "Share of the reverse mapping in SPML's collection (ring copy, pagemap walk, search).",
+            rows: Vec::new(),
+            claims: vec![Claim {
+                says: "reverse mapping is more than 68% of the collection on average",
+                holds: mean > 68.0,
+                numbers: format!("{mean:.1}% on average: {}", numbers.join(", ")),
+            }],
+        }
+    }
+
+    /// Figure 4: slowdown of Listing 1. The paper prints four numbers of it in its text.
+    pub fn figure4(&self) -> Table {
+        let last = SIZES.len() - 1;
+        // The paper's 0.6% is without starting and ending, whose 8.6 ms alone are 3.6% of the time
+        // at 1GB.
+        let mut epml: f64 = 0.0;
+        for (size, own) in own_time_ns().into_iter().enumerate() {
+            let bill = self.bill(TechniqueKind::Epml, size);
+            let once = [Metric::InitShadowing, Metric::StopShadowing];
+            let once: f64 = once
+                .iter()
+                .filter_map(|&metric| bill.item(metric)?.cost_ns)
+                .sum();
+            epml = epml.max((bill.total_ns() - once) / own * 100.0);
+        }
+        let mut worst_until = 0;
+        for (size, (_, bytes)) in SIZES.into_iter().enumerate() {
+            if self.slowdown(TechniqueKind::Userfaultfd, size)
+                > self.slowdown(TechniqueKind::Spml, size)
+            {
+                worst_until = bytes;
+            }
+        }
+        Table {
+            name: "Figure 4",
+            about: "Slowdown of Listing 1, as far as the text gives numbers.",
+            rows: vec![
+                Row::new(
+                    "SPML at 1GB",
+                    "times",
+                    66.0,
+                    self.slowdown(TechniqueKind::Spml, last),
+                ),
+                Row::new(
+                    "ufd at 1GB",
+                    "times",
+                    15.0,
+                    self.slowdown(TechniqueKind::Userfaultfd, last),
+                ),
+                Row::new(
+                    "EPML, largest overhead, start and end left out",
+                    "%",
+                    0.6,
+                    epml,
+                )
+                .why(EPML_WHY),
+            ],
+            claims: vec![Claim {
+                says: "ufd is the worst below 250MB, SPML from there on",
+                holds: (50 * MIB..250 * MIB).contains(&worst_until),
+                numbers: format!("ufd is worse than SPML up to {} MB", worst_until / MIB),
+            }],
+        }
+    }
 }
 
 /// The time of Listing 1 without a tracker, for each size of table I, in nanoseconds.
 ///
-/// The paper does not print it. It is what makes the overhead of ufd on the tracked program come out as in
-/// table I; with it, the 66 times of SPML and the 15 times of ufd in figure 4 come out, too.
+/// The paper does not print it. It is what makes the overhead of ufd on the tracked program come
+/// out as in table I; with it, the 66 times of SPML and the 15 times of ufd in figure 4 come out,
+/// too.
 pub fn own_time_ns() -> [f64; 7] {
     let table = CostTable::ooh_paper();
     let faults =
@@ -49,46 +206,11 @@ pub fn own_time_ns() -> [f64; 7] {
     std::array::from_fn(|i| faults(SIZES[i].1).iter().sum::<f64>() / (UFD_ON_TRACKED[i] / 100.0))
 }
 
-/// Table I: overhead of ufd and /proc on Listing 1.
-pub fn table1() -> Result<Table, RunError> {
-    let mut rows = Vec::new();
-    for (i, (size, bytes)) in SIZES.into_iter().enumerate() {
-        let own = own_time_ns()[i];
-        let percent = |ns: f64| ns / own * 100.0;
-        let ufd = listing1(TechniqueKind::Userfaultfd, bytes)?;
-        let proc = listing1(TechniqueKind::SoftDirty, bytes)?;
-        let row = |what: &str, paper: [f64; 7], ns: f64| {
-            Row::new(format!("{what}, {size}"), "%", paper[i], percent(ns))
-        };
-        rows.push(
-            row("ufd on tracked", UFD_ON_TRACKED, ufd.total_ns())
-                .why("the untracked time is taken from this row; ours adds M1, a switch to the kernel per fault"),
-        );
-        rows.push(row("/proc on tracked", PROC_ON_TRACKED, proc.total_ns()).why(PROC_WHY));
-        // While the tracked program stands still in a fault, the tracker works: it ends as late.
-        rows.push(row("ufd on tracker", UFD_ON_TRACKER, ufd.total_ns()).why(UFD_TRACKER_WHY));
-        rows.push(
-            row(
-                "/proc on tracker",
-                PROC_ON_TRACKER,
-                proc.sum_ns(Payer::Tracker),
-            )
-            .why(PROC_WHY),
-        );
-    }
-    Ok(Table {
-        name: "I",
-        about: "Overhead of ufd and /proc on Listing 1: events of one pass at the costs of table IV, over the \
-                untracked time that the ufd row implies.",
-        rows,
-        claims: Vec::new(),
-    })
-}
-
-const PROC_WHY: &str = "the paper's tables disagree: M15 + M16 + M5 of table IVb, over the untracked time that its ufd row \
-                        implies, are not its /proc row";
-const UFD_TRACKER_WHY: &str = "the paper's two ufd rows differ although tracker and tracked wait for each other: they imply \
-                               two untracked times, and one was fitted";
+const UFD_TRACKED_WHY: &str = "the untracked time is taken from this row; ours adds M1, a switch to the kernel for each fault";
+const PROC_WHY: &str = "the paper's tables disagree: M15 + M16 + M5 of table IVb, over the untracked \
+                        time that its ufd row implies, are not its /proc row";
+const UFD_TRACKER_WHY: &str = "the paper's two ufd rows differ although tracker and tracked wait for each \
+                               other: they imply two untracked times, and one was fitted";
 
 /// Table III: the formulas, from the paper's own measurements.
 pub fn table3() -> Table {
@@ -96,7 +218,8 @@ pub fn table3() -> Table {
     let routine = 251.35;
     let spml = formula::tracker_time(0.49 + 2.06 + 5419.0, routine);
     let proc = formula::tracker_time(1.409 + 0.89, routine);
-    // E(C_tked) is not printed. The SPML column implies it, and the /proc column can be checked with it.
+    // E(C_tked) is not printed. The SPML column implies it, and the /proc column can be checked
+    // with it.
     let vmexits = 18_000.0 + 1.73e-3;
     let own = 136_919.85 - 5672.9 - vmexits;
     let spml_tracked = formula::tracked_time(own, spml, vmexits);
@@ -116,7 +239,8 @@ pub fn table3() -> Table {
             Row::new("SPML, E(C_tked_tker) estimated", "ms", 136_919.85, spml_tracked)
                 .why("E(C_tked) is not printed and was taken from this value"),
             Row::new("/proc, E(C_tker) estimated", "ms", 1116.09, proc).why(
-                "the parts printed sum to 253.65 ms; 863 ms are missing, so that E(C_PTwalk) is likely 0.89 s, not ms",
+                "the parts printed sum to 253.65 ms; 863 ms are missing, so that E(C_PTwalk) is likely \
+                 0.89 s, not ms",
             ),
             Row::new("/proc, E(C_tked_tker) estimated", "ms", 114_418.58, proc_tracked),
             Row::new("accuracy for E(C_tker), mean of the two", "%", 96.34, mean(tracker)),
@@ -126,8 +250,8 @@ pub fn table3() -> Table {
     }
 }
 
-/// The formulas against the events, on the model: table III for our own runs. The paper's value is the
-/// accuracy that it found for its formulas against measurements.
+/// The formulas against the events, on the model: table III for our own runs. The paper's value is
+/// the accuracy that it found for its formulas against measurements.
 pub fn agreement(bytes: u64) -> Result<Table, RunError> {
     let table = CostTable::ooh_paper();
     let mut rows = Vec::new();
@@ -136,12 +260,7 @@ pub fn agreement(bytes: u64) -> Result<Table, RunError> {
         WorkloadKind::KeyValue,
         WorkloadKind::GcBench,
     ] {
-        for kind in [
-            TechniqueKind::SoftDirty,
-            TechniqueKind::Userfaultfd,
-            TechniqueKind::Spml,
-            TechniqueKind::Epml,
-        ] {
+        for kind in PAPER_TECHNIQUES {
             let config = RunConfig {
                 switch_every: Some(5000),
                 ..RunConfig::new(kind)
@@ -282,91 +401,11 @@ pub fn table5() -> Result<Table, RunError> {
     })
 }
 
-const M3_M4_WHY: &str = "M3 and M4 are the system calls around the hypercalls M9 to M12; the model counts the inner ones only";
+const M3_M4_WHY: &str = "M3 and M4 are the system calls around the hypercalls M9 to M12; the model \
+                         counts the inner ones only";
 
-/// Figure 3: the share of the reverse mapping in the collection of SPML.
-pub fn figure3() -> Result<Table, RunError> {
-    let mut rows = Vec::new();
-    let mut sum = 0.0;
-    for (size, bytes) in SIZES {
-        let bill = listing1(TechniqueKind::Spml, bytes)?;
-        let cost = |metric| {
-            bill.item(metric)
-                .and_then(|item| item.cost_ns)
-                .unwrap_or(0.0)
-        };
-        let reverse = cost(Metric::ReverseMapping);
-        let collection = reverse + cost(Metric::PagemapWalk) + cost(Metric::RingCopy);
-        let share = reverse / collection * 100.0;
-        sum += share;
-        rows.push((size, share));
-    }
-    let numbers: Vec<String> = rows
-        .iter()
-        .map(|(size, share)| format!("{size} {share:.0}%"))
-        .collect();
-    let mean = sum / rows.len() as f64;
-    Ok(Table {
-        name: "Figure 3",
-        about: "Share of the reverse mapping in SPML's collection (ring copy, pagemap walk, search).",
-        rows: Vec::new(),
-        claims: vec![Claim {
-            says: "reverse mapping is more than 68% of the collection on average",
-            holds: mean > 68.0,
-            numbers: format!("{mean:.1}% on average: {}", numbers.join(", ")),
-        }],
-    })
-}
-
-/// Figure 4: slowdown of Listing 1. The paper prints four numbers of it in its text.
-pub fn figure4() -> Result<Table, RunError> {
-    let last = SIZES.len() - 1;
-    let slowdown = |kind, size: usize| -> Result<f64, RunError> {
-        Ok(listing1(kind, SIZES[size].1)?.total_ns() / own_time_ns()[size])
-    };
-    let spml = slowdown(TechniqueKind::Spml, last)?;
-    let ufd = slowdown(TechniqueKind::Userfaultfd, last)?;
-    // The paper's 0.6% is without starting and ending, whose 8.6 ms alone are 3.6% of the time at 1GB.
-    let mut epml: f64 = 0.0;
-    for (size, (_, bytes)) in SIZES.into_iter().enumerate() {
-        let bill = listing1(TechniqueKind::Epml, bytes)?;
-        let once = [Metric::InitShadowing, Metric::StopShadowing];
-        let once: f64 = once
-            .iter()
-            .filter_map(|&metric| bill.item(metric)?.cost_ns)
-            .sum();
-        epml = epml.max((bill.total_ns() - once) / own_time_ns()[size] * 100.0);
-    }
-    let mut worst_until = 0;
-    for (size, (_, bytes)) in SIZES.into_iter().enumerate() {
-        if slowdown(TechniqueKind::Userfaultfd, size)? > slowdown(TechniqueKind::Spml, size)? {
-            worst_until = bytes;
-        }
-    }
-    Ok(Table {
-        name: "Figure 4",
-        about: "Slowdown of Listing 1, as far as the text gives numbers.",
-        rows: vec![
-            Row::new("SPML at 1GB", "times", 66.0, spml),
-            Row::new("ufd at 1GB", "times", 15.0, ufd),
-            Row::new(
-                "EPML, largest overhead, start and end left out",
-                "%",
-                0.6,
-                epml,
-            )
-            .why(EPML_WHY),
-        ],
-        claims: vec![Claim {
-            says: "ufd is the worst below 250MB, SPML from there on",
-            holds: (50 * MIB..250 * MIB).contains(&worst_until),
-            numbers: format!("ufd is worse than SPML up to {} MB", worst_until / MIB),
-        }],
-    })
-}
-
-const EPML_WHY: &str = "formulas 2 and 4 alone give 0.35%; the rest is an interrupt, a vmread and a vmwrite for each full \
-                        log, and at 1MB those of start, fetch and end";
+const EPML_WHY: &str = "formulas 2 and 4 alone give 0.35%; the rest is an interrupt, a vmread and a \
+                        vmwrite for each full log, and at 1MB those of start, fetch and end";
 
 /// Figures 10 and 11: the cost of tracking as the number of machines grows.
 pub fn figures10_11() -> Result<Table, Error> {

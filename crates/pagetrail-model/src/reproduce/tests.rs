@@ -19,11 +19,12 @@ fn check(table: &Table) {
 
 #[test]
 fn ooh() {
-    check(&ooh::table1().unwrap());
+    let micro = ooh::Micro::run().unwrap();
+    check(&micro.table1());
     check(&ooh::table3());
     check(&ooh::table5().unwrap());
-    check(&ooh::figure3().unwrap());
-    check(&ooh::figure4().unwrap());
+    check(&micro.figure3());
+    check(&micro.figure4());
     check(&ooh::figures10_11().unwrap());
     check(&ooh::agreement(8 << 20).unwrap());
 }

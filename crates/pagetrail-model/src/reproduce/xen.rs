@@ -1,8 +1,9 @@
-//! The Xen study: MemoryMotion under Debian with shadow page tables (tables 10 and 13, section 3.2).
+//! The Xen study: MemoryMotion under Debian with shadow page tables (tables 10 and 13, section
+//! 3.2).
 //!
-//! The study's counts are of one machine and one (unprinted) size; what can be compared is how often each
-//! function ran per shadow page fault. The other tables measure Windows or a web server with its devices and
-//! are not modelled.
+//! The study's counts are of one machine and one (unprinted) size; what can be compared is how
+//! often each function ran per shadow page fault. The other tables measure Windows or a web server
+//! with its devices and are not modelled.
 
 use super::{Claim, Row, Table};
 use crate::cost::{CostTable, Payer, price};

@@ -1,15 +1,16 @@
 //! Units smaller than a page by two-level translation (Lu et al., VEE'17).
 //!
-//! Each page is divided into parts, and each part has a window: an address range of its own whose pages share
-//! the memory of the others through the extended page tables (`ept_map_to`). An allocator places an object in
-//! the window of its part, so that a write-protected guest-physical page tells which part was written
-//! (`ept_mprotect`). Windows are merged by pointing the guest's page table entry of one at the guest-physical
-//! page of the other, without an exit and without moving data, and split by pointing it back.
+//! Each page is divided into parts, and each part has a window: an address range of its own whose
+//! pages share the memory of the others through the extended page tables (`ept_map_to`). An
+//! allocator places an object in the window of its part, so that a write-protected guest-physical
+//! page tells which part was written (`ept_mprotect`). Windows are merged by pointing the guest's
+//! page table entry of one at the guest-physical page of the other, without an exit and without
+//! moving data, and split by pointing it back.
 //!
-//! The strategy is the one of the paper's section 6.2: after each round, neighbours that were both written are
-//! merged, and after as many rounds as there are parts, everything is split again. An address goes to the
-//! window of the part that holds it; objects across a boundary, which the paper's allocator leaves in the first
-//! window, are not modelled.
+//! The strategy is the one of the paper's section 6.2: after each round, neighbours that were both
+//! written are merged, and after as many rounds as there are parts, everything is split again. An
+//! address goes to the window of the part that holds it; objects across a boundary, which the
+//! paper's allocator leaves in the first window, are not modelled.
 
 use super::{Target, Technique, TechniqueKind};
 use crate::Error;

@@ -1,8 +1,8 @@
 //! The ways to notice writes, as algorithms that run on the machine.
 //!
-//! A technique is armed when it starts, collects rounds, and is disarmed at the end. All of them promise the
-//! same: a write that completes before a collect is in that round; over-reporting is allowed. The suite in
-//! `tests/conformance.rs` holds each of them to it.
+//! A technique is armed when it starts, collects rounds, and is disarmed at the end. All of them
+//! promise the same: a write that completes before a collect is in that round; over-reporting is
+//! allowed. The suite in `tests/conformance.rs` holds each of them to it.
 
 mod lu;
 mod ooh;
@@ -36,7 +36,8 @@ pub trait Technique {
     /// Its name, as [`TechniqueKind`] spells it.
     fn kind(&self) -> TechniqueKind;
 
-    /// Where the program must go to touch `gva`. Only a technique with an allocator of its own moves it.
+    /// Where the program must go to touch `gva`. Only a technique with an allocator of its own
+    /// moves it.
     fn place(&self, gva: Gva) -> Gva {
         gva
     }

@@ -1,9 +1,9 @@
-//! SPML and EPML as the OoH library uses them: fetch what the module collected, and for SPML find the
-//! virtual address of each guest-physical one.
+//! SPML and EPML as the OoH library uses them: fetch what the module collected, and for SPML find
+//! the virtual address of each guest-physical one.
 //!
-//! The paper's library searches the tracked process's page table for each address; its cost grows with the
-//! square of the memory (table IV, M17). The search here is a table look-up, and the comparisons that the
-//! linear search would have made are counted.
+//! The paper's library searches the tracked process's page table for each address; its cost grows
+//! with the square of the memory (table IV, M17). The search here is a table look-up, and the
+//! comparisons that the linear search would have made are counted.
 
 use std::collections::HashMap;
 
@@ -83,8 +83,8 @@ impl Technique for OohTracker {
     }
 }
 
-/// The virtual addresses of those of `logged` that the pagemap knows, and the comparisons of a linear search
-/// for each. The others belong to the kernel or are no longer mapped.
+/// The virtual addresses of those of `logged` that the pagemap knows, and the comparisons of a
+/// linear search for each. The others belong to the kernel or are no longer mapped.
 fn reverse_map(logged: &[u64], pagemap: Vec<(Gpa, Gva)>) -> (Vec<Gva>, u64) {
     let entries = pagemap.len() as u64;
     let places = pagemap

@@ -1,5 +1,5 @@
-//! Logging by shadow page tables: what a hypervisor did before there was PML. The write fault names the
-//! address space and the virtual address, so nothing has to be mapped back.
+//! Logging by shadow page tables: what a hypervisor did before there was PML. The write fault names
+//! the address space and the virtual address, so nothing has to be mapped back.
 
 use super::{Target, Technique, TechniqueKind};
 use crate::Error;

@@ -1,5 +1,5 @@
-//! userfaultfd in the modes missing and write-protect. Areas mapped during a round are reported whole, and
-//! registered for the next.
+//! userfaultfd in the modes missing and write-protect. Areas mapped during a round are reported
+//! whole, and registered for the next.
 
 use super::{Target, Technique, TechniqueKind};
 use crate::Error;

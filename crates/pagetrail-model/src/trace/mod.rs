@@ -1,7 +1,7 @@
 //! Programs on disk: a compact file of [`Op`]s, described in `docs/trace-format.md`.
 //!
-//! A [`Reader`] takes any bytes: what is not a whole and undamaged trace ends in a [`TraceError`], and memory
-//! does not grow with what a file claims.
+//! A [`Reader`] takes any bytes: what is not a whole and undamaged trace ends in a [`TraceError`],
+//! and memory does not grow with what a file claims.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -195,8 +195,9 @@ fn unzigzag(number: u64) -> u64 {
 
 /// Reads a trace, step by step.
 ///
-/// As an iterator it yields steps until the trace ends or cannot be read on; [`finish`](Self::finish) tells
-/// which. Whoever does not call it takes a damaged trace for a short one.
+/// As an iterator it yields steps until the trace ends or cannot be read on;
+/// [`finish`](Self::finish) tells which. Whoever does not call it takes a damaged trace for a short
+/// one.
 #[derive(Debug)]
 pub struct Reader<R> {
     from: R,

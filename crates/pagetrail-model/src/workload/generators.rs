@@ -34,8 +34,8 @@ fn write_page(page: u64) -> Op {
     }
 }
 
-/// A process with one area, every page of which it writes once before the tracker starts (Listing 1 pins its
-/// pages; a warm program is what trackers attach to), and then `body`.
+/// A process with one area, every page of which it writes once before the tracker starts (Listing 1
+/// pins its pages; a warm program is what trackers attach to), and then `body`.
 fn tracked(pages: u64, body: impl Iterator<Item = Op> + 'static) -> Box<dyn Iterator<Item = Op>> {
     let setup = [
         Op::Spawn { process: 0 },
@@ -143,8 +143,8 @@ fn gcbench(pages: u64, rounds: u32, mut random: Random) -> impl Iterator<Item = 
     })
 }
 
-/// Buckets in the first eighth; records of 256 bytes behind them. A request reads a bucket, then writes the
-/// record of its key; one in eight is a new key, which changes the bucket, too.
+/// Buckets in the first eighth; records of 256 bytes behind them. A request reads a bucket, then
+/// writes the record of its key; one in eight is a new key, which changes the bucket, too.
 fn key_value(pages: u64, rounds: u32, mut random: Random) -> impl Iterator<Item = Op> {
     let bucket_bytes = (pages / 8).max(1) * PAGE_BYTES;
     let records = (pages * PAGE_BYTES).saturating_sub(bucket_bytes) / 256;

@@ -1,8 +1,8 @@
 //! Programs, as sequences of [`Op`]s.
 //!
-//! A generator yields what a program does and when its tracker acts; [`run`](crate::run()) executes it, and a
-//! [trace](crate::trace) stores it. All generators are deterministic: same kind, size, rounds and seed, same
-//! sequence on every machine (no floating point).
+//! A generator yields what a program does and when its tracker acts; [`run`](crate::run()) executes
+//! it, and a [trace](crate::trace) stores it. All generators are deterministic: same kind, size,
+//! rounds and seed, same sequence on every machine (no floating point).
 
 mod generators;
 mod random;
@@ -70,10 +70,11 @@ pub enum WorkloadKind {
     Zipf,
     /// 9 accesses of 10 to a tenth of the memory, which moves on each round; half of them writes.
     HotSet,
-    /// The Xen study's MemoryMotion: one process after the other allocates, writes and frees. Not tracked.
+    /// The Xen study's MemoryMotion: one process after the other allocates, writes and frees. Not
+    /// tracked.
     MemoryMotion,
-    /// Like GCBench: long-lived data with a few changes, a nursery filled again and again; a round for each
-    /// collection of it.
+    /// Like GCBench: long-lived data with a few changes, a nursery filled again and again; a round
+    /// for each collection of it.
     GcBench,
     /// Like tkrzw: set requests on a hash table in memory.
     KeyValue,

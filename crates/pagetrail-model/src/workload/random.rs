@@ -17,7 +17,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which is not 0 (multiply-shift; the bias is below 2^-32 for our bounds).
+    /// A number below `bound`, which is not 0 (multiply-shift; the bias is below 2^-32 for our
+    /// bounds).
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }

@@ -1,5 +1,6 @@
-//! Section V of the OoH paper as tests: no tracker sees an address of another process or machine, no guest
-//! sees or reaches host-physical memory, and the two users of a log do not disturb each other.
+//! Section V of the OoH paper as tests: no tracker sees an address of another process or machine,
+//! no guest sees or reaches host-physical memory, and the two users of a log do not disturb each
+//! other.
 
 use std::collections::BTreeSet;
 
