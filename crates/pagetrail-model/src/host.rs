@@ -385,6 +385,11 @@ impl Host {
     /// Starts the hypervisor's own logging of a machine, as a live migration does.
     pub fn start_log_dirty(&mut self, vm: VmId) -> Result<(), Error> {
         let (_, mut platform) = self.parts(vm.vcpu(0))?;
+        if !platform.has_pml() {
+            return Err(Error::Unsupported(
+                "PML, which needs EPT with accessed and dirty flags",
+            ));
+        }
         platform.exit(|hypervisor, stopped| hypervisor.start_log_dirty(stopped))
     }
 

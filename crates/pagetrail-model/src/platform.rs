@@ -252,6 +252,11 @@ impl Platform<'_> {
         )
     }
 
+    /// Whether the processor could log: EPT, with accessed and dirty flags.
+    pub(crate) fn has_pml(&self) -> bool {
+        matches!(self.vcpus[self.current].vmcs.translation, Translation::Nested(ept) if ept.accessed_dirty)
+    }
+
     pub(crate) fn is_nested(&self) -> bool {
         matches!(
             self.vcpus[self.current].vmcs.translation,

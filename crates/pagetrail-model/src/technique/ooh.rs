@@ -28,6 +28,11 @@ impl OohTracker {
         ring_pages: u64,
     ) -> Result<Self, Error> {
         host.kernel(target.tracker_vcpu, |kernel, platform| {
+            if !platform.has_pml() {
+                return Err(Error::Unsupported(
+                    "PML, which needs EPT with accessed and dirty flags",
+                ));
+            }
             kernel.ooh_start(
                 platform,
                 target.tracker.pid(),

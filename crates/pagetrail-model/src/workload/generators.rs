@@ -6,11 +6,14 @@ use super::random::{Random, Zipf};
 use super::{Op, Workload, WorkloadKind};
 use crate::machine::PAGE_BYTES;
 
+/// More than any machine has: the program then fails at its first step, not in here.
+const PAGES_MAX: u64 = 1 << 40;
+
 /// The area of a program that has one.
 const AREA: u32 = 0;
 
 pub(super) fn ops(workload: &Workload) -> Box<dyn Iterator<Item = Op>> {
-    let pages = workload.bytes.div_ceil(PAGE_BYTES).max(1);
+    let pages = workload.bytes.div_ceil(PAGE_BYTES).clamp(1, PAGES_MAX);
     let rounds = workload.rounds;
     let random = Random::new(workload.seed);
     match workload.kind {
@@ -90,8 +93,10 @@ fn scatter(rank: u64, pages: u64) -> u64 {
 }
 
 fn zipf(pages: u64, rounds: u32, mut random: Random) -> impl Iterator<Item = Op> {
-    let law = Zipf::new(pages);
+    // Made when it is first asked for, which is behind the step that may find the memory too large.
+    let mut law = None;
     rounds_of(rounds, pages, move |_, _| {
+        let law = law.get_or_insert_with(|| Zipf::new(pages));
         let page = scatter(law.rank(&mut random), pages);
         let bits = random.next();
         access(bits & 1 == 0, page * PAGE_BYTES + (bits >> 1) % PAGE_BYTES)
