@@ -210,7 +210,7 @@ impl<'a> Runner<'a> {
         let vm = host.add_vm(&config.vm)?;
         let other = host.spawn(vm)?;
         let unit_bytes = match config.technique {
-            TechniqueKind::Lu { parts, .. } => PAGE_BYTES / u64::from(parts.max(1)),
+            TechniqueKind::Lu { parts, .. } => PAGE_BYTES / u64::from(parts.clamp(1, 64)),
             _ => PAGE_BYTES,
         };
         let none = Events::default();

@@ -64,12 +64,11 @@ impl Area {
     }
 }
 
-/// Who tracks a process.
+/// Who tracks a process, as far as its kernel has to know. (Soft-dirty is in the page tables.)
 #[derive(Debug, Default)]
 pub(crate) enum Tracking {
     #[default]
     None,
-    SoftDirty,
     Userfault(Userfault),
     Ooh(Ooh),
 }

@@ -1,10 +1,10 @@
 //! Soft-dirty: `/proc/PID/clear_refs` and `/proc/PID/pagemap`.
 //!
 //! `clear_refs` clears the soft-dirty bit and the right to write of every page; the next write to
-//! each faults, and the fault handler sets both again. The page that an area was just mapped to
-//! counts as written, whole, until the next `clear_refs`.
+//! each faults, and the fault handler sets both again. An area that was just mapped counts as
+//! written, whole, until the next `clear_refs`.
 
-use super::{Area, Kernel, Pid, Tracking};
+use super::{Area, Kernel, Pid};
 use crate::Error;
 use crate::machine::{Gpa, Gva};
 use crate::platform::Platform;
@@ -28,7 +28,6 @@ impl Kernel {
         platform.events.clear_refs += 1;
         let process = self.process_mut(pid)?;
         let space = process.space;
-        process.tracking = Tracking::SoftDirty;
         let mut seen = 0;
         for area in &mut process.areas {
             area.is_new = false;

@@ -26,6 +26,11 @@ impl Kernel {
         pid: Pid,
     ) -> Result<Vec<Area>, Error> {
         let process = self.process_mut(pid)?;
+        match process.tracking {
+            Tracking::Userfault(_) => {}
+            Tracking::None => process.tracking = Tracking::Userfault(Userfault::default()),
+            Tracking::Ooh(_) => return Err(Error::Tracking("the process is tracked already")),
+        }
         let mut registered = Vec::new();
         for area in process.areas.iter_mut().filter(|area| !area.userfault) {
             if area.backing != super::Backing::Pages {
@@ -37,9 +42,6 @@ impl Kernel {
             platform.events.tracker_calls += 1;
             platform.events.ufd_registers += 1;
             registered.push(area.clone());
-        }
-        if !matches!(process.tracking, Tracking::Userfault(_)) {
-            process.tracking = Tracking::Userfault(Userfault::default());
         }
         Ok(registered)
     }

@@ -4,7 +4,7 @@
 //! memory is refused or passed over, and ring numbers mean something only within the machine that
 //! registered them.
 
-use super::{Alias, Hypervisor, RingId, Stopped};
+use super::{Hypervisor, RingId, Stopped};
 use crate::Error;
 use crate::machine::{Gpa, ShadowVmcs};
 use crate::ring::Ring;
@@ -85,6 +85,7 @@ impl Hypervisor {
             }
             Hypercall::InitShadowing => {
                 stopped.events.shadowing_inits += 1;
+                self.shadowing = true;
                 self.split_large_pages(stopped)?;
                 for vcpu in stopped.vcpus.iter_mut() {
                     vcpu.vmcs.shadow.get_or_insert(ShadowVmcs::new());
@@ -92,6 +93,7 @@ impl Hypervisor {
             }
             Hypercall::DeactivateShadowing => {
                 stopped.events.shadowing_stops += 1;
+                self.shadowing = false;
                 for vcpu in stopped.vcpus.iter_mut() {
                     vcpu.vmcs.shadow = None;
                 }
@@ -100,20 +102,19 @@ impl Hypervisor {
                 stopped.events.clear_dirty_calls += 1;
                 self.clear_dirty(stopped, pages.iter().copied());
             }
-
             Hypercall::MapTo { from, to, pages } => {
                 for page in 0..pages {
                     let to_page = to.page_number() + page;
                     if to_page >= self.guest_pages {
                         return Err(Error::OutsideGuestMemory(to.add_pages(page)));
                     }
-                    self.aliases
-                        .insert(from.page_number() + page, Alias { to_page });
+                    self.aliases.insert(from.page_number() + page, to_page);
                 }
             }
             Hypercall::Protect { pages } => {
                 for &gpa in pages {
                     self.back(stopped.memory, gpa)?;
+                    self.ept.split(stopped.memory, gpa)?;
                     if let Some(leaf) = self.ept.leaf(stopped.memory, gpa) {
                         stopped
                             .memory

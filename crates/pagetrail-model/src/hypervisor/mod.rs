@@ -23,12 +23,6 @@ use crate::ring::{Ring, Words};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingId(usize);
 
-/// How a guest-physical page came to share its memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Alias {
-    to_page: u64,
-}
-
 /// Who uses the log of one vCPU, and the page that it is on.
 #[derive(Debug, Default)]
 struct Logging {
@@ -44,11 +38,13 @@ pub(crate) struct Hypervisor {
     guest_pages: u64,
     huge_backing: bool,
     logging: Vec<Logging>,
+    /// VMCS shadowing is on: the guest may have a log of its own.
+    shadowing: bool,
     rings: Vec<Option<Ring>>,
     /// The hypervisor's own log, as for live migration.
     dirty: BTreeSet<Gpa>,
-    /// Guest-physical pages that share the memory of another (Lu et al., `ept_map_to`).
-    aliases: BTreeMap<u64, Alias>,
+    /// Guest-physical pages that share the memory of another (Lu et al., `ept_map_to`), by number.
+    aliases: BTreeMap<u64, u64>,
     /// Write-protected pages that were written (Lu et al.), the oldest first.
     violations: Vec<Gpa>,
     shadow: Option<ShadowPager>,
@@ -80,6 +76,7 @@ impl Hypervisor {
             guest_pages: guest_bytes / crate::machine::PAGE_BYTES,
             huge_backing,
             logging: (0..vcpus).map(|_| Logging::default()).collect(),
+            shadowing: false,
             rings: Vec::new(),
             dirty: BTreeSet::new(),
             aliases: BTreeMap::new(),
@@ -120,7 +117,7 @@ impl Hypervisor {
         if self.ept.leaf(memory, gpa).is_some() {
             return Ok(());
         }
-        if let Some(&Alias { to_page }) = self.aliases.get(&gpa.page_number()) {
+        if let Some(&to_page) = self.aliases.get(&gpa.page_number()) {
             let to = Gpa::default().add_pages(to_page);
             self.back(memory, to)?;
             let frame = self.translate(memory, to).expect("just backed").page();
@@ -139,8 +136,10 @@ impl Hypervisor {
         self.ept.leaf(memory, gpa).map(|leaf| leaf.translate(gpa))
     }
 
+    /// Whether somebody may log: then a large page would hide which of its parts was written.
     fn is_logging(&self) -> bool {
-        self.logging.iter().any(|logging| logging.by_hypervisor)
+        self.shadowing
+            || self.logging.iter().any(|logging| logging.by_hypervisor)
             || self.rings.iter().any(Option::is_some)
     }
 
@@ -203,7 +202,7 @@ impl Hypervisor {
         Ok(())
     }
 
-    /// Large pages hide which of their parts was written: a log needs small ones.
+    /// Makes small pages of all large ones, before somebody logs.
     fn split_large_pages(&mut self, stopped: &mut Stopped<'_>) -> Result<(), Error> {
         let mut large = Vec::new();
         self.ept.for_each_leaf(stopped.memory, &mut |gpa, entry| {
