@@ -3,6 +3,8 @@
 //! A [`Reader`] takes any bytes: what is not a whole and undamaged trace ends in a [`TraceError`],
 //! and memory does not grow with what a file claims.
 
+pub mod lackey;
+
 use std::fmt;
 use std::io::{self, Read, Write};
 
