@@ -302,7 +302,7 @@ impl Host {
 
     /// Gives a process an area whose accesses go to a device of the hypervisor.
     pub fn map_device(&mut self, process: ProcessId, bytes: u64) -> Result<Gva, Error> {
-        self.map_backed(process, bytes, Backing::Device(Gpa::default()))
+        self.map_backed(process, bytes, Backing::Device)
     }
 
     pub(crate) fn map_backed(

@@ -36,7 +36,7 @@ pub(crate) enum Backing {
     /// Memory in pages of 2 MiB.
     HugePages,
     /// A device: accesses go to the hypervisor.
-    Device(Gpa),
+    Device,
     /// Guest-physical memory that the process maps itself (Lu et al.).
     OwnTables,
 }
@@ -213,7 +213,7 @@ impl Kernel {
                     (0..HUGE_PAGES)
                         .for_each(|page| self.frames.release(entry.address().add_pages(page)));
                 }
-                Backing::Pages | Backing::Device(_) | Backing::OwnTables => {}
+                Backing::Pages | Backing::Device | Backing::OwnTables => {}
             }
         }
         Ok(())
@@ -295,9 +295,9 @@ impl Kernel {
         let Some(leaf) = space.leaf(platform, fault.gva)? else {
             return match area.backing {
                 Backing::OwnTables => Err(Error::BadAddress(fault.gva)),
-                Backing::Device(at) => {
+                Backing::Device => {
                     let page = (fault.gva.get() - area.start.get()) / crate::machine::PAGE_BYTES;
-                    let entry = Pte::to(DEVICES.add(at.get()).add_pages(page)).with_writable(true);
+                    let entry = Pte::to(DEVICES.add_pages(page)).with_writable(true);
                     let slot = space.slot(platform, &mut self.frames, fault.gva, false)?;
                     platform.write_entry(slot, entry.with_dirty(true).0)
                 }
