@@ -111,8 +111,10 @@ impl Lu {
             }
             Ok(kernel.process(pid)?.areas.clone())
         })?;
-        self.windows
-            .retain(|windows| areas.iter().any(|area| area.start == windows.area));
+        let is_gone = |windows: &mut Windows| !areas.iter().any(|area| area.start == windows.area);
+        for windows in self.windows.extract_if(.., is_gone).collect::<Vec<_>>() {
+            self.retire(host, &windows)?;
+        }
         let mut adopted = Vec::new();
         for area in areas {
             let known = self
@@ -167,6 +169,16 @@ impl Lu {
         })?;
         self.windows.push(windows);
         Ok(())
+    }
+
+    /// Takes windows and the memory behind them back.
+    fn retire(&self, host: &mut Host, windows: &Windows) -> Result<(), Error> {
+        let pid = self.target.tracked.pid();
+        host.kernel(self.target.tracker_vcpu, |kernel, platform| {
+            kernel.unmap(platform, pid, windows.first)?;
+            kernel.release_own_memory(windows.memory, windows.pages);
+            Ok(())
+        })
     }
 
     /// Points the window of `part` at the page of `to`.
@@ -303,14 +315,9 @@ impl Technique for Lu {
     }
 
     fn disarm(&mut self, host: &mut Host) -> Result<(), Error> {
-        let pid = self.target.tracked.pid();
-        for windows in self.windows.drain(..) {
-            host.kernel(self.target.tracker_vcpu, |kernel, platform| {
-                kernel.unmap(platform, pid, windows.first)?;
-                kernel.release_own_memory(windows.memory, windows.pages);
-                Ok(())
-            })?;
-        }
-        Ok(())
+        let windows = std::mem::take(&mut self.windows);
+        windows
+            .iter()
+            .try_for_each(|windows| self.retire(host, windows))
     }
 }

@@ -127,6 +127,23 @@ fn a_ring_buffer_holds_no_address_of_another_process() {
 }
 
 #[test]
+fn the_kernels_own_writes_are_not_shown_to_a_tracker() {
+    let mut host = Host::new(&HostConfig::default()).unwrap();
+    let guest = guest(&mut host);
+    start(&mut host, &guest, Design::Epml);
+    // The kernel zeroes a page for each, and writes page tables.
+    let area = host.map(guest.tracked, 50 * PAGE_BYTES).unwrap();
+    write(&mut host, guest.vcpu, guest.tracked, area, 0..50);
+    let Fetched { logged, fresh, .. } = fetch(&mut host, &guest, guest.tracked.pid()).unwrap();
+    assert!(
+        host.events(guest.vm).guest_pml_entries >= 50,
+        "the processor logged them"
+    );
+    assert_eq!(logged, []);
+    assert_eq!(fresh.len(), 50);
+}
+
+#[test]
 fn only_the_tracker_of_a_process_may_fetch() {
     for design in DESIGNS {
         let mut host = Host::new(&HostConfig::default()).unwrap();
