@@ -338,3 +338,6 @@ impl Hypervisor {
         self.pager().dirty = None;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,7 +43,8 @@ pub fn table13() -> Result<Table, RunError> {
             ours as f64 / faults,
         )
     };
-    let rows = vec![
+    let rows =
+        vec![
         row("not a shadow fault", 10_715_854.0, events.sh_not_shadow),
         row("fault fixed", 21_479_937.0, events.sh_fixed),
         row("sh_x86_emulate_write", 10_824_508.0, events.sh_emulate_write),
@@ -58,10 +59,10 @@ pub fn table13() -> Result<Table, RunError> {
             "a table of ours maps 512 pages, one of the study's 32-bit guest 1024",
         ),
         row("l2e_propagate_from_guest", 95_933.0, events.sh_propagate_upper).why(
-            "the study's processes have more areas than one (program, libraries, stack), each with tables",
+            "presumably because a real process has more areas than one (program, libraries, stack)",
         ),
         row("sh_update_cr3", 15_883.0, events.sh_update_cr3).why(
-            "the study's system has other processes to switch to; ours switches once per process",
+            "presumably because a real system has other processes to switch to; ours has none",
         ),
     ];
     let walks = events.sh_page_fault + events.sh_gva_to_gfn + events.sh_emulate_map;

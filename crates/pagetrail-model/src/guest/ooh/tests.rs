@@ -200,6 +200,41 @@ fn machines_do_not_see_each_other() {
 }
 
 #[test]
+fn a_ring_number_means_nothing_to_another_machine_or_once_it_is_given_back() {
+    let mut host = Host::new(&HostConfig::default()).unwrap();
+    let guests = [guest(&mut host), guest(&mut host)];
+    start(&mut host, &guests[0], Design::Spml);
+    let number = |host: &mut Host| {
+        let tracked = guests[0].tracked.pid();
+        host.kernel(guests[0].vcpu, |kernel, _| {
+            match kernel.ooh(tracked)?.map(|ooh| &ooh.log) {
+                Some(&Log::Spml { ring }) => Ok(ring),
+                _ => Err(Error::RingTooSmall),
+            }
+        })
+    };
+    let ring = number(&mut host).unwrap();
+    let tracked = guests[0].tracked.pid();
+    host.kernel(guests[0].vcpu, |kernel, platform| {
+        kernel.ooh_stop(platform, tracked)
+    })
+    .unwrap();
+    for guest in &guests {
+        let enable = Hypercall::EnableLogging { ring };
+        host.kernel(guest.vcpu, |_, platform| platform.hypercall(enable))
+            .unwrap();
+        let before = host.events(guest.vm).pml_entries;
+        let area = host.map(guest.tracked, PAGES * PAGE_BYTES).unwrap();
+        write(&mut host, guest.vcpu, guest.tracked, area, 0..PAGES);
+        assert_eq!(
+            host.events(guest.vm).pml_entries,
+            before,
+            "logging is still off"
+        );
+    }
+}
+
+#[test]
 fn a_guest_can_point_its_log_only_at_its_own_memory_and_cannot_read_where_that_is() {
     let mut host = Host::new(&HostConfig::default()).unwrap();
     let guest = guest(&mut host);
