@@ -2,7 +2,7 @@
 //!
 //! A technique is armed when it starts, collects rounds, and is disarmed at the end. All of them
 //! promise the same: a write that completes before a collect is in that round; over-reporting is
-//! allowed. The suite in `tests/conformance.rs` holds each of them to it.
+//! allowed. The suite in `tests/conformance/` holds each of them to it.
 
 mod lu;
 mod ooh;
