@@ -20,7 +20,7 @@ static uint64_t general_registers(uint64_t seed) {
         "1: pause\n dec %%r15\n jnz 1b\n"
         "mov $0, %%r15d\n adc $0, %%r15\n xor $1, %%r15\n"
 #define SAME(register, plus) "sub $" plus ", %%" register "\n cmp %%rax, %%" register "\n je 2f\n inc %%r15\n 2:\n"
-        SAME("rbx", "1") SAME("rcx", "2") SAME("rdx", "3") SAME("rsi", "4") SAME("rdi", "5") 
+        SAME("rbx", "1") SAME("rcx", "2") SAME("rdx", "3") SAME("rsi", "4") SAME("rdi", "5")
         SAME("r8", "7") SAME("r9", "8") SAME("r10", "9") SAME("r11", "10") SAME("r12", "11") SAME("r13", "12")
         SAME("r14", "13")
         "cmp %1, %%rax\n je 3f\n inc %%r15\n 3: mov %%r15, %0\n"

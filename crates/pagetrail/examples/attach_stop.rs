@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release --example attach_stop [ATTACHES]`. The victim is this program, started again. Prints one
 //! JSON document; all figures are medians.
+#![allow(unsafe_code, reason = "it measures bare system calls")]
 #![allow(clippy::print_stdout, reason = "that is what an example is for")]
 
 use pagetrail::{Target, Technique, Watch, page_size};

@@ -2,6 +2,7 @@
 //! each figure of the library stands beside that of a bare loop of the same calls on the same memory.
 //!
 //! `cargo run --release --example bare_loop [RUNS]`. Prints one JSON document; all figures are medians.
+#![allow(unsafe_code, reason = "it measures bare system calls")]
 #![allow(clippy::print_stdout, reason = "that is what an example is for")]
 
 use linux_raw_sys::general::{

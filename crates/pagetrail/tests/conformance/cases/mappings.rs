@@ -1,0 +1,142 @@
+//! Mappings that change under a watch.
+
+use super::{Outcome, Trial, broken, not_applicable, pages};
+use pagetrail::page_size;
+
+pub(super) fn protected(t: &mut Trial<'_>) -> Outcome {
+    t.needs_free_mappings()?;
+    let p = page_size();
+    let start = t.map("anon", 16)?;
+    let memory = pages(start, 16);
+    t.actor.act(&format!("fill {start} 16 1"));
+    t.begin(&[memory])?;
+    t.write(start + p);
+    t.actor.act(&format!("protect {start} 8 r"));
+    t.expect(&[start + p], memory)?;
+    t.actor.act(&format!("protect {start} 8 rw"));
+    t.write(start + 2 * p);
+    t.expect(&[start + 2 * p], memory)
+}
+
+pub(super) fn replaced(t: &mut Trial<'_>) -> Outcome {
+    t.needs_free_mappings()?;
+    let p = page_size();
+    for new in ["anon", "memfd"] {
+        let start = t.map("anon", 16)?;
+        let memory = pages(start, 16);
+        t.actor.act(&format!("fill {start} 16 1"));
+        if t.watch.is_some() && !t.subject.whole {
+            t.watch = None;
+        }
+        t.begin(&[memory])?;
+        t.actor.act(&format!("map-at {new} 16 {start}"));
+        t.write(start + 2 * p);
+        t.expect(&[start + 2 * p], memory)?;
+        t.write(start + 3 * p);
+        t.expect(&[start + 3 * p], memory)?;
+        t.actor.act(&format!("unmap {start} 16"));
+        t.collect()?;
+    }
+    Ok(())
+}
+
+pub(super) fn replaced_beside(t: &mut Trial<'_>) -> Outcome {
+    t.needs_free_mappings()?;
+    let p = page_size();
+    let start = t.map("anon", 3000)?;
+    let memory = pages(start, 3000);
+    t.actor.act(&format!("fill {start} 3000 1"));
+    t.begin(&[memory])?;
+    for round in 0..3 {
+        let mut written: Vec<u64> = (0..1400).map(|i| start + 2 * i * p).collect();
+        written.retain(|address| !(1000..1016).contains(&((address - start) / p)));
+        for address in &written {
+            t.write(*address);
+        }
+        let at = start + 1000 * p;
+        t.actor.act(&format!("map-at anon 16 {at}"));
+        t.write(at + round * p);
+        written.push(at + round * p);
+        t.expect(&written, memory)?;
+    }
+    Ok(())
+}
+
+pub(super) fn made(t: &mut Trial<'_>) -> Outcome {
+    t.needs_whole()?;
+    let first = t.map("anon", 4)?;
+    t.begin(&[pages(first, 4)])?;
+    for kind in ["anon", "memfd", "file-private", "file-shared"] {
+        let start = t.map(kind, 16)?;
+        t.write(start + 3 * page_size());
+        t.expect(&[start + 3 * page_size()], pages(start, 16))?;
+        t.write(start + 4 * page_size());
+        t.expect(&[start + 4 * page_size()], pages(start, 16))?;
+        t.expect(&[], pages(start, 16))?;
+    }
+    Ok(())
+}
+
+pub(super) fn unmapped(t: &mut Trial<'_>) -> Outcome {
+    t.needs_whole()?;
+    let start = t.map("anon", 16)?;
+    let memory = pages(start, 16);
+    t.actor.act(&format!("fill {start} 16 1"));
+    t.begin(&[memory])?;
+    t.write(start);
+    t.actor.act(&format!("unmap {start} 16"));
+    t.collect()?;
+    let still = t
+        .watch()
+        .regions()
+        .iter()
+        .any(|region| region.range.intersection(&memory).is_some());
+    if still {
+        broken("an unmapped region is still listed")
+    } else {
+        Ok(())
+    }
+}
+
+pub(super) fn moved(t: &mut Trial<'_>) -> Outcome {
+    t.needs_whole()?;
+    let start = t.map("anon", 16)?;
+    t.actor.act(&format!("fill {start} 16 1"));
+    t.begin(&[pages(start, 16)])?;
+    t.write(start + page_size());
+    let there = t.actor.act(&format!("move {start} 16"));
+    t.expect(&[there + page_size()], pages(there, 16))?;
+    t.write(there + 5 * page_size());
+    t.expect(&[there + 5 * page_size()], pages(there, 16))
+}
+
+pub(super) fn heap(t: &mut Trial<'_>) -> Outcome {
+    t.needs_whole()?;
+    if t.subject.own {
+        return not_applicable("the heap is the allocator's here");
+    }
+    let first = t.map("anon", 4)?;
+    t.begin(&[pages(first, 4)])?;
+    for _ in 0..3 {
+        let start = t.actor.act("brk 8").next_multiple_of(page_size());
+        t.write(start);
+        t.write(start + 3 * page_size());
+        t.expect(&[start, start + 3 * page_size()], pages(start, 7))?;
+    }
+    Ok(())
+}
+
+pub(super) fn stack(t: &mut Trial<'_>) -> Outcome {
+    t.needs_whole()?;
+    if t.subject.own {
+        return not_applicable("a thread's stack does not grow");
+    }
+    let first = t.map("anon", 4)?;
+    t.begin(&[pages(first, 4)])?;
+    for depth in [10, 100, 400] {
+        let lowest = t.actor.act(&format!("deep {depth}"));
+        let written: Vec<u64> = (1..depth).map(|i| lowest + i * 4096).collect();
+        t.expect(&written, pages(lowest & !(page_size() - 1), depth))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,299 @@
+//! The cases: each arranges memory, has it written, and says which pages must be in the round.
+
+mod life;
+mod mappings;
+mod memory;
+mod rounds;
+
+use crate::actor::{Actor, puppet_command};
+use crate::subject::Subject;
+use pagetrail::{Error, HugePages, PageRange, PageSet, Target, Technique, Watch, page_size};
+use std::cell::RefCell;
+use std::fmt;
+
+/// A case by name.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(&mut Trial<'_>) -> Outcome,
+}
+
+pub(crate) type Outcome = Result<(), Stop>;
+
+/// Why a case ended early.
+pub(crate) enum Stop {
+    /// It makes no sense for this technique or subject, or the machine lacks what it needs.
+    NotApplicable(String),
+    /// A promise was broken.
+    Broken(String),
+    /// The library gave an error.
+    Watch(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Watch(error)
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotApplicable(why) => write!(f, "not applicable: {why}"),
+            Self::Broken(what) => write!(f, "broken: {what}"),
+            Self::Watch(error) => write!(f, "error: {error}"),
+        }
+    }
+}
+
+fn not_applicable<T>(why: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::NotApplicable(why.into()))
+}
+
+fn broken<T>(what: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::Broken(what.into()))
+}
+
+/// Every case.
+pub(crate) const CASES: &[Case] = &[
+    Case {
+        name: "anonymous memory",
+        run: |t| memory::kind(t, "anon"),
+    },
+    Case {
+        name: "shared anonymous memory",
+        run: |t| memory::kind(t, "shared-anon"),
+    },
+    Case {
+        name: "memfd, shared",
+        run: |t| memory::kind(t, "memfd"),
+    },
+    Case {
+        name: "memfd, private",
+        run: |t| memory::kind(t, "memfd-private"),
+    },
+    Case {
+        name: "file, private",
+        run: |t| memory::kind(t, "file-private"),
+    },
+    Case {
+        name: "file, shared",
+        run: |t| memory::kind(t, "file-shared"),
+    },
+    Case {
+        name: "transparent huge pages",
+        run: memory::huge,
+    },
+    Case {
+        name: "huge pages kept whole",
+        run: memory::huge_kept,
+    },
+    Case {
+        name: "hugetlb",
+        run: memory::hugetlb,
+    },
+    Case {
+        name: "first touch of sparse memory",
+        run: memory::sparse,
+    },
+    Case {
+        name: "again in every round",
+        run: rounds::again,
+    },
+    Case {
+        name: "a round not committed",
+        run: rounds::transaction,
+    },
+    Case {
+        name: "a thousand scattered pages",
+        run: rounds::scattered,
+    },
+    Case {
+        name: "written by the kernel",
+        run: rounds::kernel_write,
+    },
+    Case {
+        name: "written by many threads",
+        run: rounds::threads,
+    },
+    Case {
+        name: "discarded, then written",
+        run: memory::discarded,
+    },
+    Case {
+        name: "shared, written, then discarded",
+        run: memory::shared_discarded,
+    },
+    Case {
+        name: "paged out",
+        run: memory::paged_out,
+    },
+    Case {
+        name: "protected, then written",
+        run: mappings::protected,
+    },
+    Case {
+        name: "fork",
+        run: life::fork,
+    },
+    Case {
+        name: "a mapping replaced",
+        run: mappings::replaced,
+    },
+    Case {
+        name: "a mapping replaced beside others",
+        run: mappings::replaced_beside,
+    },
+    Case {
+        name: "a mapping made",
+        run: mappings::made,
+    },
+    Case {
+        name: "a mapping unmapped",
+        run: mappings::unmapped,
+    },
+    Case {
+        name: "a mapping moved",
+        run: mappings::moved,
+    },
+    Case {
+        name: "the heap grown",
+        run: mappings::heap,
+    },
+    Case {
+        name: "the stack grown",
+        run: mappings::stack,
+    },
+    Case {
+        name: "exec",
+        run: life::exec,
+    },
+    Case {
+        name: "exit",
+        run: life::exit,
+    },
+];
+
+/// One run of one case.
+pub(crate) struct Trial<'a> {
+    technique: Technique,
+    subject: &'a Subject,
+    actor: Actor,
+    watch: Option<Watch>,
+    huge_pages: HugePages,
+    value: u64,
+    /// Pages of the memory under test that rounds reported, and that were written: over-reporting.
+    pub(crate) reported: u64,
+    pub(crate) written: u64,
+}
+
+impl<'a> Trial<'a> {
+    pub(crate) fn new(technique: Technique, subject: &'a Subject) -> Self {
+        let actor = subject.actor();
+        Self {
+            technique,
+            subject,
+            actor,
+            watch: None,
+            huge_pages: HugePages::Split,
+            value: 1,
+            reported: 0,
+            written: 0,
+        }
+    }
+
+    /// Makes memory; a program that the watch starts is started now.
+    fn map(&mut self, kind: &str, pages: u64) -> Result<u64, Stop> {
+        if matches!(self.actor, Actor::Later) {
+            let (command, pipes) = puppet_command();
+            self.watch = Some(self.builder().target(Target::command(command)).start()?);
+            self.actor = Actor::Puppet(RefCell::new(pipes));
+        }
+        match self.actor.try_act(&format!("map {kind} {pages}")) {
+            Ok(address) => Ok(address),
+            Err(why) => {
+                not_applicable(format!("this machine refuses memory of kind {kind}: {why}"))
+            }
+        }
+    }
+
+    fn builder(&self) -> pagetrail::WatchBuilder {
+        Watch::builder()
+            .technique(self.technique)
+            .huge_pages(self.huge_pages)
+            .stopped_world(true)
+    }
+
+    /// Starts watching, unless it was started with the program, and ends the round of the preparations.
+    fn begin(&mut self, memory: &[PageRange]) -> Outcome {
+        if self.watch.is_none() {
+            let target = self.subject.target(&self.actor, memory)?;
+            self.watch = Some(self.builder().target(target).start()?);
+        }
+        self.collect().map(drop)
+    }
+
+    fn watch(&mut self) -> &mut Watch {
+        self.watch.as_mut().expect("begun")
+    }
+
+    /// A fresh value, so that no write leaves a page as it was.
+    fn write(&mut self, address: u64) {
+        self.value += 1;
+        self.actor.act(&format!("write {address} {}", self.value));
+    }
+
+    /// Ends the round and returns its pages.
+    fn collect(&mut self) -> Result<PageSet, Stop> {
+        let round = self.watch().collect()?;
+        let pages = round.pages().clone();
+        round.commit();
+        Ok(pages)
+    }
+
+    /// Ends the round, in which exactly the pages at `written` were written, out of `memory`.
+    fn expect(&mut self, written: &[u64], memory: PageRange) -> Outcome {
+        let pages = self.collect()?;
+        if let Some(missed) = written.iter().find(|address| !pages.contains(**address)) {
+            return broken(format!(
+                "the write to {missed:#x} in {memory} is not in its round"
+            ));
+        }
+        self.reported += pages.intersection(&PageSet::from_iter([memory])).pages();
+        self.written += written.len() as u64;
+        Ok(())
+    }
+
+    /// Page tables of the target (`VmPTE` of `proc_pid_status(5)`).
+    fn page_tables_kib(&self) -> u64 {
+        let pid = self
+            .watch
+            .as_ref()
+            .map_or_else(std::process::id, Watch::pid);
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:"));
+        line.and_then(|text| text.trim().split(' ').next()?.parse().ok())
+            .unwrap_or(0)
+    }
+
+    /// What the technique cannot do by its documentation.
+    fn needs_free_mappings(&self) -> Outcome {
+        match self.technique {
+            Technique::Mprotect => {
+                not_applicable("mprotect wants mappings and access rights left alone")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn needs_whole(&self) -> Outcome {
+        if self.subject.whole {
+            Ok(())
+        } else {
+            not_applicable("given ranges only")
+        }
+    }
+}
+
+fn pages(start: u64, count: u64) -> PageRange {
+    PageRange::new(start, start + count * page_size()).expect("not empty")
+}

@@ -1,0 +1,83 @@
+//! Rounds, and who writes.
+
+use super::{Outcome, Trial, not_applicable, pages};
+use pagetrail::{PageRange, Technique, page_size};
+
+pub(super) fn again(t: &mut Trial<'_>) -> Outcome {
+    let start = t.map("anon", 8)?;
+    let memory = pages(start, 8);
+    t.begin(&[memory])?;
+    for _ in 0..10 {
+        let written = [start, start + 4 * page_size()];
+        for address in written {
+            t.write(address);
+        }
+        t.expect(&written, memory)?;
+    }
+    Ok(())
+}
+
+pub(super) fn transaction(t: &mut Trial<'_>) -> Outcome {
+    let p = page_size();
+    let start = t.map("anon", 8)?;
+    let memory = pages(start, 8);
+    t.begin(&[memory])?;
+    t.write(start);
+    drop(t.watch().collect()?);
+    t.write(start + 3 * p);
+    drop(t.watch().collect()?);
+    t.write(start + 5 * p);
+    t.expect(&[start, start + 3 * p, start + 5 * p], memory)?;
+    t.write(start + 6 * p);
+    t.expect(&[start + 6 * p], memory)
+}
+
+pub(super) fn scattered(t: &mut Trial<'_>) -> Outcome {
+    let count = 16_384;
+    let start = t.map("anon", count)?;
+    t.actor.act(&format!("fill {start} {count} 1"));
+    let memory = pages(start, count);
+    t.begin(&[memory])?;
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut written: Vec<u64> = (0..1000)
+        .map(|_| start + random.u64(..count) * page_size())
+        .collect();
+    for address in &written {
+        t.write(*address);
+    }
+    written.sort_unstable();
+    written.dedup();
+    t.expect(&written, memory)
+}
+
+pub(super) fn kernel_write(t: &mut Trial<'_>) -> Outcome {
+    let p = page_size();
+    let start = t.map("anon", 8)?;
+    let memory = pages(start, 8);
+    t.actor.act(&format!("fill {start} 8 1"));
+    t.begin(&[memory])?;
+    for _ in 0..2 {
+        t.actor.act(&format!("fill {start} 8 {}", t.value + 1));
+        t.value += 1;
+        t.collect()?;
+        if let Some(range) = PageRange::new(start + 2 * p, start + 4 * p) {
+            t.watch().prepare_for_kernel_write(range);
+        }
+        t.actor
+            .act(&format!("kernel-write {} {}", start + 2 * p, 2 * p));
+        t.expect(&[start + 2 * p, start + 3 * p], memory)?;
+    }
+    Ok(())
+}
+
+pub(super) fn threads(t: &mut Trial<'_>) -> Outcome {
+    if t.technique == Technique::SoftDirty && t.subject.own {
+        return not_applicable("the caller stops the world");
+    }
+    let start = t.map("anon", 64)?;
+    let memory = pages(start, 64);
+    t.begin(&[memory])?;
+    t.actor.act(&format!("threads {start} 16"));
+    let written: Vec<u64> = (0..16).map(|i| start + i * page_size()).collect();
+    t.expect(&written, memory)
+}
