@@ -81,6 +81,24 @@ impl Region {
         !device && !kernel
     }
 
+    /// Whether this is hugetlb memory of `pid` (`None`: the own process).
+    pub(crate) fn is_hugetlb(&self, pid: Option<u32>) -> bool {
+        const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+        if self.inode == 0 {
+            return false;
+        }
+        let pid = pid.unwrap_or_else(std::process::id);
+        let (start, end) = (self.range.start(), self.range.end());
+        // The link leads to the file itself, whatever its name; not everybody may follow it.
+        let link = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
+        match rustix::fs::statfs(&link) {
+            Ok(file_system) => file_system.f_type == HUGETLBFS_MAGIC,
+            Err(_) => {
+                self.name.starts_with("/anon_hugepage") || self.name.starts_with("/dev/hugepages")
+            }
+        }
+    }
+
     /// A stand-in for anonymous memory made a moment ago.
     pub(crate) fn scratch(range: PageRange) -> Self {
         let permissions = Permissions {

@@ -302,7 +302,11 @@ impl Keeper {
     /// Passes everything on until the program ends.
     fn follow(&self, tracee: &Tracee, pid: u32) -> Ended {
         loop {
-            let change = match tracee.reap() {
+            let change = match self.need {
+                Need::Tracing => tracee.reap_end(),
+                _ => tracee.reap(),
+            };
+            let change = match change {
                 Ok(change) => change,
                 // Reaped by another wait of this process, or replaced by a thread that is not traced.
                 Err(_) => return Ended::Exited(0),

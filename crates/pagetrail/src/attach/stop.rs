@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// How long one thread may take to stop before another is asked as well.
 const THREAD_PATIENCE: Duration = Duration::from_millis(200);
 /// How long the whole attempt may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A thread at rest between two instructions of user space.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl Stopped {
             return Ok(None);
         };
         let since = Instant::now();
-        first(pid, &mut vec![(tracee, since)], since + THREAD_PATIENCE)
+        first(pid, &mut vec![(tracee, since)], since + PATIENCE)
     }
 
     /// Lets the thread go; returns how long it was stopped.

@@ -247,6 +247,16 @@ impl Tracee {
         }
     }
 
+    /// Waits for the end of a child of this process that another of its threads may trace, and leaves that
+    /// thread every stop; then the child is no more.
+    pub(crate) fn reap_end(&self) -> Result<Change, Errno> {
+        loop {
+            if let Some(change) = self.wait_for(libc::WEXITED)? {
+                return Ok(change);
+            }
+        }
+    }
+
     fn wait_for(&self, flags: i32) -> Result<Option<Change>, Errno> {
         loop {
             // SAFETY: all zeros are valid numbers, and mean that there is nothing to report.

@@ -7,6 +7,9 @@
 //!   stopped for both (another process), or the caller stops it (the own one).
 //! * Clearing is for the whole process: one watch per process, and nobody else may do it meanwhile.
 //! * A new mapping counts as written whole, and a merge of mappings passes that on to the older neighbour.
+//! * A page of a shared mapping that leaves the page table loses its mark. One that was there at the last harvest and is no
+//!   longer counts as written; one that came, was written and left within a round is missed.
+//! * hugetlb memory has no marks at all; it is given up.
 
 use super::{ArmError, Harvest, Tracker};
 use crate::attach::stop::Frozen;
@@ -29,6 +32,8 @@ pub(crate) struct SoftDirty {
     vector: Vector,
     private: PageSet,
     shared: PageSet,
+    /// The pages of `shared` that were in the page table at the last harvest.
+    present: PageSet,
 }
 
 impl SoftDirty {
@@ -41,6 +46,7 @@ impl SoftDirty {
             vector: Vector::new(),
             private: PageSet::new(),
             shared: PageSet::new(),
+            present: PageSet::new(),
         })
     }
 
@@ -118,18 +124,35 @@ impl SoftDirty {
             .ranges()
             .iter()
             .try_for_each(|range| marked(*range, true))?;
-        // Pages of shared mappings may have been written and left the page table since.
         self.shared
             .ranges()
             .iter()
-            .try_for_each(|range| marked(*range, false))
+            .try_for_each(|range| marked(*range, false))?;
+        let before = std::mem::take(&mut self.present);
+        for range in self.shared.clone().ranges() {
+            self.add_present(*range)?;
+        }
+        out.union_with(&before.difference(&self.present));
+        Ok(())
+    }
+
+    fn add_present(&mut self, range: PageRange) -> io::Result<()> {
+        self.pagemap
+            .populated(range, &mut self.vector, &mut self.present)
     }
 }
 
 impl Tracker for SoftDirty {
     fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
+        if region.is_hugetlb(self.other) {
+            return Err(ArmError::GivenUp(
+                "hugetlb memory has no soft-dirty marks".into(),
+            ));
+        }
         if region.permissions.shared {
             self.shared.insert(region.range);
+            self.add_present(region.range)
+                .map_err(Error::io("reading pagemap"))?;
         } else {
             self.private.insert(region.range);
         }
@@ -143,13 +166,21 @@ impl Tracker for SoftDirty {
         Ok(Duration::ZERO)
     }
 
-    fn add_populated(&mut self, _: &Region, _: &mut PageSet) -> Result<()> {
-        Ok(()) // A new mapping is marked whole by the kernel.
+    fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
+        // The kernel marks a new mapping whole; but not the one that another user of the same marks has cleared.
+        if region.permissions.shared {
+            out.insert(region.range);
+            return Ok(());
+        }
+        self.pagemap
+            .populated(region.range, &mut self.vector, out)
+            .map_err(Error::io("reading pagemap"))
     }
 
     fn forget(&mut self, range: PageRange) {
         self.private.remove(range);
         self.shared.remove(range);
+        self.present.remove(range);
     }
 
     fn harvest(&mut self, _: &[PageRange], out: &mut PageSet) -> Result<Harvest> {

@@ -102,8 +102,7 @@ impl Space {
 
     /// Arms everything that exists as something new, which may have been written already.
     pub(crate) fn arm_as_fresh(&mut self, pending: &mut Pending) -> Result<()> {
-        self.refresh(Some(pending))?;
-        self.tracker.begin().map(drop)
+        self.refresh(Some(pending))
     }
 
     pub(crate) fn regions(&self) -> &[Region] {

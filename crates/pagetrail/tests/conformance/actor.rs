@@ -255,14 +255,12 @@ unsafe fn map(kind: &str, pages: u64, at: *mut libc::c_void, flags: i32) -> Resu
                 libc::madvise(address as *mut _, len, libc::MADV_HUGEPAGE);
                 Ok(address)
             }
-            "sparse" => check(libc::mmap(
-                at,
-                len,
-                rights,
-                ANONYMOUS | libc::MAP_NORESERVE | flags,
-                -1,
-                0,
-            ) as i64),
+            "sparse" => {
+                let sparse = ANONYMOUS | libc::MAP_NORESERVE | flags;
+                let address = check(libc::mmap(at, len, rights, sparse, -1, 0) as i64)?;
+                libc::madvise(address as *mut _, len, libc::MADV_NOHUGEPAGE);
+                Ok(address)
+            }
             "shared-anon" => {
                 let sharing = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
                 check(libc::mmap(at, len, rights, sharing | flags, -1, 0) as i64)

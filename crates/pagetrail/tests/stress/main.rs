@@ -15,6 +15,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use writers::{Place, Writers};
 
+/// Below this nothing was tried.
+const ROUNDS_MIN: u64 = 5;
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [word, path, seed] = arguments.as_slice()
@@ -105,7 +108,8 @@ fn run(technique: Technique, place: Place, seed: u64, time: Duration) -> Result<
     let mut reported = 0u64;
     let mut random = fastrand::Rng::with_seed(seed ^ 1);
     let start = Instant::now();
-    while start.elapsed() < time {
+    // A slow machine gets its few rounds all the same.
+    while start.elapsed() < time || (rounds < ROUNDS_MIN && start.elapsed() < 20 * time) {
         let now = writers.board().copy();
         let round = watch.collect()?;
         for (index, page) in pages.iter().enumerate() {
@@ -131,7 +135,7 @@ fn run(technique: Technique, place: Place, seed: u64, time: Duration) -> Result<
     }
     let written = writers.board().total();
     writers.stop();
-    if written == 0 || rounds < 3 {
+    if written == 0 || rounds < ROUNDS_MIN {
         return Err(Failure::Broken(format!(
             "nothing was tried: {written} writes, {rounds} rounds"
         )));

@@ -181,6 +181,8 @@ pub(crate) struct Trial<'a> {
     watch: Option<Watch>,
     huge_pages: HugePages,
     value: u64,
+    /// Start and pages of the memory that was made.
+    mapped: Vec<(u64, u64)>,
     /// Pages of the memory under test that rounds reported, and that were written: over-reporting.
     pub(crate) reported: u64,
     pub(crate) written: u64,
@@ -196,6 +198,7 @@ impl<'a> Trial<'a> {
             watch: None,
             huge_pages: HugePages::Split,
             value: 1,
+            mapped: Vec::new(),
             reported: 0,
             written: 0,
         }
@@ -209,7 +212,10 @@ impl<'a> Trial<'a> {
             self.actor = Actor::Puppet(RefCell::new(pipes));
         }
         match self.actor.try_act(&format!("map {kind} {pages}")) {
-            Ok(address) => Ok(address),
+            Ok(address) => {
+                self.mapped.push((address, pages));
+                Ok(address)
+            }
             Err(why) => {
                 not_applicable(format!("this machine refuses memory of kind {kind}: {why}"))
             }
@@ -290,6 +296,18 @@ impl<'a> Trial<'a> {
             Ok(())
         } else {
             not_applicable("given ranges only")
+        }
+    }
+}
+
+impl Drop for Trial<'_> {
+    /// Puppets take their memory with them; this process goes on to the next trial.
+    fn drop(&mut self) {
+        self.watch = None;
+        if self.subject.own {
+            for (address, pages) in &self.mapped {
+                let _ = self.actor.try_act(&format!("unmap {address} {pages}"));
+            }
         }
     }
 }
