@@ -10,6 +10,7 @@
 )]
 
 mod generate;
+mod long;
 mod packages;
 mod repo;
 mod steps;
@@ -37,6 +38,8 @@ usage: cargo xtask TASK
   vm ..            run a command in a guest with another kernel (vm --help)
   bochs ..         run a static program on an emulated Intel processor with page modification
                    logging (bochs --help)
+  soak             the long form of the tests, an hour or so
+  bench            measure anew what bench/results/ keeps; for an idle machine
   generate [DIR]   man pages and shell completions, from the command's own definitions,
                    to DIR (default: target/share)
 ";
@@ -69,6 +72,8 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "tidy" => tidy::run(&repo)?,
         "vm" => return vm::run(&repo, rest),
         "bochs" => return vm::bochs::run(&repo, rest),
+        "soak" => long::soak(&repo)?,
+        "bench" => long::bench(&repo).map(|()| true)?,
         "victims" => victims::build(&repo).map(|_| true)?,
         "generate" => generate::run(&repo, rest.first().map(String::as_str)).map(|()| true)?,
         "help" | "-h" | "--help" => {
