@@ -5,13 +5,16 @@
 //! the watch talks to it by messages. If the tracker dies the kernel detaches, and the program goes on.
 
 use super::inject::{self, Copies};
-use super::stop::{Stopped, wait_for_trap};
+use super::stop::{Stopped, is_ours, wait_for_trap};
 use super::target_check;
 use crate::error::{Error, Result};
+use crate::proc::status;
 use crate::sys::ptrace::{Change, Resume, Tracee, option};
 use crate::sys::spawn::Gate;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
@@ -302,12 +305,10 @@ impl Keeper {
     /// Passes everything on until the program ends.
     fn follow(&self, tracee: &Tracee, pid: u32) -> Ended {
         loop {
-            let change = match self.need {
-                Need::Tracing => tracee.reap_end(),
-                _ => tracee.reap(),
-            };
+            let change = next(tracee, pid);
             let change = match change {
-                Ok(change) => change,
+                Ok(Some(change)) => change,
+                Ok(None) => continue,
                 // Reaped by another wait of this process, or replaced by a thread that is not traced.
                 Err(_) => return Ended::Exited(0),
             };
@@ -324,6 +325,9 @@ impl Keeper {
                         .send(Message::Image(self.new_image(tracee, pid)));
                     (Resume::Free, 0)
                 }
+                // Another thread replaces the program and takes the main thread's place: no end, and it waits
+                // for us.
+                Change::Exit if status::is_in_execve(pid) => (Resume::Free, 0),
                 Change::Exit => {
                     if self.to_watch.send(Message::Exiting).is_ok() {
                         let _ = self.from_watch.recv();
@@ -336,6 +340,29 @@ impl Keeper {
                 Ok(()) | Err(Errno::SRCH) => {}
                 Err(errno) => tracing::warn!(pid, %errno, "cannot resume the tracked program"),
             }
+        }
+    }
+}
+
+/// The next change of state of the program. While the keeper traces it that may be anything; otherwise only its end, for
+/// its stops belong to whoever traces it, another thread of this process included.
+fn next(tracee: &Tracee, pid: u32) -> Result<Option<Change>, Errno> {
+    if is_ours(pid, pid) {
+        match tracee.await_change() {
+            // Somebody else's by now, perhaps.
+            Ok(()) if !is_ours(pid, pid) => Ok(None),
+            Ok(()) => tracee.take(),
+            Err(Errno::CHILD) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    } else {
+        // A wait would take stops, too; the descriptor knows the end alone.
+        let process = Pid::from_raw(pid as i32).ok_or(Errno::SRCH)?;
+        let end = pidfd_open(process, PidfdFlags::empty())?;
+        match poll(&mut [PollFd::new(&end, PollFlags::IN)], None) {
+            Ok(_) => tracee.take(),
+            Err(Errno::INTR) => Ok(None),
+            Err(errno) => Err(errno),
         }
     }
 }

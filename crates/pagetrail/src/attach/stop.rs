@@ -70,6 +70,8 @@ impl Stopped {
             }
             match found {
                 Some(stopped) => break stopped,
+                None if start.elapsed() < PATIENCE
+                    && forget_replaced(pid, &mut waiting, &mut asked) => {}
                 None if waiting.is_empty() && untried(pid, &asked)?.is_empty() => {
                     return Err(Error::NoSuchProcess { pid });
                 }
@@ -140,6 +142,27 @@ fn untried(pid: u32, asked: &[u32]) -> Result<Vec<Thread>> {
     Ok(found)
 }
 
+/// Whether this thread of ours traces the thread `tid`.
+pub(super) fn is_ours(pid: u32, tid: u32) -> bool {
+    let me = rustix::thread::gettid().as_raw_pid() as u32;
+    Status::of_thread(pid, tid).is_ok_and(|status| status.tracer == me)
+}
+
+/// Forgets having asked threads whose number belongs to another thread by now, so that it is asked, too; says whether
+/// there were any.
+///
+/// `execve` by a thread other than the main one gives it the main thread's number.
+fn forget_replaced(pid: u32, waiting: &mut Vec<(Tracee, Instant)>, asked: &mut Vec<u32>) -> bool {
+    waiting.retain(|(tracee, _)| is_ours(pid, tracee.tid()));
+    let before = asked.len();
+    asked.retain(|tid| {
+        let waits = waiting.iter().any(|(tracee, _)| tracee.tid() == *tid);
+        let ended = Status::of_thread(pid, *tid).map_or(true, |s| matches!(s.state, 'Z' | 'X'));
+        waits || ended
+    });
+    asked.len() != before
+}
+
 /// Asks a thread to stop; `None` when it has ended.
 fn ask(pid: u32, thread: Thread) -> Result<Option<Tracee>> {
     let options = option::SYSGOOD
@@ -151,6 +174,8 @@ fn ask(pid: u32, thread: Thread) -> Result<Option<Tracee>> {
     let tracee = match Tracee::seize(thread.tid, options) {
         Ok(tracee) => tracee,
         Err(Errno::SRCH) => return Ok(None),
+        // Asked under another number before its `execve`.
+        Err(Errno::PERM) if is_ours(pid, thread.tid) => Tracee::known(thread.tid),
         // Without CONFIG_CHECKPOINT_RESTORE the kernel does not know the option.
         Err(Errno::INVAL) if thread.filtered => return Err(Error::Seccomp { pid }),
         Err(errno) => {

@@ -84,6 +84,22 @@ pub(crate) fn processes() -> Vec<u32> {
         .collect()
 }
 
+/// Whether a thread other than the main one is inside `execve(2)` (`proc_pid_syscall(5)`).
+pub(crate) fn is_in_execve(pid: u32) -> bool {
+    let calls = [libc::SYS_execve, libc::SYS_execveat].map(|call| call.to_string());
+    threads(pid)
+        .unwrap_or_default()
+        .iter()
+        .filter(|&&tid| tid != pid)
+        .any(|tid| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"))
+                .unwrap_or_default();
+            text.split(' ')
+                .next()
+                .is_some_and(|call| calls.iter().any(|known| known == call))
+        })
+}
+
 /// Child processes alive now (`proc_pid_task_children`, CONFIG_PROC_CHILDREN); empty where not offered.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     threads(pid)

@@ -40,6 +40,10 @@ const SETSIGMASK: libc::c_uint = 0x420b;
 const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
 
+/// Tracees of the current thread alone: each thread of a process may be a tracer, and a wait of one would take the stops
+/// that another waits for, whichever kind of change it asked for (`wait_task_stopped` in `kernel/exit.c`).
+const OWN: i32 = libc::__WNOTHREAD;
+
 /// How to go on after a stop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Resume {
@@ -94,6 +98,14 @@ impl Tracee {
                 null_mut(),
                 options as usize as *mut _,
             )
+        }
+    }
+
+    /// A handle on a thread that the current thread traces already.
+    pub(crate) fn known(tid: u32) -> Self {
+        Self {
+            tid: tid as i32,
+            not_send: PhantomData,
         }
     }
 
@@ -222,39 +234,32 @@ impl Tracee {
     /// The next change of state, or `None` when there is none yet. An end is left for the parent to wait for,
     /// which this process may be.
     pub(crate) fn poll(&self) -> Result<Option<Change>, Errno> {
-        match self.wait_for(libc::WSTOPPED | libc::WNOHANG)? {
+        match self.wait_for(OWN | libc::WSTOPPED | libc::WNOHANG)? {
             Some(change) => Ok(Some(change)),
-            None => self.wait_for(libc::WEXITED | libc::WNOHANG | libc::WNOWAIT),
+            None => self.wait_for(OWN | libc::WEXITED | libc::WNOHANG | libc::WNOWAIT),
         }
     }
 
     /// Waits for the next change of state. An end is left for the parent to wait for.
     pub(crate) fn wait(&self) -> Result<Change, Errno> {
         loop {
-            self.wait_for(libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT)?;
+            self.wait_for(OWN | libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT)?;
             if let Some(change) = self.poll()? {
                 return Ok(change);
             }
         }
     }
 
-    /// Waits for the next change of state of a child of this process; after its end it is no more.
-    pub(crate) fn reap(&self) -> Result<Change, Errno> {
-        loop {
-            if let Some(change) = self.wait_for(libc::WSTOPPED | libc::WEXITED)? {
-                return Ok(change);
-            }
-        }
+    /// Waits for a change of state and leaves it to be taken: by [`Self::take`], or by another thread of this
+    /// process, whose tracee it may be by now.
+    pub(crate) fn await_change(&self) -> Result<(), Errno> {
+        let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
+        self.wait_for(OWN | flags).map(drop)
     }
 
-    /// Waits for the end of a child of this process that another of its threads may trace, and leaves that
-    /// thread every stop; then the child is no more.
-    pub(crate) fn reap_end(&self) -> Result<Change, Errno> {
-        loop {
-            if let Some(change) = self.wait_for(libc::WEXITED)? {
-                return Ok(change);
-            }
-        }
+    /// Takes a change of state of a child of this process, if there is one; after its end it is no more.
+    pub(crate) fn take(&self) -> Result<Option<Change>, Errno> {
+        self.wait_for(libc::WSTOPPED | libc::WEXITED | libc::WNOHANG)
     }
 
     fn wait_for(&self, flags: i32) -> Result<Option<Change>, Errno> {

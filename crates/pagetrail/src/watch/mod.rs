@@ -137,7 +137,12 @@ impl Watch {
     fn follow_exec(&mut self) -> Result<space::Harvested> {
         let gone = Error::Gone { pid: self.pid };
         let image = match &mut self.launched {
-            Some(launched) => match launched.take_image(EXEC_PATIENCE) {
+            // A thread that is not the main one took its place by `execve`, and the keeper lost sight of it:
+            // no image will come from there.
+            Some(launched) => match launched.take_image(match Status::of(self.pid) {
+                Ok(status) if status.tracer == 0 => Duration::ZERO,
+                _ => EXEC_PATIENCE,
+            }) {
                 Some(image) => Some(image?),
                 None if launched.ended().is_some() => return Err(gone),
                 None => None,
