@@ -143,8 +143,16 @@ impl Tracker for SoftDirty {
         Ok(Duration::ZERO)
     }
 
-    fn add_populated(&mut self, _: &Region, _: &mut PageSet) -> Result<()> {
-        Ok(()) // A new mapping is marked whole by the kernel.
+    /// The kernel marks a new mapping whole, but the clearing of the last harvest took the marks of one that came
+    /// just before it and was not read.
+    fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
+        if region.permissions.shared {
+            out.insert(region.range);
+            return Ok(());
+        }
+        self.pagemap
+            .populated(region.range, &mut self.vector, out)
+            .map_err(Error::io("reading pagemap"))
     }
 
     fn forget(&mut self, range: PageRange) {
