@@ -120,7 +120,9 @@ impl Shared {
                 self.state(State::Written).load(Ordering::SeqCst),
                 self.state(State::Overflow).load(Ordering::SeqCst),
             );
-            if before % 2 == 0 && self.state(State::Resolving).load(Ordering::SeqCst) == before {
+            if before.is_multiple_of(2)
+                && self.state(State::Resolving).load(Ordering::SeqCst) == before
+            {
                 return logged;
             }
             std::thread::yield_now();
