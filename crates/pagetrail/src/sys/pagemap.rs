@@ -28,6 +28,8 @@ pub(crate) mod category {
 pub(crate) struct Query {
     /// Write-protect the selected pages in the same step; fail with `EPERM` where a mapping does not allow it.
     pub(crate) rearm: bool,
+    /// Fail with `EPERM` where a mapping is not registered for asynchronous write-protection; part of `rearm`.
+    pub(crate) registered: bool,
     /// Categories whose absence is asked for instead of their presence.
     pub(crate) inverted: u64,
     /// Categories that a page must have, all of them.
@@ -202,10 +204,16 @@ pub(crate) mod entry {
 
 impl Query {
     fn arg(&self, start: u64, end: u64, vector: &mut [page_region]) -> pm_scan_arg {
-        let rearm = u64::from(raw::PM_SCAN_WP_MATCHING | raw::PM_SCAN_CHECK_WPASYNC);
+        let mut flags = 0;
+        if self.rearm {
+            flags |= raw::PM_SCAN_WP_MATCHING;
+        }
+        if self.rearm || self.registered {
+            flags |= raw::PM_SCAN_CHECK_WPASYNC;
+        }
         pm_scan_arg {
             size: size_of::<pm_scan_arg>() as u64,
-            flags: if self.rearm { rearm } else { 0 },
+            flags: u64::from(flags),
             start,
             end,
             walk_end: 0,

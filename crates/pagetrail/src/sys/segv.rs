@@ -2,14 +2,15 @@
 //!
 //! A process has one disposition for `SIGSEGV`, so the handler is installed once, serves all watches, and passes
 //! faults that are nobody's on to the handler that was there before (`sigaction(2)`). Everything it does is
-//! async-signal-safe: atomics and `mprotect(2)`.
+//! async-signal-safe: atomics, `mprotect(2)` and `madvise(2)`. All that it writes to lies in mappings of its own: a
+//! process can track its own heap, and a fault inside the handler would be the end of it.
 
 use super::shared_words::SharedWords;
 use crate::page_set::{PageRange, PageSet, page_size};
 use rustix::mm::{MprotectFlags, mprotect};
 use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Once, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// A protected range and which of its pages were written since the last harvest.
 ///
@@ -18,20 +19,36 @@ struct Slot {
     start: AtomicU64,
     /// 0 while the slot is free.
     end: AtomicU64,
-    /// One bit per page.
+    /// The number of faults, then one bit per page.
     bits: AtomicPtr<SharedWords>,
-    faults: AtomicU64,
     next: AtomicPtr<Slot>,
 }
 
 static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Handlers at work, counted by the parity of the epoch in which they began: [`Guard::harvest`] waits for those
-/// that began before it, since they may have released a page and not yet noted it.
-static AT_WORK: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+/// Handlers at work, two words, counted by the parity of the epoch in which they began; see [`wait_for_handlers`].
+static AT_WORK: OnceLock<SharedWords> = OnceLock::new();
 static EPOCH: AtomicUsize = AtomicUsize::new(0);
 
+/// Counted when handlers can find the guard, and before it protects anything.
+static GUARDS_MADE: AtomicU64 = AtomicU64::new(0);
+
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Waits for the handlers that are at work: they may have released a page and not yet noted it, and they may look
+/// at a slot that is being freed.
+fn wait_for_handlers() {
+    // One at a time: while a second epoch passes, a handler of the one before would be waited for by nobody.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(at_work) = AT_WORK.get() else {
+        return;
+    };
+    let old = EPOCH.fetch_add(1, Ordering::SeqCst) & 1;
+    while at_work[old].load(Ordering::SeqCst) != 0 {
+        std::thread::yield_now();
+    }
+}
 
 /// A writable range of the own process under watch; writable again when dropped.
 #[derive(Debug)]
@@ -52,14 +69,14 @@ impl Guard {
     /// The kernel's own writes to protected memory fail with `EFAULT`; the caller has been told.
     pub(crate) fn new(range: PageRange) -> io::Result<Self> {
         install()?;
-        let words = SharedWords::new(range.pages().div_ceil(64) as usize)?;
+        let words = SharedWords::new(1 + range.pages().div_ceil(64) as usize)?;
         let slot = free_slot();
-        slot.faults.store(0, Ordering::Relaxed);
         slot.start.store(range.start(), Ordering::Relaxed);
         // Leaked like the slot, for the same reason; a few bytes per watch, the words are freed on drop.
         slot.bits
             .store(Box::into_raw(Box::new(words)), Ordering::Release);
         slot.end.store(range.end(), Ordering::Release);
+        GUARDS_MADE.fetch_add(1, Ordering::SeqCst);
         let guard = Self { slot, range };
         protect(range)?;
         Ok(guard)
@@ -72,13 +89,11 @@ impl Guard {
 
     /// Adds the pages written since the last harvest, protected again; returns the number of faults.
     pub(crate) fn harvest(&self, out: &mut PageSet) -> io::Result<u64> {
-        let old = EPOCH.fetch_add(1, Ordering::SeqCst) & 1;
-        while AT_WORK[old].load(Ordering::SeqCst) != 0 {
-            std::thread::yield_now();
-        }
+        wait_for_handlers();
         let page = page_size();
         let mut written = PageSet::new();
-        for (i, word) in self.words().iter().enumerate() {
+        let (faults, bits) = self.words();
+        for (i, word) in bits.iter().enumerate() {
             let mut bits = if word.load(Ordering::Relaxed) == 0 {
                 0
             } else {
@@ -91,10 +106,19 @@ impl Guard {
             }
         }
         out.union_with(&written);
+        let mut outcome = Ok(());
         for range in written.ranges() {
-            protect(*range)?;
+            outcome = outcome.and_then(|()| protect(*range));
+            if outcome.is_err() {
+                // Still writable without a fault: written until it is protected again.
+                for page in (range.start()..range.end()).step_by(page as usize) {
+                    let index = (page - self.range.start()) / page_size();
+                    bits[index as usize / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
+                }
+            }
         }
-        Ok(self.slot.faults.swap(0, Ordering::Relaxed))
+        outcome?;
+        Ok(faults.swap(0, Ordering::Relaxed))
     }
 
     /// Takes the write faults of the guarded part of `range` now, without changing what memory holds.
@@ -112,9 +136,10 @@ impl Guard {
         }
     }
 
-    fn words(&self) -> &SharedWords {
+    fn words(&self) -> (&AtomicU64, &[AtomicU64]) {
         // SAFETY: set by `new`, and replaced only after this guard is dropped.
-        unsafe { &*self.slot.bits.load(Ordering::Acquire) }
+        let words = unsafe { &*self.slot.bits.load(Ordering::Acquire) };
+        (&words[0], &words[1..])
     }
 }
 
@@ -122,10 +147,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         let _ = unprotect(self.range);
         self.slot.end.store(0, Ordering::Release);
-        let old = EPOCH.fetch_add(1, Ordering::SeqCst) & 1;
-        while AT_WORK[old].load(Ordering::SeqCst) != 0 {
-            std::thread::yield_now();
-        }
+        wait_for_handlers();
         let bits = self.slot.bits.swap(std::ptr::null_mut(), Ordering::AcqRel);
         // SAFETY: made by `Box::into_raw` in `new`; handlers that could see it have left, later ones find the
         // slot free.
@@ -155,7 +177,6 @@ fn free_slot() -> &'static Slot {
         start: AtomicU64::new(0),
         end: AtomicU64::new(0),
         bits: AtomicPtr::new(std::ptr::null_mut()),
-        faults: AtomicU64::new(0),
         next: AtomicPtr::new(std::ptr::null_mut()),
     }));
     let mut head = SLOTS.load(Ordering::Acquire);
@@ -170,12 +191,14 @@ fn free_slot() -> &'static Slot {
 }
 
 fn install() -> io::Result<()> {
-    static INSTALL: Once = Once::new();
-    let mut outcome = Ok(());
-    INSTALL.call_once(|| {
+    static INSTALLED: Mutex<bool> = Mutex::new(false);
+    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*installed {
+        let at_work = SharedWords::new(2)?;
+        AT_WORK.get_or_init(|| at_work);
         // SAFETY: zeroed is a valid sigaction; `handler` has the signature that SA_SIGINFO asks for and does
         // only async-signal-safe things.
-        outcome = unsafe {
+        unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             let mut previous: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as extern "C" fn(_, _, _) as usize;
@@ -183,35 +206,82 @@ fn install() -> io::Result<()> {
             match libc::sigaction(libc::SIGSEGV, &raw const action, &raw mut previous) {
                 0 => {
                     let _ = PREVIOUS.set(previous);
-                    Ok(())
                 }
-                _ => Err(io::Error::last_os_error()),
+                _ => return Err(io::Error::last_os_error()),
             }
         };
-    });
-    outcome
+        *installed = true;
+    }
+    Ok(())
 }
 
 extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid siginfo; for SIGSEGV it holds an address.
+    // SAFETY: the kernel passes a valid siginfo.
+    let code = unsafe { (*info).si_code };
+    // SAFETY: as above; for SIGSEGV of the kernel's own it holds an address.
     let address = unsafe { (*info).si_addr() } as u64;
+    // Sent by `kill(2)` and its like there is none.
+    let sent = code <= 0;
     // SAFETY: errno belongs to this thread; the interrupted code must find it as it was.
     let errno = unsafe { *libc::__errno_location() };
+    let settled = !sent
+        && loop {
+            let made = GUARDS_MADE.load(Ordering::SeqCst);
+            if release_as_counted(address) || is_late(code, address, context) {
+                break true;
+            }
+            // Neither, unless a guard protected the page between the two looks.
+            if GUARDS_MADE.load(Ordering::SeqCst) == made {
+                break false;
+            }
+        };
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    if !settled {
+        pass_on(signal, sent, info, context);
+    }
+}
+
+/// [`release`], in a way that [`wait_for_handlers`] sees.
+fn release_as_counted(address: u64) -> bool {
+    let Some(at_work) = AT_WORK.get() else {
+        return false;
+    };
     let epoch = loop {
         let epoch = EPOCH.load(Ordering::SeqCst) & 1;
-        AT_WORK[epoch].fetch_add(1, Ordering::SeqCst);
+        at_work[epoch].fetch_add(1, Ordering::SeqCst);
         if EPOCH.load(Ordering::SeqCst) & 1 == epoch {
             break epoch;
         }
-        AT_WORK[epoch].fetch_sub(1, Ordering::SeqCst);
+        at_work[epoch].fetch_sub(1, Ordering::SeqCst);
     };
-    let ours = release(address);
-    AT_WORK[epoch].fetch_sub(1, Ordering::SeqCst);
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
-    if !ours {
-        pass_on(signal, info, context);
+    let released = release(address);
+    at_work[epoch].fetch_sub(1, Ordering::SeqCst);
+    released
+}
+
+/// Whether the fault is a write to a page that may be written by now: a thread that ran into a protection shortly
+/// before its guard was dropped. Nobody else's handler must see it: the usual ones restore the default action.
+fn is_late(code: libc::c_int, address: u64, context: *mut libc::c_void) -> bool {
+    const SEGV_ACCERR: libc::c_int = 2;
+    /// The access was a write; Intel SDM volume 3, "Page-fault exceptions".
+    const WRITE: i64 = 1 << 1;
+    if code != SEGV_ACCERR {
+        return false;
     }
+    // SAFETY: with SA_SIGINFO the kernel passes a `ucontext_t`.
+    let error =
+        unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
+    let page = address & !(page_size() - 1);
+    // SAFETY: makes the page present, as the write is about to do, and leaves what it holds; Linux 5.14.
+    error & WRITE != 0
+        && unsafe {
+            libc::madvise(
+                page as *mut _,
+                page_size() as usize,
+                libc::MADV_POPULATE_WRITE,
+            )
+        } == 0
 }
 
 /// Makes the page writable, then notes it: in this order a page that a harvest protects again is never left
@@ -234,7 +304,8 @@ fn release(address: u64) -> bool {
             let words = unsafe { &*bits };
             let page = page_size();
             let index = (address - start) / page;
-            slot.faults.fetch_add(1, Ordering::Relaxed);
+            let (faults, words) = (&words[0], &words[1..]);
+            faults.fetch_add(1, Ordering::Relaxed);
             let one = PageRange::new(start + index * page, start + (index + 1) * page);
             if one.is_some_and(|range| unprotect(range).is_ok()) {
                 words[index as usize / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
@@ -262,13 +333,24 @@ fn release(address: u64) -> bool {
     false
 }
 
-fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+fn pass_on(
+    signal: libc::c_int,
+    sent: bool,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
     let previous = PREVIOUS.get();
     match previous.map(|action| (action.sa_sigaction, action.sa_flags)) {
+        Some((libc::SIG_IGN, _)) if sent => {}
         Some((libc::SIG_DFL | libc::SIG_IGN, _)) | None => {
             // SAFETY: restores the default; the faulting instruction runs again and the process dies of
-            // it, as it would have without us.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
+            // it, as it would have without us. A signal that was sent comes again after the return.
+            unsafe {
+                libc::signal(signal, libc::SIG_DFL);
+                if sent {
+                    libc::raise(signal);
+                }
+            }
         }
         Some((function, flags)) if flags & libc::SA_SIGINFO != 0 => {
             type Action = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
@@ -297,4 +379,52 @@ fn unprotect(range: PageRange) -> rustix::io::Result<()> {
     let flags = MprotectFlags::READ | MprotectFlags::WRITE;
     // SAFETY: the range was readable and writable before it was protected.
     unsafe { mprotect(range.start() as *mut _, range.bytes() as usize, flags) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::scratch::Scratch;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    fn installed() -> usize {
+        // SAFETY: zeroed is a valid sigaction, which the kernel fills.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(libc::SIGSEGV, std::ptr::null(), &raw mut action);
+            action.sa_sigaction
+        }
+    }
+
+    #[test]
+    fn guards_may_go_while_others_write() {
+        let pages = 64;
+        let memory = Scratch::new(pages * page_size()).unwrap();
+        let range = memory.range();
+        let stop = Arc::new(AtomicBool::new(false));
+        let writers: Vec<_> = (0..4)
+            .map(|_| {
+                let stop = Arc::clone(&stop);
+                std::thread::spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        for address in (range.start()..range.end()).step_by(page_size() as usize) {
+                            // SAFETY: mapped for as long as the writers run.
+                            unsafe { AtomicU8::from_ptr(address as *mut u8) }
+                                .fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..3000 {
+            let guard = Guard::new(range).unwrap();
+            guard.harvest(&mut PageSet::new()).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        assert_eq!(installed(), handler as extern "C" fn(_, _, _) as usize);
+    }
 }

@@ -11,6 +11,7 @@ use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
 use crate::sys::pagemap::{Pagemap, Vector};
 use crate::sys::remote_memory;
+use rustix::io::Errno;
 use std::collections::HashMap;
 
 /// Bytes read from the target at once: large enough to make the system call's price disappear.
@@ -67,8 +68,15 @@ impl Compare {
             let mut start = run.start();
             while start < run.end() {
                 let len = CHUNK_BYTES.min(run.end() - start) as usize;
-                let read = remote_memory::read(self.pid, start, &mut buffer[..len]);
-                let whole = read.unwrap_or(0) as u64 / unit * unit;
+                let read = match remote_memory::read(self.pid, start, &mut buffer[..len]) {
+                    Ok(read) => read,
+                    Err(errno @ (Errno::PERM | Errno::NOSYS | Errno::SRCH)) => {
+                        self.buffer = buffer;
+                        return Err(self.refused(errno));
+                    }
+                    Err(_) => 0,
+                };
+                let whole = read as u64 / unit * unit;
                 for offset in (0..whole).step_by(unit as usize) {
                     let content = &buffer[offset as usize..(offset + unit) as usize];
                     page(self, start + offset, Some(content));
@@ -81,6 +89,14 @@ impl Compare {
         }
         self.buffer = buffer;
         Ok(())
+    }
+
+    /// What it means that nothing at all can be read.
+    fn refused(&self, errno: Errno) -> Error {
+        match errno {
+            Errno::SRCH => Error::Gone { pid: self.pid },
+            errno => Error::errno("process_vm_readv(2), which a container may forbid,")(errno),
+        }
     }
 
     fn keep(&mut self, address: u64, content: &[u8]) {
@@ -139,8 +155,17 @@ impl Tracker for Compare {
         self.harvests += 1;
         for range in self.armed.clone().ranges() {
             self.read(*range, |this, address, content| {
-                // What cannot be read now may have been written before.
-                if content.is_none_or(|content| this.changed(address, content)) {
+                let written = match content {
+                    Some(content) => this.changed(address, content),
+                    // What cannot be read now may have been written before, and may be zeros when it can be again.
+                    None => {
+                        if let Some(page) = PageRange::new(address, address + page_size()) {
+                            this.zeros.remove(page);
+                        }
+                        true
+                    }
+                };
+                if written {
                     out.extend_back(address, page_size());
                 }
             })?;

@@ -15,7 +15,8 @@
 //!   discarded (`madvise(MADV_DONTNEED)`): its content changed, and it is reported.
 //! * In shared mappings a page that was written can leave the page table again, with its mark and even with
 //!   the table (`CONFIG_PT_RECLAIM`, Linux 6.14). They are armed whole, holes included, and scanned whole.
-//! * A mapping that was replaced has lost its registration; `PM_SCAN_CHECK_WPASYNC` says so by `EPERM`.
+//! * A mapping that was replaced has lost its registration; `PM_SCAN_CHECK_WPASYNC` says so by `EPERM`, also where
+//!   nothing is re-armed. Untouched memory is asked, too: what takes its place may own no page by the selection above.
 
 use super::{ArmError, Harvest, Tracker};
 use crate::error::{Error, Result};
@@ -80,6 +81,7 @@ pub(crate) struct PagemapScan {
 /// Written since the last scan; the short path of `pagemap_scan_pmd_entry` in `fs/proc/task_mmu.c`.
 const WRITTEN: Query = Query {
     rearm: true,
+    registered: true,
     inverted: 0,
     all_of: category::WRITTEN,
     any_of: 0,
@@ -98,6 +100,7 @@ const WRITTEN_SMALL: Query = Query {
 /// looks swapped out is that, and no marker.)
 const OWNED: Query = Query {
     rearm: false,
+    registered: false,
     inverted: category::FILE,
     all_of: category::FILE,
     any_of: category::PRESENT | category::SWAPPED,
@@ -237,9 +240,10 @@ impl PagemapScan {
             all_of: category::FILE | category::PFNZERO | category::PRESENT,
             ..Query::default()
         };
-        for range in std::mem::take(&mut self.doubtful).ranges() {
+        for range in self.doubtful.clone().ranges() {
             self.select(*range, exists, out)?;
         }
+        self.doubtful.clear();
         Ok(())
     }
 
@@ -261,10 +265,8 @@ impl PagemapScan {
             errno => Error::errno(what)(errno),
         }
     }
-}
 
-impl Tracker for PagemapScan {
-    fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
+    fn try_arm(&mut self, region: &Region) -> Result<(), ArmError> {
         let range = region.range;
         let failed = |errno| match errno {
             Errno::SRCH => ArmError::Gone,
@@ -294,6 +296,16 @@ impl Tracker for PagemapScan {
         self.seen.union_with(&tables);
         Ok(())
     }
+}
+
+impl Tracker for PagemapScan {
+    fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
+        let outcome = self.try_arm(region);
+        if outcome.is_err() {
+            self.forget(region.range);
+        }
+        outcome
+    }
 
     fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
         if region.permissions.shared {
@@ -317,25 +329,29 @@ impl Tracker for PagemapScan {
 
     fn harvest(&mut self, _: &[PageRange], out: &mut PageSet) -> Result<Harvest> {
         let mut harvest = Harvest::default();
-        let mut owned = PageSet::new();
         let unseen = self.armed.difference(&self.shared).difference(&self.seen);
-        for range in unseen.ranges() {
-            self.select(*range, OWNED, &mut owned)?;
-        }
+        let asked = Query {
+            registered: true,
+            ..OWNED
+        };
+        let mut owned = PageSet::new();
+        self.scan_ranges(&unseen, asked, &mut owned, &mut harvest.replaced)?;
         let fresh = blocks(&owned).intersection(&unseen);
         self.seen.union_with(&fresh);
-        // Whatever fails from here on: what was re-armed is in `out` by then.
-        let scanned = self.scan_all(out, &mut harvest.replaced);
+        // Whatever fails from here on: what was re-armed is in `out` by then, and what was replaced is found again.
+        self.scan_all(out, &mut harvest.replaced)?;
+        let mut late = PageSet::new();
+        let sorted_out = self.settle_doubtful(&mut late).and_then(|()| {
+            if fresh.is_empty() {
+                return Ok(());
+            }
+            self.sort_out_untouched(&fresh, owned, out)
+        });
+        out.union_with(&late);
+        sorted_out?;
         for range in &harvest.replaced {
             self.forget(*range);
         }
-        scanned?;
-        let mut late = PageSet::new();
-        self.settle_doubtful(&mut late)?;
-        if !fresh.is_empty() {
-            self.sort_out_untouched(&fresh, owned, out)?;
-        }
-        out.union_with(&late);
         Ok(harvest)
     }
 }

@@ -166,8 +166,9 @@ impl Tracker for SoftDirty {
         Ok(Duration::ZERO)
     }
 
+    /// The kernel marks a new mapping whole, but the clearing of the last harvest took the marks of one that came
+    /// just before it and was not read.
     fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
-        // The kernel marks a new mapping whole; but not the one that another user of the same marks has cleared.
         if region.permissions.shared {
             out.insert(region.range);
             return Ok(());

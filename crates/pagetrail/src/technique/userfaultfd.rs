@@ -6,8 +6,8 @@
 //! neighbours. Pages that do not exist, not yet or not any more, have nothing to protect; their first touch is
 //! caught instead.
 //!
-//! The handler thread allocates nothing and touches no memory but its stack and the log, which lies in a
-//! mapping of its own: a process can track its own heap.
+//! The handler thread allocates nothing and writes to no memory but its stack, the log and its state, which lie in
+//! mappings of their own: a process can track its own heap.
 
 use super::{ArmError, Harvest, Tracker};
 use crate::error::{Error, Result};
@@ -18,8 +18,8 @@ use crate::sys::uffd::{FAULTS_AT_ONCE, Fault, Mode, Uffd, feature};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 /// Faults that can wait for a harvest. When there are more, everything armed counts as written.
@@ -33,18 +33,29 @@ struct Shared {
     stop: OwnedFd,
     /// Addresses of faults, a ring; written by the handler, read by the harvest.
     log: SharedWords,
-    /// Faults ever logged.
-    written: AtomicU64,
-    /// Faults ever harvested.
-    read: AtomicU64,
-    overflow: AtomicBool,
-    /// Held by the handler from the release of a page until it is in the log, and by the harvest while it
-    /// looks how far the log reaches: so a page that is released is in the log, or its fault is still unresolved.
-    resolving: Mutex<()>,
+    /// See [`State`].
+    state: SharedWords,
     block_bytes: u64,
     /// What a huge page that does not exist holds.
     zeros: SharedWords,
 }
+
+/// The words of [`Shared::state`].
+#[derive(Clone, Copy)]
+enum State {
+    /// Faults ever logged.
+    Written,
+    /// Faults ever harvested.
+    Read,
+    /// Faults ever that found the log full.
+    Overflow,
+    /// Odd while the handler starts, and while it notes and releases a page. Between an even number and the same number again the log
+    /// is complete: each page in it is released, or its fault is not looked at yet. (No lock: the thread that
+    /// harvests may itself wait for the handler, at any of its stores.)
+    Resolving,
+}
+
+const STATE_WORDS: usize = 4;
 
 /// The default size of hugetlb pages on x86-64.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -54,6 +65,10 @@ pub(crate) struct Userfaultfd {
     shared: Arc<Shared>,
     handler: Option<JoinHandle<()>>,
     armed: PageSet,
+    /// [`State::Overflow`] at the last harvest.
+    overflow: u64,
+    /// The process that the handler belongs to.
+    tracker: u32,
 }
 
 impl Userfaultfd {
@@ -67,29 +82,63 @@ impl Userfaultfd {
             uffd,
             stop: eventfd(0, EventfdFlags::CLOEXEC).map_err(Error::errno("eventfd"))?,
             log: SharedWords::new(LOG_LEN).map_err(Error::errno("mapping the fault log"))?,
-            written: AtomicU64::new(0),
-            read: AtomicU64::new(0),
-            overflow: AtomicBool::new(false),
-            resolving: Mutex::new(()),
+            state: SharedWords::new(STATE_WORDS)
+                .map_err(Error::errno("mapping the fault handler's state"))?,
             zeros: SharedWords::new(HUGE_PAGE_BYTES as usize / 8)
                 .map_err(Error::errno("mapping zeros"))?,
             block_bytes: u64::from(block_pages.clamp(1, BLOCK_PAGES_MAX).next_power_of_two())
                 * page_size(),
         });
+        shared.state(State::Resolving).store(1, Ordering::SeqCst);
         let for_thread = Arc::clone(&shared);
         let handler = std::thread::Builder::new()
             .name("pagetrail-uffd".into())
             .spawn(move || for_thread.handle_faults())
             .map_err(Error::io("starting the fault handler"))?;
+        // A thread allocates while it starts; from here on memory may be armed.
+        shared.logged();
         Ok(Self {
             shared,
             handler: Some(handler),
             armed: PageSet::new(),
+            overflow: 0,
+            tracker: std::process::id(),
         })
     }
 }
 
 impl Shared {
+    fn state(&self, word: State) -> &AtomicU64 {
+        &self.state[word as usize]
+    }
+
+    /// How far the log reaches, and how many faults found it full, at a moment when the handler resolves nothing.
+    fn logged(&self) -> (u64, u64) {
+        loop {
+            let before = self.state(State::Resolving).load(Ordering::SeqCst);
+            let logged = (
+                self.state(State::Written).load(Ordering::SeqCst),
+                self.state(State::Overflow).load(Ordering::SeqCst),
+            );
+            if before.is_multiple_of(2)
+                && self.state(State::Resolving).load(Ordering::SeqCst) == before
+            {
+                return logged;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether a registered range consists of pages that [`Self::resolve`] could not fill: the thread that touches
+    /// one would wait for ever. The kernel protects whole pages only.
+    fn has_gigantic_pages(&self, range: PageRange) -> bool {
+        let refused = |bytes| {
+            PageRange::new(range.start(), range.start() + bytes)
+                .is_some_and(|part| self.uffd.protect(part) == Err(Errno::INVAL))
+        };
+        range.bytes() > HUGE_PAGE_BYTES && refused(page_size()) && refused(HUGE_PAGE_BYTES)
+    }
+
     /// The handler thread: ends when told to, or when the address space is gone.
     fn handle_faults(&self) {
         let mut faults = [Fault {
@@ -97,6 +146,7 @@ impl Shared {
             write_protect: false,
             write: false,
         }; FAULTS_AT_ONCE];
+        self.state(State::Resolving).fetch_add(1, Ordering::SeqCst);
         loop {
             let mut fds = [
                 PollFd::new(&self.uffd, PollFlags::IN),
@@ -110,9 +160,13 @@ impl Shared {
                 return;
             }
             match self.uffd.read_faults(&mut faults) {
-                Ok(count) => faults[..count]
-                    .iter()
-                    .for_each(|fault| self.resolve(*fault)),
+                Ok(count) => {
+                    for fault in &faults[..count] {
+                        self.state(State::Resolving).fetch_add(1, Ordering::SeqCst);
+                        self.resolve(*fault);
+                        self.state(State::Resolving).fetch_add(1, Ordering::SeqCst);
+                    }
+                }
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(_) => return,
             }
@@ -124,10 +178,6 @@ impl Shared {
             return;
         };
         let block = page.align_outwards(self.block_bytes);
-        let _resolving = self
-            .resolving
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
         // hugetlb memory takes whole huge pages only; a block may reach beyond its mapping, then the page
         // alone is released.
         let huge = page.align_outwards(HUGE_PAGE_BYTES);
@@ -169,13 +219,13 @@ impl Shared {
     }
 
     fn log_block(&self, address: u64) {
-        let at = self.written.load(Ordering::Relaxed);
-        if at - self.read.load(Ordering::Acquire) >= LOG_LEN as u64 {
-            self.overflow.store(true, Ordering::Release);
+        let at = self.state(State::Written).load(Ordering::Relaxed);
+        if at - self.state(State::Read).load(Ordering::Acquire) >= LOG_LEN as u64 {
+            self.state(State::Overflow).fetch_add(1, Ordering::SeqCst);
             return;
         }
         self.log[at as usize % LOG_LEN].store(address, Ordering::Relaxed);
-        self.written.store(at + 1, Ordering::Release);
+        self.state(State::Written).store(at + 1, Ordering::SeqCst);
     }
 }
 
@@ -199,6 +249,12 @@ impl Tracker for Userfaultfd {
             .uffd
             .register(range, Mode::WriteProtectAndMissing)
             .map_err(failed)?;
+        if self.shared.has_gigantic_pages(range) {
+            let _ = self.shared.uffd.unregister(range);
+            return Err(ArmError::GivenUp(
+                "synchronous userfaultfd resolves huge pages of 2 MiB only".into(),
+            ));
+        }
         self.shared.uffd.protect(range).map_err(failed)?;
         self.armed.insert(range);
         Ok(())
@@ -219,23 +275,16 @@ impl Tracker for Userfaultfd {
 
     fn harvest(&mut self, layout: &[PageRange], out: &mut PageSet) -> Result<Harvest> {
         let shared = &*self.shared;
-        let written = {
-            let _resolving = shared
-                .resolving
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            shared.written.load(Ordering::Acquire)
-        };
-        let read = shared.read.load(Ordering::Relaxed);
+        let (written, overflow) = shared.logged();
+        let read = shared.state(State::Read).load(Ordering::Relaxed);
         let blocks: PageSet = (read..written)
             .filter_map(|at| {
                 let start = shared.log[at as usize % LOG_LEN].load(Ordering::Relaxed);
                 PageRange::new(start, start + shared.block_bytes)
             })
             .collect();
-        shared.read.store(written, Ordering::Release);
-        let overflow = shared.overflow.swap(false, Ordering::AcqRel);
-        *out = if overflow {
+        shared.state(State::Read).store(written, Ordering::Release);
+        *out = if std::mem::replace(&mut self.overflow, overflow) != overflow {
             self.armed.clone()
         } else {
             blocks.intersection(&self.armed)
@@ -247,9 +296,9 @@ impl Tracker for Userfaultfd {
         for range in out.ranges() {
             match shared.uffd.protect(*range) {
                 Ok(()) => {}
-                // Mapped anew, or partly: the watch arms again what is there now.
-                Err(Errno::NOENT | Errno::INVAL | Errno::NOMEM) => harvest.replaced.push(*range),
-                Err(errno) => return Err(Error::errno("UFFDIO_WRITEPROTECT")(errno)),
+                Err(Errno::SRCH) => return Err(Error::errno("UFFDIO_WRITEPROTECT")(Errno::SRCH)),
+                // Mapped anew, or partly, or not protected for another reason: the watch arms again what is there now.
+                Err(_) => harvest.replaced.push(*range),
             }
         }
         // A mapping that was replaced is no longer registered, and nothing else says so.
@@ -268,6 +317,9 @@ impl Tracker for Userfaultfd {
 
 impl Drop for Userfaultfd {
     fn drop(&mut self) {
+        if std::process::id() != self.tracker {
+            return; // A forked child's copy: the handler is the parent's, and so is the memory under watch.
+        }
         // Lifting all protection first: from here on nobody waits for the handler.
         for range in self.armed.ranges() {
             let _ = self.shared.uffd.unregister(*range);

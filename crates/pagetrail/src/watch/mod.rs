@@ -53,7 +53,8 @@ const EXEC_PATIENCE: Duration = Duration::from_secs(2);
 /// # Ok::<(), pagetrail::Error>(())
 /// ```
 ///
-/// Dropping the watch ends all tracking; the target runs on at full speed.
+/// Dropping the watch ends all tracking; the target runs on at full speed. A watch belongs to the process that started
+/// it: a forked child must not collect from its copy, which would take the pages away from its parent.
 pub struct Watch {
     config: Config,
     technique: Technique,
@@ -170,8 +171,9 @@ impl Watch {
             Some(image) => image,
             None => builder::attach(self.technique, self.pid)?,
         };
-        // What was written in the old image no longer exists.
-        self.pending = Pending::default();
+        // What was written in the old image no longer exists; what happened before has not been told yet.
+        self.pending.written.clear();
+        self.pending.fresh.clear();
         self.pending.events.push(Event::Exec {
             command: status::command_line(self.pid),
         });

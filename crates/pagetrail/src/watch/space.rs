@@ -61,6 +61,8 @@ pub(crate) struct Space {
     within: Option<PageSet>,
     maps: Maps,
     regions: Vec<Region>,
+    /// Whether all of `regions` that is to be watched is armed, or given up.
+    settled: bool,
     tracker: Box<dyn Tracker>,
     armed: PageSet,
     /// What the tracker found last.
@@ -84,6 +86,7 @@ impl Space {
             within,
             maps: Maps::open(pid).map_err(Error::io("opening maps"))?,
             regions: Vec::new(),
+            settled: false,
             tracker,
             armed: PageSet::new(),
             harvested: PageSet::new(),
@@ -102,6 +105,7 @@ impl Space {
 
     /// Arms everything that exists as something new, which may have been written already.
     pub(crate) fn arm_as_fresh(&mut self, pending: &mut Pending) -> Result<()> {
+        // No `begin`: what was noticed before counts.
         self.refresh(Some(pending))
     }
 
@@ -119,9 +123,10 @@ impl Space {
 
     /// Adds to `pending` what was written, and what is new.
     pub(crate) fn collect(&mut self, pending: &mut Pending) -> Result<Harvested> {
-        // Fixed ranges need no look at the mappings when the tracker notices replaced ones by itself.
+        // Fixed ranges need no look at the mappings when all of them are armed, and the tracker notices replaced
+        // ones by itself.
         let needs_layout = self.tracker.needs_layout();
-        if self.within.is_none() || needs_layout {
+        if needs_layout || !self.settled || !self.has_all() {
             self.refresh(Some(pending))?;
         }
         let layout = if needs_layout {
@@ -154,6 +159,23 @@ impl Space {
         })
     }
 
+    /// Whether nothing is left that may become one to watch.
+    fn has_all(&self) -> bool {
+        self.within.as_ref().is_some_and(|within| {
+            within.difference(&self.armed).is_empty() || within.difference(&self.known()).is_empty()
+        })
+    }
+
+    /// All that is armed or given up.
+    fn known(&self) -> PageSet {
+        let given_up: PageSet = self
+            .given_up
+            .iter()
+            .map(|given_up| given_up.region.range)
+            .collect();
+        self.armed.union(&self.compared).union(&given_up)
+    }
+
     fn armed_mappings(&self) -> Vec<PageRange> {
         let armed = self.armed.ranges();
         let mut parts = Vec::with_capacity(self.regions.len());
@@ -168,22 +190,27 @@ impl Space {
         parts
     }
 
-    /// Reads the mappings, if they changed: forgets what is gone and arms what is new.
+    /// Reads the mappings; unless all is settled, forgets what is gone and arms what is new.
     fn refresh(&mut self, mut pending: Option<&mut Pending>) -> Result<()> {
-        let Some(regions) = self.read_maps()? else {
+        if let Some(regions) = self.read_maps()? {
+            self.regions = regions;
+            self.settled = false;
+        }
+        if self.settled {
             return Ok(());
-        };
-        let mapped: PageSet = regions.iter().map(|region| region.range).collect();
-        self.forget(&self.armed.union(&self.compared).difference(&mapped));
-        self.regions = regions;
-        self.given_up
-            .retain(|given_up| mapped.covers(given_up.region.range));
-        let refused: PageSet = self
-            .given_up
-            .iter()
-            .map(|given_up| given_up.region.range)
-            .collect();
-        let known = self.armed.union(&self.compared).union(&refused);
+        }
+        let mapped: PageSet = self.regions.iter().map(|region| region.range).collect();
+        let mut gone = self.armed.union(&self.compared).difference(&mapped);
+        let (regions, comparing) = (&self.regions, &self.compared);
+        self.given_up.retain(|given_up| {
+            let kept = still_there(&given_up.region, regions, &mapped);
+            if !kept && given_up.compared {
+                let range = PageSet::from_iter([given_up.region.range]);
+                gone.union_with(&range.intersection(comparing));
+            }
+            kept
+        });
+        self.forget(&gone);
         let mut new = PageSet::new();
         for region in self
             .regions
@@ -192,11 +219,13 @@ impl Space {
         {
             new.insert(region.range);
         }
-        new = new.difference(&known);
+        new = new.difference(&self.known());
         if let Some(within) = &self.within {
             new = new.intersection(within);
         }
-        self.arm_parts(&new, &mut pending)
+        self.arm_parts(&new, &mut pending)?;
+        self.settled = true;
+        Ok(())
     }
 
     /// Arms mappings that took the place of watched ones.
@@ -206,10 +235,9 @@ impl Space {
         }
         let replaced: PageSet = replaced.iter().copied().collect();
         self.armed = self.armed.difference(&replaced);
-        if let Some(regions) = self.read_maps()? {
-            self.regions = regions;
-        }
-        self.arm_parts(&replaced, &mut Some(pending))
+        // Not them alone: others may have come since the mappings were read.
+        self.settled = false;
+        self.refresh(Some(pending))
     }
 
     /// Arms the writable mappings of a set of addresses.
@@ -245,10 +273,11 @@ impl Space {
         let mut fresh = PageSet::new();
         match self.tracker.arm(&region) {
             Ok(()) => {
-                self.armed.insert(region.range);
                 if pending.is_some() {
                     self.tracker.add_populated(&region, &mut fresh)?;
                 }
+                // In this order: when that fails the region is still new at the next collect.
+                self.armed.insert(region.range);
             }
             Err(ArmError::GivenUp(reason)) => {
                 let compared = self.policy == Policy::Compare && self.compare(&region)?;
@@ -313,4 +342,25 @@ impl Space {
             pid: self.pid.unwrap_or_else(std::process::id),
         }
     }
+}
+
+/// Whether a region is still what it was, as far as its mappings tell, and all of it is there.
+fn still_there(region: &Region, regions: &[Region], mapped: &PageSet) -> bool {
+    mapped.covers(region.range)
+        && regions
+            .iter()
+            .filter(|now| now.range.intersection(&region.range).is_some())
+            .all(|now| {
+                (
+                    now.device,
+                    now.inode,
+                    now.permissions.shared,
+                    now.is_trackable(),
+                ) == (
+                    region.device,
+                    region.inode,
+                    region.permissions.shared,
+                    region.is_trackable(),
+                )
+            })
 }

@@ -146,10 +146,10 @@ fn perform(line: &str) -> Result<u64, String> {
                 check(libc::munmap(number(1)? as *mut _, (number(2)? * page) as usize).into())
             }
             "protect" => {
-                let rights = if words[3] == "rw" {
-                    libc::PROT_READ | libc::PROT_WRITE
-                } else {
-                    libc::PROT_READ
+                let rights = match words[3] {
+                    "rw" => libc::PROT_READ | libc::PROT_WRITE,
+                    "none" => libc::PROT_NONE,
+                    _ => libc::PROT_READ,
                 };
                 check(
                     libc::mprotect(number(1)? as *mut _, (number(2)? * page) as usize, rights)
@@ -260,6 +260,10 @@ unsafe fn map(kind: &str, pages: u64, at: *mut libc::c_void, flags: i32) -> Resu
                 let address = check(libc::mmap(at, len, rights, sparse, -1, 0) as i64)?;
                 libc::madvise(address as *mut _, len, libc::MADV_NOHUGEPAGE);
                 Ok(address)
+            }
+            // Addresses without memory.
+            "reserved" => {
+                check(libc::mmap(at, len, libc::PROT_NONE, ANONYMOUS | flags, -1, 0) as i64)
             }
             "shared-anon" => {
                 let sharing = libc::MAP_SHARED | libc::MAP_ANONYMOUS;

@@ -34,16 +34,17 @@ pub(super) fn exec(t: &mut Trial<'_>) -> Outcome {
     t.actor.act("exec");
     // The new image answers when it is there.
     t.actor.act("pid");
+    let stack = t.actor.act("deep 10") + page_size();
     let round = t.watch().collect()?;
     let told = round
         .events()
         .iter()
         .any(|event| matches!(event, Event::Exec { .. }));
-    let written = round.pages().pages();
+    let written = round.pages().contains(stack);
     round.commit();
-    if !told || written == 0 {
+    if !told || !written {
         return broken(format!(
-            "exec told: {told}, pages of the new image: {written}"
+            "exec told: {told}, stack of the new image written: {written}"
         ));
     }
     let start = t.map("anon", 16)?;

@@ -62,6 +62,57 @@ pub(super) fn replaced_beside(t: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
+/// No page of the old mapping tells that it is gone.
+pub(super) fn untouched_replaced(t: &mut Trial<'_>) -> Outcome {
+    t.needs_free_mappings()?;
+    for new in ["memfd", "anon", "file-shared"] {
+        // Page tables of their own, so that none of them is there before.
+        let start = t.map("anon", 2048)?;
+        if !t.subject.whole {
+            t.watch = None;
+        }
+        t.begin(&[pages(start, 2048)])?;
+        let there = start + 1000 * page_size();
+        t.actor.act(&format!("map-at {new} 16 {there}"));
+        for page in [3, 3, 7] {
+            t.write(there + page * page_size());
+            t.expect(&[there + page * page_size()], pages(there, 16))?;
+        }
+    }
+    Ok(())
+}
+
+/// As allocators do that return memory to the system and keep the addresses.
+pub(super) fn given_back(t: &mut Trial<'_>) -> Outcome {
+    t.needs_free_mappings()?;
+    let p = page_size();
+    let start = t.map("anon", 16)?;
+    let memory = pages(start, 16);
+    t.actor.act(&format!("fill {start} 16 1"));
+    t.begin(&[memory])?;
+    t.actor.act(&format!("map-at reserved 16 {start}"));
+    t.collect()?;
+    t.actor.act(&format!("protect {start} 16 rw"));
+    t.write(start + 2 * p);
+    t.expect(&[start + 2 * p], memory)?;
+    t.write(start + 3 * p);
+    t.expect(&[start + 3 * p], memory)
+}
+
+pub(super) fn inaccessible(t: &mut Trial<'_>) -> Outcome {
+    t.needs_free_mappings()?;
+    let p = page_size();
+    let start = t.map("anon", 16)?;
+    let memory = pages(start, 16);
+    t.actor.act(&format!("fill {start} 16 1"));
+    t.begin(&[memory])?;
+    t.actor.act(&format!("protect {start} 8 none"));
+    t.collect()?;
+    t.actor.act(&format!("protect {start} 8 rw"));
+    t.actor.act(&format!("write {} 0", start + 2 * p));
+    t.expect(&[start + 2 * p], memory)
+}
+
 pub(super) fn made(t: &mut Trial<'_>) -> Outcome {
     t.needs_whole()?;
     let first = t.map("anon", 4)?;

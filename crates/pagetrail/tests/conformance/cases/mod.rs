@@ -144,6 +144,18 @@ pub(crate) const CASES: &[Case] = &[
         run: mappings::replaced_beside,
     },
     Case {
+        name: "untouched memory replaced",
+        run: mappings::untouched_replaced,
+    },
+    Case {
+        name: "taken away, then given back",
+        run: mappings::given_back,
+    },
+    Case {
+        name: "made inaccessible, then zeroed",
+        run: mappings::inaccessible,
+    },
+    Case {
         name: "a mapping made",
         run: mappings::made,
     },

@@ -1,0 +1,58 @@
+//! The heap of the own process under watch, the technique's own records among it: its fault handlers must not stumble
+//! over themselves.
+
+use pagetrail::{Capabilities, PageRange, Target, Technique, Watch};
+
+/// The mapping in which the allocator of this thread puts things.
+fn heap(probe: u64) -> PageRange {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    maps.lines()
+        .find_map(|line| {
+            let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+            let address = |text| u64::from_str_radix(text, 16).ok();
+            PageRange::new(address(start)?, address(end)?).filter(|range| range.contains(probe))
+        })
+        .expect("a mapping around the value")
+}
+
+#[test]
+fn a_process_can_track_its_own_heap() {
+    // A handler that waits for itself would wait for ever.
+    // SAFETY: plain system call; the default action of SIGALRM ends this test program.
+    unsafe { libc::alarm(20) };
+    for technique in [
+        Technique::PagemapScan,
+        Technique::Userfaultfd,
+        Technique::Mprotect,
+    ] {
+        if !Capabilities::probe().works(technique) {
+            continue;
+        }
+        // Small pieces around which the technique's records come to lie.
+        let mut pieces: Vec<Box<[u64; 32]>> = (0..1000).map(|i| Box::new([i; 32])).collect();
+        let first = &raw const *pieces[0] as u64;
+        let mut watch = Watch::builder()
+            .target(Target::ranges([heap(first)]))
+            .technique(technique)
+            .start()
+            .expect("a watch on the heap");
+        for round in 0..3 {
+            for piece in &mut pieces {
+                piece[0] += 1;
+            }
+            let collected = watch.collect().expect("a round");
+            for (i, piece) in pieces.iter().enumerate() {
+                let address = &raw const **piece as u64;
+                assert!(
+                    collected.pages().contains(address) || !heap(first).contains(address),
+                    "{technique}, round {round}: piece {i} at {address:#x}"
+                );
+            }
+            collected.commit();
+        }
+        drop(watch);
+        for piece in &mut pieces {
+            piece[0] += 1;
+        }
+    }
+}
