@@ -156,7 +156,10 @@ impl Error {
     pub(crate) fn means_gone(&self) -> bool {
         match self {
             Self::Gone { .. } => true,
-            Self::Io { source, .. } => source.raw_os_error() == Some(libc::ESRCH),
+            // No entry in /proc is what there is while one thread takes another's place by `execve`, too.
+            Self::Io { source, .. } => {
+                matches!(source.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
+            }
             _ => false,
         }
     }

@@ -251,10 +251,11 @@ impl Tracee {
     }
 
     /// Waits for a change of state and leaves it to be taken: by [`Self::take`], or by another thread of this
-    /// process, whose tracee it may be by now.
+    /// process, whose tracee it may be by now. (A wait for the own tracees alone would not be woken when this one
+    /// is replaced by a thread that is none: `de_thread` in `fs/exec.c`.)
     pub(crate) fn await_change(&self) -> Result<(), Errno> {
         let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
-        self.wait_for(OWN | flags).map(drop)
+        self.wait_for(flags).map(drop)
     }
 
     /// Takes a change of state of a child of this process, if there is one; after its end it is no more.

@@ -73,7 +73,12 @@ pub(super) fn untouched_replaced(t: &mut Trial<'_>) -> Outcome {
         }
         t.begin(&[pages(start, 2048)])?;
         let there = start + 1000 * page_size();
-        t.actor.act(&format!("map-at {new} 16 {there}"));
+        if t.actor
+            .try_act(&format!("map-at {new} 16 {there}"))
+            .is_err()
+        {
+            continue; // A file system that makes no such files.
+        }
         for page in [3, 3, 7] {
             t.write(there + page * page_size());
             t.expect(&[there + page * page_size()], pages(there, 16))?;
