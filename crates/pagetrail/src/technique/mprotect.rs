@@ -5,6 +5,10 @@
 //! and with two limits: a system call that writes into a protected page fails with `EFAULT` instead of
 //! faulting (see [`prepare_for_kernel_write`](crate::Watch::prepare_for_kernel_write)), and the ranges must
 //! keep their mapping and their access rights while they are watched.
+//!
+//! Pages apart from each other split the mapping: a process may have `vm.max_map_count` (65,530) of them. Where that is
+//! reached, the handler releases the whole range, and all of it counts as written; but until then the program's own
+//! mappings compete for the same number. Keep ranges small, or collect often.
 
 use super::{ArmError, Harvest, Tracker};
 use crate::error::{Error, Result};

@@ -65,7 +65,7 @@ pub(crate) struct Space {
     settled: bool,
     tracker: Box<dyn Tracker>,
     armed: PageSet,
-    /// What the tracker found last.
+    /// What the tracker found last, while an older round waits for its commit.
     harvested: PageSet,
     /// Watches what the technique has given up.
     comparer: Option<Compare>,
@@ -134,14 +134,16 @@ impl Space {
         } else {
             Vec::new()
         };
-        self.harvested.clear();
-        let outcome = self.tracker.harvest(&layout, &mut self.harvested);
-        if pending.written.is_empty() {
-            // Both keep their memory, and take turns.
-            std::mem::swap(&mut pending.written, &mut self.harvested);
+        // Straight into the round where nothing waits there: the memory of the last round is used again, and growing
+        // it anew would cost as much as filling it.
+        let outcome = if pending.written.is_empty() {
+            self.tracker.harvest(&layout, &mut pending.written)
         } else {
+            self.harvested.clear();
+            let outcome = self.tracker.harvest(&layout, &mut self.harvested);
             pending.written.union_with(&self.harvested);
-        }
+            outcome
+        };
         let harvest = outcome?;
         pending
             .events
