@@ -119,7 +119,13 @@ fn collect_rows(from: &Path, to: &Path, name: &str) -> Result<()> {
 
 /// Lets cargo build all tests, and picks ours.
 fn build(repo: &Repo) -> Result<Vec<Suite>> {
-    let mut build = repo.cargo(&["test", "--workspace", "--no-run", "--message-format=json"]);
+    let mut build = repo.cargo(&[
+        "test",
+        "--package",
+        "pagetrail",
+        "--no-run",
+        "--message-format=json",
+    ]);
     let output = build.stderr(std::process::Stdio::inherit()).output()?;
     ensure!(output.status.success(), "the tests do not build");
     let messages = String::from_utf8(output.stdout)?;
