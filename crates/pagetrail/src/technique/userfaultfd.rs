@@ -2,7 +2,7 @@
 //! before it happens, notes it, and releases the page, or the whole block around it.
 //!
 //! Linux 5.7 for anonymous memory, 5.19 for shared memory and hugetlb; `userfaultfd(2)`. A fault costs a trip
-//! to user space and back (some 7 times that of `pagemap-scan`), which blocks of up to 512 pages share between
+//! to user space and back (some 15 times that of `pagemap-scan`), which blocks of up to 512 pages share between
 //! neighbours. Pages that do not exist, not yet or not any more, have nothing to protect; their first touch is
 //! caught instead.
 //!
