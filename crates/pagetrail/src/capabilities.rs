@@ -6,11 +6,13 @@
 use crate::error::Error;
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
+use crate::round::Noticed;
 use crate::sys::child::soft_dirty_round_trip;
 use crate::sys::scratch::Scratch;
 use crate::sys::uffd::Uffd;
+use crate::technique::access_scan::AccessScan;
 use crate::technique::pagemap_scan::{HugePages, PagemapScan};
-use crate::technique::{ArmError, Technique, Tracker, compare, mprotect, none, userfaultfd};
+use crate::technique::{ArmError, Armed, Technique, Tracker, compare, mprotect, none, userfaultfd};
 use rustix::io::Errno;
 use std::fmt;
 use std::sync::OnceLock;
@@ -109,24 +111,41 @@ impl Capabilities {
 
 fn round_trip(technique: Technique) -> Status {
     match technique {
-        Technique::PagemapScan => {
-            with_uffd(false, |fd| PagemapScan::new(fd, None, HugePages::Split))
+        Technique::PagemapScan => with_uffd(false, "Linux 6.7", |fd| {
+            PagemapScan::new(fd, None, HugePages::Split)
+        }),
+        Technique::Userfaultfd => {
+            with_uffd(true, "Linux 5.7", |fd| userfaultfd::Userfaultfd::new(fd, 1))
         }
-        Technique::Userfaultfd => with_uffd(true, |fd| userfaultfd::Userfaultfd::new(fd, 1)),
         // It acts on the whole process, where somebody else may be using it.
         Technique::SoftDirty => soft_dirty_round_trip(),
-        Technique::Mprotect => see_two_writes(mprotect::Mprotect::default()),
-        Technique::Compare => compare::Compare::new(None).map_or_else(failed, see_two_writes),
-        Technique::None => none::None::new(None).map_or_else(failed, see_two_writes),
+        Technique::Mprotect => see_two_touches(mprotect::Mprotect::default()),
+        Technique::Compare => compare::Compare::new(None).map_or_else(failed, see_two_touches),
+        Technique::AccessScan => with_uffd(false, "Linux 7.3", |fd| {
+            AccessScan::new(fd, None, HugePages::Split)
+        }),
+        Technique::None => none::None::new(None).map_or_else(failed, see_two_touches),
     }
 }
 
+/// `since`: the first kernel that has what `make` asks for.
 fn with_uffd<T: Tracker>(
     kernel_faults: bool,
+    since: &str,
     make: impl FnOnce(rustix::fd::OwnedFd) -> Result<T, Error>,
 ) -> Status {
+    let refused = |error| match error {
+        Error::Io { source, .. } if source.raw_os_error() == Some(libc::EINVAL) => {
+            let uname = rustix::system::uname();
+            let release = uname.release().to_string_lossy();
+            Status::Absent(format!(
+                "this kernel ({release}) does not offer it, which came with {since}"
+            ))
+        }
+        error => failed(error),
+    };
     match Uffd::own(kernel_faults) {
-        Ok(fd) => make(fd).map_or_else(failed, see_two_writes),
+        Ok(fd) => make(fd).map_or_else(refused, see_two_touches),
         Err(Errno::NOSYS) => Status::Absent("this kernel is built without userfaultfd".into()),
         Err(Errno::PERM) if kernel_faults => Status::Absent(
             "userfaultfd(2) is not permitted: needs root, CAP_SYS_PTRACE or vm.unprivileged_userfaultfd=1".into(),
@@ -139,22 +158,11 @@ fn with_uffd<T: Tracker>(
 }
 
 fn failed(error: Error) -> Status {
-    let kernel = || {
-        rustix::system::uname()
-            .release()
-            .to_string_lossy()
-            .into_owned()
-    };
-    match error {
-        Error::Io { source, .. } if source.raw_os_error() == Some(libc::EINVAL) => {
-            Status::Absent(format!("this kernel ({}) is too old for it", kernel()))
-        }
-        error => Status::Fails(error.to_string()),
-    }
+    Status::Fails(error.to_string())
 }
 
-/// Arms two pages, writes the second, and expects it, and only it, twice.
-fn see_two_writes(mut tracker: impl Tracker) -> Status {
+/// Arms two pages, writes the second (or reads it, where that counts), and expects it twice.
+fn see_two_touches(mut tracker: impl Tracker) -> Status {
     let page = page_size();
     let Ok(mut memory) = Scratch::new(2 * page) else {
         return Status::Fails("no memory for a probe".into());
@@ -171,15 +179,30 @@ fn see_two_writes(mut tracker: impl Tracker) -> Status {
     if let Err(error) = tracker.begin() {
         return failed(error);
     }
+    let armed = [Armed {
+        range: region.range,
+        permissions: region.permissions,
+    }];
     for value in [2, 3] {
-        memory.write(page, value);
-        let mut written = PageSet::new();
-        if let Err(error) = tracker.harvest(&[region.range], &mut written) {
+        let what = match tracker.noticing() {
+            Noticed::Accesses if value == 3 => {
+                memory.read(page);
+                "read"
+            }
+            _ => {
+                memory.write(page, value);
+                "write"
+            }
+        };
+        let mut noticed = PageSet::new();
+        if let Err(error) = tracker.harvest(&armed, &mut noticed) {
             return failed(error);
         }
         let second = PageRange::new(memory.range().start() + page, memory.range().end());
-        if !second.is_some_and(|range| written.covers(range)) {
-            return Status::Fails("the kernel accepts its calls, but a write was not seen".into());
+        if !second.is_some_and(|range| noticed.covers(range)) {
+            return Status::Fails(format!(
+                "the kernel accepts its calls, but a {what} was not seen"
+            ));
         }
     }
     Status::Works

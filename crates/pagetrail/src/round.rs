@@ -23,6 +23,16 @@ pub enum Event {
     Note(String),
 }
 
+/// What a round reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Noticed {
+    /// Pages that were written.
+    #[default]
+    Writes,
+    /// Pages that were touched: read, written, or executed.
+    Accesses,
+}
+
 /// What a round cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoundCost {
@@ -32,6 +42,9 @@ pub struct RoundCost {
     pub stopped: Duration,
     /// Faults that the technique caused, where it can count them.
     pub faults: Option<u64>,
+    /// For how long, within collect, nothing was noticed: zero, except where rounds of writes and of accesses
+    /// [alternate](crate::Notice::Alternate).
+    pub blind: Duration,
 }
 
 /// What is kept between a collect and its commit.
@@ -52,13 +65,14 @@ impl Pending {
     }
 }
 
-/// The pages written since the last committed round. They are re-armed already.
+/// The pages written (or accessed, see [`noticed`](Self::noticed)) since the last committed round. They are re-armed already.
 ///
 /// [`commit`](Self::commit) ends it. Dropped without, its pages come back in the next round: harvest, persist,
 /// then commit, and nothing is lost to a full disk or a panic.
 #[derive(Debug)]
 #[must_use = "a round that is not committed comes back"]
 pub struct Round<'watch> {
+    pub(crate) noticed: Noticed,
     pub(crate) pending: &'watch mut Pending,
     pub(crate) index: &'watch mut u64,
     pub(crate) regions: &'watch [Region],
@@ -69,12 +83,17 @@ pub struct Round<'watch> {
 }
 
 impl Round<'_> {
+    /// Whether its pages were written, or touched in any way.
+    pub fn noticed(&self) -> Noticed {
+        self.noticed
+    }
+
     /// How many rounds were committed before.
     pub fn index(&self) -> u64 {
         *self.index
     }
 
-    /// The written pages as ranges of addresses, ascending.
+    /// The written pages as ranges of addresses, ascending; the touched ones in a round of accesses.
     pub fn written(&self) -> impl ExactSizeIterator<Item = PageRange> + '_ {
         self.pending.written.ranges().iter().copied()
     }

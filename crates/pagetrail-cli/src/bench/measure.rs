@@ -205,7 +205,7 @@ fn percent(time: f64, ideal: f64) -> f64 {
 
 fn fault_handled_in(technique: Technique) -> Option<&'static str> {
     match technique {
-        Technique::PagemapScan | Technique::SoftDirty => Some("kernel"),
+        Technique::PagemapScan | Technique::SoftDirty | Technique::AccessScan => Some("kernel"),
         Technique::Userfaultfd | Technique::Mprotect => Some("user space"),
         _ => None,
     }

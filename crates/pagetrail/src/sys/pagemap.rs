@@ -21,6 +21,8 @@ pub(crate) mod category {
     pub(crate) const PFNZERO: u64 = raw::PAGE_IS_PFNZERO as u64;
     pub(crate) const HUGE: u64 = raw::PAGE_IS_HUGE as u64;
     pub(crate) const SOFT_DIRTY: u64 = raw::PAGE_IS_SOFT_DIRTY as u64;
+    /// `PAGE_IS_ACCESSED` (Linux 7.3), which linux-raw-sys lacks.
+    pub(crate) const ACCESSED: u64 = 1 << 9;
 }
 
 /// Which pages a scan selects, and what it does with them.
@@ -87,6 +89,17 @@ impl Pagemap {
         vector: &mut Vector,
         mut found: impl FnMut(PageRange),
     ) -> Result<(), Errno> {
+        self.scan_kinds(range, query, vector, |range, _| found(range))
+    }
+
+    /// The same, telling also which of the categories asked for by [`Query::report`] the pages have.
+    pub(crate) fn scan_kinds(
+        &self,
+        range: PageRange,
+        query: Query,
+        vector: &mut Vector,
+        mut found: impl FnMut(PageRange, u64),
+    ) -> Result<(), Errno> {
         let mut start = range.start();
         while start < range.end() {
             let mut call = Scan {
@@ -106,7 +119,7 @@ impl Pagemap {
             };
             for region in &mut vector.0[..filled] {
                 if let Some(range) = PageRange::new(region.start, region.end) {
-                    found(range);
+                    found(range, region.categories);
                 }
                 region.end = 0;
             }

@@ -32,6 +32,13 @@ impl Scratch {
         self.range
     }
 
+    /// Loads one byte so that the compiler cannot leave it out.
+    pub(crate) fn read(&self, offset: u64) -> u8 {
+        assert!(offset < self.range.bytes());
+        // SAFETY: within the mapping, which is readable and this value's alone.
+        unsafe { std::ptr::read_volatile((self.range.start() + offset) as *const u8) }
+    }
+
     /// Stores one byte so that the compiler cannot leave it out.
     pub(crate) fn write(&mut self, offset: u64, value: u8) {
         assert!(offset < self.range.bytes());

@@ -20,6 +20,10 @@ pub(crate) mod feature {
     pub(crate) const WP_ASYNC: u64 = raw::UFFD_FEATURE_WP_ASYNC as u64;
     /// Shared memory and hugetlb can be write-protected (Linux 5.19).
     pub(crate) const WP_HUGETLBFS_SHMEM: u64 = raw::UFFD_FEATURE_WP_HUGETLBFS_SHMEM as u64;
+    /// Pages can be protected against reads, too (Linux 7.3).
+    pub(crate) const RWP: u64 = 1 << 17;
+    /// The kernel resolves those faults itself (Linux 7.3).
+    pub(crate) const RWP_ASYNC: u64 = 1 << 18;
     /// Write-protect faults say that they are such (Linux 5.7).
     pub(crate) const PAGEFAULT_FLAG_WP: u64 = raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP as u64;
 }
@@ -31,6 +35,8 @@ pub(crate) enum Mode {
     WriteProtect,
     /// Those, and the first touch of pages that do not exist (yet, or any more).
     WriteProtectAndMissing,
+    /// Reads and writes of protected pages; excludes the other modes for the same mapping.
+    ReadWriteProtect,
 }
 
 /// A fault that a thread waits in.
@@ -56,11 +62,17 @@ const UNREGISTER: Opcode = opcode::read::<uffdio_range>(0xaa, 1);
 const WAKE: Opcode = opcode::read::<uffdio_range>(0xaa, 2);
 const COPY: Opcode = opcode::read_write::<uffdio_copy>(0xaa, 3);
 const WRITEPROTECT: Opcode = opcode::read_write::<uffdio_writeprotect>(0xaa, 6);
+/// `UFFDIO_RWPROTECT`; `struct uffdio_rwprotect` has the layout of `uffdio_writeprotect`.
+const RWPROTECT: Opcode = opcode::read_write::<uffdio_writeprotect>(0xaa, 9);
 
 /// `UFFDIO_WRITEPROTECT_MODE_WP`, which linux-raw-sys lacks.
 const WRITEPROTECT_MODE_WP: u64 = 1;
 /// `UFFDIO_COPY_MODE_WP`, likewise.
 const COPY_MODE_WP: u64 = 2;
+/// `UFFDIO_RWPROTECT_MODE_RWP`, likewise.
+const RWPROTECT_MODE_RWP: u64 = 1;
+/// `UFFDIO_REGISTER_MODE_RWP`, likewise.
+const REGISTER_MODE_RWP: u32 = 8;
 
 impl Uffd {
     /// A userfaultfd on the own address space.
@@ -107,6 +119,7 @@ impl Uffd {
             Mode::WriteProtectAndMissing => {
                 raw::UFFDIO_REGISTER_MODE_WP | raw::UFFDIO_REGISTER_MODE_MISSING
             }
+            Mode::ReadWriteProtect => REGISTER_MODE_RWP,
         };
         let mut arg = uffdio_register {
             range: uffdio(range),
@@ -138,16 +151,24 @@ impl Uffd {
             range: uffdio(range),
             mode,
         };
-        loop {
+        while_changing(|| {
             // SAFETY: UFFDIO_WRITEPROTECT takes a `uffdio_writeprotect`; pages keep their contents.
-            match unsafe {
-                rustix::ioctl::ioctl(&self.fd, Updater::<WRITEPROTECT, _>::new(&mut arg))
-            } {
-                // The address space is changing (fork, mremap); the man page says to try again.
-                Err(Errno::AGAIN) => std::thread::yield_now(),
-                outcome => return outcome,
-            }
-        }
+            unsafe { rustix::ioctl::ioctl(&self.fd, Updater::<WRITEPROTECT, _>::new(&mut arg)) }
+        })
+    }
+
+    /// Protects the pages that exist in a range registered with [`Mode::ReadWriteProtect`] against every access.
+    ///
+    /// `ENOENT`, and nothing is protected, when a part of the range is not registered so.
+    pub(crate) fn protect_from_access(&self, range: PageRange) -> Result<(), Errno> {
+        let mut arg = uffdio_writeprotect {
+            range: uffdio(range),
+            mode: RWPROTECT_MODE_RWP,
+        };
+        while_changing(|| {
+            // SAFETY: UFFDIO_RWPROTECT takes a `uffdio_rwprotect`, which is laid out the same; pages keep their contents.
+            unsafe { rustix::ioctl::ioctl(&self.fd, Updater::<RWPROTECT, _>::new(&mut arg)) }
+        })
     }
 
     /// Fills a range that does not exist with the beginning of `zeros`, write-protected or not; `EEXIST` when
@@ -210,6 +231,16 @@ pub(crate) const FAULTS_AT_ONCE: usize = 64;
 impl AsFd for Uffd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Calls again while the address space is changing (fork, mremap), as the man pages ask for.
+fn while_changing(mut call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    loop {
+        match call() {
+            Err(Errno::AGAIN) => std::thread::yield_now(),
+            outcome => return outcome,
+        }
     }
 }
 

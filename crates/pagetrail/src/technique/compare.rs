@@ -5,7 +5,7 @@
 //! a store that leaves a page as it was between two rounds is invisible to it, which is harmless to any
 //! consumer that wants the content.
 
-use super::{ArmError, Harvest, Tracker};
+use super::{ArmError, Armed, Harvest, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
@@ -151,7 +151,7 @@ impl Tracker for Compare {
         self.copies.retain(|address, _| !range.contains(*address));
     }
 
-    fn harvest(&mut self, _: &[PageRange], out: &mut PageSet) -> Result<Harvest> {
+    fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {
         self.harvests += 1;
         for range in self.armed.clone().ranges() {
             self.read(*range, |this, address, content| {

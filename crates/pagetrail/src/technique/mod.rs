@@ -4,6 +4,8 @@
 //! gets wrong. It does not know how its target's mappings come and go (that is [`crate::watch`]) nor what
 //! becomes of a round.
 
+pub(crate) mod access_scan;
+pub(crate) mod alternate;
 pub(crate) mod compare;
 pub(crate) mod mprotect;
 pub(crate) mod none;
@@ -13,7 +15,8 @@ pub(crate) mod userfaultfd;
 
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
-use crate::region::Region;
+use crate::region::{Permissions, Region};
+use crate::round::Noticed;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -35,18 +38,22 @@ pub enum Technique {
     /// A copy of the memory, compared with it: no cost for the tracked program between rounds, exact to
     /// the byte, and blind to writes that do not change anything.
     Compare,
+    /// Protection from reads as well as writes by `userfaultfd(2)`, resolved by the kernel itself: reports pages that
+    /// were *touched*, read or written ([`Noticed::Accesses`](crate::Noticed)). Linux 7.3.
+    AccessScan,
     /// Notices nothing and reports all populated pages in every round: the baseline, and still a superset.
     None,
 }
 
 impl Technique {
     /// All techniques, the preferred first.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::PagemapScan,
         Self::Userfaultfd,
         Self::SoftDirty,
         Self::Mprotect,
         Self::Compare,
+        Self::AccessScan,
         Self::None,
     ];
 
@@ -58,6 +65,7 @@ impl Technique {
             Self::SoftDirty => "soft-dirty",
             Self::Mprotect => "mprotect",
             Self::Compare => "compare",
+            Self::AccessScan => "access-scan",
             Self::None => "none",
         }
     }
@@ -72,7 +80,7 @@ impl fmt::Display for Technique {
 /// A name that is no technique's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown technique '{0}'; known are: pagemap-scan, userfaultfd, soft-dirty, mprotect, compare, none"
+    "unknown technique '{0}'; known are: pagemap-scan, userfaultfd, soft-dirty, mprotect, compare, access-scan, none"
 )]
 pub struct UnknownTechnique(String);
 
@@ -87,6 +95,13 @@ impl FromStr for Technique {
     }
 }
 
+/// A mapping, or a part of one, that is armed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Armed {
+    pub(crate) range: PageRange,
+    pub(crate) permissions: Permissions,
+}
+
 /// What a harvest tells besides the write set.
 #[derive(Debug, Default)]
 pub(crate) struct Harvest {
@@ -96,6 +111,8 @@ pub(crate) struct Harvest {
     pub(crate) faults: Option<u64>,
     /// How long the target was stopped.
     pub(crate) stopped: Duration,
+    /// For how long nothing was noticed.
+    pub(crate) blind: Duration,
     /// Something worth telling the user, once.
     pub(crate) notes: Vec<String>,
 }
@@ -119,7 +136,12 @@ impl From<Error> for ArmError {
 
 /// What every technique does, for one watch on one address space.
 pub(crate) trait Tracker: Send {
-    /// Starts noticing writes to `region`; those before the return may be missed.
+    /// What the next harvest reports.
+    fn noticing(&self) -> Noticed {
+        Noticed::Writes
+    }
+
+    /// Starts noticing writes (or accesses) to `region`; those before the return may be missed.
     fn arm(&mut self, region: &Region) -> Result<(), ArmError>;
 
     /// Called once, after the regions that exist at the start are armed: the first round begins when it returns.
@@ -151,5 +173,5 @@ pub(crate) trait Tracker: Send {
     ///
     /// Superset: each write that completed before this returns is in `out` now or at the next harvest.
     /// On an error what was harvested so far is in `out` all the same.
-    fn harvest(&mut self, layout: &[PageRange], out: &mut PageSet) -> Result<Harvest>;
+    fn harvest(&mut self, layout: &[Armed], out: &mut PageSet) -> Result<Harvest>;
 }

@@ -10,7 +10,7 @@
 //! reached, the handler releases the whole range, and all of it counts as written; but until then the program's own
 //! mappings compete for the same number. Keep ranges small, or collect often.
 
-use super::{ArmError, Harvest, Tracker};
+use super::{ArmError, Armed, Harvest, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
@@ -48,7 +48,7 @@ impl Tracker for Mprotect {
         self.guards.iter().for_each(|guard| guard.touch(range));
     }
 
-    fn harvest(&mut self, _: &[PageRange], out: &mut PageSet) -> Result<Harvest> {
+    fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {
         let mut faults = 0;
         for guard in &self.guards {
             faults += guard

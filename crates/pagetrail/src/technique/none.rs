@@ -2,7 +2,7 @@
 //!
 //! The baseline for costs, and what a consumer falls back to that can always copy everything.
 
-use super::{ArmError, Harvest, Tracker};
+use super::{ArmError, Armed, Harvest, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
@@ -47,7 +47,7 @@ impl Tracker for None {
         self.shared.remove(range);
     }
 
-    fn harvest(&mut self, _: &[PageRange], out: &mut PageSet) -> Result<Harvest> {
+    fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {
         for range in self.private.ranges() {
             self.pagemap
                 .populated(*range, &mut self.vector, out)

@@ -18,7 +18,7 @@
 //! * A mapping that was replaced has lost its registration; `PM_SCAN_CHECK_WPASYNC` says so by `EPERM`, also where
 //!   nothing is re-armed. Untouched memory is asked, too: what takes its place may own no page by the selection above.
 
-use super::{ArmError, Harvest, Tracker};
+use super::{ArmError, Armed, Harvest, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::maps::Maps;
@@ -28,6 +28,7 @@ use crate::sys::pagemap::{Pagemap, Query, Vector, category};
 use crate::sys::uffd::{Mode, Uffd, feature};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use std::sync::Arc;
 
 /// Features without which the technique does not work.
 pub(crate) const FEATURES: u64 =
@@ -35,7 +36,7 @@ pub(crate) const FEATURES: u64 =
 
 /// What one page table maps with 4 KiB pages, and with larger base pages a multiple of it: the unit in which the
 /// kernel creates and frees the entries that this technique lives on.
-fn block_bytes() -> u64 {
+pub(super) fn block_bytes() -> u64 {
     let page = crate::page_set::page_size();
     page * (page / 8)
 }
@@ -64,7 +65,7 @@ pub enum HugePages {
 /// The technique's state for one address space.
 pub(crate) struct PagemapScan {
     pid: u32,
-    uffd: Uffd,
+    uffd: Arc<Uffd>,
     pagemap: Pagemap,
     vector: Vector,
     huge_pages: HugePages,
@@ -113,6 +114,11 @@ impl PagemapScan {
         let uffd = Uffd::handshake(fd, FEATURES).map_err(Error::errno(
             "userfaultfd handshake with UFFD_FEATURE_WP_ASYNC",
         ))?;
+        Self::over(Arc::new(uffd), pid, huge_pages)
+    }
+
+    /// `uffd` belongs to the target's address space and has [`FEATURES`].
+    pub(super) fn over(uffd: Arc<Uffd>, pid: Option<u32>, huge_pages: HugePages) -> Result<Self> {
         let pagemap = Pagemap::open(pid).map_err(Error::io("opening pagemap"))?;
         Ok(Self {
             pid: pid.unwrap_or_else(std::process::id),
@@ -327,7 +333,7 @@ impl Tracker for PagemapScan {
         }
     }
 
-    fn harvest(&mut self, _: &[PageRange], out: &mut PageSet) -> Result<Harvest> {
+    fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {
         let mut harvest = Harvest::default();
         let unseen = self.armed.difference(&self.shared).difference(&self.seen);
         let asked = Query {

@@ -11,7 +11,7 @@
 //!   longer counts as written; one that came, was written and left within a round is missed.
 //! * hugetlb memory has no marks at all; it is given up.
 
-use super::{ArmError, Harvest, Tracker};
+use super::{ArmError, Armed, Harvest, Tracker};
 use crate::attach::stop::Frozen;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
@@ -184,7 +184,7 @@ impl Tracker for SoftDirty {
         self.present.remove(range);
     }
 
-    fn harvest(&mut self, _: &[PageRange], out: &mut PageSet) -> Result<Harvest> {
+    fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {
         let ((), stopped) = self.at_rest(|this| {
             this.read(out)?;
             this.clear()

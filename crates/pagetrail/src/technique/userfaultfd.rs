@@ -9,7 +9,7 @@
 //! The handler thread allocates nothing and writes to no memory but its stack, the log and its state, which lie in
 //! mappings of their own: a process can track its own heap.
 
-use super::{ArmError, Harvest, Tracker};
+use super::{ArmError, Armed, Harvest, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
@@ -273,7 +273,7 @@ impl Tracker for Userfaultfd {
         true
     }
 
-    fn harvest(&mut self, layout: &[PageRange], out: &mut PageSet) -> Result<Harvest> {
+    fn harvest(&mut self, layout: &[Armed], out: &mut PageSet) -> Result<Harvest> {
         let shared = &*self.shared;
         let (written, overflow) = shared.logged();
         let read = shared.state(State::Read).load(Ordering::Relaxed);
@@ -302,7 +302,7 @@ impl Tracker for Userfaultfd {
             }
         }
         // A mapping that was replaced is no longer registered, and nothing else says so.
-        for mapping in layout {
+        for Armed { range: mapping, .. } in layout {
             let first = PageRange::new(mapping.start(), mapping.start() + page_size());
             if first.is_some_and(|page| shared.uffd.protect(page) == Err(Errno::NOENT)) {
                 harvest.replaced.push(*mapping);

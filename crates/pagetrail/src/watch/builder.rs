@@ -1,6 +1,6 @@
 //! [`WatchBuilder`]: what to watch and how, and the start.
 
-use super::choice::{self, Choice};
+use super::choice::{self, Choice, Notice};
 use super::space::{Policy, Space};
 use super::{GivenUp, Watch};
 use crate::attach::inject;
@@ -10,9 +10,10 @@ use crate::error::{Error, Result};
 use crate::page_set::page_size;
 use crate::proc::maps;
 use crate::proc::status::Status;
-use crate::round::Pending;
 use crate::sys::uffd::Uffd;
 use crate::target::{Kind, Target};
+use crate::technique::access_scan::AccessScan;
+use crate::technique::alternate::Alternate;
 use crate::technique::pagemap_scan::{HugePages, PagemapScan};
 use crate::technique::soft_dirty::SoftDirty;
 use crate::technique::userfaultfd::Userfaultfd;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 /// Settings that outlive the start.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
+    pub(crate) notice: Notice,
     pub(crate) huge_pages: HugePages,
     pub(crate) block_pages: u32,
     pub(crate) stopped_world: bool,
@@ -56,6 +58,16 @@ impl Config {
             Technique::SoftDirty => Box::new(SoftDirty::new(pid, self.stopped_world)?),
             Technique::Mprotect => Box::new(Mprotect::default()),
             Technique::Compare => Box::new(Compare::new(pid)?),
+            Technique::AccessScan if self.notice == Notice::Alternate => Box::new(Alternate::new(
+                fd.ok_or_else(missing)?,
+                pid,
+                self.huge_pages,
+            )?),
+            Technique::AccessScan => Box::new(AccessScan::new(
+                fd.ok_or_else(missing)?,
+                pid,
+                self.huge_pages,
+            )?),
             Technique::None => Box::new(none::None::new(pid)?),
         })
     }
@@ -64,7 +76,7 @@ impl Config {
 /// What a technique needs from a program that is being started.
 fn need(technique: Technique) -> Need {
     match technique {
-        Technique::PagemapScan => Need::Userfaultfd {
+        Technique::PagemapScan | Technique::AccessScan => Need::Userfaultfd {
             kernel_faults: false,
         },
         Technique::Userfaultfd => Need::Userfaultfd {
@@ -100,6 +112,7 @@ pub(crate) fn attach(technique: Technique, pid: u32) -> Result<Image> {
 pub struct WatchBuilder {
     target: Target,
     choice: Choice,
+    notice: Option<Notice>,
     config: Config,
 }
 
@@ -108,7 +121,9 @@ impl Default for WatchBuilder {
         Self {
             target: Target::own(),
             choice: Choice::Auto,
+            notice: None,
             config: Config {
+                notice: Notice::Writes,
                 huge_pages: HugePages::Split,
                 block_pages: 1,
                 stopped_world: false,
@@ -131,7 +146,15 @@ impl WatchBuilder {
         self
     }
 
-    /// What `pagemap-scan` does about transparent huge pages; [`HugePages::Split`] unless said otherwise.
+    /// Whether writes are to be noticed, all accesses, or each in turns; writes unless said otherwise, or unless the
+    /// technique chosen notices something else.
+    pub fn notice(mut self, notice: Notice) -> Self {
+        self.notice = Some(notice);
+        self
+    }
+
+    /// What `pagemap-scan` and `access-scan` do about transparent huge pages; [`HugePages::Split`] unless said
+    /// otherwise.
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.config.huge_pages = huge_pages;
         self
@@ -175,18 +198,20 @@ impl WatchBuilder {
         let Self {
             target,
             choice,
-            config,
+            notice,
+            mut config,
         } = self;
         let own = target.is_own();
-        let picked = choice::pick(choice, &target)?;
+        let picked = choice::pick(choice, notice, &target)?;
         let technique = picked.technique;
+        config.notice = picked.notice;
         tracing::debug!(%technique, reason = picked.reason, "picked");
 
         let mut launched = None;
         let mut within = None;
         let (pid, image) = match target.0 {
             Kind::OwnRanges(ranges) => {
-                check_ranges(&ranges)?;
+                check_ranges(&ranges, config.notice)?;
                 within = Some(ranges);
                 (None, own_image(technique)?)
             }
@@ -223,7 +248,7 @@ impl WatchBuilder {
             space,
             launched,
             end,
-            pending: Pending::default(),
+            pending: Default::default(),
             children: BTreeSet::new(),
             started: Instant::now(),
             round_began: Duration::ZERO,
@@ -270,12 +295,13 @@ fn own_image(technique: Technique) -> Result<Image> {
     })
 }
 
-/// Given ranges must be whole pages, mapped, and writable.
-fn check_ranges(ranges: &PageSet) -> Result<()> {
-    let writable: PageSet = maps::own()
+/// Given ranges must be whole pages, mapped, and writable (or readable where that is to be noticed).
+fn check_ranges(ranges: &PageSet, notice: Notice) -> Result<()> {
+    let reads = notice != Notice::Writes;
+    let watchable: PageSet = maps::own()
         .map_err(Error::io("reading /proc/self/maps"))?
         .iter()
-        .filter(|region| region.permissions.write)
+        .filter(|region| region.permissions.write || (reads && region.permissions.read))
         .map(|region| region.range)
         .collect();
     let refuse = |range: &PageRange, reason| {
@@ -292,8 +318,12 @@ fn check_ranges(ranges: &PageSet) -> Result<()> {
                 "it is not made of whole pages; widen it with pages_of()",
             );
         }
-        if !writable.covers(*range) {
-            return refuse(range, "not all of it is mapped writable");
+        if !watchable.covers(*range) {
+            let reason = match reads {
+                true => "not all of it is mapped readable or writable",
+                false => "not all of it is mapped writable",
+            };
+            return refuse(range, reason);
         }
     }
     Ok(())

@@ -21,36 +21,95 @@ impl From<Technique> for Choice {
     }
 }
 
+/// What a watch is to notice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Notice {
+    /// Writes.
+    #[default]
+    Writes,
+    /// Every access, reads included: technique `access-scan`.
+    Accesses,
+    /// A round of writes, a round of accesses, and so on ([`Round::noticed`](crate::Round::noticed) says which): techniques
+    /// `pagemap-scan` and `access-scan` in turns.
+    ///
+    /// It takes samples. A page that is only read shows in every second round; what is touched while the watch switches, at
+    /// the end of each collect, is missed ([`RoundCost::blind`](crate::RoundCost::blind)). Within a round, what completes
+    /// between two collects is in it as ever.
+    Alternate,
+}
+
 pub(crate) struct Picked {
     pub(crate) technique: Technique,
+    pub(crate) notice: Notice,
     /// One line.
     pub(crate) reason: String,
 }
 
-pub(crate) fn pick(choice: Choice, target: &Target) -> Result<Picked> {
+pub(crate) fn pick(choice: Choice, notice: Option<Notice>, target: &Target) -> Result<Picked> {
     let capabilities = Capabilities::probe();
     match choice {
         Choice::Technique(technique) => {
             fits(technique, target)?;
-            match capabilities.status(technique) {
-                Status::Works => Ok(Picked {
-                    technique,
-                    reason: "asked for".into(),
-                }),
-                Status::Fails(reason) | Status::Absent(reason) => Err(Error::Unavailable {
-                    technique,
-                    reason: reason.clone(),
-                }),
+            let notice = can_notice(technique, notice)?;
+            let needed = match notice {
+                Notice::Alternate => [technique, Technique::PagemapScan],
+                _ => [technique; 2],
+            };
+            for technique in needed {
+                if let Status::Fails(reason) | Status::Absent(reason) =
+                    capabilities.status(technique)
+                {
+                    return Err(Error::Unavailable {
+                        technique,
+                        reason: reason.clone(),
+                    });
+                }
             }
+            Ok(Picked {
+                technique,
+                notice,
+                reason: "asked for".into(),
+            })
         }
-        Choice::Auto => automatic(target, |technique| capabilities.status(technique).clone()),
+        Choice::Auto => {
+            let notice = notice.unwrap_or_default();
+            let (technique, reason) = automatic(candidates(target, notice), |technique| {
+                capabilities.status(technique).clone()
+            })?;
+            Ok(Picked {
+                technique,
+                notice,
+                reason,
+            })
+        }
+    }
+}
+
+/// What a technique that was asked for is to notice.
+fn can_notice(technique: Technique, notice: Option<Notice>) -> Result<Notice> {
+    let of_accesses = technique == Technique::AccessScan;
+    match notice {
+        None if of_accesses => Ok(Notice::Accesses),
+        None | Some(Notice::Writes) if !of_accesses => Ok(Notice::Writes),
+        Some(notice) if of_accesses && notice != Notice::Writes => Ok(notice),
+        _ => Err(Error::Unavailable {
+            technique,
+            reason: match of_accesses {
+                true => {
+                    "it does not tell writes from reads: ask for accesses, or for another technique"
+                }
+                false => "it notices writes only: for accesses use access-scan",
+            }
+            .into(),
+        }),
     }
 }
 
 /// The candidates for a target, the cheapest first.
-fn candidates(target: &Target) -> &'static [Technique] {
-    use Technique::{Compare, Mprotect, PagemapScan, SoftDirty, Userfaultfd};
+fn candidates(target: &Target, notice: Notice) -> &'static [Technique] {
+    use Technique::{AccessScan, Compare, Mprotect, PagemapScan, SoftDirty, Userfaultfd};
     match target.0 {
+        _ if notice != Notice::Writes => &[AccessScan],
         Kind::OwnRanges(_) => &[PagemapScan, Userfaultfd, Mprotect, Compare],
         Kind::Own => &[PagemapScan],
         // Stopping the process for each round costs it less than a trip to user space for each fault.
@@ -58,16 +117,19 @@ fn candidates(target: &Target) -> &'static [Technique] {
     }
 }
 
-fn automatic(target: &Target, status: impl Fn(Technique) -> Status) -> Result<Picked> {
+fn automatic(
+    candidates: &[Technique],
+    status: impl Fn(Technique) -> Status,
+) -> Result<(Technique, String)> {
     let mut passed_over = Vec::new();
-    for &technique in candidates(target) {
+    for &technique in candidates {
         match status(technique) {
             Status::Works => {
                 let reason = match passed_over.is_empty() {
                     true => "the cheapest technique, and it works here".into(),
                     false => format!("the cheapest that works here ({})", passed_over.join("; ")),
                 };
-                return Ok(Picked { technique, reason });
+                return Ok((technique, reason));
             }
             Status::Fails(reason) | Status::Absent(reason) => {
                 passed_over.push(format!("{technique}: {reason}"))
@@ -107,7 +169,7 @@ mod tests {
             true => Status::Works,
             false => Status::Absent("test".into()),
         };
-        automatic(target, status).map(|picked| picked.technique)
+        automatic(candidates(target, Notice::Writes), status).map(|picked| picked.0)
     }
 
     #[test]
@@ -128,6 +190,26 @@ mod tests {
         );
         let error = auto(&Target::own(), &[Compare]).unwrap_err().to_string();
         assert!(error.contains("pagemap-scan: test"), "{error}");
+    }
+
+    #[test]
+    fn accesses_need_their_own_technique() {
+        use Technique::{AccessScan, PagemapScan};
+        assert_eq!(can_notice(AccessScan, None).unwrap(), Notice::Accesses);
+        assert_eq!(
+            can_notice(AccessScan, Some(Notice::Alternate)).unwrap(),
+            Notice::Alternate
+        );
+        assert_eq!(can_notice(PagemapScan, None).unwrap(), Notice::Writes);
+        for (technique, notice) in [
+            (AccessScan, Notice::Writes),
+            (PagemapScan, Notice::Accesses),
+            (PagemapScan, Notice::Alternate),
+        ] {
+            assert!(can_notice(technique, Some(notice)).is_err());
+        }
+        let own = Target::own();
+        assert_eq!(candidates(&own, Notice::Accesses), [AccessScan]);
     }
 
     #[test]

@@ -11,9 +11,11 @@ use crate::error::{Error, Result};
 use crate::page_set::PageRange;
 use crate::proc::status::{self, Status};
 use crate::region::Region;
-use crate::round::{Event, Pending, Round, RoundCost};
+use crate::round::{Event, Noticed, Pending, Round, RoundCost};
 use crate::technique::Technique;
 use builder::{Config, WatchBuilder};
+#[cfg(doc)]
+use choice::Notice;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -67,7 +69,8 @@ pub struct Watch {
     launched: Option<Launched>,
     /// Readable when the process has ended (`pidfd_open(2)`); only for processes that are not ours.
     end: Option<OwnedFd>,
-    pending: Pending,
+    /// What waits for its commit: writes and accesses.
+    pending: [Pending; 2],
     children: BTreeSet<u32>,
     started: Instant,
     round_began: Duration,
@@ -96,7 +99,8 @@ impl Watch {
 
     /// Hands out what was written since the last committed round. It is re-armed already.
     ///
-    /// A write that completes before this returns is in this round or in the next.
+    /// A write that completes before this returns is in this round or in the next. Where rounds of writes and of accesses
+    /// [alternate](Notice::Alternate), one that is not committed comes back in the next of its kind.
     ///
     /// # Errors
     ///
@@ -104,27 +108,32 @@ impl Watch {
     /// harvested before the error is in the next round.
     pub fn collect(&mut self) -> Result<Round<'_>> {
         let before = Instant::now();
-        let outcome = self.space.collect(&mut self.pending);
+        let mut noticed = self.space.noticing();
+        let outcome = self.space.collect(&mut self.pending[noticed as usize]);
         let harvested = match outcome {
             Err(error) if !self.own && error.means_gone() => {
-                self.follow_exec().map_err(|error| match error {
+                let followed = self.follow_exec().map_err(|error| match error {
                     // In the middle of the next `execve`, or ended: the next collect tells.
                     error if error.means_gone() => Error::Gone { pid: self.pid },
                     error => error,
-                })?
+                })?;
+                noticed = followed.0;
+                followed.1
             }
             outcome => outcome?,
         };
-        self.count_children();
+        self.count_children(noticed);
         let now = self.started.elapsed();
         let began = std::mem::replace(&mut self.round_began, now);
         let cost = RoundCost {
             collect: before.elapsed(),
             stopped: harvested.stopped,
             faults: harvested.faults,
+            blind: harvested.blind,
         };
         Ok(Round {
-            pending: &mut self.pending,
+            noticed,
+            pending: &mut self.pending[noticed as usize],
             index: &mut self.index,
             regions: self.space.regions(),
             given_up: self.space.given_up(),
@@ -135,7 +144,7 @@ impl Watch {
     }
 
     /// The address space is gone: by `execve`, then the new one is watched, or because the target ended.
-    fn follow_exec(&mut self) -> Result<space::Harvested> {
+    fn follow_exec(&mut self) -> Result<(Noticed, space::Harvested)> {
         let gone = Error::Gone { pid: self.pid };
         let image = match &mut self.launched {
             // A thread that is not the main one took its place by `execve`, and the keeper lost sight of it:
@@ -172,11 +181,10 @@ impl Watch {
             None => builder::attach(self.technique, self.pid)?,
         };
         // What was written in the old image no longer exists; what happened before has not been told yet.
-        self.pending.written.clear();
-        self.pending.fresh.clear();
-        self.pending.events.push(Event::Exec {
-            command: status::command_line(self.pid),
-        });
+        for pending in &mut self.pending {
+            pending.written.clear();
+            pending.fresh.clear();
+        }
         self.space = Space::open(
             Some(self.pid),
             None,
@@ -184,20 +192,25 @@ impl Watch {
             &self.config,
         )?;
         self.copies = copies;
-        self.space.arm_as_fresh(&mut self.pending)?;
-        let mut harvested = self.space.collect(&mut self.pending)?;
+        let noticed = self.space.noticing();
+        let pending = &mut self.pending[noticed as usize];
+        pending.events.push(Event::Exec {
+            command: status::command_line(self.pid),
+        });
+        self.space.arm_as_fresh(pending)?;
+        let mut harvested = self.space.collect(pending)?;
         harvested.stopped += stopped;
-        Ok(harvested)
+        Ok((noticed, harvested))
     }
 
-    fn count_children(&mut self) {
+    fn count_children(&mut self, noticed: Noticed) {
         if self.own {
             return;
         }
         let before = self.children.len();
         self.children.extend(status::children(self.pid));
         if self.children.len() != before {
-            self.pending.events.push(Event::Children {
+            self.pending[noticed as usize].events.push(Event::Children {
                 count: self.children.len() as u32,
             });
         }
@@ -254,7 +267,7 @@ impl Watch {
         self.space.regions()
     }
 
-    /// Writable regions that the technique cannot watch, and what is done about them.
+    /// Regions that the technique cannot watch, and what is done about them.
     pub fn given_up(&self) -> &[GivenUp] {
         self.space.given_up()
     }

@@ -4,12 +4,13 @@
 //! where somebody has it and nothing is mapped. Mappings that were replaced in between are found by the tracker.
 
 use super::builder::Config;
+use super::choice::Notice;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::maps::Maps;
 use crate::region::Region;
-use crate::round::{Event, Pending};
-use crate::technique::{ArmError, Tracker, compare::Compare};
+use crate::round::{Event, Noticed, Pending};
+use crate::technique::{ArmError, Armed, Tracker, compare::Compare};
 use rustix::io::Errno;
 use std::fmt;
 use std::time::Duration;
@@ -21,14 +22,14 @@ pub(crate) enum Policy {
     Report,
 }
 
-/// A writable region that the technique cannot watch.
+/// A region that should be watched and cannot be by the technique.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenUp {
     /// The region.
     pub region: Region,
     /// Why not, one line.
     pub reason: String,
-    /// Whether `compare` watches it instead; otherwise its writes are not seen.
+    /// Whether `compare` watches it instead, its writes that is; otherwise they are not seen either.
     pub compared: bool,
 }
 
@@ -50,6 +51,7 @@ impl fmt::Display for GivenUp {
 /// What a collect tells besides the pages.
 #[derive(Debug, Default)]
 pub(crate) struct Harvested {
+    pub(crate) blind: Duration,
     pub(crate) faults: Option<u64>,
     pub(crate) stopped: Duration,
 }
@@ -72,6 +74,8 @@ pub(crate) struct Space {
     compared: PageSet,
     given_up: Vec<GivenUp>,
     policy: Policy,
+    /// Whether reads matter, too.
+    accesses: bool,
 }
 
 impl Space {
@@ -94,6 +98,7 @@ impl Space {
             compared: PageSet::new(),
             given_up: Vec::new(),
             policy: config.policy,
+            accesses: config.notice != Notice::Writes,
         })
     }
 
@@ -119,6 +124,18 @@ impl Space {
 
     pub(crate) fn prepare_for_kernel_write(&mut self, range: PageRange) {
         self.tracker.prepare_for_kernel_write(range);
+    }
+
+    /// What the next collect adds.
+    pub(crate) fn noticing(&self) -> Noticed {
+        self.tracker.noticing()
+    }
+
+    /// Whether a region is to be watched.
+    fn wants(&self, region: &Region) -> bool {
+        // Of memory that is only read, what backs no file: files' pages the kernel does not report.
+        let read = self.accesses && region.permissions.read && region.inode == 0;
+        region.permissions.write || (read && region.is_trackable())
     }
 
     /// Adds to `pending` what was written, and what is new.
@@ -158,6 +175,7 @@ impl Space {
         Ok(Harvested {
             faults: harvest.faults,
             stopped: harvest.stopped,
+            blind: harvest.blind,
         })
     }
 
@@ -178,7 +196,7 @@ impl Space {
         self.armed.union(&self.compared).union(&given_up)
     }
 
-    fn armed_mappings(&self) -> Vec<PageRange> {
+    fn armed_mappings(&self) -> Vec<Armed> {
         let armed = self.armed.ranges();
         let mut parts = Vec::with_capacity(self.regions.len());
         for region in &self.regions {
@@ -186,7 +204,11 @@ impl Space {
             parts.extend(
                 armed[first..]
                     .iter()
-                    .map_while(|range| range.intersection(&region.range)),
+                    .map_while(|range| range.intersection(&region.range))
+                    .map(|range| Armed {
+                        range,
+                        permissions: region.permissions,
+                    }),
             );
         }
         parts
@@ -214,11 +236,7 @@ impl Space {
         });
         self.forget(&gone);
         let mut new = PageSet::new();
-        for region in self
-            .regions
-            .iter()
-            .filter(|region| region.permissions.write)
-        {
+        for region in self.regions.iter().filter(|region| self.wants(region)) {
             new.insert(region.range);
         }
         new = new.difference(&self.known());
@@ -248,11 +266,7 @@ impl Space {
             return Ok(());
         }
         let mut regions = Vec::new();
-        for region in self
-            .regions
-            .iter()
-            .filter(|region| region.permissions.write)
-        {
+        for region in self.regions.iter().filter(|region| self.wants(region)) {
             let part = PageSet::from_iter([region.range]).intersection(addresses);
             regions.extend(part.ranges().iter().filter_map(|range| region.cut(*range)));
         }

@@ -1,5 +1,6 @@
 //! The cases: each arranges memory, has it written, and says which pages must be in the round.
 
+mod accesses;
 mod life;
 mod mappings;
 mod memory;
@@ -7,7 +8,9 @@ mod rounds;
 
 use crate::actor::{Actor, puppet_command};
 use crate::subject::Subject;
-use pagetrail::{Error, HugePages, PageRange, PageSet, Target, Technique, Watch, page_size};
+use pagetrail::{
+    Error, HugePages, Notice, PageRange, PageSet, Target, Technique, Watch, page_size,
+};
 use std::cell::RefCell;
 use std::fmt;
 
@@ -176,6 +179,46 @@ pub(crate) const CASES: &[Case] = &[
         run: mappings::stack,
     },
     Case {
+        name: "read, anonymous memory",
+        run: |t| accesses::read(t, "anon"),
+    },
+    Case {
+        name: "read, shared anonymous memory",
+        run: |t| accesses::read(t, "shared-anon"),
+    },
+    Case {
+        name: "read, memfd",
+        run: |t| accesses::read(t, "memfd"),
+    },
+    Case {
+        name: "read, huge pages",
+        run: accesses::huge,
+    },
+    Case {
+        name: "read, hugetlb",
+        run: accesses::hugetlb,
+    },
+    Case {
+        name: "read by the kernel",
+        run: accesses::kernel_read,
+    },
+    Case {
+        name: "read where writing is forbidden",
+        run: accesses::read_only,
+    },
+    Case {
+        name: "writes and accesses in turns",
+        run: accesses::in_turns,
+    },
+    Case {
+        name: "in turns, rounds not committed",
+        run: accesses::in_turns_transaction,
+    },
+    Case {
+        name: "in turns, mappings come and go",
+        run: accesses::in_turns_mappings,
+    },
+    Case {
         name: "exec",
         run: life::exec,
     },
@@ -192,6 +235,7 @@ pub(crate) struct Trial<'a> {
     actor: Actor,
     watch: Option<Watch>,
     huge_pages: HugePages,
+    notice: Option<Notice>,
     value: u64,
     /// Start and pages of the memory that was made.
     mapped: Vec<(u64, u64)>,
@@ -209,6 +253,7 @@ impl<'a> Trial<'a> {
             actor,
             watch: None,
             huge_pages: HugePages::Split,
+            notice: None,
             value: 1,
             mapped: Vec::new(),
             reported: 0,
@@ -235,10 +280,14 @@ impl<'a> Trial<'a> {
     }
 
     fn builder(&self) -> pagetrail::WatchBuilder {
-        Watch::builder()
+        let builder = Watch::builder()
             .technique(self.technique)
             .huge_pages(self.huge_pages)
-            .stopped_world(true)
+            .stopped_world(true);
+        match self.notice {
+            Some(notice) => builder.notice(notice),
+            None => builder,
+        }
     }
 
     /// Starts watching, unless it was started with the program, and ends the round of the preparations.
@@ -300,6 +349,13 @@ impl<'a> Trial<'a> {
                 not_applicable("mprotect wants mappings and access rights left alone")
             }
             _ => Ok(()),
+        }
+    }
+
+    fn needs_accesses(&self) -> Outcome {
+        match self.technique {
+            Technique::AccessScan => Ok(()),
+            _ => not_applicable("it notices writes only"),
         }
     }
 

@@ -1,0 +1,218 @@
+//! `access-scan`: the kernel takes pages' access rights away, gives them back at the first touch by itself, and remembers
+//! which; a scan fetches the touched pages, and they are protected again.
+//!
+//! Linux 7.3; `ioctl_userfaultfd(2)` on `UFFD_FEATURE_RWP_ASYNC`, `Documentation/admin-guide/mm/userfaultfd.rst`
+//! ("Read-Write Protection") and `pagemap.rst` (`PAGE_IS_ACCESSED`). What the kernel does in detail, and what follows:
+//!
+//! * `PAGEMAP_SCAN` cannot re-arm here (`PM_SCAN_WP_MATCHING` is for write-protection), so scan and protection are two
+//!   steps. Only ranges just reported are protected again: a touch between the steps is one of a page that this round
+//!   reports anyway, and a page that comes into being between them is not protected, so the next round reports it.
+//! * Protection belongs to entries of the page table, and there is no marker for an empty one. A page that exists for the
+//!   first time counts as touched, rightly. One that leaves the page table (`madvise(MADV_DONTNEED)`) takes what is known
+//!   about it along: what was there at the last harvest and is gone counts as touched.
+//!   A page of a shared mapping that comes, is touched and leaves within one round is missed.
+//! * Registering memory again that is registered changes nothing, and what took a mapping's place is unprotected, so all of
+//!   it counts as touched. Each harvest registers everything again, and need not find out what was replaced.
+//! * The kernel's accesses count, those on behalf of others (`process_vm_readv(2)`, `/proc/PID/mem`, a debugger) too.
+//! * Only anonymous memory, shared memory and hugetlb can be registered; private file mappings cannot, nor shared ones.
+
+use super::pagemap_scan::{HugePages, block_bytes};
+use super::{ArmError, Armed, Harvest, Tracker};
+use crate::error::{Error, Result};
+use crate::page_set::{PageRange, PageSet, page_size};
+use crate::region::Region;
+use crate::round::Noticed;
+use crate::sys::pagemap::{Pagemap, Query, Vector, category};
+use crate::sys::uffd::{Mode, Uffd, feature};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// Features without which the technique does not work.
+pub(crate) const FEATURES: u64 = feature::RWP | feature::RWP_ASYNC;
+
+/// What exists, and whether it was touched.
+const EXISTING: Query = Query {
+    rearm: false,
+    registered: false,
+    inverted: 0,
+    all_of: 0,
+    any_of: category::PRESENT | category::SWAPPED,
+    report: category::ACCESSED | category::HUGE,
+};
+
+/// The technique's state for one address space.
+pub(crate) struct AccessScan {
+    pid: u32,
+    uffd: Arc<Uffd>,
+    pagemap: Pagemap,
+    vector: Vector,
+    huge_pages: HugePages,
+    /// Registered ranges.
+    armed: PageSet,
+    /// The pages of `armed` that existed at the last harvest, or when they were armed.
+    existing: PageSet,
+}
+
+impl AccessScan {
+    /// Takes a fresh userfaultfd of the target's address space; `pid` is `None` for the own one.
+    pub(crate) fn new(fd: OwnedFd, pid: Option<u32>, huge_pages: HugePages) -> Result<Self> {
+        let uffd = Uffd::handshake(fd, FEATURES)
+            .map_err(Error::errno("userfaultfd handshake with UFFD_FEATURE_RWP"))?;
+        Self::over(Arc::new(uffd), pid, huge_pages)
+    }
+
+    /// `uffd` belongs to the target's address space and has [`FEATURES`]; `pid` is `None` for the own one.
+    pub(super) fn over(uffd: Arc<Uffd>, pid: Option<u32>, huge_pages: HugePages) -> Result<Self> {
+        Ok(Self {
+            pid: pid.unwrap_or_else(std::process::id),
+            uffd,
+            pagemap: Pagemap::open(pid).map_err(Error::io("opening pagemap"))?,
+            vector: Vector::new(),
+            huge_pages,
+            armed: PageSet::new(),
+            existing: PageSet::new(),
+        })
+    }
+
+    /// Adds what exists in `range` to `existing`, and what of it was touched to `touched` and, where it is mapped by
+    /// huge pages, to `huge`.
+    fn scan(
+        &mut self,
+        range: PageRange,
+        existing: &mut PageSet,
+        touched: &mut PageSet,
+        huge: &mut PageSet,
+    ) -> Result<()> {
+        let pid = self.pid;
+        self.pagemap
+            .scan_kinds(range, EXISTING, &mut self.vector, |range, kinds| {
+                existing.insert(range);
+                if kinds & category::ACCESSED != 0 {
+                    touched.insert(range);
+                    if kinds & category::HUGE != 0 {
+                        huge.insert(range);
+                    }
+                }
+            })
+            .map_err(|errno| match errno {
+                Errno::SRCH => Error::Gone { pid },
+                errno => Error::errno("PAGEMAP_SCAN")(errno),
+            })
+    }
+
+    /// Has the kernel map by small pages what it maps by huge ones, so that touches are told apart within.
+    fn split(&self, huge: &PageSet) {
+        if self.huge_pages == HugePages::Keep {
+            return;
+        }
+        let block = block_bytes();
+        for range in huge.ranges() {
+            let mut start = range.start();
+            while start < range.end() {
+                // Protection of a part splits it. (hugetlb refuses, and stays whole.)
+                if let Some(first) = PageRange::new(start, start + page_size()) {
+                    let _ = self.uffd.protect_from_access(first);
+                }
+                start += block;
+            }
+        }
+    }
+}
+
+impl Tracker for AccessScan {
+    fn noticing(&self) -> Noticed {
+        Noticed::Accesses
+    }
+
+    fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
+        let range = region.range;
+        let failed = |errno| match errno {
+            Errno::SRCH => ArmError::Gone,
+            Errno::BUSY => {
+                ArmError::GivenUp("the program tracks it by a userfaultfd of its own".into())
+            }
+            Errno::INVAL | Errno::PERM if region.inode != 0 => {
+                ArmError::GivenUp("the kernel does not report accesses to mapped files".into())
+            }
+            Errno::NOMEM | Errno::INVAL | Errno::PERM | Errno::FAULT | Errno::NOENT => {
+                ArmError::GivenUp(format!("the kernel refuses to track it ({errno})"))
+            }
+            _ => ArmError::Failed(Error::errno(format!("UFFDIO_REGISTER of {range}"))(errno)),
+        };
+        self.uffd
+            .register(range, Mode::ReadWriteProtect)
+            .map_err(failed)?;
+        let (mut existing, mut touched, mut huge) = Default::default();
+        self.scan(range, &mut existing, &mut touched, &mut huge)?;
+        self.split(&huge);
+        self.uffd.protect_from_access(range).map_err(failed)?;
+        self.existing.union_with(&existing);
+        self.armed.insert(range);
+        Ok(())
+    }
+
+    fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
+        if region.permissions.shared {
+            // Pages that were touched may have left the page table again.
+            out.insert(region.range);
+        } else {
+            let (mut touched, mut huge) = Default::default();
+            self.scan(region.range, out, &mut touched, &mut huge)?;
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, range: PageRange) {
+        self.armed.remove(range);
+        self.existing.remove(range);
+    }
+
+    fn needs_layout(&self) -> bool {
+        true
+    }
+
+    fn harvest(&mut self, layout: &[Armed], out: &mut PageSet) -> Result<Harvest> {
+        let mut harvest = Harvest::default();
+        for Armed { range, permissions } in layout {
+            // What nobody can touch cannot be registered, either, and keeps what it has.
+            if !permissions.read && !permissions.write {
+                continue;
+            }
+            match self.uffd.register(*range, Mode::ReadWriteProtect) {
+                Ok(()) => {}
+                Err(Errno::SRCH) => return Err(Error::Gone { pid: self.pid }),
+                // Something else than memory took its place.
+                Err(_) => harvest.replaced.push(*range),
+            }
+        }
+        for range in &harvest.replaced {
+            self.forget(*range);
+        }
+        let (mut existing, mut huge): (PageSet, PageSet) = Default::default();
+        for range in self.armed.clone().ranges() {
+            self.scan(*range, &mut existing, out, &mut huge)?;
+        }
+        self.split(&huge);
+        for range in out.ranges() {
+            match self.uffd.protect_from_access(*range) {
+                Ok(()) => {}
+                Err(Errno::SRCH) => return Err(Error::Gone { pid: self.pid }),
+                // Part of it was replaced or unmapped since: mapping by mapping then. What is left unprotected is
+                // reported again.
+                Err(_) => {
+                    for part in layout
+                        .iter()
+                        .filter_map(|armed| armed.range.intersection(range))
+                    {
+                        let _ = self.uffd.protect_from_access(part);
+                    }
+                }
+            }
+        }
+        let vanished = self.existing.difference(&existing);
+        out.union_with(&vanished);
+        self.existing = existing;
+        Ok(harvest)
+    }
+}

@@ -1,0 +1,150 @@
+//! Rounds of writes and rounds of accesses in turns: [`PagemapScan`] and [`AccessScan`] over one userfaultfd.
+//!
+//! A mapping is protected either from writes or from every access, so it is registered anew, as the other kind, at the end of
+//! each harvest. What is touched meanwhile nobody notices ([`Harvest::blind`]): alternation takes samples, and only
+//! within a round is its report a superset. Memory that `access-scan` refuses stays with `pagemap-scan` all the time: its
+//! writes are reported in rounds of writes, none is lost.
+
+use super::access_scan::{self, AccessScan};
+use super::pagemap_scan::{self, HugePages, PagemapScan};
+use super::{ArmError, Armed, Harvest, Tracker};
+use crate::error::{Error, Result};
+use crate::page_set::{PageRange, PageSet};
+use crate::region::Region;
+use crate::round::Noticed;
+use crate::sys::uffd::Uffd;
+use rustix::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The technique's state for one address space.
+pub(crate) struct Alternate {
+    uffd: Arc<Uffd>,
+    writes: PagemapScan,
+    accesses: AccessScan,
+    now: Noticed,
+    /// What is watched in turns.
+    regions: Vec<Region>,
+}
+
+impl Alternate {
+    /// Takes a fresh userfaultfd of the target's address space; `pid` is `None` for the own one.
+    pub(crate) fn new(fd: OwnedFd, pid: Option<u32>, huge_pages: HugePages) -> Result<Self> {
+        let features = pagemap_scan::FEATURES | access_scan::FEATURES;
+        let uffd = Arc::new(
+            Uffd::handshake(fd, features)
+                .map_err(Error::errno("userfaultfd handshake with UFFD_FEATURE_RWP"))?,
+        );
+        Ok(Self {
+            writes: PagemapScan::over(uffd.clone(), pid, huge_pages)?,
+            accesses: AccessScan::over(uffd.clone(), pid, huge_pages)?,
+            uffd,
+            now: Noticed::Writes,
+            regions: Vec::new(),
+        })
+    }
+
+    fn current(&mut self) -> &mut dyn Tracker {
+        match self.now {
+            Noticed::Writes => &mut self.writes,
+            Noticed::Accesses => &mut self.accesses,
+        }
+    }
+
+    /// Takes `range` out of what is watched in turns.
+    fn drop_range(&mut self, range: PageRange) {
+        let range = PageSet::from_iter([range]);
+        self.regions = std::mem::take(&mut self.regions)
+            .iter()
+            .flat_map(|region| {
+                let rest = PageSet::from_iter([region.range]).difference(&range);
+                rest.ranges()
+                    .iter()
+                    .filter_map(|part| region.cut(*part))
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+    }
+
+    /// Hands everything that is watched in turns from one technique to the other.
+    fn switch(&mut self) -> Result<Vec<PageRange>> {
+        let mut lost = Vec::new();
+        let regions = std::mem::take(&mut self.regions);
+        for region in &regions {
+            self.current().forget(region.range);
+            // Unmapped or replaced meanwhile, it is registered no longer, which is what matters.
+            let _ = self.uffd.unregister(region.range);
+        }
+        self.now = match self.now {
+            Noticed::Writes => Noticed::Accesses,
+            Noticed::Accesses => Noticed::Writes,
+        };
+        for region in regions {
+            match self.current().arm(&region) {
+                Ok(()) => self.regions.push(region),
+                Err(ArmError::GivenUp(_)) => {
+                    if self.now == Noticed::Writes || self.writes.arm(&region).is_err() {
+                        lost.push(region.range);
+                    }
+                }
+                Err(ArmError::Gone) => {}
+                Err(ArmError::Failed(error)) => return Err(error),
+            }
+        }
+        Ok(lost)
+    }
+}
+
+impl Tracker for Alternate {
+    fn noticing(&self) -> Noticed {
+        self.now
+    }
+
+    fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
+        match self.current().arm(region) {
+            Ok(()) => {
+                self.regions.push(region.clone());
+                Ok(())
+            }
+            Err(ArmError::GivenUp(_)) if self.now == Noticed::Accesses => self.writes.arm(region),
+            refused => refused,
+        }
+    }
+
+    fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
+        self.current().add_populated(region, out)
+    }
+
+    fn forget(&mut self, range: PageRange) {
+        self.writes.forget(range);
+        self.accesses.forget(range);
+        self.drop_range(range);
+    }
+
+    fn needs_layout(&self) -> bool {
+        true
+    }
+
+    fn harvest(&mut self, layout: &[Armed], out: &mut PageSet) -> Result<Harvest> {
+        let began = Instant::now();
+        let mut harvest = match self.now {
+            Noticed::Writes => self.writes.harvest(layout, out)?,
+            Noticed::Accesses => {
+                let turns: PageSet = self.regions.iter().map(|region| region.range).collect();
+                let layout: Vec<Armed> = layout
+                    .iter()
+                    .filter(|armed| turns.covers(armed.range))
+                    .copied()
+                    .collect();
+                self.accesses.harvest(&layout, out)?
+            }
+        };
+        for range in harvest.replaced.clone() {
+            self.forget(range);
+        }
+        let lost = self.switch()?;
+        harvest.replaced.extend(lost);
+        harvest.blind = began.elapsed();
+        Ok(harvest)
+    }
+}
