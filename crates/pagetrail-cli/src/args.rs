@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pagetrail::{BLOCK_PAGES_MAX, Choice, HugePages, Technique};
+use pagetrail::{BLOCK_PAGES_MAX, Choice, HugePages, Notice, Technique};
 
 /// Where a recording is kept when no file is named.
 pub(crate) const DEFAULT_FILE: &str = "pagetrail.trail";
@@ -57,7 +57,8 @@ pub(crate) enum Command {
         after_help = "Examples:\n  \
         pagetrail record -- ./prog --its-option\n  \
         pagetrail record -p 1234 --duration 10s --html out.html\n  \
-        pagetrail record -p 1234 --interval 1s --technique compare -o slow.trail"
+        pagetrail record -p 1234 --interval 1s --technique compare -o slow.trail\n  \
+        pagetrail record -p 1234 --access"
     )]
     Record(RecordArgs),
     /// Show what a recording holds
@@ -101,6 +102,15 @@ pub(crate) struct RecordArgs {
     pub(crate) target: TargetArgs,
     #[command(flatten)]
     pub(crate) technique: TechniqueArgs,
+    /// Notice reads, too (Linux 7.3): rounds of writes and of accesses in turns, or of accesses only
+    #[arg(
+        long,
+        value_name = "WHICH",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "turns"
+    )]
+    pub(crate) access: Option<AccessArg>,
     /// Time from round to round, with its unit
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]
     pub(crate) interval: Duration,
@@ -200,6 +210,24 @@ impl From<HugePagesArg> for HugePages {
         match arg {
             HugePagesArg::Split => Self::Split,
             HugePagesArg::Keep => Self::Keep,
+        }
+    }
+}
+
+/// Which accesses to notice besides writes.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum AccessArg {
+    /// every second round holds the pages touched, the others those written
+    Turns,
+    /// every round holds the pages touched
+    Only,
+}
+
+impl From<AccessArg> for Notice {
+    fn from(arg: AccessArg) -> Self {
+        match arg {
+            AccessArg::Turns => Self::Alternate,
+            AccessArg::Only => Self::Accesses,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Synthetic trails for tests: fixed, so that their reports can be compared to the letter.
 
-use pagetrail::{PageRange, PageSet};
+use pagetrail::{Noticed, PageRange, PageSet};
 use pagetrail_trail::{End, Event, Header, Mapping, Round, Trail};
 
 const PAGE: u64 = 4096;
@@ -99,6 +99,8 @@ pub(crate) fn program(rounds: u32) -> Trail {
             duration_ns,
             collect_ns: 180_000 + random.u64(0..240_000),
             stopped_ns: 0,
+            blind_ns: 0,
+            noticed: Noticed::Writes,
             faults: Some(ranges.iter().map(|range| range.bytes() / PAGE).sum()),
             written: ranges.into_iter().collect(),
             fresh,
@@ -109,6 +111,28 @@ pub(crate) fn program(rounds: u32) -> Trail {
             },
         });
         start_ns += duration_ns;
+    }
+    trail
+}
+
+/// The same program, recorded in turns: in every second round its accesses, which are its writes and a table that it reads.
+pub(crate) fn program_in_turns(rounds: u32) -> Trail {
+    let mut trail = program(rounds);
+    trail.header.technique = "access-scan".into();
+    let table = trail.mappings.len();
+    trail.mappings.push(Mapping {
+        permissions: "r--p".into(),
+        ..mapping(pages(0x7f22_0000_0000, 0, 64), "", 0)
+    });
+    let table = trail.mappings[table].range;
+    for round in trail.rounds.iter_mut().skip(1).step_by(2) {
+        round.noticed = Noticed::Accesses;
+        let first = u64::from(round.index) % 32;
+        round.written.insert(pages(table.start(), first, 32));
+    }
+    for round in &mut trail.rounds {
+        round.blind_ns = 250_000;
+        round.faults = None;
     }
     trail
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use common::{error_line, pagetrail, run};
 use serde_json::Value;
 
-const ALL: &str = "pagemap-scan,userfaultfd,soft-dirty,mprotect,compare,none";
+const ALL: &str = "pagemap-scan,userfaultfd,soft-dirty,mprotect,compare,access-scan,none";
 
 fn here() -> &'static Path {
     Path::new(".")
@@ -111,6 +111,20 @@ fn what_this_machine_cannot_do_has_its_own_code() {
     assert!(error_line(&one, 3).contains("PAGETRAIL_DISABLE"));
     let all = run(ALL, &["record", "--", "true"]);
     assert!(error_line(&all, 3).contains("no technique works"));
+}
+
+#[test]
+fn accesses_need_a_technique_that_notices_them() {
+    let record = |arguments: &[&str]| {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut command = pagetrail(directory.path(), arguments);
+        command.env("PAGETRAIL_DISABLE", "access-scan");
+        error_line(&command.output().expect("it starts"), 3)
+    };
+    let absent = record(&["record", "--access", "--", "true"]);
+    assert!(absent.contains("access-scan: switched off"), "{absent}");
+    let wrong = ["record", "--technique", "compare", "--access", "--", "true"];
+    assert!(record(&wrong).contains("it notices writes only: for accesses use access-scan"));
 }
 
 #[test]

@@ -81,6 +81,8 @@ pub struct Costs {
     pub stopped_ns: Summary,
     /// That time for all rounds together, in nanoseconds.
     pub stopped_ns_sum: u64,
+    /// Time in which nothing was noticed, of all rounds together, in nanoseconds.
+    pub blind_ns_sum: u64,
     /// Faults that the technique caused, over the rounds that counted them; `None` when none did.
     pub faults: Option<u64>,
 }
@@ -241,12 +243,14 @@ impl Costs {
         };
         let (collect_ns, collect_ns_sum) = summary(|round| round.collect_ns);
         let (stopped_ns, stopped_ns_sum) = summary(|round| round.stopped_ns);
+        let (_, blind_ns_sum) = summary(|round| round.blind_ns);
         let faults = rounds.iter().filter_map(|round| round.faults);
         Self {
             collect_ns,
             collect_ns_sum,
             stopped_ns,
             stopped_ns_sum,
+            blind_ns_sum,
             faults: faults.reduce(u64::saturating_add),
         }
     }

@@ -4,7 +4,7 @@
 //! all addresses are bytes in the tracked process; counts of pages use [`Header::page_size`], the page
 //! size of the machine that recorded.
 
-use pagetrail::{PageRange, PageSet};
+use pagetrail::{Noticed, PageRange, PageSet};
 
 /// Facts that hold for the whole recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,6 +60,8 @@ pub enum Event {
 pub struct Round {
     /// Counts from 0.
     pub index: u32,
+    /// Whether `written` holds the pages that were written, or all that were touched.
+    pub noticed: Noticed,
     /// When the round began, since the start of the recording.
     pub start_ns: u64,
     /// How long it lasted: from its beginning to the return of collect.
@@ -68,9 +70,11 @@ pub struct Round {
     pub collect_ns: u64,
     /// How long the tracked process was stopped for it.
     pub stopped_ns: u64,
+    /// For how long, at its end, nothing was noticed, because rounds of writes and of accesses take turns.
+    pub blind_ns: u64,
     /// Faults that the technique caused in this round, where they can be counted.
     pub faults: Option<u64>,
-    /// The write set.
+    /// The write set; in a round of accesses, every page that was read, written or executed.
     pub written: PageSet,
     /// The part of the write set reported only because its mapping is new in this round.
     pub fresh: PageSet,
@@ -105,6 +109,17 @@ pub struct Trail {
 }
 
 impl Trail {
+    /// The same recording with the rounds of one kind only, as if they followed each other.
+    pub fn only(&self, noticed: Noticed) -> Self {
+        let rounds = self.rounds.iter().filter(|round| round.noticed == noticed);
+        Self {
+            header: self.header.clone(),
+            mappings: self.mappings.clone(),
+            rounds: rounds.cloned().collect(),
+            end: self.end.clone(),
+        }
+    }
+
     /// Whether the recording has no end: its file is cut off, or the recorder still runs.
     pub fn is_cut_off(&self) -> bool {
         self.end.is_none()

@@ -3,9 +3,9 @@
 //! Decoding takes hostile bytes: every length is checked against what is left, nothing overflows, and no
 //! more memory is taken than the bytes at hand can fill. `docs/trail-format.md` gives every byte.
 
-use pagetrail::{PageRange, PageSet};
+use pagetrail::{Noticed, PageRange, PageSet};
 
-use crate::{End, Event, Header, Mapping, Round};
+use crate::{End, Event, Header, Mapping, Round, format};
 
 /// Longer strings are cut when they are written and refused when they are read.
 pub(crate) const STRING_BYTES_MAX: usize = 1 << 16;
@@ -93,6 +93,8 @@ pub(crate) fn put_round(out: &mut Vec<u8>, round: &Round) {
         put_number(out, body.len() as u64);
         out.extend_from_slice(&body);
     }
+    out.push((round.noticed == Noticed::Accesses).into());
+    put_number(out, round.blind_ns);
 }
 
 pub(crate) fn put_end(out: &mut Vec<u8>, end: &End) {
@@ -158,24 +160,28 @@ pub(crate) struct Wrong {
 pub(crate) struct Decoder<'a> {
     bytes: &'a [u8],
     position: usize,
-    /// Whether a later minor version wrote it, which may say things that this one does not know.
-    later: bool,
+    /// The minor version that wrote it. A later one may say things that this one does not know.
+    minor: u16,
 }
 
 type Decoded<T> = Result<T, Wrong>;
 
 impl<'a> Decoder<'a> {
-    pub(crate) fn new(bytes: &'a [u8], later: bool) -> Self {
+    pub(crate) fn new(bytes: &'a [u8], minor: u16) -> Self {
         Self {
             bytes,
             position: 0,
-            later,
+            minor,
         }
+    }
+
+    fn is_later(&self) -> bool {
+        self.minor > format::MINOR
     }
 
     /// Every payload must be used up, but for what a later version put behind.
     pub(crate) fn finish(self) -> Decoded<()> {
-        if self.left() == 0 || self.later {
+        if self.left() == 0 || self.is_later() {
             Ok(())
         } else {
             self.wrong("more bytes in the record than its fields need")
@@ -247,7 +253,7 @@ impl<'a> Decoder<'a> {
     }
 
     pub(crate) fn round(&mut self, index: u32) -> Decoded<Round> {
-        Ok(Round {
+        let mut round = Round {
             index,
             start_ns: self.number()?,
             duration_ns: self.number()?,
@@ -261,7 +267,15 @@ impl<'a> Decoder<'a> {
             written: self.set()?,
             fresh: self.set()?,
             events: self.events()?,
-        })
+            ..Round::default()
+        };
+        if self.minor >= format::MINOR_NOTICED {
+            if self.flag()? {
+                round.noticed = Noticed::Accesses;
+            }
+            round.blind_ns = self.number()?;
+        }
+        Ok(round)
     }
 
     pub(crate) fn end(&mut self) -> Decoded<End> {
@@ -273,7 +287,7 @@ impl<'a> Decoder<'a> {
             end::KILLED => Ok(End::Killed(value)),
             end::GONE => Ok(End::Gone),
             end::DETACHED => Ok(End::Detached),
-            _ if self.later => Ok(End::Gone),
+            _ if self.is_later() => Ok(End::Gone),
             _ => self.wrong("an unknown kind of end"),
         }
     }
@@ -285,12 +299,12 @@ impl<'a> Decoder<'a> {
             let kind = self.byte()?;
             let length = self.count()?;
             let begin = self.position;
-            let mut body = Decoder::new(self.take(length)?, self.later);
+            let mut body = Decoder::new(self.take(length)?, self.minor);
             let event = match kind {
                 event::EXEC => body.string().map(Event::Exec),
                 event::CHILDREN => body.number_u32().map(Event::Children),
                 event::NOTE => body.string().map(Event::Note),
-                _ if self.later => continue,
+                _ if self.is_later() => continue,
                 _ => body.wrong("an unknown kind of event"),
             };
             let event = event.and_then(|event| body.finish().map(|()| event));
@@ -421,15 +435,18 @@ mod tests {
             for number in [(1 << bits) - 1, 1 << bits, u64::MAX >> bits] {
                 let mut bytes = Vec::new();
                 put_number(&mut bytes, number);
-                assert_eq!(Decoder::new(&bytes, false).number().unwrap(), number);
-                let cut = Decoder::new(&bytes[..bytes.len() - 1], false).number();
+                assert_eq!(
+                    Decoder::new(&bytes, format::MINOR).number().unwrap(),
+                    number
+                );
+                let cut = Decoder::new(&bytes[..bytes.len() - 1], format::MINOR).number();
                 assert_eq!(cut.unwrap_err().position, bytes.len() - 1);
             }
         }
         for tenth in [2, 0x7f, 0x80, 0x81] {
             let mut bytes = [0xff; 11];
             bytes[9] = tenth;
-            assert!(Decoder::new(&bytes, false).number().is_err());
+            assert!(Decoder::new(&bytes, format::MINOR).number().is_err());
         }
     }
 }

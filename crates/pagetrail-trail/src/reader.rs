@@ -42,8 +42,8 @@ pub struct Reader<R> {
     offset: u64,
     buffer: Vec<u8>,
     header: Header,
-    /// Whether a later minor version wrote the file.
-    later: bool,
+    /// The minor version that wrote the file.
+    minor: u16,
     /// For each mapping whether it is gone.
     mappings: Vec<bool>,
     rounds: u32,
@@ -65,7 +65,7 @@ impl<R: BufRead> Reader<R> {
             offset: 0,
             buffer: Vec::new(),
             header: Header::default(),
-            later: false,
+            minor: format::MINOR,
             mappings: Vec::new(),
             rounds: 0,
             over: false,
@@ -129,7 +129,7 @@ impl<R: BufRead> Reader<R> {
         if major != format::MAJOR {
             return Err(ReadError::Version { major, minor });
         }
-        self.later = minor > format::MINOR;
+        self.minor = minor;
         self.offset = PROLOGUE_BYTES as u64;
         Ok(())
     }
@@ -194,7 +194,7 @@ impl<R: BufRead> Reader<R> {
                 Record::End(end)
             }
             kind::HEADER => return damaged(at, "a second header"),
-            _ if self.later => return Ok(None),
+            _ if self.minor > format::MINOR => return Ok(None),
             _ => return damaged(at, "an unknown type of record"),
         }))
     }
@@ -205,7 +205,7 @@ impl<R: BufRead> Reader<R> {
         at: u64,
         take: impl FnOnce(&mut Decoder<'_>) -> Result<T, Wrong>,
     ) -> Result<T, ReadError> {
-        let mut payload = Decoder::new(&self.buffer, self.later);
+        let mut payload = Decoder::new(&self.buffer, self.minor);
         take(&mut payload)
             .and_then(|value| payload.finish().map(|()| value))
             .map_err(|wrong| ReadError::Damaged {

@@ -5,7 +5,7 @@ mod common;
 use std::io::{self, Write};
 
 use common::forge;
-use pagetrail::{PageRange, PageSet};
+use pagetrail::{Noticed, PageRange, PageSet};
 use pagetrail_trail::{End, Header, ReadError, Reader, Record, Round, Trail, WriteError, Writer};
 
 #[test]
@@ -36,7 +36,7 @@ fn records_written_one_by_one_come_back_in_order() {
 #[test]
 fn a_forged_file_reads_like_the_written_one() {
     let small = common::small();
-    let forged = forge::file(0, &forge::records(&small.bytes));
+    let forged = forge::file(1, &forge::records(&small.bytes));
     assert_eq!(forged, small.bytes);
 }
 
@@ -46,26 +46,62 @@ fn a_later_minor_version_is_read_without_what_it_adds() {
     let mut records = forge::records(&small.bytes);
     for (kind, payload) in &mut records {
         if *kind == 4 {
-            // The number of events is the last byte of a round without any.
+            // Behind the events, or their number where there are none, come two fields of a byte each.
+            let fields = payload.split_off(payload.len() - 2);
             if payload.last() == Some(&0) {
                 *payload.last_mut().unwrap() = 1;
                 payload.extend([99, 2, b'h', b'i']);
             }
+            payload.extend(fields);
         }
         payload.extend(b"a later field");
     }
     records.insert(2, (77, b"a later record".to_vec()));
     assert_eq!(
-        Trail::read(&forge::file(1, &records)[..]).unwrap(),
+        Trail::read(&forge::file(2, &records)[..]).unwrap(),
         small.trail
     );
+}
+
+/// Version 1.0 knew writes only.
+#[test]
+fn the_first_version_is_read() {
+    let mut small = common::small();
+    let mut records = forge::records(&small.bytes);
+    for (kind, payload) in &mut records {
+        if *kind == 4 {
+            payload.truncate(payload.len() - 2);
+        }
+    }
+    for round in &mut small.trail.rounds {
+        round.noticed = Noticed::Writes;
+        round.blind_ns = 0;
+    }
+    assert_eq!(
+        Trail::read(&forge::file(0, &records)[..]).unwrap(),
+        small.trail
+    );
+}
+
+#[test]
+fn rounds_of_one_kind_can_be_looked_at_alone() {
+    let trail = common::small().trail;
+    let writes = trail.only(Noticed::Writes);
+    let accesses = trail.only(Noticed::Accesses);
+    assert!(!writes.rounds.is_empty() && !accesses.rounds.is_empty());
+    assert_eq!(
+        writes.rounds.len() + accesses.rounds.len(),
+        trail.rounds.len()
+    );
+    assert!(writes.rounds.iter().all(|r| r.noticed == Noticed::Writes));
+    assert_eq!(writes.mappings, trail.mappings);
 }
 
 #[test]
 fn what_a_later_version_may_add_is_damage_in_this_one() {
     let records = forge::records(&common::small().bytes);
     let assert_damaged = |records: &[(u8, Vec<u8>)]| {
-        let error = Trail::read(&forge::file(0, records)[..]).unwrap_err();
+        let error = Trail::read(&forge::file(1, records)[..]).unwrap_err();
         assert!(matches!(error, ReadError::Damaged { .. }), "{error}");
     };
     for longer in 0..records.len() {
@@ -95,7 +131,7 @@ fn a_string_is_read_up_to_its_bound() {
         payload.resize(payload.len() + length as usize, b'n');
         payload.extend([0, 0]);
         records.insert(1, (2, payload));
-        Trail::read(&forge::file(0, &records)[..])
+        Trail::read(&forge::file(1, &records)[..])
     };
     assert_eq!(with_name(65_536).unwrap().mappings[0].name.len(), 65_536);
     let error = with_name(65_537).unwrap_err();
@@ -258,7 +294,7 @@ fn sizes_are_as_documented() {
         let before = writer.bytes();
         writer.round(&round).unwrap();
         let empty = writer.bytes() - before;
-        assert_eq!(empty, 35, "bytes of an empty round");
+        assert_eq!(empty, 37, "bytes of an empty round");
         round.index = 1;
         round.written = ranges.collect();
         let before = writer.bytes();
@@ -280,7 +316,7 @@ fn a_second_end_or_header_is_no_trail() {
         let mut records = forge::records(&small.bytes);
         let copy = records.iter().find(|(kind, _)| *kind == again).cloned();
         records.push(copy.unwrap());
-        let error = Trail::read(&forge::file(0, &records)[..]).unwrap_err();
+        let error = Trail::read(&forge::file(1, &records)[..]).unwrap_err();
         let end = small.bytes.len() as u64;
         assert!(
             matches!(error, ReadError::Damaged { offset, .. } if offset == end),
@@ -289,7 +325,7 @@ fn a_second_end_or_header_is_no_trail() {
     }
     let mut records = forge::records(&small.bytes);
     records.swap(0, 1);
-    let error = Trail::read(&forge::file(0, &records)[..]).unwrap_err();
+    let error = Trail::read(&forge::file(1, &records)[..]).unwrap_err();
     assert!(
         matches!(error, ReadError::Damaged { offset: 16, .. }),
         "{error}"

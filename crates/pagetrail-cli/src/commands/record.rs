@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use pagetrail::{Ended, Error, State, Watch};
+use pagetrail::{Ended, Error, Notice, State, Watch};
 use pagetrail_trail::End;
 
 use super::report::{read, write_pictures};
@@ -25,7 +25,8 @@ const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
 /// Runs the subcommand.
 pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     let output = Output::open(&args.output)?;
-    let mut watch = match start::start(&args.target, &args.technique, |_| Ok(())) {
+    let notice = args.access.map(Notice::from);
+    let mut watch = match start::start(&args.target, &args.technique, notice, |_| Ok(())) {
         Ok(watch) => watch,
         Err(error) => {
             output.discard();

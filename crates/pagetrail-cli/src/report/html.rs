@@ -9,10 +9,12 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
+use pagetrail::Noticed;
 use pagetrail_trail::analysis::MappingCounts;
-use pagetrail_trail::{Analysis, Heatmap, Mapping, Trail};
+use pagetrail_trail::{Heatmap, Mapping, Trail};
 
-use super::words;
+use super::words::{self, Terms};
+use super::{Part, Recording};
 
 mod data;
 
@@ -24,8 +26,8 @@ const COLUMNS_MAX: usize = 1600;
 pub(crate) const STYLE_SHEET: &str = include_str!("html/page.css");
 
 /// Writes the page.
-pub(crate) fn write(trail: &Trail, analysis: &Analysis, out: &mut dyn Write) -> io::Result<()> {
-    let heat = Heatmap::of(trail, ROWS_MAX, COLUMNS_MAX);
+pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let trail = recording.whole;
     let command = escape(&words::command(&trail.header.command)).into_owned();
     fill(include_str!("html/page.html"), out, |name| match name {
         "title" => Cow::Owned(format!("{command} - pagetrail")),
@@ -34,13 +36,35 @@ pub(crate) fn write(trail: &Trail, analysis: &Analysis, out: &mut dyn Write) -> 
         "chart-js" => include_str!("html/chart.js").into(),
         "command" => Cow::Borrowed(&command),
         "subtitle" => subtitle(trail).into(),
-        "facts" => facts(trail, analysis).into(),
+        "facts" => facts(recording).into(),
         "notices" => notices(trail).into(),
-        "resolution" => resolution(trail, &heat).into(),
-        "table" => table(trail, analysis).into(),
-        "data" => data::json(trail, analysis, &heat).into(),
+        "maps" => {
+            let parts = std::iter::once(&recording.main).chain(&recording.accesses);
+            parts.map(map).collect::<String>().into()
+        }
+        "table" => table(recording).into(),
         other => unreachable!("the template names {other}"),
     })
+}
+
+/// A heatmap with its data.
+fn map(part: &Part<'_>) -> String {
+    let terms = words::terms(part.noticed);
+    let heat = Heatmap::of(&part.trail, ROWS_MAX, COLUMNS_MAX);
+    let mut out = Vec::new();
+    fill(include_str!("html/map.html"), &mut out, |name| match name {
+        "name" => terms.writes.into(),
+        "title" => match part.noticed {
+            Noticed::Writes => "Writes by address and time".into(),
+            Noticed::Accesses => "Accesses by address and time".into(),
+        },
+        "written" => terms.written.into(),
+        "resolution" => resolution(&part.trail, &heat).into(),
+        "data" => data::json(&part.trail, &part.analysis, &heat, terms.written).into(),
+        other => unreachable!("the template names {other}"),
+    })
+    .expect("a Vec takes all");
+    String::from_utf8(out).expect("templates and data are UTF-8")
 }
 
 /// Replaces each `{{name}}` once; what is put in is not looked at again.
@@ -88,7 +112,9 @@ fn subtitle(trail: &Trail) -> String {
     escape(&text).into_owned()
 }
 
-fn facts(trail: &Trail, all: &Analysis) -> String {
+fn facts(recording: &Recording<'_>) -> String {
+    let (trail, all) = (recording.whole, &recording.main.analysis);
+    let terms = words::terms(recording.main.noticed);
     let header = &trail.header;
     let page = header.page_size as f64;
     let [_, ten, sixty] = all.working_sets;
@@ -103,7 +129,7 @@ fn facts(trail: &Trail, all: &Analysis) -> String {
     };
     fact(
         "Duration",
-        &words::time(all.seconds * 1e9),
+        &words::time(recording.duration_ns()),
         &format!(
             "{} of {} ms",
             words::plural(trail.rounds.len() as u64, "round"),
@@ -111,7 +137,7 @@ fn facts(trail: &Trail, all: &Analysis) -> String {
         ),
     );
     fact(
-        "Different pages written",
+        &format!("Different pages {}", terms.written),
         &words::bytes(all.distinct_pages as f64 * page),
         &format!(
             "{} of {}",
@@ -120,7 +146,7 @@ fn facts(trail: &Trail, all: &Analysis) -> String {
         ),
     );
     fact(
-        "Write rate",
+        &format!("{} rate", terms.write),
         &format!("{}/s", words::bytes(all.pages_per_second.mean * page)),
         &format!(
             "{} pages/s mean, {} max",
@@ -134,7 +160,7 @@ fn facts(trail: &Trail, all: &Analysis) -> String {
         _ => "",
     };
     fact(
-        "Write working set",
+        &format!("{} working set", terms.write),
         &bytes(all.working_sets[0].mean_pages),
         &format!(
             "in 1 round; in 10: {}{}; in 60: {}{}",
@@ -147,8 +173,24 @@ fn facts(trail: &Trail, all: &Analysis) -> String {
     fact(
         "Reuse",
         &words::percent(all.reuse),
-        "of page writes hit a page that the round before wrote too",
+        &format!(
+            "of page {} hit a page that the round before {} too",
+            terms.writes, terms.wrote
+        ),
     );
+    if let Some(accesses) = &recording.accesses {
+        let pages = accesses.analysis.distinct_pages;
+        fact(
+            "Different pages accessed",
+            &words::bytes(pages as f64 * page),
+            &format!(
+                "{}, in {} of accesses; for {} of the time nothing was noticed",
+                words::plural(pages, "page"),
+                words::plural(accesses.trail.rounds.len() as u64, "round"),
+                words::percent(recording.blind_ns() as f64 / recording.duration_ns().max(1.0))
+            ),
+        );
+    }
     fact(
         "Technique",
         &header.technique,
@@ -191,39 +233,69 @@ fn resolution(trail: &Trail, heat: &Heatmap) -> String {
     }
 }
 
-const HEADS: [(&str, &str); 7] = [
-    ("text", "Mapping"),
-    ("text", "Addresses"),
-    ("number", "Size"),
-    ("number", "Pages written/s"),
-    ("number", "Different pages"),
-    ("number", "Rounds written in"),
-    ("number", "Share of writes"),
-];
+/// Of the table, where there is nothing but `terms.writes`.
+fn heads(terms: Terms) -> [(&'static str, String); 7] {
+    let Terms {
+        written, writes, ..
+    } = terms;
+    [
+        ("text", "Mapping".into()),
+        ("text", "Addresses".into()),
+        ("number", "Size".into()),
+        ("number", format!("Pages {written}/s")),
+        ("number", "Different pages".into()),
+        ("number", format!("Rounds {written} in")),
+        ("number", format!("Share of {writes}")),
+    ]
+}
 
-fn table(trail: &Trail, analysis: &Analysis) -> String {
+/// Behind "Different pages", where accesses took turns.
+const ACCESSED_COLUMN: usize = 5;
+
+fn table(recording: &Recording<'_>) -> String {
+    let (trail, analysis) = (recording.whole, &recording.main.analysis);
+    let accesses = recording.accesses.as_ref().map(|part| &part.analysis);
+    let mut heads = heads(words::terms(recording.main.noticed)).to_vec();
+    if accesses.is_some() {
+        heads.insert(ACCESSED_COLUMN, ("number", "Pages accessed".into()));
+    }
     let mut out = String::from("<thead><tr>");
-    for (kind, name) in HEADS {
+    for (index, (kind, name)) in heads.iter().enumerate() {
         // The rows come sorted by their share.
-        let sorted = match name {
-            "Share of writes" => " aria-sort=\"descending\"",
-            _ => "",
+        let sorted = match index + 1 == heads.len() {
+            true => " aria-sort=\"descending\"",
+            false => "",
         };
         out += &format!("<th scope=\"col\" data-kind=\"{kind}\"{sorted}>{name}</th>");
     }
     out += "</tr></thead>\n<tbody>\n";
-    let mut rows: Vec<_> = trail.mappings.iter().zip(&analysis.mappings).collect();
-    rows.sort_by_key(|(mapping, counts)| (std::cmp::Reverse(counts.page_writes), mapping.range));
-    for (mapping, counts) in rows {
-        out += &row(Some(mapping), counts, trail);
+    let accessed = |index: usize| accesses.map(|all| all.mappings[index].distinct_pages);
+    let mut rows: Vec<_> = trail
+        .mappings
+        .iter()
+        .zip(&analysis.mappings)
+        .enumerate()
+        .collect();
+    rows.sort_by_key(|(index, (mapping, counts))| {
+        let pages = (counts.page_writes, accessed(*index));
+        (std::cmp::Reverse(pages), mapping.range)
+    });
+    for (index, (mapping, counts)) in rows {
+        out += &row(Some(mapping), counts, accessed(index), trail);
     }
     if analysis.unmapped.page_writes > 0 {
-        out += &row(None, &analysis.unmapped, trail);
+        let accessed = accesses.map(|all| all.unmapped.distinct_pages);
+        out += &row(None, &analysis.unmapped, accessed, trail);
     }
     out + "</tbody>\n"
 }
 
-fn row(mapping: Option<&Mapping>, counts: &MappingCounts, trail: &Trail) -> String {
+fn row(
+    mapping: Option<&Mapping>,
+    counts: &MappingCounts,
+    accessed: Option<u64>,
+    trail: &Trail,
+) -> String {
     let untracked = mapping.and_then(|m| m.untracked.as_deref());
     let class = match untracked {
         Some(why) => format!(
@@ -255,18 +327,24 @@ fn row(mapping: Option<&Mapping>, counts: &MappingCounts, trail: &Trail) -> Stri
     );
     if untracked.is_some() {
         let cell = "<td data-value=\"-1\">–</td>";
-        out += &cell.repeat(HEADS.len() - 4);
+        out += &cell.repeat(3 + usize::from(accessed.is_some()));
         return out + "<td data-value=\"-1\">not tracked</td></tr>\n";
     }
+    let pages = |pages: u64| {
+        format!(
+            "<td data-value=\"{pages}\">{} <span class=\"of\">({})</span></td>",
+            words::count(pages),
+            words::bytes(pages as f64 * trail.header.page_size as f64)
+        )
+    };
     out += &format!(
-        "<td data-value=\"{}\">{}</td><td data-value=\"{}\">{} <span class=\"of\">({})</span></td>\
+        "<td data-value=\"{}\">{}</td>{}{}\
          <td data-value=\"{}\">{}</td>\
          <td data-value=\"{share}\">{}<meter value=\"{share}\"></meter></td></tr>\n",
         counts.pages_per_second,
         words::rate(counts.pages_per_second),
-        counts.distinct_pages,
-        words::count(counts.distinct_pages),
-        words::bytes(counts.distinct_pages as f64 * trail.header.page_size as f64),
+        pages(counts.distinct_pages),
+        accessed.map_or(String::new(), pages),
         counts.rounds_written,
         words::count(counts.rounds_written.into()),
         words::percent(counts.share),
@@ -282,7 +360,7 @@ mod tests {
 
     fn page(trail: &Trail) -> String {
         let mut out = Vec::new();
-        write(trail, &Analysis::of(trail), &mut out).expect("a Vec takes all");
+        write(&Recording::of(trail), &mut out).expect("a Vec takes all");
         String::from_utf8(out).expect("the page is UTF-8")
     }
 
@@ -316,10 +394,30 @@ mod tests {
             assert_eq!(count(&hostile, tag), count(&tame, tag), "{tag}");
         }
         // Unchanged where it is read: the data block holds it as JSON.
-        let (_, data) = hostile.split_once("id=\"data\">").expect("there is data");
+        let (_, data) = hostile
+            .split_once("class=\"data\">")
+            .expect("there is data");
         let (data, _) = data.split_once("</script>").expect("it ends");
         let value: serde_json::Value = serde_json::from_str(data).expect("it is JSON");
         assert_eq!(value["bands"][0]["name"], evil);
+    }
+
+    #[test]
+    fn accesses_get_a_map_of_their_own() {
+        let count = |trail: &Trail, what: &str| page(trail).matches(what).count();
+        let (writes, both) = (testing::program(20), testing::program_in_turns(20));
+        assert_eq!(count(&writes, "<section class=\"map\""), 1);
+        assert_eq!(count(&both, "<section class=\"map\""), 2);
+        assert_eq!(count(&both, "Pages accessed"), 1);
+        // Every row of the table has a cell under every head.
+        for trail in [&writes, &both] {
+            let page = page(trail);
+            let heads = page.matches("<th ").count();
+            let rows = page.split("<tr").skip(2).take(trail.mappings.len());
+            for row in rows {
+                assert_eq!(row.matches("<td").count(), heads, "{row}");
+            }
+        }
     }
 
     #[test]

@@ -17,20 +17,25 @@ pub(crate) struct Joined<'a> {
     pub(crate) bytes: u64,
     /// What was written in them. The rounds are those of the busiest.
     pub(crate) counts: MappingCounts,
+    /// Different pages accessed in rounds of accesses, where they took turns with those of writes.
+    pub(crate) accessed_pages: u64,
     end: u64,
 }
 
-/// All mappings in which something was written, in ascending order of addresses.
-pub(crate) fn written<'a>(trail: &'a Trail, analysis: &Analysis) -> Vec<Joined<'a>> {
-    let mut all: Vec<_> = trail
-        .mappings
-        .iter()
-        .zip(&analysis.mappings)
-        .enumerate()
-        .collect();
-    all.sort_by_key(|(_, (mapping, _))| (mapping.range, mapping.first_round));
+/// All mappings in which something was written or accessed, in ascending order of addresses.
+///
+/// `analysis` is of the trail's writes, `accesses` of its accesses where the two took turns.
+pub(crate) fn touched<'a>(
+    trail: &'a Trail,
+    analysis: &Analysis,
+    accesses: Option<&Analysis>,
+) -> Vec<Joined<'a>> {
+    let mut all: Vec<_> = trail.mappings.iter().enumerate().collect();
+    all.sort_by_key(|(_, mapping)| (mapping.range, mapping.first_round));
     let mut joined: Vec<Joined<'_>> = Vec::new();
-    for (index, (mapping, counts)) in all {
+    for (index, mapping) in all {
+        let counts = &analysis.mappings[index];
+        let accessed_pages = accesses.map_or(0, |all| all.mappings[index].distinct_pages);
         match joined.last_mut().filter(|last| last.takes(mapping)) {
             Some(last) => last.add(index, mapping, counts),
             None => joined.push(Joined {
@@ -38,11 +43,15 @@ pub(crate) fn written<'a>(trail: &'a Trail, analysis: &Analysis) -> Vec<Joined<'
                 members: vec![index],
                 bytes: mapping.range.bytes(),
                 counts: *counts,
+                accessed_pages: 0,
                 end: mapping.range.end(),
             }),
         }
+        if let Some(last) = joined.last_mut() {
+            last.accessed_pages += accessed_pages;
+        }
     }
-    joined.retain(|joined| joined.counts.page_writes > 0);
+    joined.retain(|joined| joined.counts.page_writes > 0 || joined.accessed_pages > 0);
     joined
 }
 
@@ -87,8 +96,7 @@ mod tests {
         trail.rounds[0].written = [pages(BASE, 3, 2), pages(BASE, 9, 1), pages(BASE, 16, 1)]
             .into_iter()
             .collect();
-        let analysis = Analysis::of(&trail);
-        let joined = written(&trail, &analysis);
+        let joined = touched(&trail, &Analysis::of(&trail), None);
         let seen: Vec<_> = joined
             .iter()
             .map(|j| {

@@ -5,13 +5,18 @@
 
 use std::io::{self, Write};
 
-use pagetrail::PageRange;
+use pagetrail::{Noticed, PageRange};
 use pagetrail_trail::analysis::{self, MappingCounts, RoundCounts};
-use pagetrail_trail::{Analysis, Mapping, Round, Trail};
+use pagetrail_trail::{Analysis, Mapping, Round};
 use serde::{Serialize, Serializer};
 
+use super::{Recording, words};
+
 /// Writes the document and a newline.
-pub(crate) fn write(trail: &Trail, analysis: &Analysis, out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let trail = recording.whole;
+    let analysis = &recording.main.analysis;
+    let accesses = recording.accesses.as_ref().map(|part| &part.analysis);
     let header = &trail.header;
     let page = header.page_size;
     let document = Document {
@@ -25,15 +30,27 @@ pub(crate) fn write(trail: &Trail, analysis: &Analysis, out: &mut dyn Write) -> 
         started_unix_ms: header.started_unix_ms,
         attach_stopped_us: us(header.attach_stopped_ns),
         rounds: List(|| {
-            let rounds = trail.rounds.iter().zip(&analysis.rounds);
-            rounds.map(move |(round, counts)| self::round(round, counts, page))
+            let mut main = analysis.rounds.iter();
+            let mut beside = accesses.into_iter().flat_map(|all| &all.rounds);
+            trail.rounds.iter().filter_map(move |round| {
+                let counts = match round.noticed == recording.main.noticed {
+                    true => main.next(),
+                    false => beside.next(),
+                };
+                Some(self::round(round, counts?, page))
+            })
         }),
         mappings: List(|| {
-            let mappings = trail.mappings.iter().zip(&analysis.mappings);
-            mappings.map(|(mapping, counts)| self::mapping(mapping, counts))
+            let mappings = trail.mappings.iter().zip(&analysis.mappings).enumerate();
+            mappings.map(|(index, (mapping, counts))| {
+                let accessed = accesses.map(|all| all.mappings[index].distinct_pages);
+                self::mapping(mapping, counts, accessed)
+            })
         }),
         end: trail.end.as_ref().map(End::from),
+        noticed: noticed(recording.main.noticed),
         summary: summary(analysis),
+        accesses: accesses.map(summary),
     };
     serde_json::to_writer(&mut *out, &document)?;
     out.write_all(b"\n")
@@ -53,16 +70,22 @@ struct Document<'a, R: Serialize, M: Serialize> {
     rounds: R,
     mappings: M,
     end: Option<End>,
+    /// What `summary` and the mappings' counts are of.
+    noticed: &'static str,
     summary: Summary,
+    /// The same of the accesses, where they took turns with writes.
+    accesses: Option<Summary>,
 }
 
 #[derive(Serialize)]
 struct RoundView<'a, L: Serialize, E: Serialize> {
     round: u32,
+    noticed: &'static str,
     start_ms: f64,
     duration_ms: f64,
     collect_us: f64,
     stopped_us: f64,
+    blind_us: f64,
     written_pages: u64,
     fresh_pages: u64,
     reused_pages: u64,
@@ -96,6 +119,8 @@ struct MappingView<'a> {
     last_round: Option<u32>,
     page_writes: u64,
     distinct_pages: u64,
+    /// Different pages in rounds of accesses that took turns with those of writes.
+    accessed_pages: Option<u64>,
     pages_per_second: f64,
     share: f64,
 }
@@ -161,10 +186,12 @@ fn round<'a>(round: &'a Round, counts: &RoundCounts, page: u64) -> impl Serializ
     };
     RoundView {
         round: round.index,
+        noticed: noticed(round.noticed),
         start_ms: ms(round.start_ns),
         duration_ms: ms(round.duration_ns),
         collect_us: us(round.collect_ns),
         stopped_us: us(round.stopped_ns),
+        blind_us: us(round.blind_ns),
         written_pages: counts.written_pages,
         fresh_pages: counts.fresh_pages,
         reused_pages: counts.reused_pages,
@@ -174,7 +201,15 @@ fn round<'a>(round: &'a Round, counts: &RoundCounts, page: u64) -> impl Serializ
     }
 }
 
-fn mapping<'a>(mapping: &'a Mapping, counts: &MappingCounts) -> MappingView<'a> {
+fn noticed(noticed: Noticed) -> &'static str {
+    words::terms(noticed).writes
+}
+
+fn mapping<'a>(
+    mapping: &'a Mapping,
+    counts: &MappingCounts,
+    accessed_pages: Option<u64>,
+) -> MappingView<'a> {
     MappingView {
         start: hex(mapping.range.start()),
         end: hex(mapping.range.end()),
@@ -185,6 +220,7 @@ fn mapping<'a>(mapping: &'a Mapping, counts: &MappingCounts) -> MappingView<'a> 
         last_round: mapping.last_round,
         page_writes: counts.page_writes,
         distinct_pages: counts.distinct_pages,
+        accessed_pages,
         pages_per_second: counts.pages_per_second,
         share: counts.share,
     }
@@ -257,12 +293,14 @@ fn us(ns: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use pagetrail_trail::Trail;
+
     use super::*;
     use crate::testing;
 
     fn document(trail: &Trail) -> String {
         let mut out = Vec::new();
-        write(trail, &Analysis::of(trail), &mut out).expect("a Vec takes all");
+        write(&Recording::of(trail), &mut out).expect("a Vec takes all");
         String::from_utf8(out).expect("JSON is UTF-8")
     }
 
@@ -271,6 +309,23 @@ mod tests {
         let text = document(&testing::program(2));
         serde_json::from_str::<serde_json::Value>(&text).expect("it parses");
         insta::assert_snapshot!(text.replace("},{", "},\n{"));
+    }
+
+    #[test]
+    fn accesses_stand_beside_writes() {
+        let trail = testing::program_in_turns(4);
+        let value: serde_json::Value = serde_json::from_str(&document(&trail)).expect("it parses");
+        let of = |round: usize| value["rounds"][round]["noticed"].as_str().unwrap();
+        assert_eq!(
+            [0, 1, 2, 3].map(of),
+            ["writes", "accesses", "writes", "accesses"]
+        );
+        let read = value["mappings"].as_array().unwrap().last().unwrap();
+        assert_eq!(read["distinct_pages"], 0);
+        assert_eq!(read["accessed_pages"], 34);
+        assert_eq!(value["noticed"], "writes");
+        let pages = |round: usize| value["rounds"][round]["written_pages"].as_u64().unwrap();
+        assert_eq!(value["accesses"]["page_writes"], pages(1) + pages(3));
     }
 
     #[test]

@@ -3,8 +3,10 @@
 //! Pure renderers: a [`Trail`] in, bytes out. What is computed from a trail comes from
 //! [`pagetrail_trail`]; files, terminals and exit codes are the command's business.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
+use pagetrail::Noticed;
 use pagetrail_trail::heatmap::Column;
 use pagetrail_trail::{Analysis, Trail};
 
@@ -36,12 +38,72 @@ pub(crate) enum Format {
 
 /// Writes the report on `trail`; the only errors are those of `out`.
 pub(crate) fn write(trail: &Trail, format: Format, out: &mut dyn Write) -> io::Result<()> {
-    let analysis = Analysis::of(trail);
+    let recording = Recording::of(trail);
     match format {
-        Format::Terminal(style) => terminal::write(trail, &analysis, style, out),
-        Format::Json => json::write(trail, &analysis, out),
-        Format::Html => html::write(trail, &analysis, out),
-        Format::Png => png::write(trail, &analysis, out),
+        Format::Terminal(style) => terminal::write(&recording, style, out),
+        Format::Json => json::write(&recording, out),
+        Format::Html => html::write(&recording, out),
+        Format::Png => png::write(&recording, out),
+    }
+}
+
+/// A trail to be reported: its rounds by what they noticed.
+pub(crate) struct Recording<'a> {
+    /// All of it.
+    pub(crate) whole: &'a Trail,
+    /// Its writes; its accesses where it noticed nothing else.
+    pub(crate) main: Part<'a>,
+    /// Its accesses, where they were noticed in turns with writes.
+    pub(crate) accesses: Option<Part<'a>>,
+}
+
+/// The rounds of one kind.
+pub(crate) struct Part<'a> {
+    pub(crate) noticed: Noticed,
+    pub(crate) trail: Cow<'a, Trail>,
+    pub(crate) analysis: Analysis,
+}
+
+impl<'a> Recording<'a> {
+    pub(crate) fn of(whole: &'a Trail) -> Self {
+        let has = |noticed| whole.rounds.iter().any(|round| round.noticed == noticed);
+        let part = |noticed, trail: Cow<'a, Trail>| Part {
+            noticed,
+            analysis: Analysis::of(&trail),
+            trail,
+        };
+        let in_turns = |noticed| part(noticed, Cow::Owned(whole.only(noticed)));
+        match (has(Noticed::Writes), has(Noticed::Accesses)) {
+            (true, true) => Self {
+                whole,
+                main: in_turns(Noticed::Writes),
+                accesses: Some(in_turns(Noticed::Accesses)),
+            },
+            (_, accesses) => Self {
+                whole,
+                main: part(
+                    match accesses {
+                        true => Noticed::Accesses,
+                        false => Noticed::Writes,
+                    },
+                    Cow::Borrowed(whole),
+                ),
+                accesses: None,
+            },
+        }
+    }
+
+    /// How long all rounds together lasted, in nanoseconds.
+    pub(crate) fn duration_ns(&self) -> f64 {
+        let beside = self.accesses.as_ref();
+        (self.main.analysis.seconds + beside.map_or(0.0, |part| part.analysis.seconds)) * 1e9
+    }
+
+    /// How long nothing was noticed, in nanoseconds.
+    pub(crate) fn blind_ns(&self) -> u64 {
+        let beside = self.accesses.as_ref();
+        let beside = beside.map_or(0, |part| part.analysis.costs.blind_ns_sum);
+        self.main.analysis.costs.blind_ns_sum + beside
     }
 }
 
@@ -88,9 +150,12 @@ mod tests {
                 Format::Html,
                 Format::Png,
             ] {
-                let mut out = Vec::new();
-                write(&trail, format, &mut out).expect("a Vec takes all");
-                assert!(!out.is_empty(), "{format:?}");
+                for noticed in [Noticed::Writes, Noticed::Accesses] {
+                    trail.rounds[3].noticed = noticed;
+                    let mut out = Vec::new();
+                    write(&trail, format, &mut out).expect("a Vec takes all");
+                    assert!(!out.is_empty(), "{format:?}");
+                }
             }
         }
     }

@@ -11,7 +11,8 @@ use pagetrail_trail::{Analysis, Heatmap, Trail};
 
 use super::bands::{self, Band};
 use super::canvas::{Align, Canvas, Colour, Ink, TEXT_HEIGHT};
-use super::{axis, pages_written, palette, words};
+use super::words::Terms;
+use super::{Part, Recording, axis, pages_written, palette, words};
 
 const WIDTH: usize = 2400;
 const HEIGHT: usize = 1400;
@@ -43,20 +44,30 @@ const SOFT: Ink = Ink {
 const TITLE: Ink = Ink { bold: true, ..INK };
 
 /// Writes the picture.
-pub(crate) fn write(trail: &Trail, analysis: &Analysis, out: &mut dyn Write) -> io::Result<()> {
-    draw(trail, analysis).encode(out)
+///
+/// Where writes and accesses took turns, it is one of the writes.
+pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Result<()> {
+    draw(&recording.main).encode(out)
 }
 
-fn draw(trail: &Trail, analysis: &Analysis) -> Canvas {
+fn draw(part: &Part<'_>) -> Canvas {
+    let (trail, analysis) = (&*part.trail, &part.analysis);
+    let terms = words::terms(part.noticed);
     let mut canvas = Canvas::new(WIDTH, HEIGHT, PAPER);
     head(&mut canvas, trail, analysis);
-    legend(&mut canvas);
+    legend(&mut canvas, terms);
     let heat = Heatmap::of(trail, HEAT_Y.len() / CELL, PLOT_X.len() / CELL);
     if heat.columns.is_empty() {
         canvas.fill(PLOT_X, HEAT_Y, palette::GROUND);
         let middle = (PLOT_X.start + PLOT_X.end) / 2;
         let y = (HEAT_Y.start + HEAT_Y.end - TEXT_HEIGHT) / 2;
-        canvas.text("nothing was written", middle, y, Align::Centre, SOFT);
+        canvas.text(
+            &format!("nothing was {}", terms.written),
+            middle,
+            y,
+            Align::Centre,
+            SOFT,
+        );
         return canvas;
     }
     let time = TimeAxis::of(&heat.columns);
@@ -86,7 +97,7 @@ fn head(canvas: &mut Canvas, trail: &Trail, analysis: &Analysis) {
 
 const LEGEND_WIDTH: usize = 560;
 
-fn legend(canvas: &mut Canvas) {
+fn legend(canvas: &mut Canvas, terms: Terms) {
     let x = WIDTH - MARGIN - LEGEND_WIDTH..WIDTH - MARGIN;
     for (i, at) in x.clone().enumerate() {
         let level = (1 + i * 255 / LEGEND_WIDTH).min(255) as u8;
@@ -102,7 +113,7 @@ fn legend(canvas: &mut Canvas) {
     }
     canvas.text("100%", x.end, 114, Align::Right, SOFT);
     canvas.text(
-        "share of pages written per round",
+        &format!("share of pages {} per round", terms.written),
         x.end,
         42,
         Align::Right,
@@ -290,7 +301,7 @@ mod tests {
     impl Picture {
         fn of(trail: &Trail) -> Self {
             let mut file = Vec::new();
-            write(trail, &Analysis::of(trail), &mut file).expect("a Vec takes all");
+            write(&Recording::of(trail), &mut file).expect("a Vec takes all");
             let decoder = png::Decoder::new(io::Cursor::new(file));
             let mut reader = decoder.read_info().expect("it is a PNG");
             let size = reader.output_buffer_size().expect("it fits memory");

@@ -6,9 +6,9 @@
 use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use pagetrail_trail::{Analysis, Heatmap, Trail};
+use pagetrail_trail::Heatmap;
 
-use super::{bands, joined, palette, words};
+use super::{Part, Recording, bands, joined, palette, words};
 
 /// How to write for the reader's terminal.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +30,7 @@ const NOTICES_SHOWN: usize = 12;
 
 /// Writes the report.
 pub(crate) fn write(
-    trail: &Trail,
-    analysis: &Analysis,
+    recording: &Recording<'_>,
     style: Style,
     out: &mut dyn Write,
 ) -> io::Result<()> {
@@ -39,14 +38,17 @@ pub(crate) fn write(
         width: style.width.clamp(WIDTH_MIN, WIDTH_MAX),
         ..style
     };
-    facts(trail, analysis, style, out)?;
-    if analysis.page_writes > 0 {
+    facts(recording, style, out)?;
+    let parts = std::iter::once(&recording.main).chain(&recording.accesses);
+    if parts.clone().any(|part| part.analysis.page_writes > 0) {
         writeln!(out)?;
-        table(trail, analysis, style, out)?;
-        writeln!(out)?;
-        heatmap(trail, style, out)?;
+        table(recording, style, out)?;
     }
-    let notices = words::notices(trail);
+    for part in parts.filter(|part| part.analysis.page_writes > 0) {
+        writeln!(out)?;
+        heatmap(part, style, out)?;
+    }
+    let notices = words::notices(recording.whole);
     if !notices.is_empty() {
         writeln!(out)?;
         for line in notices.iter().take(NOTICES_SHOWN) {
@@ -60,7 +62,10 @@ pub(crate) fn write(
     Ok(())
 }
 
-fn facts(trail: &Trail, all: &Analysis, style: Style, out: &mut dyn Write) -> io::Result<()> {
+fn facts(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Result<()> {
+    let trail = recording.whole;
+    let all = &recording.main.analysis;
+    let terms = words::terms(recording.main.noticed);
     let header = &trail.header;
     let page = header.page_size as f64;
     let pages = |n: f64| format!("{} pages ({})", words::rate(n), words::bytes(n * page));
@@ -70,7 +75,7 @@ fn facts(trail: &Trail, all: &Analysis, style: Style, out: &mut dyn Write) -> io
     entry("technique", &technique, style, out)?;
     let recorded = format!(
         "{}, {} of {} ms; {}",
-        words::time(all.seconds * 1e9),
+        words::time(recording.duration_ns()),
         words::plural(trail.rounds.len() as u64, "round"),
         header.interval_ms,
         words::end(trail)
@@ -85,25 +90,43 @@ fn facts(trail: &Trail, all: &Analysis, style: Style, out: &mut dyn Write) -> io
         words::time(collect.max),
         words::faults(all),
     );
-    if all.page_writes == 0 {
-        entry("written", "nothing", style, out)?;
-        return entry("cost", &cost, style, out);
-    }
-    let written = format!(
-        "{} different pages ({}), {} page writes: {}/s ({}/s)",
-        words::count(all.distinct_pages),
-        words::bytes(all.distinct_pages as f64 * page),
-        words::count(all.page_writes),
-        words::rate(all.pages_per_second.mean),
-        words::bytes(all.pages_per_second.mean * page)
-    );
-    entry("written", &written, style, out)?;
+    let totals = |of: &Part<'_>| {
+        let all = &of.analysis;
+        if all.page_writes == 0 {
+            return "nothing".into();
+        }
+        format!(
+            "{} different pages ({}), {} page {}: {}/s ({}/s)",
+            words::count(all.distinct_pages),
+            words::bytes(all.distinct_pages as f64 * page),
+            words::count(all.page_writes),
+            words::terms(of.noticed).writes,
+            words::rate(all.pages_per_second.mean),
+            words::bytes(all.pages_per_second.mean * page)
+        )
+    };
+    entry(terms.written, &totals(&recording.main), style, out)?;
     if all.fresh_page_writes > 0 {
         let fresh = format!(
-            "{} of the page writes are whole new mappings, counted as written",
-            words::count(all.fresh_page_writes)
+            "{} of the page {} are whole new mappings, counted as {}",
+            words::count(all.fresh_page_writes),
+            terms.writes,
+            terms.written
         );
         entry("", &fresh, style, out)?;
+    }
+    if let Some(accesses) = &recording.accesses {
+        entry("accessed", &totals(accesses), style, out)?;
+        let turns = format!(
+            "in turns: {} of writes, {} of accesses; for {} of the time nothing was noticed",
+            words::plural(recording.main.trail.rounds.len() as u64, "round"),
+            words::count(accesses.trail.rounds.len() as u64),
+            words::percent(recording.blind_ns() as f64 / recording.duration_ns().max(1.0))
+        );
+        entry("", &turns, style, out)?;
+    }
+    if all.page_writes == 0 {
+        return entry("cost", &cost, style, out);
     }
     for (i, set) in all.working_sets.iter().enumerate() {
         let name = if i == 0 { "working set" } else { "" };
@@ -121,8 +144,10 @@ fn facts(trail: &Trail, all: &Analysis, style: Style, out: &mut dyn Write) -> io
         entry(name, &line, style, out)?;
     }
     let reuse = format!(
-        "{} of page writes hit a page that the round before wrote too",
-        words::percent(all.reuse)
+        "{} of page {} hit a page that the round before {} too",
+        words::percent(all.reuse),
+        terms.writes,
+        terms.wrote
     );
     entry("reuse", &reuse, style, out)?;
     entry("cost", &cost, style, out)
@@ -157,23 +182,32 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-fn table(trail: &Trail, analysis: &Analysis, style: Style, out: &mut dyn Write) -> io::Result<()> {
-    let mut written = joined::written(trail, analysis);
+fn table(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Result<()> {
+    let analysis = &recording.main.analysis;
+    let accesses = recording.accesses.as_ref().map(|part| &part.analysis);
+    let mut written = joined::touched(recording.whole, analysis, accesses);
     written.sort_by_key(|joined| {
         let counts = &joined.counts;
-        (std::cmp::Reverse(counts.page_writes), joined.first.range)
+        let pages = (counts.page_writes, joined.accessed_pages);
+        (std::cmp::Reverse(pages), joined.first.range)
     });
     let mut table = Table::new();
+    let mut heads = vec![
+        "mapping", "address", "size", "pages/s", "distinct", "share", "",
+    ];
+    if accesses.is_some() {
+        // In place of the bars.
+        heads.pop();
+        heads.insert(5, "accessed");
+    }
     table
         .load_style(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header([
-            "mapping", "address", "size", "pages/s", "distinct", "share", "",
-        ]);
+        .set_header(&heads);
     let label_width = (style.width - 62).clamp(12, 48);
     for joined in written.iter().take(MAPPINGS_SHOWN) {
         let counts = &joined.counts;
-        table.add_row([
+        let mut row = vec![
             shorten(&words::mapping(joined.first), label_width),
             format!("{:#x}", joined.first.range.start()),
             words::bytes(joined.bytes as f64),
@@ -181,11 +215,17 @@ fn table(trail: &Trail, analysis: &Analysis, style: Style, out: &mut dyn Write) 
             words::count(counts.distinct_pages),
             words::percent(counts.share),
             bar(counts.share),
-        ]);
+        ];
+        if accesses.is_some() {
+            row.pop();
+            row.insert(5, words::count(joined.accessed_pages));
+        }
+        table.add_row(row);
     }
     let outside = &analysis.unmapped;
-    if outside.page_writes > 0 {
-        table.add_row([
+    let accessed_outside = accesses.map(|all| all.unmapped.distinct_pages);
+    if outside.page_writes > 0 || accessed_outside.is_some_and(|pages| pages > 0) {
+        let mut row = vec![
             "outside all mappings".into(),
             String::new(),
             String::new(),
@@ -193,11 +233,16 @@ fn table(trail: &Trail, analysis: &Analysis, style: Style, out: &mut dyn Write) 
             words::count(outside.distinct_pages),
             words::percent(outside.share),
             bar(outside.share),
-        ]);
+        ];
+        if let Some(pages) = accessed_outside {
+            row.pop();
+            row.insert(5, words::count(pages));
+        }
+        table.add_row(row);
     }
     for (i, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
-        if (2..=5).contains(&i) {
+        if i >= 2 && !heads[i].is_empty() {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
@@ -212,7 +257,8 @@ fn table(trail: &Trail, analysis: &Analysis, style: Style, out: &mut dyn Write) 
     if written.len() > MAPPINGS_SHOWN {
         let left = (written.len() - MAPPINGS_SHOWN) as u64;
         let more = words::plural(left, "mapping");
-        writeln!(out, "and {more} written less; --json and --html list all")?;
+        let less = words::terms(recording.main.noticed).written;
+        writeln!(out, "and {more} {less} less; --json and --html list all")?;
     }
     Ok(())
 }
@@ -234,7 +280,8 @@ fn shorten(text: &str, width: usize) -> String {
     format!("…{tail}")
 }
 
-fn heatmap(trail: &Trail, style: Style, out: &mut dyn Write) -> io::Result<()> {
+fn heatmap(part: &Part<'_>, style: Style, out: &mut dyn Write) -> io::Result<()> {
+    let trail = &*part.trail;
     let heat = Heatmap::of(trail, HEAT_LINES, style.width - LABEL_WIDTH - 2);
     for band in bands::bands(trail, &heat) {
         for (i, &row) in band.rows.iter().enumerate() {
@@ -265,8 +312,9 @@ fn heatmap(trail: &Trail, style: Style, out: &mut dyn Write) -> io::Result<()> {
     let row = heat.rows.iter().map(|row| row.pages).max().unwrap_or(1);
     writeln!(
         out,
-        "{:LABEL_WIDTH$}  share written per round: {}",
+        "{:LABEL_WIDTH$}  share {} per round: {}",
         "",
+        words::terms(part.noticed).written,
         legend(style)
     )?;
     writeln!(
@@ -315,12 +363,15 @@ fn legend(style: Style) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pagetrail::Noticed;
+    use pagetrail_trail::Trail;
+
     use super::*;
     use crate::testing;
 
     fn report(trail: &Trail, style: Style) -> String {
         let mut out = Vec::new();
-        write(trail, &Analysis::of(trail), style, &mut out).expect("a Vec takes all");
+        write(&Recording::of(trail), style, &mut out).expect("a Vec takes all");
         String::from_utf8(out).expect("the report is UTF-8")
     }
 
@@ -332,6 +383,17 @@ mod tests {
     #[test]
     fn a_program() {
         insta::assert_snapshot!(report(&testing::program(120), PLAIN));
+    }
+
+    #[test]
+    fn accesses_beside_writes() {
+        insta::assert_snapshot!(report(&testing::program_in_turns(120), PLAIN));
+    }
+
+    #[test]
+    fn accesses_alone() {
+        let trail = testing::program_in_turns(60).only(Noticed::Accesses);
+        insta::assert_snapshot!(report(&trail, PLAIN));
     }
 
     #[test]
@@ -398,8 +460,10 @@ mod tests {
     fn lines_keep_to_the_width() {
         for width in [WIDTH_MIN, 100, 120, WIDTH_MAX] {
             let style = Style { width, ..PLAIN };
-            for line in report(&testing::program(120), style).lines() {
-                assert!(line.chars().count() <= width, "{width}: {line}");
+            for trail in [testing::program(120), testing::program_in_turns(120)] {
+                for line in report(&trail, style).lines() {
+                    assert!(line.chars().count() <= width, "{width}: {line}");
+                }
             }
         }
     }

@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 
+use pagetrail::Noticed;
 use pagetrail_trail::{Analysis, End, Event, Mapping, Trail};
 
 /// A count with separators: `1,234,567`.
@@ -77,6 +78,36 @@ pub(crate) fn time(ns: f64) -> String {
                 format!("{} h {} min", seconds / 3600, seconds / 60 % 60)
             }
         }
+    }
+}
+
+/// What pages had done to them, in the forms that the reports need.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// As in "pages written".
+    pub(crate) written: &'static str,
+    /// As in "page writes".
+    pub(crate) writes: &'static str,
+    /// As in "Write rate".
+    pub(crate) write: &'static str,
+    /// As in "which the round before wrote".
+    pub(crate) wrote: &'static str,
+}
+
+pub(crate) fn terms(noticed: Noticed) -> Terms {
+    match noticed {
+        Noticed::Writes => Terms {
+            written: "written",
+            writes: "writes",
+            write: "Write",
+            wrote: "wrote",
+        },
+        Noticed::Accesses => Terms {
+            written: "accessed",
+            writes: "accesses",
+            write: "Access",
+            wrote: "accessed",
+        },
     }
 }
 

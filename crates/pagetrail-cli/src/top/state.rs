@@ -116,7 +116,7 @@ impl TopState {
 
     /// The mappings in which something in view was written, in order.
     pub(crate) fn lines(&self) -> Vec<Line<'_>> {
-        let joined = joined::written(&self.trail, &self.analysis);
+        let joined = joined::touched(&self.trail, &self.analysis, None);
         let mut lines: Vec<_> = joined
             .into_iter()
             .map(|joined| {

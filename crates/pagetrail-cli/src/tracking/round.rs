@@ -17,10 +17,12 @@ pub(crate) fn convert(index: u32, round: &pagetrail::Round<'_>, notes: Vec<Strin
     let events = round.events().iter().filter_map(event);
     Round {
         index,
+        noticed: round.noticed(),
         start_ns: ns(round.began()),
         duration_ns: ns(round.duration()),
         collect_ns: ns(cost.collect),
         stopped_ns: ns(cost.stopped),
+        blind_ns: ns(cost.blind),
         faults: cost.faults,
         written: round.pages().clone(),
         fresh: round.fresh().clone(),

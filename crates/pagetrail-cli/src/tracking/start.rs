@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use pagetrail::{Target, Watch};
+use pagetrail::{Notice, Target, Watch};
 use pagetrail_trail::Header;
 
 use crate::args::{TargetArgs, TechniqueArgs};
@@ -14,6 +14,7 @@ use crate::args::{TargetArgs, TechniqueArgs};
 pub(crate) fn start(
     target: &TargetArgs,
     technique: &TechniqueArgs,
+    notice: Option<Notice>,
     set_streams: impl FnOnce(&mut Command) -> Result<()>,
 ) -> Result<Watch> {
     let target = match (target.pid, target.command.split_first()) {
@@ -26,13 +27,15 @@ pub(crate) fn start(
         // The parser lets nobody through with neither: 0 is nobody's PID.
         (pid, _) => Target::process(pid.unwrap_or(0))?,
     };
-    let watch = Watch::builder()
+    let mut watch = Watch::builder()
         .target(target)
         .technique(technique.technique.0)
         .huge_pages(technique.huge_pages.into())
-        .block_pages(technique.block_pages)
-        .start()?;
-    Ok(watch)
+        .block_pages(technique.block_pages);
+    if let Some(notice) = notice {
+        watch = watch.notice(notice);
+    }
+    Ok(watch.start()?)
 }
 
 /// What a trail of this watch begins with.

@@ -6,7 +6,7 @@
     reason = "the test harness shows it"
 )]
 
-use pagetrail::{PageRange, PageSet};
+use pagetrail::{Noticed, PageRange, PageSet};
 use pagetrail_trail::{End, Event, Header, Mapping, Round, Trail, Writer};
 
 /// A number from the environment, so that a run can be longer or be repeated.
@@ -78,6 +78,11 @@ fn round(random: &mut fastrand::Rng, index: u32, page_size: u64) -> Round {
         duration_ns: number(random),
         collect_ns: number(random),
         stopped_ns: number(random),
+        blind_ns: number(random),
+        noticed: match random.bool() {
+            true => Noticed::Accesses,
+            false => Noticed::Writes,
+        },
         faults: random.bool().then(|| number(random)),
         written: set(random, page_size),
         fresh: set(random, page_size),
@@ -175,10 +180,15 @@ pub(crate) fn small() -> Written {
         let page = 0x5500 + u64::from(index);
         trail.rounds.push(Round {
             index,
+            noticed: match index {
+                2 => Noticed::Accesses,
+                _ => Noticed::Writes,
+            },
             start_ns: 100_000_000 * u64::from(index),
             duration_ns: 100_000_000,
             collect_ns: 12_345,
             stopped_ns: 0,
+            blind_ns: u64::from(index),
             faults: (index > 0).then_some(7),
             written: [range(page, page + 1), range(page + 9, page + 40)]
                 .into_iter()

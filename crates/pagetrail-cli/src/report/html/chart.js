@@ -1,15 +1,16 @@
 "use strict";
-// The heatmap and the write rate.
-(() => {
+// Each heatmap, and the rate of writes or accesses below it.
+for (const map of document.querySelectorAll("section.map")) (() => {
+  const part = (name) => map.querySelector("." + name);
   // Everything that comes from the recording is data: it reaches the page as text only.
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const data = JSON.parse(part("data").textContent);
   const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 
-  const plot = document.getElementById("plot");
+  const plot = part("plot");
   if (data.bands.length === 0) {
     plot.parentElement.classList.add("blank");
-    plot.replaceChildren(Object.assign(document.createElement("p"), { className: "empty", textContent: "Nothing was written." }));
+    plot.replaceChildren(Object.assign(document.createElement("p"), { className: "empty", textContent: "Nothing was " + data.done + "." }));
     return;
   }
 
@@ -54,7 +55,7 @@
     palette[i] = (255 << 24) | (b << 16) | (g << 8) | r;
   }
   {
-    const legend = document.getElementById("legend").getContext("2d");
+    const legend = part("legend-strip").getContext("2d");
     const strip = legend.createImageData(256, 1);
     new Uint32Array(strip.data.buffer).set(palette);
     legend.putImageData(strip, 0, 0);
@@ -88,10 +89,10 @@
   };
 
   // --- layout -------------------------------------------------------------------------------
-  const chart = document.getElementById("chart");
-  const overlay = document.getElementById("overlay");
-  const tip = document.getElementById("tip");
-  const reset = document.getElementById("reset");
+  const chart = part("chart");
+  const overlay = part("overlay");
+  const tip = part("tip");
+  const reset = part("reset");
   const RATE_HEIGHT = 112, AXIS_HEIGHT = 30, TOP = 12, BETWEEN = 16, RIGHT = 18;
 
   // A band's height grows with the square root of its size, so that a heap does not hide a stack;
@@ -261,7 +262,7 @@
       if (value > 0) c.fillText(binary(value) + "/s", gutter - 12, rateY(value));
     }
     c.fillStyle = ink;
-    c.fillText("write rate", gutter - 12, rateY(0) - 2);
+    c.fillText(data.done === "written" ? "write rate" : "access rate", gutter - 12, rateY(0) - 2);
     c.save();
     c.beginPath();
     c.rect(gutter, rateTop - 2, plotWidth(), RATE_HEIGHT + 3);
@@ -356,8 +357,8 @@
       const share = (100 * written) / (pages * rounds);
       const percent = written === 0 ? "" : " (" + (share < 0.1 ? "<0.1" : share.toFixed(share < 10 ? 1 : 0)) + "%)";
       lines.push(["div", rounds === 1
-        ? group(written) + " of " + group(pages) + (pages === 1 ? " page" : " pages") + " written" + percent
-        : group(written) + " page writes of " + group(pages) + (pages === 1 ? " page" : " pages") + " in " + rounds + " rounds" + percent, "value"]);
+        ? group(written) + " of " + group(pages) + (pages === 1 ? " page" : " pages") + " " + data.done + percent
+        : group(written) + (data.done === "written" ? " page writes of " : " page accesses of ") + group(pages) + (pages === 1 ? " page" : " pages") + " in " + rounds + " rounds" + percent, "value"]);
     } else {
       lines.push(["b", "Write rate"]);
     }

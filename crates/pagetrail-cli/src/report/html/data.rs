@@ -14,6 +14,8 @@ use crate::report::{bands, pages_written, palette, words};
 #[serde(rename_all = "camelCase")]
 struct Data {
     page_size: u64,
+    /// What happened to the pages: "written" or "accessed".
+    done: &'static str,
     /// Boundaries of the columns in milliseconds, one more than columns.
     edges: Vec<f64>,
     rounds_in: Vec<usize>,
@@ -35,7 +37,12 @@ struct BandData {
 }
 
 /// The data block for a page that shows `heat`.
-pub(super) fn json(trail: &Trail, analysis: &Analysis, heat: &Heatmap) -> String {
+pub(super) fn json(
+    trail: &Trail,
+    analysis: &Analysis,
+    heat: &Heatmap,
+    done: &'static str,
+) -> String {
     let bands = bands::bands(trail, heat);
     let edge = |ns: u64| (ns as f64 / 1e3).round() / 1e3;
     let starts = heat.columns.iter().map(|column| edge(column.start_ns));
@@ -43,6 +50,7 @@ pub(super) fn json(trail: &Trail, analysis: &Analysis, heat: &Heatmap) -> String
     let written = heat.columns.iter();
     let data = Data {
         page_size: trail.header.page_size,
+        done,
         edges: starts.chain(end).collect(),
         rounds_in: heat.columns.iter().map(|column| column.rounds).collect(),
         written: written
