@@ -318,6 +318,14 @@ impl Frozen {
         }
     }
 
+    /// Writes at `address`, a multiple of 8, what is there: nobody can tell but the page tables. Says whether it could.
+    pub(crate) fn write_nothing_new(&self, pid: u32, address: u64) -> bool {
+        let mut word = [0; 8];
+        let whole = remote_memory::read(pid, address, &mut word) == Ok(word.len());
+        let tracee = self.threads.first().map(|thread| &thread.tracee);
+        whole && tracee.is_some_and(|tracee| tracee.poke(address, word).is_ok())
+    }
+
     /// Lets all threads go; returns how long the first was stopped.
     pub(crate) fn release(self) -> Duration {
         for thread in self.threads {

@@ -211,8 +211,12 @@ impl Pagemap {
 /// Bits of a classic entry.
 pub(crate) mod entry {
     pub(crate) const SOFT_DIRTY: u64 = 1 << 55;
+    /// Of a file, or shared.
+    pub(crate) const FILE: u64 = 1 << 61;
+    /// In memory.
+    pub(crate) const PRESENT: u64 = 1 << 63;
     /// In memory or swapped out.
-    pub(crate) const POPULATED: u64 = 1 << 63 | 1 << 62;
+    pub(crate) const POPULATED: u64 = PRESENT | 1 << 62;
 }
 
 impl Query {

@@ -5,7 +5,11 @@
 //!
 //! * Reading the marks and clearing them are two steps. A write in between would be lost, so the whole process is
 //!   stopped for both (another process), or the caller stops it (the own one).
-//! * Clearing is for the whole process: one watch per process, and nobody else may do it meanwhile.
+//! * Clearing is for the whole process: one watch per process, and nobody else should do it meanwhile. Somebody who does
+//!   takes marks away. So each harvest marks a few pages itself (*sentinels*: pages that the program left alone in this
+//!   round where there are any, written without a change while nobody runs). Where a mark is gone at the next harvest, everything counts
+//!   as written and the round says why. A program that writes to all of them after the robbery hides it. Sentinels are
+//!   reported.
 //! * A new mapping counts as written whole, and a merge of mappings passes that on to the older neighbour.
 //! * A page of a shared mapping that leaves the page table loses its mark. One that was there at the last harvest and is no
 //!   longer counts as written; one that came, was written and left within a round is missed.
@@ -14,13 +18,20 @@
 use super::{ArmError, Armed, Harvest, Tracker};
 use crate::attach::stop::Frozen;
 use crate::error::{Error, Result};
-use crate::page_set::{PageRange, PageSet};
+use crate::page_set::{PageRange, PageSet, page_size};
 use crate::proc::status::threads;
 use crate::region::Region;
 use crate::sys::pagemap::{Pagemap, Query, Vector, category, entry};
+use crate::sys::scratch::Scratch;
 use rustix::io::Errno;
 use std::io;
 use std::time::Duration;
+
+/// More than one, since the program may write to any of them after the robbery.
+const SENTINELS: usize = 4;
+/// Where to look for them: in so many ranges that were not written, and so many pages of each.
+const SENTINEL_RANGES_MAX: usize = 64;
+const SENTINEL_PAGES_MAX: u64 = 512;
 
 /// The technique's state for one address space.
 pub(crate) struct SoftDirty {
@@ -34,6 +45,10 @@ pub(crate) struct SoftDirty {
     shared: PageSet,
     /// The pages of `shared` that were in the page table at the last harvest.
     present: PageSet,
+    /// Pages that were marked after the last clearing.
+    sentinels: Vec<PageRange>,
+    /// The page to mark in the own process.
+    own_sentinel: Option<Scratch>,
 }
 
 impl SoftDirty {
@@ -47,10 +62,17 @@ impl SoftDirty {
             private: PageSet::new(),
             shared: PageSet::new(),
             present: PageSet::new(),
+            sentinels: Vec::new(),
+            own_sentinel: match pid {
+                Some(_) => None,
+                None => Some(Scratch::new(page_size()).map_err(Error::errno("mapping a page"))?),
+            },
         })
     }
 
     /// Runs `step` while nobody writes.
+    ///
+    /// Then marks the sentinels, those of another process as `step` has left them.
     fn at_rest<T>(
         &mut self,
         step: impl FnOnce(&mut Self) -> io::Result<T> + Send,
@@ -72,19 +94,75 @@ impl SoftDirty {
                     cure: "stop them during collect and say so with WatchBuilder::stopped_world",
                 });
             }
-            return Ok((step(self).map_err(what)?, Duration::ZERO));
+            let outcome = step(self).map_err(what)?;
+            self.sentinels.clear();
+            if let Some(page) = &mut self.own_sentinel {
+                page.write(0, 1);
+                self.sentinels.push(page.range());
+            }
+            return Ok((outcome, Duration::ZERO));
         };
         // The tracees belong to the thread that stops them; when it ends, all are let go.
         std::thread::scope(|scope| {
             let work = scope.spawn(|| {
                 let frozen = Frozen::new(pid)?;
                 let outcome = step(self).map_err(what);
+                self.sentinels
+                    .retain(|page| frozen.write_nothing_new(pid, page.start()));
                 let stopped = frozen.release();
                 Ok((outcome?, stopped))
             });
             work.join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
+    }
+
+    /// Whether somebody else has cleared the marks since the sentinels were marked.
+    fn was_robbed(&self) -> io::Result<bool> {
+        let mut robbed = PageSet::new();
+        let unmarked = |bits| bits & entry::POPULATED != 0 && bits & entry::SOFT_DIRTY == 0;
+        for page in &self.sentinels {
+            self.pagemap
+                .matching_entries(*page, unmarked, &mut robbed)?;
+        }
+        Ok(!robbed.is_empty())
+    }
+
+    /// Picks pages that exist and belong to the process alone, those first that were not `written`.
+    fn choose_sentinels(&mut self, written: &PageSet) -> io::Result<()> {
+        self.sentinels.clear();
+        if self.other.is_none() {
+            return Ok(());
+        }
+        let owned = |bits| bits & entry::PRESENT != 0 && bits & entry::FILE == 0;
+        for among in [self.private.difference(written), self.private.clone()] {
+            for range in among.ranges().iter().take(SENTINEL_RANGES_MAX) {
+                let end = range
+                    .end()
+                    .min(range.start() + SENTINEL_PAGES_MAX * page_size());
+                let mut found = PageSet::new();
+                if let Some(beginning) = PageRange::new(range.start(), end) {
+                    self.pagemap
+                        .matching_entries(beginning, owned, &mut found)?;
+                }
+                let first = found.ranges().first().map(PageRange::start);
+                let page = first.and_then(|start| PageRange::new(start, start + page_size()));
+                self.sentinels.extend(page);
+                if self.sentinels.len() == SENTINELS {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds everything that may have been written.
+    fn read_all(&mut self, out: &mut PageSet) -> io::Result<()> {
+        out.union_with(&self.shared);
+        for range in self.private.ranges() {
+            self.pagemap.populated(*range, &mut self.vector, out)?;
+        }
+        Ok(())
     }
 
     fn clear(&self) -> io::Result<()> {
@@ -163,7 +241,10 @@ impl Tracker for SoftDirty {
         // Writes before the first round are not asked for, so nobody needs to stop.
         self.clear()
             .map_err(Error::io("clearing soft-dirty bits"))?;
-        Ok(Duration::ZERO)
+        // A program that is held at its first instruction does not stop for us; its first round is without.
+        Ok(self
+            .at_rest(|this| this.choose_sentinels(&PageSet::new()))
+            .map_or(Duration::ZERO, |((), stopped)| stopped))
     }
 
     /// The kernel marks a new mapping whole, but the clearing of the last harvest took the marks of one that came
@@ -185,12 +266,21 @@ impl Tracker for SoftDirty {
     }
 
     fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {
-        let ((), stopped) = self.at_rest(|this| {
+        let (robbed, stopped) = self.at_rest(|this| {
+            let robbed = this.was_robbed()?;
             this.read(out)?;
-            this.clear()
+            this.choose_sentinels(out)?;
+            if robbed {
+                this.read_all(out)?;
+            }
+            this.clear()?;
+            Ok(robbed)
         })?;
+        let note = "somebody else cleared the soft-dirty marks (clear_refs) since the last round: \
+                    all pages that exist count as written";
         Ok(Harvest {
             stopped,
+            notes: robbed.then(|| note.into()).into_iter().collect(),
             ..Harvest::default()
         })
     }

@@ -179,6 +179,10 @@ pub(crate) const CASES: &[Case] = &[
         run: mappings::stack,
     },
     Case {
+        name: "marks cleared by somebody else",
+        run: rounds::marks_cleared,
+    },
+    Case {
         name: "read, anonymous memory",
         run: |t| accesses::read(t, "anon"),
     },

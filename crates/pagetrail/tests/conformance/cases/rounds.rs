@@ -1,7 +1,7 @@
 //! Rounds, and who writes.
 
-use super::{Outcome, Trial, not_applicable, pages};
-use pagetrail::{PageRange, Technique, page_size};
+use super::{Outcome, Stop, Trial, broken, not_applicable, pages};
+use pagetrail::{Event, PageRange, Technique, page_size};
 
 pub(super) fn again(t: &mut Trial<'_>) -> Outcome {
     let start = t.map("anon", 8)?;
@@ -80,4 +80,35 @@ pub(super) fn threads(t: &mut Trial<'_>) -> Outcome {
     t.actor.act(&format!("threads {start} 16"));
     let written: Vec<u64> = (0..16).map(|i| start + i * page_size()).collect();
     t.expect(&written, memory)
+}
+
+/// The marks of soft-dirty belong to whoever clears them first.
+pub(super) fn marks_cleared(t: &mut Trial<'_>) -> Outcome {
+    if t.technique != Technique::SoftDirty {
+        return not_applicable("its marks are its own");
+    }
+    let start = t.map("anon", 16)?;
+    let memory = pages(start, 16);
+    t.actor.act(&format!("fill {start} 16 1"));
+    t.begin(&[memory])?;
+    for robbed in [true, false, true] {
+        t.write(start + page_size());
+        if robbed {
+            let file = format!("/proc/{}/clear_refs", t.watch().pid());
+            std::fs::write(file, "4").map_err(|error| Stop::Broken(error.to_string()))?;
+        }
+        let round = t.watch().collect()?;
+        let written = round.pages().contains(start + page_size());
+        let told = round
+            .events()
+            .iter()
+            .any(|event| matches!(event, Event::Note(note) if note.contains("clear_refs")));
+        round.commit();
+        if !written || told != robbed {
+            return broken(format!(
+                "marks cleared: {robbed}, told: {told}, write reported: {written}"
+            ));
+        }
+    }
+    Ok(())
 }
