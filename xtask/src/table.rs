@@ -3,7 +3,8 @@
 //! A test appends one JSON object per line to a file of its own in the directory that
 //! `PAGETRAIL_ROWS` names:
 //! `{"where":"this machine","subject":"own ranges","technique":"..","status":"works","reason":".."}`
-//! with status `works`, `fails` or `absent`, and a reason where it is not `works`.
+//! with status `works`, `fails` or `absent`, and a reason where it is not `works`. Where it is and there is one all the
+//! same, the table shows it instead of the word: for `auto`, the technique that was chosen.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -67,7 +68,7 @@ impl Table {
             other => bail!("unknown status \"{other}\""),
         };
         let reason = match status {
-            Status::Works => "",
+            Status::Works => row["reason"].as_str().unwrap_or_default(),
             Status::Absent | Status::Fails => field("reason")?,
         };
         let line = (field("where")?.to_owned(), field("subject")?.to_owned());
@@ -132,7 +133,8 @@ impl Table {
 
 fn cell_text(cell: &Cell, reasons: &mut Vec<String>) -> String {
     let word = match cell.status {
-        Status::Works => return "works".to_owned(),
+        Status::Works if cell.reason.is_empty() => return "works".to_owned(),
+        Status::Works => return cell.reason.clone(),
         Status::Absent => "not here",
         Status::Fails => "FAILS",
     };
@@ -223,6 +225,15 @@ Linux 6.1 guest  own ranges  not here [2]  FAILS [3]     works
 [3] page 7 is missing
 ";
         assert_eq!(table.render(), expected);
+    }
+
+    #[test]
+    fn what_works_may_say_how() {
+        let mut table = Table::default();
+        table
+            .add(&row("here", "auto", "works", "pagemap-scan"))
+            .unwrap();
+        assert!(table.render().contains("own ranges  pagemap-scan"));
     }
 
     #[test]

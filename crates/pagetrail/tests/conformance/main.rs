@@ -40,7 +40,24 @@ fn main() -> ExitCode {
                 Status::Works => tally.run(technique, subject, &selected),
                 status => status.clone(),
             };
-            row(technique, subject, &status);
+            row(technique.name(), subject, &status, None);
+        }
+    }
+    for subject in SUBJECTS {
+        match cases::choose(subject) {
+            Ok((technique, reason)) => {
+                println!("auto, {}: {technique}: {reason}", subject.name);
+                row("auto", subject, &Status::Works, Some(technique));
+            }
+            Err(cases::Stop::Watch(error)) if error.is_machine_limit() => {
+                println!("auto, {}: {error}", subject.name);
+                row("auto", subject, &Status::Absent(error.to_string()), None);
+            }
+            Err(stop) => {
+                tally.failed += 1;
+                println!("test auto, {} ... FAILED: {stop}", subject.name);
+                row("auto", subject, &Status::Fails(stop.to_string()), None);
+            }
         }
     }
     println!("\nreported pages per written page, by case (1.00 is exact)");
@@ -134,7 +151,8 @@ impl Tally {
     }
 }
 
-fn row(technique: Technique, subject: &Subject, status: &Status) {
+/// `chosen`: what the table is to show instead of "works".
+fn row(technique: &str, subject: &Subject, status: &Status, chosen: Option<Technique>) {
     let Some(directory) = std::env::var_os("PAGETRAIL_ROWS") else {
         return;
     };
@@ -144,9 +162,12 @@ fn row(technique: Technique, subject: &Subject, status: &Status) {
         "{{\"where\":{},\"subject\":{},\"technique\":{},\"status\":{},\"reason\":{}}}\n",
         quote(&place),
         quote(subject.name),
-        quote(technique.name()),
+        quote(technique),
         quote(status.word()),
-        quote(status.reason().unwrap_or_default()),
+        quote(match chosen {
+            Some(technique) => technique.name(),
+            None => status.reason().unwrap_or_default(),
+        }),
     );
     let path = std::path::Path::new(&directory).join("conformance.jsonl");
     let file = std::fs::OpenOptions::new()

@@ -9,7 +9,7 @@ mod rounds;
 use crate::actor::{Actor, puppet_command};
 use crate::subject::Subject;
 use pagetrail::{
-    Error, HugePages, Notice, PageRange, PageSet, Target, Technique, Watch, page_size,
+    Choice, Error, HugePages, Notice, PageRange, PageSet, Target, Technique, Watch, page_size,
 };
 use std::cell::RefCell;
 use std::fmt;
@@ -232,9 +232,24 @@ pub(crate) const CASES: &[Case] = &[
     },
 ];
 
+/// What `Choice::Auto` takes for a subject, and why; it must see a write.
+pub(crate) fn choose(subject: &Subject) -> Result<(Technique, String), Stop> {
+    let mut trial = Trial::new(Technique::None, subject);
+    trial.choice = Choice::Auto;
+    let start = trial.map("anon", 4)?;
+    let memory = pages(start, 4);
+    trial.actor.act(&format!("fill {start} 4 1"));
+    trial.begin(&[memory])?;
+    trial.write(start + page_size());
+    trial.expect(&[start + page_size()], memory)?;
+    let watch = trial.watch();
+    Ok((watch.technique(), watch.reason().to_owned()))
+}
+
 /// One run of one case.
 pub(crate) struct Trial<'a> {
     technique: Technique,
+    choice: Choice,
     subject: &'a Subject,
     actor: Actor,
     watch: Option<Watch>,
@@ -253,6 +268,7 @@ impl<'a> Trial<'a> {
         let actor = subject.actor();
         Self {
             technique,
+            choice: technique.into(),
             subject,
             actor,
             watch: None,
@@ -285,7 +301,7 @@ impl<'a> Trial<'a> {
 
     fn builder(&self) -> pagetrail::WatchBuilder {
         let builder = Watch::builder()
-            .technique(self.technique)
+            .technique(self.choice)
             .huge_pages(self.huge_pages)
             .stopped_world(true);
         match self.notice {
