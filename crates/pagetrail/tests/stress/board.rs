@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// One slot per page of the memory under test.
 pub(crate) const SLOTS: usize = 8192;
 
-/// Counts after the stamps: writes in all, and whether to stop.
-const TOTAL: usize = SLOTS;
-const STOP: usize = SLOTS + 1;
+/// After the stamps as many words again, those of touches that have begun.
+const BEGUN: usize = SLOTS;
+/// Counts: writes in all, and whether to stop.
+const TOTAL: usize = 2 * SLOTS;
+const STOP: usize = TOTAL + 1;
 /// Where the pieces of memory begin, written by a puppet: as many words as there are pieces, 0 until known.
-const PIECES: usize = SLOTS + 2;
-const WORDS: usize = SLOTS + 64;
+const PIECES: usize = TOTAL + 2;
+const WORDS: usize = TOTAL + 64;
 
 /// A file mapped shared.
 pub(crate) struct Board {
@@ -86,6 +88,20 @@ impl Board {
 
     pub(crate) fn stamp(&self, slot: usize) -> u64 {
         self.words[slot].load(Ordering::Acquire)
+    }
+
+    /// Says that the page of `slot` will be touched for the `count`th time: before the touch, hence the strongest order.
+    pub(crate) fn begin(&self, slot: usize, count: u64) {
+        self.words[BEGUN + slot].store(count, Ordering::SeqCst);
+    }
+
+    /// Which touches have begun.
+    pub(crate) fn copy_begun(&self) -> Vec<u64> {
+        let begun = &self.words[BEGUN..BEGUN + super::writers::PAGES as usize];
+        begun
+            .iter()
+            .map(|word| word.load(Ordering::SeqCst))
+            .collect()
     }
 
     /// All stamps published so far.

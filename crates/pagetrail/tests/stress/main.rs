@@ -4,26 +4,31 @@
 //! takes the stamps of the reported pages from memory. What the board said before a collect must be known after the next
 //! one: a page that was written and not reported in two rounds keeps an older stamp, and shows.
 //!
+//! Reads leave no stamp in memory. For techniques that notice them ([`touches`]), threads count their touches of a page on
+//! the board, before and after: what began and ended between two looks at the board must be in the round before or
+//! after the second look.
+//!
 //! `PAGETRAIL_STRESS_SECONDS` (2) is the time per technique and target; `PAGETRAIL_SEED` repeats a run.
 #![allow(clippy::print_stdout, reason = "this program is its own test runner")]
 
 mod board;
+mod touches;
 mod writers;
 
 use pagetrail::{Capabilities, Error, PageRange, Status, Target, Technique, Watch, page_size};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use writers::{Place, Writers};
+use writers::{Doing, Place, Writers};
 
 /// Below this nothing was tried.
 const ROUNDS_MIN: u64 = 5;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [word, path, seed] = arguments.as_slice()
+    if let [word, path, seed, doing] = arguments.as_slice()
         && word == writers::PUPPET
     {
-        writers::be_puppet(path, seed.parse().expect("a number"));
+        writers::be_puppet(path, seed.parse().expect("a number"), doing);
         return ExitCode::SUCCESS;
     }
     if arguments.iter().any(|word| word == "--list") {
@@ -36,23 +41,30 @@ fn main() -> ExitCode {
     let (mut passed, mut failed, mut ignored) = (0, 0, 0);
     for technique in Technique::ALL {
         for place in [Place::Here, Place::Elsewhere] {
-            let name = format!("{technique}, {place}");
-            let outcome = match Capabilities::probe().status(technique) {
-                Status::Works => run(technique, place, seed, Duration::from_secs(seconds)),
-                status => Err(Failure::NotHere(status.to_string())),
-            };
-            match outcome {
-                Ok(told) => {
-                    passed += 1;
-                    println!("test {name} ... ok: {told}");
-                }
-                Err(Failure::NotHere(why)) => {
-                    ignored += 1;
-                    println!("test {name} ... ignored: {why}");
-                }
-                Err(Failure::Broken(what)) => {
-                    failed += 1;
-                    println!("test {name} ... FAILED: {what}");
+            let time = Duration::from_secs(seconds);
+            let mut trials: Vec<(&str, Trial)> = vec![("", run)];
+            if technique == Technique::AccessScan {
+                trials.push((", reads", touches::run));
+            }
+            for (what, trial) in trials {
+                let name = format!("{technique}, {place}{what}");
+                let outcome = match Capabilities::probe().status(technique) {
+                    Status::Works => trial(technique, place, seed, time),
+                    status => Err(Failure::NotHere(status.to_string())),
+                };
+                match outcome {
+                    Ok(told) => {
+                        passed += 1;
+                        println!("test {name} ... ok: {told}");
+                    }
+                    Err(Failure::NotHere(why)) => {
+                        ignored += 1;
+                        println!("test {name} ... ignored: {why}");
+                    }
+                    Err(Failure::Broken(what)) => {
+                        failed += 1;
+                        println!("test {name} ... FAILED: {what}");
+                    }
                 }
             }
         }
@@ -67,6 +79,9 @@ fn main() -> ExitCode {
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
+
+/// Tries a technique for a time with a seed.
+type Trial = fn(Technique, Place, u64, Duration) -> Result<String, Failure>;
 
 enum Failure {
     NotHere(String),
@@ -88,7 +103,7 @@ fn run(technique: Technique, place: Place, seed: u64, time: Duration) -> Result<
             "the caller of soft-dirty on its own process stops the world".into(),
         ));
     }
-    let mut writers = Writers::start(place, seed);
+    let mut writers = Writers::start(place, Doing::Writing, seed);
     let target = match place {
         Place::Here => Target::ranges(writers.memory().map(|(range, _)| range)),
         Place::Elsewhere => Target::process(writers.pid())?,

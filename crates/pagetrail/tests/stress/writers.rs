@@ -21,6 +21,24 @@ const PIECE_PAGES: u64 = 1024;
 pub(crate) const PAGES: u64 = PIECES as u64 * PIECE_PAGES;
 const THREADS: u64 = 3;
 
+/// What the threads do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// Write rising stamps as fast as they can.
+    Writing,
+    /// Read or write a page now and then, and count.
+    Touching,
+}
+
+impl Doing {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Writing => "write",
+            Self::Touching => "touch",
+        }
+    }
+}
+
 /// Where the writers are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -45,13 +63,13 @@ pub(crate) struct Writers {
 }
 
 impl Writers {
-    pub(crate) fn start(place: Place, seed: u64) -> Self {
+    pub(crate) fn start(place: Place, doing: Doing, seed: u64) -> Self {
         let board = Arc::new(Board::create());
         let mut child = None;
         let mut threads = Vec::new();
         let pid = match place {
             Place::Here => {
-                threads = write(&board, seed);
+                threads = run(&board, doing, seed);
                 std::process::id()
             }
             Place::Elsewhere => {
@@ -60,6 +78,7 @@ impl Writers {
                     PUPPET.as_ref(),
                     board.path().as_os_str(),
                     seed.to_string().as_ref(),
+                    doing.word().as_ref(),
                 ]
                 .map(|a| a.to_owned());
                 let started = child.insert(
@@ -130,42 +149,79 @@ impl Drop for Writers {
     }
 }
 
-/// Writes until told to stop, or until the other side is gone.
-pub(crate) fn be_puppet(board: &str, seed: u64) {
+/// Writes or touches until told to stop, or until the other side is gone.
+pub(crate) fn be_puppet(board: &str, seed: u64, doing: &str) {
+    let doing = match doing {
+        "touch" => Doing::Touching,
+        _ => Doing::Writing,
+    };
     // SAFETY: asks for a signal at the parent's death, nothing else.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let board = Arc::new(Board::open(Path::new(board)));
-    for thread in write(&board, seed) {
+    for thread in run(&board, doing, seed) {
         thread.join().expect("a writer does not panic");
     }
 }
 
-/// Maps the memory and starts the threads; each page has one writer, so its stamps rise.
-fn write(board: &Arc<Board>, seed: u64) -> Vec<JoinHandle<()>> {
+/// Maps the memory and starts the threads; each page belongs to one, so its stamps rise.
+fn run(board: &Arc<Board>, doing: Doing, seed: u64) -> Vec<JoinHandle<()>> {
     for piece in 0..PIECES {
         board.set_piece(piece, map(piece));
     }
-    let writer = |thread: u64| {
+    let work = |thread: u64| {
         let board = Arc::clone(board);
         move || {
-            let mut random = fastrand::Rng::with_seed(seed.wrapping_add(thread));
-            let mut stamp = 0;
-            while !board.is_stopped() {
-                stamp += 1;
-                // Every other write goes to a few hot pages.
-                let among = if stamp % 2 == 0 { 64 } else { PAGES };
-                let slot = random.u64(..among / THREADS) * THREADS + thread;
-                let (piece, page) = ((slot / PIECE_PAGES) as usize, slot % PIECE_PAGES);
-                let address = board.piece(piece) + page * page_size();
-                // SAFETY: inside the piece, and this thread alone writes this page.
-                unsafe { (address as *mut u64).write_volatile(stamp) };
-                board.publish(slot as usize, stamp);
+            let random = fastrand::Rng::with_seed(seed.wrapping_add(thread));
+            match doing {
+                Doing::Writing => write(&board, thread, random),
+                Doing::Touching => touch(&board, thread, random),
             }
         }
     };
     (0..THREADS)
-        .map(|thread| std::thread::spawn(writer(thread)))
+        .map(|thread| std::thread::spawn(work(thread)))
         .collect()
+}
+
+fn write(board: &Board, thread: u64, mut random: fastrand::Rng) {
+    let mut stamp = 0;
+    while !board.is_stopped() {
+        stamp += 1;
+        // Every other write goes to a few hot pages.
+        let among = if stamp % 2 == 0 { 64 } else { PAGES };
+        let slot = random.u64(..among / THREADS) * THREADS + thread;
+        let address = address(board, slot);
+        // SAFETY: inside the piece, and this thread alone writes this page.
+        unsafe { (address as *mut u64).write_volatile(stamp) };
+        board.publish(slot as usize, stamp);
+    }
+}
+
+/// Touches few pages in a round, so that a report of all of them would show.
+fn touch(board: &Board, thread: u64, mut random: fastrand::Rng) {
+    let mut counts = vec![0; PAGES as usize];
+    while !board.is_stopped() {
+        let slot = random.u64(..PAGES / THREADS) * THREADS + thread;
+        let count = &mut counts[slot as usize];
+        *count += 1;
+        let address = address(board, slot);
+        board.begin(slot as usize, *count);
+        // SAFETY: inside the piece, and this thread alone writes this page.
+        unsafe {
+            if random.bool() {
+                (address as *mut u64).write_volatile(*count);
+            } else {
+                (address as *const u64).read_volatile();
+            }
+        }
+        board.publish(slot as usize, *count);
+        std::thread::sleep(Duration::from_micros(random.u64(..400)));
+    }
+}
+
+fn address(board: &Board, slot: u64) -> u64 {
+    let (piece, page) = ((slot / PIECE_PAGES) as usize, slot % PIECE_PAGES);
+    board.piece(piece) + page * page_size()
 }
 
 /// Memory of the piece's kind, never unmapped.
