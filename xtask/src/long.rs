@@ -2,7 +2,7 @@
 //! `bench/results/` keeps.
 
 use std::fs;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
@@ -41,16 +41,45 @@ const RESULTS: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// Kernels in whose guests `pagetrail bench` compares techniques that the host lacks, and the results.
+const GUESTS: &[(&str, &str)] = &[
+    ("6.12", "guest-6.12.json"),
+    ("7.x", "guest-7.x.json"),
+];
+
+/// Sizes that emulation measures in minutes.
+const GUEST_BENCH: &[&str] = &["bench", "--json", "--runs", "3", "--size", "1M,10M,50M"];
+
 /// Measures everything and replaces the recorded results; for an idle machine.
 pub(crate) fn bench(repo: &Repo) -> Result<()> {
     for (name, arguments) in RESULTS {
         println!("== {name}");
         let mut cargo = repo.cargo(&["run", "--quiet", "--release"]);
-        let output = cargo.args(*arguments).stderr(Stdio::inherit()).output()?;
-        ensure!(output.status.success(), "{name}: {}", output.status);
-        let path = repo.root.join("bench/results").join(name);
-        fs::write(&path, output.stdout)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        keep(repo, name, cargo.args(*arguments))?;
+    }
+    bench_guests(repo)
+}
+
+/// The part of it that runs in guests: the OoH paper's comparison of /proc, userfaultfd and ours on one kernel.
+pub(crate) fn bench_guests(repo: &Repo) -> Result<()> {
+    let built = repo
+        .cargo(&["build", "--release", "--package", "pagetrail-cli"])
+        .status()?;
+    ensure!(built.success(), "the command does not build");
+    let program = repo.target.join("release/pagetrail");
+    for (kernel, name) in GUESTS {
+        println!("== {name}");
+        let mut xtask = Command::new(std::env::current_exe()?);
+        xtask.args(["vm", "--kernel", kernel, "--timeout", "1800", "--"]);
+        keep(repo, name, xtask.arg(&program).args(GUEST_BENCH))?;
     }
     Ok(())
+}
+
+/// Runs a command and keeps what it prints among the results.
+fn keep(repo: &Repo, name: &str, command: &mut Command) -> Result<()> {
+    let output = command.stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "{name}: {}", output.status);
+    let path = repo.root.join("bench/results").join(name);
+    fs::write(&path, output.stdout).with_context(|| format!("cannot write {}", path.display()))
 }
