@@ -91,32 +91,45 @@ impl Guard {
     pub(crate) fn harvest(&self, out: &mut PageSet) -> io::Result<u64> {
         wait_for_handlers();
         let page = page_size();
-        let mut written = PageSet::new();
-        let (faults, bits) = self.words();
-        for (i, word) in bits.iter().enumerate() {
+        let (faults, words) = self.words();
+        let mut outcome = Ok(());
+        // Run by run, so that nothing needs memory but `out`.
+        let mut run: Option<PageRange> = None;
+        let mut take = |run: PageRange| {
+            out.insert(run);
+            if outcome.is_ok() {
+                outcome = protect(run);
+            }
+            if outcome.is_err() {
+                // Still writable without a fault: written until it is protected again.
+                for page in (run.start()..run.end()).step_by(page as usize) {
+                    let index = (page - self.range.start()) / page_size();
+                    words[index as usize / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
+                }
+            }
+        };
+        for (i, word) in words.iter().enumerate() {
             let mut bits = if word.load(Ordering::Relaxed) == 0 {
                 0
             } else {
                 word.swap(0, Ordering::AcqRel)
             };
             while bits != 0 {
-                let bit = u64::from(bits.trailing_zeros());
-                written.extend_back(self.range.start() + (i as u64 * 64 + bit) * page, page);
+                let start =
+                    self.range.start() + (i as u64 * 64 + u64::from(bits.trailing_zeros())) * page;
+                let begun = match run {
+                    Some(run) if run.end() == start => run.start(),
+                    Some(other) => {
+                        take(other);
+                        start
+                    }
+                    None => start,
+                };
+                run = PageRange::new(begun, start + page);
                 bits &= bits - 1;
             }
         }
-        out.union_with(&written);
-        let mut outcome = Ok(());
-        for range in written.ranges() {
-            outcome = outcome.and_then(|()| protect(*range));
-            if outcome.is_err() {
-                // Still writable without a fault: written until it is protected again.
-                for page in (range.start()..range.end()).step_by(page as usize) {
-                    let index = (page - self.range.start()) / page_size();
-                    bits[index as usize / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
-                }
-            }
-        }
+        run.into_iter().for_each(take);
         outcome?;
         Ok(faults.swap(0, Ordering::Relaxed))
     }

@@ -163,6 +163,20 @@ impl Watch {
         }
     }
 
+    /// Makes room for rounds of up to this many ranges: 16 bytes of address space each, three times (for rounds of writes,
+    /// of accesses, and for one that waits for its commit). Half the number of pages is always enough.
+    ///
+    /// On ranges of the own process, with `pagemap-scan` or `mprotect`, neither [`Self::collect`] nor
+    /// [`Round::commit`] allocates then, as a collector needs it that has stopped the world. Three things may still
+    /// take memory: pages that are touched for the first time ever, mappings that change, and a collect while an
+    /// older round was not committed.
+    pub fn reserve(&mut self, ranges: usize) {
+        for pending in &mut self.pending {
+            pending.written.reserve(ranges);
+        }
+        self.space.reserve(ranges);
+    }
+
     /// The address space is gone: by `execve`, then the new one is watched, or because the target ended.
     fn follow_exec(&mut self) -> Result<(Noticed, space::Harvested)> {
         let gone = Error::Gone { pid: self.pid };
