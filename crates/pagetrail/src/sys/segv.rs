@@ -216,6 +216,9 @@ fn install() -> io::Result<()> {
             let mut previous: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as extern "C" fn(_, _, _) as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+            // A collector stops threads by a signal and harvests while they stand: none may stand in here, where
+            // the harvest would wait for it.
+            libc::sigfillset(&raw mut action.sa_mask);
             match libc::sigaction(libc::SIGSEGV, &raw const action, &raw mut previous) {
                 0 => {
                     let _ = PREVIOUS.set(previous);
@@ -352,6 +355,20 @@ fn pass_on(
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
+    // SAFETY: with SA_SIGINFO the kernel passes a `ucontext_t`; its mask is the one that the handler before us expects.
+    unsafe {
+        let mask = &raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask;
+        libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut());
+        // Blocked while its handler runs, unless that asked otherwise.
+        if PREVIOUS
+            .get()
+            .is_none_or(|previous| previous.sa_flags & libc::SA_NODEFER == 0)
+        {
+            let mut own: libc::sigset_t = std::mem::zeroed();
+            libc::sigaddset(&raw mut own, signal);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const own, std::ptr::null_mut());
+        }
+    }
     let previous = PREVIOUS.get();
     match previous.map(|action| (action.sa_sigaction, action.sa_flags)) {
         Some((libc::SIG_IGN, _)) if sent => {}
