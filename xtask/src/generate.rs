@@ -1,6 +1,7 @@
-//! Man pages and shell completions: the command writes them from its own definitions.
+//! Man pages and shell completions: the command writes them from its own definitions, and the C library's page is made
+//! from its header. They are build products, made where a package is made, and not checked in: so none can be stale.
 //!
-//! They are build products, made where a package is made, and not checked in: so none can be stale.
+//! `pagetrail.h` is checked in, for those who have no cargo; `tidy` and the tests see to it that it is fresh.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +9,17 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::capi;
 use crate::repo::Repo;
 
-/// Builds `pagetrail` and lets it write `man/*.1` and `completions/*` under `dir`.
+/// Writes `pagetrail.h`; builds `pagetrail` and lets it write `man/*.1` and `completions/*` under `dir`, and adds
+/// `man/pagetrail.3`.
 pub(crate) fn run(repo: &Repo, dir: Option<&str>) -> Result<()> {
     let dir = match dir {
         Some(dir) => PathBuf::from(dir),
         None => repo.target.join("share"),
     };
+    capi::header::write(&repo.root)?;
     let status = repo
         .cargo(&["build", "--quiet", "--package", "pagetrail-cli"])
         .status()?;
@@ -27,6 +31,7 @@ pub(crate) fn run(repo: &Repo, dir: Option<&str>) -> Result<()> {
         .status()
         .context("cannot run pagetrail")?;
     ensure!(status.success(), "pagetrail generate failed: {status}");
+    capi::write_man_page(&repo.root, &dir.join("man"))?;
     for part in ["man", "completions"] {
         println!(
             "{} files in {}",

@@ -9,6 +9,7 @@
     reason = "a task talks to the person who started it"
 )]
 
+mod capi;
 mod generate;
 mod long;
 mod packages;
@@ -40,8 +41,11 @@ usage: cargo xtask TASK
                    logging (bochs --help)
   soak             the long form of the tests, an hour or so
   bench            measure anew what bench/results/ keeps; for an idle machine
-  generate [DIR]   man pages and shell completions, from the command's own definitions,
-                   to DIR (default: target/share)
+  generate [DIR]   pagetrail.h anew; man pages and shell completions, from the command's own
+                   definitions and from pagetrail.h, to DIR (default: target/share)
+  capi             test the C library as a user of C has it: symbols, compilers, sanitizers, valgrind
+  install --prefix DIR
+                   the C library: header, shared and static library, pkg-config file, man page
 ";
 
 fn main() -> ExitCode {
@@ -74,6 +78,8 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "bochs" => return vm::bochs::run(&repo, rest),
         "soak" => long::soak(&repo)?,
         "bench" => long::bench(&repo).map(|()| true)?,
+        "capi" => capi::run(&repo)?,
+        "install" => capi::install(&repo, rest).map(|()| true)?,
         "victims" => victims::build(&repo).map(|_| true)?,
         "generate" => generate::run(&repo, rest.first().map(String::as_str)).map(|()| true)?,
         "help" | "-h" | "--help" => {
@@ -89,7 +95,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
 fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
     match task {
         "generate" => rest.get(1),
-        "vm" | "bochs" => None,
+        "vm" | "bochs" | "install" => None,
         _ => rest.first(),
     }
 }

@@ -26,12 +26,27 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "gcc",
         shown_by: "gcc",
-        why: "compiles tests/victims",
+        why: "compiles tests/victims and the tests of the C library",
     },
     Package {
         name: "libc6-dev",
         shown_by: "/usr/include/stdio.h",
         why: "compiles tests/victims",
+    },
+    Package {
+        name: "g++",
+        shown_by: "g++",
+        why: "compiles pagetrail.h as C++",
+    },
+    Package {
+        name: "pkg-config",
+        shown_by: "pkg-config",
+        why: "finds the C library, as its users do",
+    },
+    Package {
+        name: "valgrind",
+        shown_by: "valgrind",
+        why: "runs the tests of the C library",
     },
     Package {
         name: "python3",

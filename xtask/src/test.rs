@@ -12,7 +12,7 @@ use crate::steps::{Outcome, Steps};
 use crate::table::Table;
 use crate::tally::Tally;
 use crate::vm::suites;
-use crate::{packages, tidy, victims};
+use crate::{capi, packages, tidy, victims};
 
 /// Runs every step, prints the table and the sum; true if nothing failed.
 pub(crate) fn run(repo: &Repo) -> Result<bool> {
@@ -30,6 +30,7 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("licences and advisories", || deny(repo));
     steps.run("victims", || build_victims(repo));
     steps.run("tests", || tests(repo, &rows, &mut tally));
+    steps.run("C library", || capi::check(repo));
     steps.run("suites in guests", || suites::run(repo, &rows, &mut tally));
     steps.run("techniques", || techniques(&rows));
     let fine = steps.finish();

@@ -13,6 +13,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::capi::header;
 use crate::repo::Repo;
 
 /// Prints what it finds; true if there is nothing.
@@ -28,6 +29,14 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
         links::check(&repo.root, &file, &mut findings);
     }
     rules::check_code_map(&repo.root, &mut findings)?;
+    if !header::is_fresh(&repo.root)? {
+        let path = header::path(&repo.root);
+        findings.push(Finding {
+            path: path.strip_prefix(&repo.root)?.display().to_string(),
+            line: 1,
+            what: "not what the sources make; run cargo xtask generate".to_owned(),
+        });
+    }
     for finding in &findings {
         println!("{finding}");
     }

@@ -139,15 +139,18 @@ pub enum Error {
 }
 
 impl Error {
+    // Words become a string only where something has failed: the path that works shall not allocate.
+
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let what = what.into();
-        move |source| Self::Io { what, source }
+        move |source| Self::Io {
+            what: what.into(),
+            source,
+        }
     }
 
     pub(crate) fn errno(what: impl Into<String>) -> impl FnOnce(Errno) -> Self {
-        let what = what.into();
         move |errno| Self::Io {
-            what,
+            what: what.into(),
             source: errno.into(),
         }
     }

@@ -12,6 +12,9 @@ pub fn page_size() -> u64 {
 }
 
 /// A half-open range of addresses, `start..end`, in bytes; never empty.
+///
+/// In memory it is two `u64`, start and end, so that a C interface can hand out slices of it as they are.
+#[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageRange {
     start: u64,
@@ -192,6 +195,12 @@ impl PageSet {
         let tail = PageRange::new(range.end, self.ranges[behind - 1].end);
         self.ranges
             .splice(first..behind, head.into_iter().chain(tail));
+    }
+
+    /// Makes room for this many ranges.
+    pub(crate) fn reserve(&mut self, ranges: usize) {
+        self.ranges
+            .reserve(ranges.saturating_sub(self.ranges.len()));
     }
 
     /// Empties the set and keeps its memory for reuse.

@@ -47,9 +47,20 @@ pub struct RoundCost {
     pub blind: Duration,
 }
 
+/// What the last collect was: what for, when, and at what cost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) noticed: Noticed,
+    pub(crate) began: Duration,
+    pub(crate) duration: Duration,
+    pub(crate) cost: RoundCost,
+}
+
 /// What is kept between a collect and its commit.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
+    /// The last collect, where it succeeded and its round is not committed.
+    pub(crate) told: Option<Told>,
     pub(crate) written: PageSet,
     pub(crate) fresh: PageSet,
     pub(crate) events: Vec<Event>,
@@ -59,6 +70,7 @@ impl Pending {
     /// Forgets everything, and keeps its memory for the next round: growing it anew each time would cost as much as
     /// filling it.
     pub(crate) fn clear(&mut self) {
+        self.told = None;
         self.written.clear();
         self.fresh.clear();
         self.events.clear();
@@ -72,20 +84,17 @@ impl Pending {
 #[derive(Debug)]
 #[must_use = "a round that is not committed comes back"]
 pub struct Round<'watch> {
-    pub(crate) noticed: Noticed,
     pub(crate) pending: &'watch mut Pending,
     pub(crate) index: &'watch mut u64,
     pub(crate) regions: &'watch [Region],
     pub(crate) given_up: &'watch [GivenUp],
-    pub(crate) began: Duration,
-    pub(crate) duration: Duration,
-    pub(crate) cost: RoundCost,
+    pub(crate) told: Told,
 }
 
 impl Round<'_> {
     /// Whether its pages were written, or touched in any way.
     pub fn noticed(&self) -> Noticed {
-        self.noticed
+        self.told.noticed
     }
 
     /// How many rounds were committed before.
@@ -126,17 +135,17 @@ impl Round<'_> {
 
     /// When the round began, since the watch started.
     pub fn began(&self) -> Duration {
-        self.began
+        self.told.began
     }
 
     /// How long it lasted: from the return of the collect before it to the return of its own.
     pub fn duration(&self) -> Duration {
-        self.duration
+        self.told.duration
     }
 
     /// What it cost.
     pub fn cost(&self) -> RoundCost {
-        self.cost
+        self.told.cost
     }
 
     /// Ends the round: its pages are the consumer's from now on, and are not reported again until they are

@@ -91,32 +91,45 @@ impl Guard {
     pub(crate) fn harvest(&self, out: &mut PageSet) -> io::Result<u64> {
         wait_for_handlers();
         let page = page_size();
-        let mut written = PageSet::new();
-        let (faults, bits) = self.words();
-        for (i, word) in bits.iter().enumerate() {
+        let (faults, words) = self.words();
+        let mut outcome = Ok(());
+        // Run by run, so that nothing needs memory but `out`.
+        let mut run: Option<PageRange> = None;
+        let mut take = |run: PageRange| {
+            out.insert(run);
+            if outcome.is_ok() {
+                outcome = protect(run);
+            }
+            if outcome.is_err() {
+                // Still writable without a fault: written until it is protected again.
+                for page in (run.start()..run.end()).step_by(page as usize) {
+                    let index = (page - self.range.start()) / page_size();
+                    words[index as usize / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
+                }
+            }
+        };
+        for (i, word) in words.iter().enumerate() {
             let mut bits = if word.load(Ordering::Relaxed) == 0 {
                 0
             } else {
                 word.swap(0, Ordering::AcqRel)
             };
             while bits != 0 {
-                let bit = u64::from(bits.trailing_zeros());
-                written.extend_back(self.range.start() + (i as u64 * 64 + bit) * page, page);
+                let start =
+                    self.range.start() + (i as u64 * 64 + u64::from(bits.trailing_zeros())) * page;
+                let begun = match run {
+                    Some(run) if run.end() == start => run.start(),
+                    Some(other) => {
+                        take(other);
+                        start
+                    }
+                    None => start,
+                };
+                run = PageRange::new(begun, start + page);
                 bits &= bits - 1;
             }
         }
-        out.union_with(&written);
-        let mut outcome = Ok(());
-        for range in written.ranges() {
-            outcome = outcome.and_then(|()| protect(*range));
-            if outcome.is_err() {
-                // Still writable without a fault: written until it is protected again.
-                for page in (range.start()..range.end()).step_by(page as usize) {
-                    let index = (page - self.range.start()) / page_size();
-                    bits[index as usize / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
-                }
-            }
-        }
+        run.into_iter().for_each(take);
         outcome?;
         Ok(faults.swap(0, Ordering::Relaxed))
     }
@@ -203,6 +216,9 @@ fn install() -> io::Result<()> {
             let mut previous: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as extern "C" fn(_, _, _) as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+            // A collector stops threads by a signal and harvests while they stand: none may stand in here, where
+            // the harvest would wait for it.
+            libc::sigfillset(&raw mut action.sa_mask);
             match libc::sigaction(libc::SIGSEGV, &raw const action, &raw mut previous) {
                 0 => {
                     let _ = PREVIOUS.set(previous);
@@ -339,6 +355,20 @@ fn pass_on(
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
+    // SAFETY: with SA_SIGINFO the kernel passes a `ucontext_t`; its mask is the one that the handler before us expects.
+    unsafe {
+        let mask = &raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask;
+        libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut());
+        // Blocked while its handler runs, unless that asked otherwise.
+        if PREVIOUS
+            .get()
+            .is_none_or(|previous| previous.sa_flags & libc::SA_NODEFER == 0)
+        {
+            let mut own: libc::sigset_t = std::mem::zeroed();
+            libc::sigaddset(&raw mut own, signal);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const own, std::ptr::null_mut());
+        }
+    }
     let previous = PREVIOUS.get();
     match previous.map(|action| (action.sa_sigaction, action.sa_flags)) {
         Some((libc::SIG_IGN, _)) if sent => {}

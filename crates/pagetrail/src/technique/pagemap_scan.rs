@@ -77,6 +77,19 @@ pub(crate) struct PagemapScan {
     seen: PageSet,
     /// Entries sorted out in the last harvest; see [`Self::sort_out_untouched`].
     doubtful: PageSet,
+    /// What follows from the sets above, until one of them changes: so a round that finds nothing new allocates
+    /// nothing.
+    plan: Option<Plan>,
+}
+
+/// What a harvest scans.
+struct Plan {
+    /// Private armed memory that is not seen.
+    unseen: PageSet,
+    /// Private armed memory that is.
+    seen: PageSet,
+    /// That and the shared.
+    all: PageSet,
 }
 
 /// Written since the last scan; the short path of `pagemap_scan_pmd_entry` in `fs/proc/task_mmu.c`.
@@ -130,30 +143,39 @@ impl PagemapScan {
             shared: PageSet::new(),
             seen: PageSet::new(),
             doubtful: PageSet::new(),
+            plan: None,
         })
     }
 
-    /// Scans and re-arms what can have been written; notes which mappings have lost their registration.
-    fn scan_all(&mut self, out: &mut PageSet, replaced: &mut Vec<PageRange>) -> Result<()> {
+    fn work_out(&self) -> Plan {
         let private = self.armed.difference(&self.shared);
         let seen = private.intersection(&self.seen);
+        Plan {
+            unseen: private.difference(&self.seen),
+            all: seen.union(&self.shared),
+            seen,
+        }
+    }
+
+    /// Scans and re-arms what can have been written; notes which mappings have lost their registration.
+    fn scan_all(
+        &mut self,
+        plan: &Plan,
+        out: &mut PageSet,
+        replaced: &mut Vec<PageRange>,
+    ) -> Result<()> {
         if self.huge_pages == HugePages::Split {
-            let all = if self.shared.is_empty() {
-                seen
-            } else {
-                seen.union(&self.shared)
-            };
-            return self.scan_ranges(&all, WRITTEN, out, replaced);
+            return self.scan_ranges(&plan.all, WRITTEN, out, replaced);
         }
         // The selection by size leaves the short path and with it the empty entries, which shared
         // mappings cannot do without; their huge pages are split as ever.
-        self.scan_ranges(&seen, WRITTEN_SMALL, out, replaced)?;
+        self.scan_ranges(&plan.seen, WRITTEN_SMALL, out, replaced)?;
         self.scan_ranges(&self.shared.clone(), WRITTEN, out, replaced)?;
         let whole = Query {
             all_of: category::HUGE | category::PRESENT,
             ..Query::default()
         };
-        for range in seen.ranges() {
+        for range in plan.seen.ranges() {
             self.select(*range, whole, out)?;
         }
         Ok(())
@@ -274,6 +296,7 @@ impl PagemapScan {
 
     fn try_arm(&mut self, region: &Region) -> Result<(), ArmError> {
         let range = region.range;
+        self.plan = None;
         let failed = |errno| match errno {
             Errno::SRCH => ArmError::Gone,
             Errno::BUSY => {
@@ -323,6 +346,7 @@ impl Tracker for PagemapScan {
     }
 
     fn forget(&mut self, range: PageRange) {
+        self.plan = None;
         for set in [
             &mut self.armed,
             &mut self.shared,
@@ -335,17 +359,23 @@ impl Tracker for PagemapScan {
 
     fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {
         let mut harvest = Harvest::default();
-        let unseen = self.armed.difference(&self.shared).difference(&self.seen);
+        let mut plan = match self.plan.take() {
+            Some(plan) => plan,
+            None => self.work_out(),
+        };
         let asked = Query {
             registered: true,
             ..OWNED
         };
         let mut owned = PageSet::new();
-        self.scan_ranges(&unseen, asked, &mut owned, &mut harvest.replaced)?;
-        let fresh = blocks(&owned).intersection(&unseen);
-        self.seen.union_with(&fresh);
+        self.scan_ranges(&plan.unseen, asked, &mut owned, &mut harvest.replaced)?;
+        let fresh = blocks(&owned).intersection(&plan.unseen);
+        if !fresh.is_empty() {
+            self.seen.union_with(&fresh);
+            plan = self.work_out();
+        }
         // Whatever fails from here on: what was re-armed is in `out` by then, and what was replaced is found again.
-        self.scan_all(out, &mut harvest.replaced)?;
+        self.scan_all(&plan, out, &mut harvest.replaced)?;
         let mut late = PageSet::new();
         let sorted_out = self.settle_doubtful(&mut late).and_then(|()| {
             if fresh.is_empty() {
@@ -355,6 +385,7 @@ impl Tracker for PagemapScan {
         });
         out.union_with(&late);
         sorted_out?;
+        self.plan = Some(plan);
         for range in &harvest.replaced {
             self.forget(*range);
         }

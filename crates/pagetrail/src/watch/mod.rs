@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::page_set::PageRange;
 use crate::proc::status::{self, Status};
 use crate::region::Region;
-use crate::round::{Event, Noticed, Pending, Round, RoundCost};
+use crate::round::{Event, Noticed, Pending, Round, RoundCost, Told};
 use crate::technique::Technique;
 use builder::{Config, WatchBuilder};
 #[cfg(doc)]
@@ -108,6 +108,9 @@ impl Watch {
     /// harvested before the error is in the next round.
     pub fn collect(&mut self) -> Result<Round<'_>> {
         let before = Instant::now();
+        for pending in &mut self.pending {
+            pending.told = None;
+        }
         let mut noticed = self.space.noticing();
         let outcome = self.space.collect(&mut self.pending[noticed as usize]);
         let harvested = match outcome {
@@ -131,16 +134,47 @@ impl Watch {
             faults: harvested.faults,
             blind: harvested.blind,
         };
-        Ok(Round {
+        let told = Told {
             noticed,
-            pending: &mut self.pending[noticed as usize],
-            index: &mut self.index,
-            regions: self.space.regions(),
-            given_up: self.space.given_up(),
             began,
             duration: now - began,
             cost,
-        })
+        };
+        self.pending[noticed as usize].told = Some(told);
+        Ok(self.round(told))
+    }
+
+    /// The round of the last collect once more, unless that failed or the round was committed.
+    ///
+    /// For those who cannot hold on to the [`Round`] because it borrows the watch: a C interface, or a struct that
+    /// owns the watch and commits in another call than the one that collects.
+    pub fn reopen(&mut self) -> Option<Round<'_>> {
+        let told = self.pending.iter().find_map(|pending| pending.told)?;
+        Some(self.round(told))
+    }
+
+    fn round(&mut self, told: Told) -> Round<'_> {
+        Round {
+            pending: &mut self.pending[told.noticed as usize],
+            index: &mut self.index,
+            regions: self.space.regions(),
+            given_up: self.space.given_up(),
+            told,
+        }
+    }
+
+    /// Makes room for rounds of up to this many ranges: 16 bytes of address space each, three times (for rounds of writes,
+    /// of accesses, and for one that waits for its commit). Half the number of pages is always enough.
+    ///
+    /// On ranges of the own process, with `pagemap-scan` or `mprotect`, neither [`Self::collect`] nor
+    /// [`Round::commit`] allocates then, as a collector needs it that has stopped the world. Three things may still
+    /// take memory: pages that are touched for the first time ever, mappings that change, and a collect while an
+    /// older round was not committed.
+    pub fn reserve(&mut self, ranges: usize) {
+        for pending in &mut self.pending {
+            pending.written.reserve(ranges);
+        }
+        self.space.reserve(ranges);
     }
 
     /// The address space is gone: by `execve`, then the new one is watched, or because the target ended.

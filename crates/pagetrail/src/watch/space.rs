@@ -122,6 +122,11 @@ impl Space {
         &self.given_up
     }
 
+    /// Makes room for a harvest of this many ranges.
+    pub(crate) fn reserve(&mut self, ranges: usize) {
+        self.harvested.reserve(ranges);
+    }
+
     pub(crate) fn prepare_for_kernel_write(&mut self, range: PageRange) {
         self.tracker.prepare_for_kernel_write(range);
     }

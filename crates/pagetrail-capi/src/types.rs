@@ -1,0 +1,248 @@
+//! The types that C sees: plain numbers in structs that can grow, and names for the numbers.
+
+use crate::text::Text;
+use pagetrail::{Notice as What, PageRange, Technique as Known};
+use std::ffi::c_char;
+use std::mem::{align_of, offset_of, size_of};
+use std::time::Duration;
+
+/// A half-open range of addresses of the watched process, in bytes: start is in it, end is not.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// First address, in bytes.
+    pub start: u64,
+    /// First address behind the range, in bytes.
+    pub end: u64,
+}
+
+// A set's ranges are handed out as they lie in memory.
+const _: () = assert!(
+    size_of::<Range>() == size_of::<PageRange>()
+        && align_of::<Range>() == align_of::<PageRange>()
+        && offset_of!(Range, end) == 8
+);
+
+/// Bytes of the text in a struct, its terminating zero included; longer text is cut off.
+pub const PAGETRAIL_TEXT_BYTES: usize = 256;
+
+/// Text in a struct for C.
+pub(crate) fn text(value: impl std::fmt::Display) -> [c_char; PAGETRAIL_TEXT_BYTES] {
+    Text::<PAGETRAIL_TEXT_BYTES>::of(value).chars()
+}
+
+/// A way to notice writes: one of PAGETRAIL_TECHNIQUE_*.
+pub type Technique = u32;
+/// The cheapest technique that works here for the target.
+pub const PAGETRAIL_TECHNIQUE_AUTO: Technique = 0;
+/// Asynchronous write-protection by userfaultfd(2), harvested by PAGEMAP_SCAN; Linux 6.7.
+pub const PAGETRAIL_TECHNIQUE_PAGEMAP_SCAN: Technique = 1;
+/// Synchronous write-protection by userfaultfd(2), resolved by a thread of the library; Linux 5.7.
+pub const PAGETRAIL_TECHNIQUE_USERFAULTFD: Technique = 2;
+/// The kernel's soft-dirty bits; process-wide.
+pub const PAGETRAIL_TECHNIQUE_SOFT_DIRTY: Technique = 3;
+/// mprotect(2) and a SIGSEGV handler; ranges of the own process only.
+pub const PAGETRAIL_TECHNIQUE_MPROTECT: Technique = 4;
+/// A copy of the memory, compared with it.
+pub const PAGETRAIL_TECHNIQUE_COMPARE: Technique = 5;
+/// Notices nothing and reports every populated page in every round: the baseline.
+pub const PAGETRAIL_TECHNIQUE_NONE: Technique = 6;
+/// Every access is noticed, reads included; Linux 7.3.
+pub const PAGETRAIL_TECHNIQUE_ACCESS_SCAN: Technique = 7;
+
+const TECHNIQUES: [(Technique, Known); 7] = [
+    (PAGETRAIL_TECHNIQUE_ACCESS_SCAN, Known::AccessScan),
+    (PAGETRAIL_TECHNIQUE_PAGEMAP_SCAN, Known::PagemapScan),
+    (PAGETRAIL_TECHNIQUE_USERFAULTFD, Known::Userfaultfd),
+    (PAGETRAIL_TECHNIQUE_SOFT_DIRTY, Known::SoftDirty),
+    (PAGETRAIL_TECHNIQUE_MPROTECT, Known::Mprotect),
+    (PAGETRAIL_TECHNIQUE_COMPARE, Known::Compare),
+    (PAGETRAIL_TECHNIQUE_NONE, Known::None),
+];
+
+/// The technique that a number names.
+pub(crate) fn technique(number: Technique) -> Option<Known> {
+    let mut known = TECHNIQUES.iter();
+    known.find_map(|(n, technique)| (*n == number).then_some(*technique))
+}
+
+/// The number of a technique; that of `AUTO`, which no watch has, for one without a number.
+pub(crate) fn number(technique: Known) -> Technique {
+    let mut known = TECHNIQUES.iter();
+    known
+        .find_map(|(n, other)| (*other == technique).then_some(*n))
+        .unwrap_or(PAGETRAIL_TECHNIQUE_AUTO)
+}
+
+/// Whose memory is watched: one of PAGETRAIL_TARGET_*.
+pub type Target = u32;
+/// All writable mappings of this process, those that appear later included.
+pub const PAGETRAIL_TARGET_OWN: Target = 0;
+/// The ranges of this process's memory in pagetrail_options.ranges.
+pub const PAGETRAIL_TARGET_RANGES: Target = 1;
+/// All writable mappings of the running process pagetrail_options.pid.
+pub const PAGETRAIL_TARGET_PROCESS: Target = 2;
+
+/// What is noticed: one of PAGETRAIL_NOTICE_*.
+pub type Notice = u32;
+/// What the technique notices: writes, unless the technique asked for is access-scan.
+pub const PAGETRAIL_NOTICE_DEFAULT: Notice = 0;
+/// Writes.
+pub const PAGETRAIL_NOTICE_WRITES: Notice = 1;
+/// Every access, reads included; technique access-scan.
+pub const PAGETRAIL_NOTICE_ACCESSES: Notice = 2;
+/// A round of writes, a round of accesses, and so on; what is touched at the end of a collect, for
+/// pagetrail_round_info.blind_ns, is missed.
+pub const PAGETRAIL_NOTICE_ALTERNATE: Notice = 3;
+
+/// What a number asks to be noticed, and whether it is known.
+pub(crate) fn notice(number: Notice) -> Option<Option<What>> {
+    match number {
+        PAGETRAIL_NOTICE_DEFAULT => Some(None),
+        PAGETRAIL_NOTICE_WRITES => Some(Some(What::Writes)),
+        PAGETRAIL_NOTICE_ACCESSES => Some(Some(What::Accesses)),
+        PAGETRAIL_NOTICE_ALTERNATE => Some(Some(What::Alternate)),
+        _ => None,
+    }
+}
+
+/// Promise: no other thread of this process writes to the target while pagetrail_watch_collect() runs. The technique
+/// soft-dirty needs it on the own process; a collector that stops the world has it anyway.
+pub const PAGETRAIL_OPTION_STOPPED_WORLD: u32 = 1;
+/// Leave transparent huge pages whole, and report them in every round, instead of splitting them at their first write.
+pub const PAGETRAIL_OPTION_KEEP_HUGE_PAGES: u32 = 2;
+/// Only report regions that the technique cannot watch, instead of watching them by the technique compare.
+pub const PAGETRAIL_OPTION_NO_COMPARE: u32 = 4;
+
+/// What to watch and how. All zeros is the whole own process by the cheapest technique; so begin with
+/// `pagetrail_options options = {0};` (in C++ `{}`), set what differs, and pass sizeof(options) with it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Whose memory: PAGETRAIL_TARGET_*.
+    pub target: Target,
+    /// Which technique: PAGETRAIL_TECHNIQUE_*.
+    pub technique: Technique,
+    /// For PAGETRAIL_TARGET_RANGES: whole pages, mapped and writable. Only read by the call.
+    pub ranges: *const Range,
+    /// How many ranges there are.
+    pub range_count: usize,
+    /// For PAGETRAIL_TARGET_PROCESS: the process ID.
+    pub pid: u32,
+    /// How many of PAGETRAIL_OPTION_*, joined by |.
+    pub flags: u32,
+    /// Pages that one fault of the technique userfaultfd releases: 1 to 512, rounded up to a power of two; 0 is 1.
+    pub block_pages: u32,
+    /// What is noticed: PAGETRAIL_NOTICE_*.
+    pub notice: Notice,
+}
+
+/// Facts about a watch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct WatchInfo {
+    /// The technique in use: PAGETRAIL_TECHNIQUE_*, never AUTO.
+    pub technique: Technique,
+    /// The process whose memory is watched.
+    pub pid: u32,
+    /// How long the target was stopped to start watching it, in nanoseconds.
+    pub attach_stopped_ns: u64,
+    /// Why this technique, one line.
+    pub reason: [c_char; PAGETRAIL_TEXT_BYTES],
+}
+
+/// Facts about a round, and what it cost.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RoundInfo {
+    /// How many rounds of this watch were committed before.
+    pub index: u64,
+    /// When the round began, in nanoseconds since the watch started.
+    pub began_ns: u64,
+    /// How long it lasted, in nanoseconds: from the end of the collect before it to the end of its own.
+    pub duration_ns: u64,
+    /// How long pagetrail_watch_collect() took, in nanoseconds.
+    pub collect_ns: u64,
+    /// For how much of that the watched process was stopped, in nanoseconds.
+    pub stopped_ns: u64,
+    /// Faults that the technique caused since the collect before, or UINT64_MAX where it cannot count them.
+    pub faults: u64,
+    /// For how long, at the end of the collect, nothing was noticed, in nanoseconds: 0 unless rounds of writes and of
+    /// accesses alternate.
+    pub blind_ns: u64,
+    /// What the round is of: PAGETRAIL_NOTICE_WRITES or PAGETRAIL_NOTICE_ACCESSES.
+    pub noticed: Notice,
+    /// Zero.
+    pub reserved: u32,
+    /// Bytes of the written pages (in a round of accesses: of the touched ones, here and everywhere else).
+    pub written_bytes: u64,
+    /// Number of ranges that pagetrail_round_written() gives.
+    pub written_count: u64,
+    /// Number of events; see pagetrail_round_event().
+    pub event_count: u64,
+    /// Number of regions that the technique cannot watch; see pagetrail_round_given_up().
+    pub given_up_count: u64,
+}
+
+/// What kind of event it is: one of PAGETRAIL_EVENT_*. More may come: ignore those you do not know.
+pub type EventKind = u32;
+/// Something that the user should know; the text says it.
+pub const PAGETRAIL_EVENT_NOTE: EventKind = 0;
+/// execve(2) replaced the memory of the watched process; all of the new image counts as written.
+pub const PAGETRAIL_EVENT_EXEC: EventKind = 1;
+/// The watched process has child processes; none of them is watched.
+pub const PAGETRAIL_EVENT_CHILDREN: EventKind = 2;
+
+/// Something that happened to the watched process since the last committed round.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// PAGETRAIL_EVENT_*.
+    pub kind: EventKind,
+    /// For PAGETRAIL_EVENT_CHILDREN, how many different ones were seen so far; otherwise 0.
+    pub count: u32,
+    /// One line: the note, or the new command line.
+    pub text: [c_char; PAGETRAIL_TEXT_BYTES],
+}
+
+/// A writable region that the technique cannot watch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GivenUp {
+    /// The region.
+    pub range: Range,
+    /// 1 if the technique compare watches it instead; 0 if its writes are not seen.
+    pub compared: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Its name, and why, one line.
+    pub text: [c_char; PAGETRAIL_TEXT_BYTES],
+}
+
+/// Whether a technique can be used: one of PAGETRAIL_CAPABILITY_*.
+pub type Capability = u32;
+/// A write was seen through it, and the next one too.
+pub const PAGETRAIL_CAPABILITY_WORKS: Capability = 1;
+/// The kernel accepts its calls, and yet it missed a write or an error came up.
+pub const PAGETRAIL_CAPABILITY_FAILS: Capability = 2;
+/// The kernel does not offer it, or it is not permitted, or switched off by PAGETRAIL_DISABLE in the environment.
+pub const PAGETRAIL_CAPABILITY_ABSENT: Capability = 3;
+
+/// Nanoseconds; `u64` holds 584 years of them.
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_technique_has_a_number_of_its_own() {
+        for known in Known::ALL {
+            assert_eq!(technique(number(known)), Some(known));
+        }
+        assert_eq!(technique(PAGETRAIL_TECHNIQUE_AUTO), None);
+        assert_eq!(technique(u32::MAX), None);
+    }
+}

@@ -1,0 +1,31 @@
+//! A round can be looked at again until it is committed.
+
+use pagetrail::{Target, Watch, pages_of};
+
+#[test]
+fn a_round_is_there_until_its_commit() {
+    let mut buffer = vec![0u8; 1 << 16];
+    let target = Target::ranges(pages_of(&buffer));
+    let mut watch = Watch::builder().target(target).start().unwrap();
+    assert!(watch.reopen().is_none(), "nothing is collected yet");
+
+    buffer[30_000] = 1;
+    let (collected, told) = {
+        let round = watch.collect().unwrap();
+        (
+            round.pages().clone(),
+            (round.index(), round.duration(), round.cost()),
+        )
+    };
+    assert!(collected.contains(&raw const buffer[30_000] as u64));
+    for _ in 0..2 {
+        let round = watch.reopen().unwrap();
+        assert_eq!(*round.pages(), collected);
+        assert_eq!((round.index(), round.duration(), round.cost()), told);
+    }
+    watch.reopen().unwrap().commit();
+    assert!(watch.reopen().is_none());
+    let round = watch.collect().unwrap();
+    assert!(!round.pages().contains(&raw const buffer[30_000] as u64));
+    assert_eq!(round.index(), 1);
+}
