@@ -71,21 +71,32 @@ impl Capabilities {
     /// Tries every technique on a few pages of this process, once; later calls return the same answer.
     pub fn probe() -> &'static Self {
         static PROBED: OnceLock<Capabilities> = OnceLock::new();
-        PROBED.get_or_init(|| {
+        PROBED.get_or_init(|| Self {
+            techniques: Technique::ALL
+                .into_iter()
+                .map(|technique| (technique, Self::probe_one(technique).clone()))
+                .collect(),
+        })
+    }
+
+    /// Tries one technique and no other, once.
+    ///
+    /// Some trials reach into the process: `mprotect` installs a signal handler, `userfaultfd` starts a thread,
+    /// `soft-dirty` a child. Whoever lives in a program that is not his own tries only what he would use.
+    pub fn probe_one(technique: Technique) -> &'static Status {
+        static PROBED: [OnceLock<Status>; Technique::ALL.len()] =
+            [const { OnceLock::new() }; Technique::ALL.len()];
+        let place = Technique::ALL.iter().position(|known| *known == technique);
+        PROBED[place.unwrap_or(0)].get_or_init(|| {
             let disabled = std::env::var(DISABLE_VARIABLE).unwrap_or_default();
-            let disabled: Vec<&str> = disabled.split(',').map(str::trim).collect();
-            let techniques = Technique::ALL.into_iter().map(|technique| {
-                let status = if disabled.contains(&technique.name()) {
-                    Status::Absent(format!("switched off by {DISABLE_VARIABLE}"))
-                } else {
-                    round_trip(technique)
-                };
-                tracing::debug!(%technique, %status, "probed");
-                (technique, status)
-            });
-            Self {
-                techniques: techniques.collect(),
-            }
+            let mut disabled = disabled.split(',').map(str::trim);
+            let status = if disabled.any(|name| name == technique.name()) {
+                Status::Absent(format!("switched off by {DISABLE_VARIABLE}"))
+            } else {
+                round_trip(technique)
+            };
+            tracing::debug!(%technique, %status, "probed");
+            status
         })
     }
 

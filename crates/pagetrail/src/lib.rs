@@ -44,6 +44,6 @@ pub use target::{Target, pages_of};
 pub use technique::pagemap_scan::HugePages;
 pub use technique::userfaultfd::BLOCK_PAGES_MAX;
 pub use technique::{Technique, UnknownTechnique};
-pub use watch::builder::WatchBuilder;
+pub use watch::builder::{Attached, WatchBuilder};
 pub use watch::choice::{Choice, Notice};
 pub use watch::{GivenUp, State, Watch};

@@ -195,6 +195,18 @@ impl WatchBuilder {
     /// The technique does not work here or not for this target, the target is refused or not permitted, or a
     /// range is not mapped writable.
     pub fn start(self) -> Result<Watch> {
+        self.attach()?.start()
+    }
+
+    /// Gets from the target what watching it needs, and notices nothing yet.
+    ///
+    /// For a process that will not let itself be attached later, because somebody else is about to trace it. A program
+    /// to be started waits before its first instruction.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    pub fn attach(self) -> Result<Attached> {
         let Self {
             target,
             choice,
@@ -228,6 +240,56 @@ impl WatchBuilder {
                 (Some(launched.insert(started).pid), image?)
             }
         };
+        Ok(Attached {
+            picked,
+            config,
+            own,
+            pid,
+            within,
+            image,
+            launched,
+        })
+    }
+}
+
+/// A target that is attached to and not watched yet; made by [`WatchBuilder::attach`].
+#[must_use]
+pub struct Attached {
+    picked: choice::Picked,
+    config: Config,
+    own: bool,
+    pid: Option<u32>,
+    within: Option<PageSet>,
+    image: Image,
+    launched: Option<Launched>,
+}
+
+impl std::fmt::Debug for Attached {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Attached")
+            .field("pid", &self.pid)
+            .field("technique", &self.picked.technique)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Attached {
+    /// Starts watching; writes from here on are noticed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gone`] when the target has ended, or its memory has been replaced by `execve(2)`.
+    pub fn start(self) -> Result<Watch> {
+        let Self {
+            picked,
+            config,
+            own,
+            pid,
+            within,
+            image,
+            mut launched,
+        } = self;
+        let technique = picked.technique;
         let space = config
             .tracker(technique, image.fd, pid)
             .and_then(|tracker| Space::open(pid, within, tracker, &config));

@@ -46,7 +46,6 @@ pub(crate) struct Picked {
 }
 
 pub(crate) fn pick(choice: Choice, notice: Option<Notice>, target: &Target) -> Result<Picked> {
-    let capabilities = Capabilities::probe();
     match choice {
         Choice::Technique(technique) => {
             fits(technique, target)?;
@@ -57,7 +56,7 @@ pub(crate) fn pick(choice: Choice, notice: Option<Notice>, target: &Target) -> R
             };
             for technique in needed {
                 if let Status::Fails(reason) | Status::Absent(reason) =
-                    capabilities.status(technique)
+                    Capabilities::probe_one(technique)
                 {
                     return Err(Error::Unavailable {
                         technique,
@@ -74,7 +73,7 @@ pub(crate) fn pick(choice: Choice, notice: Option<Notice>, target: &Target) -> R
         Choice::Auto => {
             let notice = notice.unwrap_or_default();
             let (technique, reason) = automatic(candidates(target, notice), |technique| {
-                capabilities.status(technique).clone()
+                Capabilities::probe_one(technique).clone()
             })?;
             Ok(Picked {
                 technique,
