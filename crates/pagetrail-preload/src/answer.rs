@@ -1,0 +1,288 @@
+//! What a read of `pagemap` returns: the kernel's entries, with bit 55 as soft-dirty would have it.
+//!
+//! * An entry in watched memory that is write-protected (bit 57) was not written since the last clear; a page without
+//!   that bit was, or is new.
+//! * A mapping that is not under watch (new since the last clear, replaced, refused by the watch) is soft-dirty as a
+//!   whole, untouched pages included: the kernel marks new mappings so.
+//! * An untouched page of watched private memory is clean. In watched shared memory an entry without a page may have lost
+//!   one that was written, and counts as written.
+//! * A protection marker of our own in an untouched place looks like a swapped page. It is shown as what it was,
+//!   nothing, to readers who may see what tells it apart.
+
+use crate::spans;
+use pagetrail::{PageRange, PageSet};
+use rustix::fd::RawFd;
+
+/// Bits of an entry; `Documentation/admin-guide/mm/pagemap.rst`.
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+const WRITE_PROTECTED: u64 = 1 << 57;
+const SOFT_DIRTY: u64 = 1 << 55;
+/// The type of a swapped entry.
+const SWAP_TYPE: u64 = 0x1f;
+/// `SWP_PTE_MARKER` in `include/linux/swap.h`: always the last type.
+const MARKER: u64 = 31;
+
+const ENTRY: usize = size_of::<u64>();
+
+/// What is known about the memory of one process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'a> {
+    /// Armed at the last clear.
+    pub(crate) armed: &'a PageSet,
+    /// The part of it that is mapped shared.
+    pub(crate) shared: &'a PageSet,
+    /// Whether this kernel leaves write-protection bits in mappings that have lost their registration (`mremap(2)`
+    /// before Linux 6.13), so that they prove nothing by themselves.
+    pub(crate) leaves_bits: bool,
+}
+
+/// Whether an entry is the mark of write-protection on a page that does not exist. Readers without `CAP_SYS_ADMIN`
+/// get no swap type, and cannot tell.
+pub(crate) fn is_marker(entry: u64) -> bool {
+    entry & (PRESENT | SWAPPED | WRITE_PROTECTED) == SWAPPED | WRITE_PROTECTED
+        && entry & SWAP_TYPE == MARKER
+}
+
+/// Sets bit 55 in entries that were read from `pagemap` through `fd`, from the entry of address `first` on.
+pub(crate) fn amend(view: View<'_>, fd: RawFd, first: u64, entries: &mut [u8]) {
+    let page = pagetrail::page_size();
+    let end = first + (entries.len() / ENTRY) as u64 * page;
+    let Found { holes, markers } = mark_written(entries);
+    let mut window = Window {
+        first,
+        page,
+        entries,
+    };
+    let mut done = first;
+    for range in overlapping(view.armed, first, end) {
+        window.mark_protected(done, range.start());
+        done = range.end();
+    }
+    window.mark_protected(done, end);
+    // Where every page exists their own bits tell all; otherwise new mappings have to be found.
+    let doubtful = match holes {
+        _ if view.leaves_bits => Some((first, end)),
+        Some((from, to)) => Some((first + from as u64 * page, first + to as u64 * page)),
+        None => None,
+    };
+    if let Some((from, to)) = doubtful {
+        window.mark_unregistered(fd, from, to);
+    }
+    if holes.is_some() {
+        for range in overlapping(view.shared, first, end) {
+            window.mark_holes(range);
+        }
+    }
+    if markers {
+        hide_markers(window.entries);
+    }
+}
+
+/// Sets the bit on all pages that exist: what can be said when nothing is known.
+pub(crate) fn mark_all(entries: &mut [u8]) {
+    for entry in entries.chunks_exact_mut(ENTRY) {
+        let bits = get(entry);
+        if bits & (PRESENT | SWAPPED) != 0 {
+            put(entry, bits | SOFT_DIRTY);
+        }
+    }
+}
+
+/// What a look at the entries themselves has found.
+struct Found {
+    /// The first and the last but one entry without a page.
+    holes: Option<(usize, usize)>,
+    /// Whether there are protection markers.
+    markers: bool,
+}
+
+/// Judges each entry by its own bits, as is right for watched memory.
+fn mark_written(entries: &mut [u8]) -> Found {
+    let mut holes = None;
+    let mut markers = false;
+    for (index, entry) in entries.chunks_exact_mut(ENTRY).enumerate() {
+        let bits = get(entry);
+        if bits & WRITE_PROTECTED != 0 {
+            markers |= is_marker(bits);
+        } else if bits & (PRESENT | SWAPPED) != 0 {
+            put(entry, bits | SOFT_DIRTY);
+        } else {
+            let (from, _) = holes.unwrap_or((index, 0));
+            holes = Some((from, index + 1));
+        }
+    }
+    Found { holes, markers }
+}
+
+fn hide_markers(entries: &mut [u8]) {
+    for entry in entries.chunks_exact_mut(ENTRY) {
+        let bits = get(entry);
+        if is_marker(bits) {
+            put(entry, bits & SOFT_DIRTY);
+        }
+    }
+}
+
+struct Window<'a> {
+    /// The address of the first entry.
+    first: u64,
+    page: u64,
+    entries: &'a mut [u8],
+}
+
+impl Window<'_> {
+    /// Protection where we have not armed is somebody else's, and says nothing about our clear.
+    fn mark_protected(&mut self, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
+        for entry in self.between(start, end) {
+            let bits = get(entry);
+            if bits & WRITE_PROTECTED != 0 {
+                put(entry, bits | SOFT_DIRTY);
+            }
+        }
+    }
+
+    /// Sets the bit on all that is mapped and not under watch: new since the clear, or replaced.
+    fn mark_unregistered(&mut self, fd: RawFd, start: u64, end: u64) {
+        let outcome = spans::unregistered(fd, start, end, |from, to| {
+            for entry in self.between(from, to) {
+                put(entry, get(entry) | SOFT_DIRTY);
+            }
+        });
+        if outcome.is_err() {
+            mark_all(self.slice(start, end));
+        }
+    }
+
+    fn mark_holes(&mut self, range: PageRange) {
+        for entry in self.between(range.start(), range.end()) {
+            let bits = get(entry);
+            if bits & (PRESENT | SWAPPED | WRITE_PROTECTED) == 0 {
+                put(entry, bits | SOFT_DIRTY);
+            }
+        }
+    }
+
+    fn between(&mut self, start: u64, end: u64) -> impl Iterator<Item = &mut [u8]> {
+        self.slice(start, end).chunks_exact_mut(ENTRY)
+    }
+
+    fn slice(&mut self, start: u64, end: u64) -> &mut [u8] {
+        let index = |address: u64| {
+            let pages = address.saturating_sub(self.first) / self.page;
+            (pages as usize * ENTRY).min(self.entries.len())
+        };
+        let (from, to) = (index(start), index(end));
+        &mut self.entries[from..to.max(from)]
+    }
+}
+
+/// The parts of a set within a window.
+pub(crate) fn overlapping(
+    set: &PageSet,
+    start: u64,
+    end: u64,
+) -> impl Iterator<Item = PageRange> + '_ {
+    let from = set.ranges().partition_point(|range| range.end() <= start);
+    set.ranges()[from..]
+        .iter()
+        .map_while(move |range| PageRange::new(range.start().max(start), range.end().min(end)))
+}
+
+fn get(entry: &[u8]) -> u64 {
+    entry.try_into().map_or(0, u64::from_ne_bytes)
+}
+
+fn put(entry: &mut [u8], bits: u64) {
+    entry.copy_from_slice(&bits.to_ne_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    fn set(ranges: &[(u64, u64)]) -> PageSet {
+        let ranges = ranges
+            .iter()
+            .map(|&(from, to)| PageRange::new(from * PAGE, to * PAGE));
+        ranges.flatten().collect()
+    }
+
+    /// Amends entries from page 100 on, where a scan for new mappings fails: then what exists counts as written.
+    fn amended(armed: &PageSet, shared: &PageSet, entries: &[u64]) -> Vec<bool> {
+        let view = View {
+            armed,
+            shared,
+            leaves_bits: false,
+        };
+        let mut bytes: Vec<u8> = entries
+            .iter()
+            .flat_map(|entry| entry.to_ne_bytes())
+            .collect();
+        amend(view, -1, 100 * pagetrail::page_size(), &mut bytes);
+        let dirty = |entry: &[u8]| get(entry) & SOFT_DIRTY != 0;
+        bytes.chunks_exact(ENTRY).map(dirty).collect()
+    }
+
+    #[test]
+    fn bits_tell_in_watched_memory_and_nowhere_else() {
+        if pagetrail::page_size() != PAGE {
+            return;
+        }
+        let clean = PRESENT | WRITE_PROTECTED;
+        let entries = [
+            clean,
+            PRESENT,
+            SWAPPED,
+            SWAPPED | WRITE_PROTECTED,
+            clean,
+            PRESENT,
+        ];
+        let all = set(&[(100, 106)]);
+        let none = PageSet::new();
+        assert_eq!(
+            amended(&all, &none, &entries),
+            [false, true, true, false, false, true]
+        );
+        // Somebody else protects what we have not armed.
+        let part = set(&[(90, 101), (105, 200)]);
+        assert_eq!(
+            amended(&part, &none, &entries),
+            [false, true, true, true, true, true]
+        );
+        assert_eq!(amended(&none, &none, &entries), [true; 6]);
+    }
+
+    #[test]
+    fn an_untouched_page_is_clean_unless_it_is_shared() {
+        if pagetrail::page_size() != PAGE {
+            return;
+        }
+        let marker = SWAPPED | WRITE_PROTECTED | 1 << 5 | MARKER;
+        let entries = [0, marker, 0, marker, PRESENT | WRITE_PROTECTED];
+        let all = set(&[(100, 105)]);
+        let shared = set(&[(102, 105)]);
+        // (The scan that would find new mappings fails here, and marks what exists.)
+        let found = amended(&all, &shared, &entries);
+        assert!(!found[0] && found[2], "{found:?}");
+    }
+
+    #[test]
+    fn markers_are_told_from_swapped_pages_by_their_type() {
+        assert!(is_marker(SWAPPED | WRITE_PROTECTED | 1 << 5 | MARKER));
+        for other in [
+            SWAPPED | MARKER,
+            SWAPPED | WRITE_PROTECTED,
+            SWAPPED | WRITE_PROTECTED | 7 << 5 | 2,
+            PRESENT | WRITE_PROTECTED | MARKER,
+            0,
+        ] {
+            assert!(!is_marker(other), "{other:#x}");
+        }
+    }
+}

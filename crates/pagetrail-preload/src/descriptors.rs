@@ -1,0 +1,223 @@
+//! Which of the program's descriptors are files that we answer for.
+//!
+//! Looked up without a lock on every read and write of the process once one such file was opened. Closing is not
+//! followed (libc closes in places where nobody can see it, and a `vfork`ed child closes numbers of its own): an entry
+//! holds as long as the number is the very file that was entered, which is asked each time.
+
+use crate::sys::kernel::{self, Identity};
+use rustix::fd::RawFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// A file that we answer for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Pagemap,
+    ClearRefs,
+}
+
+/// What is known of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) kind: Kind,
+    /// Whose memory it is.
+    pub(crate) pid: u32,
+}
+
+const SLOTS: usize = 1024;
+
+struct Slot {
+    /// The descriptor plus one; 0 when free.
+    number: AtomicU32,
+    /// The kind above the process.
+    known: AtomicU64,
+    device: AtomicU64,
+    inode: AtomicU64,
+}
+
+static TABLE: [Slot; SLOTS] = [const {
+    Slot {
+        number: AtomicU32::new(0),
+        known: AtomicU64::new(0),
+        device: AtomicU64::new(0),
+        inode: AtomicU64::new(0),
+    }
+}; SLOTS];
+
+/// Slots that have ever been used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether there is anything to look for: the whole cost for programs that open none of these files.
+#[inline]
+pub(crate) fn any() -> bool {
+    USED.load(Ordering::Relaxed) != 0
+}
+
+/// What a descriptor is, if it is one of ours.
+pub(crate) fn find(fd: RawFd) -> Option<Known> {
+    let number = u32::try_from(fd).ok()?.checked_add(1)?;
+    let used = USED.load(Ordering::Acquire);
+    let slot = TABLE[..used]
+        .iter()
+        .find(|slot| slot.number.load(Ordering::Acquire) == number)?;
+    let identity = slot.identity();
+    let known = slot.known.load(Ordering::Acquire);
+    let is_still =
+        slot.number.load(Ordering::Acquire) == number && kernel::identity(fd) == Some(identity);
+    is_still.then(|| unpack(known))
+}
+
+/// Enters a descriptor; false when the table is full of open ones. Only inside [`crate::sys::guard::alone`].
+pub(crate) fn enter(fd: RawFd, known: Known) -> bool {
+    let (Some(number), Some(identity)) = (number(fd), kernel::identity(fd)) else {
+        return false;
+    };
+    let used = USED.load(Ordering::Relaxed);
+    let place = (0..used)
+        .find(|&place| TABLE[place].number.load(Ordering::Relaxed) == number)
+        .or_else(|| (0..used).find(|&place| TABLE[place].is_stale()))
+        .or_else(|| (used < SLOTS).then_some(used));
+    let Some(place) = place else { return false };
+    let slot = &TABLE[place];
+    // Nobody finds it half changed.
+    slot.number.store(0, Ordering::Release);
+    slot.known.store(pack(known), Ordering::Release);
+    slot.device.store(identity.device, Ordering::Release);
+    slot.inode.store(identity.inode, Ordering::Release);
+    slot.number.store(number, Ordering::Release);
+    USED.store(used.max(place + 1), Ordering::Release);
+    true
+}
+
+fn number(fd: RawFd) -> Option<u32> {
+    u32::try_from(fd).ok()?.checked_add(1)
+}
+
+impl Slot {
+    fn identity(&self) -> Identity {
+        Identity {
+            device: self.device.load(Ordering::Acquire),
+            inode: self.inode.load(Ordering::Acquire),
+        }
+    }
+
+    /// Whether the number is another file by now, or none.
+    fn is_stale(&self) -> bool {
+        let Some(number) = self.number.load(Ordering::Relaxed).checked_sub(1) else {
+            return true;
+        };
+        kernel::identity(number as RawFd) != Some(self.identity())
+    }
+}
+
+fn pack(known: Known) -> u64 {
+    let kind = match known.kind {
+        Kind::Pagemap => 0,
+        Kind::ClearRefs => 1_u64 << 32,
+    };
+    kind | u64::from(known.pid)
+}
+
+fn unpack(packed: u64) -> Known {
+    Known {
+        kind: match packed >> 32 {
+            0 => Kind::Pagemap,
+            _ => Kind::ClearRefs,
+        },
+        pid: packed as u32,
+    }
+}
+
+/// What a path may lead to, by its last component alone.
+pub(crate) fn may_be(path: &[u8]) -> Option<Kind> {
+    let kind = |name: &[u8], kind| {
+        let rest = path.strip_suffix(name)?;
+        (rest.is_empty() || rest.ends_with(b"/")).then_some(kind)
+    };
+    // The common case is neither, and ends differently.
+    match path.last()? {
+        b'p' => kind(b"pagemap", Kind::Pagemap),
+        b's' => kind(b"clear_refs", Kind::ClearRefs),
+        _ => None,
+    }
+}
+
+/// Whether a text written to `clear_refs` clears soft-dirty bits, as `clear_refs_write` in `fs/proc/task_mmu.c` reads it:
+/// 4, with blanks around it, up to the end or a zero byte.
+pub(crate) fn clears_soft_dirty(text: &[u8]) -> bool {
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    let number = std::str::from_utf8(text.trim_ascii()).map(str::parse::<i32>);
+    number == Ok(Ok(4))
+}
+
+/// The process whose file in `/proc` a path names: `.../PID/pagemap` or `.../PID/task/TID/pagemap`.
+pub(crate) fn process_of(path: &[u8]) -> Option<u32> {
+    let mut parts = path.rsplit(|byte| *byte == b'/');
+    parts.next()?;
+    let id = parts.next()?;
+    let id = match parts.next() {
+        Some(b"task") => parts.next()?,
+        _ => id,
+    };
+    std::str::from_utf8(id).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_names_by_their_last_component() {
+        assert_eq!(may_be(b"/proc/self/pagemap"), Some(Kind::Pagemap));
+        assert_eq!(may_be(b"pagemap"), Some(Kind::Pagemap));
+        assert_eq!(may_be(b"../1/clear_refs"), Some(Kind::ClearRefs));
+        for other in [
+            "",
+            "s",
+            "/proc/self/maps",
+            "/tmp/mypagemap",
+            "clear_refs/",
+            "/proc/1/kpagemap",
+        ] {
+            assert_eq!(may_be(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn finds_the_process_in_a_resolved_path() {
+        assert_eq!(process_of(b"/proc/1234/pagemap"), Some(1234));
+        assert_eq!(process_of(b"/proc/12/task/13/pagemap"), Some(12));
+        assert_eq!(process_of(b"/12/clear_refs"), Some(12));
+        for other in ["/proc/self/pagemap", "/srv/x/pagemap", "pagemap", ""] {
+            assert_eq!(process_of(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn reads_numbers_as_the_kernel_does() {
+        for text in ["4", "4\n", " 4 ", "4\0", "4\n\0junk", "04"] {
+            assert!(clears_soft_dirty(text.as_bytes()), "{text:?}");
+        }
+        for text in ["", "\0", "1", "5\n", "44", "4 4", "four"] {
+            assert!(!clears_soft_dirty(text.as_bytes()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_entry_holds_only_for_the_file_that_was_entered() {
+        use std::os::fd::{AsRawFd, IntoRawFd};
+        let known = Known {
+            kind: Kind::ClearRefs,
+            pid: 7,
+        };
+        let file = std::fs::File::open("/proc/self/maps").unwrap();
+        assert_eq!(find(file.as_raw_fd()), None);
+        assert!(enter(file.as_raw_fd(), known));
+        assert!(any());
+        assert_eq!(find(file.as_raw_fd()), Some(known));
+        // Another file takes the number, without a close that anybody could see.
+        let number = file.into_raw_fd();
+        let other = std::fs::File::open("/proc/self/status").unwrap();
+        rustix::io::dup2(&other, &mut crate::sys::kernel::own(number)).unwrap();
+        assert_eq!(find(number), None);
+    }
+}

@@ -1,0 +1,277 @@
+//! The watch on *another* process, kept by a small process of its own: it has to outlive the program that clears, since
+//! CRIU's pre-dump, next pre-dump and dump are three programs.
+//!
+//! A holder is forked by the first program that needs it, listens on an abstract Unix socket named after its target,
+//! and ends when the target does. Killed, it takes the watch along, and everything counts as written. It answers root
+//! and its own user. One request is one connection: a byte, answered by what is armed or by why not.
+
+use crate::sys::process;
+use pagetrail::{Attached, PageRange, PageSet, Target, Technique, Watch};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::AsFd;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::io::{self, Error, ErrorKind, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+/// What a holder can be asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// Get ready, while the target still lets itself be attached to.
+    Attach,
+    /// Clear all bits.
+    Clear,
+    /// Tell what is armed.
+    Look,
+}
+
+/// What was armed at the last clear, and which part of it is mapped shared.
+#[derive(Debug, Default)]
+pub(crate) struct Armed {
+    pub(crate) armed: PageSet,
+    pub(crate) shared: PageSet,
+}
+
+/// Longer than a holder may take to attach.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Asks the holder of a process, and starts one unless it is only to be looked at.
+pub(crate) fn ask(pid: u32, request: Request) -> io::Result<Armed> {
+    let address = address(pid)?;
+    let mut stream = match UnixStream::connect_addr(&address) {
+        Ok(stream) => stream,
+        Err(error) if request == Request::Look => return Err(error),
+        Err(_) => {
+            start(pid, &address)?;
+            UnixStream::connect_addr(&address)?
+        }
+    };
+    if !is_friend(&stream) {
+        return Err(Error::new(
+            ErrorKind::PermissionDenied,
+            "its holder is another user's",
+        ));
+    }
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(&[request as u8])?;
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply)?;
+    parse(&reply).unwrap_or_else(|| Err(Error::new(ErrorKind::InvalidData, "its holder has gone")))
+}
+
+/// The name tells the process from a later one of the same number.
+fn address(pid: u32) -> io::Result<SocketAddr> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let started = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().nth(19));
+    let started = started.ok_or(ErrorKind::InvalidData)?;
+    SocketAddr::from_abstract_name(format!("pagetrail-softdirty/{pid}/{started}"))
+}
+
+/// Whether a process may be attached to before it is traced: not a thread of another, and no descendant of ours. Those a
+/// program makes itself, as CRIU does to restore them, and what they are doing just then nobody else may disturb.
+pub(crate) fn may_attach(pid: u32) -> bool {
+    let own = std::process::id();
+    let Some((leader, mut parent)) = family(pid) else {
+        return false;
+    };
+    // The bound is for a tree that changes meanwhile.
+    for _ in 0..1000 {
+        match family(parent) {
+            _ if parent == own => return false,
+            Some((_, next)) => parent = next,
+            None => break,
+        }
+    }
+    leader == pid
+}
+
+/// The thread group of a process, and its parent.
+fn family(pid: u32) -> Option<(u32, u32)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field = |name| {
+        let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+        value.trim().parse().ok()
+    };
+    Some((field("Tgid:")?, field("PPid:")?))
+}
+
+fn is_friend(stream: &UnixStream) -> bool {
+    let own = rustix::process::geteuid();
+    rustix::net::sockopt::socket_peercred(stream)
+        .is_ok_and(|peer| peer.uid.is_root() || peer.uid == own)
+}
+
+fn start(pid: u32, address: &SocketAddr) -> io::Result<()> {
+    let listener = match UnixListener::bind_addr(address) {
+        Ok(listener) => listener,
+        // Somebody else has started it a moment ago.
+        Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    process::daemon(listener, move |listener| hold(pid, &listener))
+}
+
+/// What a holder has of its target.
+enum Hold {
+    Nothing,
+    Attached(Box<Attached>),
+    Watching(Box<Watch>),
+}
+
+/// The holder's life.
+fn hold(pid: u32, listener: &UnixListener) {
+    let target = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let Some(Ok(end)) = target.map(|target| pidfd_open(target, PidfdFlags::empty())) else {
+        return;
+    };
+    let mut hold = Hold::Nothing;
+    loop {
+        let mut fds = [
+            PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(end.as_fd(), PollFlags::IN),
+        ];
+        if poll(&mut fds, None).is_err() || !fds[1].revents().is_empty() {
+            return;
+        }
+        if let Ok((stream, _)) = listener.accept() {
+            // A client that does not wait for its answer is its own affair.
+            let _ = serve(pid, &mut hold, stream);
+        }
+        if matches!(hold, Hold::Nothing) {
+            return;
+        }
+    }
+}
+
+fn serve(pid: u32, hold: &mut Hold, mut stream: UnixStream) -> io::Result<()> {
+    if !is_friend(&stream) {
+        return Ok(());
+    }
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.set_write_timeout(Some(Duration::from_secs(1)))?;
+    let mut request = [0];
+    stream.read_exact(&mut request)?;
+    let before = std::mem::replace(hold, Hold::Nothing);
+    let outcome = match request[0] {
+        byte if byte == Request::Attach as u8 => attached(pid, before),
+        byte if byte == Request::Clear as u8 => cleared(pid, before),
+        _ => Ok(before),
+    };
+    let reply = match outcome {
+        Ok(now) => {
+            *hold = now;
+            answer(hold)
+        }
+        // Without a watch everything counts as written.
+        Err(error) => [b"E", error.to_string().as_bytes()].concat(),
+    };
+    stream.write_all(&reply)
+}
+
+fn attached(pid: u32, before: Hold) -> pagetrail::Result<Hold> {
+    match before {
+        Hold::Nothing => {
+            let builder = Watch::builder()
+                .target(Target::process(pid)?)
+                .technique(Technique::PagemapScan)
+                .compare_given_up(false);
+            builder
+                .attach()
+                .map(|attached| Hold::Attached(Box::new(attached)))
+        }
+        other => Ok(other),
+    }
+}
+
+fn cleared(pid: u32, before: Hold) -> pagetrail::Result<Hold> {
+    match attached(pid, before)? {
+        Hold::Watching(mut watch) => {
+            watch.collect()?.commit();
+            Ok(Hold::Watching(watch))
+        }
+        Hold::Attached(attached) => attached
+            .start()
+            .map(|watch| Hold::Watching(Box::new(watch))),
+        Hold::Nothing => Ok(Hold::Nothing),
+    }
+}
+
+/// What a watch has armed.
+pub(crate) fn armed_by(watch: &Watch) -> Armed {
+    let given_up = watch
+        .given_up()
+        .iter()
+        .map(|given_up| given_up.region.range);
+    let given_up: PageSet = given_up.collect();
+    let writable = watch
+        .regions()
+        .iter()
+        .filter(|region| region.permissions.write);
+    let all: PageSet = writable.clone().map(|region| region.range).collect();
+    let shared = writable.filter(|region| region.permissions.shared);
+    let shared: PageSet = shared.map(|region| region.range).collect();
+    let armed = all.difference(&given_up);
+    Armed {
+        shared: shared.intersection(&armed),
+        armed,
+    }
+}
+
+/// `K`, the number of armed ranges, and all ranges, those mapped shared last.
+fn answer(hold: &Hold) -> Vec<u8> {
+    let sets = match hold {
+        Hold::Watching(watch) => armed_by(watch),
+        Hold::Nothing | Hold::Attached(_) => Armed::default(),
+    };
+    let mut reply = vec![b'K'];
+    reply.extend((sets.armed.ranges().len() as u64).to_ne_bytes());
+    for range in sets.armed.ranges().iter().chain(sets.shared.ranges()) {
+        reply.extend(range.start().to_ne_bytes());
+        reply.extend(range.end().to_ne_bytes());
+    }
+    reply
+}
+
+fn parse(reply: &[u8]) -> Option<io::Result<Armed>> {
+    let (kind, rest) = reply.split_first()?;
+    if *kind == b'E' {
+        return Some(Err(Error::other(
+            String::from_utf8_lossy(rest).into_owned(),
+        )));
+    }
+    let (count, rest) = rest.split_first_chunk::<8>()?;
+    let number = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).ok();
+    let ranges = rest.chunks_exact(16);
+    let ranges = ranges.map(|range| PageRange::new(number(&range[..8])?, number(&range[8..])?));
+    let ranges: Vec<PageRange> = ranges.collect::<Option<_>>()?;
+    let (armed, shared) = ranges.split_at_checked(u64::from_ne_bytes(*count) as usize)?;
+    Some(Ok(Armed {
+        armed: armed.iter().copied().collect(),
+        shared: shared.iter().copied().collect(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_survive_the_socket() {
+        let empty = parse(&answer(&Hold::Nothing)).unwrap().unwrap();
+        assert!(empty.armed.is_empty() && empty.shared.is_empty());
+        let mut reply = vec![b'K'];
+        for number in [1_u64, 0x1000, 0x3000, 0x2000, 0x3000] {
+            reply.extend(number.to_ne_bytes());
+        }
+        let sets = parse(&reply).unwrap().unwrap();
+        assert_eq!((sets.armed.bytes(), sets.shared.bytes()), (0x2000, 0x1000));
+        assert!(parse(b"").is_none() && parse(b"K123").is_none());
+        assert!(parse(b"Eno such process").unwrap().is_err());
+        reply[1] = 9;
+        assert!(parse(&reply).is_none(), "more ranges promised than sent");
+    }
+}

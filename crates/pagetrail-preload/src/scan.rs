@@ -1,0 +1,188 @@
+//! What `PAGEMAP_SCAN(2const)` returns when it is asked for `PAGE_IS_SOFT_DIRTY`.
+//!
+//! The kernel classifies every mapped address by all its other categories; ours is added by the rules of
+//! [`crate::answer`], and the program's masks are applied to the result.
+
+use crate::answer::{self, View};
+use crate::spans::{NOTHING, query};
+use crate::sys::kernel::{self, pagemap_scan};
+use linux_raw_sys::general::{self as raw, page_region, pm_scan_arg};
+use pagetrail::PageRange;
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+
+const SOFT_DIRTY: u64 = raw::PAGE_IS_SOFT_DIRTY as u64;
+const WRITTEN: u64 = raw::PAGE_IS_WRITTEN as u64;
+const PRESENT: u64 = raw::PAGE_IS_PRESENT as u64;
+const SWAPPED: u64 = raw::PAGE_IS_SWAPPED as u64;
+const REGISTERED: u64 = raw::PAGE_IS_WPALLOWED as u64;
+/// Everything that Linux 6.7 tells; what came later is not promised to programs that ask for soft-dirty.
+const ALL: u64 = REGISTERED
+    | WRITTEN
+    | PRESENT
+    | SWAPPED
+    | (raw::PAGE_IS_FILE | raw::PAGE_IS_PFNZERO | raw::PAGE_IS_HUGE) as u64;
+
+/// Whether a scan asks for soft-dirty pages.
+pub(crate) fn concerns(arg: &pm_scan_arg) -> bool {
+    (arg.category_mask | arg.category_anyof_mask | arg.category_inverted | arg.return_mask)
+        & SOFT_DIRTY
+        != 0
+}
+
+/// Answers a scan: fills `regions`, sets `walk_end`, and returns how many regions there are.
+pub(crate) fn run(
+    view: View<'_>,
+    fd: RawFd,
+    arg: &mut pm_scan_arg,
+    regions: &mut [page_region],
+) -> Result<usize, Errno> {
+    if arg.flags & u64::from(raw::PM_SCAN_WP_MATCHING) != 0 {
+        // Protecting pages by soft-dirty bits that are protection bits themselves has no meaning.
+        return Err(Errno::INVAL);
+    }
+    let mut out = Output {
+        arg,
+        regions,
+        count: 0,
+        pages: 0,
+        full_at: None,
+    };
+    let (start, end) = (out.arg.start, out.arg.end);
+    let mut found = [NOTHING; 64];
+    let mut from = start;
+    while from < end && out.full_at.is_none() {
+        let mut arg = query(from, end);
+        arg.flags = out.arg.flags;
+        arg.return_mask = ALL;
+        let count = pagemap_scan(fd, &mut arg, &mut found)?;
+        for region in &found[..count] {
+            classify(view, fd, *region, &mut out);
+        }
+        if arg.walk_end <= from {
+            break;
+        }
+        from = arg.walk_end;
+    }
+    out.arg.walk_end = out.full_at.unwrap_or(end);
+    Ok(out.count)
+}
+
+/// Splits a run of like pages where our knowledge changes.
+fn classify(view: View<'_>, fd: RawFd, region: page_region, out: &mut Output<'_>) {
+    let categories = region.categories;
+    let mut done = region.start;
+    for range in answer::overlapping(view.armed, region.start, region.end) {
+        out.add(done, range.start(), categories | SOFT_DIRTY);
+        done = range.end();
+        if categories & REGISTERED == 0 {
+            out.add(range.start(), range.end(), categories | SOFT_DIRTY);
+        } else if categories & PRESENT != 0 || categories & (SWAPPED | WRITTEN) == SWAPPED | WRITTEN
+        {
+            let written = categories & WRITTEN != 0;
+            out.add(range.start(), range.end(), with(categories, written));
+        } else if categories & SWAPPED != 0 {
+            sort_out_markers(fd, range, categories, out);
+        } else {
+            let mut hole = range.start();
+            for shared in answer::overlapping(view.shared, range.start(), range.end()) {
+                out.add(hole, shared.start(), categories);
+                out.add(shared.start(), shared.end(), categories | SOFT_DIRTY);
+                hole = shared.end();
+            }
+            out.add(hole, range.end(), categories);
+        }
+    }
+    out.add(done, region.end, categories | SOFT_DIRTY);
+}
+
+fn with(categories: u64, soft_dirty: bool) -> u64 {
+    if soft_dirty {
+        categories | SOFT_DIRTY
+    } else {
+        categories
+    }
+}
+
+/// Clean pages that seem swapped out are that, or our own markers where nothing is: their entries tell.
+fn sort_out_markers(fd: RawFd, range: PageRange, categories: u64, out: &mut Output<'_>) {
+    let page = pagetrail::page_size();
+    let mut entries = [0_u8; 64 * 8];
+    let mut from = range.start();
+    while from < range.end() {
+        let wanted = (((range.end() - from) / page) as usize * 8).min(entries.len());
+        let read = kernel::borrow(fd)
+            .and_then(|fd| rustix::io::pread(fd, &mut entries[..wanted], from / page * 8).ok())
+            .unwrap_or(0);
+        if read < 8 {
+            out.add(from, range.end(), categories);
+            return;
+        }
+        for entry in entries[..read].chunks_exact(8) {
+            let marker = entry
+                .try_into()
+                .is_ok_and(|entry| answer::is_marker(u64::from_ne_bytes(entry)));
+            let categories = if marker {
+                categories & !SWAPPED
+            } else {
+                categories
+            };
+            out.add(from, from + page, categories);
+            from += page;
+        }
+    }
+}
+
+struct Output<'a> {
+    arg: &'a mut pm_scan_arg,
+    regions: &'a mut [page_region],
+    count: usize,
+    pages: u64,
+    /// Where it had to end, because there was no room for more.
+    full_at: Option<u64>,
+}
+
+impl Output<'_> {
+    /// Hands out a run of pages if the program's masks select it; the rules are `pagemap_scan_is_interesting_page`'s in
+    /// `fs/proc/task_mmu.c`.
+    fn add(&mut self, start: u64, end: u64, categories: u64) {
+        if start >= end || self.full_at.is_some() {
+            return;
+        }
+        let arg = &*self.arg;
+        let seen = categories ^ arg.category_inverted;
+        let selected = seen & arg.category_mask == arg.category_mask
+            && (arg.category_anyof_mask == 0 || seen & arg.category_anyof_mask != 0);
+        if !selected || self.regions.is_empty() {
+            return;
+        }
+        let page = pagetrail::page_size();
+        let room = match arg.max_pages {
+            0 => u64::MAX,
+            max => max - self.pages,
+        };
+        let pages = ((end - start) / page).min(room);
+        let taken = start + pages * page;
+        let categories = categories & arg.return_mask;
+        let is_full = self.count == self.regions.len();
+        match self.regions[..self.count].last_mut() {
+            Some(last) if last.end == start && last.categories == categories => last.end = taken,
+            _ if is_full => {
+                self.full_at = Some(start);
+                return;
+            }
+            _ => {
+                self.regions[self.count] = page_region {
+                    start,
+                    end: taken,
+                    categories,
+                };
+                self.count += 1;
+            }
+        }
+        self.pages += pages;
+        if taken < end || pages == room {
+            self.full_at = Some(taken);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The environment variables that steer the library, and the one place it writes messages to.
+
+use crate::sys::kernel;
+use std::fmt;
+use std::io::Write;
+
+/// Says when we answer: `auto` (the default), `always`, `off`.
+const MODE: &std::ffi::CStr = c"PAGETRAIL_SOFTDIRTY";
+
+/// A file to which messages are appended; without it there are none.
+const LOG: &std::ffi::CStr = c"PAGETRAIL_SOFTDIRTY_LOG";
+
+/// When we answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Where the kernel has no soft-dirty bits.
+    Auto,
+    /// Also where it has.
+    Always,
+    /// Never.
+    Off,
+}
+
+pub(crate) fn mode() -> Mode {
+    match kernel::variable(MODE) {
+        None | Some(b"" | b"auto") => Mode::Auto,
+        Some(b"always") => Mode::Always,
+        Some(b"off") => Mode::Off,
+        Some(other) => {
+            log(format_args!(
+                "PAGETRAIL_SOFTDIRTY={} is none of auto, always, off; taken as auto",
+                String::from_utf8_lossy(other)
+            ));
+            Mode::Auto
+        }
+    }
+}
+
+/// Appends a line to the log file, if there is one.
+pub(crate) fn log(message: fmt::Arguments<'_>) {
+    use rustix::fs::{Mode, OFlags, open};
+    let Some(path) = kernel::variable(LOG).filter(|path| !path.is_empty()) else {
+        return;
+    };
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
+    let Ok(file) = open(path, flags, Mode::from_raw_mode(0o644)) else {
+        return;
+    };
+    let mut line = Vec::new();
+    let pid = std::process::id();
+    if writeln!(line, "pagetrail-softdirty[{pid}]: {message}").is_ok() {
+        // One write, so that lines of several processes do not mix.
+        let _ = rustix::io::write(&file, &line);
+    }
+}

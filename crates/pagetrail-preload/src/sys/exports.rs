@@ -1,0 +1,462 @@
+//! The functions that programs call instead of libc's. Each calls libc's own, and does more only for descriptors that
+//! [`crate::descriptors`] knows, or for files whose name may make them such.
+//!
+//! `open`, `fcntl` and `ioctl` are variadic in C. They are declared with the one argument that may follow, which on the
+//! Linux ABIs of all 64-bit processors is where a variadic one would be.
+
+use super::{guard, real, stream};
+use crate::descriptors::{self, Kind, Known};
+use crate::sys::kernel::PAGEMAP_SCAN;
+use crate::{answer, scan};
+use libc::{
+    FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, mode_t, off_t, pid_t, size_t,
+    ssize_t,
+};
+use linux_raw_sys::general::{page_region, pm_scan_arg};
+use rustix::fd::RawFd;
+use std::ffi::CStr;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static INITIALIZER: extern "C" fn() = find_all;
+
+extern "C" fn find_all() {
+    real::find_all();
+}
+
+/// What a path may lead to.
+///
+/// # Safety
+///
+/// `path` is null or a C string.
+unsafe fn may_be(path: *const c_char) -> Option<Kind> {
+    if path.is_null() || guard::is_inside() {
+        return None;
+    }
+    // SAFETY: as the caller promises.
+    descriptors::may_be(unsafe { CStr::from_ptr(path) }.to_bytes())
+}
+
+/// Enters what was opened under a name that made it likely; fails as with too many open files when there is no room.
+pub(super) fn adopt(fd: c_int, kind: Option<Kind>) -> c_int {
+    let Some(kind) = kind.filter(|_| fd >= 0) else {
+        return fd;
+    };
+    if guard::alone(|state| state.adopt(fd, kind)) == Some(false) {
+        // SAFETY: the number was opened a moment ago, and nobody has it yet; errno is this thread's.
+        unsafe {
+            libc::close(fd);
+            *libc::__errno_location() = libc::EMFILE;
+        }
+        return -1;
+    }
+    fd
+}
+
+macro_rules! opening {
+    ($($function:ident($($argument:ident: $type:ty),*), $path:ident;)*) => {
+        $(
+            /// # Safety
+            ///
+            /// As for libc's function.
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C" fn $function($($argument: $type),*) -> c_int {
+                // SAFETY: the program's arguments, passed on.
+                unsafe { adopt(real::$function($($argument),*), may_be($path)) }
+            }
+        )*
+    };
+}
+
+opening! {
+    open(path: *const c_char, flags: c_int, mode: mode_t), path;
+    open64(path: *const c_char, flags: c_int, mode: mode_t), path;
+    openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t), path;
+    openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t), path;
+    __open_2(path: *const c_char, flags: c_int), path;
+    __open64_2(path: *const c_char, flags: c_int), path;
+    __openat_2(dir: c_int, path: *const c_char, flags: c_int), path;
+    __openat64_2(dir: c_int, path: *const c_char, flags: c_int), path;
+}
+
+/// What is known of a descriptor, where it matters.
+#[inline]
+fn known(fd: c_int, kind: Kind) -> Option<Known> {
+    if !descriptors::any() || guard::is_inside() {
+        return None;
+    }
+    descriptors::find(fd).filter(|known| known.kind == kind)
+}
+
+/// Sets bit 55 in what a read has returned; `offset` is where it began, or `None` for "before the file's position".
+///
+/// # Safety
+///
+/// `length` bytes at `buffer` are the program's to write.
+unsafe fn amend(fd: c_int, buffer: *mut c_void, length: ssize_t, offset: Option<off_t>) {
+    let Some(bytes) = usize::try_from(length).ok().filter(|&bytes| bytes > 0) else {
+        return;
+    };
+    let Some(known) = known(fd, Kind::Pagemap) else {
+        return;
+    };
+    // SAFETY: as the caller promises; the kernel has just written there.
+    let entries = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), bytes) };
+    let amended = guard::alone(|state| {
+        let offset = match offset {
+            Some(offset) => u64::try_from(offset).ok()?,
+            None => crate::sys::kernel::position(fd)?.checked_sub(bytes as u64)?,
+        };
+        let first = offset / 8 * pagetrail::page_size();
+        answer::amend(state.view(known.pid), fd, first, entries);
+        Some(())
+    });
+    if amended.flatten().is_none() {
+        answer::mark_all(entries);
+    }
+}
+
+macro_rules! reading {
+    ($($function:ident($($argument:ident: $type:ty),*), $offset:expr;)*) => {
+        $(
+            /// # Safety
+            ///
+            /// As for libc's function.
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C" fn $function(fd: c_int, buffer: *mut c_void, count: size_t $(, $argument: $type)*) -> ssize_t {
+                // SAFETY: the program's arguments, passed on.
+                unsafe {
+                    let length = real::$function(fd, buffer, count $(, $argument)*);
+                    if descriptors::any() {
+                        amend(fd, buffer, length, $offset);
+                    }
+                    length
+                }
+            }
+        )*
+    };
+}
+
+reading! {
+    read(), None;
+    __read_chk(size: size_t), None;
+    pread(offset: off_t), Some(offset);
+    pread64(offset: off_t), Some(offset);
+    __pread_chk(offset: off_t, size: size_t), Some(offset);
+    __pread64_chk(offset: off_t, size: size_t), Some(offset);
+}
+
+/// [`amend`] for a read into several parts.
+///
+/// # Safety
+///
+/// The parts are the program's to write, as far as `length` reaches.
+unsafe fn amend_parts(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    length: ssize_t,
+    offset: Option<off_t>,
+) {
+    if length <= 0 || known(fd, Kind::Pagemap).is_none() {
+        return;
+    }
+    let begin = match offset.filter(|offset| *offset >= 0) {
+        Some(offset) => offset,
+        None => crate::sys::kernel::position(fd).map_or(0, |end| end as off_t - length as off_t),
+    };
+    // SAFETY: the kernel has read the parts from there a moment ago.
+    let parts = unsafe { std::slice::from_raw_parts(parts, usize::try_from(count).unwrap_or(0)) };
+    let mut done = 0;
+    for part in parts {
+        let here = (length - done).min(part.iov_len as ssize_t);
+        // SAFETY: the kernel has written that many bytes there. (It fills each part by whole entries or fails.)
+        unsafe { amend(fd, part.iov_base, here, Some(begin + done as off_t)) };
+        done += here;
+    }
+}
+
+macro_rules! reading_parts {
+    ($($function:ident($($argument:ident: $type:ty),*), $offset:expr;)*) => {
+        $(
+            /// # Safety
+            ///
+            /// As for libc's function.
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C" fn $function(fd: c_int, parts: *const iovec, count: c_int $(, $argument: $type)*) -> ssize_t {
+                // SAFETY: the program's arguments, passed on.
+                unsafe {
+                    let length = real::$function(fd, parts, count $(, $argument)*);
+                    if descriptors::any() {
+                        amend_parts(fd, parts, count, length, $offset);
+                    }
+                    length
+                }
+            }
+        )*
+    };
+}
+
+reading_parts! {
+    readv(), None;
+    preadv(offset: off_t), Some(offset);
+    preadv64(offset: off_t), Some(offset);
+    preadv2(offset: off_t, flags: c_int), Some(offset);
+    preadv64v2(offset: off_t, flags: c_int), Some(offset);
+}
+
+/// Carries out what was written to `clear_refs`, if it is the clearing of soft-dirty bits.
+///
+/// # Safety
+///
+/// `length` bytes at `buffer` can be read.
+unsafe fn clears(fd: c_int, buffer: *const c_void, length: size_t) -> bool {
+    let Some(known) = known(fd, Kind::ClearRefs) else {
+        return false;
+    };
+    if buffer.is_null() || length == 0 {
+        return false;
+    }
+    // SAFETY: as the caller promises.
+    let text = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), length) };
+    if !descriptors::clears_soft_dirty(text) {
+        return false;
+    }
+    guard::alone(|state| state.clear(known.pid));
+    true
+}
+
+macro_rules! writing {
+    ($($function:ident($($argument:ident: $type:ty),*);)*) => {
+        $(
+            /// # Safety
+            ///
+            /// As for libc's function.
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C" fn $function(fd: c_int, buffer: *const c_void, count: size_t $(, $argument: $type)*) -> ssize_t {
+                // SAFETY: the program's arguments, passed on.
+                unsafe {
+                    if descriptors::any() && clears(fd, buffer, count) {
+                        return count as ssize_t;
+                    }
+                    real::$function(fd, buffer, count $(, $argument)*)
+                }
+            }
+        )*
+    };
+}
+
+writing! {
+    write();
+    pwrite(offset: off_t);
+    pwrite64(offset: off_t);
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the program's arguments, passed on; the kernel, too, takes each part for a write of its own here.
+    unsafe {
+        if descriptors::any() && count == 1 && clears(fd, (*parts).iov_base, (*parts).iov_len) {
+            return (*parts).iov_len as ssize_t;
+        }
+        real::writev(fd, parts, count)
+    }
+}
+
+/// Enters the duplicate of a descriptor that is known.
+fn duplicated(of: RawFd, fd: c_int) -> c_int {
+    if fd < 0 || !descriptors::any() || guard::is_inside() {
+        return fd;
+    }
+    match descriptors::find(of) {
+        Some(known) => match guard::alone(|_| descriptors::enter(fd, known)) {
+            Some(false) => adopt(fd, Some(known.kind)),
+            _ => fd,
+        },
+        None => fd,
+    }
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    // SAFETY: the program's arguments, passed on.
+    duplicated(fd, unsafe { real::dup(fd) })
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn dup2(fd: c_int, number: c_int) -> c_int {
+    // SAFETY: the program's arguments, passed on.
+    duplicated(fd, unsafe { real::dup2(fd, number) })
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn dup3(fd: c_int, number: c_int, flags: c_int) -> c_int {
+    // SAFETY: the program's arguments, passed on.
+    duplicated(fd, unsafe { real::dup3(fd, number, flags) })
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
+    // SAFETY: the program's arguments, passed on.
+    let result = unsafe { real::fcntl(fd, command, argument) };
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
+        _ => result,
+    }
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int {
+    // SAFETY: the program's arguments, passed on.
+    let result = unsafe { real::fcntl64(fd, command, argument) };
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
+        _ => result,
+    }
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    // SAFETY: the program's arguments, passed on; for PAGEMAP_SCAN they are what its manual page says.
+    unsafe {
+        if request == c_ulong::from(PAGEMAP_SCAN)
+            && !argument.is_null()
+            && let Some(known) = known(fd, Kind::Pagemap)
+            && let Some(result) = answer_scan(known, fd, &mut *argument.cast::<pm_scan_arg>())
+        {
+            return result;
+        }
+        real::ioctl(fd, request, argument)
+    }
+}
+
+/// Attaches to a process before the program traces it: afterwards nobody else can, and a checkpointer clears later.
+///
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ptrace(
+    request: c_uint,
+    pid: pid_t,
+    address: *mut c_void,
+    data: *mut c_void,
+) -> c_long {
+    if request == libc::PTRACE_SEIZE && !guard::is_inside() {
+        guard::alone(|state| state.about_to_trace(pid.unsigned_abs()));
+    }
+    // SAFETY: the program's arguments, passed on.
+    unsafe { real::ptrace(request, pid, address, data) }
+}
+
+/// Answers a `PAGEMAP_SCAN`, unless the kernel can.
+///
+/// # Safety
+///
+/// `arg.vec` is null or points to `arg.vec_len` regions.
+unsafe fn answer_scan(known: Known, fd: c_int, arg: &mut pm_scan_arg) -> Option<c_int> {
+    if arg.size < size_of::<pm_scan_arg>() as u64 || !scan::concerns(arg) {
+        return None;
+    }
+    let count = if arg.vec == 0 {
+        0
+    } else {
+        arg.vec_len as usize
+    };
+    let regions: &mut [page_region] = match count {
+        0 => &mut [],
+        // SAFETY: as the caller promises.
+        count => unsafe { std::slice::from_raw_parts_mut(arg.vec as *mut page_region, count) },
+    };
+    let outcome = guard::alone(|state| scan::run(state.view(known.pid), fd, arg, regions))?;
+    Some(match outcome {
+        Ok(count) => count as c_int,
+        Err(errno) => {
+            // SAFETY: this thread's own errno.
+            unsafe { *libc::__errno_location() = errno.raw_os_error() };
+            -1
+        }
+    })
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the program's arguments, passed on.
+    unsafe {
+        match may_be(path) {
+            Some(_) => stream::wrap(real::fopen(path, mode), mode),
+            None => real::fopen(path, mode),
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the program's arguments, passed on.
+    unsafe {
+        match may_be(path) {
+            Some(_) => stream::wrap(real::fopen64(path, mode), mode),
+            None => real::fopen64(path, mode),
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the program's arguments, passed on.
+    unsafe {
+        let file = real::fdopen(fd, mode);
+        if descriptors::any() && !guard::is_inside() && descriptors::find(fd).is_some() {
+            return stream::wrap(file, mode);
+        }
+        file
+    }
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fileno(file: *mut FILE) -> c_int {
+    // SAFETY: the program's arguments, passed on.
+    stream::descriptor(file).unwrap_or_else(|| unsafe { real::fileno(file) })
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fileno_unlocked(file: *mut FILE) -> c_int {
+    // SAFETY: the program's arguments, passed on.
+    stream::descriptor(file).unwrap_or_else(|| unsafe { real::fileno_unlocked(file) })
+}

@@ -1,0 +1,168 @@
+//! What the kernel is asked: which file a descriptor is, `PAGEMAP_SCAN`, bits of the own memory. No allocation anywhere.
+
+use linux_raw_sys::general::{page_region, pm_scan_arg};
+use rustix::fd::{BorrowedFd, RawFd};
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, opcode};
+
+/// `PAGEMAP_SCAN`, `_IOWR('f', 16, struct pm_scan_arg)` in uapi/linux/fs.h.
+pub(crate) const PAGEMAP_SCAN: Opcode = opcode::read_write::<pm_scan_arg>(b'f', 16);
+
+/// `PROC_SUPER_MAGIC`.
+const PROC: u64 = 0x9fa0;
+
+/// What makes an open file itself and no other, as long as it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+/// The file behind a number of the program's; `None` when it is closed.
+pub(crate) fn identity(fd: RawFd) -> Option<Identity> {
+    let stat = rustix::fs::fstat(borrow(fd)?).ok()?;
+    Some(Identity {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+    })
+}
+
+/// Whether the file lies in a `proc` file system.
+pub(crate) fn is_proc(fd: RawFd) -> bool {
+    borrow(fd)
+        .is_some_and(|fd| rustix::fs::fstatfs(fd).is_ok_and(|statfs| statfs.f_type as u64 == PROC))
+}
+
+/// The path of an open file, as `/proc/self/fd` has it, in `buffer`.
+pub(crate) fn path(fd: RawFd, buffer: &mut [u8; 256]) -> Option<&[u8]> {
+    let mut link = *b"/proc/self/fd/0000000000\0";
+    let mut digits = [0_u8; 10];
+    let mut rest = u32::try_from(fd).ok()?;
+    let mut count = 0;
+    loop {
+        digits[count] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        count += 1;
+        if rest == 0 {
+            break;
+        }
+    }
+    let prefix = b"/proc/self/fd/".len();
+    for (place, digit) in digits[..count].iter().rev().enumerate() {
+        link[prefix + place] = *digit;
+    }
+    link[prefix + count] = 0;
+    let link = std::ffi::CStr::from_bytes_until_nul(&link).ok()?;
+    read_link(link, buffer)
+}
+
+/// Where a symbolic link leads; `None` when that is longer than the buffer.
+pub(crate) fn read_link<'a>(link: &std::ffi::CStr, buffer: &'a mut [u8; 256]) -> Option<&'a [u8]> {
+    let length = rustix::fs::readlinkat_raw(rustix::fs::CWD, link, buffer.as_mut_slice()).ok()?;
+    (length < buffer.len()).then(|| &buffer[..length])
+}
+
+/// One call of `PAGEMAP_SCAN`; how many regions it filled in.
+pub(crate) fn pagemap_scan(
+    fd: RawFd,
+    arg: &mut pm_scan_arg,
+    regions: &mut [page_region],
+) -> Result<usize, Errno> {
+    arg.size = size_of::<pm_scan_arg>() as u64;
+    arg.vec = regions.as_mut_ptr() as u64;
+    arg.vec_len = regions.len() as u64;
+    let fd = borrow(fd).ok_or(Errno::BADF)?;
+    // SAFETY: the opcode fits the argument, which names `regions` and their number.
+    unsafe { rustix::ioctl::ioctl(fd, Scan(arg)) }
+}
+
+struct Scan<'a>(&'a mut pm_scan_arg);
+
+// SAFETY: opcode and argument are PAGEMAP_SCAN's; the kernel writes `walk_end` in it and regions to the vector it names.
+unsafe impl rustix::ioctl::Ioctl for Scan<'_> {
+    type Output = usize;
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        PAGEMAP_SCAN
+    }
+
+    fn as_ptr(&mut self) -> *mut std::ffi::c_void {
+        std::ptr::from_mut(self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(
+        out: rustix::ioctl::IoctlOutput,
+        _: *mut std::ffi::c_void,
+    ) -> rustix::io::Result<usize> {
+        Ok(out as usize)
+    }
+}
+
+/// A descriptor number of the program's, for the time of one call.
+pub(crate) fn borrow<'a>(fd: RawFd) -> Option<BorrowedFd<'a>> {
+    // SAFETY: a number that is not open makes the call fail with EBADF, as it would the program's own; nothing is kept.
+    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// Takes over a descriptor number that belongs to nobody.
+#[cfg(test)]
+pub(crate) fn own(fd: RawFd) -> rustix::fd::OwnedFd {
+    use std::os::fd::FromRawFd;
+    // SAFETY: for tests, with a number that they have just let go of.
+    unsafe { rustix::fd::OwnedFd::from_raw_fd(fd) }
+}
+
+/// An environment variable, as the program has it now.
+pub(crate) fn variable(name: &std::ffi::CStr) -> Option<&'static [u8]> {
+    // SAFETY: the environment is the program's; a program that changes it while it starts to use these files would get
+    // the same trouble from its libc.
+    unsafe {
+        let value = libc::getenv(name.as_ptr());
+        (!value.is_null()).then(|| std::ffi::CStr::from_ptr(value).to_bytes())
+    }
+}
+
+/// Whether this kernel has soft-dirty bits: a page of a new mapping, once written, carries one. `None` when
+/// `pagemap` cannot be read.
+pub(crate) fn has_soft_dirty() -> Option<bool> {
+    use rustix::fs::{Mode, OFlags, open};
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    let bytes = rustix::param::page_size();
+    let file = open(
+        c"/proc/self/pagemap",
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .ok()?;
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let mut entry = [0; 8];
+    // SAFETY: a fresh mapping that is written, looked at, and removed again; nothing else knows of it.
+    let read = unsafe {
+        let page =
+            mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE).ok()?;
+        page.cast::<u8>().write_volatile(1);
+        let read = rustix::io::pread(&file, &mut entry, (page as usize / bytes * 8) as u64);
+        let _ = munmap(page, bytes);
+        read
+    };
+    (read == Ok(8)).then(|| u64::from_ne_bytes(entry) & 1 << 55 != 0)
+}
+
+/// Whether the running kernel is older than a version.
+pub(crate) fn is_before(version: (u32, u32)) -> bool {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|part| part.parse().ok());
+    let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else {
+        return true;
+    };
+    (major, minor) < version
+}
+
+/// The position of an open file, in bytes.
+pub(crate) fn position(fd: RawFd) -> Option<u64> {
+    rustix::fs::tell(borrow(fd)?).ok()
+}

@@ -1,0 +1,17 @@
+//! The border to C: the functions that programs call instead of libc's, libc's own, our heap, and the few system calls
+//! without a safe wrapper. All `unsafe` stands here.
+#![allow(
+    unsafe_code,
+    reason = "the fence: the C boundary is unsafe, everything above is safe"
+)]
+
+#[cfg(not(test))]
+pub(crate) mod exports;
+pub(crate) mod guard;
+#[cfg(not(test))]
+mod heap;
+pub(crate) mod kernel;
+pub(crate) mod process;
+pub(crate) mod real;
+#[cfg(not(test))]
+pub(crate) mod stream;

@@ -1,0 +1,138 @@
+//! `FILE` streams over files that we answer for.
+//!
+//! libc's streams read by calls that nobody can replace. So such a stream becomes one whose reads and writes are ours
+//! (`fopencookie(3)`), over the real stream, which keeps the descriptor and whatever else it has. `fileno` of it is that
+//! descriptor.
+
+use super::{exports, real};
+use crate::descriptors;
+use crate::descriptors::Kind;
+use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+#[repr(C)]
+struct Functions {
+    read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
+    write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
+    seek: unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
+    close: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+unsafe extern "C" {
+    fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+}
+
+/// A stream of ours and the real one under it.
+struct Pair {
+    ours: AtomicPtr<FILE>,
+    real: AtomicPtr<FILE>,
+}
+
+const PAIRS: usize = 64;
+
+static TABLE: [Pair; PAIRS] = [const {
+    Pair {
+        ours: AtomicPtr::new(std::ptr::null_mut()),
+        real: AtomicPtr::new(std::ptr::null_mut()),
+    }
+}; PAIRS];
+
+/// How many pairs there are.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes a stream ours if its file is one that we answer for.
+///
+/// # Safety
+///
+/// `file` is null or an open stream that nobody else has yet, `mode` what it was opened with.
+pub(super) unsafe fn wrap(file: *mut FILE, mode: *const c_char) -> *mut FILE {
+    if file.is_null() {
+        return file;
+    }
+    // SAFETY: an open stream, as the caller promises.
+    let fd = unsafe { real::fileno(file) };
+    if descriptors::find(fd).is_none() {
+        let mut buffer = [0; 256];
+        let kind: Option<Kind> =
+            crate::sys::kernel::path(fd, &mut buffer).and_then(descriptors::may_be);
+        if exports::adopt(fd, kind) < 0 {
+            // It closed the descriptor; the stream goes as well, and finds it closed.
+            // SAFETY: nobody else has the stream.
+            unsafe { libc::fclose(file) };
+            return std::ptr::null_mut();
+        }
+        if descriptors::find(fd).is_none() {
+            return file;
+        }
+    }
+    let functions = Functions {
+        read,
+        write,
+        seek,
+        close,
+    };
+    // SAFETY: the functions take the real stream as their cookie.
+    let ours = unsafe { fopencookie(file.cast(), mode, functions) };
+    let free = TABLE.iter().find(|pair| {
+        let null = std::ptr::null_mut();
+        pair.real
+            .compare_exchange(null, file, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    });
+    if let (Some(pair), false) = (free, ours.is_null()) {
+        pair.ours.store(ours, Ordering::Release);
+        COUNT.fetch_add(1, Ordering::Release);
+    }
+    ours
+}
+
+/// The descriptor under a stream of ours.
+pub(super) fn descriptor(file: *mut FILE) -> Option<c_int> {
+    if COUNT.load(Ordering::Acquire) == 0 || file.is_null() {
+        return None;
+    }
+    let pair = TABLE
+        .iter()
+        .find(|pair| pair.ours.load(Ordering::Acquire) == file)?;
+    let real = pair.real.load(Ordering::Acquire);
+    // SAFETY: the real stream is closed after its pair is gone.
+    (!real.is_null()).then(|| unsafe { real::fileno(real) })
+}
+
+unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, count: size_t) -> ssize_t {
+    // SAFETY: the cookie is the real stream; the buffer is libc's.
+    unsafe { exports::read(real::fileno(cookie.cast()), buffer.cast(), count) }
+}
+
+unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, count: size_t) -> ssize_t {
+    // SAFETY: as in `read`.
+    let written = unsafe { exports::write(real::fileno(cookie.cast()), buffer.cast(), count) };
+    // fopencookie(3): "the write function should return 0 on error".
+    written.max(0)
+}
+
+unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut off64_t, whence: c_int) -> c_int {
+    // SAFETY: as in `read`; `offset` is libc's.
+    unsafe {
+        let position = libc::lseek64(real::fileno(cookie.cast()), *offset, whence);
+        if position < 0 {
+            return -1;
+        }
+        *offset = position;
+    }
+    0
+}
+
+unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
+    let real = cookie.cast::<FILE>();
+    if let Some(pair) = TABLE
+        .iter()
+        .find(|pair| pair.real.load(Ordering::Acquire) == real)
+    {
+        pair.ours.store(std::ptr::null_mut(), Ordering::Release);
+        pair.real.store(std::ptr::null_mut(), Ordering::Release);
+        COUNT.fetch_sub(1, Ordering::Release);
+    }
+    // SAFETY: the stream that `wrap` was given, closed once.
+    unsafe { libc::fclose(real) }
+}

@@ -1,0 +1,161 @@
+//! [`State`]: whether we answer at all, and the watches that clears arm anew. Reached through
+//! [`crate::sys::guard::alone`] only.
+
+use crate::answer::View;
+use crate::descriptors::{self, Kind, Known};
+use crate::holder::{self, Armed, Request};
+use crate::settings::{self, Mode, log};
+use crate::sys::kernel;
+use pagetrail::{Capabilities, PageSet, Status, Target, Technique, Watch};
+use rustix::fd::RawFd;
+
+pub(crate) struct State {
+    /// Whether we answer; not known before the first file of ours is opened.
+    answers: Option<bool>,
+    leaves_bits: bool,
+    /// On this process.
+    watch: Option<Watch>,
+    /// What is armed, by process.
+    armed: Vec<(u32, Armed)>,
+}
+
+static EMPTY: PageSet = PageSet::new();
+
+impl State {
+    pub(crate) const fn new() -> Self {
+        Self {
+            answers: None,
+            leaves_bits: true,
+            watch: None,
+            armed: Vec::new(),
+        }
+    }
+
+    /// Whether we answer for the program.
+    pub(crate) fn answers(&mut self) -> bool {
+        match self.answers {
+            Some(answers) => answers,
+            None => {
+                let answers = self.decide();
+                self.answers = Some(answers);
+                answers
+            }
+        }
+    }
+
+    fn decide(&mut self) -> bool {
+        match (settings::mode(), kernel::has_soft_dirty()) {
+            (Mode::Off, _) => return false,
+            (Mode::Auto, Some(true)) => {
+                log(format_args!(
+                    "the kernel has soft-dirty bits; all passes through"
+                ));
+                return false;
+            }
+            (_, None) => {
+                log(format_args!(
+                    "/proc/self/pagemap cannot be read; all passes through"
+                ));
+                return false;
+            }
+            (Mode::Always, _) | (Mode::Auto, Some(false)) => {}
+        }
+        match Capabilities::probe_one(Technique::PagemapScan) {
+            Status::Works => {}
+            status => {
+                log(format_args!("pagemap-scan {status}; all passes through"));
+                return false;
+            }
+        }
+        self.leaves_bits = kernel::is_before((6, 13));
+        log(format_args!("soft-dirty is answered by pagemap-scan"));
+        true
+    }
+
+    /// Looks at a descriptor that the program has just got for a file of such a name, and enters it if it is what it
+    /// seems. False when it is, and there is no room: the program must not have it then.
+    pub(crate) fn adopt(&mut self, fd: RawFd, kind: Kind) -> bool {
+        if !self.answers() || !kernel::is_proc(fd) {
+            return true;
+        }
+        let mut buffer = [0; 256];
+        let pid = kernel::path(fd, &mut buffer).and_then(descriptors::process_of);
+        let Some(pid) = pid else { return true };
+        if kind == Kind::Pagemap && pid != std::process::id() {
+            // Somebody else may have cleared it.
+            self.note(pid, holder::ask(pid, Request::Look).unwrap_or_default());
+        }
+        descriptors::enter(fd, Known { kind, pid })
+    }
+
+    /// Gets ready to watch a process that is about to be traced.
+    pub(crate) fn about_to_trace(&mut self, pid: u32) {
+        if !self.answers() || !holder::may_attach(pid) {
+            return;
+        }
+        if let Err(error) = holder::ask(pid, Request::Attach) {
+            log(format_args!("attaching to process {pid}: {error}"));
+        }
+    }
+
+    /// What is known about the memory of a process.
+    pub(crate) fn view(&self, pid: u32) -> View<'_> {
+        let known = self.armed.iter().find(|(of, _)| *of == pid);
+        View {
+            armed: known.map_or(&EMPTY, |(_, sets)| &sets.armed),
+            shared: known.map_or(&EMPTY, |(_, sets)| &sets.shared),
+            leaves_bits: self.leaves_bits,
+        }
+    }
+
+    fn note(&mut self, pid: u32, armed: Armed) {
+        self.armed.retain(|(of, _)| *of != pid);
+        self.armed.push((pid, armed));
+    }
+
+    /// Clears all soft-dirty bits of a process. When that fails everything stays, or becomes, soft-dirty.
+    pub(crate) fn clear(&mut self, pid: u32) {
+        let armed = match pid == std::process::id() {
+            true => self.clear_own().map_err(|error| error.to_string()),
+            false => holder::ask(pid, Request::Clear).map_err(|error| error.to_string()),
+        };
+        match armed {
+            Ok(armed) => self.note(pid, armed),
+            Err(error) => {
+                log(format_args!(
+                    "clearing process {pid}: {error}; all of it counts as written"
+                ));
+                self.armed.retain(|(of, _)| *of != pid);
+                if pid == std::process::id() {
+                    self.watch = None;
+                }
+            }
+        }
+    }
+
+    fn clear_own(&mut self) -> pagetrail::Result<Armed> {
+        let watch = match &mut self.watch {
+            Some(watch) => {
+                watch.collect()?.commit();
+                watch
+            }
+            none => none.insert(
+                Watch::builder()
+                    .target(Target::own())
+                    .technique(Technique::PagemapScan)
+                    .compare_given_up(false)
+                    .start()?,
+            ),
+        };
+        Ok(holder::armed_by(watch))
+    }
+
+    /// Forgets all watches, so that everything counts as written.
+    pub(crate) fn give_up(&mut self, why: &str) {
+        log(format_args!(
+            "{why}; everything counts as written until the next clear"
+        ));
+        self.watch = None;
+        self.armed.clear();
+    }
+}
