@@ -10,6 +10,8 @@
 )]
 
 mod capi;
+mod checkpointer;
+mod collector;
 mod generate;
 mod long;
 mod packages;
@@ -40,7 +42,13 @@ usage: cargo xtask TASK
   bochs ..         run a static program on an emulated Intel processor with page modification
                    logging (bochs --help)
   soak             the long form of the tests, an hour or so
+  collector        the programs on libgc, which are part of 'test'
+  checkpointer     CRIU, which is part of 'test'
   bench            measure anew what bench/results/ keeps; for an idle machine
+  bench collector [here|guest]
+                   the same for the programs on libgc, on this machine and in a guest (half an hour)
+  bench checkpointer
+                   the same for CRIU, in a guest
   generate [DIR]   pagetrail.h anew; man pages and shell completions, from the command's own
                    definitions and from pagetrail.h, to DIR (default: target/share)
   capi             test the C library as a user of C has it: symbols, compilers, sanitizers, valgrind
@@ -77,7 +85,16 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "vm" => return vm::run(&repo, rest),
         "bochs" => return vm::bochs::run(&repo, rest),
         "soak" => long::soak(&repo)?,
-        "bench" => long::bench(&repo).map(|()| true)?,
+        "checkpointer" => checkpointer::test(&repo)? == steps::Outcome::Passed,
+        "collector" => collector::test(&repo)? == steps::Outcome::Passed,
+        "bench" => match rest {
+            [] => long::bench(&repo).map(|()| true)?,
+            [what] if what == "checkpointer" => checkpointer::bench(&repo).map(|()| true)?,
+            [_, part @ ..] => collector::bench(&repo, part).map(|()| true)?,
+        },
+        // In a guest, started by the tasks above.
+        "measure-checkpointer" => checkpointer::measure_in_guest(rest).map(|()| true)?,
+        "measure-collector" => collector::measure_in_guest(rest).map(|()| true)?,
         "capi" => capi::run(&repo)?,
         "install" => capi::install(&repo, rest).map(|()| true)?,
         "victims" => victims::build(&repo).map(|_| true)?,
@@ -95,7 +112,9 @@ fn run(args: &[String]) -> Result<ExitCode> {
 fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
     match task {
         "generate" => rest.get(1),
-        "vm" | "bochs" | "install" => None,
+        "vm" | "bochs" | "install" | "measure-collector" | "measure-checkpointer" => None,
+        "bench" if rest.first().is_some_and(|arg| arg == "collector") => rest.get(2),
+        "bench" if rest.first().is_some_and(|arg| arg == "checkpointer") => rest.get(1),
         _ => rest.first(),
     }
 }

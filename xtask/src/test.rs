@@ -12,7 +12,7 @@ use crate::steps::{Outcome, Steps};
 use crate::table::Table;
 use crate::tally::Tally;
 use crate::vm::suites;
-use crate::{capi, packages, tidy, victims};
+use crate::{capi, checkpointer, collector, packages, tidy, victims};
 
 /// Runs every step, prints the table and the sum; true if nothing failed.
 pub(crate) fn run(repo: &Repo) -> Result<bool> {
@@ -31,6 +31,8 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("victims", || build_victims(repo));
     steps.run("tests", || tests(repo, &rows, &mut tally));
     steps.run("C library", || capi::check(repo));
+    steps.run("programs on libgc", || collector::test(repo));
+    steps.run("CRIU", || checkpointer::test(repo));
     steps.run("suites in guests", || suites::run(repo, &rows, &mut tally));
     steps.run("techniques", || techniques(&rows));
     let fine = steps.finish();

@@ -8,9 +8,11 @@
 mod apt;
 pub(crate) mod bochs;
 mod cache;
+pub(crate) mod criu;
 mod guest;
 mod initrd;
 mod kernel;
+pub(crate) mod libgc;
 mod mirror;
 mod process;
 mod qemu;
@@ -87,6 +89,46 @@ pub(crate) fn run(repo: &Repo, args: &[String]) -> Result<ExitCode> {
             STATUS_TIMED_OUT
         }
     }))
+}
+
+/// What a guest must have for a command.
+pub(crate) struct Needs {
+    pub(crate) timeout: Duration,
+    pub(crate) memory_mib: u32,
+    pub(crate) modules: &'static [&'static str],
+}
+
+/// What a command prints in a guest of a series, in the root of the repository.
+pub(crate) fn output(
+    repo: &Repo,
+    series: &str,
+    needs: &Needs,
+    command: Vec<String>,
+) -> Result<Vec<u8>> {
+    let series = Series::named(series)?;
+    let rig = Rig::open(repo)?;
+    let kernel = series.fetch(&rig.cache)?;
+    let machine = Machine {
+        timeout: needs.timeout,
+        memory_mib: needs.memory_mib,
+        modules: needs.modules.iter().map(|&name| name.to_owned()).collect(),
+        ..Machine::default()
+    };
+    let job = Job {
+        dir: repo.root.clone(),
+        command,
+        env: rig.environment(series),
+    };
+    let mut output = Vec::new();
+    let end = rig.run(&kernel, &machine, &job, &mut |bytes| {
+        output.extend_from_slice(bytes);
+        Ok(())
+    })?;
+    match end {
+        End::Exited(0) => Ok(output),
+        End::Exited(status) => bail!("the command in the {} exits with {status}", place(series)),
+        End::TimedOut => bail!("the command in the {} takes too long", place(series)),
+    }
 }
 
 /// What a command line asks for.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::mirror::Mirror;
 use super::process::bound;
@@ -22,6 +22,15 @@ pub(super) struct Apt {
 impl Apt {
     /// Configures apt in `dir` and fetches the lists of the suites.
     pub(super) fn open(dir: PathBuf, mirror: &Mirror, suites: &[&str]) -> Result<Self> {
+        Self::open_kind("deb", dir, mirror, suites)
+    }
+
+    /// The same for source packages, in a directory of their own: their lists are large.
+    pub(super) fn open_sources(dir: PathBuf, mirror: &Mirror, suite: &str) -> Result<Self> {
+        Self::open_kind("deb-src", dir, mirror, &[suite])
+    }
+
+    fn open_kind(kind: &str, dir: PathBuf, mirror: &Mirror, suites: &[&str]) -> Result<Self> {
         for tool in ["apt-get", "dpkg-deb", "nice", "setpriv"] {
             if program(tool).is_none() {
                 return Err(NotHere::error(&format!("there is no {tool}")));
@@ -32,7 +41,7 @@ impl Apt {
         fs::write(dir.join("status"), "")?;
         let source = |suite: &&str| {
             let keyring = mirror.keyring.display();
-            format!("deb [signed-by={keyring}] {} {suite} main\n", mirror.uri)
+            format!("{kind} [signed-by={keyring}] {} {suite} main\n", mirror.uri)
         };
         let sources: String = suites.iter().map(source).collect();
         fs::write(dir.join("sources.list"), sources)?;
@@ -114,6 +123,20 @@ impl Apt {
         ];
         self.run("apt-get", &[&args, packages].concat())?;
         self.unpack(into)
+    }
+
+    /// Downloads a source package; its upstream archive, until the next download.
+    pub(super) fn source(&self, package: &str) -> Result<PathBuf> {
+        self.clear_downloads()?;
+        self.run("apt-get", &["source", "--download-only", package])?;
+        for entry in fs::read_dir(self.downloads())? {
+            let file = entry?.path();
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            if name.contains(".orig.tar.") && !name.ends_with(".asc") {
+                return Ok(file);
+            }
+        }
+        bail!("the source package {package} has no upstream archive")
     }
 
     fn downloads(&self) -> PathBuf {
