@@ -1,6 +1,6 @@
 //! What `PAGEMAP_SCAN(2const)` returns when it is asked for `PAGE_IS_SOFT_DIRTY`.
 //!
-//! The kernel classifies every mapped address by all its other categories; ours is added by the rules of
+//! The kernel classifies mapped addresses by the other categories that matter; ours is added by the rules of
 //! [`crate::answer`], and the program's masks are applied to the result.
 
 use crate::answer::{self, View};
@@ -16,12 +16,8 @@ const WRITTEN: u64 = raw::PAGE_IS_WRITTEN as u64;
 const PRESENT: u64 = raw::PAGE_IS_PRESENT as u64;
 const SWAPPED: u64 = raw::PAGE_IS_SWAPPED as u64;
 const REGISTERED: u64 = raw::PAGE_IS_WPALLOWED as u64;
-/// Everything that Linux 6.7 tells; what came later is not promised to programs that ask for soft-dirty.
-const ALL: u64 = REGISTERED
-    | WRITTEN
-    | PRESENT
-    | SWAPPED
-    | (raw::PAGE_IS_FILE | raw::PAGE_IS_PFNZERO | raw::PAGE_IS_HUGE) as u64;
+/// What the judgement of a page rests on.
+const NEEDED: u64 = REGISTERED | WRITTEN | PRESENT | SWAPPED;
 
 /// Whether a scan asks for soft-dirty pages.
 pub(crate) fn concerns(arg: &pm_scan_arg) -> bool {
@@ -49,12 +45,19 @@ pub(crate) fn run(
         full_at: None,
     };
     let (start, end) = (out.arg.start, out.arg.end);
+    let selects = out.arg.category_mask | out.arg.category_anyof_mask | out.arg.category_inverted;
     let mut found = [NOTHING; 64];
     let mut from = start;
     while from < end && out.full_at.is_none() {
         let mut arg = query(from, end);
         arg.flags = out.arg.flags;
-        arg.return_mask = ALL;
+        if selects & SOFT_DIRTY == 0 {
+            // The kernel can leave out what the program does not want.
+            arg.category_inverted = out.arg.category_inverted;
+            arg.category_mask = out.arg.category_mask;
+            arg.category_anyof_mask = out.arg.category_anyof_mask;
+        }
+        arg.return_mask = (selects | out.arg.return_mask) & !SOFT_DIRTY | NEEDED;
         let count = pagemap_scan(fd, &mut arg, &mut found)?;
         for region in &found[..count] {
             classify(view, fd, *region, &mut out);
