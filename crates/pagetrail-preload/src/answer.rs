@@ -102,7 +102,12 @@ fn mark_written(entries: &mut [u8]) -> Found {
     let mut holes = None;
     let mut markers = false;
     for (index, entry) in entries.chunks_exact_mut(ENTRY).enumerate() {
-        let bits = get(entry);
+        let mut bits = get(entry);
+        if bits & SOFT_DIRTY != 0 {
+            // The kernel's own, which nobody clears while we answer.
+            bits &= !SOFT_DIRTY;
+            put(entry, bits);
+        }
         if bits & WRITE_PROTECTED != 0 {
             markers |= is_marker(bits);
         } else if bits & (PRESENT | SWAPPED) != 0 {
@@ -245,10 +250,11 @@ mod tests {
         ];
         let all = set(&[(100, 106)]);
         let none = PageSet::new();
-        assert_eq!(
-            amended(&all, &none, &entries),
-            [false, true, true, false, false, true]
-        );
+        let written = [false, true, true, false, false, true];
+        assert_eq!(amended(&all, &none, &entries), written);
+        // The kernel's own bits say nothing about our clears.
+        let kernels = entries.map(|entry| entry | SOFT_DIRTY);
+        assert_eq!(amended(&all, &none, &kernels), written);
         // Somebody else protects what we have not armed.
         let part = set(&[(90, 101), (105, 200)]);
         assert_eq!(
