@@ -4,6 +4,7 @@
 //! 10% says why in one line; a test holds us to that. What the papers only state in words is a
 //! [`Claim`].
 
+pub mod catalog;
 pub mod flexible;
 pub mod ooh;
 pub mod xen;

@@ -94,7 +94,8 @@ impl WorkloadKind {
         Self::Histogram,
     ];
 
-    fn name(self) -> &'static str {
+    /// Its name on a command line.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Listing1 => "listing1",
             Self::Zipf => "zipf",
