@@ -4,6 +4,8 @@ mod args;
 mod bench;
 mod commands;
 mod exit;
+#[cfg(test)]
+mod fuzzing;
 mod model;
 mod recording;
 mod report;

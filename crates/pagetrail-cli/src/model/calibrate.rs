@@ -198,9 +198,9 @@ mod tests {
     #[test]
     fn fuzz() {
         let good = include_str!("../../../../bench/results/bench.json");
-        crate::testing::for_seeds(500, |random| {
+        crate::fuzzing::for_seeds(500, |random| {
             let mut text = good.as_bytes().to_vec();
-            crate::testing::mutate(random, &mut text);
+            crate::fuzzing::mutate(random, &mut text);
             if let Err(error) = calibrate(&String::from_utf8_lossy(&text)) {
                 assert_eq!(format!("{error:#}").lines().count(), 1, "{error:#}");
             }

@@ -311,9 +311,9 @@ mod tests {
             render(&papers().unwrap()),
             "[costs]\nvmread = 936\nclear-refs = { \"1M\" = 3, \"9M\" = 4 }\n".into(),
         ];
-        crate::testing::for_seeds(4000, |random| {
+        crate::fuzzing::for_seeds(4000, |random| {
             let mut text = good[random.usize(0..good.len())].clone().into_bytes();
-            crate::testing::mutate(random, &mut text);
+            crate::fuzzing::mutate(random, &mut text);
             let text = String::from_utf8_lossy(&text).into_owned();
             match parse(&text, "x") {
                 Ok(table) => {

@@ -14,7 +14,7 @@ use super::args::ProgramArgs;
 use crate::bench::size::Size;
 use crate::report::words;
 
-/// Page tables and what the machine knows of each page take memory here: about 2 GiB for so much.
+/// Page tables and what the machine knows of each page take memory here: about 1 GiB for so much.
 const BYTES_MAX: u64 = 64 << 30;
 
 /// A program.

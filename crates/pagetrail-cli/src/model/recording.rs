@@ -217,9 +217,9 @@ mod tests {
 
     #[test]
     fn fuzz_of_recordings() {
-        crate::testing::for_seeds(4000, |random| {
+        crate::fuzzing::for_seeds(4000, |random| {
             let mut bytes = RECORDING.as_bytes().to_vec();
-            crate::testing::mutate(random, &mut bytes);
+            crate::fuzzing::mutate(random, &mut bytes);
             match import(&bytes[..], options(&args())) {
                 Ok(ops) => {
                     let mut out = Vec::new();
