@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-use super::{Table, flexible, ooh, xen};
+use super::{Table, flexible, ooh, ooh_programs, xen, xen_counts};
 use crate::RunError;
 
 /// A paper.
@@ -110,11 +110,18 @@ use Number::{Figure, Table as T};
 
 const OOH: &[Entry] = &[
     entry(&[T(1)], || Ok(micro()?.table1())),
+    entry(&[T(2)], ooh_programs::table2),
     entry(&[T(3)], || Ok(ooh::table3())),
     entry(&[T(3)], || ooh::agreement(64 << 20)),
+    entry(&[T(4)], ooh_programs::table4),
     entry(&[T(5)], ooh::table5),
     entry(&[Figure(3)], || Ok(micro()?.figure3())),
     entry(&[Figure(4)], || Ok(micro()?.figure4())),
+    entry(&[Figure(5), Figure(6)], ooh_programs::figures5_6),
+    entry(
+        &[Figure(7), Figure(8), Figure(9)],
+        ooh_programs::figures7_to_9,
+    ),
     entry(&[Figure(10), Figure(11)], ooh::figures10_11),
 ];
 
@@ -127,6 +134,12 @@ const FLEXIBLE: &[Entry] = &[
 ];
 
 const XEN: &[Entry] = &[
+    entry(&[T(9)], xen_counts::table9),
     entry(&[T(10), T(13)], xen::table13),
     entry(&[T(10)], xen::memory_motion_time),
+    entry(&[T(11)], xen_counts::table11),
+    entry(&[T(12)], xen_counts::table12),
+    entry(&[T(14)], xen_counts::table14),
+    entry(&[T(15)], xen_counts::table15),
+    entry(&[T(16)], xen_counts::table16),
 ];

@@ -7,7 +7,9 @@
 pub mod catalog;
 pub mod flexible;
 pub mod ooh;
+pub mod ooh_programs;
 pub mod xen;
+pub mod xen_counts;
 
 /// A value of a paper and ours.
 #[derive(Clone, Debug, PartialEq)]
