@@ -41,6 +41,8 @@ usage: cargo xtask TASK
   vm ..            run a command in a guest with another kernel (vm --help)
   bochs ..         run a static program on an emulated Intel processor with page modification
                    logging (bochs --help)
+  model            the model against machines that this one is not: an emulated processor with
+                   page modification logging, nested paging, a kernel with soft-dirty
   soak             the long form of the tests, an hour or so
   collector        the programs on libgc, which are part of 'test'
   checkpointer     CRIU, which is part of 'test'
@@ -84,6 +86,14 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "tidy" => tidy::run(&repo)?,
         "vm" => return vm::run(&repo, rest),
         "bochs" => return vm::bochs::run(&repo, rest),
+        "model" => {
+            let mut steps = steps::Steps::default();
+            let mut tally = tally::Tally::default();
+            steps.run("model against real machines", || {
+                vm::model::run(&repo, &mut tally)
+            });
+            steps.finish()
+        }
         "soak" => long::soak(&repo)?,
         "checkpointer" => checkpointer::test(&repo)? == steps::Outcome::Passed,
         "collector" => collector::test(&repo)? == steps::Outcome::Passed,

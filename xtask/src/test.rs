@@ -12,7 +12,7 @@ use crate::steps::{Outcome, Steps};
 use crate::table::Table;
 use crate::tally::Tally;
 use crate::vm::suites;
-use crate::{capi, checkpointer, collector, packages, tidy, victims};
+use crate::{capi, checkpointer, collector, packages, tidy, victims, vm};
 
 /// Runs every step, prints the table and the sum; true if nothing failed.
 pub(crate) fn run(repo: &Repo) -> Result<bool> {
@@ -34,6 +34,9 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("programs on libgc", || collector::test(repo));
     steps.run("CRIU", || checkpointer::test(repo));
     steps.run("suites in guests", || suites::run(repo, &rows, &mut tally));
+    steps.run("model against real machines", || {
+        vm::model::run(repo, &mut tally)
+    });
     steps.run("techniques", || techniques(&rows));
     let fine = steps.finish();
     println!("{} passed, {} failed", tally.passed, tally.failed);
@@ -85,7 +88,7 @@ fn techniques(rows: &Path) -> Result<Outcome> {
 }
 
 /// Runs tests, shows what they print, and counts; true if they succeeded.
-fn run_tests(command: &mut Command, tally: &mut Tally) -> Result<bool> {
+pub(crate) fn run_tests(command: &mut Command, tally: &mut Tally) -> Result<bool> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let mut stdout = child.stdout.take().context("no standard output")?;
     let mut own = Tally::default();

@@ -14,6 +14,7 @@ mod initrd;
 mod kernel;
 pub(crate) mod libgc;
 mod mirror;
+pub(crate) mod model;
 mod process;
 mod qemu;
 pub(crate) mod suites;
@@ -183,6 +184,7 @@ impl Default for Machine {
             memory_mib: 2048,
             numa: false,
             nested: false,
+            plugin: None,
             modules: Vec::new(),
             timeout: Duration::from_secs(300),
         }

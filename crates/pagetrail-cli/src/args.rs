@@ -82,6 +82,8 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Measure what each technique costs here, as the OoH paper does
     Bench(crate::bench::args::BenchArgs),
+    /// Run tracking designs that need other hardware on a machine in software, and price them
+    Model(crate::model::args::ModelArgs),
     /// Write man pages and shell completions
     #[command(hide = true)]
     Generate(GenerateArgs),

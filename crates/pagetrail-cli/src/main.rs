@@ -4,6 +4,9 @@ mod args;
 mod bench;
 mod commands;
 mod exit;
+#[cfg(test)]
+mod fuzzing;
+mod model;
 mod recording;
 mod report;
 #[cfg(test)]
@@ -29,6 +32,7 @@ fn main() -> ExitCode {
         Command::Report(args) => commands::report::run(args),
         Command::Top(args) => commands::top::run(args),
         Command::Bench(args) => commands::bench::run(args),
+        Command::Model(args) => commands::model::run(args),
         Command::Generate(args) => commands::generate::run(args),
     };
     result.unwrap_or_else(|error| exit::report(&error))

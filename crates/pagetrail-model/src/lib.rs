@@ -24,6 +24,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod bare;
 pub mod cost;
 mod error;
 mod events;

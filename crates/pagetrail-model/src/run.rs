@@ -12,6 +12,9 @@ use crate::technique::{Options, Target, Technique, TechniqueKind};
 use crate::workload::Op;
 use crate::{Error, Events, Host, HostConfig, Paging, ProcessId, VcpuId, VmConfig, WriteSet};
 
+/// How many times a guest's memory its processes may map.
+const OVERCOMMIT_MAX: u64 = 16;
+
 /// What to run a program on.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
@@ -111,7 +114,7 @@ impl Report {
 /// Why a program cannot be run to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunError {
-    /// The step that failed, counted from 1.
+    /// The step that failed, counted from 1; 0 where there is no machine to begin with.
     pub step: u64,
     /// What is wrong with it.
     pub reason: RunErrorKind,
@@ -140,7 +143,9 @@ pub enum RunErrorKind {
 
 impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "step {}: ", self.step)?;
+        if self.step > 0 {
+            write!(f, "step {}: ", self.step)?;
+        }
         match &self.reason {
             RunErrorKind::Machine(error) => error.fmt(f),
             RunErrorKind::Number(what, number) => write!(f, "{what}: {number}"),
@@ -155,6 +160,16 @@ impl fmt::Display for RunError {
 
 impl std::error::Error for RunError {}
 
+impl From<Error> for RunError {
+    /// What is wrong before the first step.
+    fn from(error: Error) -> Self {
+        Self {
+            step: 0,
+            reason: error.into(),
+        }
+    }
+}
+
 impl From<Error> for RunErrorKind {
     fn from(error: Error) -> Self {
         Self::Machine(error)
@@ -163,11 +178,7 @@ impl From<Error> for RunErrorKind {
 
 /// Runs a program.
 pub fn run(config: &RunConfig, ops: impl IntoIterator<Item = Op>) -> Result<Report, RunError> {
-    let at_start = |reason: Error| RunError {
-        step: 0,
-        reason: reason.into(),
-    };
-    let mut runner = Runner::new(config).map_err(at_start)?;
+    let mut runner = Runner::new(config)?;
     let mut step = 0;
     for op in ops {
         step += 1;
@@ -198,6 +209,10 @@ struct Runner<'a> {
     technique: Option<Box<dyn Technique>>,
     unit_bytes: u64,
     accesses: u64,
+    /// What all processes have mapped now.
+    mapped_bytes: u64,
+    /// What process 0 has mapped now, and at most.
+    tracked_now: u64,
     tracked_bytes: u64,
     /// Events up to the end of the last phase.
     mark: Events,
@@ -235,6 +250,8 @@ impl<'a> Runner<'a> {
             technique: None,
             unit_bytes,
             accesses: 0,
+            mapped_bytes: 0,
+            tracked_now: 0,
             tracked_bytes: 0,
             mark: none,
             report,
@@ -272,7 +289,12 @@ impl<'a> Runner<'a> {
                 }
                 self.host.exit(id)?;
                 self.processes.remove(&process);
-                self.areas.retain(|_, area| area.process != process);
+                let gone: Vec<Area> = self
+                    .areas
+                    .extract_if(|_, area| area.process == process)
+                    .map(|(_, area)| area)
+                    .collect();
+                gone.iter().for_each(|area| self.forget(area));
                 self.running = self.running.filter(|&running| running != process);
                 Ok(())
             }
@@ -286,7 +308,9 @@ impl<'a> Runner<'a> {
                 let process = self.running.ok_or(RunErrorKind::NoProcess)?;
                 let start = self.own_area(area)?.start;
                 self.host.unmap(self.process(process)?, start)?;
-                self.areas.remove(&area);
+                if let Some(area) = self.areas.remove(&area) {
+                    self.forget(&area);
+                }
                 Ok(())
             }
             Op::Start => self.start(),
@@ -313,6 +337,11 @@ impl<'a> Runner<'a> {
         if bytes > self.config.vm.memory_bytes {
             return Err(Error::OutOfGuestMemory.into());
         }
+        // Sparse programs are fine; a file that maps without end is not.
+        let most = self.config.vm.memory_bytes.saturating_mul(OVERCOMMIT_MAX);
+        if self.mapped_bytes.saturating_add(bytes) > most {
+            return Err(Error::OutOfGuestMemory.into());
+        }
         let start = self.host.map(self.process(process)?, bytes)?;
         let units = bytes.div_ceil(self.unit_bytes);
         let written = vec![0; units.div_ceil(64) as usize];
@@ -325,14 +354,20 @@ impl<'a> Runner<'a> {
                 written,
             },
         );
-        let mapped = self
-            .areas
-            .values()
-            .filter(|area| area.process == 0)
-            .map(|area| area.bytes)
-            .sum();
-        self.tracked_bytes = self.tracked_bytes.max(mapped);
+        self.mapped_bytes += bytes;
+        if process == 0 {
+            self.tracked_now += bytes;
+            self.tracked_bytes = self.tracked_bytes.max(self.tracked_now);
+        }
         Ok(())
+    }
+
+    /// An area is gone.
+    fn forget(&mut self, area: &Area) {
+        self.mapped_bytes -= area.bytes;
+        if area.process == 0 {
+            self.tracked_now -= area.bytes;
+        }
     }
 
     #[inline]

@@ -48,6 +48,26 @@ pub(crate) fn run(repo: &Repo, args: &[String]) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let (timeout, command) = parse(args)?;
+    let ran = run_program(repo, timeout, command)?;
+    guest::print_bytes(&ran.printed)?;
+    match ran.status {
+        Some(status) => Ok(ExitCode::from(status)),
+        None => {
+            eprintln!("xtask: ended after {} s (--timeout)", timeout.as_secs());
+            Ok(ExitCode::from(STATUS_TIMED_OUT))
+        }
+    }
+}
+
+/// What a program came to.
+pub(crate) struct Ran {
+    pub(crate) printed: Vec<u8>,
+    /// `None` if it ran out of time.
+    pub(crate) status: Option<u8>,
+}
+
+/// Runs a static program, and its arguments behind it.
+pub(crate) fn run_program(repo: &Repo, timeout: Duration, command: &[String]) -> Result<Ran> {
     let program = &command[0];
     let payload = fs::read(program).with_context(|| format!("cannot read {program}"))?;
     let cache = Cache::open()?;
@@ -57,15 +77,13 @@ pub(crate) fn run(repo: &Repo, args: &[String]) -> Result<ExitCode> {
     let in_time = bochs.boot(&disc, Instant::now() + timeout)?;
     let output = fs::read(bochs.dir.join("output")).unwrap_or_default();
     let (printed, status) = split(&output);
-    guest::print_bytes(printed)?;
-    match status {
-        Some(status) => Ok(ExitCode::from(status)),
-        None if !in_time => {
-            eprintln!("xtask: ended after {} s (--timeout)", timeout.as_secs());
-            Ok(ExitCode::from(STATUS_TIMED_OUT))
-        }
-        None => bail!("the guest died; see {}", bochs.dir.display()),
+    if status.is_none() && in_time {
+        bail!("the guest died; see {}", bochs.dir.display());
     }
+    Ok(Ran {
+        printed: printed.to_vec(),
+        status,
+    })
 }
 
 fn parse(args: &[String]) -> Result<(Duration, &[String])> {

@@ -29,6 +29,8 @@ pub(crate) struct Machine {
     pub(crate) numa: bool,
     /// AMD's virtualization, with nested paging.
     pub(crate) nested: bool,
+    /// A plugin for the emulator, and the file that it writes.
+    pub(crate) plugin: Option<(PathBuf, PathBuf)>,
     /// Modules to load besides those that the rig needs.
     pub(crate) modules: Vec<String>,
     /// For the command; the guest's boot is not counted.
@@ -212,6 +214,10 @@ impl Guest<'_> {
                 ]);
         }
         command.args(self.memory());
+        if let Some((plugin, out)) = &self.machine.plugin {
+            let (plugin, out) = (qemu_path(plugin), qemu_path(out));
+            command.args(["-plugin", &format!("{plugin},out={out}")]);
+        }
         command
     }
 

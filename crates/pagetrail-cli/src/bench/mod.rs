@@ -14,9 +14,9 @@ pub(crate) mod memory;
 pub(crate) mod oracle;
 pub(crate) mod page;
 pub(crate) mod results;
-mod size;
+pub(crate) mod size;
 pub(crate) mod table;
 mod workload;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;

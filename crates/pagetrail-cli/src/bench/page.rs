@@ -15,11 +15,14 @@ const FIGURES: [(&str, Figure); 2] = [
     ("on tracker", |m| m.overhead_on_tracker_percent),
 ];
 
+/// The look of charts, and the colours of the library's techniques.
+pub(crate) const CHART_STYLE: &str = include_str!("page/page.css");
+
 /// Writes the page.
 pub(crate) fn write(results: &Results, out: &mut dyn Write) -> io::Result<()> {
     fill(include_str!("page/page.html"), out, |name| match name {
         "css" => STYLE_SHEET.into(),
-        "bench-css" => include_str!("page/page.css").into(),
+        "bench-css" => CHART_STYLE.into(),
         "setting" => escape(&table::setting(results)).into_owned().into(),
         "notices" => notices(results),
         "charts" => charts(results).into(),
@@ -62,7 +65,8 @@ fn tables(results: &Results) -> String {
     table::sheets(results).iter().map(html_table).collect()
 }
 
-fn html_table(sheet: &Sheet) -> String {
+/// A section with one table.
+pub(crate) fn html_table(sheet: &Sheet) -> String {
     let cells = |tag: &str, cells: &[String]| -> String {
         let cells = cells.iter().enumerate().map(|(i, cell)| {
             let class = if i < sheet.labels {

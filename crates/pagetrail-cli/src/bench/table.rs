@@ -69,26 +69,33 @@ pub(crate) fn write(results: &Results, out: &mut dyn Write) -> io::Result<()> {
     }
     let sheets = sheets(results);
     for (i, sheet) in sheets.iter().enumerate() {
-        writeln!(out, "\n{}", sheet.title)?;
-        let mut table = Table::new();
-        table
-            .load_style(presets::NOTHING)
-            .set_content_arrangement(ContentArrangement::Disabled)
-            .set_header(&sheet.heads)
-            .add_rows(&sheet.rows);
-        for (i, column) in table.column_iter_mut().enumerate() {
-            column.set_padding((0, 2));
-            if i >= sheet.labels {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        for line in table.lines() {
-            writeln!(out, "{}", line.trim_end())?;
-        }
+        writeln!(out)?;
+        write_sheet(sheet, out)?;
         // Once below all tables of a kind.
         if sheets.get(i + 1).is_none_or(|next| next.note != sheet.note) {
             writeln!(out, "({})", sheet.note)?;
         }
+    }
+    Ok(())
+}
+
+/// Writes one table, its note left out.
+pub(crate) fn write_sheet(sheet: &Sheet, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}", sheet.title)?;
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(&sheet.heads)
+        .add_rows(&sheet.rows);
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if i >= sheet.labels {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for line in table.lines() {
+        writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())
 }

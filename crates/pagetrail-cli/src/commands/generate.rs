@@ -27,14 +27,19 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
             .with_context(|| format!("cannot write to {}", completions.display()))?;
     }
     command.build();
-    write_page(&man, command.clone(), "pagetrail")?;
-    for subcommand in command.get_subcommands() {
-        if !subcommand.is_hide_set() {
-            let name = format!("pagetrail-{}", subcommand.get_name());
-            write_page(&man, subcommand.clone(), &name)?;
-        }
-    }
+    write_pages(&man, &command, "pagetrail")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A page for the command, and one for each of its subcommands.
+fn write_pages(directory: &Path, command: &Command, name: &str) -> Result<()> {
+    write_page(directory, command.clone(), name)?;
+    let subcommands = command.get_subcommands().filter(|c| !c.is_hide_set());
+    for subcommand in subcommands {
+        let name = format!("{name}-{}", subcommand.get_name());
+        write_pages(directory, subcommand, &name)?;
+    }
+    Ok(())
 }
 
 fn write_page(directory: &Path, command: Command, name: &str) -> Result<()> {

@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod generate;
+pub(crate) mod model;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod top;

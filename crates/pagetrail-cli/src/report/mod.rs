@@ -16,6 +16,7 @@ mod canvas;
 pub(crate) mod html;
 pub(crate) mod joined;
 mod json;
+pub(crate) mod lines;
 pub(crate) mod palette;
 mod png;
 mod terminal;

@@ -40,7 +40,8 @@ impl Bill {
             .iter()
             .filter(|item| item.payer == payer)
             .filter_map(|item| item.cost_ns)
-            .sum()
+            // From 0, since the sum of nothing is -0.
+            .fold(0.0, |sum, cost| sum + cost)
     }
 
     /// What both pay: the time by which the tracked program ends later if its tracker runs in its

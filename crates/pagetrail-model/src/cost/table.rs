@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::Metric;
+use crate::machine::PAGE_BYTES;
 
 /// A cost, in nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +15,24 @@ pub enum Cost {
     BySize(Vec<(u64, f64)>),
 }
 
+/// The most that anything can cost: eleven days.
+const COST_MAX: f64 = 1e15;
+/// The least: a millionth of a nanosecond.
+const COST_MIN: f64 = 1e-6;
+/// The steepest growth with the size of a program, as the exponent of a power. A reverse mapping
+/// has 2.
+const EXPONENT_MAX: f64 = 8.0;
+
 impl Cost {
+    /// A cost for all of a program's memory that is the same for each page of it.
+    pub fn per_page(ns: f64) -> Self {
+        let far = 1_u64 << 40;
+        Self::BySize(vec![
+            (PAGE_BYTES, ns),
+            (far, ns * (far / PAGE_BYTES) as f64),
+        ])
+    }
+
     /// The cost for a program of `bytes`.
     ///
     /// Between two measured sizes and beyond them, cost is taken to follow a power of the size: the
@@ -35,12 +53,17 @@ impl Cost {
                 [points[after - 1], points[after]]
             }
         };
-        if bytes == x0 {
-            return y0;
+        if bytes == x0 || bytes == x1 {
+            return if bytes == x0 { y0 } else { y1 };
         }
-        let exponent = (y1 / y0).ln() / (x1 as f64 / x0 as f64).ln();
+        let exponent = exponent((x0, y0), (x1, y1));
         y0 * (bytes.max(1) as f64 / x0 as f64).powf(exponent)
     }
+}
+
+/// The power of the size that leads from one point to the other.
+fn exponent((x0, y0): (u64, f64), (x1, y1): (u64, f64)) -> f64 {
+    (y1 / y0).ln() / (x1 as f64 / x0 as f64).ln()
 }
 
 /// The costs that are known about a machine.
@@ -61,6 +84,8 @@ pub enum CostError {
     Twice(Metric),
     /// A cost is negative, zero, infinite or not a number.
     BadCost(Metric),
+    /// A cost that nothing has: too large, too small, or growing out of all proportion with the size.
+    Absurd(Metric),
     /// The sizes of a cost are not ascending, or there are none.
     BadSizes(Metric),
 }
@@ -71,6 +96,12 @@ impl fmt::Display for CostError {
             Self::UnknownMetric(name) => write!(f, "cost table: there is no metric {name:?}"),
             Self::Twice(metric) => write!(f, "cost table: {metric} is given twice"),
             Self::BadCost(metric) => write!(f, "cost table: {metric} is not a positive number"),
+            Self::Absurd(metric) => {
+                write!(
+                    f,
+                    "cost table: {metric} is out of all proportion (nanoseconds are expected)"
+                )
+            }
             Self::BadSizes(metric) => {
                 write!(
                     f,
@@ -107,31 +138,27 @@ impl CostTable {
             assumed: BTreeSet::new(),
         };
         for (name, cost) in costs {
-            let metric = Metric::ALL
-                .iter()
-                .copied()
-                .find(|metric| metric.name() == name);
-            table.insert(metric.ok_or(CostError::UnknownMetric(name))?, cost)?;
+            table.insert(named(name)?, cost)?;
         }
         Ok(table)
     }
 
-    fn insert(&mut self, metric: Metric, cost: Cost) -> Result<(), CostError> {
-        let is_cost = |cost: f64| cost.is_finite() && cost > 0.0;
-        match &cost {
-            Cost::Fixed(cost) if !is_cost(*cost) => return Err(CostError::BadCost(metric)),
-            Cost::Fixed(_) => {}
-            Cost::BySize(points) => {
-                if points.first().is_none_or(|&(size, _)| size == 0)
-                    || !points.is_sorted_by(|a, b| a.0 < b.0)
-                {
-                    return Err(CostError::BadSizes(metric));
-                }
-                if !points.iter().all(|&(_, cost)| is_cost(cost)) {
-                    return Err(CostError::BadCost(metric));
-                }
-            }
+    /// The same table with costs that were not measured on its machine: each is used, and
+    /// [marked](Self::is_assumed).
+    pub fn assume(
+        mut self,
+        costs: impl IntoIterator<Item = (String, Cost)>,
+    ) -> Result<Self, CostError> {
+        for (name, cost) in costs {
+            let metric = named(name)?;
+            self.insert(metric, cost)?;
+            self.assumed.insert(metric);
         }
+        Ok(self)
+    }
+
+    fn insert(&mut self, metric: Metric, cost: Cost) -> Result<(), CostError> {
+        check(metric, &cost)?;
         match self.costs.insert(metric, cost) {
             None => Ok(()),
             Some(_) => Err(CostError::Twice(metric)),
@@ -141,6 +168,11 @@ impl CostTable {
     /// Whose costs these are.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// All costs, in the order of the metrics.
+    pub fn iter(&self) -> impl Iterator<Item = (Metric, &Cost)> {
+        self.costs.iter().map(|(&metric, cost)| (metric, cost))
     }
 
     /// The cost of `metric`, if it is known.
@@ -248,6 +280,32 @@ impl CostTable {
     }
 }
 
+fn named(name: String) -> Result<Metric, CostError> {
+    let metric = Metric::ALL.iter().find(|metric| metric.name() == name);
+    metric.copied().ok_or(CostError::UnknownMetric(name))
+}
+
+fn check(metric: Metric, cost: &Cost) -> Result<(), CostError> {
+    let check_one = |cost: f64| match cost {
+        _ if cost.is_nan() || cost <= 0.0 || cost.is_infinite() => Err(CostError::BadCost(metric)),
+        _ if (COST_MIN..=COST_MAX).contains(&cost) => Ok(()),
+        _ => Err(CostError::Absurd(metric)),
+    };
+    let points = match cost {
+        Cost::Fixed(cost) => return check_one(*cost),
+        Cost::BySize(points) => points,
+    };
+    if points.first().is_none_or(|&(size, _)| size == 0) || !points.is_sorted_by(|a, b| a.0 < b.0) {
+        return Err(CostError::BadSizes(metric));
+    }
+    points.iter().try_for_each(|&(_, cost)| check_one(cost))?;
+    let is_steep = |pair: &[(u64, f64)]| exponent(pair[0], pair[1]).abs() > EXPONENT_MAX;
+    match points.windows(2).any(is_steep) {
+        true => Err(CostError::Absurd(metric)),
+        false => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,6 +351,16 @@ mod tests {
                 Err(CostError::BadCost(Metric::Vmread))
             );
         }
+        for absurd in [
+            Cost::Fixed(1e300),
+            Cost::Fixed(1e-300),
+            by_size(&[(1 << 20, 1.0), ((1 << 20) + 1, 1e9)]),
+        ] {
+            assert_eq!(
+                table("vmread", absurd),
+                Err(CostError::Absurd(Metric::Vmread))
+            );
+        }
         for sizes in [
             &[][..],
             &[(0, 1.0)],
@@ -309,6 +377,25 @@ mod tests {
             CostTable::new("test", twice),
             Err(CostError::Twice(Metric::Vmread))
         );
+    }
+
+    #[test]
+    fn what_is_assumed_is_used_and_marked() {
+        let cost = |metric: Metric, ns| [(metric.name().to_owned(), Cost::Fixed(ns))];
+        let table = CostTable::new("test", cost(Metric::Vmread, 5.0)).unwrap();
+        let table = table.assume(cost(Metric::Vmwrite, 7.0)).unwrap();
+        assert_eq!(table.at(Metric::Vmwrite, 1), Some(7.0));
+        assert!(table.is_assumed(Metric::Vmwrite) && !table.is_assumed(Metric::Vmread));
+        let twice = table.assume(cost(Metric::Vmread, 1.0));
+        assert_eq!(twice, Err(CostError::Twice(Metric::Vmread)));
+    }
+
+    #[test]
+    fn a_cost_per_page_is_the_same_for_each() {
+        for pages in [1, 256, 1 << 20] {
+            let cost = Cost::per_page(3.0).at(pages * PAGE_BYTES);
+            assert!((cost / pages as f64 - 3.0).abs() < 1e-9);
+        }
     }
 
     #[test]

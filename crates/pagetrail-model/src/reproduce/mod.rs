@@ -4,9 +4,12 @@
 //! 10% says why in one line; a test holds us to that. What the papers only state in words is a
 //! [`Claim`].
 
+pub mod catalog;
 pub mod flexible;
 pub mod ooh;
+pub mod ooh_programs;
 pub mod xen;
+pub mod xen_counts;
 
 /// A value of a paper and ours.
 #[derive(Clone, Debug, PartialEq)]

@@ -408,7 +408,7 @@ const EPML_WHY: &str = "formulas 2 and 4 alone give 0.35%; the rest is an interr
                         vmwrite for each full log, and at 1MB those of start, fetch and end";
 
 /// Figures 10 and 11: the cost of tracking as the number of machines grows.
-pub fn figures10_11() -> Result<Table, Error> {
+pub fn figures10_11() -> Result<Table, RunError> {
     const PAGES: u64 = 2000;
     let mut rows = Vec::new();
     for kind in [TechniqueKind::Spml, TechniqueKind::Epml] {

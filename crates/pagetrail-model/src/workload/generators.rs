@@ -1,9 +1,9 @@
-//! The generators themselves.
+//! The generators: patterns, and the dispatch to [`programs`].
 
 use std::iter::once;
 
 use super::random::{Random, Zipf};
-use super::{Op, Workload, WorkloadKind};
+use super::{Op, Workload, WorkloadKind, programs};
 use crate::machine::PAGE_BYTES;
 
 /// More than any machine has: the program then fails at its first step, not in here.
@@ -24,9 +24,19 @@ pub(super) fn ops(workload: &Workload) -> Box<dyn Iterator<Item = Op>> {
         WorkloadKind::Zipf => tracked(pages, zipf(pages, rounds, random)),
         WorkloadKind::HotSet => tracked(pages, hot_set(pages, rounds, random)),
         WorkloadKind::MemoryMotion => Box::new(memory_motion(pages, rounds)),
-        WorkloadKind::GcBench => tracked(pages, gcbench(pages, rounds, random)),
-        WorkloadKind::KeyValue => tracked(pages, key_value(pages, rounds, random)),
-        WorkloadKind::Histogram => tracked(pages, histogram(pages, rounds, random)),
+        WorkloadKind::GcBench => tracked(pages, programs::gcbench(pages, rounds, random)),
+        WorkloadKind::KeyValue => tracked(pages, programs::key_value(pages, rounds, random)),
+        WorkloadKind::KeyValueTree => {
+            tracked(pages, programs::key_value_tree(pages, rounds, random))
+        }
+        WorkloadKind::Histogram => tracked(pages, programs::histogram(pages, rounds, random)),
+        WorkloadKind::KMeans => tracked(pages, programs::kmeans(pages, rounds, random)),
+        WorkloadKind::MatrixMultiply => {
+            tracked(pages, programs::matrix_multiply(pages, rounds, random))
+        }
+        WorkloadKind::Pca => tracked(pages, programs::pca(pages, rounds, random)),
+        WorkloadKind::StringMatch => tracked(pages, programs::string_match(pages, rounds, random)),
+        WorkloadKind::WordCount => tracked(pages, programs::word_count(pages, rounds, random)),
     }
 }
 
@@ -58,7 +68,7 @@ fn tracked(pages: u64, body: impl Iterator<Item = Op> + 'static) -> Box<dyn Iter
 }
 
 /// `per_round` steps of `step` for each round, which it is given.
-fn rounds_of(
+pub(super) fn rounds_of(
     rounds: u32,
     per_round: u64,
     mut step: impl FnMut(u32, u64) -> Op,
@@ -78,7 +88,7 @@ fn rounds_of(
     })
 }
 
-fn access(write: bool, offset: u64) -> Op {
+pub(super) fn access(write: bool, offset: u64) -> Op {
     if write {
         Op::Write { area: AREA, offset }
     } else {
@@ -132,52 +142,5 @@ fn memory_motion(pages: u64, processes: u32) -> impl Iterator<Item = Op> {
             .into_iter()
             .chain((0..pages).map(write_page))
             .chain(end)
-    })
-}
-
-/// Two thirds live long; the rest is a nursery, allocated front to back in objects of 64 bytes.
-fn gcbench(pages: u64, rounds: u32, mut random: Random) -> impl Iterator<Item = Op> {
-    let old = (pages * 2 / 3).clamp(1, pages);
-    let nursery_objects = (pages - old) * (PAGE_BYTES / 64);
-    rounds_of(rounds, nursery_objects.max(1), move |_, object| {
-        // Every 64th object is linked from an old one.
-        if object % 64 == 63 || nursery_objects == 0 {
-            return access(true, random.below(old * PAGE_BYTES));
-        }
-        access(true, old * PAGE_BYTES + object * 64)
-    })
-}
-
-/// Buckets in the first eighth; records of 256 bytes behind them. A request reads a bucket, then
-/// writes the record of its key; one in eight is a new key, which changes the bucket, too.
-fn key_value(pages: u64, rounds: u32, mut random: Random) -> impl Iterator<Item = Op> {
-    let bucket_bytes = (pages / 8).max(1) * PAGE_BYTES;
-    let records = (pages * PAGE_BYTES).saturating_sub(bucket_bytes) / 256;
-    let mut key = 0;
-    let mut is_new = false;
-    rounds_of(rounds, pages * 3, move |_, i| {
-        let bucket = |key: u64| key.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (bucket_bytes / 8) * 8;
-        match i % 3 {
-            0 => {
-                key = random.below(records.max(1));
-                is_new = random.below(8) == 0;
-                access(false, bucket(key))
-            }
-            1 if records > 0 => access(true, bucket_bytes + key * 256),
-            1 => access(true, bucket(key)),
-            _ => access(is_new, bucket(key)),
-        }
-    })
-}
-
-/// Eight reads of each page of the file, and a count in the last page (of 768 counters) for each.
-fn histogram(pages: u64, rounds: u32, mut random: Random) -> impl Iterator<Item = Op> {
-    let counters = (pages - 1) * PAGE_BYTES;
-    let file_pages = (pages - 1).max(1);
-    rounds_of(rounds, file_pages * 16, move |_, i| {
-        if i % 2 == 0 {
-            return access(false, i / 2 * (PAGE_BYTES / 8));
-        }
-        access(true, counters + random.below(768) * 4)
     })
 }

@@ -5,6 +5,7 @@
 //! rounds and seed, same sequence on every machine (no floating point).
 
 mod generators;
+mod programs;
 mod random;
 
 use std::fmt;
@@ -78,23 +79,42 @@ pub enum WorkloadKind {
     GcBench,
     /// Like tkrzw: set requests on a hash table in memory.
     KeyValue,
+    /// Like tkrzw's ordered engines: set requests on a tree of pages.
+    KeyValueTree,
     /// Like Phoenix's histogram: a pass over a file in memory, with counts kept in a few pages.
     Histogram,
+    /// Like Phoenix's kmeans: points are read, and a tenth of the memory is written.
+    KMeans,
+    /// Like Phoenix's matrix-multiply: two matrices are read, a third is written.
+    MatrixMultiply,
+    /// Like Phoenix's pca: a matrix is read in order and at random, a quarter is written.
+    Pca,
+    /// Like Phoenix's string-match: a file is read, and hardly anything written.
+    StringMatch,
+    /// Like Phoenix's word-count: a file is read, and counts of words in half of the memory written.
+    WordCount,
 }
 
 impl WorkloadKind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 13] = [
         Self::Listing1,
         Self::Zipf,
         Self::HotSet,
         Self::MemoryMotion,
         Self::GcBench,
         Self::KeyValue,
+        Self::KeyValueTree,
         Self::Histogram,
+        Self::KMeans,
+        Self::MatrixMultiply,
+        Self::Pca,
+        Self::StringMatch,
+        Self::WordCount,
     ];
 
-    fn name(self) -> &'static str {
+    /// Its name on a command line.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Listing1 => "listing1",
             Self::Zipf => "zipf",
@@ -102,7 +122,13 @@ impl WorkloadKind {
             Self::MemoryMotion => "memory-motion",
             Self::GcBench => "gcbench",
             Self::KeyValue => "key-value",
+            Self::KeyValueTree => "key-value-tree",
             Self::Histogram => "histogram",
+            Self::KMeans => "kmeans",
+            Self::MatrixMultiply => "matrix-multiply",
+            Self::Pca => "pca",
+            Self::StringMatch => "string-match",
+            Self::WordCount => "word-count",
         }
     }
 }
@@ -162,33 +188,52 @@ impl Workload {
 pub struct PaperSize {
     /// Name of the application.
     pub application: &'static str,
+    /// The generator that stands for it.
+    pub kind: WorkloadKind,
     /// Bytes in the configurations small, medium and large.
     pub bytes: [u64; 3],
 }
 
-const fn sizes(application: &'static str, hundredths_of_mb: [u64; 3]) -> PaperSize {
+const fn sizes(
+    application: &'static str,
+    kind: WorkloadKind,
+    hundredths_of_mb: [u64; 3],
+) -> PaperSize {
     let [small, medium, large] = hundredths_of_mb;
     let mib = 1 << 20;
     PaperSize {
         application,
+        kind,
         bytes: [small * mib / 100, medium * mib / 100, large * mib / 100],
     }
 }
 
 /// Table II of the OoH paper. (A GB of the table counts as 1024 MB here.)
 pub const PAPER_SIZES: [PaperSize; 12] = [
-    sizes("gcbench", [1507, 6776, 22341]),
-    sizes("histogram", [10227, 44128, 152576]),
-    sizes("kmeans", [426, 1641, 19564]),
-    sizes("matrix-multiply", [556, 1621, 4733]),
-    sizes("pca", [812, 9785, 19550]),
-    sizes("string-match", [5640, 10614, 21209]),
-    sizes("word-count", [10065, 14399, 20588]),
-    sizes("baby", [25364, 42148, 84856]),
-    sizes("cache", [21821, 36191, 72146]),
-    sizes("stdhash", [35864, 59580, 120832]),
-    sizes("stdtree", [41512, 69407, 141312]),
-    sizes("tiny", [68135, 97766, 130048]),
+    sizes("gcbench", WorkloadKind::GcBench, [1507, 6776, 22341]),
+    sizes("histogram", WorkloadKind::Histogram, [10227, 44128, 152576]),
+    sizes("kmeans", WorkloadKind::KMeans, [426, 1641, 19564]),
+    sizes(
+        "matrix-multiply",
+        WorkloadKind::MatrixMultiply,
+        [556, 1621, 4733],
+    ),
+    sizes("pca", WorkloadKind::Pca, [812, 9785, 19550]),
+    sizes(
+        "string-match",
+        WorkloadKind::StringMatch,
+        [5640, 10614, 21209],
+    ),
+    sizes("word-count", WorkloadKind::WordCount, [10065, 14399, 20588]),
+    sizes("baby", WorkloadKind::KeyValueTree, [25364, 42148, 84856]),
+    sizes("cache", WorkloadKind::KeyValue, [21821, 36191, 72146]),
+    sizes("stdhash", WorkloadKind::KeyValue, [35864, 59580, 120832]),
+    sizes(
+        "stdtree",
+        WorkloadKind::KeyValueTree,
+        [41512, 69407, 141312],
+    ),
+    sizes("tiny", WorkloadKind::KeyValue, [68135, 97766, 130048]),
 ];
 
 #[cfg(test)]
@@ -218,6 +263,25 @@ mod tests {
             assert_eq!(ops(1), ops(1), "{kind}");
             let random = !matches!(kind, WorkloadKind::Listing1 | WorkloadKind::MemoryMotion);
             assert_eq!(ops(1) != ops(2), random, "{kind}");
+        }
+    }
+
+    #[test]
+    fn small_programs_stay_inside_as_well() {
+        for kind in WorkloadKind::ALL {
+            for pages in 1..40 {
+                let small = Workload {
+                    kind,
+                    bytes: pages * 4096,
+                    rounds: 2,
+                    seed: pages,
+                };
+                for op in small.ops() {
+                    if let Op::Read { offset, .. } | Op::Write { offset, .. } = op {
+                        assert!(offset < pages * 4096, "{kind}, {pages} pages: {offset:#x}");
+                    }
+                }
+            }
         }
     }
 

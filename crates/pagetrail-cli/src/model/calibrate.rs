@@ -1,0 +1,209 @@
+//! A cost table of this machine, from the document of `pagetrail bench --json`.
+//!
+//! Measured are the kernel's faults, the tracker's, and what soft-dirty and userfaultfd do to whole address spaces, as
+//! far as they work here. What no benchmark of a stock kernel can see (anything of a hypervisor, for one) is taken from the
+//! OoH paper and marked as assumed.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use pagetrail_model::cost::{Cost, CostTable, Metric};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Results {
+    schema: u32,
+    kernel: String,
+    results: Vec<Measured>,
+}
+
+#[derive(Deserialize)]
+struct Measured {
+    technique: String,
+    tracked: String,
+    size_bytes: u64,
+    pages_written: u64,
+    steps: Steps,
+}
+
+#[derive(Deserialize)]
+struct Steps {
+    arm_ns: Spread,
+    clean_collect_ns: Spread,
+    fault: Option<Fault>,
+}
+
+#[derive(Deserialize)]
+struct Fault {
+    ns_per_page: Spread,
+}
+
+#[derive(Deserialize)]
+struct Spread {
+    median: f64,
+}
+
+/// Reads the document and makes the table.
+pub(crate) fn table(path: &Path) -> Result<CostTable> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    calibrate(&text).with_context(|| path.display().to_string())
+}
+
+fn calibrate(text: &str) -> Result<CostTable> {
+    let results: Results =
+        serde_json::from_str(text).context("not what pagetrail bench --json writes")?;
+    if results.schema != 1 {
+        bail!("of schema {}, and 1 is known here", results.schema);
+    }
+    let paper = CostTable::ooh_paper();
+    // The paper splits a fault into the way into the kernel (M1) and the rest; a benchmark sees both together.
+    let entry = paper.at(Metric::ContextSwitch, 0).unwrap_or(0.0);
+    let whole_fault = |technique: &str| {
+        points(&results, technique, |m| {
+            Some(m.steps.fault.as_ref()?.ns_per_page.median * m.pages_written as f64)
+        })
+    };
+    let kernel = ["soft-dirty", "pagemap-scan"]
+        .into_iter()
+        .map(&whole_fault)
+        .find(|points| !points.is_empty())
+        .unwrap_or_default();
+    let pages = |bytes: u64| (bytes / pagetrail_model::machine::PAGE_BYTES) as f64;
+    let kernel: Vec<_> = less(&kernel, |bytes| Some(entry * pages(bytes)));
+    // The tracker's part of a fault is what it takes longer than one that the kernel resolves alone.
+    let user = less(&whole_fault("userfaultfd"), |bytes| {
+        let at = kernel.iter().find(|&&(size, _)| size == bytes)?;
+        Some(at.1 + entry * pages(bytes))
+    });
+    let measured = [
+        (Metric::FaultKernel, kernel),
+        (Metric::FaultUser, user),
+        (
+            Metric::UfdWriteProtect,
+            points(&results, "userfaultfd", |m| Some(m.steps.arm_ns.median)),
+        ),
+        (
+            Metric::ClearRefs,
+            points(&results, "soft-dirty", |m| Some(m.steps.arm_ns.median)),
+        ),
+        (
+            Metric::PagemapWalk,
+            points(&results, "soft-dirty", |m| {
+                Some(m.steps.clean_collect_ns.median)
+            }),
+        ),
+    ];
+    let measured: Vec<(String, Cost)> = measured
+        .into_iter()
+        .filter(|(_, points)| !points.is_empty())
+        .map(|(metric, points)| {
+            let whole = points.into_iter().map(|(size, ns)| (size, ns.ceil()));
+            (metric.name().to_owned(), Cost::BySize(whole.collect()))
+        })
+        .collect();
+    if measured.is_empty() {
+        bail!("it has no technique whose costs the model knows");
+    }
+    let assumed = paper
+        .iter()
+        .filter(|(metric, _)| !measured.iter().any(|(name, _)| name == metric.name()))
+        .map(|(metric, cost)| (metric.name().to_owned(), cost.clone()))
+        .collect::<Vec<_>>();
+    let name = format!("pagetrail bench, Linux {}", results.kernel);
+    Ok(CostTable::new(name, measured)?.assume(assumed)?)
+}
+
+/// A figure of a technique in its own process, by size. Noise that is not above zero is no cost.
+fn points(
+    results: &Results,
+    technique: &str,
+    figure: impl Fn(&Measured) -> Option<f64>,
+) -> Vec<(u64, f64)> {
+    let own = |m: &&Measured| m.technique == technique && m.tracked == "own";
+    let measured = results.results.iter().filter(own);
+    let mut points: Vec<(u64, f64)> = measured
+        .filter_map(|m| Some((m.size_bytes, figure(m)?)))
+        .filter(|&(_, ns)| ns > 0.0)
+        .collect();
+    points.sort_by_key(|&(size, _)| size);
+    points.dedup_by_key(|&mut (size, _)| size);
+    points
+}
+
+/// Points with a part taken off; those of which nothing is left are left out.
+fn less(points: &[(u64, f64)], part: impl Fn(u64) -> Option<f64>) -> Vec<(u64, f64)> {
+    let points = points.iter();
+    points
+        .filter_map(|&(size, ns)| Some((size, ns - part(size)?)))
+        .filter(|&(_, ns)| ns > 0.0)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::testing;
+
+    #[test]
+    fn what_was_measured_is_there_and_the_rest_is_marked() {
+        let mut results = testing::results();
+        for measured in &mut results.results {
+            measured.technique = match measured.technique {
+                "compare" => "userfaultfd",
+                other => other,
+            };
+        }
+        let text = serde_json::to_string(&results).unwrap();
+        let table = calibrate(&text).unwrap();
+        let size = results.results[0].size_bytes;
+        let fault = &results.results[0].steps.fault.as_ref().unwrap().ns_per_page;
+        let expected = (fault.median - 315.0) * (size / 4096) as f64;
+        let kernel = table.at(Metric::FaultKernel, size).unwrap();
+        assert!((kernel - expected).abs() <= 1.0, "{kernel}");
+        assert!(!table.is_assumed(Metric::FaultKernel));
+        for metric in [Metric::Vmread, Metric::ReverseMapping, Metric::ClearRefs] {
+            assert!(table.is_assumed(metric), "{metric}");
+        }
+    }
+
+    #[test]
+    fn the_recorded_benchmark_can_be_read() {
+        let text = include_str!("../../../../bench/results/bench.json");
+        let table = calibrate(text).unwrap();
+        for metric in [
+            Metric::FaultKernel,
+            Metric::FaultUser,
+            Metric::UfdWriteProtect,
+        ] {
+            assert!(!table.is_assumed(metric), "{metric}");
+        }
+        assert!(table.is_assumed(Metric::ClearRefs));
+        let read = super::super::costs::parse(&super::super::costs::render(&table), "x");
+        assert_eq!(read.unwrap(), table);
+    }
+
+    #[test]
+    fn other_documents_are_refused() {
+        let refused = |text: &str| format!("{:#}", calibrate(text).unwrap_err());
+        assert!(refused("").contains("not what pagetrail bench --json writes"));
+        assert!(refused("{\"schema\": 1}").contains("not what pagetrail bench"));
+        assert!(refused("{\"schema\": 2, \"kernel\": \"\", \"results\": []}").contains("schema 2"));
+        assert!(
+            refused("{\"schema\": 1, \"kernel\": \"\", \"results\": []}").contains("no technique")
+        );
+    }
+
+    #[test]
+    fn fuzz() {
+        let good = include_str!("../../../../bench/results/bench.json");
+        crate::fuzzing::for_seeds(500, |random| {
+            let mut text = good.as_bytes().to_vec();
+            crate::fuzzing::mutate(random, &mut text);
+            if let Err(error) = calibrate(&String::from_utf8_lossy(&text)) {
+                assert_eq!(format!("{error:#}").lines().count(), 1, "{error:#}");
+            }
+        });
+    }
+}

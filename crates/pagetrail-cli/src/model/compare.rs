@@ -1,0 +1,172 @@
+//! Techniques side by side, for people and as JSON.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::outcome::Outcome;
+use crate::bench::table::{Sheet, write_sheet};
+use crate::report::words;
+
+/// Under the tables of times.
+const TIMES: &str = "per round, starting and ending included; a plus: the table has no cost for some of it, which \
+ comes on top";
+/// Under the table of events.
+const EVENTS: &str = "all rounds together; reported and written in units of the technique";
+
+/// The document of `model compare --json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Document<'a> {
+    pub(crate) schema: u32,
+    pub(crate) program: String,
+    pub(crate) costs: &'a str,
+    /// Why a technique is not in it.
+    pub(crate) absent: Vec<String>,
+    pub(crate) results: Vec<Outcome>,
+}
+
+/// Who waits, and how that is called.
+pub(crate) const PAYERS: [(&str, &str); 2] = [
+    ("tracked", "on the tracked program"),
+    ("tracker", "on the tracker"),
+];
+
+/// What `payer` waits for, per round.
+pub(crate) fn time(outcome: &Outcome, payer: &str) -> f64 {
+    let ns = match payer {
+        "tracker" => outcome.tracker_ns,
+        _ => outcome.tracked_ns,
+    };
+    ns / outcome.rounds.len().max(1) as f64
+}
+
+/// A plus where that is not all.
+pub(crate) fn plus(outcome: &Outcome, payer: &str) -> &'static str {
+    let mut bill = outcome.bill.iter();
+    match bill.any(|line| line.payer == payer && line.cost_ns.is_none()) {
+        true => "+",
+        false => "",
+    }
+}
+
+impl Document<'_> {
+    /// One line about all of it.
+    pub(crate) fn setting(&self) -> String {
+        format!("{}; costs: {}", self.program, self.costs)
+    }
+
+    /// The techniques, each once.
+    fn techniques(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for result in &self.results {
+            if !names.contains(&result.technique.as_str()) {
+                names.push(&result.technique);
+            }
+        }
+        names
+    }
+
+    fn sizes(&self) -> Vec<u64> {
+        let mut sizes: Vec<u64> = self.results.iter().map(|r| r.size_bytes).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    /// What has no cost, technique by technique.
+    pub(crate) fn unpriced(&self) -> Vec<String> {
+        let lines = self.techniques().into_iter().filter_map(|technique| {
+            let results = self.results.iter().filter(|r| r.technique == technique);
+            let mut names: Vec<&str> = results.flat_map(|r| r.unpriced.iter().copied()).collect();
+            names.sort_unstable();
+            names.dedup();
+            (!names.is_empty())
+                .then(|| format!("{technique}: no cost is known for {}", names.join(", ")))
+        });
+        lines.collect()
+    }
+
+    /// The tables: times by size, and events of the largest size.
+    pub(crate) fn sheets(&self) -> Vec<Sheet> {
+        let times = PAYERS.map(|(payer, whose)| self.times(payer, whose));
+        times.into_iter().chain([self.events()]).collect()
+    }
+
+    fn times(&self, payer: &str, whose: &str) -> Sheet {
+        let sizes = self.sizes();
+        let rows = self.techniques().into_iter().map(|technique| {
+            let cells = sizes.iter().map(|&size| {
+                let mut results = self.results.iter();
+                let result = results.find(|r| r.technique == technique && r.size_bytes == size);
+                result.map_or("-".into(), |r| words::time(time(r, payer)) + plus(r, payer))
+            });
+            [technique.to_owned()].into_iter().chain(cells).collect()
+        });
+        let heads = sizes.iter().map(|&size| words::bytes(size as f64));
+        Sheet {
+            title: format!("Time {whose}"),
+            heads: ["technique".to_owned()].into_iter().chain(heads).collect(),
+            labels: 1,
+            rows: rows.collect(),
+            note: TIMES,
+        }
+    }
+
+    fn events(&self) -> Sheet {
+        let largest = self.sizes().last().copied().unwrap_or_default();
+        let results = self.results.iter().filter(|r| r.size_bytes == largest);
+        let rows = results.map(|r| {
+            let numbers = [
+                r.sum(|round| round.written),
+                r.sum(|round| round.reported),
+                r.count("faults_soft_dirty") + r.count("faults_userfaultfd"),
+                r.count("vm_exits"),
+                r.count("pml_full_exits"),
+                r.count("self_ipis"),
+                r.count("hypercalls"),
+                r.count("tlb_misses"),
+            ];
+            let numbers = numbers.map(words::count);
+            [r.technique.clone()].into_iter().chain(numbers).collect()
+        });
+        Sheet {
+            title: format!("Events at {}", words::bytes(largest as f64)),
+            heads: [
+                "technique",
+                "written",
+                "reported",
+                "tracking faults",
+                "VM exits",
+                "full logs",
+                "self-interrupts",
+                "hypercalls",
+                "TLB misses",
+            ]
+            .map(String::from)
+            .to_vec(),
+            labels: 1,
+            rows: rows.collect(),
+            note: EVENTS,
+        }
+    }
+}
+
+/// Writes the tables.
+pub(crate) fn write(document: &Document<'_>, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}", document.setting())?;
+    for line in &document.absent {
+        writeln!(out, "not here: {line}")?;
+    }
+    let sheets = document.sheets();
+    for (i, sheet) in sheets.iter().enumerate() {
+        writeln!(out)?;
+        write_sheet(sheet, out)?;
+        if sheets.get(i + 1).is_none_or(|next| next.note != sheet.note) {
+            writeln!(out, "({})", sheet.note)?;
+        }
+    }
+    for line in document.unpriced() {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! `model compare` as one self-contained page of HTML, without scripts.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use super::compare::{Document, PAYERS, plus, time};
+use crate::bench::page::{CHART_STYLE, html_table};
+use crate::report::html::{STYLE_SHEET, escape, fill};
+use crate::report::lines::{self, Line, Point, Scale};
+use crate::report::words;
+
+/// In nanoseconds, per round.
+const SCALE: Scale = Scale {
+    floor: 1e3,
+    least_top: 1e6,
+    label: words::time,
+    value: words::time,
+};
+
+/// Writes the page.
+pub(crate) fn write(document: &Document<'_>, out: &mut dyn Write) -> io::Result<()> {
+    fill(include_str!("page/page.html"), out, |name| match name {
+        "css" => STYLE_SHEET.into(),
+        "chart-css" => CHART_STYLE.into(),
+        "model-css" => include_str!("page/page.css").into(),
+        "setting" => escape(&document.setting()).into_owned().into(),
+        "notices" => notices(document).into(),
+        "charts" => charts(document).into(),
+        "tables" => document
+            .sheets()
+            .iter()
+            .map(html_table)
+            .collect::<String>()
+            .into(),
+        other => unreachable!("the template names {other}"),
+    })
+}
+
+fn notices(document: &Document<'_>) -> String {
+    let absent = document.absent.iter().cloned();
+    let lines: Vec<String> = absent.chain(document.unpriced()).collect();
+    if lines.is_empty() {
+        return String::new();
+    }
+    let items: String = lines
+        .iter()
+        .map(|line| format!("<li>{}</li>\n", escape(line)))
+        .collect();
+    format!("<ul class=\"notices\">\n{items}</ul>\n")
+}
+
+fn charts(document: &Document<'_>) -> String {
+    let mut out = String::new();
+    for (payer, whose) in PAYERS {
+        let title = format!("Time {whose}, per round");
+        if let Some(svg) = lines::svg(lines_of(document, payer), &SCALE, &title) {
+            writeln!(
+                out,
+                "<figure><figcaption>{title}</figcaption>\n{svg}</figure>"
+            )
+            .expect("a String takes all");
+        }
+    }
+    out
+}
+
+/// A line per technique; the name has a plus where the costs of some of it are not known.
+fn lines_of(document: &Document<'_>, payer: &str) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for result in &document.results {
+        let name = result.technique.clone() + plus(result, payer);
+        let point = Point {
+            size: result.size_bytes,
+            value: time(result, payer),
+            spread: None,
+        };
+        match lines.iter_mut().find(|line| line.name == name) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Line {
+                name,
+                class: class(&result.technique),
+                points: vec![point],
+            }),
+        }
+    }
+    lines
+}
+
+/// The class that has the technique's colour.
+fn class(technique: &str) -> &'static str {
+    match technique {
+        "soft-dirty" => "soft-dirty",
+        "userfaultfd" => "userfaultfd",
+        "spml" => "spml",
+        "epml" => "epml",
+        "shadow" => "shadow",
+        "oracle" => "oracle",
+        _ => "lu",
+    }
+}

@@ -1,0 +1,403 @@
+//! `pagetrail model` as its users call it.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{error_line, run};
+use serde_json::Value;
+
+fn json(directory: &Path, arguments: &[&str]) -> Value {
+    let output = run(directory, arguments);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn text(directory: &Path, arguments: &[&str]) -> String {
+    let output = run(directory, arguments);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+#[test]
+fn one_run_for_people() {
+    let here = tempfile::tempdir().unwrap();
+    let run = |technique, workload| {
+        let arguments = [
+            "model",
+            "run",
+            "--technique",
+            technique,
+            "--workload",
+            workload,
+        ];
+        text(
+            here.path(),
+            &[&arguments[..], &["--size", "4M", "--rounds", "2"]].concat(),
+        )
+    };
+    insta::assert_snapshot!([run("spml", "key-value"), run("shadow", "memory-motion")].join("\n"));
+}
+
+#[test]
+fn one_run_as_json() {
+    let here = tempfile::tempdir().unwrap();
+    let arguments = [
+        "model",
+        "run",
+        "--technique",
+        "soft-dirty",
+        "--workload",
+        "listing1",
+        "--size",
+        "1M",
+        "--rounds",
+        "3",
+        "--json",
+    ];
+    let document = json(here.path(), &arguments);
+    assert_eq!(document["schema"], 1);
+    assert_eq!(document["technique"], "soft-dirty");
+    assert_eq!(document["size_bytes"], 1 << 20);
+    let rounds = document["rounds"].as_array().unwrap();
+    assert_eq!(rounds.len(), 3);
+    for round in rounds {
+        assert_eq!(
+            (&round["written"], &round["missed"]),
+            (&256.into(), &0.into())
+        );
+    }
+    assert_eq!(document["events"]["faults_soft_dirty"], 768);
+    let bill = document["bill"].as_array().unwrap();
+    let sum: f64 = bill
+        .iter()
+        .filter_map(|line| line["cost_ns"].as_f64())
+        .sum();
+    let total = document["tracker_ns"].as_f64().unwrap() + document["tracked_ns"].as_f64().unwrap();
+    assert!((sum / total - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_seed_makes_the_program() {
+    let here = tempfile::tempdir().unwrap();
+    let run = |seed| {
+        let arguments = [
+            "model",
+            "run",
+            "--technique",
+            "epml",
+            "--workload",
+            "zipf",
+            "--size",
+            "1M",
+        ];
+        text(here.path(), &[&arguments[..], &["--seed", seed]].concat())
+    };
+    assert_eq!(run("7"), run("7"));
+    assert_ne!(run("7"), run("8"));
+}
+
+#[test]
+fn techniques_side_by_side() {
+    let here = tempfile::tempdir().unwrap();
+    let arguments = [
+        "model",
+        "compare",
+        "--workload",
+        "zipf",
+        "--size",
+        "1M,2M",
+        "--rounds",
+        "2",
+    ];
+    let document = json(here.path(), &[&arguments[..], &["--json"]].concat());
+    let results = document["results"].as_array().unwrap();
+    assert_eq!(results.len(), 14, "seven techniques, two sizes");
+    let written = |technique: &str| {
+        let of = results.iter().filter(|r| r["technique"] == technique);
+        let rounds = of.flat_map(|r| r["rounds"].as_array().unwrap());
+        rounds
+            .map(|round| round["written"].as_u64().unwrap())
+            .collect::<Vec<_>>()
+    };
+    for technique in ["soft-dirty", "userfaultfd", "spml", "epml", "shadow"] {
+        assert_eq!(written(technique), written("oracle"), "{technique}");
+    }
+    let output = run(
+        here.path(),
+        &[&arguments[..], &["--html", "out.html"]].concat(),
+    );
+    assert!(
+        output.status.success() && output.stdout.is_empty(),
+        "{output:?}"
+    );
+    let page = fs::read_to_string(here.path().join("out.html")).unwrap();
+    for foreign in [
+        "http://", "https://", "src=", "href=", "@import", "url(", "{{", "<script",
+    ] {
+        assert!(!page.contains(foreign), "found {foreign}");
+    }
+    assert_eq!(page.matches("<svg").count(), 2);
+    assert!(page.contains("no cost is known for ept-write-fault"));
+    assert!(!page.contains("NaN"));
+}
+
+#[test]
+fn papers_are_reproduced() {
+    let here = tempfile::tempdir().unwrap();
+    let document = json(
+        here.path(),
+        &["model", "reproduce", "xen", "--table", "13", "--json"],
+    );
+    let tables = document["tables"].as_array().unwrap();
+    assert!(!tables.is_empty());
+    for row in tables
+        .iter()
+        .flat_map(|table| table["rows"].as_array().unwrap())
+    {
+        let difference = row["difference_percent"].as_f64().unwrap();
+        assert!(difference.abs() <= 10.0 || row["why"].is_string(), "{row}");
+    }
+    let table = text(here.path(), &["model", "reproduce", "ooh", "--table", "3"]);
+    assert!(table.contains("SPML, E(C_tker) estimated"), "{table}");
+    let none = run(
+        here.path(),
+        &["model", "reproduce", "flexible", "--table", "77"],
+    );
+    assert!(error_line(&none, 2).contains("table 77 of flexible is not reproduced; there are "));
+}
+
+#[test]
+fn cost_tables_are_printed_changed_and_used() {
+    let here = tempfile::tempdir().unwrap();
+    let file = here.path().join("mine.toml");
+    let run_with = |costs: &str| {
+        let arguments = [
+            "model",
+            "run",
+            "--technique",
+            "soft-dirty",
+            "--workload",
+            "listing1",
+        ];
+        json(
+            here.path(),
+            &[
+                &arguments[..],
+                &["--size", "1M", "--json", "--costs", costs],
+            ]
+            .concat(),
+        )
+    };
+    let costs = text(here.path(), &["model", "costs", "ooh"]);
+    fs::write(&file, &costs).unwrap();
+    let ours = run_with("ooh");
+    assert_eq!(run_with("mine.toml")["tracker_ns"], ours["tracker_ns"]);
+    let dearer = costs.replace("context-switch = 315.0", "context-switch = 630");
+    assert_ne!(costs, dearer);
+    fs::write(&file, dearer).unwrap();
+    assert!(run_with("mine.toml")["tracked_ns"].as_f64() > ours["tracked_ns"].as_f64());
+    // A table may lack something; it is named then.
+    fs::write(&file, "[costs]\ncontext-switch = 300\n").unwrap();
+    let output = run(
+        here.path(),
+        &[
+            "model",
+            "run",
+            "--technique",
+            "soft-dirty",
+            "--workload",
+            "listing1",
+            "--json",
+            "--size",
+            "1M",
+            "--costs",
+            "mine.toml",
+        ],
+    );
+    assert_eq!(output.status.code(), Some(0));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("lower bounds") && said.contains("clear-refs"),
+        "{said}"
+    );
+
+    let bench = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../bench/results/bench.json"
+    );
+    let here_costs = text(here.path(), &["model", "costs", "--bench", bench]);
+    fs::write(&file, here_costs).unwrap();
+    assert!(
+        run_with("mine.toml")["costs"]
+            .as_str()
+            .unwrap()
+            .contains("pagetrail bench")
+    );
+}
+
+#[test]
+fn traces_are_imported_shown_and_run() {
+    let here = tempfile::tempdir().unwrap();
+    let recording: String = (0..1000)
+        .map(|i| format!(" S {:x},8\n L 5000,8\n", 0x1000 + i * 8))
+        .collect();
+    fs::write(here.path().join("recording.txt"), recording).unwrap();
+    let import = [
+        "model",
+        "trace",
+        "import",
+        "recording.txt",
+        "x.ptops",
+        "--round-every",
+        "500",
+    ];
+    assert_eq!(text(here.path(), &import), "");
+    let shown = json(
+        here.path(),
+        &["model", "trace", "show", "x.ptops", "--json"],
+    );
+    assert_eq!((&shown["rounds"], &shown["areas"]), (&4.into(), &1.into()));
+    let arguments = [
+        "model",
+        "run",
+        "--technique",
+        "spml",
+        "--trace",
+        "x.ptops",
+        "--json",
+    ];
+    let document = json(here.path(), &arguments);
+    assert_eq!(document["rounds"].as_array().unwrap().len(), 4);
+    let compared = json(
+        here.path(),
+        &["model", "compare", "--trace", "x.ptops", "--json"],
+    );
+    assert_eq!(compared["results"].as_array().unwrap().len(), 7);
+
+    // Damage of any kind ends in one line.
+    let whole = fs::read(here.path().join("x.ptops")).unwrap();
+    let with = |bytes: &[u8]| {
+        fs::write(here.path().join("bad.ptops"), bytes).unwrap();
+        let bad = [
+            "model",
+            "run",
+            "--technique",
+            "epml",
+            "--trace",
+            "bad.ptops",
+        ];
+        error_line(&run(here.path(), &bad), 2)
+    };
+    assert!(with(b"").contains("not a trace"));
+    assert!(with(&whole[..whole.len() - 1]).contains("ends too early"));
+    let mut changed = whole.clone();
+    changed[20] ^= 4;
+    with(&changed);
+}
+
+#[allow(clippy::print_stderr, reason = "what is not tested is said")]
+#[test]
+fn a_program_is_recorded() {
+    let here = tempfile::tempdir().unwrap();
+    let arguments = [
+        "model",
+        "trace",
+        "record",
+        "-o",
+        "true.ptops",
+        "--",
+        "/bin/sh",
+        "-c",
+        "exit 3",
+    ];
+    let output = run(here.path(), &arguments);
+    if output.status.code() == Some(3) && !here.path().join("true.ptops").exists() {
+        assert!(error_line(&output, 3).contains("valgrind is not installed"));
+        eprintln!("not tested here: there is no valgrind");
+        return;
+    }
+    assert_eq!(
+        output.status.code(),
+        Some(3),
+        "the program's own: {output:?}"
+    );
+    let shown = json(
+        here.path(),
+        &["model", "trace", "show", "true.ptops", "--json"],
+    );
+    assert!(shown["writes"].as_u64() > Some(50), "{shown}");
+    let nothing = [
+        "model",
+        "trace",
+        "record",
+        "-o",
+        "no.ptops",
+        "--",
+        "./nothing",
+    ];
+    let nothing = run(here.path(), &nothing);
+    assert_eq!(nothing.status.code(), Some(127), "{nothing:?}");
+    assert!(!here.path().join("no.ptops").exists());
+    let run = [
+        "model",
+        "run",
+        "--technique",
+        "epml",
+        "--trace",
+        "true.ptops",
+        "--json",
+    ];
+    assert!(json(here.path(), &run)["rounds"].as_array().unwrap().len() > 1);
+}
+
+#[test]
+fn wrong_usage_is_one_line() {
+    let here = tempfile::tempdir().unwrap();
+    fs::write(here.path().join("empty.toml"), "").unwrap();
+    fs::write(here.path().join("negative.toml"), "[costs]\nvmread = -5\n").unwrap();
+    fs::write(here.path().join("unknown.toml"), "[costs]\nvm-read = 5\n").unwrap();
+    fs::write(here.path().join("binary.toml"), [0xff, 0xfe]).unwrap();
+    fs::write(here.path().join("text.txt"), "hello\n").unwrap();
+    let run_with: &[&str] = &["model", "run", "--technique", "epml", "--workload", "zipf"];
+    let cases: &[&[&str]] = &[
+        &["--costs", "empty.toml"],
+        &["--costs", "negative.toml"],
+        &["--costs", "unknown.toml"],
+        &["--costs", "binary.toml"],
+        &["--costs", "none.toml"],
+        &["--costs", "."],
+        &["--size", "0M"],
+        &["--size", "1000000G"],
+        &["--size", "99999999999999G"],
+        &["--rounds", "0"],
+        &["--ring-pages", "0"],
+        &["--trace", "x"],
+    ];
+    let mut lines = String::new();
+    for case in cases {
+        let line = error_line(&run(here.path(), &[run_with, case].concat()), 2);
+        lines += &format!("$ pagetrail model run .. {}\n{line}", case.join(" "));
+    }
+    let cases: &[&[&str]] = &[
+        &["run", "--technique", "epml"],
+        &["run", "--technique", "magic", "--workload", "zipf"],
+        &["run", "--technique", "lu-static-3", "--workload", "zipf"],
+        &["run", "--technique", "epml", "--workload", "magic"],
+        &["run", "--technique", "epml", "--trace", "text.txt"],
+        &["run", "--technique", "epml", "--trace", "none"],
+        &["compare", "--workload", "zipf", "--html", "no/where.html"],
+        &["reproduce", "nobody"],
+        &["reproduce", "ooh", "--figure", "1", "--table", "1"],
+        &["costs", "--bench", "text.txt"],
+        &["trace", "import", "text.txt", "out"],
+        &["trace", "show", "text.txt"],
+    ];
+    for case in cases {
+        let arguments = [&["model"], *case].concat();
+        let line = error_line(&run(here.path(), &arguments), 2);
+        lines += &format!("$ pagetrail {}\n{line}", arguments.join(" "));
+    }
+    insta::assert_snapshot!(lines);
+}

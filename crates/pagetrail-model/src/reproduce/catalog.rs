@@ -1,0 +1,145 @@
+//! What is reproduced of which paper, by the numbers that the papers give their tables and figures.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+use super::{Table, flexible, ooh, ooh_programs, xen, xen_counts};
+use crate::RunError;
+
+/// A paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Paper {
+    /// Bitchebe, Tchana: Out of Hypervisor (SC'22).
+    Ooh,
+    /// Lu et al.: Flexible page-level memory access monitoring (VEE'17).
+    Flexible,
+    /// Kloster et al.: hardware virtual machines against native runs on Xen (2007).
+    Xen,
+}
+
+impl Paper {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Ooh, Self::Flexible, Self::Xen];
+
+    /// Its name on a command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ooh => "ooh",
+            Self::Flexible => "flexible",
+            Self::Xen => "xen",
+        }
+    }
+
+    /// Who wrote it, and what it is about.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Ooh => "Bitchebe, Tchana: Out of Hypervisor (SC'22)",
+            Self::Flexible => "Lu et al.: Flexible page-level memory access monitoring (VEE'17)",
+            Self::Xen => "Kloster et al.: hardware virtual machines and native in Xen (2007)",
+        }
+    }
+
+    /// What is reproduced of it, in its order.
+    pub const fn entries(self) -> &'static [Entry] {
+        match self {
+            Self::Ooh => OOH,
+            Self::Flexible => FLEXIBLE,
+            Self::Xen => XEN,
+        }
+    }
+}
+
+impl FromStr for Paper {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        let paper = Self::ALL.into_iter().find(|paper| paper.name() == name);
+        paper.ok_or(())
+    }
+}
+
+/// A number of a paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Number {
+    /// Of a table, in Arabic figures.
+    Table(u8),
+    /// Of a figure.
+    Figure(u8),
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Table(number) => write!(f, "table {number}"),
+            Self::Figure(number) => write!(f, "figure {number}"),
+        }
+    }
+}
+
+/// What one function reproduces.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The tables and figures that it answers.
+    pub numbers: &'static [Number],
+    make: fn() -> Result<Table, RunError>,
+}
+
+impl Entry {
+    /// Reproduces it, which takes some seconds.
+    pub fn make(&self) -> Result<Table, RunError> {
+        (self.make)()
+    }
+}
+
+const fn entry(numbers: &'static [Number], make: fn() -> Result<Table, RunError>) -> Entry {
+    Entry { numbers, make }
+}
+
+/// The micro-benchmark is the same for all who want a part of it.
+fn micro() -> Result<&'static ooh::Micro, RunError> {
+    static MICRO: OnceLock<Result<ooh::Micro, RunError>> = OnceLock::new();
+    MICRO
+        .get_or_init(ooh::Micro::run)
+        .as_ref()
+        .map_err(RunError::clone)
+}
+
+use Number::{Figure, Table as T};
+
+const OOH: &[Entry] = &[
+    entry(&[T(1)], || Ok(micro()?.table1())),
+    entry(&[T(2)], ooh_programs::table2),
+    entry(&[T(3)], || Ok(ooh::table3())),
+    entry(&[T(3)], || ooh::agreement(64 << 20)),
+    entry(&[T(4)], ooh_programs::table4),
+    entry(&[T(5)], ooh::table5),
+    entry(&[Figure(3)], || Ok(micro()?.figure3())),
+    entry(&[Figure(4)], || Ok(micro()?.figure4())),
+    entry(&[Figure(5), Figure(6)], ooh_programs::figures5_6),
+    entry(
+        &[Figure(7), Figure(8), Figure(9)],
+        ooh_programs::figures7_to_9,
+    ),
+    entry(&[Figure(10), Figure(11)], ooh::figures10_11),
+];
+
+const FLEXIBLE: &[Entry] = &[
+    entry(&[Figure(8)], flexible::figure8),
+    entry(
+        &[Figure(9), Figure(10), Figure(11)],
+        flexible::figures9_to_11,
+    ),
+];
+
+const XEN: &[Entry] = &[
+    entry(&[T(9)], xen_counts::table9),
+    entry(&[T(10), T(13)], xen::table13),
+    entry(&[T(10)], xen::memory_motion_time),
+    entry(&[T(11)], xen_counts::table11),
+    entry(&[T(12)], xen_counts::table12),
+    entry(&[T(14)], xen_counts::table14),
+    entry(&[T(15)], xen_counts::table15),
+    entry(&[T(16)], xen_counts::table16),
+];
