@@ -32,6 +32,7 @@ pub(crate) struct Config {
     pub(crate) block_pages: u32,
     pub(crate) stopped_world: bool,
     pub(crate) policy: Policy,
+    pub(crate) unwritable_too: bool,
 }
 
 impl Config {
@@ -128,6 +129,7 @@ impl Default for WatchBuilder {
                 block_pages: 1,
                 stopped_world: false,
                 policy: Policy::Compare,
+                unwritable_too: false,
             },
         }
     }
@@ -185,6 +187,13 @@ impl WatchBuilder {
         } else {
             Policy::Report
         };
+        self
+    }
+
+    /// Watches private mappings that may not be written at the moment as well: a program may make them writable, write,
+    /// and take that back between two rounds, as just-in-time compilers do. Only for targets that are whole processes.
+    pub fn unwritable_too(mut self, too: bool) -> Self {
+        self.config.unwritable_too = too;
         self
     }
 

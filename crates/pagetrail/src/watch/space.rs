@@ -76,6 +76,7 @@ pub(crate) struct Space {
     policy: Policy,
     /// Whether reads matter, too.
     accesses: bool,
+    unwritable_too: bool,
 }
 
 impl Space {
@@ -99,6 +100,7 @@ impl Space {
             given_up: Vec::new(),
             policy: config.policy,
             accesses: config.notice != Notice::Writes,
+            unwritable_too: config.unwritable_too,
         })
     }
 
@@ -127,6 +129,11 @@ impl Space {
         self.harvested.reserve(ranges);
     }
 
+    /// Whether nobody runs in the address space during the collects to come, and the tracker need not see to that.
+    pub(crate) fn set_held(&mut self, held: bool) {
+        self.tracker.set_held(held);
+    }
+
     pub(crate) fn prepare_for_kernel_write(&mut self, range: PageRange) {
         self.tracker.prepare_for_kernel_write(range);
     }
@@ -140,7 +147,8 @@ impl Space {
     fn wants(&self, region: &Region) -> bool {
         // Of memory that is only read, what backs no file: files' pages the kernel does not report.
         let read = self.accesses && region.permissions.read && region.inode == 0;
-        region.permissions.write || (read && region.is_trackable())
+        let private = self.unwritable_too && !region.permissions.shared;
+        region.permissions.write || ((read || private) && region.is_trackable())
     }
 
     /// Adds to `pending` what was written, and what is new.
@@ -292,6 +300,7 @@ impl Space {
             return Ok(());
         }
         let mut fresh = PageSet::new();
+        let range = region.range;
         match self.tracker.arm(&region) {
             Ok(()) => {
                 if pending.is_some() {
@@ -318,6 +327,7 @@ impl Space {
         if let Some(pending) = pending {
             pending.written.union_with(&fresh);
             pending.fresh.union_with(&fresh);
+            pending.renewed.insert(range);
         }
         Ok(())
     }
