@@ -1,0 +1,24 @@
+//! Checkpoints of memory that hardly pause the program, in a store that survives whatever happens to its writer.
+//!
+//! A [`Store`] is a chain of checkpoints: a base and increments over it, page contents compressed and stored once, every
+//! byte under a hash. `docs/image-format.md` has the bytes.
+#![deny(unsafe_code)]
+
+mod error;
+mod format;
+mod hash;
+mod map;
+mod parallel;
+pub mod storage;
+mod store;
+
+pub use error::{Error, Result};
+pub use format::codec::Compression;
+pub use format::manifest::{Cost, Descriptor, Manifest, Mapping, Parent, Process, Thread};
+pub use hash::Hash;
+pub use store::Store;
+pub use store::diff::MappingDiff;
+pub use store::image::Image;
+pub use store::prune::Pruned;
+pub use store::verify::Verified;
+pub use store::writer::{Description, Draft, Writer, WriterOptions};
