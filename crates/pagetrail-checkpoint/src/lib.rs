@@ -9,6 +9,7 @@ mod format;
 mod hash;
 mod map;
 mod parallel;
+mod process;
 pub mod storage;
 mod store;
 
@@ -16,6 +17,7 @@ pub use error::{Error, Result};
 pub use format::codec::Compression;
 pub use format::manifest::{Cost, Descriptor, Manifest, Mapping, Parent, Process, Thread};
 pub use hash::Hash;
+pub use process::{Mode, ProcessCheckpointer, ProcessOptions};
 pub use store::Store;
 pub use store::diff::MappingDiff;
 pub use store::image::Image;

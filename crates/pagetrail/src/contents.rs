@@ -1,4 +1,4 @@
-//! [`pages_with_content`]: which pages of a mapping hold something, before anybody reads them.
+//! [`pages_with_content`] and [`owned_pages`]: which pages of a mapping hold something, before anybody reads them.
 //!
 //! Reading an untouched page of a sparse mapping would make a page table for it, or even a page. This only looks.
 
@@ -19,21 +19,22 @@ use std::fs::File;
 ///
 /// The others read as zeros, or as the file. Pages may be named that hold zeros.
 pub fn pages_with_content(pid: u32, region: &Region) -> Result<PageSet> {
-    let mut found = PageSet::new();
-    let failed = || Error::io("reading pagemap");
     let of_file = region.inode != 0;
     if region.permissions.shared {
-        if let Some(data) = data_of_file(pid, region) {
-            found = data;
-        } else {
-            found.insert(region.range);
-        }
-        return Ok(found);
+        let all = || PageSet::from_iter([region.range]);
+        return Ok(data_of_file(pid, region).unwrap_or_else(all));
     }
     if region.name == "[vdso]" || of_file && region.permissions.write {
-        found.insert(region.range);
-        return Ok(found);
+        return Ok(PageSet::from_iter([region.range]));
     }
+    owned_pages(pid, region)
+}
+
+/// The pages of a private mapping that the process has come to own: those of the others that are there are the file's,
+/// or the zero page.
+pub fn owned_pages(pid: u32, region: &Region) -> Result<PageSet> {
+    let mut found = PageSet::new();
+    let failed = || Error::io("reading pagemap");
     let pagemap = Pagemap::open(Some(pid)).map_err(failed())?;
     // A marker of a write-protected untouched page looks like a swapped page.
     let swap = Status::of(pid).is_ok_and(|status| status.swap_kib > 0);
@@ -44,7 +45,9 @@ pub fn pages_with_content(pid: u32, region: &Region) -> Result<PageSet> {
         ..Query::default()
     };
     let mut vector = Vector::new();
-    match pagemap.scan(region.range, owned, &mut vector, |range| found.insert(range)) {
+    match pagemap.scan(region.range, owned, &mut vector, |range| {
+        found.insert(range)
+    }) {
         Ok(()) => Ok(found),
         // Linux before 6.7.
         Err(Errno::NOTTY) => {

@@ -191,7 +191,8 @@ impl WatchBuilder {
     }
 
     /// Watches private mappings that may not be written at the moment as well: a program may make them writable, write,
-    /// and take that back between two rounds, as just-in-time compilers do. Only for targets that are whole processes.
+    /// and take that back between two rounds, as just-in-time compilers do. Of the techniques, `pagemap-scan` and
+    /// `soft-dirty` do so, for which it costs next to nothing; with others this has no effect.
     pub fn unwritable_too(mut self, too: bool) -> Self {
         self.config.unwritable_too = too;
         self
@@ -215,6 +216,7 @@ impl WatchBuilder {
         let technique = picked.technique;
         config.notice = picked.notice;
         tracing::debug!(%technique, reason = picked.reason, "picked");
+        config.unwritable_too &= matches!(technique, Technique::PagemapScan | Technique::SoftDirty);
 
         let mut launched = None;
         let mut within = None;

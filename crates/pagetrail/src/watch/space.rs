@@ -240,7 +240,7 @@ impl Space {
         let mut gone = self.armed.union(&self.compared).difference(&mapped);
         let (regions, comparing) = (&self.regions, &self.compared);
         self.given_up.retain(|given_up| {
-            let kept = still_there(&given_up.region, regions, &mapped);
+            let kept = still_there(given_up, regions, &mapped);
             if !kept && given_up.compared {
                 let range = PageSet::from_iter([given_up.region.range]);
                 gone.union_with(&range.intersection(comparing));
@@ -310,7 +310,10 @@ impl Space {
                 self.armed.insert(region.range);
             }
             Err(ArmError::GivenUp(reason)) => {
-                let compared = self.policy == Policy::Compare && self.compare(&region)?;
+                // What may not be written is watched where that is free; a copy of it is not.
+                let compared = self.policy == Policy::Compare
+                    && region.permissions.write
+                    && self.compare(&region)?;
                 if compared && let (Some(comparer), true) = (&mut self.comparer, pending.is_some())
                 {
                     comparer.add_populated(&region, &mut fresh)?;
@@ -376,7 +379,8 @@ impl Space {
 }
 
 /// Whether a region is still what it was, as far as its mappings tell, and all of it is there.
-fn still_there(region: &Region, regions: &[Region], mapped: &PageSet) -> bool {
+fn still_there(given_up: &GivenUp, regions: &[Region], mapped: &PageSet) -> bool {
+    let region = &given_up.region;
     mapped.covers(region.range)
         && regions
             .iter()
@@ -387,11 +391,14 @@ fn still_there(region: &Region, regions: &[Region], mapped: &PageSet) -> bool {
                     now.inode,
                     now.permissions.shared,
                     now.is_trackable(),
+                    // One that becomes writable gets another chance.
+                    given_up.compared || now.permissions.write,
                 ) == (
                     region.device,
                     region.inode,
                     region.permissions.shared,
                     region.is_trackable(),
+                    given_up.compared || region.permissions.write,
                 )
             })
 }
