@@ -7,12 +7,12 @@ use std::io;
 #[non_exhaustive]
 pub enum Error {
     /// The storage failed: a full disk, a missing permission.
-    #[error("{what}: {source}")]
+    #[error("{what}: {cause}")]
     Io {
         /// What was attempted.
         what: String,
         /// The system's answer.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A part of the store is not what was written.
     #[error("{object} is damaged: {reason}")]
@@ -64,7 +64,7 @@ pub enum Error {
 impl Error {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
-        move |source| Self::Io { what, source }
+        move |cause| Self::Io { what, cause }
     }
 }
 

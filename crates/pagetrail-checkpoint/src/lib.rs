@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod error;
+mod export;
 mod format;
 mod hash;
 mod map;
@@ -17,6 +18,7 @@ pub use error::{Error, Result};
 pub use format::codec::Compression;
 pub use format::manifest::{Cost, Descriptor, Manifest, Mapping, Parent, Process, Thread};
 pub use hash::Hash;
+pub use process::rewind::Rewound;
 pub use process::{Mode, ProcessCheckpointer, ProcessOptions};
 pub use store::Store;
 pub use store::diff::MappingDiff;

@@ -24,7 +24,7 @@ pub(crate) const MEANINGS: &[(u8, &str)] = &[
     (0, "All went well."),
     (
         NEGATIVE,
-        "A negative finding: check found no technique that works, or bench a write that was missed.",
+        "A negative finding: check found no technique that works, bench a write that was missed, verify damage.",
     ),
     (
         OPERATION,

@@ -6,6 +6,8 @@
 use crate::attach::target_check::explain;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
+use crate::proc::maps::Maps;
+use crate::region::Region;
 use crate::sys::remote_memory::{self, RANGES_MAX};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
@@ -39,6 +41,20 @@ impl Memory {
                 let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
                 Err(explain(pid, "open the memory", errno))
             }
+        }
+    }
+
+    /// The mappings as they are now, ascending.
+    ///
+    /// # Errors
+    ///
+    /// The process has ended.
+    pub fn mappings(&self) -> Result<Vec<Region>> {
+        let read = || Maps::open(Some(self.pid))?.changed();
+        match read() {
+            Ok(Some(regions)) if !regions.is_empty() => Ok(regions),
+            Ok(_) => Err(Error::Gone { pid: self.pid }),
+            Err(error) => Err(Error::io("reading maps")(error)),
         }
     }
 

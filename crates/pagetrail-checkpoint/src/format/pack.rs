@@ -275,9 +275,9 @@ pub(crate) struct Pack {
 
 impl Pack {
     pub(crate) fn open(storage: &dyn Storage, name: Hash) -> Result<Self> {
-        let failed = |source| Error::Io {
+        let failed = |cause| Error::Io {
             what: format!("cannot read {}", Name::Pack(name)),
-            source,
+            cause,
         };
         let object = match storage.open(Name::Pack(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -338,9 +338,9 @@ impl Pack {
         let hashes = self.index.pages_of(frame);
         let page_size = self.index.page_size as usize;
         pages.resize(hashes.len() * page_size, 0);
-        let failed = |source| Error::Io {
+        let failed = |cause| Error::Io {
             what: format!("cannot read {}", Name::Pack(name)),
-            source,
+            cause,
         };
         if entry.codec == RAW {
             self.object.read_at(entry.offset, pages).map_err(failed)?;

@@ -11,6 +11,7 @@ pub(crate) mod build_id;
 pub(crate) mod describe;
 pub(crate) mod layout;
 pub(crate) mod precopy;
+pub(crate) mod rewind;
 pub(crate) mod staging;
 
 use crate::error::{Error, Result};

@@ -1,5 +1,7 @@
 //! The victim `stamps`, and whether an image of it, or its memory, is of one instant.
 
+#![allow(dead_code, reason = "each test uses its part")]
+
 use crate::common::PAGE;
 use crate::support::Victim;
 use pagetrail::PageRange;
