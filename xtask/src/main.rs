@@ -40,7 +40,7 @@ usage: cargo xtask TASK
   bochs ..         run a static program on an emulated Intel processor with page modification
                    logging (bochs --help)
   soak             the long form of the tests, an hour or so
-  bench            measure anew what bench/results/ keeps; for an idle machine
+  bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
   generate [DIR]   pagetrail.h anew; man pages and shell completions, from the command's own
                    definitions and from pagetrail.h, to DIR (default: target/share)
   capi             test the C library as a user of C has it: symbols, compilers, sanitizers, valgrind
@@ -77,7 +77,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "vm" => return vm::run(&repo, rest),
         "bochs" => return vm::bochs::run(&repo, rest),
         "soak" => long::soak(&repo)?,
-        "bench" => long::bench(&repo).map(|()| true)?,
+        "bench" => long::bench(&repo, rest.first().map(String::as_str)).map(|()| true)?,
         "capi" => capi::run(&repo)?,
         "install" => capi::install(&repo, rest).map(|()| true)?,
         "victims" => victims::build(&repo).map(|_| true)?,
@@ -94,7 +94,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
 /// The first argument that `task` does not take.
 fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
     match task {
-        "generate" => rest.get(1),
+        "generate" | "bench" => rest.get(1),
         "vm" | "bochs" | "install" => None,
         _ => rest.first(),
     }

@@ -10,7 +10,7 @@ use pagetrail_checkpoint::{Image, Store};
 const BASE: u64 = 0x1000_0000_0000;
 const CHURN: u64 = 0x2000_0000_0000;
 const CHURN_PAGES: u64 = 64;
-const MAGIC: u64 = 0x0053_504d_4154_53;
+const MAGIC: u64 = 0x5350_4d41_5453;
 
 /// Starts it; `None` without a C compiler.
 pub(crate) fn start(threads: u32, pages: u32, pause_us: u32) -> Option<Victim> {
