@@ -70,7 +70,7 @@ pub struct Reset {
 /// # Ok::<(), pagetrail_checkpoint::Error>(())
 /// ```
 ///
-/// Where more than a third of the pages are written between resets, watching them costs more than copying all of them; it
+/// Where more than a quarter of the pages are written between resets, watching them costs more than copying all of them; it
 /// finds out by itself, and then just copies.
 #[derive(Debug)]
 pub struct Snapshot {
