@@ -60,10 +60,7 @@ const RESULTS: &[(&str, &[&str])] = &[
 ];
 
 /// Kernels in whose guests `pagetrail bench` compares techniques that the host lacks, and the results.
-const GUESTS: &[(&str, &str)] = &[
-    ("6.12", "guest-6.12.json"),
-    ("7.x", "guest-7.x.json"),
-];
+const GUESTS: &[(&str, &str)] = &[("6.12", "guest-6.12.json"), ("7.x", "guest-7.x.json")];
 
 /// Sizes that emulation measures in minutes.
 const GUEST_BENCH: &[&str] = &["bench", "--json", "--runs", "3", "--size", "1M,10M,50M"];

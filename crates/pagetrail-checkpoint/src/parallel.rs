@@ -1,4 +1,4 @@
-//! [`in_parallel`]: the same work on many items by all processors.
+//! [`in_parallel`] and [`try_each`]: the same work on many items by all processors.
 
 use std::thread;
 
@@ -27,5 +27,37 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
         joined.flatten().collect()
+    })
+}
+
+/// Does `work` on each item, with memory that the items of a thread share; the first error of each thread ends it.
+pub(crate) fn try_each<T: Send, M: Default, E: Send>(
+    mut items: Vec<T>,
+    few: usize,
+    work: impl Fn(T, &mut M) -> Result<(), E> + Sync,
+) -> Result<(), E> {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let threads = processors.min(THREADS_MAX).min(items.len() / few).max(1);
+    let each = items.len().div_ceil(threads).max(1);
+    let work = &work;
+    let all = move |items: Vec<T>| {
+        let mut memory = M::default();
+        items
+            .into_iter()
+            .try_for_each(|item| work(item, &mut memory))
+    };
+    thread::scope(|scope| {
+        let mut parts = Vec::new();
+        while items.len() > each {
+            let part = items.split_off(items.len() - each);
+            parts.push(scope.spawn(move || all(part)));
+        }
+        let own = all(items);
+        parts.into_iter().fold(own, |outcome, part| {
+            let joined = part
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            outcome.and(joined)
+        })
     })
 }

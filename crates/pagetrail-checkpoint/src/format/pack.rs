@@ -10,6 +10,8 @@ use crate::hash::Hash;
 use crate::parallel::in_parallel;
 use crate::storage::{Draft, Name, Object, Storage};
 use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
 
 const MAGIC: &[u8; 8] = b"PTPACK\0\x01";
 const END: &[u8; 8] = b"PTPKEND\n";
@@ -56,7 +58,7 @@ impl Index {
     fn pages_of(&self, frame: u32) -> &[Hash] {
         let from = frame as usize * self.frame_pages as usize;
         let to = self.pages.len().min(from + self.frame_pages as usize);
-        &self.pages[from..to]
+        self.pages.get(from..to).unwrap_or_default()
     }
 
     /// The hash over what is not frames.
@@ -155,8 +157,15 @@ impl Index {
 }
 
 /// A pack that is being written.
+///
+/// A thread of its own writes, so that hashing and compressing need not wait for it. What goes wrong there shows at a later
+/// page, or in the end.
 pub(crate) struct PackWriter {
-    draft: Box<dyn Draft>,
+    /// `None` once it is to end.
+    to_write: Option<SyncSender<Vec<u8>>>,
+    /// What has been written, to be used again.
+    written: Receiver<Vec<u8>>,
+    scribe: Option<JoinHandle<io::Result<Box<dyn Draft>>>>,
     index: Index,
     offset: u64,
     compression: Compression,
@@ -166,6 +175,8 @@ pub(crate) struct PackWriter {
 
 /// Frames that are compressed at a time, by all processors.
 const BATCH: usize = 64;
+/// Batches that wait to be written.
+const QUEUE: usize = 2;
 
 impl PackWriter {
     pub(crate) fn new(
@@ -176,8 +187,21 @@ impl PackWriter {
     ) -> io::Result<Self> {
         let mut draft = storage.create()?;
         draft.write(&Index::header(page_size, frame_pages))?;
+        let (to_write, from) = sync_channel::<Vec<u8>>(QUEUE);
+        let (back, written) = channel();
+        let scribe = std::thread::Builder::new().name("pagetrail-pack".into());
+        let scribe = scribe.spawn(move || {
+            for bytes in from {
+                draft.write(&bytes)?;
+                // Nobody wants it back in the end.
+                let _ = back.send(bytes);
+            }
+            Ok(draft)
+        })?;
         Ok(Self {
-            draft,
+            to_write: Some(to_write),
+            written,
+            scribe: Some(scribe),
             index: Index {
                 name: Hash::default(),
                 page_size,
@@ -225,7 +249,8 @@ impl PackWriter {
             (codec, hash, out)
         });
         let as_they_are = compressed.iter().all(|(codec, ..)| *codec == RAW);
-        let mut joined = Vec::new();
+        let mut joined = self.written.try_recv().unwrap_or_default();
+        joined.clear();
         for (frame, (codec, hash, out)) in frames.iter().zip(&compressed) {
             let stored: &[u8] = if *codec == RAW { frame } else { out };
             self.index.frames.push(Frame {
@@ -239,10 +264,29 @@ impl PackWriter {
                 joined.extend_from_slice(stored);
             }
         }
-        self.draft
-            .write(if as_they_are { &self.open } else { &joined })?;
+        if as_they_are {
+            std::mem::swap(&mut self.open, &mut joined);
+        }
         self.open.clear();
-        Ok(())
+        self.write(joined)
+    }
+
+    fn write(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+        let sent = self.to_write.as_ref().map(|queue| queue.send(bytes));
+        match sent {
+            Some(Ok(())) => Ok(()),
+            // It has ended, and says why.
+            _ => self.end().and(Err(io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+
+    /// Waits until everything is written.
+    fn end(&mut self) -> io::Result<Box<dyn Draft>> {
+        self.to_write = None;
+        let scribe = self.scribe.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        scribe
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
     /// Writes the index and gives the pack its name; `None` when there is nothing in it.
@@ -256,14 +300,27 @@ impl PackWriter {
         let body = self.index.encode();
         let header = Index::header(self.index.page_size, self.index.frame_pages);
         self.index.name = Index::seal(&header, &body, self.offset);
-        self.draft.write(&body)?;
+        self.write(body)?;
         let mut trailer = Encoder::default();
         trailer.u64(self.offset);
         trailer.hash(&self.index.name);
         trailer.0.extend(END);
-        self.draft.write(&trailer.0)?;
-        self.draft.publish(Name::Pack(self.index.name))?;
-        Ok(Some(self.index))
+        self.write(trailer.0)?;
+        self.end()?.publish(Name::Pack(self.index.name))?;
+        Ok(Some(Index {
+            frames: std::mem::take(&mut self.index.frames),
+            pages: std::mem::take(&mut self.index.pages),
+            ..self.index
+        }))
+    }
+}
+
+impl Drop for PackWriter {
+    fn drop(&mut self) {
+        if self.scribe.is_some() {
+            // The draft is gone when this returns.
+            let _ = self.end();
+        }
     }
 }
 
@@ -329,6 +386,17 @@ impl Pack {
         stored: &mut Vec<u8>,
         pages: &mut Vec<u8>,
     ) -> Result<()> {
+        pages.resize(self.frame_bytes(frame), 0);
+        self.decode(frame, stored, pages)
+    }
+
+    /// The length of a frame's pages.
+    pub(crate) fn frame_bytes(&self, frame: u32) -> usize {
+        self.index.pages_of(frame).len() * self.index.page_size as usize
+    }
+
+    /// The same into as many bytes as the frame's pages have.
+    pub(crate) fn decode(&self, frame: u32, stored: &mut Vec<u8>, pages: &mut [u8]) -> Result<()> {
         let name = self.index.name;
         let entry = self
             .index
@@ -337,7 +405,6 @@ impl Pack {
             .ok_or_else(|| damaged(name, "a page beyond its end is wanted"))?;
         let hashes = self.index.pages_of(frame);
         let page_size = self.index.page_size as usize;
-        pages.resize(hashes.len() * page_size, 0);
         let failed = |cause| Error::Io {
             what: format!("cannot read {}", Name::Pack(name)),
             cause,

@@ -6,6 +6,7 @@ use crate::format::manifest::Manifest;
 use crate::format::pack::Pack;
 use crate::hash::Hash;
 use crate::map::{PageMap, Source};
+use crate::parallel::try_each;
 use crate::storage::Name;
 use pagetrail::{PageRange, PageSet};
 
@@ -86,27 +87,36 @@ impl Image {
         Ok(())
     }
 
-    /// Copies pages that lie one behind the other in a pack, frame by frame.
+    /// Copies pages that lie one behind the other in a pack: whole frames by all processors, to where they belong; parts of
+    /// frames by way of the frame that is kept.
     fn read_stored(&mut self, pack: u32, page: u32, out: &mut [u8]) -> Result<()> {
         let page_size = self.map.page_size() as usize;
+        let mut whole = Vec::new();
         let mut page = page;
         let mut rest = out;
         while !rest.is_empty() {
             let of = &self.packs[pack as usize];
             let (frame, at) = of.index.find(page);
+            let frame_bytes = of.frame_bytes(frame);
+            let count = frame_bytes.saturating_sub(at).min(rest.len());
+            let (part, behind) = std::mem::take(&mut rest).split_at_mut(count);
+            rest = behind;
+            page += (count / page_size) as u32;
+            if count == frame_bytes && count > 0 {
+                whole.push((frame, part));
+                continue;
+            }
             if self.frame != Some((pack, frame)) {
                 self.frame = None;
                 of.frame_into(frame, &mut self.stored, &mut self.contents)?;
                 self.frame = Some((pack, frame));
             }
-            let available = &self.contents[at..];
-            let count = available.len().min(rest.len());
-            let (part, behind) = rest.split_at_mut(count);
-            part.copy_from_slice(&available[..count]);
-            rest = behind;
-            page += (count / page_size) as u32;
+            part.copy_from_slice(&self.contents[at..at + count]);
         }
-        Ok(())
+        let of = &self.packs[pack as usize];
+        try_each(whole, 4, |(frame, part), stored: &mut Vec<u8>| {
+            of.decode(frame, stored, part)
+        })
     }
 }
 
