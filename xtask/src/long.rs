@@ -18,7 +18,7 @@ const SOAK: &[(&str, &str)] = &[
 /// Runs the suites that have a long form in it.
 pub(crate) fn soak(repo: &Repo) -> Result<bool> {
     let mut fine = true;
-    for package in ["pagetrail", "pagetrail-trail"] {
+    for package in ["pagetrail", "pagetrail-checkpoint", "pagetrail-trail"] {
         let mut cargo = repo.cargo(&["test", "--release", "--no-fail-fast", "--package", package]);
         fine &= cargo.envs(SOAK.iter().copied()).status()?.success();
     }
@@ -39,26 +39,60 @@ const RESULTS: &[(&str, &[&str])] = &[
         "attach_stop.json",
         &["--package", "pagetrail", "--example", "attach_stop"],
     ),
+    (
+        "checkpoint.json",
+        &[
+            "--package",
+            "pagetrail-checkpoint",
+            "--example",
+            "bench_checkpoint",
+        ],
+    ),
+    (
+        "snapshot.json",
+        &[
+            "--package",
+            "pagetrail-checkpoint",
+            "--example",
+            "bench_snapshot",
+        ],
+    ),
 ];
 
 /// Kernels in whose guests `pagetrail bench` compares techniques that the host lacks, and the results.
 const GUESTS: &[(&str, &str)] = &[("6.12", "guest-6.12.json"), ("7.x", "guest-7.x.json")];
 
 /// Sizes that emulation measures in minutes.
-const GUEST_BENCH: &[&str] = &["bench", "--json", "--runs", "3", "--size", "1M,10M,50M"];
+const GUEST_BENCH: &[&str] = &["bench", "--json", "--runs", "3", "--size", "1M,10M"];
 
-/// Measures everything and replaces the recorded results; for an idle machine.
-pub(crate) fn bench(repo: &Repo) -> Result<()> {
-    for (name, arguments) in RESULTS {
+/// Measures everything, or what `only` names, and replaces the recorded results; for an idle machine.
+pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
+    if only == Some("guests") {
+        return bench_guests(repo);
+    }
+    let wanted = |name: &str| only.is_none_or(|only| name.strip_suffix(".json") == Some(only));
+    ensure!(
+        RESULTS.iter().any(|(name, _)| wanted(name)),
+        "no such benchmark; there are: {}, guests, collector, checkpointer",
+        RESULTS
+            .iter()
+            .filter_map(|(name, _)| name.strip_suffix(".json"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    );
+    for (name, arguments) in RESULTS.iter().filter(|(name, _)| wanted(name)) {
         println!("== {name}");
         let mut cargo = repo.cargo(&["run", "--quiet", "--release"]);
         keep(repo, name, cargo.args(*arguments))?;
     }
-    bench_guests(repo)
+    match only {
+        None => bench_guests(repo),
+        Some(_) => Ok(()),
+    }
 }
 
 /// The part of it that runs in guests: the OoH paper's comparison of /proc, userfaultfd and ours on one kernel.
-pub(crate) fn bench_guests(repo: &Repo) -> Result<()> {
+fn bench_guests(repo: &Repo) -> Result<()> {
     let built = repo
         .cargo(&["build", "--release", "--package", "pagetrail-cli"])
         .status()?;

@@ -46,7 +46,7 @@ usage: cargo xtask TASK
   soak             the long form of the tests, an hour or so
   collector        the programs on libgc, which are part of 'test'
   checkpointer     CRIU, which is part of 'test'
-  bench            measure anew what bench/results/ keeps; for an idle machine
+  bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
   bench collector [here|guest]
                    the same for the programs on libgc, on this machine and in a guest (half an hour)
   bench checkpointer
@@ -98,9 +98,11 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "checkpointer" => checkpointer::test(&repo)? == steps::Outcome::Passed,
         "collector" => collector::test(&repo)? == steps::Outcome::Passed,
         "bench" => match rest {
-            [] => long::bench(&repo).map(|()| true)?,
             [what] if what == "checkpointer" => checkpointer::bench(&repo).map(|()| true)?,
-            [_, part @ ..] => collector::bench(&repo, part).map(|()| true)?,
+            [what, part @ ..] if what == "collector" => {
+                collector::bench(&repo, part).map(|()| true)?
+            }
+            _ => long::bench(&repo, rest.first().map(String::as_str)).map(|()| true)?,
         },
         // In a guest, started by the tasks above.
         "measure-checkpointer" => checkpointer::measure_in_guest(rest).map(|()| true)?,
@@ -121,10 +123,9 @@ fn run(args: &[String]) -> Result<ExitCode> {
 /// The first argument that `task` does not take.
 fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
     match task {
-        "generate" => rest.get(1),
         "vm" | "bochs" | "install" | "measure-collector" | "measure-checkpointer" => None,
         "bench" if rest.first().is_some_and(|arg| arg == "collector") => rest.get(2),
-        "bench" if rest.first().is_some_and(|arg| arg == "checkpointer") => rest.get(1),
+        "generate" | "bench" => rest.get(1),
         _ => rest.first(),
     }
 }

@@ -63,6 +63,11 @@ const PACKAGES: &[Package] = &[
         shown_by: "redis-benchmark",
         why: "makes that load",
     },
+    Package {
+        name: "gdb",
+        shown_by: "gdb",
+        why: "opens cores made of checkpoints",
+    },
 ];
 
 /// Installs what is missing, or says what to install.

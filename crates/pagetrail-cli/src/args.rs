@@ -80,6 +80,8 @@ pub(crate) enum Command {
         pagetrail top --interval 100ms --output prog.log -- ./prog"
     )]
     Top(TopArgs),
+    #[command(flatten)]
+    Checkpoints(crate::commands::checkpoint::args::CheckpointCommand),
     /// Measure what each technique costs here, as the OoH paper does
     Bench(crate::bench::args::BenchArgs),
     /// Run tracking designs that need other hardware on a machine in software, and price them
@@ -189,7 +191,7 @@ pub(crate) struct TechniqueArgs {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TechniqueChoice(pub(crate) Choice);
 
-fn technique_parser() -> impl TypedValueParser<Value = TechniqueChoice> {
+pub(crate) fn technique_parser() -> impl TypedValueParser<Value = TechniqueChoice> {
     let names = Technique::ALL.map(Technique::name);
     let names = ["auto"].into_iter().chain(names).map(PossibleValue::new);
     PossibleValuesParser::new(names).try_map(|name| match name.as_str() {
@@ -266,7 +268,7 @@ pub(crate) struct GenerateArgs {
     pub(crate) directory: PathBuf,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if (DURATION_MIN..=DURATION_MAX).contains(&duration) {
         Ok(duration)

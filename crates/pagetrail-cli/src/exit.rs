@@ -24,8 +24,8 @@ pub(crate) const MEANINGS: &[(u8, &str)] = &[
     (0, "All went well."),
     (
         NEGATIVE,
-        "A negative finding: check found no technique that works, bench or model a write that was missed, or model that \
-         a statement of a paper does not hold.",
+        "A negative finding: check found no technique that works, bench or model a write that was missed, model that a \
+         statement of a paper does not hold, verify damage.",
     ),
     (
         OPERATION,

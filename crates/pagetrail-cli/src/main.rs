@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Command::Record(args) => commands::record::run(args),
         Command::Report(args) => commands::report::run(args),
         Command::Top(args) => commands::top::run(args),
+        Command::Checkpoints(command) => commands::checkpoint::run(command),
         Command::Bench(args) => commands::bench::run(args),
         Command::Model(args) => commands::model::run(args),
         Command::Generate(args) => commands::generate::run(args),

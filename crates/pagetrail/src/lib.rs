@@ -24,7 +24,9 @@
 
 mod attach;
 mod capabilities;
+mod contents;
 mod error;
+mod memory;
 mod page_set;
 mod proc;
 mod region;
@@ -34,9 +36,12 @@ mod target;
 mod technique;
 mod watch;
 
+pub use attach::hold::{HeldThread, Hold, RegisterSet};
 pub use attach::launch::Ended;
 pub use capabilities::{Capabilities, DISABLE_VARIABLE, Status};
+pub use contents::{owned_pages, pages_with_content};
 pub use error::{Error, Result};
+pub use memory::Memory;
 pub use page_set::{PageRange, PageSet, page_size};
 pub use region::{Permissions, Region};
 pub use round::{Event, Noticed, Round, RoundCost};

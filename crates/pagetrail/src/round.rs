@@ -63,6 +63,7 @@ pub(crate) struct Pending {
     pub(crate) told: Option<Told>,
     pub(crate) written: PageSet,
     pub(crate) fresh: PageSet,
+    pub(crate) renewed: PageSet,
     pub(crate) events: Vec<Event>,
 }
 
@@ -73,6 +74,7 @@ impl Pending {
         self.told = None;
         self.written.clear();
         self.fresh.clear();
+        self.renewed.clear();
         self.events.clear();
     }
 }
@@ -116,6 +118,12 @@ impl Round<'_> {
     /// it may have been written before the watch knew it.
     pub fn fresh(&self) -> &PageSet {
         &self.pending.fresh
+    }
+
+    /// All addresses whose mapping is new to the watch, or took another one's place: what was known of their contents is
+    /// void, also where nothing was written.
+    pub fn renewed(&self) -> &PageSet {
+        &self.pending.renewed
     }
 
     /// The target's mappings as this round found them, those not watched included.

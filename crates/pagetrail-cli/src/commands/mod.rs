@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod check;
+pub(crate) mod checkpoint;
 pub(crate) mod generate;
 pub(crate) mod model;
 pub(crate) mod record;

@@ -114,6 +114,25 @@ pub(crate) fn in_user_space(registers: Registers) -> Registers {
     registers
 }
 
+/// The registers with which a thread goes on that is put back to an earlier instant: a system call that was interrupted
+/// then begins anew. What the kernel kept to continue it, the rest of a sleep, belongs to another instant by now.
+pub(crate) fn anew(registers: Registers) -> Registers {
+    let mut registers = unnoticed(registers);
+    if let Some(call) = interrupted_call(&registers)
+        && [
+            ERESTARTSYS,
+            ERESTARTNOINTR,
+            ERESTARTNOHAND,
+            ERESTART_RESTARTBLOCK,
+        ]
+        .contains(&(registers.rax as i64))
+    {
+        again(&mut registers, call);
+    }
+    registers.orig_rax = u64::MAX;
+    registers
+}
+
 fn again(registers: &mut Registers, call: i64) {
     registers.rax = call as u64;
     registers.rip -= SYSCALL_LEN;

@@ -113,14 +113,14 @@ impl Stopped {
 
 /// A thread to be stopped.
 #[derive(Clone, Copy, Debug)]
-struct Thread {
-    tid: u32,
+pub(super) struct Thread {
+    pub(super) tid: u32,
     /// By seccomp.
     filtered: bool,
 }
 
 /// The threads not asked yet, those first that no filter hinders, and among them the main thread.
-fn untried(pid: u32, asked: &[u32]) -> Result<Vec<Thread>> {
+pub(super) fn untried(pid: u32, asked: &[u32]) -> Result<Vec<Thread>> {
     let mut found: Vec<Thread> = threads(pid)
         .map_err(|_| Error::NoSuchProcess { pid })?
         .into_iter()
@@ -165,6 +165,11 @@ fn forget_replaced(pid: u32, waiting: &mut Vec<(Tracee, Instant)>, asked: &mut V
 
 /// Asks a thread to stop; `None` when it has ended.
 fn ask(pid: u32, thread: Thread) -> Result<Option<Tracee>> {
+    Ok(seize(pid, thread)?.filter(|tracee| tracee.interrupt().is_ok()))
+}
+
+/// Traces a thread, which runs on; `None` when it has ended.
+pub(super) fn seize(pid: u32, thread: Thread) -> Result<Option<Tracee>> {
     let options = option::SYSGOOD
         | if thread.filtered {
             option::SUSPEND_SECCOMP
@@ -185,11 +190,11 @@ fn ask(pid: u32, thread: Thread) -> Result<Option<Tracee>> {
             });
         }
     };
-    Ok(tracee.interrupt().is_ok().then_some(tracee))
+    Ok(Some(tracee))
 }
 
 /// The first of the threads that have been asked to stop to do so, taken out; those that end are dropped.
-fn first(
+pub(super) fn first(
     pid: u32,
     waiting: &mut Vec<(Tracee, Instant)>,
     deadline: Instant,

@@ -217,6 +217,11 @@ pub(crate) mod entry {
     pub(crate) const PRESENT: u64 = 1 << 63;
     /// In memory or swapped out.
     pub(crate) const POPULATED: u64 = PRESENT | 1 << 62;
+
+    /// Populated by a page of the process's own.
+    pub(crate) fn is_owned(entry: u64) -> bool {
+        entry & POPULATED != 0 && entry & FILE == 0
+    }
 }
 
 impl Query {

@@ -25,11 +25,27 @@ pub(crate) fn no_registers() -> Registers {
     unsafe { std::mem::zeroed() }
 }
 
+/// General registers as a core file has them (`elf_gregset_t`), and back.
+pub(crate) fn to_bytes(registers: &Registers) -> Vec<u8> {
+    // SAFETY: the struct is made of 27 numbers of 64 bits without padding, so all of its bytes are set.
+    let bytes: [u8; size_of::<Registers>()] = unsafe { std::mem::transmute(*registers) };
+    bytes.to_vec()
+}
+
+/// General registers from the bytes of a core file; `None` when there are not as many as there must be.
+pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Registers> {
+    let bytes: [u8; size_of::<Registers>()] = bytes.try_into().ok()?;
+    // SAFETY: any bit pattern is a valid number, and the struct is made of nothing else.
+    Some(unsafe { std::mem::transmute::<[u8; size_of::<Registers>()], Registers>(bytes) })
+}
+
 /// Options for [`Tracee::seize`] (`PTRACE_O_*`).
 pub(crate) mod option {
     pub(crate) const SYSGOOD: i32 = libc::PTRACE_O_TRACESYSGOOD;
     pub(crate) const EXEC: i32 = libc::PTRACE_O_TRACEEXEC;
     pub(crate) const EXIT: i32 = libc::PTRACE_O_TRACEEXIT;
+    /// The tracee is killed when its tracer ends.
+    pub(crate) const EXITKILL: i32 = libc::PTRACE_O_EXITKILL;
     /// The tracee's seccomp filters are not run while it is traced (Linux 4.3, needs `CAP_SYS_ADMIN`).
     pub(crate) const SUSPEND_SECCOMP: i32 = 1 << 21;
 }
@@ -39,6 +55,9 @@ const GETSIGMASK: libc::c_uint = 0x420a;
 const SETSIGMASK: libc::c_uint = 0x420b;
 const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
+
+/// More than the extended state of any x86-64 processor, AMX tiles included (11 KiB).
+const REGISTER_SET_BYTES_MAX: usize = 1 << 15;
 
 /// Tracees of the current thread alone: each thread of a process may be a tracer, and a wait of one would take the stops
 /// that another waits for, whichever kind of change it asked for (`wait_task_stopped` in `kernel/exit.c`).
@@ -166,6 +185,41 @@ impl Tracee {
                 libc::PTRACE_SETREGS,
                 null_mut(),
                 (&raw const *registers).cast_mut().cast(),
+            )
+        }
+    }
+
+    /// A set of registers of a stopped thread (`NT_*` of `elf.h`), as a core file has it.
+    pub(crate) fn register_set(&self, note: u32) -> Result<Vec<u8>, Errno> {
+        let mut bytes = vec![0u8; REGISTER_SET_BYTES_MAX];
+        let mut vector = libc::iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: bytes.len(),
+        };
+        // SAFETY: the kernel writes at most `iov_len` bytes to the vector's buffer, and how many into `iov_len`.
+        unsafe {
+            self.request(
+                libc::PTRACE_GETREGSET,
+                note as usize as *mut _,
+                (&raw mut vector).cast(),
+            )?
+        };
+        bytes.truncate(vector.iov_len);
+        Ok(bytes)
+    }
+
+    /// Sets a set of registers of a stopped thread.
+    pub(crate) fn put_register_set(&self, note: u32, bytes: &[u8]) -> Result<(), Errno> {
+        let mut vector = libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        // SAFETY: the kernel reads `iov_len` bytes from the vector's buffer, and checks them.
+        unsafe {
+            self.request(
+                libc::PTRACE_SETREGSET,
+                note as usize as *mut _,
+                (&raw mut vector).cast(),
             )
         }
     }

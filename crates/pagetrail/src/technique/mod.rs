@@ -159,6 +159,9 @@ pub(crate) trait Tracker: Send {
     /// The range is mapped no longer; it must not be harvested any more.
     fn forget(&mut self, range: PageRange);
 
+    /// Whether the caller holds the target still until it says otherwise.
+    fn set_held(&mut self, _: bool) {}
+
     /// Makes sure that the kernel itself can write to `range` until the next harvest.
     fn prepare_for_kernel_write(&mut self, _: PageRange) {}
 

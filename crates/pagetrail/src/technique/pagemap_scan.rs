@@ -92,6 +92,9 @@ struct Plan {
     all: PageSet,
 }
 
+/// How often arming is tried again where the kernel refuses.
+const ARM_TRIES: u32 = 4;
+
 /// Written since the last scan; the short path of `pagemap_scan_pmd_entry` in `fs/proc/task_mmu.c`.
 const WRITTEN: Query = Query {
     rearm: true,
@@ -329,11 +332,18 @@ impl PagemapScan {
 
 impl Tracker for PagemapScan {
     fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
-        let outcome = self.try_arm(region);
-        if outcome.is_err() {
-            self.forget(region.range);
+        let mut tries = 0;
+        loop {
+            match self.try_arm(region) {
+                Ok(()) => return Ok(()),
+                // Another mapping has taken its place between two steps. It may be one that can be tracked as well.
+                Err(ArmError::GivenUp(_)) if tries < ARM_TRIES => tries += 1,
+                Err(error) => {
+                    self.forget(region.range);
+                    return Err(error);
+                }
+            }
         }
-        outcome
     }
 
     fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {

@@ -39,6 +39,8 @@ pub(crate) struct SoftDirty {
     other: Option<u32>,
     /// The caller of a watch on its own process lets no other thread run during collect.
     stopped_world: bool,
+    /// The target is held by others, and cannot be stopped once more.
+    held: bool,
     pagemap: Pagemap,
     vector: Vector,
     private: PageSet,
@@ -57,6 +59,7 @@ impl SoftDirty {
         Ok(Self {
             other: pid,
             stopped_world,
+            held: false,
             pagemap: Pagemap::open(pid).map_err(Error::io("opening pagemap"))?,
             vector: Vector::new(),
             private: PageSet::new(),
@@ -102,6 +105,9 @@ impl SoftDirty {
             }
             return Ok((outcome, Duration::ZERO));
         };
+        if self.held {
+            return Ok((step(self).map_err(what)?, Duration::ZERO));
+        }
         // The tracees belong to the thread that stops them; when it ends, all are let go.
         std::thread::scope(|scope| {
             let work = scope.spawn(|| {
@@ -257,6 +263,10 @@ impl Tracker for SoftDirty {
         self.pagemap
             .populated(region.range, &mut self.vector, out)
             .map_err(Error::io("reading pagemap"))
+    }
+
+    fn set_held(&mut self, held: bool) {
+        self.held = held;
     }
 
     fn forget(&mut self, range: PageRange) {

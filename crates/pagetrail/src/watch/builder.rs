@@ -32,6 +32,7 @@ pub(crate) struct Config {
     pub(crate) block_pages: u32,
     pub(crate) stopped_world: bool,
     pub(crate) policy: Policy,
+    pub(crate) unwritable_too: bool,
 }
 
 impl Config {
@@ -128,6 +129,7 @@ impl Default for WatchBuilder {
                 block_pages: 1,
                 stopped_world: false,
                 policy: Policy::Compare,
+                unwritable_too: false,
             },
         }
     }
@@ -188,6 +190,14 @@ impl WatchBuilder {
         self
     }
 
+    /// Watches private mappings that may not be written at the moment as well: a program may make them writable, write,
+    /// and take that back between two rounds, as just-in-time compilers do. Of the techniques, `pagemap-scan` and
+    /// `soft-dirty` do so, for which it costs next to nothing; with others this has no effect.
+    pub fn unwritable_too(mut self, too: bool) -> Self {
+        self.config.unwritable_too = too;
+        self
+    }
+
     /// Starts watching; writes from here on are noticed.
     ///
     /// # Errors
@@ -218,6 +228,7 @@ impl WatchBuilder {
         let technique = picked.technique;
         config.notice = picked.notice;
         tracing::debug!(%technique, reason = picked.reason, "picked");
+        config.unwritable_too &= matches!(technique, Technique::PagemapScan | Technique::SoftDirty);
 
         let mut launched = None;
         let mut within = None;

@@ -5,6 +5,7 @@ pub(crate) mod builder;
 pub(crate) mod choice;
 pub(crate) mod space;
 
+use crate::attach::hold::Hold;
 use crate::attach::inject::Copies;
 use crate::attach::launch::{Ended, Image, Launched};
 use crate::error::{Error, Result};
@@ -107,6 +108,12 @@ impl Watch {
     /// [`Error::Gone`] when the target has ended. After any error the watch can be asked again, and what was
     /// harvested before the error is in the next round.
     pub fn collect(&mut self) -> Result<Round<'_>> {
+        let told = self.harvest()?;
+        Ok(self.round(told))
+    }
+
+    /// Takes what was written into `pending`.
+    fn harvest(&mut self) -> Result<Told> {
         let before = Instant::now();
         for pending in &mut self.pending {
             pending.told = None;
@@ -141,7 +148,7 @@ impl Watch {
             cost,
         };
         self.pending[noticed as usize].told = Some(told);
-        Ok(self.round(told))
+        Ok(told)
     }
 
     /// The round of the last collect once more, unless that failed or the round was committed.
@@ -175,6 +182,24 @@ impl Watch {
             pending.written.reserve(ranges);
         }
         self.space.reserve(ranges);
+    }
+
+    /// The same while the target is held: what it returns is all that was written up to the hold.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::collect`]; also when another process is held.
+    pub fn collect_held(&mut self, hold: &Hold) -> Result<Round<'_>> {
+        if hold.pid() != self.pid {
+            return Err(Error::Attach {
+                pid: self.pid,
+                reason: format!("process {} is held instead", hold.pid()),
+            });
+        }
+        self.space.set_held(true);
+        let told = self.harvest();
+        self.space.set_held(false);
+        Ok(self.round(told?))
     }
 
     /// The address space is gone: by `execve`, then the new one is watched, or because the target ended.
@@ -218,6 +243,7 @@ impl Watch {
         for pending in &mut self.pending {
             pending.written.clear();
             pending.fresh.clear();
+            pending.renewed.clear();
         }
         self.space = Space::open(
             Some(self.pid),

@@ -76,6 +76,7 @@ pub(crate) struct Space {
     policy: Policy,
     /// Whether reads matter, too.
     accesses: bool,
+    unwritable_too: bool,
 }
 
 impl Space {
@@ -99,6 +100,7 @@ impl Space {
             given_up: Vec::new(),
             policy: config.policy,
             accesses: config.notice != Notice::Writes,
+            unwritable_too: config.unwritable_too,
         })
     }
 
@@ -127,6 +129,11 @@ impl Space {
         self.harvested.reserve(ranges);
     }
 
+    /// Whether nobody runs in the address space during the collects to come, and the tracker need not see to that.
+    pub(crate) fn set_held(&mut self, held: bool) {
+        self.tracker.set_held(held);
+    }
+
     pub(crate) fn prepare_for_kernel_write(&mut self, range: PageRange) {
         self.tracker.prepare_for_kernel_write(range);
     }
@@ -140,7 +147,8 @@ impl Space {
     fn wants(&self, region: &Region) -> bool {
         // Of memory that is only read, what backs no file: files' pages the kernel does not report.
         let read = self.accesses && region.permissions.read && region.inode == 0;
-        region.permissions.write || (read && region.is_trackable())
+        let private = self.unwritable_too && !region.permissions.shared;
+        region.permissions.write || ((read || private) && region.is_trackable())
     }
 
     /// Adds to `pending` what was written, and what is new.
@@ -232,7 +240,7 @@ impl Space {
         let mut gone = self.armed.union(&self.compared).difference(&mapped);
         let (regions, comparing) = (&self.regions, &self.compared);
         self.given_up.retain(|given_up| {
-            let kept = still_there(&given_up.region, regions, &mapped);
+            let kept = still_there(given_up, regions, &mapped);
             if !kept && given_up.compared {
                 let range = PageSet::from_iter([given_up.region.range]);
                 gone.union_with(&range.intersection(comparing));
@@ -292,6 +300,7 @@ impl Space {
             return Ok(());
         }
         let mut fresh = PageSet::new();
+        let range = region.range;
         match self.tracker.arm(&region) {
             Ok(()) => {
                 if pending.is_some() {
@@ -301,7 +310,10 @@ impl Space {
                 self.armed.insert(region.range);
             }
             Err(ArmError::GivenUp(reason)) => {
-                let compared = self.policy == Policy::Compare && self.compare(&region)?;
+                // What may not be written is watched where that is free; a copy of it is not.
+                let compared = self.policy == Policy::Compare
+                    && region.permissions.write
+                    && self.compare(&region)?;
                 if compared && let (Some(comparer), true) = (&mut self.comparer, pending.is_some())
                 {
                     comparer.add_populated(&region, &mut fresh)?;
@@ -318,6 +330,7 @@ impl Space {
         if let Some(pending) = pending {
             pending.written.union_with(&fresh);
             pending.fresh.union_with(&fresh);
+            pending.renewed.insert(range);
         }
         Ok(())
     }
@@ -366,7 +379,8 @@ impl Space {
 }
 
 /// Whether a region is still what it was, as far as its mappings tell, and all of it is there.
-fn still_there(region: &Region, regions: &[Region], mapped: &PageSet) -> bool {
+fn still_there(given_up: &GivenUp, regions: &[Region], mapped: &PageSet) -> bool {
+    let region = &given_up.region;
     mapped.covers(region.range)
         && regions
             .iter()
@@ -377,11 +391,14 @@ fn still_there(region: &Region, regions: &[Region], mapped: &PageSet) -> bool {
                     now.inode,
                     now.permissions.shared,
                     now.is_trackable(),
+                    // One that becomes writable gets another chance.
+                    given_up.compared || now.permissions.write,
                 ) == (
                     region.device,
                     region.inode,
                     region.permissions.shared,
                     region.is_trackable(),
+                    given_up.compared || region.permissions.write,
                 )
             })
 }

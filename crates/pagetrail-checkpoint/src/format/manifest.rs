@@ -1,0 +1,419 @@
+//! A manifest: everything about a checkpoint but the contents of its pages.
+
+use super::is_page_size;
+use super::wire::{Decoded, Decoder, Encoder, Malformed};
+use crate::hash::Hash;
+use crate::map::{PageMap, Run, Source};
+use pagetrail::{HeldThread, PageRange, PageSet, Permissions, RegisterSet};
+
+const MAGIC: &[u8; 8] = b"PTIMAGE\x01";
+
+/// Which checkpoint another one builds on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parent {
+    /// Its number.
+    pub number: u64,
+    /// What it is: numbers may come again in another store.
+    pub id: Hash,
+}
+
+/// A mapping, or a region that a program registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its addresses.
+    pub range: PageRange,
+    /// Its access rights.
+    pub permissions: Permissions,
+    /// Offset into the mapped file, in bytes.
+    pub offset: u64,
+    /// Major and minor number of the file's device.
+    pub device: (u32, u32),
+    /// Inode of the mapped file, 0 for anonymous memory.
+    pub inode: u64,
+    /// Path of the mapped file, the kernel's name in brackets, the program's name for it, or empty.
+    pub name: String,
+    /// The build ID of a mapped ELF file, empty without one.
+    pub build_id: Vec<u8>,
+    /// Whether its contents are in the image: what no page says anything about reads as zeros then. Otherwise only
+    /// the pages that are said something about are, and the rest is as the file.
+    pub saved: bool,
+}
+
+/// A thread: its registers at the instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Its name.
+    pub name: String,
+    /// Its ID, registers and blocked signals.
+    pub held: HeldThread,
+}
+
+/// An open file descriptor, for information.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Its number.
+    pub number: u32,
+    /// What it leads to, as `/proc/PID/fd` says it.
+    pub target: String,
+    /// The position in the file, in bytes.
+    pub position: u64,
+    /// The flags of `open(2)`.
+    pub flags: u32,
+}
+
+/// The process that an image is of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Its PID.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot: with the PID, it tells it from others.
+    pub start_ticks: u64,
+    /// The executable's path.
+    pub executable: String,
+    /// The command line.
+    pub command: Vec<String>,
+    /// The auxiliary vector, as `/proc/PID/auxv` has it.
+    pub auxv: Vec<u8>,
+    /// Its threads, the main thread first.
+    pub threads: Vec<Thread>,
+    /// Its open descriptors.
+    pub descriptors: Vec<Descriptor>,
+}
+
+/// What taking a checkpoint took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// How long the process stood still, in nanoseconds.
+    pub pause_ns: u64,
+    /// How long all of it took, up to the publication, in nanoseconds.
+    pub total_ns: u64,
+    /// Rounds of copying while the process ran.
+    pub rounds: u32,
+    /// Pages copied from it.
+    pub copied_pages: u64,
+    /// Of these, while it stood still.
+    pub stopped_pages: u64,
+    /// Pages whose contents were new to the store.
+    pub stored_pages: u64,
+    /// Bytes written to the store.
+    pub stored_bytes: u64,
+}
+
+/// A checkpoint's description.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// Its number in the store, ascending by time.
+    pub number: u64,
+    /// What it is; stays when it is rewritten as a base.
+    pub id: Hash,
+    /// The checkpoint that it is an increment over; `None` for a base.
+    pub parent: Option<Parent>,
+    /// When it was taken, in nanoseconds since 1970.
+    pub taken_unix_ns: u64,
+    /// Size of its pages, in bytes.
+    pub page_size: u32,
+    /// The process; `None` for regions that a program registered.
+    pub process: Option<Process>,
+    /// The mappings, ascending.
+    pub mappings: Vec<Mapping>,
+    /// What it took.
+    pub cost: Cost,
+    pub(crate) packs: Vec<Hash>,
+    /// What differs from the parent.
+    pub(crate) map: PageMap,
+}
+
+impl Manifest {
+    /// The addresses that the image has contents of.
+    pub(crate) fn addresses(&self) -> PageSet {
+        self.mappings.iter().map(|mapping| mapping.range).collect()
+    }
+
+    /// Pages that this checkpoint says something about, rather than its parents.
+    pub fn changed_pages(&self) -> u64 {
+        self.map.pages()
+    }
+
+    /// Bytes in mappings whose contents are in the image.
+    pub fn saved_bytes(&self) -> u64 {
+        let saved = self.mappings.iter().filter(|mapping| mapping.saved);
+        saved.map(|mapping| mapping.range.bytes()).sum()
+    }
+
+    /// The bytes, and the id where there is none yet.
+    pub(crate) fn seal(&mut self) -> Vec<u8> {
+        if self.id == Hash::default() {
+            self.id = Hash::of(&self.encode());
+        }
+        let mut bytes = self.encode();
+        let hash = Hash::of(&bytes);
+        bytes.extend(hash.0);
+        bytes
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Encoder(MAGIC.to_vec());
+        out.u64(self.number);
+        out.hash(&self.id);
+        out.option(self.parent.as_ref(), |out, parent| {
+            out.u64(parent.number);
+            out.hash(&parent.id);
+        });
+        out.u64(self.taken_unix_ns);
+        out.u32(self.page_size);
+        out.option(self.process.as_ref(), process);
+        out.list(&self.mappings, mapping);
+        let cost = &self.cost;
+        for value in [
+            cost.pause_ns,
+            cost.total_ns,
+            cost.rounds.into(),
+            cost.copied_pages,
+            cost.stopped_pages,
+            cost.stored_pages,
+            cost.stored_bytes,
+        ] {
+            out.number(value);
+        }
+        out.list(&self.packs, Encoder::hash);
+        let mut at = 0;
+        let page_size = u64::from(self.page_size);
+        out.list(self.map.runs(), |out, run| {
+            out.number((run.start - at) / page_size);
+            out.number(run.pages);
+            match run.source {
+                Source::Zero => out.number(ZERO),
+                Source::Absent => out.number(ABSENT),
+                Source::Stored { pack, page } => {
+                    out.number(u64::from(pack) + FIRST_PACK);
+                    out.number(page.into());
+                }
+            }
+            at = run.start + run.pages * page_size;
+        });
+        out.0
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Decoded<Self> {
+        let Some((bytes, hash)) = bytes.split_last_chunk::<{ Hash::BYTES }>() else {
+            return Err(Malformed("it is too short"));
+        };
+        if Hash::of(bytes).0 != *hash {
+            return Err(Malformed("it has changed"));
+        }
+        Self::decode_body(bytes)
+    }
+
+    /// Without the hash at the end, which keeps everything else from being reached by damage.
+    pub(crate) fn decode_body(bytes: &[u8]) -> Decoded<Self> {
+        let mut input = Decoder(bytes);
+        if input.take(MAGIC.len())? != MAGIC {
+            return Err(Malformed("it does not begin as a manifest"));
+        }
+        let number = input.u64()?;
+        let id = input.hash()?;
+        let parent = input.option(|input| {
+            Ok(Parent {
+                number: input.u64()?,
+                id: input.hash()?,
+            })
+        })?;
+        if parent.is_some_and(|parent| parent.number >= number) {
+            return Err(Malformed("its parent is not older"));
+        }
+        let taken_unix_ns = input.u64()?;
+        let page_size = input.u32()?;
+        if !is_page_size(page_size) {
+            return Err(Malformed("an impossible size of pages"));
+        }
+        let process = input.option(decode_process)?;
+        let mappings = input.list(|input| decode_mapping(input, page_size.into()))?;
+        if !mappings.is_sorted_by(|a, b| a.range.end() <= b.range.start()) {
+            return Err(Malformed("its mappings overlap"));
+        }
+        let cost = Cost {
+            pause_ns: input.number()?,
+            total_ns: input.number()?,
+            rounds: input.number_u32()?,
+            copied_pages: input.number()?,
+            stopped_pages: input.number()?,
+            stored_pages: input.number()?,
+            stored_bytes: input.number()?,
+        };
+        let packs = input.list(Decoder::hash)?;
+        let map = decode_map(&mut input, page_size.into(), packs.len())?;
+        input.end()?;
+        let manifest = Self {
+            number,
+            id,
+            parent,
+            taken_unix_ns,
+            page_size,
+            process,
+            mappings,
+            cost,
+            packs,
+            map,
+        };
+        let addresses = manifest.addresses();
+        if !manifest.map.addresses().difference(&addresses).is_empty() {
+            return Err(Malformed("a page outside all mappings"));
+        }
+        Ok(manifest)
+    }
+}
+
+/// What a run says instead of a pack.
+const ZERO: u64 = 0;
+const ABSENT: u64 = 1;
+const FIRST_PACK: u64 = 2;
+
+fn decode_map(input: &mut Decoder<'_>, page_size: u64, packs: usize) -> Decoded<PageMap> {
+    let mut map = PageMap::new(page_size);
+    let mut at = 0u64;
+    let runs = input.list(|input| {
+        let too_far = || Malformed("a page beyond all addresses");
+        let gap = input.number()?.checked_mul(page_size).ok_or(too_far())?;
+        let start = at.checked_add(gap).ok_or(too_far())?;
+        let pages = input.number()?;
+        let bytes = pages.checked_mul(page_size).ok_or(too_far())?;
+        at = start.checked_add(bytes).ok_or(too_far())?;
+        let source = match input.number()? {
+            ZERO => Source::Zero,
+            ABSENT => Source::Absent,
+            pack if pack - FIRST_PACK < packs as u64 => {
+                let page = input.number_u32()?;
+                if u64::from(page) + pages > u64::from(u32::MAX) {
+                    return Err(Malformed("more pages than a pack has"));
+                }
+                Source::Stored {
+                    pack: (pack - FIRST_PACK) as u32,
+                    page,
+                }
+            }
+            _ => return Err(Malformed("a pack that it does not name")),
+        };
+        if pages == 0 {
+            return Err(Malformed("a run of no pages"));
+        }
+        Ok(Run {
+            start,
+            pages,
+            source,
+        })
+    })?;
+    runs.into_iter().for_each(|run| map.push(run));
+    Ok(map)
+}
+
+fn process(out: &mut Encoder, process: &Process) {
+    out.u32(process.pid);
+    out.u64(process.start_ticks);
+    out.text(&process.executable);
+    out.list(&process.command, |out, word| out.text(word));
+    out.bytes(&process.auxv);
+    out.list(&process.threads, |out, thread| {
+        out.u32(thread.held.tid);
+        out.text(&thread.name);
+        out.u64(thread.held.blocked_signals);
+        out.list(&thread.held.registers, |out, set| {
+            out.u32(set.note);
+            out.bytes(&set.bytes);
+        });
+    });
+    out.list(&process.descriptors, |out, descriptor| {
+        out.u32(descriptor.number);
+        out.text(&descriptor.target);
+        out.u64(descriptor.position);
+        out.u32(descriptor.flags);
+    });
+}
+
+fn decode_process(input: &mut Decoder<'_>) -> Decoded<Process> {
+    Ok(Process {
+        pid: input.u32()?,
+        start_ticks: input.u64()?,
+        executable: input.text()?,
+        command: input.list(Decoder::text)?,
+        auxv: input.bytes()?.to_vec(),
+        threads: input.list(|input| {
+            let tid = input.u32()?;
+            let name = input.text()?;
+            let blocked_signals = input.u64()?;
+            let registers = input.list(|input| {
+                Ok(RegisterSet {
+                    note: input.u32()?,
+                    bytes: input.bytes()?.to_vec(),
+                })
+            })?;
+            let held = HeldThread {
+                tid,
+                registers,
+                blocked_signals,
+            };
+            Ok(Thread { name, held })
+        })?,
+        descriptors: input.list(|input| {
+            Ok(Descriptor {
+                number: input.u32()?,
+                target: input.text()?,
+                position: input.u64()?,
+                flags: input.u32()?,
+            })
+        })?,
+    })
+}
+
+const READ: u8 = 1;
+const WRITE: u8 = 2;
+const EXECUTE: u8 = 4;
+const SHARED: u8 = 8;
+const SAVED: u8 = 16;
+
+fn mapping(out: &mut Encoder, mapping: &Mapping) {
+    out.u64(mapping.range.start());
+    out.u64(mapping.range.end());
+    let permissions = mapping.permissions;
+    let flags = [
+        (permissions.read, READ),
+        (permissions.write, WRITE),
+        (permissions.execute, EXECUTE),
+        (permissions.shared, SHARED),
+        (mapping.saved, SAVED),
+    ];
+    let set = flags.iter().filter(|(set, _)| *set);
+    out.u8(set.fold(0, |all, (_, flag)| all | flag));
+    out.u64(mapping.offset);
+    out.u32(mapping.device.0);
+    out.u32(mapping.device.1);
+    out.u64(mapping.inode);
+    out.text(&mapping.name);
+    out.bytes(&mapping.build_id);
+}
+
+fn decode_mapping(input: &mut Decoder<'_>, page_size: u64) -> Decoded<Mapping> {
+    let (start, end) = (input.u64()?, input.u64()?);
+    let range = PageRange::new(start, end)
+        .filter(|_| start % page_size == 0 && end % page_size == 0)
+        .ok_or(Malformed("an impossible mapping"))?;
+    let flags = input.u8()?;
+    if flags & !(READ | WRITE | EXECUTE | SHARED | SAVED) != 0 {
+        return Err(Malformed("a mapping of an unknown kind"));
+    }
+    let is = |flag| flags & flag != 0;
+    Ok(Mapping {
+        range,
+        permissions: Permissions {
+            read: is(READ),
+            write: is(WRITE),
+            execute: is(EXECUTE),
+            shared: is(SHARED),
+        },
+        saved: is(SAVED),
+        offset: input.u64()?,
+        device: (input.u32()?, input.u32()?),
+        inode: input.u64()?,
+        name: input.text()?,
+        build_id: input.bytes()?.to_vec(),
+    })
+}

@@ -1,0 +1,15 @@
+//! The bytes of a store, as `docs/image-format.md` has them: [`pack`]s of page contents, [`manifest`]s that say which page
+//! lies where, and the primitives of both. Nothing here touches a file or a process.
+
+pub(crate) mod codec;
+pub(crate) mod manifest;
+pub(crate) mod pack;
+pub(crate) mod wire;
+
+/// What [`Name::Marker`](crate::storage::Name::Marker) holds.
+pub(crate) const MARKER: &[u8] = b"pagetrail checkpoint store, format 1\n";
+
+/// Page sizes that the format knows: what Linux has as base pages.
+pub(crate) fn is_page_size(bytes: u32) -> bool {
+    bytes.is_power_of_two() && (4096..=65536).contains(&bytes)
+}

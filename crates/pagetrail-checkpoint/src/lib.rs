@@ -1,0 +1,36 @@
+//! Checkpoints of memory that hardly pause the program, in a store that survives whatever happens to its writer.
+//!
+//! A [`Store`] is a chain of checkpoints: a base and increments over it, page contents compressed and stored once, every
+//! byte under a hash. `docs/image-format.md` has the bytes. Three things take checkpoints:
+//!
+//! * [`ProcessCheckpointer`]: another process, memory and registers, which hardly pauses;
+//! * [`Checkpointer`]: regions of the own program, there again at its next start;
+//! * [`Snapshot`]: memory that goes back to what it was, thousands of times a second, without any store.
+#![deny(unsafe_code)]
+
+mod error;
+mod export;
+mod format;
+mod hash;
+mod map;
+mod parallel;
+mod process;
+mod program;
+pub mod storage;
+mod store;
+mod sys;
+
+pub use error::{Error, Result};
+pub use format::codec::Compression;
+pub use format::manifest::{Cost, Descriptor, Manifest, Mapping, Parent, Process, Thread};
+pub use hash::Hash;
+pub use process::rewind::Rewound;
+pub use process::{Mode, ProcessCheckpointer, ProcessOptions};
+pub use program::checkpointer::{Checkpointer, CheckpointerBuilder};
+pub use program::snapshot::{Arena, Reset, Snapshot};
+pub use store::Store;
+pub use store::diff::MappingDiff;
+pub use store::image::Image;
+pub use store::prune::Pruned;
+pub use store::verify::Verified;
+pub use store::writer::{Description, Draft, Writer, WriterOptions};

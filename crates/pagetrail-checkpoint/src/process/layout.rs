@@ -1,0 +1,137 @@
+//! [`Layout`]: which mappings of a process an image has, and what of them it must have read once.
+//!
+//! A watch tells what was written; what was there before is for this to find: the contents of mappings that are new, or
+//! that have taken another one's place.
+
+use super::build_id::BuildIds;
+use crate::error::Result;
+use crate::format::manifest::Mapping;
+use pagetrail::{Memory, PageSet, Region, owned_pages, pages_with_content};
+
+/// The mappings as of the last round.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    pid: u32,
+    regions: Vec<Region>,
+    /// Addresses of mappings whose contents are in the image, wholly or where they differ from the file.
+    addresses: PageSet,
+    /// Of these, where nothing said means zero. A mapping that is saved once stays so when it may no longer be written.
+    saved: PageSet,
+    /// Pages of private mappings that this has given out since the last publication, on its own account.
+    given_out: PageSet,
+    build_ids: BuildIds,
+}
+
+/// Whether contents of the region belong in an image.
+fn is_wanted(region: &Region) -> bool {
+    let trackable = region.is_trackable() || region.name == "[vdso]";
+    trackable && (region.permissions.write || !region.permissions.shared)
+}
+
+impl Layout {
+    pub(crate) fn new(pid: u32) -> Self {
+        Self {
+            pid,
+            regions: Vec::new(),
+            addresses: PageSet::new(),
+            saved: PageSet::new(),
+            given_out: PageSet::new(),
+            build_ids: BuildIds::default(),
+        }
+    }
+
+    /// Where contents belong in the image.
+    pub(crate) fn addresses(&self) -> &PageSet {
+        &self.addresses
+    }
+
+    /// Takes in the present mappings; gives the pages that have contents nobody has told about: of mappings that are new,
+    /// `renewed`, or saved from now on.
+    pub(crate) fn update(&mut self, regions: &[Region], renewed: &PageSet) -> Result<PageSet> {
+        if self.regions == regions && renewed.is_empty() {
+            return Ok(PageSet::new());
+        }
+        let known = self.addresses.difference(renewed);
+        let known_saved = self.saved.difference(renewed);
+        let (mut addresses, mut saved) = (PageSet::new(), PageSet::new());
+        let mut found = PageSet::new();
+        for region in regions.iter().filter(|region| is_wanted(region)) {
+            let is_saved = region.inode == 0
+                || region.permissions.write
+                || known_saved.intersects(region.range);
+            addresses.insert(region.range);
+            let told = if is_saved {
+                saved.insert(region.range);
+                &known_saved
+            } else {
+                &known
+            };
+            let new = PageSet::from_iter([region.range]).difference(told);
+            if new.is_empty() {
+                continue;
+            }
+            let contents = if is_saved && region.inode != 0 && !region.permissions.shared {
+                // As the file, but nobody says so of a page of a saved mapping.
+                new
+            } else {
+                pages_with_content(self.pid, region)?.intersection(&new)
+            };
+            found.union_with(&contents);
+            if !region.permissions.shared {
+                self.given_out.union_with(&contents);
+            }
+        }
+        self.regions = regions.to_vec();
+        self.addresses = addresses;
+        self.saved = saved;
+        Ok(found)
+    }
+
+    /// The pages given out that the process owns no longer, or never did: of anonymous memory, then of files.
+    ///
+    /// A watch begins to follow a page when it sees that it exists. One that came after the watch was set up, was copied
+    /// because this found it, and was given back (`madvise(MADV_DONTNEED)`) before the watch looked again, it never
+    /// reports. So when the process stands still, what is no longer there must be asked for once more.
+    pub(crate) fn vanished(&self) -> Result<(PageSet, PageSet)> {
+        let (mut anonymous, mut of_files) = (PageSet::new(), PageSet::new());
+        if self.given_out.is_empty() {
+            return Ok((anonymous, of_files));
+        }
+        for region in self.regions.iter().filter(|region| is_wanted(region)) {
+            let given = self
+                .given_out
+                .intersection(&PageSet::from_iter([region.range]));
+            if given.is_empty() || region.permissions.shared || !region.is_trackable() {
+                continue;
+            }
+            let gone = given.difference(&owned_pages(self.pid, region)?);
+            if region.inode == 0 {
+                anonymous.union_with(&gone);
+            } else {
+                of_files.union_with(&gone);
+            }
+        }
+        Ok((anonymous, of_files))
+    }
+
+    /// A checkpoint that has everything is published.
+    pub(crate) fn settle(&mut self) {
+        self.given_out.clear();
+    }
+
+    /// The mappings for a manifest.
+    pub(crate) fn mappings(&mut self, memory: &Memory) -> Vec<Mapping> {
+        self.build_ids.update(&self.regions, memory);
+        let mapping = |region: &Region| Mapping {
+            range: region.range,
+            permissions: region.permissions,
+            offset: region.offset,
+            device: region.device,
+            inode: region.inode,
+            name: region.name.clone(),
+            build_id: self.build_ids.of(region),
+            saved: self.saved.intersects(region.range),
+        };
+        self.regions.iter().map(mapping).collect()
+    }
+}

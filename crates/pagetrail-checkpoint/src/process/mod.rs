@@ -1,0 +1,293 @@
+//! [`ProcessCheckpointer`]: checkpoints of a running process, each of one instant.
+//!
+//! As live migration does it: pages are copied while the program runs, then those that it has written meanwhile, and so on;
+//! when little is left, or nothing is gained any more ([`precopy`]), all threads are stopped, the rest is copied to memory
+//! with the registers, and the program goes on. Hashing, compressing and writing happen while it runs.
+//!
+//! Pages are owed to the store until a checkpoint that has them is published. One that fails, on a full disk, say, leaves
+//! the store as it was, and the next has what it should have had.
+
+pub(crate) mod build_id;
+pub(crate) mod describe;
+pub(crate) mod layout;
+pub(crate) mod precopy;
+pub(crate) mod rewind;
+pub(crate) mod staging;
+
+use crate::error::{Error, Result};
+use crate::format::manifest::{Cost, Manifest, Process, Thread};
+use crate::store::writer::{Description, Draft, Writer};
+use describe::Identity;
+use layout::Layout;
+use pagetrail::{
+    Choice, Event, HeldThread, Hold, Memory, PageSet, State, Target, Technique, Watch, page_size,
+};
+use precopy::{Next, Rule};
+use staging::Staging;
+use std::time::{Duration, Instant};
+
+pub use precopy::Mode;
+
+/// How often a checkpoint is begun anew because the process has replaced its program.
+const EXECS_MAX: u32 = 5;
+
+/// How checkpoints of a process are taken.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessOptions {
+    /// Whether pages are copied before the process is stopped.
+    pub mode: Mode,
+    /// How writes are noticed.
+    pub technique: Choice,
+    /// How much is kept in memory before it is written, in bytes; what is written by the program while more than that is
+    /// copied may be stored twice.
+    pub buffer_bytes: u64,
+}
+
+impl Default for ProcessOptions {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Precopy,
+            technique: Choice::Auto,
+            buffer_bytes: 256 << 20,
+        }
+    }
+}
+
+/// Takes checkpoints of one process. Dropped, it leaves the process alone.
+pub struct ProcessCheckpointer {
+    watch: Watch,
+    memory: Memory,
+    options: ProcessOptions,
+    identity: Identity,
+    layout: Layout,
+    /// Pages that the store is to get with the next checkpoint.
+    owed: PageSet,
+    /// Addresses at which it has to forget what it knew.
+    renewed: PageSet,
+    /// The process has another program than the last checkpoint.
+    replaced: bool,
+}
+
+impl ProcessCheckpointer {
+    /// Starts to watch a process.
+    ///
+    /// # Errors
+    ///
+    /// The process is refused, may not be traced, or no technique works for it.
+    pub fn attach(pid: u32, options: ProcessOptions) -> Result<Self> {
+        let watch = Watch::builder()
+            .target(Target::process(pid)?)
+            .technique(options.technique)
+            .unwritable_too(true)
+            .start()?;
+        Ok(Self {
+            memory: Memory::of(pid)?,
+            identity: Identity::of(pid)?,
+            watch,
+            options,
+            layout: Layout::new(pid),
+            owed: PageSet::new(),
+            renewed: PageSet::new(),
+            replaced: false,
+        })
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.watch.pid()
+    }
+
+    /// How writes are noticed.
+    pub fn technique(&self) -> Technique {
+        self.watch.technique()
+    }
+
+    /// For how long one thread of the process was stopped to start watching.
+    pub fn attach_stopped(&self) -> Duration {
+        self.watch.attach_stopped()
+    }
+
+    /// Waits, or until the process ends.
+    pub fn wait(&mut self, timeout: Duration) -> State {
+        self.watch.wait(timeout)
+    }
+
+    /// Takes a checkpoint: of one instant, which lies between call and return.
+    ///
+    /// # Errors
+    ///
+    /// The process has ended or cannot be stopped, or the store fails. The store is as it was then, the process goes on, and
+    /// the next checkpoint has everything.
+    pub fn checkpoint(&mut self, writer: &mut Writer) -> Result<Manifest> {
+        for _ in 0..EXECS_MAX {
+            if std::mem::take(&mut self.replaced) {
+                self.identity = Identity::of(self.pid())?;
+                self.memory = Memory::of(self.pid())?;
+                writer.begin_anew();
+            }
+            if let Some(manifest) = self.attempt(writer)? {
+                self.owed.clear();
+                self.renewed.clear();
+                self.layout.settle();
+                return Ok(manifest);
+            }
+        }
+        Err(Error::Refused(format!(
+            "process {} replaces its program again and again",
+            self.pid()
+        )))
+    }
+
+    /// `None` when the process has replaced its program meanwhile.
+    fn attempt(&mut self, writer: &mut Writer) -> Result<Option<Manifest>> {
+        let began = Instant::now();
+        let mut cost = Cost::default();
+        let mut draft = writer.draft(page_size() as u32);
+        if draft.is_base() {
+            self.layout = Layout::new(self.pid());
+            self.owed.clear();
+            self.renewed.clear();
+        }
+        let mut staging = Staging::new(self.options.buffer_bytes);
+        self.absorb(None)?;
+        self.owed = self.owed.intersection(self.layout.addresses());
+        draft.forget(&self.renewed);
+        let mut todo = self.owed.clone();
+        if self.options.mode == Mode::Precopy {
+            todo = todo.difference(&self.compared());
+            let mut rule = Rule::new(todo.pages());
+            loop {
+                if self.replaced {
+                    return Ok(None);
+                }
+                cost.rounds += 1;
+                cost.copied_pages += todo.pages();
+                staging.copy(&self.memory, &todo, Some(&mut draft))?;
+                let found = self.absorb(None)?;
+                todo = found.take_over(&mut draft, &mut staging);
+                todo = todo.difference(&self.compared());
+                if rule.next(todo.pages()) == Next::Stop {
+                    break;
+                }
+            }
+        }
+        let hold = Hold::process(self.pid())?;
+        let found = match self.absorb(Some(&hold)) {
+            Ok(found) if !self.replaced => found,
+            outcome => return outcome.map(|_| None),
+        };
+        todo = todo.difference(&found.renewed);
+        todo.union_with(&found.take_over(&mut draft, &mut staging));
+        todo.union_with(&self.owed.intersection(&self.compared()));
+        let (untouched, as_the_file) = self.layout.vanished()?;
+        staging.forget(&untouched);
+        draft.forget(&untouched);
+        todo.union_with(&as_the_file);
+        let todo = todo
+            .intersection(self.layout.addresses())
+            .difference(&untouched);
+        // The store is not waited for while the process stands still, unless memory does not suffice.
+        let outcome = match self.options.mode {
+            Mode::Precopy => staging.copy(&self.memory, &todo, None),
+            Mode::Stop => staging.copy(&self.memory, &todo, Some(&mut draft)),
+        };
+        let descriptors = describe::descriptors_at_rest(self.pid());
+        let threads = hold.threads().to_vec();
+        cost.pause_ns = hold.release().as_nanos() as u64;
+        outcome?;
+        cost.stopped_pages = todo.pages();
+        cost.copied_pages += cost.stopped_pages;
+        let process = Process {
+            descriptors: descriptors.unwrap_or_else(|| describe::descriptors(self.pid())),
+            ..self.process(threads)
+        };
+        self.finish(draft, staging, process, cost, began).map(Some)
+    }
+
+    /// Puts what is staged, and publishes.
+    fn finish(
+        &mut self,
+        mut draft: Draft<'_>,
+        staging: Staging,
+        process: Process,
+        cost: Cost,
+        began: Instant,
+    ) -> Result<Manifest> {
+        let mappings = self.layout.mappings(&self.memory);
+        staging.drain(&mut draft)?;
+        draft.publish(Description {
+            process: Some(process),
+            mappings,
+            cost,
+            elapsed: began.elapsed(),
+        })
+    }
+
+    fn process(&self, threads: Vec<HeldThread>) -> Process {
+        let named = threads.into_iter().map(|held| Thread {
+            name: describe::thread_name(self.pid(), held.tid),
+            held,
+        });
+        Process {
+            threads: named.collect(),
+            ..self.identity.process()
+        }
+    }
+
+    /// What is watched by comparing it with a copy. A page there that changes after a round, is copied, and changes back
+    /// before the next, is not reported; so it is copied only while nobody can write.
+    fn compared(&self) -> PageSet {
+        if self.watch.technique() == Technique::Compare {
+            return self.layout.addresses().clone();
+        }
+        let given_up = self.watch.given_up().iter();
+        given_up
+            .filter(|given_up| given_up.compared)
+            .map(|given_up| given_up.region.range)
+            .collect()
+    }
+
+    /// Takes a round into the books.
+    fn absorb(&mut self, hold: Option<&Hold>) -> Result<Found> {
+        let round = match hold {
+            Some(hold) => self.watch.collect_held(hold)?,
+            None => self.watch.collect()?,
+        };
+        // An error here drops the round, which comes back then.
+        let contents = self.layout.update(round.regions(), round.renewed())?;
+        let found = Found {
+            pages: round
+                .pages()
+                .union(&contents)
+                .intersection(self.layout.addresses()),
+            renewed: round.renewed().clone(),
+        };
+        self.replaced |= round
+            .events()
+            .iter()
+            .any(|event| matches!(event, Event::Exec { .. }));
+        round.commit();
+        self.owed = self.owed.difference(&found.renewed).union(&found.pages);
+        self.renewed.union_with(&found.renewed);
+        Ok(found)
+    }
+}
+
+/// What has happened since the last look.
+struct Found {
+    /// Pages to be copied, again or for the first time.
+    pages: PageSet,
+    /// Where other mappings have come, and copies of before are void.
+    renewed: PageSet,
+}
+
+impl Found {
+    /// Makes void what is; gives the pages.
+    fn take_over(self, draft: &mut Draft<'_>, staging: &mut Staging) -> PageSet {
+        if !self.renewed.is_empty() {
+            staging.forget(&self.renewed);
+            draft.forget(&self.renewed);
+        }
+        self.pages
+    }
+}

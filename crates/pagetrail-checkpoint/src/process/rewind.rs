@@ -1,0 +1,181 @@
+//! Putting a living process back to an earlier instant of its own: memory and registers.
+//!
+//! What the kernel keeps for it does not go back: positions in files, what was sent and received, timers, children, its
+//! mappings. So the threads must be the same and the mappings still there, and that is found out before anything is touched.
+//! While memory is neither of then nor of now, the process must not run: should the rewinding itself be killed in that time,
+//! the kernel kills the process with it.
+
+use super::describe;
+use crate::error::{Error, Result};
+use crate::format::manifest::{Mapping, Process};
+use crate::store::image::Image;
+use pagetrail::{HeldThread, Hold, Memory, PageRange, PageSet, Region, pages_with_content};
+use std::time::Duration;
+
+/// How much is compared at a time, in bytes.
+const CHUNK_BYTES: u64 = 4 << 20;
+
+/// What a rewind has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rewound {
+    /// Pages that were put back.
+    pub pages: u64,
+    /// How long the process stood still.
+    pub pause: Duration,
+    /// Bytes in mappings that came after the checkpoint; they stay, and the program does not know them.
+    pub later_bytes: u64,
+}
+
+impl Image {
+    /// Puts the process that this image is of back to its instant.
+    ///
+    /// # Errors
+    ///
+    /// The process is another one or has ended; its threads are others than then; a mapping has gone or changed; the store is
+    /// damaged. The process goes on untouched then. If memory cannot be written, what was written is undone.
+    pub fn rewind(&mut self, pid: u32) -> Result<Rewound> {
+        let manifest = self.manifest().clone();
+        let process = manifest.process.as_ref().filter(|process| {
+            process.pid == pid && Some(process.start_ticks) == describe::start_ticks(pid)
+        });
+        let Some(process) = process else {
+            return Err(refused(pid, "it is not the process of this checkpoint"));
+        };
+        // Every page is read once before the process is stopped: damage shall be found now.
+        let wanted = self.pages();
+        let mut buffer = Vec::new();
+        for chunk in chunks(&wanted) {
+            buffer.resize(chunk.bytes() as usize, 0);
+            self.read(chunk, &mut buffer)?;
+        }
+        let memory = Memory::of(pid)?;
+        let mut hold = Hold::process(pid)?;
+        let regions = memory.mappings()?;
+        let then = same_threads(pid, process, &hold)?;
+        let later_bytes = check_mappings(pid, &manifest.mappings, &regions)?;
+        let mut candidates = wanted.clone();
+        for mapping in manifest.mappings.iter().filter(|mapping| mapping.saved) {
+            for region in regions
+                .iter()
+                .filter(|r| r.range.intersection(&mapping.range).is_some())
+            {
+                // What has contents now and had none then becomes zero.
+                let contents = pages_with_content(pid, region)?;
+                candidates.union_with(&contents.intersection(&PageSet::from_iter([mapping.range])));
+            }
+        }
+        hold.kill_if_abandoned(true)?;
+        let now = hold.threads().to_vec();
+        let mut undo = Vec::new();
+        let outcome = self
+            .put_back(&memory, &candidates, &mut undo)
+            .and_then(|()| Ok(hold.set_registers(&then)?));
+        if let Err(error) = outcome {
+            for (address, before) in undo.iter().rev() {
+                memory.write(*address, before)?;
+            }
+            hold.set_registers(&now)?;
+            hold.kill_if_abandoned(false)?;
+            return Err(error);
+        }
+        hold.kill_if_abandoned(false)?;
+        Ok(Rewound {
+            pages: undo
+                .iter()
+                .map(|(_, bytes)| bytes.len() as u64)
+                .sum::<u64>()
+                / u64::from(manifest.page_size),
+            pause: hold.release(),
+            later_bytes,
+        })
+    }
+
+    /// Writes the pages that differ; `undo` gets what was there.
+    fn put_back(
+        &mut self,
+        memory: &Memory,
+        pages: &PageSet,
+        undo: &mut Vec<(u64, Vec<u8>)>,
+    ) -> Result<()> {
+        let page_size = self.manifest().page_size as usize;
+        let (mut then, mut now) = (Vec::new(), Vec::new());
+        for chunk in chunks(pages) {
+            then.resize(chunk.bytes() as usize, 0);
+            now.resize(chunk.bytes() as usize, 0);
+            self.read(chunk, &mut then)?;
+            let missing = memory.read(&[chunk], &mut now)?;
+            let both = then
+                .chunks_exact(page_size)
+                .zip(now.chunks_exact(page_size));
+            for (address, (then, now)) in (chunk.start()..).step_by(page_size).zip(both) {
+                // What cannot be read now could not be then, or differs.
+                if then != now && !missing.contains(address) {
+                    undo.push((address, now.to_vec()));
+                    memory.write(address, then)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refused(pid: u32, reason: &str) -> Error {
+    Error::Refused(format!("process {pid} cannot be rewound: {reason}"))
+}
+
+/// The threads of the image, if they are those that are held.
+fn same_threads(pid: u32, process: &Process, hold: &Hold) -> Result<Vec<HeldThread>> {
+    let tids = |threads: &mut dyn Iterator<Item = u32>| {
+        let mut tids: Vec<u32> = threads.collect();
+        tids.sort_unstable();
+        tids
+    };
+    let then = tids(&mut process.threads.iter().map(|thread| thread.held.tid));
+    let now = tids(&mut hold.threads().iter().map(|thread| thread.tid));
+    if then != now {
+        let gone = then.iter().filter(|tid| !now.contains(tid)).count();
+        let new = now.iter().filter(|tid| !then.contains(tid)).count();
+        let reason = format!(
+            "of its {} threads then {gone} have ended, and {new} are new",
+            then.len()
+        );
+        return Err(refused(pid, &reason));
+    }
+    Ok(process
+        .threads
+        .iter()
+        .map(|thread| thread.held.clone())
+        .collect())
+}
+
+/// Makes sure that all mappings with contents are still what they were; gives the bytes of those that came later.
+fn check_mappings(pid: u32, then: &[Mapping], now: &[Region]) -> Result<u64> {
+    let mapped: PageSet = now.iter().map(|region| region.range).collect();
+    for mapping in then {
+        let special = mapping.name.starts_with("[vvar") || mapping.name == "[vsyscall]";
+        if special {
+            continue;
+        }
+        let kind = |inode: u64, device: (u32, u32), permissions| (inode, device, permissions);
+        let was = kind(mapping.inode, mapping.device, mapping.permissions);
+        let same = mapped.covers(mapping.range)
+            && now
+                .iter()
+                .filter(|region| region.range.intersection(&mapping.range).is_some())
+                .all(|region| kind(region.inode, region.device, region.permissions) == was);
+        if !same {
+            let (range, name) = (mapping.range, &mapping.name);
+            let reason = format!("its mapping {range} {name} has gone or changed");
+            return Err(refused(pid, &reason));
+        }
+    }
+    let before: PageSet = then.iter().map(|mapping| mapping.range).collect();
+    Ok(mapped.difference(&before).bytes())
+}
+
+fn chunks(pages: &PageSet) -> impl Iterator<Item = PageRange> + '_ {
+    pages.ranges().iter().flat_map(|range| {
+        let starts = (range.start()..range.end()).step_by(CHUNK_BYTES as usize);
+        starts.filter_map(|start| PageRange::new(start, range.end().min(start + CHUNK_BYTES)))
+    })
+}

@@ -1,0 +1,180 @@
+//! [`Staging`]: copies of pages in memory, between a running process and the store.
+//!
+//! Copying to memory is fast, so few pages are written meanwhile, and one that is written again replaces its older copy
+//! before the store ever sees it. What does not fit goes to the store at once.
+
+use crate::error::Result;
+use crate::store::writer::Draft;
+use pagetrail::{Memory, PageRange, PageSet, page_size};
+
+/// How much is read at a time, in bytes.
+const CHUNK_BYTES: u64 = 4 << 20;
+
+/// Copies, in the order in which they were made.
+pub(crate) struct Staging {
+    bytes_max: u64,
+    bytes: u64,
+    batches: Vec<Batch>,
+}
+
+struct Batch {
+    ranges: Vec<PageRange>,
+    /// `None`: older copies of these pages are void.
+    bytes: Option<Vec<u8>>,
+}
+
+impl Staging {
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        Self {
+            bytes_max,
+            bytes: 0,
+            batches: Vec::new(),
+        }
+    }
+
+    /// Copies pages of a process: to memory as far as it suffices, else to `overflow`; without one, to memory whatever
+    /// their number.
+    pub(crate) fn copy(
+        &mut self,
+        memory: &Memory,
+        pages: &PageSet,
+        overflow: Option<&mut Draft<'_>>,
+    ) -> Result<()> {
+        match overflow {
+            Some(draft) if self.bytes + pages.bytes() > self.bytes_max => {
+                // What is staged is older, and must not come behind.
+                std::mem::replace(self, Self::new(self.bytes_max)).drain(draft)?;
+                let mut buffer = Vec::new();
+                for ranges in chunks(pages) {
+                    let bytes = ranges.iter().map(PageRange::bytes).sum::<u64>();
+                    buffer.resize(bytes as usize, 0);
+                    memory.read(&ranges, &mut buffer)?;
+                    draft.put(&ranges, &buffer)?;
+                }
+            }
+            _ => {
+                for ranges in chunks(pages) {
+                    let bytes = ranges.iter().map(PageRange::bytes).sum::<u64>();
+                    let mut buffer = vec![0; bytes as usize];
+                    memory.read(&ranges, &mut buffer)?;
+                    self.bytes += bytes;
+                    self.batches.push(Batch {
+                        ranges,
+                        bytes: Some(buffer),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the copies of pages: another mapping has come there.
+    pub(crate) fn forget(&mut self, pages: &PageSet) {
+        if !pages.is_empty() && !self.batches.is_empty() {
+            self.batches.push(Batch {
+                ranges: pages.ranges().to_vec(),
+                bytes: None,
+            });
+        }
+    }
+
+    /// Hands everything to the store, the newest copy of each page.
+    pub(crate) fn drain(self, draft: &mut Draft<'_>) -> Result<()> {
+        let mut done = PageSet::new();
+        let mut fresh = Vec::new();
+        for Batch { ranges, bytes } in self.batches.into_iter().rev() {
+            let whole: PageSet = ranges.iter().copied().collect();
+            let kept = whole.difference(&done);
+            done.union_with(&whole);
+            match bytes {
+                Some(bytes) if kept == whole => fresh.push((ranges, bytes)),
+                Some(bytes) if !kept.is_empty() => {
+                    let bytes = cut(&ranges, &bytes, &kept);
+                    fresh.push((kept.ranges().to_vec(), bytes));
+                }
+                _ => {}
+            }
+        }
+        // In the order of their addresses, where neighbours are likely to be alike.
+        fresh.sort_by_key(|(ranges, _)| ranges[0]);
+        fresh
+            .iter()
+            .try_for_each(|(ranges, bytes)| draft.put(ranges, bytes))
+    }
+}
+
+/// The bytes of those pages of `ranges` that are kept.
+fn cut(ranges: &[PageRange], bytes: &[u8], kept: &PageSet) -> Vec<u8> {
+    let mut out = Vec::with_capacity(kept.bytes() as usize);
+    let mut at = 0;
+    for range in ranges {
+        let parts = PageSet::from_iter([*range]).intersection(kept);
+        for part in parts.ranges() {
+            let from = at + (part.start() - range.start()) as usize;
+            out.extend_from_slice(&bytes[from..from + part.bytes() as usize]);
+        }
+        at += range.bytes() as usize;
+    }
+    out
+}
+
+/// The pages in chunks of at most [`CHUNK_BYTES`].
+fn chunks(pages: &PageSet) -> Vec<Vec<PageRange>> {
+    let mut chunks = Vec::new();
+    let mut chunk = Vec::new();
+    let mut room = CHUNK_BYTES.max(page_size());
+    for range in pages.ranges() {
+        let mut start = range.start();
+        while let Some(part) = PageRange::new(start, range.end().min(start + room)) {
+            chunk.push(part);
+            room -= part.bytes();
+            start = part.end();
+            if room == 0 {
+                chunks.push(std::mem::take(&mut chunk));
+                room = CHUNK_BYTES.max(page_size());
+            }
+        }
+    }
+    if !chunk.is_empty() {
+        chunks.push(chunk);
+    }
+    chunks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_the_pages_in_order_and_not_too_large() {
+        let page = page_size();
+        let mut random = fastrand::Rng::with_seed(5);
+        let pages: PageSet = (0..300)
+            .filter_map(|_| {
+                let start = random.u64(0..10_000);
+                PageRange::new(start * page, (start + random.u64(1..2000)) * page)
+            })
+            .collect();
+        let chunks = chunks(&pages);
+        let all: PageSet = chunks.iter().flatten().copied().collect();
+        assert_eq!(all, pages);
+        let bytes = |chunk: &Vec<PageRange>| chunk.iter().map(PageRange::bytes).sum::<u64>();
+        assert_eq!(chunks.iter().map(bytes).sum::<u64>(), pages.bytes());
+        assert!(chunks.iter().all(|chunk| bytes(chunk) <= CHUNK_BYTES));
+    }
+
+    #[test]
+    fn what_is_kept_of_a_copy_is_cut_out() {
+        let page = page_size();
+        let range = |from: u64, to: u64| PageRange::new(from * page, to * page).unwrap();
+        let ranges = [range(1, 4), range(10, 12)];
+        let bytes: Vec<u8> = [1u8, 2, 3, 10, 11]
+            .into_iter()
+            .flat_map(|n| vec![n; page as usize])
+            .collect();
+        let kept = PageSet::from_iter([range(2, 3), range(11, 12)]);
+        let cut = cut(&ranges, &bytes, &kept);
+        assert_eq!(cut.len() as u64, 2 * page);
+        assert_eq!((cut[0], cut[page as usize]), (2, 11));
+    }
+}

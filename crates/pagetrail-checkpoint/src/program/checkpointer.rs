@@ -1,0 +1,265 @@
+//! [`Checkpointer`]: memory of the own program that is there again at its next start.
+//!
+//! The memory belongs to the checkpointer and is borrowed from it, so nobody can write while a checkpoint is taken: each is
+//! of one instant without stopping anything.
+
+use crate::error::{Error, Result};
+use crate::format::manifest::{Cost, Manifest, Mapping as ImageMapping};
+use crate::store::Store;
+use crate::store::image::Image;
+use crate::store::writer::{Description, Writer, WriterOptions};
+use crate::sys::mapping::Mapping;
+use pagetrail::{Choice, PageRange, PageSet, Permissions, Target, Watch, page_size};
+use std::path::Path;
+use std::time::Instant;
+
+/// Describes the memory to be kept; made by [`Checkpointer::builder`].
+#[derive(Debug)]
+#[must_use]
+pub struct CheckpointerBuilder {
+    store: Result<Store>,
+    options: WriterOptions,
+    technique: Choice,
+    regions: Vec<(String, usize)>,
+}
+
+impl CheckpointerBuilder {
+    /// Adds a region of memory, zeroed unless the store has one of this name. It may have grown since.
+    pub fn region(mut self, name: &str, bytes: usize) -> Self {
+        self.regions.push((name.into(), bytes));
+        self
+    }
+
+    /// How page contents are written.
+    pub fn options(mut self, options: WriterOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// How writes are noticed.
+    pub fn technique(mut self, technique: Choice) -> Self {
+        self.technique = technique;
+        self
+    }
+
+    /// Makes the regions, with the contents of the newest checkpoint if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be opened or is damaged, another process writes to it, or its newest checkpoint is of a process;
+    /// memory cannot be had.
+    pub fn start(self) -> Result<Checkpointer> {
+        let store = self.store?;
+        let writer = store.writer(self.options)?;
+        let mut regions = Vec::new();
+        for (name, bytes) in self.regions {
+            let memory = Mapping::private(bytes)
+                .map_err(|errno| Error::io("cannot map memory")(errno.into()))?;
+            regions.push(Region {
+                name,
+                bytes,
+                memory,
+            });
+        }
+        let restored = match store.newest() {
+            Err(Error::Empty) => None,
+            newest => {
+                let mut image = store.image(newest?)?;
+                restore(&mut image, &mut regions)?;
+                Some(image.manifest().number)
+            }
+        };
+        let watch = Watch::builder()
+            .target(Target::ranges(
+                regions.iter().map(|region| region.memory.range()),
+            ))
+            .technique(self.technique)
+            .start()?;
+        Ok(Checkpointer {
+            watch,
+            regions,
+            writer,
+            restored,
+            owed: PageSet::new(),
+        })
+    }
+}
+
+/// Fills regions with what the image has of them, by name.
+fn restore(image: &mut Image, regions: &mut [Region]) -> Result<()> {
+    if image.manifest().process.is_some() {
+        let reason = "the store is of a process, not of a program's own regions";
+        return Err(Error::Refused(reason.into()));
+    }
+    let known = image.pages();
+    for region in regions {
+        let mappings = &image.manifest().mappings;
+        let Some(mapping) = mappings.iter().find(|mapping| mapping.name == region.name) else {
+            continue;
+        };
+        let then = mapping.range;
+        let memory = region.memory.as_mut_slice();
+        let end = then.end().min(then.start() + memory.len() as u64);
+        let kept = PageRange::new(then.start(), end).into_iter().collect();
+        for part in known.intersection(&kept).ranges() {
+            let from = (part.start() - then.start()) as usize;
+            image.read(*part, &mut memory[from..from + part.bytes() as usize])?;
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug)]
+struct Region {
+    name: String,
+    bytes: usize,
+    memory: Mapping,
+}
+
+/// Regions of memory that survive the program.
+///
+/// ```
+/// use pagetrail_checkpoint::Checkpointer;
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let store = directory.path().join("store");
+/// let mut kept = Checkpointer::builder(&store).region("counter", 8).start()?;
+/// assert_eq!(kept.restored(), None);
+/// kept.region_mut("counter")[0] = 42;
+/// kept.checkpoint()?; // when this returns, it survives kill -9 and a loss of power
+/// kept.region_mut("counter")[0] = 43; // this does not
+/// drop(kept);
+///
+/// let kept = Checkpointer::builder(&store).region("counter", 8).start()?;
+/// assert_eq!(kept.restored(), Some(1));
+/// assert_eq!(kept.region("counter")[0], 42);
+/// # Ok::<(), pagetrail_checkpoint::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Checkpointer {
+    /// Before the regions: it ends first.
+    watch: Watch,
+    regions: Vec<Region>,
+    writer: Writer,
+    restored: Option<u64>,
+    /// Pages that the store is to get with the next checkpoint.
+    owed: PageSet,
+}
+
+impl Checkpointer {
+    /// Begins to describe the memory to be kept in the store in `directory`, which is made where there is none.
+    pub fn builder(directory: &Path) -> CheckpointerBuilder {
+        Self::builder_on(Store::create(directory, false))
+    }
+
+    /// The same in a store that is open, or could not be opened: then [`CheckpointerBuilder::start`] says so.
+    pub fn builder_on(store: Result<Store>) -> CheckpointerBuilder {
+        CheckpointerBuilder {
+            store,
+            options: WriterOptions::default(),
+            technique: Choice::Auto,
+            regions: Vec::new(),
+        }
+    }
+
+    /// The checkpoint that the regions were restored from.
+    pub fn restored(&self) -> Option<u64> {
+        self.restored
+    }
+
+    /// A region's memory.
+    ///
+    /// # Panics
+    ///
+    /// No region of this name was described.
+    pub fn region(&self, name: &str) -> &[u8] {
+        let region = self.regions.iter().find(|region| region.name == name);
+        match region {
+            Some(region) => &region.memory.as_slice()[..region.bytes],
+            None => panic!("no region {name}"),
+        }
+    }
+
+    /// A region's memory, to write to.
+    ///
+    /// # Panics
+    ///
+    /// No region of this name was described.
+    pub fn region_mut(&mut self, name: &str) -> &mut [u8] {
+        let region = self.regions.iter_mut().find(|region| region.name == name);
+        match region {
+            Some(region) => &mut region.memory.as_mut_slice()[..region.bytes],
+            None => panic!("no region {name}"),
+        }
+    }
+
+    /// Saves what was written since the last checkpoint. When this returns it survives a loss of power.
+    ///
+    /// # Errors
+    ///
+    /// The store fails; it is as it was, and the next checkpoint has everything.
+    pub fn checkpoint(&mut self) -> Result<Manifest> {
+        let began = Instant::now();
+        let mut draft = self.writer.draft(page_size() as u32);
+        if draft.is_base() {
+            self.owed
+                .extend(self.regions.iter().map(|region| region.memory.range()));
+        }
+        let round = self.watch.collect()?;
+        self.owed.union_with(round.pages());
+        round.commit();
+        let mut regions: Vec<&Region> = self.regions.iter().collect();
+        regions.sort_by_key(|region| region.memory.range());
+        for region in &regions {
+            let range = region.memory.range();
+            let memory = region.memory.as_slice();
+            for part in self
+                .owed
+                .intersection(&PageSet::from_iter([range]))
+                .ranges()
+            {
+                let from = (part.start() - range.start()) as usize;
+                draft.put(&[*part], &memory[from..from + part.bytes() as usize])?;
+            }
+        }
+        let manifest = draft.publish(Description {
+            process: None,
+            mappings: regions.iter().map(|region| region.mapping()).collect(),
+            cost: Cost {
+                copied_pages: self.owed.pages(),
+                ..Cost::default()
+            },
+            elapsed: began.elapsed(),
+        })?;
+        self.owed.clear();
+        Ok(manifest)
+    }
+
+    /// Removes all checkpoints but the newest `keep`.
+    ///
+    /// # Errors
+    ///
+    /// The store fails; what is left is whole.
+    pub fn prune(&mut self, keep: usize) -> Result<()> {
+        self.writer.prune(keep).map(drop)
+    }
+}
+
+impl Region {
+    fn mapping(&self) -> ImageMapping {
+        ImageMapping {
+            range: self.memory.range(),
+            permissions: Permissions {
+                read: true,
+                write: true,
+                execute: false,
+                shared: false,
+            },
+            offset: 0,
+            device: (0, 0),
+            inode: 0,
+            name: self.name.clone(),
+            build_id: Vec::new(),
+            saved: true,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! [`Storage`]: where the objects of a store lie. A store needs little: write-once objects that appear whole or not at all,
+//! reading at an offset, a list, and a lock against a second writer.
+//!
+//! Objects are named by what they are, never by a path, so nothing read from a store can lead out of it.
+
+mod directory;
+mod faulty;
+mod memory;
+
+use crate::hash::Hash;
+use std::fmt;
+use std::io;
+
+pub use directory::Directory;
+pub use faulty::{Fault, Faulty};
+pub use memory::InMemory;
+
+/// An object of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Name {
+    /// Says that this is a store, and of which format.
+    Marker,
+    /// A checkpoint: its description and where its pages are, by its number.
+    Manifest(u64),
+    /// Contents of pages, by the hash of its index.
+    Pack(Hash),
+}
+
+impl Name {
+    /// The name under which [`fmt::Display`] shows it; `None` for what is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text == MARKER {
+            return Some(Self::Marker);
+        }
+        let name = match text.strip_suffix(".manifest") {
+            Some(digits) => Self::Manifest(digits.parse().ok()?),
+            None => Self::Pack(Hash::parse(text.strip_suffix(".pack")?)?),
+        };
+        (name.to_string() == text).then_some(name)
+    }
+}
+
+const MARKER: &str = "pagetrail.store";
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Marker => f.write_str(MARKER),
+            // Twenty digits are enough for any u64, so that names sort as numbers.
+            Self::Manifest(number) => write!(f, "{number:020}.manifest"),
+            Self::Pack(hash) => write!(f, "{hash}.pack"),
+        }
+    }
+}
+
+/// A place for objects.
+pub trait Storage: Send + Sync + fmt::Debug {
+    /// The place, for messages.
+    fn place(&self) -> String;
+
+    /// All objects, in ascending order. What is not one of ours is left out.
+    fn names(&self) -> io::Result<Vec<Name>>;
+
+    /// Opens an object for reading.
+    fn open(&self, name: Name) -> io::Result<Box<dyn Object>>;
+
+    /// Begins a new object, which has no name yet. Dropped, it is as if it had never been.
+    fn create(&self) -> io::Result<Box<dyn Draft>>;
+
+    /// Removes an object; one that is not there is fine.
+    fn remove(&self, name: Name) -> io::Result<()>;
+
+    /// Keeps other writers out until the guard is dropped; `None` when there is one.
+    fn lock(&self) -> io::Result<Option<Box<dyn Send>>>;
+
+    /// Removes what drafts of killed writers left. Called under the lock.
+    fn sweep(&self) -> io::Result<()>;
+}
+
+/// An object that can be read.
+pub trait Object: Send + Sync {
+    /// Its length in bytes.
+    fn bytes(&self) -> u64;
+
+    /// Fills `buffer` from `offset` on, or fails.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+}
+
+/// An object that is being written.
+pub trait Draft: Send {
+    /// Appends.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Gives it its name, replacing an object of that name at once. When this returns it survives a loss of power.
+    fn publish(self: Box<Self>, name: Name) -> io::Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_parsed_back_and_nothing_else_is() {
+        for name in [
+            Name::Marker,
+            Name::Manifest(0),
+            Name::Manifest(u64::MAX),
+            Name::Pack(Hash::of(b"x")),
+        ] {
+            assert_eq!(Name::parse(&name.to_string()), Some(name));
+        }
+        for wrong in [
+            "",
+            "lock",
+            "1.manifest",
+            "+0000000000000000001.manifest",
+            "../00000000000000000001.manifest",
+            "x.pack",
+            "00000000000000000001.manifest.tmp",
+        ] {
+            assert_eq!(Name::parse(wrong), None, "{wrong}");
+        }
+    }
+}

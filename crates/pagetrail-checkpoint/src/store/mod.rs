@@ -1,0 +1,238 @@
+//! [`Store`]: a chain of checkpoints in a [`Storage`]; what there is, and reading it. [`Writer`] adds to it.
+//!
+//! Readers need no lock: objects appear whole and never change. One that reads while a writer prunes may find that an
+//! object has gone, and says so.
+
+pub(crate) mod diff;
+pub(crate) mod image;
+pub(crate) mod known;
+pub(crate) mod prune;
+pub(crate) mod verify;
+pub(crate) mod writer;
+
+use crate::error::{Error, Result};
+use crate::format::MARKER;
+use crate::format::manifest::Manifest;
+use crate::format::wire::Malformed;
+use crate::hash::Hash;
+use crate::map::{PageMap, Source};
+use crate::storage::{Directory, Name, Storage};
+use image::Image;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+use writer::{Writer, WriterOptions};
+
+/// A manifest may be at most this long, in bytes.
+const MANIFEST_BYTES_MAX: u64 = 1 << 32;
+
+/// Checkpoints in a storage.
+#[derive(Clone, Debug)]
+pub struct Store {
+    storage: Arc<dyn Storage>,
+}
+
+impl Store {
+    /// Opens the store in a directory, to read.
+    ///
+    /// # Errors
+    ///
+    /// The directory is no store, or of a later format.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::on(Arc::new(Directory::open(path)?))
+    }
+
+    /// Opens the store in a directory, to write; makes one where there is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Directory::create`].
+    pub fn create(path: &Path, allow_world_writable: bool) -> Result<Self> {
+        Self::create_on(Arc::new(Directory::create(path, allow_world_writable)?))
+    }
+
+    /// Opens the store in a storage.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or of a later format.
+    pub fn on(storage: Arc<dyn Storage>) -> Result<Self> {
+        let store = Self { storage };
+        match store.read(Name::Marker)? {
+            Some(marker) if marker == MARKER => Ok(store),
+            Some(_) => Err(store.damaged(Name::Marker, "it is of another format, or has changed")),
+            None => Err(Error::NotAStore {
+                place: store.storage.place(),
+            }),
+        }
+    }
+
+    /// Opens the store in a storage, or makes one there.
+    ///
+    /// # Errors
+    ///
+    /// The storage fails, or holds a store of a later format.
+    pub fn create_on(storage: Arc<dyn Storage>) -> Result<Self> {
+        let store = Self { storage };
+        if store.read(Name::Marker)?.is_none() {
+            let failed = || Error::io(format!("cannot write to {}", store.storage.place()));
+            let mut draft = store.storage.create().map_err(failed())?;
+            draft.write(MARKER).map_err(failed())?;
+            draft.publish(Name::Marker).map_err(failed())?;
+        }
+        Self::on(store.storage)
+    }
+
+    /// The numbers of the checkpoints, ascending.
+    ///
+    /// # Errors
+    ///
+    /// The storage fails.
+    pub fn numbers(&self) -> Result<Vec<u64>> {
+        let numbers = self.names()?.into_iter().filter_map(|name| match name {
+            Name::Manifest(number) => Some(number),
+            _ => None,
+        });
+        Ok(numbers.collect())
+    }
+
+    /// The number of the newest checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or the storage fails.
+    pub fn newest(&self) -> Result<u64> {
+        self.numbers()?.last().copied().ok_or(Error::Empty)
+    }
+
+    /// A checkpoint's description.
+    ///
+    /// # Errors
+    ///
+    /// There is no such checkpoint, or it is damaged.
+    pub fn manifest(&self, number: u64) -> Result<Manifest> {
+        let name = Name::Manifest(number);
+        let Some(bytes) = self.read(name)? else {
+            let numbers = self.numbers()?;
+            let there = match (numbers.first(), numbers.last()) {
+                (Some(first), Some(last)) => format!("{} from {first} to {last}", numbers.len()),
+                _ => "none".into(),
+            };
+            return Err(Error::NoSuchCheckpoint { number, there });
+        };
+        let manifest =
+            Manifest::decode(&bytes).map_err(|Malformed(reason)| self.damaged(name, reason))?;
+        if manifest.number != number {
+            return Err(self.damaged(name, "it is another checkpoint's"));
+        }
+        Ok(manifest)
+    }
+
+    /// A checkpoint with its contents.
+    ///
+    /// # Errors
+    ///
+    /// There is no such checkpoint; it, one that it builds on, or a pack that it needs is damaged or missing.
+    pub fn image(&self, number: u64) -> Result<Image> {
+        let chain = self.chain(number)?;
+        Image::new(self, chain)
+    }
+
+    /// Begins to write; there is one writer at a time.
+    ///
+    /// # Errors
+    ///
+    /// Another writer is at work, or the storage fails.
+    pub fn writer(&self, options: WriterOptions) -> Result<Writer> {
+        Writer::new(self, options)
+    }
+
+    /// The checkpoint and all that it builds on, the base first.
+    pub(crate) fn chain(&self, number: u64) -> Result<Vec<Manifest>> {
+        let mut chain = vec![self.manifest(number)?];
+        while let Some(parent) = chain.last().and_then(|manifest| manifest.parent) {
+            let child = Name::Manifest(chain.last().map_or(0, |manifest| manifest.number));
+            let manifest = match self.manifest(parent.number) {
+                Err(Error::NoSuchCheckpoint { number, .. }) => {
+                    let reason = format!("checkpoint {number}, on which it builds, is missing");
+                    return Err(self.damaged(child, &reason));
+                }
+                outcome => outcome?,
+            };
+            if manifest.id != parent.id {
+                let reason = format!("checkpoint {} is not the one it builds on", parent.number);
+                return Err(self.damaged(child, &reason));
+            }
+            chain.push(manifest);
+        }
+        chain.reverse();
+        Ok(chain)
+    }
+
+    pub(crate) fn storage(&self) -> &dyn Storage {
+        &*self.storage
+    }
+
+    pub(crate) fn names(&self) -> Result<Vec<Name>> {
+        let place = self.storage.place();
+        self.storage
+            .names()
+            .map_err(Error::io(format!("cannot list {place}")))
+    }
+
+    pub(crate) fn damaged(&self, name: Name, reason: &str) -> Error {
+        Error::Damaged {
+            object: name.to_string(),
+            reason: reason.into(),
+        }
+    }
+
+    /// All of an object; `None` where there is none.
+    fn read(&self, name: Name) -> Result<Option<Vec<u8>>> {
+        let failed = || Error::io(format!("cannot read {name}"));
+        let object = match self.storage.open(name) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            outcome => outcome.map_err(failed())?,
+        };
+        if object.bytes() > MANIFEST_BYTES_MAX {
+            return Err(self.damaged(name, "it is impossibly long"));
+        }
+        let mut bytes = vec![0; object.bytes() as usize];
+        object.read_at(0, &mut bytes).map_err(failed())?;
+        Ok(Some(bytes))
+    }
+}
+
+/// Where every page of the last of a chain lies, and the packs that the map numbers.
+pub(crate) fn flatten(chain: &[Manifest]) -> (PageMap, Vec<Hash>) {
+    let page_size = chain.last().map_or(4096, |manifest| manifest.page_size);
+    let mut map = PageMap::new(page_size.into());
+    let mut packs = Vec::new();
+    for manifest in chain {
+        let own = renumbered(&manifest.map, &manifest.packs, &mut packs);
+        map = map.restricted(&manifest.addresses()).overlaid(&own);
+    }
+    // Packs that only overwritten pages needed are not worth opening.
+    let mut needed = Vec::new();
+    let map = renumbered(&map.without_absent(), &packs, &mut needed);
+    (map, needed)
+}
+
+/// A map whose packs are numbered by `from`, numbered by `to`, to which those that it lacks are added.
+pub(crate) fn renumbered(map: &PageMap, from: &[Hash], to: &mut Vec<Hash>) -> PageMap {
+    let mut numbers = vec![None; from.len()];
+    let mut map = map.clone();
+    for run in map.runs_mut() {
+        if let Source::Stored { pack, .. } = &mut run.source {
+            let at = *pack as usize;
+            *pack = *numbers[at].get_or_insert_with(|| {
+                let known = to.iter().position(|name| *name == from[at]);
+                known.unwrap_or_else(|| {
+                    to.push(from[at]);
+                    to.len() - 1
+                }) as u32
+            });
+        }
+    }
+    map
+}

@@ -1,0 +1,339 @@
+//! The store against an oracle: whatever happens to a memory, every checkpoint has what was there at its time, also after
+//! pruning, squashing, failing writes, and by another writer.
+
+mod common;
+
+use common::{Model, PAGE, contents, range, store};
+use pagetrail::PageSet;
+use pagetrail_checkpoint::storage::{Directory, Fault, Faulty, InMemory, Name, Storage};
+use pagetrail_checkpoint::{Compression, Error, Store, WriterOptions};
+use std::collections::BTreeMap;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::Arc;
+
+fn options(random: &mut fastrand::Rng) -> WriterOptions {
+    let all = [Compression::None, Compression::Lz4, Compression::Zstd(1)];
+    WriterOptions {
+        compression: all[random.usize(0..3)],
+        frame_pages: random.u32(1..20),
+    }
+}
+
+#[test]
+fn every_checkpoint_has_what_was_there() {
+    for seed in 0..60 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (_, store, mut writer) = store(options(&mut random));
+        let mut model = Model::default();
+        model.map(0, 40);
+        let mut oracle: BTreeMap<u64, Model> = BTreeMap::new();
+        for _ in 0..25 {
+            model.change(&mut random);
+            let manifest = model.checkpoint(&mut writer).unwrap();
+            oracle.insert(manifest.number, model.clone());
+            match random.u32(0..8) {
+                0 => {
+                    let keep = random.usize(1..8);
+                    writer.prune(keep).unwrap();
+                    while oracle.len() > keep {
+                        oracle.pop_first();
+                    }
+                }
+                1 => {
+                    let numbers = store.numbers().unwrap();
+                    let first = numbers[random.usize(0..numbers.len())];
+                    let last = numbers[random.usize(0..numbers.len())];
+                    writer.squash(first, last).unwrap();
+                    oracle.retain(|number, _| !(first..last).contains(number));
+                }
+                2 => {
+                    drop(writer);
+                    writer = store.writer(options(&mut random)).unwrap();
+                }
+                _ => {}
+            }
+            let numbers: Vec<u64> = oracle.keys().copied().collect();
+            assert_eq!(store.numbers().unwrap(), numbers, "seed {seed}");
+        }
+        for (number, model) in &oracle {
+            model.assert_is(&mut store.image(*number).unwrap());
+        }
+        let verified = store.verify().unwrap();
+        assert!(verified.is_sound(), "seed {seed}: {:?}", verified.damages);
+        assert_eq!(verified.unused_packs, 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn equal_pages_are_stored_once_and_zeros_not_at_all() {
+    let (memory, store, mut writer) = store(WriterOptions::default());
+    let mut model = Model::default();
+    model.map(0, 3000);
+    for page in 0..1000 {
+        model.write(page, contents(page % 10));
+        model.write(page + 1000, vec![0; PAGE as usize]);
+    }
+    let first = model.checkpoint(&mut writer).unwrap();
+    assert_eq!(first.cost.stored_pages, 10);
+    for page in 2000..2100 {
+        model.write(page, contents(page % 11));
+    }
+    let second = model.checkpoint(&mut writer).unwrap();
+    assert_eq!(second.cost.stored_pages, 1);
+    assert_eq!(second.changed_pages(), 100);
+    // The next writer knows what there is; its base has all pages and stores none.
+    drop(writer);
+    let mut writer = store.writer(WriterOptions::default()).unwrap();
+    let third = model.checkpoint(&mut writer).unwrap();
+    assert_eq!((third.parent, third.cost.stored_pages), (None, 0));
+    assert_eq!(third.changed_pages(), 1100);
+    let packs = memory.names().unwrap();
+    let packs = packs.iter().filter(|name| matches!(name, Name::Pack(_)));
+    assert_eq!(packs.count(), 2);
+}
+
+/// Takes three checkpoints and prunes, with a fault at step `at`; says how many steps there were.
+fn story(memory: &InMemory, at: u64, fault: Fault) -> (Vec<Model>, u64) {
+    let mut random = fastrand::Rng::with_seed(7);
+    let faulty = Faulty::new(memory.clone(), at, fault);
+    let steps = faulty.steps();
+    let mut published = Vec::new();
+    let tell = || -> Result<(), Error> {
+        let store = Store::create_on(Arc::new(faulty))?;
+        let mut writer = store.writer(WriterOptions {
+            frame_pages: 2,
+            ..WriterOptions::default()
+        })?;
+        let mut model = Model::default();
+        model.map(0, 50);
+        for _ in 0..5 {
+            for _ in 0..5 {
+                model.change(&mut random);
+            }
+            // Tried again, it has all that the failed one should have had.
+            if model.checkpoint(&mut writer).is_err() {
+                model.checkpoint(&mut writer)?;
+            }
+            published.push(model.clone());
+        }
+        let pruned = writer.prune(2);
+        pruned.or_else(|_| writer.prune(2))?;
+        Ok(())
+    };
+    let outcome = tell();
+    assert!(
+        outcome.is_ok() || fault != Fault::Once || at < 3,
+        "step {at}: {outcome:?}"
+    );
+    (published, steps())
+}
+
+#[test]
+fn a_writer_that_fails_at_any_step_leaves_the_store_whole() {
+    let (all, steps) = story(&InMemory::new(), u64::MAX, Fault::Once);
+    assert!(all.len() == 5 && steps > 25, "{steps}");
+    for at in 0..steps {
+        for fault in [Fault::Once, Fault::FromThen] {
+            let memory = InMemory::new();
+            let (published, _) = story(&memory, at, fault);
+            let Ok(store) = Store::on(Arc::new(memory.clone())) else {
+                assert!(published.is_empty());
+                continue;
+            };
+            let verified = store.verify().unwrap();
+            assert!(
+                verified.is_sound(),
+                "{fault:?} at {at}: {:?}",
+                verified.damages
+            );
+            let mut there = store.numbers().unwrap();
+            assert!(published.is_empty() || !there.is_empty());
+            if fault == Fault::FromThen && there.len() > published.len() {
+                // Its manifest was published, and the sync after that failed.
+                there.pop();
+            }
+            // Numbers count from 1.
+            for number in there {
+                published[number as usize - 1].assert_is(&mut store.image(number).unwrap());
+            }
+            // The next writer cleans up.
+            drop(store.writer(WriterOptions::default()).unwrap());
+            assert_eq!(store.verify().unwrap().unused_packs, 0);
+        }
+    }
+}
+
+#[test]
+fn a_store_has_one_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let store = Store::create(&path, false).unwrap();
+    let writer = store.writer(WriterOptions::default()).unwrap();
+    let again = Store::open(&path).unwrap();
+    assert!(matches!(
+        again.writer(WriterOptions::default()),
+        Err(Error::Busy { .. })
+    ));
+    drop(writer);
+    again.writer(WriterOptions::default()).unwrap();
+}
+
+#[test]
+fn files_are_for_their_owner_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a/store");
+    let store = Store::create(&path, false).unwrap();
+    let mut writer = store.writer(WriterOptions::default()).unwrap();
+    let mut model = Model::default();
+    model.map(0, 10);
+    model.write(3, contents(1));
+    model.checkpoint(&mut writer).unwrap();
+    let mode =
+        |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o700);
+    let mut files = 0;
+    for entry in std::fs::read_dir(&path).unwrap() {
+        let entry = entry.unwrap().path();
+        let expected = if entry.is_dir() { 0o700 } else { 0o600 };
+        assert_eq!(mode(&entry), expected, "{entry:?}");
+        files += u32::from(entry.is_file());
+    }
+    assert_eq!(files, 4, "marker, lock, manifest, pack");
+}
+
+#[test]
+fn exposed_and_foreign_directories_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = dir.path().join("open");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).unwrap();
+    let inside = open.join("store");
+    for _ in 0..2 {
+        assert!(matches!(
+            Store::create(&inside, false),
+            Err(Error::WorldWritable { .. })
+        ));
+        assert!(matches!(
+            Store::create(&open, false),
+            Err(Error::WorldWritable { .. })
+        ));
+        Store::create(&inside, true).unwrap();
+    }
+    // Deeper below as well, as long as somebody could put another directory there.
+    let deeper = open.join("own/store");
+    assert!(matches!(
+        Store::create(&deeper, false),
+        Err(Error::WorldWritable { .. })
+    ));
+
+    let foreign = dir.path().join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("letter"), "x").unwrap();
+    assert!(matches!(
+        Store::create(&foreign, false),
+        Err(Error::NotAStore { .. })
+    ));
+    assert!(matches!(
+        Store::open(&foreign),
+        Err(Error::NotAStore { .. })
+    ));
+    assert!(matches!(
+        Store::open(&dir.path().join("no")),
+        Err(Error::NotAStore { .. })
+    ));
+}
+
+#[test]
+fn links_are_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let store = Store::create(&path, false).unwrap();
+    let mut writer = store.writer(WriterOptions::default()).unwrap();
+    let mut model = Model::default();
+    model.map(0, 10);
+    model.write(3, contents(1));
+    model.checkpoint(&mut writer).unwrap();
+    let manifest = path.join(Name::Manifest(1).to_string());
+    let elsewhere = dir.path().join("elsewhere");
+    std::fs::rename(&manifest, &elsewhere).unwrap();
+    symlink(&elsewhere, &manifest).unwrap();
+    assert!(store.image(1).is_err());
+    assert!(!store.verify().unwrap().is_sound());
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let (memory, store, mut writer) = store(WriterOptions::default());
+    assert!(matches!(store.newest(), Err(Error::Empty)));
+    let mut model = Model::default();
+    model.map(0, 10);
+    for page in 0..3 {
+        model.write(page, contents(page));
+        model.checkpoint(&mut writer).unwrap();
+    }
+    assert!(matches!(
+        store.image(4),
+        Err(Error::NoSuchCheckpoint { number: 4, .. })
+    ));
+    for name in memory.names().unwrap() {
+        if name == Name::Marker || name == Name::Manifest(3) {
+            continue;
+        }
+        let kept = memory.get(name).unwrap();
+        memory.remove(name).unwrap();
+        let verified = store.verify().unwrap();
+        assert!(!verified.is_sound(), "without {name}");
+        assert!(store.image(3).is_err());
+        memory.put(name, kept);
+    }
+    assert!(store.verify().unwrap().is_sound());
+    // Another checkpoint in its place.
+    let other = memory.get(Name::Manifest(1)).unwrap();
+    memory.put(Name::Manifest(2), other);
+    assert!(!store.verify().unwrap().is_sound());
+}
+
+#[test]
+fn a_difference_is_told_by_mapping() {
+    let (_, store, mut writer) = store(WriterOptions::default());
+    let mut model = Model::default();
+    model.map(0, 10);
+    model.map(20, 30);
+    model.map(50, 60);
+    model.write(1, contents(1));
+    model.write(55, contents(4));
+    model.checkpoint(&mut writer).unwrap();
+    model.write(1, contents(1));
+    model.write(21, contents(2));
+    model.write(22, contents(3));
+    model.unmap(50, 60);
+    model.map(70, 71);
+    model.checkpoint(&mut writer).unwrap();
+    let diff = store.diff(1, 2).unwrap();
+    assert_eq!(diff.len(), 3);
+    assert_eq!(diff[0].range, range(20, 30));
+    assert_eq!(diff[0].pages, PageSet::from_iter([range(21, 23)]));
+    assert_eq!((diff[1].present, diff[1].pages.pages()), ((true, false), 1));
+    assert_eq!((diff[2].present, diff[2].pages.pages()), ((false, true), 0));
+    assert!(store.diff(2, 2).unwrap().is_empty());
+}
+
+#[test]
+fn a_directory_is_a_storage_like_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = Directory::create(&dir.path().join("store"), false).unwrap();
+    let mut draft = storage.create().unwrap();
+    draft.write(b"lost").unwrap();
+    drop(draft);
+    let mut draft = storage.create().unwrap();
+    draft.write(b"swept").unwrap();
+    std::mem::forget(draft);
+    storage.sweep().unwrap();
+    assert_eq!(
+        std::fs::read_dir(dir.path().join("store/drafts"))
+            .unwrap()
+            .count(),
+        0
+    );
+    assert!(storage.names().unwrap().is_empty());
+}

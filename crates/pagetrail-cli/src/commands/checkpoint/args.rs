@@ -1,0 +1,261 @@
+//! What the commands about checkpoints look like on the command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use pagetrail_checkpoint::Compression;
+
+use crate::args::{TechniqueChoice, duration, technique_parser};
+
+/// The subcommands about checkpoints.
+#[derive(Subcommand, Debug)]
+pub(crate) enum CheckpointCommand {
+    /// Save the memory and registers of a running process, which hardly pauses
+    ///
+    /// Pages are copied while the process runs, those that it writes meanwhile are copied again, and for what is left it is
+    /// stopped: each checkpoint is of one instant. The first is complete, the others hold what was written since.
+    ///
+    /// A checkpoint that fails, because the disk is full, leaves the store as it was, and the next has what it should have had.
+    #[command(after_help = "Examples:\n  \
+        pagetrail checkpoint -p 1234 --store saved\n  \
+        pagetrail checkpoint -p 1234 --store saved --every 5s --keep 10")]
+    Checkpoint(TakeArgs),
+    /// List the checkpoints of a store
+    #[command(after_help = "Examples:\n  pagetrail log saved\n  pagetrail log saved --json")]
+    Log(LogArgs),
+    /// Show what a checkpoint holds: threads, mappings, descriptors
+    #[command(after_help = "Examples:\n  pagetrail show saved\n  pagetrail show saved 3")]
+    Show(ShowArgs),
+    /// Show which pages differ between two checkpoints, mapping by mapping
+    #[command(after_help = "Examples:\n  pagetrail diff saved 2 3")]
+    Diff(DiffArgs),
+    /// Check every byte of a store; exit code 1 when something is damaged or missing
+    #[command(after_help = "Examples:\n  pagetrail verify saved")]
+    Verify(LogArgs),
+    /// Remove all checkpoints of a store but the newest
+    #[command(after_help = "Examples:\n  pagetrail prune saved --keep 3")]
+    Prune(PruneArgs),
+    /// Merge a span of checkpoints into its last
+    #[command(after_help = "Examples:\n  pagetrail squash saved 2 7")]
+    Squash(SquashArgs),
+    /// Make a file of a checkpoint: an ELF core for debuggers, or the plain contents
+    ///
+    /// --raw writes the contents of the saved mappings one behind the other, and an index of them to OUT.map.
+    #[command(after_help = "Examples:\n  \
+        pagetrail export saved --core core --at 3\n  \
+        gdb ./prog core")]
+    Export(ExportArgs),
+    /// Put a process back to an earlier instant of its own
+    ///
+    /// Memory and registers go back; what the kernel keeps for the process, positions in files, say, does not. The threads
+    /// must be those of then, and their memory still be mapped. If pagetrail itself is killed while it writes to the
+    /// process, the kernel kills the process too: it must not run with memory of two times.
+    #[command(after_help = "Examples:\n  pagetrail rewind -p 1234 saved --to 3")]
+    Rewind(RewindArgs),
+}
+
+/// Arguments of `checkpoint`.
+#[derive(Args, Debug)]
+pub(crate) struct TakeArgs {
+    /// A running process
+    #[arg(short, long, value_name = "PID")]
+    pub(crate) pid: u32,
+    /// The store, a directory; made where there is none
+    #[arg(long, value_name = "DIR")]
+    pub(crate) store: PathBuf,
+    /// Take one after the other, at this interval with its unit, until the process ends, or Ctrl-C
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) every: Option<Duration>,
+    /// Stop after this many checkpoints
+    #[arg(long, value_name = "N", requires = "every", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) count: Option<u32>,
+    /// Remove all but the newest N checkpoints of the store as new ones come
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep: Option<u32>,
+    /// Copy while the process runs and stop it for the rest, or stop it for all
+    #[arg(long, value_name = "MODE", default_value = "precopy")]
+    pub(crate) mode: ModeArg,
+    /// How to notice writes; auto is the cheapest that works for the process
+    #[arg(long, value_name = "TECHNIQUE", default_value = "auto", value_parser = technique_parser())]
+    pub(crate) technique: TechniqueChoice,
+    #[command(flatten)]
+    pub(crate) writing: WritingArgs,
+    /// Keep numbers about the checkpoints in a file, as Prometheus reads them
+    #[arg(long, value_name = "FILE")]
+    pub(crate) metrics_file: Option<PathBuf>,
+    /// Serve these numbers by HTTP, at this address and port
+    #[arg(long, value_name = "ADDRESS", requires = "every")]
+    pub(crate) metrics_listen: Option<SocketAddr>,
+    /// Write a JSON document to standard output for each checkpoint, a line each
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How to write to a store.
+#[derive(Args, Debug)]
+pub(crate) struct WritingArgs {
+    /// How to compress: none, lz4, zstd, or zstd:LEVEL from 1 to 22
+    #[arg(long, value_name = "HOW", default_value = "lz4", value_parser = compression)]
+    pub(crate) compression: Compression,
+    /// Also use a directory in which everybody may write
+    #[arg(long)]
+    pub(crate) allow_world_writable: bool,
+}
+
+/// When to stop the process.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ModeArg {
+    /// copy while it runs, stop it for the rest
+    Precopy,
+    /// stop it, copy, let it go on
+    Stop,
+}
+
+/// A store, and how to tell about it.
+#[derive(Args, Debug)]
+pub(crate) struct LogArgs {
+    /// The store
+    #[arg(value_name = "DIR")]
+    pub(crate) store: PathBuf,
+    /// Write one JSON document to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `show`.
+#[derive(Args, Debug)]
+pub(crate) struct ShowArgs {
+    /// The store
+    #[arg(value_name = "DIR")]
+    pub(crate) store: PathBuf,
+    /// The checkpoint; the newest when left out
+    #[arg(value_name = "N")]
+    pub(crate) number: Option<u64>,
+    /// Write one JSON document to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `diff`.
+#[derive(Args, Debug)]
+pub(crate) struct DiffArgs {
+    /// The store
+    #[arg(value_name = "DIR")]
+    pub(crate) store: PathBuf,
+    /// One checkpoint
+    #[arg(value_name = "A")]
+    pub(crate) first: u64,
+    /// The other
+    #[arg(value_name = "B")]
+    pub(crate) second: u64,
+    /// Write one JSON document to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `prune`.
+#[derive(Args, Debug)]
+pub(crate) struct PruneArgs {
+    /// The store
+    #[arg(value_name = "DIR")]
+    pub(crate) store: PathBuf,
+    /// How many to keep
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep: u32,
+    #[command(flatten)]
+    pub(crate) writing: WritingArgs,
+    /// Write one JSON document to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `squash`.
+#[derive(Args, Debug)]
+pub(crate) struct SquashArgs {
+    /// The store
+    #[arg(value_name = "DIR")]
+    pub(crate) store: PathBuf,
+    /// The first checkpoint of the span; it goes
+    #[arg(value_name = "FIRST")]
+    pub(crate) first: u64,
+    /// The last one; it stays, with all that it has
+    #[arg(value_name = "LAST")]
+    pub(crate) last: u64,
+    #[command(flatten)]
+    pub(crate) writing: WritingArgs,
+    /// Write one JSON document to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `export`.
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("form").required(true).multiple(true))]
+pub(crate) struct ExportArgs {
+    /// The store
+    #[arg(value_name = "DIR")]
+    pub(crate) store: PathBuf,
+    /// Write an ELF core file
+    #[arg(long, value_name = "OUT", group = "form")]
+    pub(crate) core: Option<PathBuf>,
+    /// Write the contents as they are, and an index to OUT.map
+    #[arg(long, value_name = "OUT", group = "form")]
+    pub(crate) raw: Option<PathBuf>,
+    /// The checkpoint; the newest when left out
+    #[arg(long, value_name = "N")]
+    pub(crate) at: Option<u64>,
+    /// Write one JSON document to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `rewind`.
+#[derive(Args, Debug)]
+pub(crate) struct RewindArgs {
+    /// The process
+    #[arg(short, long, value_name = "PID")]
+    pub(crate) pid: u32,
+    /// The store
+    #[arg(value_name = "DIR")]
+    pub(crate) store: PathBuf,
+    /// The checkpoint
+    #[arg(long, value_name = "N")]
+    pub(crate) to: u64,
+    /// Write one JSON document to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn compression(text: &str) -> Result<Compression, String> {
+    let wrong = || "it must be none, lz4, zstd or zstd:LEVEL with a level from 1 to 22".to_owned();
+    let compression = match text.split_once(':') {
+        None if text == "none" => Compression::None,
+        None if text == "lz4" => Compression::Lz4,
+        None if text == "zstd" => Compression::Zstd(3),
+        Some(("zstd", level)) => {
+            let level = level.parse().map_err(|_| wrong())?;
+            if !(1..=22).contains(&level) {
+                return Err(wrong());
+            }
+            Compression::Zstd(level)
+        }
+        _ => return Err(wrong()),
+    };
+    Ok(compression)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compressions_are_named() {
+        assert_eq!(compression("none"), Ok(Compression::None));
+        assert_eq!(compression("zstd:19"), Ok(Compression::Zstd(19)));
+        for wrong in ["", "gzip", "zstd:", "zstd:0", "zstd:23", "lz4:1", "zstd:x"] {
+            assert!(compression(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Checkpoints as JSON, schema 1. Within a schema number fields are only ever added; addresses are hexadecimal text, sizes
+//! bytes, times nanoseconds.
+
+use pagetrail_checkpoint::{Manifest, MappingDiff, Pruned, Verified};
+use serde_json::{Value, json};
+
+const SCHEMA: u32 = 1;
+
+/// A checkpoint in a line.
+pub(super) fn checkpoint(manifest: &Manifest) -> Value {
+    let cost = &manifest.cost;
+    json!({
+        "schema": SCHEMA,
+        "number": manifest.number,
+        "id": manifest.id.to_string(),
+        "parent": manifest.parent.map(|parent| parent.number),
+        "taken_unix_ns": manifest.taken_unix_ns,
+        "pid": manifest.process.as_ref().map(|process| process.pid),
+        "command": manifest.process.as_ref().map(|process| &process.command),
+        "page_size": manifest.page_size,
+        "changed_pages": manifest.changed_pages(),
+        "saved_bytes": manifest.saved_bytes(),
+        "copied_pages": cost.copied_pages,
+        "stopped_pages": cost.stopped_pages,
+        "stored_pages": cost.stored_pages,
+        "stored_bytes": cost.stored_bytes,
+        "rounds": cost.rounds,
+        "pause_ns": cost.pause_ns,
+        "total_ns": cost.total_ns,
+    })
+}
+
+/// The list of `log`.
+pub(super) fn log(manifests: &[Manifest]) -> Value {
+    let checkpoints: Vec<Value> = manifests.iter().map(checkpoint).collect();
+    json!({ "schema": SCHEMA, "checkpoints": checkpoints })
+}
+
+/// All of a checkpoint.
+pub(super) fn show(manifest: &Manifest, contents: u64) -> Value {
+    let mut document = checkpoint(manifest);
+    let mappings = manifest.mappings.iter().map(|mapping| {
+        json!({
+            "start": hex(mapping.range.start()),
+            "end": hex(mapping.range.end()),
+            "permissions": mapping.permissions.to_string(),
+            "offset": mapping.offset,
+            "inode": mapping.inode,
+            "name": mapping.name,
+            "build_id": digits(&mapping.build_id),
+            "saved": mapping.saved,
+        })
+    });
+    document["content_bytes"] = contents.into();
+    document["mappings"] = mappings.collect();
+    if let Some(process) = &manifest.process {
+        let threads = process.threads.iter().map(|thread| {
+            let registers = thread
+                .held
+                .registers
+                .iter()
+                .map(|set| json!({ "note": set.note, "bytes": digits(&set.bytes) }));
+            json!({
+                "tid": thread.held.tid,
+                "name": thread.name,
+                "blocked_signals": hex(thread.held.blocked_signals),
+                "registers": registers.collect::<Vec<_>>(),
+            })
+        });
+        let descriptors = process.descriptors.iter().map(|descriptor| {
+            json!({
+                "number": descriptor.number,
+                "target": descriptor.target,
+                "position": descriptor.position,
+                "flags": descriptor.flags,
+            })
+        });
+        document["executable"] = process.executable.clone().into();
+        document["threads"] = threads.collect();
+        document["descriptors"] = descriptors.collect();
+    }
+    document
+}
+
+/// The differences of `diff`.
+pub(super) fn diff(first: u64, second: u64, diffs: &[MappingDiff]) -> Value {
+    let mappings = diffs.iter().map(|diff| {
+        let ranges = diff.pages.ranges().iter();
+        json!({
+            "start": hex(diff.range.start()),
+            "end": hex(diff.range.end()),
+            "name": diff.name,
+            "in_first": diff.present.0,
+            "in_second": diff.present.1,
+            "pages": diff.pages.pages(),
+            "ranges": ranges.map(|range| [hex(range.start()), hex(range.end())]).collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "schema": SCHEMA,
+        "first": first,
+        "second": second,
+        "mappings": mappings.collect::<Vec<_>>(),
+    })
+}
+
+/// What `verify` found.
+pub(super) fn verified(found: &Verified) -> Value {
+    json!({
+        "schema": SCHEMA,
+        "sound": found.is_sound(),
+        "checkpoints": found.checkpoints,
+        "packs": found.packs,
+        "pages": found.pages,
+        "unused_packs": found.unused_packs,
+        "damages": found.damages,
+    })
+}
+
+/// What `prune` and `squash` did.
+pub(super) fn pruned(pruned: &Pruned) -> Value {
+    json!({
+        "schema": SCHEMA,
+        "removed_checkpoints": pruned.checkpoints,
+        "removed_packs": pruned.packs,
+        "repacked_packs": pruned.repacked,
+    })
+}
+
+fn hex(value: u64) -> String {
+    format!("{value:#x}")
+}
+
+fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

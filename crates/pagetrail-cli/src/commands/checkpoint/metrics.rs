@@ -1,0 +1,183 @@
+//! [`Metrics`]: numbers about checkpoints in the text format of Prometheus, in a file that is replaced at once, or by HTTP.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use pagetrail_checkpoint::Manifest;
+
+use crate::exit;
+
+/// How long a client may take to ask.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// A request longer than this is none of ours.
+const LINES_MAX: usize = 100;
+
+/// The numbers so far, and where they go.
+#[derive(Debug)]
+pub(super) struct Metrics {
+    file: Option<PathBuf>,
+    text: Arc<Mutex<String>>,
+    totals: Totals,
+}
+
+#[derive(Debug, Default)]
+struct Totals {
+    checkpoints: u64,
+    failures: u64,
+    copied_pages: u64,
+    stored_bytes: u64,
+    rounds: u64,
+    pause_ns: u64,
+    pause_ns_max: u64,
+    last_pause_ns: u64,
+    last_unix_ns: u64,
+}
+
+impl Metrics {
+    pub(super) fn new(file: Option<PathBuf>, listen: Option<SocketAddr>) -> Result<Self> {
+        let text = Arc::new(Mutex::new(Totals::default().text()));
+        if let Some(address) = listen {
+            let listener = TcpListener::bind(address)
+                .with_context(|| format!("cannot listen at {address}"))?;
+            let text = Arc::clone(&text);
+            thread::spawn(move || serve(&listener, &text));
+        }
+        Ok(Self {
+            file,
+            text,
+            totals: Totals::default(),
+        })
+    }
+
+    /// Counts a checkpoint, or one that failed.
+    pub(super) fn count(&mut self, taken: Option<&Manifest>) {
+        self.totals.count(taken);
+        let text = self.totals.text();
+        if let Some(file) = &self.file {
+            let fresh = file.with_extension("new");
+            let written = fs::write(&fresh, &text).and_then(|()| fs::rename(&fresh, file));
+            if let Err(error) = written {
+                exit::message(&format!("cannot write {}: {error}", file.display()));
+            }
+        }
+        *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+}
+
+impl Totals {
+    fn count(&mut self, taken: Option<&Manifest>) {
+        let Some(manifest) = taken else {
+            self.failures += 1;
+            return;
+        };
+        let cost = &manifest.cost;
+        self.checkpoints += 1;
+        self.copied_pages += cost.copied_pages;
+        self.stored_bytes += cost.stored_bytes;
+        self.rounds += u64::from(cost.rounds) + 1;
+        self.pause_ns += cost.pause_ns;
+        self.pause_ns_max = self.pause_ns_max.max(cost.pause_ns);
+        self.last_pause_ns = cost.pause_ns;
+        self.last_unix_ns = manifest.taken_unix_ns;
+    }
+
+    fn text(&self) -> String {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let counters = [
+            ("checkpoints", "Checkpoints taken.", self.checkpoints as f64),
+            (
+                "checkpoint_failures",
+                "Checkpoints that failed.",
+                self.failures as f64,
+            ),
+            (
+                "copied_pages",
+                "Pages copied from the process.",
+                self.copied_pages as f64,
+            ),
+            (
+                "stored_bytes",
+                "Bytes written to packs.",
+                self.stored_bytes as f64,
+            ),
+            (
+                "rounds",
+                "Rounds of copying, the last of each checkpoint included.",
+                self.rounds as f64,
+            ),
+            (
+                "pause_seconds",
+                "Time for which the process stood still.",
+                seconds(self.pause_ns),
+            ),
+        ];
+        let gauges = [
+            (
+                "last_pause_seconds",
+                "The pause of the newest checkpoint.",
+                seconds(self.last_pause_ns),
+            ),
+            (
+                "pause_seconds_max",
+                "The longest pause.",
+                seconds(self.pause_ns_max),
+            ),
+            (
+                "last_checkpoint_timestamp_seconds",
+                "When the newest was taken.",
+                seconds(self.last_unix_ns),
+            ),
+        ];
+        let mut out = String::new();
+        let mut add = |name: String, help: &str, kind: &str, value: f64| {
+            out += &format!(
+                "# HELP pagetrail_{name} {help}\n# TYPE pagetrail_{name} {kind}\npagetrail_{name} {value}\n"
+            );
+        };
+        for (name, help, value) in counters {
+            add(format!("{name}_total"), help, "counter", value);
+        }
+        for (name, help, value) in gauges {
+            add(name.to_owned(), help, "gauge", value);
+        }
+        out
+    }
+}
+
+/// Answers requests one after the other; a client that does not ask is not waited for long.
+fn serve(listener: &TcpListener, text: &Mutex<String>) {
+    for stream in listener.incoming().flatten() {
+        let text = text.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // A client that went away is no concern of ours.
+        let _ = answer(stream, &text);
+    }
+}
+
+fn answer(mut stream: TcpStream, text: &str) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let reader = BufReader::new(std::io::Read::take(stream.try_clone()?, 1 << 14));
+    let mut lines = reader.lines().take(LINES_MAX);
+    let request = lines.next().transpose()?.unwrap_or_default();
+    while lines
+        .next()
+        .transpose()?
+        .is_some_and(|line| !line.is_empty())
+    {}
+    let (status, body) = match request.split(' ').collect::<Vec<_>>()[..] {
+        ["GET", "/metrics", ..] => ("200 OK", text),
+        _ => ("404 Not Found", "see /metrics\n"),
+    };
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{body}",
+        body.len()
+    )
+}

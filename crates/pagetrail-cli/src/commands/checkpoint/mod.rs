@@ -1,0 +1,66 @@
+//! The commands about checkpoints: `checkpoint` takes them, the others use the chain.
+
+pub(crate) mod args;
+mod chain;
+mod image;
+mod json;
+mod metrics;
+mod take;
+mod text;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use pagetrail_checkpoint::storage::{Directory, Fault, Faulty};
+use pagetrail_checkpoint::{Error, Store, Writer, WriterOptions};
+
+use args::{CheckpointCommand, WritingArgs};
+
+/// For tests: the number of the step to the store at which this process kills itself.
+const KILL_VARIABLE: &str = "PAGETRAIL_KILL_AT_STORE_STEP";
+
+/// Runs one of the subcommands.
+pub(crate) fn run(command: &CheckpointCommand) -> Result<ExitCode> {
+    match command {
+        CheckpointCommand::Checkpoint(args) => take::run(args),
+        CheckpointCommand::Log(args) => chain::log(args),
+        CheckpointCommand::Show(args) => chain::show(args),
+        CheckpointCommand::Diff(args) => chain::diff(args),
+        CheckpointCommand::Verify(args) => chain::verify(args),
+        CheckpointCommand::Prune(args) => chain::prune(args),
+        CheckpointCommand::Squash(args) => chain::squash(args),
+        CheckpointCommand::Export(args) => image::export(args),
+        CheckpointCommand::Rewind(args) => image::rewind(args),
+    }
+}
+
+/// The error with its cause first, by which the exit code is chosen.
+fn plain(error: Error) -> anyhow::Error {
+    match error {
+        Error::Process(error) => error.into(),
+        error => error.into(),
+    }
+}
+
+/// Opens the store in a directory to write; with `make`, also where there is none yet.
+fn writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writer> {
+    if !make {
+        Store::open(path).map_err(plain)?;
+    }
+    let directory = Directory::create(path, args.allow_world_writable).map_err(plain)?;
+    let kill = std::env::var(KILL_VARIABLE)
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let store = match kill {
+        Some(step) => Store::create_on(Arc::new(Faulty::new(directory, step, Fault::Kill))),
+        None => Store::create_on(Arc::new(directory)),
+    };
+    let options = WriterOptions {
+        compression: args.compression,
+        ..WriterOptions::default()
+    };
+    let store = store.map_err(plain)?;
+    store.writer(options).map_err(plain)
+}

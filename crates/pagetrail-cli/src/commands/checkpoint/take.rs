@@ -1,0 +1,166 @@
+//! `pagetrail checkpoint`: takes one checkpoint of a process, or one after the other.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use pagetrail::{State, Target};
+use pagetrail_checkpoint::{Error, Manifest, Mode, ProcessCheckpointer, ProcessOptions, Writer};
+
+use super::args::{ModeArg, TakeArgs};
+use super::metrics::Metrics;
+use super::{json, plain, text, writer};
+use crate::exit;
+use crate::tracking::schedule::Schedule;
+use crate::tracking::signals::{Addressee, Signals};
+
+/// How soon a signal is noticed.
+const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
+    // First, so that a wrong PID leaves no empty store.
+    Target::process(args.pid)?;
+    let mut writer = writer(&args.store, &args.writing, true)?;
+    let options = ProcessOptions {
+        mode: match args.mode {
+            ModeArg::Precopy => Mode::Precopy,
+            ModeArg::Stop => Mode::Stop,
+        },
+        technique: args.technique.0,
+        ..ProcessOptions::default()
+    };
+    let signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
+    let metrics = Metrics::new(args.metrics_file.clone(), args.metrics_listen)?;
+    let process = ProcessCheckpointer::attach(args.pid, options).map_err(plain)?;
+    let mut session = Session {
+        args,
+        process,
+        signals,
+        metrics,
+        shown: false,
+    };
+    match args.every {
+        Some(interval) => session.repeat(&mut writer, interval),
+        None => {
+            session.take(&mut writer)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+struct Session<'a> {
+    args: &'a TakeArgs,
+    process: ProcessCheckpointer,
+    signals: Signals,
+    metrics: Metrics,
+    /// Whether the progress line is on the screen.
+    shown: bool,
+}
+
+impl Session<'_> {
+    /// Takes a checkpoint, and tells about it.
+    fn take(&mut self, writer: &mut Writer) -> Result<Manifest> {
+        let taken = self.process.checkpoint(writer);
+        self.metrics.count(taken.as_ref().ok());
+        let manifest = taken.map_err(plain)?;
+        if let Some(keep) = self.args.keep {
+            writer.prune(keep as usize).map_err(plain)?;
+        }
+        self.erase();
+        let line = match self.args.json {
+            true => json::checkpoint(&manifest).to_string(),
+            false => text::taken(&manifest),
+        };
+        writeln!(io::stdout(), "{line}").context("cannot write to standard output")?;
+        Ok(manifest)
+    }
+
+    /// Takes one after the other. One that fails is told and tried again when the next is due.
+    fn repeat(&mut self, writer: &mut Writer, interval: Duration) -> Result<ExitCode> {
+        let mut schedule = Schedule::new(Instant::now(), interval, None);
+        let (mut taken, mut failure) = (0, None);
+        loop {
+            match self.take(writer) {
+                Ok(_) => {
+                    taken += 1;
+                    failure = None;
+                }
+                Err(error) if has_ended(&error) && taken > 0 => break,
+                Err(error) if self.is_lasting(&error) => return Err(error),
+                Err(error) => {
+                    self.erase();
+                    exit::message(&format!("{error:#}; trying again in time for the next"));
+                    failure = Some(error);
+                }
+            }
+            if self.args.count.is_some_and(|count| taken >= count) {
+                break;
+            }
+            schedule.advance(Instant::now());
+            if !self.wait_until(schedule.deadline(), taken) {
+                break;
+            }
+        }
+        self.erase();
+        // What was said last is how it ended.
+        Ok(ExitCode::from(if failure.is_some() {
+            exit::OPERATION
+        } else {
+            0
+        }))
+    }
+
+    /// Whether trying again cannot help.
+    fn is_lasting(&mut self, error: &anyhow::Error) -> bool {
+        let ended = matches!(self.process.wait(Duration::ZERO), State::Ended(_));
+        let full_or_busy = matches!(error.downcast_ref(), Some(Error::Io { .. }));
+        let not_now = matches!(
+            error.downcast_ref(),
+            Some(pagetrail::Error::NotStopping { .. } | pagetrail::Error::Traced { .. })
+        );
+        ended || !(full_or_busy || not_now)
+    }
+
+    /// Waits; false when the process has ended or somebody asked to stop.
+    fn wait_until(&mut self, deadline: Instant, taken: u32) -> bool {
+        loop {
+            if self.signals.stop_asked() {
+                return false;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            self.show(&format!(
+                "{taken} taken; the next in {:.0} s; Ctrl-C to end",
+                left.as_secs_f64().ceil()
+            ));
+            if let State::Ended(_) = self.process.wait(left.min(SIGNAL_PATIENCE)) {
+                return false;
+            }
+        }
+    }
+
+    fn show(&mut self, line: &str) {
+        if io::stderr().is_terminal() && !self.args.json {
+            self.shown = true;
+            let _ = write!(io::stderr(), "\r{line}\x1b[K");
+        }
+    }
+
+    fn erase(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+fn has_ended(error: &anyhow::Error) -> bool {
+    use pagetrail::Error::{Gone, NoSuchProcess};
+    matches!(
+        error.downcast_ref(),
+        Some(Gone { .. } | NoSuchProcess { .. })
+    )
+}

@@ -1,0 +1,174 @@
+//! Checkpoints in words and tables.
+
+use std::io::{self, Write};
+use std::time::{Duration, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use comfy_table::{Table, presets};
+use pagetrail_checkpoint::{Manifest, MappingDiff};
+
+use crate::report::words;
+
+/// One that has just been taken.
+pub(super) fn taken(manifest: &Manifest) -> String {
+    let cost = &manifest.cost;
+    format!(
+        "checkpoint {}: {} copied in {}, {} new to the store ({}), paused {}, took {}",
+        manifest.number,
+        words::plural(cost.copied_pages, "page"),
+        words::plural(u64::from(cost.rounds) + 1, "round"),
+        words::count(cost.stored_pages),
+        words::bytes(cost.stored_bytes as f64),
+        words::time(cost.pause_ns as f64),
+        words::time(cost.total_ns as f64)
+    )
+}
+
+/// The list of `log`.
+pub(super) fn log(manifests: &[Manifest]) -> String {
+    let mut table = plain_table(&["number", "taken", "kind", "of", "pages", "stored", "pause"]);
+    for manifest in manifests {
+        let kind = match manifest.parent {
+            Some(parent) => format!("over {}", parent.number),
+            None => "base".into(),
+        };
+        let of = match &manifest.process {
+            Some(process) => format!("{} {}", process.pid, process.command.join(" ")),
+            None => "own regions".into(),
+        };
+        table.add_row([
+            manifest.number.to_string(),
+            time(manifest.taken_unix_ns),
+            kind,
+            shortened(&of, 40),
+            words::count(manifest.changed_pages()),
+            words::bytes(manifest.cost.stored_bytes as f64),
+            words::time(manifest.cost.pause_ns as f64),
+        ]);
+    }
+    lines(&table)
+}
+
+/// All of a checkpoint.
+pub(super) fn show(manifest: &Manifest, contents: u64) -> String {
+    let mut out = vec![format!(
+        "checkpoint {}, taken {}, {}",
+        manifest.number,
+        time(manifest.taken_unix_ns),
+        match manifest.parent {
+            Some(parent) => format!("an increment over {}", parent.number),
+            None => "a base".into(),
+        }
+    )];
+    out.push(format!(
+        "memory: {} with contents of {} saved; {} differ from before",
+        words::bytes(contents as f64),
+        words::bytes(manifest.saved_bytes() as f64),
+        words::plural(manifest.changed_pages(), "page")
+    ));
+    out.push(taken(manifest));
+    if let Some(process) = &manifest.process {
+        out.push(format!(
+            "process {}: {} ({})",
+            process.pid,
+            process.command.join(" "),
+            process.executable
+        ));
+        let mut table = plain_table(&["thread", "name", "instruction", "stack"]);
+        for thread in &process.threads {
+            let register = |at: usize| {
+                let bytes = thread
+                    .held
+                    .registers
+                    .first()?
+                    .bytes
+                    .get(8 * at..8 * at + 8)?;
+                let value = u64::from_le_bytes(bytes.try_into().ok()?);
+                Some(format!("{value:#x}"))
+            };
+            table.add_row([
+                thread.held.tid.to_string(),
+                thread.name.clone(),
+                register(16).unwrap_or_default(),
+                register(19).unwrap_or_default(),
+            ]);
+        }
+        out.push(format!("\n{}", lines(&table)));
+        let mut table = plain_table(&["descriptor", "position", "leads to"]);
+        for descriptor in &process.descriptors {
+            table.add_row([
+                descriptor.number.to_string(),
+                descriptor.position.to_string(),
+                descriptor.target.clone(),
+            ]);
+        }
+        out.push(format!("\n{}", lines(&table)));
+    }
+    let mut table = plain_table(&["mapping", "rights", "saved", "name"]);
+    for mapping in &manifest.mappings {
+        table.add_row([
+            mapping.range.to_string(),
+            mapping.permissions.to_string(),
+            if mapping.saved { "yes" } else { "-" }.into(),
+            mapping.name.clone(),
+        ]);
+    }
+    out.push(format!("\n{}", lines(&table)));
+    out.join("\n")
+}
+
+/// The differences of `diff`.
+pub(super) fn diff(diffs: &[MappingDiff]) -> String {
+    if diffs.is_empty() {
+        return "no difference".into();
+    }
+    let mut table = plain_table(&["mapping", "pages differ", "", "name"]);
+    for diff in diffs {
+        let only = match diff.present {
+            (true, false) => "gone",
+            (false, true) => "new",
+            _ => "",
+        };
+        table.add_row([
+            diff.range.to_string(),
+            words::count(diff.pages.pages()),
+            only.into(),
+            diff.name.clone(),
+        ]);
+    }
+    lines(&table)
+}
+
+/// Writes a document, or text, to standard output.
+pub(super) fn print(text: &str) -> Result<()> {
+    writeln!(io::stdout(), "{text}").context("cannot write to standard output")
+}
+
+fn time(unix_ns: u64) -> String {
+    let time = UNIX_EPOCH + Duration::from_nanos(unix_ns);
+    humantime::format_rfc3339_millis(time).to_string()
+}
+
+fn shortened(text: &str, columns: usize) -> String {
+    match text.char_indices().nth(columns) {
+        Some((at, _)) => format!("{}..", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+fn plain_table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header);
+    table
+}
+
+fn lines(table: &Table) -> String {
+    // The table pads every cell, also the first.
+    let lines = table.lines().map(|line| {
+        line.strip_prefix(' ')
+            .unwrap_or(&line)
+            .trim_end()
+            .to_owned()
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}

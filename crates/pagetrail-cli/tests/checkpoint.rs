@@ -1,0 +1,161 @@
+//! The commands about checkpoints, as a user types them.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use common::{error_line, run};
+use serde_json::Value;
+
+/// A process that writes a little, killed when dropped.
+struct Busy(Child);
+
+impl Busy {
+    fn start() -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", "i=0; while :; do i=$((i+1)); sleep 0.01; done"]);
+        Self(command.stdin(Stdio::null()).spawn().expect("sh starts"))
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs a command that must succeed; its lines as JSON.
+fn json(directory: &Path, arguments: &[&str]) -> Vec<Value> {
+    let output = run(directory, &[arguments, &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let lines = text.lines();
+    lines
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect()
+}
+
+#[test]
+fn a_chain_from_its_first_checkpoint_to_its_last() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let here = directory.path();
+    let busy = Busy::start();
+    let pid = busy.pid();
+    let take = [
+        "checkpoint",
+        "-p",
+        &pid,
+        "--store",
+        "s",
+        "--every",
+        "50ms",
+        "--count",
+        "4",
+    ];
+    let metrics = ["--metrics-file", "m", "--compression", "zstd"];
+    let taken = json(here, &[&take[..], &metrics].concat());
+    assert_eq!(taken.len(), 4);
+    assert!(taken[0]["parent"].is_null() && taken[3]["parent"] == 3);
+    assert!(taken[3]["copied_pages"].as_u64() < taken[0]["copied_pages"].as_u64());
+    let metrics = fs::read_to_string(here.join("m")).expect("metrics");
+    assert!(
+        metrics.contains("\npagetrail_checkpoints_total 4\n"),
+        "{metrics}"
+    );
+
+    assert_eq!(
+        json(here, &["log", "s"])[0]["checkpoints"]
+            .as_array()
+            .map(Vec::len),
+        Some(4)
+    );
+    assert!(
+        json(here, &["show", "s", "2"])[0]["threads"]
+            .as_array()
+            .is_some_and(|t| t.len() == 1)
+    );
+    assert!(
+        json(here, &["diff", "s", "1", "4"])[0]["mappings"]
+            .as_array()
+            .is_some_and(|m| !m.is_empty())
+    );
+    assert_eq!(json(here, &["verify", "s"])[0]["sound"], true);
+    assert_eq!(
+        json(here, &["squash", "s", "2", "3"])[0]["removed_checkpoints"],
+        1
+    );
+    assert_eq!(
+        json(here, &["prune", "s", "--keep", "1"])[0]["removed_checkpoints"],
+        2
+    );
+    assert_eq!(
+        json(here, &["export", "s", "--core", "core", "--raw", "raw"])[0]["number"],
+        4
+    );
+    assert!(
+        fs::read(here.join("core"))
+            .expect("a core")
+            .starts_with(b"\x7fELF")
+    );
+    let index = fs::read_to_string(here.join("raw.map")).expect("an index");
+    assert!(index.contains("[stack]"), "{index}");
+    assert_eq!(
+        json(here, &["rewind", "-p", &pid, "s", "--to", "4"])[0]["number"],
+        4
+    );
+    assert_eq!(json(here, &["verify", "s"])[0]["sound"], true);
+
+    // People get words.
+    for arguments in [&["log", "s"][..], &["show", "s"], &["verify", "s"]] {
+        let output = run(here, arguments);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(!output.stdout.is_empty() && !output.stdout.starts_with(b"{"));
+    }
+
+    let pack = fs::read_dir(here.join("s"))
+        .expect("a store")
+        .find_map(|entry| {
+            let path = entry.ok()?.path();
+            path.extension()
+                .is_some_and(|e| e == "pack")
+                .then_some(path)
+        });
+    let pack = pack.expect("a pack");
+    let mut bytes = fs::read(&pack).expect("a pack");
+    bytes[100] ^= 1;
+    fs::write(&pack, bytes).expect("damage");
+    let output = run(here, &["verify", "s"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is damaged"));
+}
+
+#[test]
+fn what_cannot_be_done_is_one_line() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let here = directory.path();
+    let busy = Busy::start();
+    let line = |arguments: &[&str]| error_line(&run(here, arguments), 2);
+    assert!(line(&["log", "nowhere"]).contains("not a checkpoint store"));
+    assert!(line(&["prune", "nowhere", "--keep", "1"]).contains("not a checkpoint store"));
+    assert!(!here.join("nowhere").exists());
+    let nobody = ["checkpoint", "-p", "4194304", "--store", "nothing"];
+    assert!(line(&nobody).contains("no process"));
+    assert!(!here.join("nothing").exists());
+    fs::create_dir(here.join("open")).expect("a directory");
+    fs::set_permissions(here.join("open"), PermissionsExt::from_mode(0o777)).expect("rights");
+    let exposed = ["checkpoint", "-p", &busy.pid(), "--store", "open/s"];
+    assert!(line(&exposed).contains("writable by everybody"));
+    let allowed = [&exposed[..], &["--allow-world-writable"]].concat();
+    assert_eq!(run(here, &allowed).status.code(), Some(0));
+    assert!(line(&["show", "open/s", "7"]).contains("no checkpoint 7"));
+    assert!(line(&["export", "open/s"]).contains("--core"));
+    assert!(line(&["rewind", "-p", "1", "open/s", "--to", "1"]).contains("not the process"));
+}

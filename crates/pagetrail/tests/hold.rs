@@ -1,0 +1,139 @@
+//! Holding another process: all threads stand still, their registers and memory are of one instant, and they go on as if
+//! nothing had happened, whatever ends the hold.
+
+mod support;
+
+use pagetrail::{Choice, Hold, Memory, Target, Watch, pages_with_content};
+use std::time::{Duration, Instant};
+use support::{Victim, times};
+
+/// CPU time of all threads, in clock ticks.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn a_held_program_stands_still_and_goes_on() {
+    let Some(victim) = Victim::start("threads", &[]) else {
+        return;
+    };
+    let pid = victim.pid();
+    let mut seen_many = false;
+    for _ in 0..times(50, 1000) {
+        let hold = Hold::process(pid).unwrap();
+        assert_eq!(hold.threads()[0].tid, pid);
+        seen_many |= hold.threads().len() > 3;
+        for thread in hold.threads() {
+            assert_eq!(thread.registers[0].bytes.len(), 27 * 8);
+            assert!(
+                thread
+                    .registers
+                    .iter()
+                    .any(|set| set.note == 2 && set.bytes.len() == 512)
+            );
+        }
+        drop(hold);
+    }
+    assert!(seen_many, "helpers were never seen");
+    let hold = Hold::process(pid).unwrap();
+    let before = ticks(pid);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(ticks(pid), before, "it runs while it is held");
+    assert!(hold.release() >= Duration::from_millis(100));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while ticks(pid) == before {
+        assert!(Instant::now() < deadline, "it does not go on");
+    }
+    victim.is_clean(true);
+    victim.finish();
+}
+
+#[test]
+fn setting_what_is_there_already_changes_nothing() {
+    for name in ["threads", "sleeper", "futexer", "signals"] {
+        let Some(victim) = Victim::start(name, &[]) else {
+            return;
+        };
+        for _ in 0..times(30, 300) {
+            let mut hold = Hold::process(victim.pid()).unwrap();
+            let threads = hold.threads().to_vec();
+            hold.kill_if_abandoned(true).unwrap();
+            hold.set_registers(&threads).unwrap();
+            hold.kill_if_abandoned(false).unwrap();
+            hold.release();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        victim.is_clean(true);
+        victim.finish();
+    }
+}
+
+#[test]
+fn memory_is_read_and_written_and_writes_are_collected_while_held() {
+    let Some(victim) = Victim::start("sleeper", &[]) else {
+        return;
+    };
+    let pid = victim.pid();
+    let target = Target::process(pid).unwrap();
+    let mut watch = Watch::builder()
+        .target(target)
+        .technique(Choice::Auto)
+        .unwritable_too(true)
+        .start()
+        .unwrap();
+    let stack = watch
+        .regions()
+        .iter()
+        .find(|r| r.name == "[stack]")
+        .unwrap()
+        .clone();
+    let pages = pages_with_content(pid, &stack).unwrap();
+    assert!(!pages.is_empty() && pages.bytes() < stack.range.bytes());
+    let memory = Memory::of(pid).unwrap();
+    let mut copy = vec![0; pages.bytes() as usize];
+    assert!(memory.read(pages.ranges(), &mut copy).unwrap().is_empty());
+    assert!(copy.iter().any(|&byte| byte != 0));
+    let hold = Hold::process(pid).unwrap();
+    watch.collect_held(&hold).unwrap().commit();
+    // The lowest page of the stack is not in use.
+    let at = pages.ranges()[0].start();
+    let mut before = vec![0; 16];
+    before.copy_from_slice(&copy[..16]);
+    memory.write(at, &before).unwrap();
+    let round = watch.collect_held(&hold).unwrap();
+    assert!(
+        round.pages().contains(at),
+        "a write by another process was missed"
+    );
+    assert_eq!(round.pages().pages(), 1);
+    round.commit();
+    hold.release();
+    drop(watch);
+    victim.is_clean(true);
+    victim.finish();
+}
+
+#[test]
+fn what_cannot_be_read_is_said() {
+    let Some(victim) = Victim::start("sleeper", &[]) else {
+        return;
+    };
+    let memory = Memory::of(victim.pid()).unwrap();
+    let page = pagetrail::page_size();
+    let nowhere = pagetrail::PageRange::new(page, 3 * page).unwrap();
+    let mut buffer = vec![1; nowhere.bytes() as usize];
+    let missing = memory.read(&[nowhere], &mut buffer).unwrap();
+    assert_eq!(missing.ranges(), [nowhere]);
+    assert!(buffer.iter().all(|&byte| byte == 0));
+    assert!(memory.write(page, &[1]).is_err());
+    assert!(Memory::of(std::process::id()).is_err());
+    assert!(Hold::process(std::process::id()).is_err());
+    victim.finish();
+}
