@@ -67,8 +67,18 @@ impl State {
                 return false;
             }
         }
-        self.leaves_bits = kernel::is_before((6, 13));
-        log(format_args!("soft-dirty is answered by pagemap-scan"));
+        self.leaves_bits = kernel::keeps_protection_when_moved(|page| {
+            let watch = Watch::builder().target(Target::ranges([page]));
+            watch.technique(Technique::PagemapScan).start().ok()
+        });
+        log(format_args!(
+            "soft-dirty is answered by pagemap-scan{}",
+            if self.leaves_bits {
+                ", moved pages looked after"
+            } else {
+                ""
+            }
+        ));
         true
     }
 

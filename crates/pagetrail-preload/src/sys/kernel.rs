@@ -1,6 +1,7 @@
 //! What the kernel is asked: which file a descriptor is, `PAGEMAP_SCAN`, bits of the own memory. No allocation anywhere.
 
 use linux_raw_sys::general::{page_region, pm_scan_arg};
+use pagetrail::PageRange;
 use rustix::fd::{BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
@@ -149,17 +150,42 @@ pub(crate) fn has_soft_dirty() -> Option<bool> {
     (read == Ok(8)).then(|| u64::from_ne_bytes(entry) & 1 << 55 != 0)
 }
 
-/// Whether the running kernel is older than a version.
-pub(crate) fn is_before(version: (u32, u32)) -> bool {
-    let uname = rustix::system::uname();
-    let release = uname.release().to_string_lossy();
-    let mut numbers = release
-        .split(['.', '-'])
-        .map_while(|part| part.parse().ok());
-    let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else {
+/// Whether a page that is armed by `arm` is still write-protected after it has moved to another address, where nobody
+/// watches it any more: `mremap(2)` before Linux 6.13. Yes, when it cannot be found out.
+pub(crate) fn keeps_protection_when_moved<T>(arm: impl FnOnce(PageRange) -> Option<T>) -> bool {
+    use rustix::fs::{Mode, OFlags, open};
+    use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
+    let bytes = rustix::param::page_size();
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(file) = open(c"/proc/self/pagemap", flags, Mode::empty()) else {
         return true;
     };
-    (major, minor) < version
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let mut entry = [0; 8];
+    // SAFETY: a fresh mapping of two pages, of which the first is written, and moves over the second; nothing else knows
+    // of them.
+    let found = unsafe {
+        let null = std::ptr::null_mut();
+        let Ok(first) = mmap_anonymous(null, 2 * bytes, protection, MapFlags::PRIVATE) else {
+            return true;
+        };
+        let second = first.byte_add(bytes);
+        first.cast::<u8>().write_volatile(1);
+        let range = PageRange::new(first as u64, second as u64);
+        let armed = range.and_then(arm);
+        let moved = armed.is_some()
+            && mremap_fixed(first, bytes, bytes, MremapFlags::MAYMOVE, second).is_ok();
+        let at = (second as usize / bytes * 8) as u64;
+        let read = moved && rustix::io::pread(&file, &mut entry, at) == Ok(8);
+        drop(armed);
+        // Where the first page was, another thread may have mapped something by now.
+        let _ = match moved {
+            true => munmap(second, bytes),
+            false => munmap(first, 2 * bytes),
+        };
+        read
+    };
+    !found || u64::from_ne_bytes(entry) & 1 << 57 != 0
 }
 
 /// The position of an open file, in bytes.
