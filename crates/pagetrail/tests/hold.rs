@@ -137,3 +137,19 @@ fn what_cannot_be_read_is_said() {
     assert!(Hold::process(std::process::id()).is_err());
     victim.finish();
 }
+
+/// As of one that replaces its program at the wrong moment: the refusal comes at once.
+#[test]
+fn what_another_holds_already_is_refused() {
+    let Some(victim) = Victim::start("sleeper", &[]) else {
+        return;
+    };
+    let hold = Hold::process(victim.pid()).unwrap();
+    let (answer, answered) = std::sync::mpsc::channel();
+    let pid = victim.pid();
+    std::thread::spawn(move || answer.send(Hold::process(pid).map(drop)));
+    let second = answered.recv_timeout(Duration::from_secs(30));
+    assert!(second.expect("an answer").is_err());
+    drop(hold);
+    victim.finish();
+}

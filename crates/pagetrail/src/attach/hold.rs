@@ -87,7 +87,8 @@ impl Hold {
                 keeper: Some(keeper),
             }),
             outcome => {
-                // Its end lets go what it still traces.
+                // It would wait for orders; its end lets go what it still traces.
+                drop(orders);
                 let _ = keeper.join();
                 Err(match outcome {
                     Ok(Err(error)) => error,

@@ -290,8 +290,10 @@ impl Injected {
     /// Leaves everything as it was.
     fn remove(&self, stopped: &Stopped) -> Result<(), Errno> {
         let tracee = &stopped.tracee;
-        tracee.set_registers(&stopped.registers)?;
+        // In this order: killed in between we leave it in the code, which finishes; the other way round it would go on
+        // with all signals blocked.
         tracee.block_signals(stopped.blocked)?;
+        tracee.set_registers(&stopped.registers)?;
         self.put(tracee, &self.before)
     }
 }
