@@ -66,8 +66,9 @@ impl Alternate {
             .collect();
     }
 
-    /// Hands everything that is watched in turns from one technique to the other.
-    fn switch(&mut self) -> Result<Vec<PageRange>> {
+    /// Hands everything that is watched in turns from one technique to the other; gives what neither would have, which the
+    /// watch then arms again, gives up, or fails on.
+    fn switch(&mut self) -> Vec<PageRange> {
         let mut lost = Vec::new();
         let regions = std::mem::take(&mut self.regions);
         for region in &regions {
@@ -82,16 +83,15 @@ impl Alternate {
         for region in regions {
             match self.current().arm(&region) {
                 Ok(()) => self.regions.push(region),
-                Err(ArmError::GivenUp(_)) => {
+                Err(ArmError::GivenUp(_) | ArmError::Failed(_)) => {
                     if self.now == Noticed::Writes || self.writes.arm(&region).is_err() {
                         lost.push(region.range);
                     }
                 }
                 Err(ArmError::Gone) => {}
-                Err(ArmError::Failed(error)) => return Err(error),
             }
         }
-        Ok(lost)
+        lost
     }
 }
 
@@ -142,8 +142,7 @@ impl Tracker for Alternate {
         for range in harvest.replaced.clone() {
             self.forget(range);
         }
-        let lost = self.switch()?;
-        harvest.replaced.extend(lost);
+        harvest.replaced.extend(self.switch());
         harvest.blind = began.elapsed();
         Ok(harvest)
     }
