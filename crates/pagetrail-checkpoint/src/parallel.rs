@@ -1,33 +1,90 @@
-//! [`in_parallel`] and [`try_each`]: the same work on many items by all processors.
+//! [`crew`], [`InOrder`] and [`try_each`]: work on many items by all processors.
 
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// More threads than this would take the processors away from the program that is being checkpointed.
 const THREADS_MAX: usize = 8;
 
-/// The results of `work` on each item, in order. Fewer than `few` items for each thread are not worth one.
-pub(crate) fn in_parallel<T: Sync, R: Send>(
-    items: &[T],
-    few: usize,
-    work: impl Fn(&T) -> R + Sync,
-) -> Vec<R> {
+fn threads_for(items: usize, few: usize) -> usize {
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let threads = processors.min(THREADS_MAX).min(items.len() / few);
-    if threads < 2 {
-        return items.iter().map(work).collect();
-    }
-    let work = &work;
+    processors.min(THREADS_MAX).min(items / few).max(1)
+}
+
+/// Does the same on as many threads as `items` are worth, one of them the caller's own; the first error of one of them.
+pub(crate) fn crew<E: Send>(
+    items: usize,
+    work: impl Fn() -> Result<(), E> + Sync,
+) -> Result<(), E> {
     thread::scope(|scope| {
-        let parts: Vec<_> = items
-            .chunks(items.len().div_ceil(threads))
-            .map(|part| scope.spawn(move || part.iter().map(work).collect::<Vec<R>>()))
+        let work = &work;
+        let others: Vec<_> = (1..threads_for(items, 2))
+            .map(|_| scope.spawn(work))
             .collect();
-        let joined = parts.into_iter().map(|part| {
-            part.join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        joined.flatten().collect()
+        let own = work();
+        others.into_iter().fold(own, |outcome, other| {
+            let other = other
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            outcome.and(other)
+        })
     })
+}
+
+/// Something that threads come to with numbered items, in the order of these numbers.
+pub(crate) struct InOrder<T> {
+    inside: Mutex<Inside<T>>,
+    changed: Condvar,
+}
+
+struct Inside<T> {
+    value: T,
+    next: usize,
+    closed: bool,
+}
+
+impl<T> InOrder<T> {
+    pub(crate) fn new(value: T) -> Self {
+        let inside = Inside {
+            value,
+            next: 0,
+            closed: false,
+        };
+        Self {
+            inside: Mutex::new(inside),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside<T>> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until all items before have been here. `None` when nobody is let in any more.
+    pub(crate) fn pass<R>(&self, item: usize, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let early = |inside: &mut Inside<T>| inside.next != item && !inside.closed;
+        let waited = self.changed.wait_while(self.inside(), early);
+        let mut inside = waited.unwrap_or_else(PoisonError::into_inner);
+        if inside.closed {
+            return None;
+        }
+        let result = work(&mut inside.value);
+        inside.next += 1;
+        drop(inside);
+        self.changed.notify_all();
+        Some(result)
+    }
+
+    pub(crate) fn into_inner(self) -> T {
+        let inside = self.inside.into_inner();
+        inside.unwrap_or_else(PoisonError::into_inner).value
+    }
+
+    /// Lets nobody in any more: an item will not come.
+    pub(crate) fn close(&self) {
+        self.inside().closed = true;
+        self.changed.notify_all();
+    }
 }
 
 /// Does `work` on each item, with memory that the items of a thread share; the first error of each thread ends it.
@@ -36,9 +93,7 @@ pub(crate) fn try_each<T: Send, M: Default, E: Send>(
     few: usize,
     work: impl Fn(T, &mut M) -> Result<(), E> + Sync,
 ) -> Result<(), E> {
-    let processors = thread::available_parallelism().map_or(1, usize::from);
-    let threads = processors.min(THREADS_MAX).min(items.len() / few).max(1);
-    let each = items.len().div_ceil(threads).max(1);
+    let each = items.len().div_ceil(threads_for(items.len(), few)).max(1);
     let work = &work;
     let all = move |items: Vec<T>| {
         let mut memory = M::default();
@@ -60,4 +115,44 @@ pub(crate) fn try_each<T: Send, M: Default, E: Send>(
             outcome.and(joined)
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn items_pass_in_their_order_and_none_waits_for_one_that_will_not_come() {
+        for fails_at in [None, Some(50)] {
+            let next = AtomicUsize::new(0);
+            let passed = InOrder::new(Vec::new());
+            let outcome = thread::scope(|scope| {
+                let work = || {
+                    loop {
+                        let item = next.fetch_add(1, Ordering::Relaxed);
+                        if item >= 100 {
+                            return Ok(());
+                        }
+                        if Some(item) == fails_at {
+                            passed.close();
+                            return Err(item);
+                        }
+                        if passed.pass(item, |passed| passed.push(item)).is_none() {
+                            return Ok(());
+                        }
+                    }
+                };
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
+                let outcomes = threads.into_iter().map(|thread| thread.join().unwrap());
+                outcomes.fold(Ok(()), Result::and)
+            });
+            let passed = passed.into_inner();
+            assert_eq!(passed, (0..passed.len()).collect::<Vec<_>>());
+            match fails_at {
+                None => assert_eq!((outcome, passed.len()), (Ok(()), 100)),
+                Some(at) => assert!(outcome == Err(at) && passed.len() <= at),
+            }
+        }
+    }
 }

@@ -208,7 +208,7 @@ fn bases_of_replaced_programs(program: &std::path::Path) -> u32 {
     std::thread::sleep(Duration::from_millis(20));
     let mut process = ProcessCheckpointer::attach(child.id(), ProcessOptions::default()).unwrap();
     let mut bases = 0;
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(180);
     while child.try_wait().unwrap().is_none() {
         assert!(Instant::now() < deadline, "it hangs");
         match process.checkpoint(&mut writer) {

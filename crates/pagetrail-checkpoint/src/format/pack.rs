@@ -2,20 +2,17 @@
 //!
 //! The index hash names the pack, the index has a hash of every frame and every page: one wrong bit anywhere is found.
 
-use super::codec::{self, Compression, RAW};
+use super::codec::{self, RAW};
 use super::is_page_size;
 use super::wire::{Decoded, Decoder, Encoder, Malformed};
 use crate::error::{Error, Result};
 use crate::hash::Hash;
-use crate::parallel::in_parallel;
-use crate::storage::{Draft, Name, Object, Storage};
+use crate::storage::{Name, Object, Storage};
 use std::io;
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
-use std::thread::JoinHandle;
 
 const MAGIC: &[u8; 8] = b"PTPACK\0\x01";
-const END: &[u8; 8] = b"PTPKEND\n";
-const HEADER_BYTES: u64 = 16;
+pub(super) const END: &[u8; 8] = b"PTPKEND\n";
+pub(super) const HEADER_BYTES: u64 = 16;
 /// Offset of the index, its hash, the end mark.
 const TRAILER_BYTES: u64 = 8 + 32 + 8;
 /// Pages of a frame may be at most this many bytes: a reader makes room for them before it has seen any.
@@ -23,12 +20,12 @@ const FRAME_BYTES_MAX: u64 = 1 << 24;
 
 /// A frame in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Frame {
-    codec: u8,
-    offset: u64,
-    stored_bytes: u32,
+pub(super) struct Frame {
+    pub(super) codec: u8,
+    pub(super) offset: u64,
+    pub(super) stored_bytes: u32,
     /// Of the stored bytes; compressed ones only, the pages' hashes say it for the others.
-    hash: Hash,
+    pub(super) hash: Hash,
 }
 
 /// What a pack holds and where.
@@ -36,8 +33,8 @@ struct Frame {
 pub(crate) struct Index {
     pub(crate) name: Hash,
     pub(crate) page_size: u32,
-    frame_pages: u32,
-    frames: Vec<Frame>,
+    pub(super) frame_pages: u32,
+    pub(super) frames: Vec<Frame>,
     pub(crate) pages: Vec<Hash>,
 }
 
@@ -62,7 +59,7 @@ impl Index {
     }
 
     /// The hash over what is not frames.
-    fn seal(header: &[u8], body: &[u8], offset: u64) -> Hash {
+    pub(super) fn seal(header: &[u8], body: &[u8], offset: u64) -> Hash {
         let mut hasher = blake3::Hasher::new();
         hasher
             .update(header)
@@ -71,14 +68,14 @@ impl Index {
         Hash(*hasher.finalize().as_bytes())
     }
 
-    fn header(page_size: u32, frame_pages: u32) -> Vec<u8> {
+    pub(super) fn header(page_size: u32, frame_pages: u32) -> Vec<u8> {
         let mut header = Encoder(MAGIC.to_vec());
         header.u32(page_size);
         header.u32(frame_pages);
         header.0
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Encoder::default();
         out.u32(self.frames.len() as u32);
         out.u32(self.pages.len() as u32);
@@ -153,174 +150,6 @@ impl Index {
             }
         }
         Ok(index)
-    }
-}
-
-/// A pack that is being written.
-///
-/// A thread of its own writes, so that hashing and compressing need not wait for it. What goes wrong there shows at a later
-/// page, or in the end.
-pub(crate) struct PackWriter {
-    /// `None` once it is to end.
-    to_write: Option<SyncSender<Vec<u8>>>,
-    /// What has been written, to be used again.
-    written: Receiver<Vec<u8>>,
-    scribe: Option<JoinHandle<io::Result<Box<dyn Draft>>>>,
-    index: Index,
-    offset: u64,
-    compression: Compression,
-    /// Pages that are not written yet.
-    open: Vec<u8>,
-}
-
-/// Frames that are compressed at a time, by all processors.
-const BATCH: usize = 64;
-/// Batches that wait to be written.
-const QUEUE: usize = 2;
-
-impl PackWriter {
-    pub(crate) fn new(
-        storage: &dyn Storage,
-        page_size: u32,
-        frame_pages: u32,
-        compression: Compression,
-    ) -> io::Result<Self> {
-        let mut draft = storage.create()?;
-        draft.write(&Index::header(page_size, frame_pages))?;
-        let (to_write, from) = sync_channel::<Vec<u8>>(QUEUE);
-        let (back, written) = channel();
-        let scribe = std::thread::Builder::new().name("pagetrail-pack".into());
-        let scribe = scribe.spawn(move || {
-            for bytes in from {
-                draft.write(&bytes)?;
-                // Nobody wants it back in the end.
-                let _ = back.send(bytes);
-            }
-            Ok(draft)
-        })?;
-        Ok(Self {
-            to_write: Some(to_write),
-            written,
-            scribe: Some(scribe),
-            index: Index {
-                name: Hash::default(),
-                page_size,
-                frame_pages,
-                frames: Vec::new(),
-                pages: Vec::new(),
-            },
-            offset: HEADER_BYTES,
-            compression,
-            open: Vec::new(),
-        })
-    }
-
-    /// The hashes of the pages so far.
-    pub(crate) fn pages(&self) -> &[Hash] {
-        &self.index.pages
-    }
-
-    fn frame_bytes(&self) -> usize {
-        (self.index.frame_pages * self.index.page_size) as usize
-    }
-
-    /// Adds a page; says its place among the pages.
-    pub(crate) fn push(&mut self, page: &[u8], hash: Hash) -> io::Result<u32> {
-        let place = self.index.pages.len() as u32;
-        self.open.extend_from_slice(page);
-        self.index.pages.push(hash);
-        if self.open.len() == self.frame_bytes() * BATCH {
-            self.flush()?;
-        }
-        Ok(place)
-    }
-
-    /// Writes what is open as frames, the last of which need not be full.
-    fn flush(&mut self) -> io::Result<()> {
-        let frames: Vec<&[u8]> = self.open.chunks(self.frame_bytes()).collect();
-        let compression = self.compression;
-        let compressed = in_parallel(&frames, 4, |frame| {
-            let mut out = Vec::new();
-            let codec = compression.compress(frame, &mut out);
-            let hash = match codec {
-                RAW => Hash::default(),
-                _ => Hash::of(&out),
-            };
-            (codec, hash, out)
-        });
-        let as_they_are = compressed.iter().all(|(codec, ..)| *codec == RAW);
-        let mut joined = self.written.try_recv().unwrap_or_default();
-        joined.clear();
-        for (frame, (codec, hash, out)) in frames.iter().zip(&compressed) {
-            let stored: &[u8] = if *codec == RAW { frame } else { out };
-            self.index.frames.push(Frame {
-                codec: *codec,
-                offset: self.offset,
-                stored_bytes: stored.len() as u32,
-                hash: *hash,
-            });
-            self.offset += stored.len() as u64;
-            if !as_they_are {
-                joined.extend_from_slice(stored);
-            }
-        }
-        if as_they_are {
-            std::mem::swap(&mut self.open, &mut joined);
-        }
-        self.open.clear();
-        self.write(joined)
-    }
-
-    fn write(&mut self, bytes: Vec<u8>) -> io::Result<()> {
-        let sent = self.to_write.as_ref().map(|queue| queue.send(bytes));
-        match sent {
-            Some(Ok(())) => Ok(()),
-            // It has ended, and says why.
-            _ => self.end().and(Err(io::ErrorKind::BrokenPipe.into())),
-        }
-    }
-
-    /// Waits until everything is written.
-    fn end(&mut self) -> io::Result<Box<dyn Draft>> {
-        self.to_write = None;
-        let scribe = self.scribe.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        scribe
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    }
-
-    /// Writes the index and gives the pack its name; `None` when there is nothing in it.
-    pub(crate) fn publish(mut self) -> io::Result<Option<Index>> {
-        if self.index.pages.is_empty() {
-            return Ok(None);
-        }
-        if !self.open.is_empty() {
-            self.flush()?;
-        }
-        let body = self.index.encode();
-        let header = Index::header(self.index.page_size, self.index.frame_pages);
-        self.index.name = Index::seal(&header, &body, self.offset);
-        self.write(body)?;
-        let mut trailer = Encoder::default();
-        trailer.u64(self.offset);
-        trailer.hash(&self.index.name);
-        trailer.0.extend(END);
-        self.write(trailer.0)?;
-        self.end()?.publish(Name::Pack(self.index.name))?;
-        Ok(Some(Index {
-            frames: std::mem::take(&mut self.index.frames),
-            pages: std::mem::take(&mut self.index.pages),
-            ..self.index
-        }))
-    }
-}
-
-impl Drop for PackWriter {
-    fn drop(&mut self) {
-        if self.scribe.is_some() {
-            // The draft is gone when this returns.
-            let _ = self.end();
-        }
     }
 }
 
@@ -420,13 +249,12 @@ impl Pack {
             codec::decompress(entry.codec, stored, pages)
                 .map_err(|Malformed(reason)| damaged(name, reason))?;
         }
-        for (page, hash) in pages.chunks_exact(page_size).zip(hashes) {
-            if Hash::of(page) != *hash {
-                return Err(damaged(
-                    name,
-                    &format!("a page of frame {frame} has changed"),
-                ));
-            }
+        let pages: Vec<&[u8]> = pages.chunks_exact(page_size).collect();
+        if Hash::of_pages(&pages) != hashes {
+            return Err(damaged(
+                name,
+                &format!("a page of frame {frame} has changed"),
+            ));
         }
         Ok(())
     }

@@ -4,11 +4,9 @@
 //! before the store ever sees it. What does not fit goes to the store at once.
 
 use crate::error::Result;
+use crate::store::intake::chunks;
 use crate::store::writer::Draft;
 use pagetrail::{Memory, PageRange, PageSet, page_size};
-
-/// How much is read at a time, in bytes.
-const CHUNK_BYTES: u64 = 4 << 20;
 
 /// Copies, in the order in which they were made.
 pub(crate) struct Staging {
@@ -44,16 +42,16 @@ impl Staging {
             Some(draft) if self.bytes + pages.bytes() > self.bytes_max => {
                 // What is staged is older, and must not come behind.
                 std::mem::replace(self, Self::new(self.bytes_max)).drain(draft)?;
-                let mut buffer = Vec::new();
-                for ranges in chunks(pages) {
-                    let bytes = ranges.iter().map(PageRange::bytes).sum::<u64>();
+                let chunks = chunks(pages.ranges(), page_size());
+                draft.put_each(&chunks, |at, buffer| {
+                    let bytes = chunks[at].iter().map(PageRange::bytes).sum::<u64>();
                     buffer.resize(bytes as usize, 0);
-                    memory.read(&ranges, &mut buffer)?;
-                    draft.put(&ranges, &buffer)?;
-                }
+                    memory.read(&chunks[at], buffer)?;
+                    Ok(None)
+                })?;
             }
             _ => {
-                for ranges in chunks(pages) {
+                for ranges in chunks(pages.ranges(), page_size()) {
                     let bytes = ranges.iter().map(PageRange::bytes).sum::<u64>();
                     let mut buffer = vec![0; bytes as usize];
                     memory.read(&ranges, &mut buffer)?;
@@ -97,9 +95,8 @@ impl Staging {
         }
         // In the order of their addresses, where neighbours are likely to be alike.
         fresh.sort_by_key(|(ranges, _)| ranges[0]);
-        fresh
-            .iter()
-            .try_for_each(|(ranges, bytes)| draft.put(ranges, bytes))
+        let (chunks, copies): (Vec<_>, Vec<_>) = fresh.into_iter().unzip();
+        draft.put_each(&chunks, |at, _| Ok(Some(&copies[at])))
     }
 }
 
@@ -118,50 +115,9 @@ fn cut(ranges: &[PageRange], bytes: &[u8], kept: &PageSet) -> Vec<u8> {
     out
 }
 
-/// The pages in chunks of at most [`CHUNK_BYTES`].
-fn chunks(pages: &PageSet) -> Vec<Vec<PageRange>> {
-    let mut chunks = Vec::new();
-    let mut chunk = Vec::new();
-    let mut room = CHUNK_BYTES.max(page_size());
-    for range in pages.ranges() {
-        let mut start = range.start();
-        while let Some(part) = PageRange::new(start, range.end().min(start + room)) {
-            chunk.push(part);
-            room -= part.bytes();
-            start = part.end();
-            if room == 0 {
-                chunks.push(std::mem::take(&mut chunk));
-                room = CHUNK_BYTES.max(page_size());
-            }
-        }
-    }
-    if !chunk.is_empty() {
-        chunks.push(chunk);
-    }
-    chunks
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn chunks_are_the_pages_in_order_and_not_too_large() {
-        let page = page_size();
-        let mut random = fastrand::Rng::with_seed(5);
-        let pages: PageSet = (0..300)
-            .filter_map(|_| {
-                let start = random.u64(0..10_000);
-                PageRange::new(start * page, (start + random.u64(1..2000)) * page)
-            })
-            .collect();
-        let chunks = chunks(&pages);
-        let all: PageSet = chunks.iter().flatten().copied().collect();
-        assert_eq!(all, pages);
-        let bytes = |chunk: &Vec<PageRange>| chunk.iter().map(PageRange::bytes).sum::<u64>();
-        assert_eq!(chunks.iter().map(bytes).sum::<u64>(), pages.bytes());
-        assert!(chunks.iter().all(|chunk| bytes(chunk) <= CHUNK_BYTES));
-    }
 
     #[test]
     fn what_is_kept_of_a_copy_is_cut_out() {

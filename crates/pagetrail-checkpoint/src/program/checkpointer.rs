@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::format::manifest::{Cost, Manifest, Mapping as ImageMapping};
 use crate::store::Store;
 use crate::store::image::Image;
+use crate::store::intake;
 use crate::store::writer::{Description, Writer, WriterOptions};
 use crate::sys::mapping::Mapping;
 use pagetrail::{Choice, PageRange, PageSet, Permissions, Target, Watch, page_size};
@@ -209,18 +210,23 @@ impl Checkpointer {
         round.commit();
         let mut regions: Vec<&Region> = self.regions.iter().collect();
         regions.sort_by_key(|region| region.memory.range());
+        let (mut chunks, mut of) = (Vec::new(), Vec::new());
         for region in &regions {
-            let range = region.memory.range();
-            let memory = region.memory.as_slice();
-            for part in self
+            let owed = self
                 .owed
-                .intersection(&PageSet::from_iter([range]))
-                .ranges()
-            {
-                let from = (part.start() - range.start()) as usize;
-                draft.put(&[*part], &memory[from..from + part.bytes() as usize])?;
-            }
+                .intersection(&[region.memory.range()].into_iter().collect());
+            chunks.extend(intake::chunks(owed.ranges(), page_size()));
+            of.resize(chunks.len(), *region);
         }
+        draft.put_each(&chunks, |at, buffer| {
+            if let [whole] = &chunks[at][..] {
+                return Ok(Some(of[at].contents(whole)));
+            }
+            buffer.clear();
+            let parts = chunks[at].iter().map(|range| of[at].contents(range));
+            parts.for_each(|part| buffer.extend_from_slice(part));
+            Ok(None)
+        })?;
         let manifest = draft.publish(Description {
             process: None,
             mappings: regions.iter().map(|region| region.mapping()).collect(),
@@ -245,6 +251,11 @@ impl Checkpointer {
 }
 
 impl Region {
+    fn contents(&self, range: &PageRange) -> &[u8] {
+        let from = (range.start() - self.memory.range().start()) as usize;
+        &self.memory.as_slice()[from..from + range.bytes() as usize]
+    }
+
     fn mapping(&self) -> ImageMapping {
         ImageMapping {
             range: self.memory.range(),

@@ -5,6 +5,7 @@
 
 pub(crate) mod diff;
 pub(crate) mod image;
+pub(crate) mod intake;
 pub(crate) mod known;
 pub(crate) mod prune;
 pub(crate) mod verify;

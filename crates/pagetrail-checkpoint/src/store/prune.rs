@@ -7,7 +7,8 @@ use super::writer::Writer;
 use super::{Store, flatten, renumbered};
 use crate::error::{Error, Result};
 use crate::format::manifest::Manifest;
-use crate::format::pack::{Pack, PackWriter};
+use crate::format::pack::Pack;
+use crate::format::pack_writer::PackWriter;
 use crate::hash::Hash;
 use crate::map::{PageMap, Run, Source};
 use crate::storage::Name;
@@ -160,13 +161,8 @@ impl Writer {
         let failed = || Error::io(format!("cannot write to {}", self.store.storage().place()));
         let page_size = pack.index.page_size as usize;
         let options = self.options();
-        let mut out = PackWriter::new(
-            self.store.storage(),
-            page_size as u32,
-            options.frame_pages,
-            options.compression,
-        )
-        .map_err(failed())?;
+        let storage = self.store.storage();
+        let mut out = PackWriter::new(page_size as u32, options.frame_pages, options.compression);
         let mut places = BTreeMap::new();
         let mut frame = (u32::MAX, Vec::new());
         for page in pages {
@@ -176,9 +172,10 @@ impl Writer {
             }
             let hash = pack.index.pages[*page as usize];
             let contents = &frame.1[at..at + page_size];
-            places.insert(*page, out.push(contents, hash).map_err(failed())?);
+            let place = out.push(contents, hash, storage).map_err(failed())?;
+            places.insert(*page, place);
         }
-        let Some(index) = out.publish().map_err(failed())? else {
+        let Some(index) = out.publish(storage).map_err(failed())? else {
             return Ok(());
         };
         for number in self.store.numbers()? {

@@ -9,12 +9,12 @@ use super::{Store, flatten};
 use crate::error::{Error, Result};
 use crate::format::codec::Compression;
 use crate::format::manifest::{Cost, Manifest, Mapping, Parent, Process};
-use crate::format::pack::{Pack, PackWriter};
+use crate::format::pack::Pack;
+use crate::format::pack_writer::PackWriter;
 use crate::hash::Hash;
 use crate::map::{PageMap, Run, Source};
-use crate::parallel::in_parallel;
 use crate::storage::Name;
-use pagetrail::{PageRange, PageSet};
+use pagetrail::PageSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How a writer writes.
@@ -138,11 +138,15 @@ impl Writer {
     pub fn draft(&mut self, page_size: u32) -> Draft<'_> {
         let fits = |head: &mut Head| head.map.page_size() == u64::from(page_size);
         let over = self.head.take_if(|head| !fits(head)).is_none() && self.head.is_some();
+        let WriterOptions {
+            compression,
+            frame_pages,
+        } = self.options;
         Draft {
             writer: self,
             page_size,
             over,
-            pack: None,
+            pack: PackWriter::new(page_size, frame_pages, compression),
             staged: PageMap::new(page_size.into()),
         }
     }
@@ -155,78 +159,18 @@ impl Writer {
 
 /// A checkpoint that is being written.
 pub struct Draft<'writer> {
-    writer: &'writer mut Writer,
-    page_size: u32,
+    pub(super) writer: &'writer mut Writer,
+    pub(super) page_size: u32,
     /// Whether it builds on the head.
     over: bool,
-    pack: Option<PackWriter>,
-    staged: PageMap,
+    pub(super) pack: PackWriter,
+    pub(super) staged: PageMap,
 }
 
 impl Draft<'_> {
     /// Whether all pages must be put, and not only those written since the last checkpoint.
     pub fn is_base(&self) -> bool {
         !self.over
-    }
-
-    /// Puts the contents of whole pages, ascending, range behind range. A page that was put before gets the new contents.
-    ///
-    /// # Errors
-    ///
-    /// The storage fails; the draft is of no more use.
-    pub fn put(&mut self, ranges: &[PageRange], contents: &[u8]) -> Result<()> {
-        let page_size = self.page_size as usize;
-        let pages: Vec<&[u8]> = contents.chunks_exact(page_size).collect();
-        let hashes = in_parallel(&pages, 64, |page| (!is_zero(page)).then(|| Hash::of(page)));
-        let addresses = ranges
-            .iter()
-            .flat_map(|range| (range.start()..range.end()).step_by(page_size));
-        let mut batch = PageMap::new(page_size as u64);
-        for ((page, hash), start) in pages.into_iter().zip(hashes).zip(addresses) {
-            let source = match hash {
-                None => Source::Zero,
-                Some(hash) => self.store_page(page, hash)?,
-            };
-            batch.push(Run {
-                start,
-                pages: 1,
-                source,
-            });
-        }
-        self.staged.overlay(&batch);
-        Ok(())
-    }
-
-    fn store_page(&mut self, page: &[u8], hash: Hash) -> Result<Source> {
-        let coming = self.pack.as_ref().map_or(&[][..], PackWriter::pages);
-        if let Some(source) = self.writer.known.find(&hash, coming) {
-            return Ok(source);
-        }
-        let failed = Error::io(format!(
-            "cannot write to {}",
-            self.writer.store.storage().place()
-        ));
-        let pack = match &mut self.pack {
-            Some(pack) => pack,
-            none => {
-                let options = self.writer.options;
-                match PackWriter::new(
-                    self.writer.store.storage(),
-                    self.page_size,
-                    options.frame_pages,
-                    options.compression,
-                ) {
-                    Ok(pack) => none.insert(pack),
-                    Err(error) => return Err(failed(error)),
-                }
-            }
-        };
-        let place = pack.push(page, hash).map_err(failed)?;
-        self.writer.known.expect(hash, place);
-        Ok(Source::Stored {
-            pack: self.writer.known.next(),
-            page: place,
-        })
     }
 
     /// Says that the older checkpoints know nothing about these addresses: another mapping has come there.
@@ -252,19 +196,11 @@ impl Draft<'_> {
         let failed = || Error::io(format!("cannot write to {place}"));
         let mut stored_bytes = 0;
         let mut cost = description.cost;
-        if let Some(pack) = self.pack.take() {
-            let pages = pack.pages().to_vec();
-            match pack.publish().map_err(failed()) {
-                Ok(Some(index)) => {
-                    stored_bytes += index.file_bytes();
-                    cost.stored_pages = index.pages.len() as u64;
-                    self.writer.known.add(index.name, index.pages);
-                }
-                outcome => {
-                    self.writer.known.forget(&pages);
-                    outcome?;
-                }
-            }
+        let storage = self.writer.store.storage();
+        if let Some(index) = self.pack.publish(storage).map_err(failed())? {
+            stored_bytes += index.file_bytes();
+            cost.stored_pages = index.pages.len() as u64;
+            self.writer.known.add(index.name, index.pages);
         }
         let saved: PageSet = description
             .mappings
@@ -327,14 +263,6 @@ impl Writer {
 
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
-        if let Some(pack) = &self.pack {
-            self.writer.known.forget(pack.pages());
-        }
+        self.writer.known.forget(&self.pack.gather.pages);
     }
-}
-
-/// Whether all bytes are zero, found out a word at a time.
-fn is_zero(page: &[u8]) -> bool {
-    page.chunks_exact(64)
-        .all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
 }

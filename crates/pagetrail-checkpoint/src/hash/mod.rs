@@ -1,5 +1,7 @@
 //! [`Hash`]: BLAKE3 of what it names.
 
+mod pages;
+
 use std::fmt;
 
 /// 256 bits of BLAKE3.
