@@ -30,6 +30,7 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("licences and advisories", || deny(repo));
     steps.run("victims", || build_victims(repo));
     steps.run("tests", || tests(repo, &rows, &mut tally));
+    steps.run("object stores", || object_stores(repo, &mut tally));
     steps.run("C library", || capi::check(repo));
     steps.run("programs on libgc", || collector::test(repo));
     steps.run("CRIU", || checkpointer::test(repo));
@@ -78,6 +79,13 @@ fn tests(repo: &Repo, rows: &Path, tally: &mut Tally) -> Result<Outcome> {
     tests
         .env("PAGETRAIL_ROWS", rows)
         .env("PAGETRAIL_WHERE", "this machine");
+    run_tests(&mut tests, tally).map(Outcome::of)
+}
+
+/// What is behind a feature that the other tests leave out, because of all that it brings.
+fn object_stores(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
+    let mut tests = repo.cargo(&["test", "-p", "pagetrail-checkpoint", "--test", "bucket"]);
+    tests.args(["--features", "object-store"]);
     run_tests(&mut tests, tally).map(Outcome::of)
 }
 

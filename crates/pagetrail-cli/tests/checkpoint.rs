@@ -3,11 +3,13 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::{error_line, run};
+use common::{error_line, pagetrail, run};
 use serde_json::Value;
 
 /// A process that writes a little, killed when dropped.
@@ -138,6 +140,77 @@ fn a_chain_from_its_first_checkpoint_to_its_last() {
 }
 
 #[test]
+fn numbers_are_served_while_checkpoints_are_taken() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let busy = Busy::start();
+    let pid = busy.pid();
+    let arguments = ["checkpoint", "-p", &pid, "--store", "s", "--every", "50ms"];
+    let mut child = pagetrail(directory.path(), &arguments)
+        .args(["--metrics-listen", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut said = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut taken = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let child = Busy(child);
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a line");
+    let place = line.trim_end().strip_suffix("/metrics");
+    let (_, address) = place
+        .and_then(|line| line.split_once("http://"))
+        .expect("an address");
+    taken.next().expect("a checkpoint").expect("a line");
+    taken.next().expect("another").expect("a line");
+    let ask = |request: &str| {
+        let mut stream = TcpStream::connect(address).expect("somebody listens");
+        stream
+            .write_all(request.as_bytes())
+            .expect("it takes requests");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    };
+    // One that says nothing does not keep the others waiting for ever.
+    let silent = TcpStream::connect(address).expect("somebody listens");
+    let answer = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    drop(silent);
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(
+        head.contains(&format!("Content-Length: {}\r\n", body.len())),
+        "{head}"
+    );
+    let number = |name: &str| -> f64 {
+        let line = body
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.expect(name).parse().expect("a number")
+    };
+    assert!(number("pagetrail_checkpoints_total") >= 2.0);
+    assert!(number("pagetrail_stored_bytes_total") > 0.0);
+    assert!(number("pagetrail_pause_seconds_total") >= number("pagetrail_last_pause_seconds"));
+    assert!(number("pagetrail_checkpoint_failures_total") == 0.0);
+    for request in [
+        "GET / HTTP/1.1\r\n\r\n",
+        "POST /metrics HTTP/1.1\r\n\r\n",
+        "\r\n\r\n",
+    ] {
+        assert!(ask(request).starts_with("HTTP/1.1 404 "), "{request:?}");
+    }
+    drop(child);
+}
+
+#[test]
+fn a_number_without_an_interval_is_taken_without_delay() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let busy = Busy::start();
+    let pid = busy.pid();
+    let arguments = ["checkpoint", "-p", &pid, "--store", "s", "--count", "3"];
+    assert_eq!(json(directory.path(), &arguments).len(), 3);
+}
+
+#[test]
 fn what_cannot_be_done_is_one_line() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let here = directory.path();
@@ -146,6 +219,8 @@ fn what_cannot_be_done_is_one_line() {
     assert!(line(&["log", "nowhere"]).contains("not a checkpoint store"));
     assert!(line(&["prune", "nowhere", "--keep", "1"]).contains("not a checkpoint store"));
     assert!(!here.join("nowhere").exists());
+    #[cfg(not(feature = "object-store"))]
+    assert!(line(&["log", "s3://bucket/prefix"]).contains("feature `object-store`"));
     let nobody = ["checkpoint", "-p", "4194304", "--store", "nothing"];
     assert!(line(&nobody).contains("no process"));
     assert!(!here.join("nothing").exists());

@@ -3,14 +3,23 @@
 //!
 //! Objects are named by what they are, never by a path, so nothing read from a store can lead out of it.
 
+#[cfg(feature = "object-store")]
+mod bucket;
+#[cfg(feature = "object-store")]
+mod bucket_lease;
 mod directory;
 mod faulty;
 mod memory;
 
+use crate::error::Result;
 use crate::hash::Hash;
 use std::fmt;
 use std::io;
+use std::path::Path;
+use std::sync::Arc;
 
+#[cfg(feature = "object-store")]
+pub use bucket::Bucket;
 pub use directory::Directory;
 pub use faulty::{Fault, Faulty};
 pub use memory::InMemory;
@@ -53,6 +62,46 @@ impl fmt::Display for Name {
     }
 }
 
+/// The storage at a place that is a store: a directory or, with the feature `object-store`, a URL of an object store,
+/// `s3://bucket/prefix` say.
+///
+/// # Errors
+///
+/// As [`Directory::open`] and `Bucket::open`.
+pub fn open(place: &Path) -> Result<Arc<dyn Storage>> {
+    match url(place) {
+        Some(url) => bucket(url),
+        None => Ok(Arc::new(Directory::open(place)?)),
+    }
+}
+
+/// The storage at a place that is to become a store, or is one.
+///
+/// # Errors
+///
+/// As [`Directory::create`] and `Bucket::open`.
+pub fn create(place: &Path, allow_world_writable: bool) -> Result<Arc<dyn Storage>> {
+    match url(place) {
+        Some(url) => bucket(url),
+        None => Ok(Arc::new(Directory::create(place, allow_world_writable)?)),
+    }
+}
+
+fn url(place: &Path) -> Option<&str> {
+    place.to_str().filter(|text| text.contains("://"))
+}
+
+#[cfg(feature = "object-store")]
+fn bucket(url: &str) -> Result<Arc<dyn Storage>> {
+    Ok(Arc::new(Bucket::open(url)?))
+}
+
+#[cfg(not(feature = "object-store"))]
+fn bucket(url: &str) -> Result<Arc<dyn Storage>> {
+    let reason = "this program was built without object stores (feature `object-store`)";
+    Err(crate::Error::Refused(format!("{url}: {reason}")))
+}
+
 /// A place for objects.
 pub trait Storage: Send + Sync + fmt::Debug {
     /// The place, for messages.
@@ -75,6 +124,36 @@ pub trait Storage: Send + Sync + fmt::Debug {
 
     /// Removes what drafts of killed writers left. Called under the lock.
     fn sweep(&self) -> io::Result<()>;
+}
+
+impl<T: Storage + ?Sized> Storage for Arc<T> {
+    fn place(&self) -> String {
+        (**self).place()
+    }
+
+    fn names(&self) -> io::Result<Vec<Name>> {
+        (**self).names()
+    }
+
+    fn open(&self, name: Name) -> io::Result<Box<dyn Object>> {
+        (**self).open(name)
+    }
+
+    fn create(&self) -> io::Result<Box<dyn Draft>> {
+        (**self).create()
+    }
+
+    fn remove(&self, name: Name) -> io::Result<()> {
+        (**self).remove(name)
+    }
+
+    fn lock(&self) -> io::Result<Option<Box<dyn Send>>> {
+        (**self).lock()
+    }
+
+    fn sweep(&self) -> io::Result<()> {
+        (**self).sweep()
+    }
 }
 
 /// An object that can be read.

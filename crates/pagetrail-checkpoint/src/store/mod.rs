@@ -17,7 +17,7 @@ use crate::format::manifest::Manifest;
 use crate::format::wire::Malformed;
 use crate::hash::Hash;
 use crate::map::{PageMap, Source};
-use crate::storage::{Directory, Name, Storage};
+use crate::storage::{self, Name, Storage};
 use image::Image;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -34,22 +34,22 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in a directory, to read.
+    /// Opens the store in a directory, or at the URL of an object store ([`storage::open`]), to read.
     ///
     /// # Errors
     ///
-    /// The directory is no store, or of a later format.
-    pub fn open(path: &Path) -> Result<Self> {
-        Self::on(Arc::new(Directory::open(path)?))
+    /// There is none, or of a later format.
+    pub fn open(place: &Path) -> Result<Self> {
+        Self::on(storage::open(place)?)
     }
 
-    /// Opens the store in a directory, to write; makes one where there is none.
+    /// Opens the store in a directory, or at the URL of an object store, to write; makes one where there is none.
     ///
     /// # Errors
     ///
-    /// As [`Directory::create`].
-    pub fn create(path: &Path, allow_world_writable: bool) -> Result<Self> {
-        Self::create_on(Arc::new(Directory::create(path, allow_world_writable)?))
+    /// As [`storage::create`].
+    pub fn create(place: &Path, allow_world_writable: bool) -> Result<Self> {
+        Self::create_on(storage::create(place, allow_world_writable)?)
     }
 
     /// Opens the store in a storage.

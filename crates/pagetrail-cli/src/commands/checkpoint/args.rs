@@ -62,14 +62,14 @@ pub(crate) struct TakeArgs {
     /// A running process
     #[arg(short, long, value_name = "PID")]
     pub(crate) pid: u32,
-    /// The store, a directory; made where there is none
-    #[arg(long, value_name = "DIR")]
+    /// The store: a directory, made where there is none, or s3://BUCKET/PREFIX and the like where this is built in
+    #[arg(long, value_name = "STORE")]
     pub(crate) store: PathBuf,
     /// Take one after the other, at this interval with its unit, until the process ends, or Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) every: Option<Duration>,
-    /// Stop after this many checkpoints
-    #[arg(long, value_name = "N", requires = "every", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Stop after this many checkpoints; without --every, one right behind the other
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) count: Option<u32>,
     /// Remove all but the newest N checkpoints of the store as new ones come
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -117,7 +117,7 @@ pub(crate) enum ModeArg {
 #[derive(Args, Debug)]
 pub(crate) struct LogArgs {
     /// The store
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "STORE")]
     pub(crate) store: PathBuf,
     /// Write one JSON document to standard output
     #[arg(long)]
@@ -128,7 +128,7 @@ pub(crate) struct LogArgs {
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {
     /// The store
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "STORE")]
     pub(crate) store: PathBuf,
     /// The checkpoint; the newest when left out
     #[arg(value_name = "N")]
@@ -142,7 +142,7 @@ pub(crate) struct ShowArgs {
 #[derive(Args, Debug)]
 pub(crate) struct DiffArgs {
     /// The store
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "STORE")]
     pub(crate) store: PathBuf,
     /// One checkpoint
     #[arg(value_name = "A")]
@@ -159,7 +159,7 @@ pub(crate) struct DiffArgs {
 #[derive(Args, Debug)]
 pub(crate) struct PruneArgs {
     /// The store
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "STORE")]
     pub(crate) store: PathBuf,
     /// How many to keep
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -175,7 +175,7 @@ pub(crate) struct PruneArgs {
 #[derive(Args, Debug)]
 pub(crate) struct SquashArgs {
     /// The store
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "STORE")]
     pub(crate) store: PathBuf,
     /// The first checkpoint of the span; it goes
     #[arg(value_name = "FIRST")]
@@ -195,7 +195,7 @@ pub(crate) struct SquashArgs {
 #[command(group = clap::ArgGroup::new("form").required(true).multiple(true))]
 pub(crate) struct ExportArgs {
     /// The store
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "STORE")]
     pub(crate) store: PathBuf,
     /// Write an ELF core file
     #[arg(long, value_name = "OUT", group = "form")]
@@ -218,7 +218,7 @@ pub(crate) struct RewindArgs {
     #[arg(short, long, value_name = "PID")]
     pub(crate) pid: u32,
     /// The store
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "STORE")]
     pub(crate) store: PathBuf,
     /// The checkpoint
     #[arg(long, value_name = "N")]

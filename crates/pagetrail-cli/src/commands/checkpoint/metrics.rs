@@ -45,6 +45,9 @@ impl Metrics {
         if let Some(address) = listen {
             let listener = TcpListener::bind(address)
                 .with_context(|| format!("cannot listen at {address}"))?;
+            // Port 0 asks for any.
+            let address = listener.local_addr().unwrap_or(address);
+            exit::message(&format!("numbers at http://{address}/metrics"));
             let text = Arc::clone(&text);
             thread::spawn(move || serve(&listener, &text));
         }

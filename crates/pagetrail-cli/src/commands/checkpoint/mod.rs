@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
-use pagetrail_checkpoint::storage::{Directory, Fault, Faulty};
+use pagetrail_checkpoint::storage::{self, Fault, Faulty};
 use pagetrail_checkpoint::{Error, Store, Writer, WriterOptions};
 
 use args::{CheckpointCommand, WritingArgs};
@@ -44,18 +44,18 @@ fn plain(error: Error) -> anyhow::Error {
     }
 }
 
-/// Opens the store in a directory to write; with `make`, also where there is none yet.
+/// Opens the store at a place to write; with `make`, also where there is none yet.
 fn writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writer> {
     if !make {
         Store::open(path).map_err(plain)?;
     }
-    let directory = Directory::create(path, args.allow_world_writable).map_err(plain)?;
+    let place = storage::create(path, args.allow_world_writable).map_err(plain)?;
     let kill = std::env::var(KILL_VARIABLE)
         .ok()
         .and_then(|text| text.parse().ok());
     let store = match kill {
-        Some(step) => Store::create_on(Arc::new(Faulty::new(directory, step, Fault::Kill))),
-        None => Store::create_on(Arc::new(directory)),
+        Some(step) => Store::create_on(Arc::new(Faulty::new(place, step, Fault::Kill))),
+        None => Store::create_on(place),
     };
     let options = WriterOptions {
         compression: args.compression,

@@ -18,6 +18,9 @@ use crate::tracking::signals::{Addressee, Signals};
 /// How soon a signal is noticed.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
 
+/// The next is due at once.
+const NO_INTERVAL: Duration = Duration::from_nanos(1);
+
 /// Runs the subcommand.
 pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
     // First, so that a wrong PID leaves no empty store.
@@ -41,9 +44,10 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
         metrics,
         shown: false,
     };
-    match args.every {
-        Some(interval) => session.repeat(&mut writer, interval),
-        None => {
+    match (args.every, args.count) {
+        (Some(interval), _) => session.repeat(&mut writer, interval),
+        (None, Some(_)) => session.repeat(&mut writer, NO_INTERVAL),
+        (None, None) => {
             session.take(&mut writer)?;
             Ok(ExitCode::SUCCESS)
         }
