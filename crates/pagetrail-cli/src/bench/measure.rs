@@ -205,7 +205,10 @@ fn percent(time: f64, ideal: f64) -> f64 {
 
 fn fault_handled_in(technique: Technique) -> Option<&'static str> {
     match technique {
-        Technique::PagemapScan | Technique::SoftDirty | Technique::AccessScan => Some("kernel"),
+        Technique::PagemapScan
+        | Technique::Adaptive
+        | Technique::SoftDirty
+        | Technique::AccessScan => Some("kernel"),
         Technique::Userfaultfd | Technique::Mprotect => Some("user space"),
         _ => None,
     }

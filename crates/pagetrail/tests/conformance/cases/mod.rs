@@ -103,6 +103,10 @@ pub(crate) const CASES: &[Case] = &[
         run: rounds::again,
     },
     Case {
+        name: "hot for long, then cold",
+        run: rounds::hot_then_cold,
+    },
+    Case {
         name: "a round not committed",
         run: rounds::transaction,
     },
@@ -261,6 +265,8 @@ pub(crate) struct Trial<'a> {
     /// Pages of the memory under test that rounds reported, and that were written: over-reporting.
     pub(crate) reported: u64,
     pub(crate) written: u64,
+    /// Pages that were reported because they are presumed written.
+    presumed: u64,
 }
 
 impl<'a> Trial<'a> {
@@ -278,6 +284,7 @@ impl<'a> Trial<'a> {
             mapped: Vec::new(),
             reported: 0,
             written: 0,
+            presumed: 0,
         }
     }
 
@@ -333,7 +340,9 @@ impl<'a> Trial<'a> {
     fn collect(&mut self) -> Result<PageSet, Stop> {
         let round = self.watch().collect()?;
         let pages = round.pages().clone();
+        let presumed = round.presumed().pages();
         round.commit();
+        self.presumed += presumed;
         Ok(pages)
     }
 

@@ -17,6 +17,44 @@ pub(super) fn again(t: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
+/// Pages that are written in every round, among others; then nobody writes, and before long nothing is reported.
+pub(super) fn hot_then_cold(t: &mut Trial<'_>) -> Outcome {
+    if t.technique == Technique::None {
+        return not_applicable("it reports everything");
+    }
+    let p = page_size();
+    let count = 1536;
+    let start = t.map("anon", count)?;
+    let memory = pages(start, count);
+    t.actor.act(&format!("fill {start} {count} 1"));
+    t.begin(&[memory])?;
+    let mut random = fastrand::Rng::with_seed(11);
+    for _ in 0..2 {
+        let before = t.presumed;
+        for _ in 0..40 {
+            let mut written: Vec<u64> = (0..60).map(|i| start + i * 17 * p).collect();
+            written.push(start + random.u64(..count) * p);
+            for address in &written {
+                t.write(*address);
+            }
+            written.sort_unstable();
+            written.dedup();
+            t.expect(&written, memory)?;
+        }
+        if t.technique == Technique::Adaptive && t.presumed == before {
+            return broken("nothing was presumed of what is written in every round");
+        }
+        let mut quiet = 0;
+        while t.collect()?.intersects(memory) {
+            quiet += 1;
+            if quiet > 70 {
+                return broken("nobody writes any more, and pages are reported for ever");
+            }
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn transaction(t: &mut Trial<'_>) -> Outcome {
     let p = page_size();
     let start = t.map("anon", 8)?;
