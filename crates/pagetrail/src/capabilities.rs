@@ -11,7 +11,7 @@ use crate::sys::child::soft_dirty_round_trip;
 use crate::sys::scratch::Scratch;
 use crate::sys::uffd::Uffd;
 use crate::technique::access_scan::AccessScan;
-use crate::technique::adaptive::{Adaptive, VainPage};
+use crate::technique::adaptive::{Adaptive, Precision, VainPage};
 use crate::technique::pagemap_scan::{HugePages, PagemapScan};
 use crate::technique::{ArmError, Armed, Technique, Tracker, compare, mprotect, none, userfaultfd};
 use rustix::io::Errno;
@@ -127,7 +127,13 @@ fn round_trip(technique: Technique) -> Status {
             PagemapScan::new(fd, None, HugePages::Split)
         }),
         Technique::Adaptive => with_uffd(false, "Linux 6.7", |fd| {
-            Adaptive::new(fd, None, HugePages::Split, VainPage::default())
+            Adaptive::new(
+                fd,
+                None,
+                HugePages::Split,
+                VainPage::default(),
+                Precision::AsNoticed,
+            )
         }),
         Technique::Userfaultfd => {
             with_uffd(true, "Linux 5.7", |fd| userfaultfd::Userfaultfd::new(fd, 1))

@@ -46,7 +46,7 @@ pub use page_set::{PageRange, PageSet, page_size};
 pub use region::{Permissions, Region};
 pub use round::{Event, Noticed, Presumption, Round, RoundCost};
 pub use target::{Target, pages_of};
-pub use technique::adaptive::VainPage;
+pub use technique::adaptive::{Precision, VainPage};
 pub use technique::pagemap_scan::HugePages;
 pub use technique::userfaultfd::BLOCK_PAGES_MAX;
 pub use technique::{Technique, UnknownTechnique};

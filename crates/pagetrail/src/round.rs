@@ -2,6 +2,8 @@
 
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
+#[cfg(doc)]
+use crate::technique::adaptive::Precision;
 use crate::watch::GivenUp;
 use std::time::Duration;
 
@@ -65,6 +67,12 @@ pub struct Presumption {
     pub calls: u64,
     /// Memory that is used to remember pages.
     pub table_bytes: u64,
+    /// Presumed, and not reported, since they hold what they held; only with [`Precision::Exact`].
+    pub dropped: u64,
+    /// What was read and hashed to find that out, in bytes.
+    pub hashed_bytes: u64,
+    /// How long that took.
+    pub hashing: Duration,
 }
 
 /// What the last collect was: what for, when, and at what cost.

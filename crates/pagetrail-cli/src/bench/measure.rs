@@ -69,7 +69,7 @@ pub(crate) fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Results
 }
 
 /// The kernel's version without what its builder put behind it.
-fn kernel() -> String {
+pub(crate) fn kernel() -> String {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy();
     release.split(['-', '+']).next().unwrap_or("").to_owned()

@@ -13,7 +13,7 @@ use crate::proc::status::Status;
 use crate::sys::uffd::Uffd;
 use crate::target::{Kind, Target};
 use crate::technique::access_scan::AccessScan;
-use crate::technique::adaptive::{Adaptive, VainPage};
+use crate::technique::adaptive::{Adaptive, Precision, VainPage};
 use crate::technique::alternate::Alternate;
 use crate::technique::pagemap_scan::{HugePages, PagemapScan};
 use crate::technique::soft_dirty::SoftDirty;
@@ -35,6 +35,7 @@ pub(crate) struct Config {
     pub(crate) policy: Policy,
     pub(crate) unwritable_too: bool,
     pub(crate) vain_page: VainPage,
+    pub(crate) precision: Precision,
 }
 
 impl Config {
@@ -60,6 +61,7 @@ impl Config {
                 pid,
                 self.huge_pages,
                 self.vain_page,
+                self.precision,
             )?),
             Technique::Userfaultfd => {
                 Box::new(Userfaultfd::new(fd.ok_or_else(missing)?, self.block_pages)?)
@@ -139,6 +141,7 @@ impl Default for WatchBuilder {
                 policy: Policy::Compare,
                 unwritable_too: false,
                 vain_page: VainPage::default(),
+                precision: Precision::AsNoticed,
             },
         }
     }
@@ -168,6 +171,13 @@ impl WatchBuilder {
     /// otherwise.
     pub fn vain_page(mut self, cost: VainPage) -> Self {
         self.config.vain_page = cost;
+        self
+    }
+
+    /// Whether the technique `adaptive` reports pages that it presumes written and that have not changed. Others do not
+    /// presume, so with them this has no effect.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.config.precision = precision;
         self
     }
 

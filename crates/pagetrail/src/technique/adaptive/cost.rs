@@ -106,9 +106,11 @@ impl Costs {
         self.gain[usize::from(written)]
     }
 
-    /// Whether a page is better presumed written than armed.
-    pub(super) fn presumes(&self, written: Share) -> bool {
-        self.gain(written) < 0
+    /// From which share on a page is presumed written, where a call that re-arms it costs `call`: the first time that it is
+    /// presumed, for a round or two, must pay for the question at its end, unless it is all but certain to be written.
+    pub(super) fn entry(&self, call: i64) -> Share {
+        let pays = |written: &Share| -self.gain(*written) * 3 / 2 >= call;
+        (1..=CERTAIN_ENOUGH).find(pays).unwrap_or(CERTAIN_ENOUGH)
     }
 
     /// Rounds from one question to the next, as a power of two.
@@ -122,25 +124,43 @@ impl Costs {
     }
 }
 
+/// A page that is written in so many of 256 rounds will be asked seldom soon, and need not pay for its first questions.
+const CERTAIN_ENOUGH: Share = 240;
+
 /// Levels fit into six bits.
 pub(super) const LEVEL_MAX: u8 = 63;
 
 /// The estimate after a round in which the page was written.
 pub(super) fn after_write(written: Share) -> Share {
     let quiet = Share::MAX - written;
-    written + (quiet >> RECENT).max(quiet.min(1))
+    written + (quiet >> RECENT) + Share::from(quiet != 0 && quiet >> RECENT == 0)
 }
 
 /// The estimate after so many rounds in which it was not.
-pub(super) fn after_quiet(mut written: Share, rounds: u32) -> Share {
-    for _ in 0..rounds {
-        if written == 0 {
-            break;
-        }
-        written -= (written >> RECENT).max(1);
+pub(super) fn after_quiet(written: Share, rounds: u32) -> Share {
+    match QUIET.get(rounds as usize) {
+        Some(estimates) => estimates[usize::from(written)],
+        None => 0,
     }
-    written
 }
+
+/// Estimates after 0, 1, .. rounds without a write: in as many as it has rows every estimate comes down to 0.
+static QUIET: [[Share; 256]; 24] = {
+    let mut estimates = [[0; 256]; 24];
+    let mut written = 0;
+    while written < 256 {
+        let mut estimate = written as Share;
+        let mut rounds = 0;
+        while rounds < estimates.len() {
+            estimates[rounds][written] = estimate;
+            let lost = estimate >> RECENT;
+            estimate = estimate.saturating_sub(if lost == 0 { 1 } else { lost });
+            rounds += 1;
+        }
+        written += 1;
+    }
+    estimates
+};
 
 /// What a write-protection fault costs a program here, handled by the kernel.
 fn measure_fault() -> Option<Duration> {

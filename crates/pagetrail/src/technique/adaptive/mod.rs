@@ -14,6 +14,7 @@
 //!   pages ([`spans`]). Where nothing is presumed, it is `pagemap-scan`'s round.
 
 mod cost;
+mod exact;
 mod spans;
 mod table;
 
@@ -24,12 +25,27 @@ use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
 use crate::round::Presumption;
 use cost::{ASK_LOG_MAX, Costs};
+use exact::Contents;
 use rustix::fd::OwnedFd;
+use rustix::time::{ClockId, clock_gettime};
 use spans::Spans;
 use std::time::Instant;
 use table::{Standing, Table};
 
 pub use cost::VainPage;
+
+/// Which pages of those that are presumed written are reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Precision {
+    /// All.
+    #[default]
+    AsNoticed,
+    /// Those that hold something else than at the last collect, as hashes tell: each collect reads and hashes all that is
+    /// presumed. Like `compare`, that is blind to writes that leave a page as it was, so copy pages while the program is held, or compare
+    /// with the copies yourself.
+    Exact,
+}
 
 /// The technique's state for one address space.
 pub(crate) struct Adaptive {
@@ -49,6 +65,8 @@ pub(crate) struct Adaptive {
     call_ns: i64,
     /// Of [`CERTAIN`] questions, so many found the page written; a running mean.
     confirmed: u64,
+    /// Where presumed pages that have not changed are not to be reported.
+    exact: Option<Contents>,
     /// Memory used again.
     room: Vec<PageRange>,
 }
@@ -56,8 +74,20 @@ pub(crate) struct Adaptive {
 /// What a call is taken to cost before any was made.
 const CALL_NS_FIRST: i64 = 2_000;
 
-/// Between these its measurement is believed: a tracker that lost the processor in the middle measures nonsense.
-const CALL_NS: (i64, i64) = (300, 20_000);
+/// Between these its measurement is believed.
+const CALL_NS: (i64, i64) = (300, 5_000);
+
+/// Of so many reported pages of a block one, at least, must be left alone for the others to be looked at twice.
+const SPARED_MIN: u32 = 8;
+
+/// For so long nothing is presumed in a block where that was not so.
+const PAUSE_ROUNDS: u32 = 16;
+
+/// What it takes to look at a page without re-arming it in the same step.
+const LOOK_NS: i64 = 30;
+
+/// What re-arming a page takes within a call.
+const REARM_NS: i64 = 25;
 
 /// What [`Adaptive::confirmed`] is a part of.
 const CERTAIN: u64 = 1024;
@@ -78,6 +108,7 @@ impl Adaptive {
         pid: Option<u32>,
         huge_pages: HugePages,
         vain: VainPage,
+        precision: Precision,
     ) -> Result<Self> {
         Ok(Self {
             pid,
@@ -90,6 +121,10 @@ impl Adaptive {
             asked: PageSet::new(),
             call_ns: CALL_NS_FIRST,
             confirmed: CERTAIN,
+            exact: match precision {
+                Precision::AsNoticed => None,
+                Precision::Exact => Some(Contents::new(pid.unwrap_or_else(std::process::id))),
+            },
             room: Vec::new(),
         })
     }
@@ -102,14 +137,20 @@ impl Adaptive {
             return alarmed;
         }
         let cooled = asked.difference(out);
-        let mut near = 0;
-        for part in parts(&cooled) {
-            for page in self.table.pages_mut(part, self.round, &mut near) {
-                page.observe_quiet(self.round);
-                page.set(Standing::Armed, 0);
+        let (page_bytes, block_bytes) = (page_size(), block_bytes());
+        let mut blocks = Blocks::of(&cooled, block_bytes);
+        while let Some((block, parts)) = blocks.next_block() {
+            let pages = &mut self.table.block_mut(block.start(), self.round).pages;
+            let mut cold = 0;
+            for part in parts {
+                let first = ((part.start() - block.start()) / page_bytes) as usize;
+                let count = part.bytes() / page_bytes;
+                for page in &mut pages[first..first + count as usize] {
+                    page.observe_quiet(self.round);
+                    page.set(Standing::Armed, 0);
+                }
+                cold += count;
             }
-            let block = part.align_outwards(block_bytes());
-            let cold = pages_within(&cooled, block);
             if cold >= ALARM_MIN && cold * 2 > pages_within(&asked, block) {
                 alarmed.insert(block);
             }
@@ -132,79 +173,105 @@ impl Adaptive {
         alarmed: &PageSet,
         presumed: &mut PageSet,
     ) -> Vec<PageRange> {
-        let round = self.round;
+        let (round, page_bytes, block_bytes) = (self.round, page_size(), block_bytes());
+        // Divisions would take as long as all the rest.
+        let page_shift = page_bytes.trailing_zeros();
         let costs = &self.costs;
+        let entry = costs.entry(self.call_ns);
         let mut spans = Spans::new(self.call_ns, std::mem::take(&mut self.room));
         let mut leave = PageSet::new();
-        let (mut near, mut border) = (0, 0);
         let armed = self.writes.armed().ranges();
-        let mut mapping = 0;
-        for part in parts(out) {
-            let block = part.align_outwards(block_bytes());
-            while armed
-                .get(mapping)
-                .is_some_and(|range| range.end() <= part.start())
-            {
-                mapping += 1;
-            }
-            if mapping != border {
-                spans.close();
-                border = mapping;
-            }
+        let (mut mapping, mut border) = (0, 0);
+        let mut blocks = Blocks::of(out, block_bytes);
+        while let Some((block, parts)) = blocks.next_block() {
             let looked = self.left.covers(block);
             let all_due = alarmed.covers(block);
-            let mut keep = false;
-            let pages = self.table.pages_mut(part, round, &mut near);
-            for (address, page) in (part.start()..).step_by(page_size() as usize).zip(pages) {
-                let end = address + page_size();
-                match page.standing() {
-                    Standing::Armed => {
-                        page.observe_write(round);
-                        if !looked {
-                            // The scan has re-armed it. Whether the next one shall not is what matters.
-                            keep |= costs.presumes(cost::after_write(page.written));
-                            continue;
+            // What it saves in a round to leave pages of this block unprotected, and how many pages that takes a look at.
+            let (mut saved, mut looks) = (0, 0);
+            let known = self.table.block_mut(block.start(), round);
+            let pages = &mut known.pages;
+            let (mut spared, mut due) = (0, 0);
+            for part in parts {
+                looks += (part.bytes() >> page_shift) as i64;
+                while armed
+                    .get(mapping)
+                    .is_some_and(|range| range.end() <= part.start())
+                {
+                    mapping += 1;
+                }
+                if mapping != border {
+                    spans.close();
+                    border = mapping;
+                }
+                let first = ((part.start() - block.start()) >> page_shift) as usize;
+                let count = (part.bytes() >> page_shift) as usize;
+                let mut address = part.start();
+                for page in &mut pages[first..first + count] {
+                    let start = address;
+                    address += page_bytes;
+                    match page.standing() {
+                        Standing::Armed => {
+                            page.observe_write(round);
+                            if !looked {
+                                // The scan has re-armed it. Whether the next one shall not is what matters.
+                                let next = cost::after_write(page.written);
+                                if next >= entry {
+                                    saved -= costs.gain(next);
+                                }
+                                continue;
+                            }
+                            if page.written >= entry {
+                                page.set(Standing::Presumed, 0);
+                            } else {
+                                page.stand(Standing::Waiting);
+                            }
                         }
-                        if costs.presumes(page.written) {
-                            page.set(Standing::Presumed, 0);
+                        Standing::Asked => {
+                            page.observe_write(round);
+                            let level = (page.level() + 1).min(costs.level_max());
+                            page.set(Standing::Presumed, level);
+                        }
+                        Standing::Presumed | Standing::Waiting => {
+                            presumed.extend_back(start, page_bytes);
+                        }
+                    }
+                    if !looked {
+                        if page.standing() == Standing::Presumed {
+                            page.stand(Standing::Asked);
+                            self.asked.extend_back(start, page_bytes);
+                            saved -= costs.gain(page.written);
                         } else {
-                            page.stand(Standing::Waiting);
+                            page.stand(Standing::Armed);
                         }
+                        continue;
                     }
-                    Standing::Asked => {
-                        page.observe_write(round);
-                        let level = (page.level() + 1).min(costs.level_max());
-                        page.set(Standing::Presumed, level);
-                    }
-                    Standing::Presumed | Standing::Waiting => {
-                        presumed.extend_back(address, page_size());
-                    }
-                }
-                if !looked {
-                    if page.standing() == Standing::Presumed {
-                        page.stand(Standing::Asked);
-                        self.asked.extend_back(address, page_size());
-                        keep = true;
+                    let gain = costs.gain(page.written);
+                    saved -= gain.min(0);
+                    if page.standing() == Standing::Waiting {
+                        let waited = i64::from(page.rounds_since_seen(round)) + 1;
+                        spans.want(start, address, gain.max(1) * waited);
+                    } else if !page.seen_in(round)
+                        && (all_due
+                            || is_due(costs.ask_log(page.level()), start >> page_shift, round))
+                    {
+                        spans.want(start, address, self.call_ns);
+                        due += 1;
                     } else {
-                        page.stand(Standing::Armed);
+                        // Not due; or written in this round, as was noticed, so that there is nothing to ask.
+                        spans.spare(-gain);
+                        spared += 1;
                     }
-                    continue;
-                }
-                keep = true;
-                let gain = costs.gain(page.written);
-                if page.standing() == Standing::Waiting {
-                    let waited = i64::from(page.rounds_since_seen(round)) + 1;
-                    spans.want(address, end, gain * waited);
-                } else if page.seen_in(round) {
-                    // Written in this round, as was noticed: no question that was not just answered.
-                    spans.spare(-gain);
-                } else if all_due || is_due(costs.ask_log(page.level()), address, round) {
-                    spans.want(address, end, self.call_ns);
-                } else {
-                    spans.spare(-gain);
                 }
             }
-            if keep && !self.whole.intersects(block) {
+            known.reported = looks as u32;
+            known.presumed = spared + due;
+            known.due = due;
+            // Half of it: the other half of the rounds, at first, is for questions.
+            let pays = saved / 2 >= self.call_ns / 8 + looks * LOOK_NS;
+            if pays
+                && round.wrapping_sub(known.not_before) as i32 >= 0
+                && !self.whole.intersects(block)
+            {
                 leave.insert(block);
             }
         }
@@ -219,32 +286,49 @@ impl Adaptive {
         out: &mut PageSet,
         harvest: &mut Harvest,
     ) -> Result<()> {
-        let began = Instant::now();
+        let began = cpu_ns();
         let mut late = PageSet::new();
         let mut outcome = Ok(());
-        let mut near = 0;
         for span in spans {
             outcome = self.writes.rearm(*span, &mut late, &mut harvest.replaced);
             if outcome.is_err() {
                 break;
             }
         }
-        if let Some(each) = began.elapsed().as_nanos().checked_div(spans.len() as u128) {
-            let each = (each as i64).clamp(CALL_NS.0, CALL_NS.1);
+        let took = cpu_ns() - began;
+        let spans: PageSet = spans.iter().copied().collect();
+        let rearmed = spans.intersection(out);
+        if let Some(each) =
+            (took - rearmed.pages() as i64 * REARM_NS).checked_div(spans.ranges().len() as i64)
+        {
+            let each = each.clamp(CALL_NS.0, CALL_NS.1);
             self.call_ns = (self.call_ns * 7 + each) / 8;
         }
-        let spans: PageSet = spans.iter().copied().collect();
-        for part in parts(&spans.intersection(out)) {
-            let pages = self.table.pages_mut(part, self.round, &mut near);
-            for (address, page) in (part.start()..).step_by(page_size() as usize).zip(pages) {
-                match page.standing() {
-                    Standing::Presumed => {
+        let (page_bytes, block_bytes) = (page_size(), block_bytes());
+        let page_shift = page_bytes.trailing_zeros();
+        let mut blocks = Blocks::of(&rearmed, block_bytes);
+        while let Some((block, parts)) = blocks.next_block() {
+            let known = self.table.block_mut(block.start(), self.round);
+            for part in parts {
+                let first = ((part.start() - block.start()) >> page_shift) as usize;
+                let count = (part.bytes() >> page_shift) as usize;
+                let mut address = part.start();
+                for page in &mut known.pages[first..first + count] {
+                    if page.standing() == Standing::Presumed {
                         page.stand(Standing::Asked);
-                        self.asked.extend_back(address, page_size());
+                        known.presumed = known.presumed.saturating_sub(1);
+                        self.asked.extend_back(address, page_bytes);
+                    } else {
+                        page.stand(Standing::Armed);
                     }
-                    _ => page.stand(Standing::Armed),
+                    page.pass_over(self.round);
+                    address += page_bytes;
                 }
-                page.pass_over(self.round);
+            }
+            // Presumed pages lie so thinly among others that calls must reach over most of them: not worth a second look.
+            if (known.presumed + known.due) * SPARED_MIN < known.reported {
+                known.not_before = self.round.wrapping_add(PAUSE_ROUNDS);
+                self.left.remove(block);
             }
         }
         // Written between the look and the call: re-armed, so handed out.
@@ -253,9 +337,85 @@ impl Adaptive {
     }
 }
 
+impl Adaptive {
+    /// Takes out of the round what is presumed written and has not changed. After re-arming: what is asked next is armed
+    /// by now, and what stays unprotected will be hashed again. `looked`: where the scan has left everything unprotected.
+    fn drop_unchanged(
+        &mut self,
+        looked: &PageSet,
+        out: &mut PageSet,
+        harvest: &mut Harvest,
+        told: &mut Presumption,
+    ) -> Result<()> {
+        let Some(contents) = &mut self.exact else {
+            return Ok(());
+        };
+        let began = Instant::now();
+        let rearmed: PageSet = self.room.iter().copied().collect();
+        let left = out.intersection(looked).difference(&rearmed);
+        let found = contents.look(&harvest.presumed, &left)?;
+        *out = out.difference(&found.unchanged);
+        harvest.presumed = harvest.presumed.difference(&found.unchanged);
+        told.dropped = found.unchanged.pages();
+        told.hashed_bytes = found.hashed_bytes;
+        told.hashing = began.elapsed();
+        Ok(())
+    }
+}
+
+/// The ranges of a set, block by block, cut at the borders of blocks.
+struct Blocks<'a> {
+    ranges: &'a [PageRange],
+    /// Where the first of `ranges` goes on.
+    start: u64,
+    block_bytes: u64,
+    parts: Vec<PageRange>,
+}
+
+impl<'a> Blocks<'a> {
+    fn of(set: &'a PageSet, block_bytes: u64) -> Self {
+        let ranges = set.ranges();
+        Self {
+            ranges,
+            start: ranges.first().map_or(0, PageRange::start),
+            block_bytes,
+            parts: Vec::new(),
+        }
+    }
+
+    fn next_block(&mut self) -> Option<(PageRange, &[PageRange])> {
+        self.ranges.first()?;
+        let start = self.start & !(self.block_bytes - 1);
+        let block = PageRange::new(start, start.saturating_add(self.block_bytes))?;
+        self.parts.clear();
+        while let Some(range) = self.ranges.first()
+            && self.start < block.end()
+        {
+            let end = range.end().min(block.end());
+            self.parts.extend(PageRange::new(self.start, end));
+            if end < range.end() {
+                self.start = end;
+            } else {
+                self.ranges = &self.ranges[1..];
+                self.start = self.ranges.first().map_or(0, PageRange::start);
+                if self.ranges.is_empty() {
+                    break;
+                }
+            }
+        }
+        Some((block, &self.parts))
+    }
+}
+
+/// Processor time of this thread: a tracker that had to wait for a processor has not worked.
+fn cpu_ns() -> i64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
+
 /// Whether a page is to be asked in `round`, one in `1 << log`.
-fn is_due(log: u32, address: u64, round: u32) -> bool {
-    let group = address / (page_size() * ASKED_TOGETHER);
+fn is_due(log: u32, page: u64, round: u32) -> bool {
+    let group = page / ASKED_TOGETHER;
     let phase = (group.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - ASK_LOG_MAX)) as u32;
     round.wrapping_add(phase) & ((1 << log) - 1) == 0
 }
@@ -269,19 +429,6 @@ fn pages_within(set: &PageSet, range: PageRange) -> u64 {
         .map_while(|part| part.intersection(&range))
         .map(|part| part.pages())
         .sum()
-}
-
-/// The ranges of a set, cut at the borders of blocks.
-fn parts(set: &PageSet) -> impl Iterator<Item = PageRange> + '_ {
-    let block = block_bytes();
-    set.ranges().iter().flat_map(move |range| {
-        let first = range.start() & !(block - 1);
-        (first..range.end())
-            .step_by(block as usize)
-            .filter_map(move |start| {
-                PageRange::new(start, start.saturating_add(block))?.intersection(range)
-            })
-    })
 }
 
 impl Tracker for Adaptive {
@@ -317,18 +464,22 @@ impl Tracker for Adaptive {
         }
         let mut told = Presumption::default();
         let alarmed = self.learn_cooled(out, &mut told);
+        let looked = self.exact.is_some().then(|| self.left.clone());
         let spans = self.decide(out, &alarmed, &mut harvest.presumed);
+        told.presumed = harvest.presumed.pages();
         let outcome = self.rearm(&spans, out, &mut harvest);
         told.calls = spans.len() as u64;
         self.room = spans;
         outcome?;
+        if let Some(looked) = looked {
+            self.drop_unchanged(&looked, out, &mut harvest, &mut told)?;
+        }
         if self.round.is_multiple_of(PRUNE_EVERY) {
             self.table.prune(self.round);
         }
-        told.presumed = harvest.presumed.pages();
         told.asked = self.asked.pages();
         told.faults_avoided = told.presumed * self.confirmed / CERTAIN;
-        told.in_vain = told.presumed - told.faults_avoided;
+        told.in_vain = (told.presumed - told.faults_avoided).saturating_sub(told.dropped);
         told.table_bytes = self.table.bytes();
         harvest.presumption = Some(told);
         Ok(harvest)

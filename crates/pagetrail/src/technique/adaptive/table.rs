@@ -85,9 +85,15 @@ impl Page {
 #[derive(Debug)]
 pub(super) struct Block {
     start: u64,
-    pages: Box<[Page]>,
+    pub(super) pages: Box<[Page]>,
     /// The last round in which a page of it was reported.
     used: u32,
+    /// The round before which nothing in it is presumed.
+    pub(super) not_before: u32,
+    /// In this round: pages reported; of them presumed written for the next one; of these due to be asked.
+    pub(super) reported: u32,
+    pub(super) presumed: u32,
+    pub(super) due: u32,
 }
 
 /// What is remembered of all pages.
@@ -96,6 +102,9 @@ pub(super) struct Table {
     /// Ascending.
     blocks: Vec<Block>,
     block_bytes: u64,
+    block_pages: usize,
+    /// Where the last block was found.
+    near: usize,
 }
 
 /// A block of which nothing was reported for so many rounds is forgotten.
@@ -106,48 +115,53 @@ impl Table {
         Self {
             blocks: Vec::new(),
             block_bytes,
+            block_pages: (block_bytes / page_size()) as usize,
+            near: 0,
         }
     }
 
     /// The bytes that it takes.
     pub(super) fn bytes(&self) -> u64 {
-        let pages = self.block_bytes / page_size() * size_of::<Page>() as u64;
-        self.blocks.len() as u64 * pages + (self.blocks.capacity() * size_of::<Block>()) as u64
+        let pages = self.block_pages * size_of::<Page>();
+        (self.blocks.len() * pages) as u64 + (self.blocks.capacity() * size_of::<Block>()) as u64
     }
 
-    /// The pages of `range`, which lies within one block, in `round`; `near` is where the last call found its block.
-    pub(super) fn pages_mut(
-        &mut self,
-        range: PageRange,
-        round: u32,
-        near: &mut usize,
-    ) -> &mut [Page] {
-        let start = range.start() & !(self.block_bytes - 1);
-        let at = match self.blocks.get(*near) {
-            Some(block) if block.start == start => *near,
-            _ => match self
-                .blocks
-                .binary_search_by_key(&start, |block| block.start)
-            {
-                Ok(at) => at,
-                Err(at) => {
-                    let pages = (self.block_bytes / page_size()) as usize;
-                    let block = Block {
-                        start,
-                        pages: vec![Page::default(); pages].into_boxed_slice(),
-                        used: round,
-                    };
-                    // Whoever is new was never seen: its first write follows on no quiet rounds.
-                    self.blocks.insert(at, block);
-                    at
-                }
+    /// The block that begins at `start`, of which pages are reported in `round`.
+    pub(super) fn block_mut(&mut self, start: u64, round: u32) -> &mut Block {
+        let at = match self.blocks.get(self.near) {
+            Some(block) if block.start == start => self.near,
+            // Blocks are asked for in ascending order, most often.
+            _ => match self.blocks.get(self.near + 1) {
+                Some(block) if block.start == start => self.near + 1,
+                _ => self.find(start, round),
             },
         };
-        *near = at;
+        self.near = at;
         let block = &mut self.blocks[at];
         block.used = round;
-        let first = ((range.start() - start) / page_size()) as usize;
-        &mut block.pages[first..first + range.pages() as usize]
+        block
+    }
+
+    fn find(&mut self, start: u64, round: u32) -> usize {
+        match self
+            .blocks
+            .binary_search_by_key(&start, |block| block.start)
+        {
+            Ok(at) => at,
+            Err(at) => {
+                let block = Block {
+                    start,
+                    pages: vec![Page::default(); self.block_pages].into_boxed_slice(),
+                    used: round,
+                    not_before: round,
+                    reported: 0,
+                    presumed: 0,
+                    due: 0,
+                };
+                self.blocks.insert(at, block);
+                at
+            }
+        }
     }
 
     /// Forgets the pages of `range`.

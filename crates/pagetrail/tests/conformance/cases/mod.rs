@@ -9,7 +9,8 @@ mod rounds;
 use crate::actor::{Actor, puppet_command};
 use crate::subject::Subject;
 use pagetrail::{
-    Choice, Error, HugePages, Notice, PageRange, PageSet, Target, Technique, Watch, page_size,
+    Choice, Error, HugePages, Notice, PageRange, PageSet, Precision, Target, Technique, Watch,
+    page_size,
 };
 use std::cell::RefCell;
 use std::fmt;
@@ -105,6 +106,10 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         name: "hot for long, then cold",
         run: rounds::hot_then_cold,
+    },
+    Case {
+        name: "hot, and exact on demand",
+        run: rounds::exact,
     },
     Case {
         name: "a round not committed",
@@ -259,6 +264,7 @@ pub(crate) struct Trial<'a> {
     watch: Option<Watch>,
     huge_pages: HugePages,
     notice: Option<Notice>,
+    precision: Precision,
     value: u64,
     /// Start and pages of the memory that was made.
     mapped: Vec<(u64, u64)>,
@@ -280,6 +286,7 @@ impl<'a> Trial<'a> {
             watch: None,
             huge_pages: HugePages::Split,
             notice: None,
+            precision: Precision::AsNoticed,
             value: 1,
             mapped: Vec::new(),
             reported: 0,
@@ -310,6 +317,7 @@ impl<'a> Trial<'a> {
         let builder = Watch::builder()
             .technique(self.choice)
             .huge_pages(self.huge_pages)
+            .precision(self.precision)
             .stopped_world(true);
         match self.notice {
             Some(notice) => builder.notice(notice),

@@ -1,0 +1,53 @@
+//! The suite as a table for people.
+
+use std::io::{self, Write};
+
+use super::results::Suite;
+
+/// Writes it, a line for each technique on each workload.
+pub(crate) fn write(suite: &Suite, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "{:<22} {:>6} {:<13} {:>9} {:>9} {:>9} {:>9} {:>6} {:>10} {:>9} {:>9} {:>7}",
+        "workload",
+        "round",
+        "technique",
+        "overhead",
+        "faults",
+        "written",
+        "reported",
+        "ratio",
+        "collect",
+        "presumed",
+        "avoided",
+        "calls"
+    )?;
+    for row in &suite.rows {
+        for measured in &row.techniques {
+            write!(
+                out,
+                "{:<22} {:>4}ms {:<13} {:>8.1}% {:>9.0} {:>9.0} {:>9.0} {:>6.2} {:>8.0}us",
+                row.name,
+                row.round_ms,
+                measured.technique,
+                measured.overhead_percent.median,
+                measured.faults_per_round.median,
+                measured.written_per_round.median,
+                measured.reported_per_round.median,
+                measured.reported_per_written.median,
+                measured.collect_us.median,
+            )?;
+            match &measured.presumption {
+                Some(told) => writeln!(
+                    out,
+                    " {:>9.0} {:>9.0} {:>7.0}",
+                    told.presumed_per_round.median,
+                    told.faults_avoided_per_round.median,
+                    told.calls_per_round.median
+                )?,
+                None => writeln!(out)?,
+            }
+        }
+    }
+    Ok(())
+}
