@@ -32,6 +32,9 @@ pub(crate) struct BenchArgs {
     /// Measure the workloads and programs of this file instead, side by side
     #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "runs"])]
     pub(crate) suite: Option<PathBuf>,
+    /// Where the programs of a suite are that it brings along
+    #[arg(long, value_name = "DIR", requires = "suite", default_value = ".")]
+    pub(crate) programs: PathBuf,
     /// Be the writer of a workload, which `bench` itself starts.
     #[arg(long, hide = true, value_name = "JSON")]
     pub(crate) as_workload: Option<String>,

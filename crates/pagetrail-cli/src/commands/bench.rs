@@ -72,7 +72,7 @@ fn run_suite(args: &BenchArgs, file: &Path) -> Result<ExitCode> {
         definition.techniques.clone_from(&args.technique);
     }
     let mut progress = progress();
-    let results = match suite::measure::run(&definition, &mut progress) {
+    let results = match suite::measure::run(&definition, &args.programs, &mut progress) {
         Err(error) if error.is::<Missed>() => {
             clear_progress();
             exit::message(&format!("{error:#}"));

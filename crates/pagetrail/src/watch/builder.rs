@@ -34,7 +34,7 @@ pub(crate) struct Config {
     pub(crate) stopped_world: bool,
     pub(crate) policy: Policy,
     pub(crate) unwritable_too: bool,
-    pub(crate) vain_page: VainPage,
+    pub(crate) vain_page: Option<VainPage>,
     pub(crate) precision: Precision,
 }
 
@@ -60,7 +60,7 @@ impl Config {
                 fd.ok_or_else(missing)?,
                 pid,
                 self.huge_pages,
-                self.vain_page,
+                self.vain_page.unwrap_or_default(),
                 self.precision,
             )?),
             Technique::Userfaultfd => {
@@ -140,7 +140,7 @@ impl Default for WatchBuilder {
                 stopped_world: false,
                 policy: Policy::Compare,
                 unwritable_too: false,
-                vain_page: VainPage::default(),
+                vain_page: None,
                 precision: Precision::AsNoticed,
             },
         }
@@ -167,10 +167,10 @@ impl WatchBuilder {
         self
     }
 
-    /// What it costs that a page is reported in vain, for the technique `adaptive`; [`VainPage::Hashed`] unless said
-    /// otherwise.
+    /// What it costs that a page is reported in vain. Who says so has [`Choice::Auto`] take the technique `adaptive`, which
+    /// weighs that against faults; asked for by name it assumes [`VainPage::Hashed`].
     pub fn vain_page(mut self, cost: VainPage) -> Self {
-        self.config.vain_page = cost;
+        self.config.vain_page = Some(cost);
         self
     }
 
@@ -250,7 +250,7 @@ impl WatchBuilder {
             mut config,
         } = self;
         let own = target.is_own();
-        let picked = choice::pick(choice, notice, &target)?;
+        let picked = choice::pick(choice, notice, config.vain_page.is_some(), &target)?;
         let technique = picked.technique;
         config.notice = picked.notice;
         tracing::debug!(%technique, reason = picked.reason, "picked");

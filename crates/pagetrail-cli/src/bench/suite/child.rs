@@ -139,7 +139,7 @@ impl Writing {
 }
 
 /// `minflt` of `proc_pid_stat(5)`.
-fn minor_faults(pid: u32) -> Result<u64> {
+pub(super) fn minor_faults(pid: u32) -> Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let behind_name = stat.rsplit(')').next().unwrap_or_default();
     let field = behind_name.split_whitespace().nth(7);

@@ -1,5 +1,6 @@
 //! [`Definition`]: what a suite measures, as its file in TOML says it (`bench/definitions/`).
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -27,6 +28,8 @@ pub(crate) struct Definition {
     pub(crate) warm_up_rounds: u32,
     /// Each technique in turn, so often; the figures are medians.
     pub(crate) runs: u32,
+    /// The length of rounds for programs, in milliseconds.
+    pub(crate) program_round_ms: u64,
     #[serde(default)]
     pub(crate) workload: Vec<Workload>,
     #[serde(default)]
@@ -78,8 +81,14 @@ pub(crate) enum Pattern {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Program {
     pub(crate) name: String,
-    /// The command; `{suite}` is replaced by the directory given with `--programs`.
+    /// The command; `{programs}` is replaced by the directory given with `--programs`.
     pub(crate) command: Vec<String>,
+    /// Variables that it needs.
+    #[serde(default)]
+    pub(crate) environment: BTreeMap<String, String>,
+    /// A script for `sh` that gives a server its work, and ends it.
+    #[serde(default)]
+    pub(crate) client: Option<String>,
 }
 
 impl Definition {

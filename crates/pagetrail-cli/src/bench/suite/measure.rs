@@ -1,38 +1,27 @@
 //! The measuring: for each workload and length of rounds, untracked and by each technique, in turn.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use pagetrail::{PageSet, Presumption, Technique, VainPage, Watch};
+use pagetrail::{PageSet, Technique, VainPage, Watch};
 
 use rustix::time::{ClockId, clock_gettime};
 
 use super::child::Writing;
 use super::definition::{Definition, Workload};
-use super::results::{Measured, Row, Suite};
+use super::program;
+use super::results::{Measured, Presumed, Row, Suite};
+use super::sample::Sample;
 use crate::bench::oracle::Missed;
 use crate::bench::results::Spread;
 
-/// What one run of one technique gave.
-#[derive(Clone, Debug, Default)]
-struct Sample {
-    /// Operations per second of the writer's processor time.
-    throughput: f64,
-    /// Faults of the writer.
-    faults: u64,
-    rounds: u64,
-    written: u64,
-    reported: u64,
-    collect_ns: Vec<f64>,
-    calls: u64,
-    presumed: u64,
-    avoided: u64,
-    in_vain: u64,
-    table_bytes: u64,
-}
-
 /// Measures; calls `progress` with what is done next.
-pub(crate) fn run(definition: &Definition, progress: &mut dyn FnMut(&str)) -> Result<Suite> {
+pub(crate) fn run(
+    definition: &Definition,
+    programs: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Suite> {
     let mut suite = Suite::begin(definition);
     for workload in &definition.workload {
         for (&round_ms, &rounds) in definition.rounds_ms.iter().zip(&definition.rounds) {
@@ -42,6 +31,12 @@ pub(crate) fn run(definition: &Definition, progress: &mut dyn FnMut(&str)) -> Re
                 rounds,
             };
             suite.rows.push(row(plan, workload, progress)?);
+        }
+    }
+    for program in &definition.program {
+        match program::row(definition, program, programs, progress)? {
+            Some(row) => suite.programs.push(row),
+            None => suite.missing.push(program.name.clone()),
         }
     }
     Ok(suite)
@@ -145,20 +140,9 @@ fn sample(plan: Plan<'_>, writing: &mut Writing, technique: Option<Technique>) -
 }
 
 /// Processor time of this thread.
-fn cpu_ns() -> u64 {
+pub(super) fn cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-impl Sample {
-    fn add(&mut self, told: Option<Presumption>) {
-        let Some(told) = told else { return };
-        self.calls += told.calls;
-        self.presumed += told.presumed;
-        self.avoided += told.faults_avoided;
-        self.in_vain += told.in_vain;
-        self.table_bytes = self.table_bytes.max(told.table_bytes);
-    }
 }
 
 fn summary(technique: Technique, untracked: f64, samples: &[Sample]) -> Measured {
@@ -166,7 +150,6 @@ fn summary(technique: Technique, untracked: f64, samples: &[Sample]) -> Measured
     let per_round = |count: fn(&Sample) -> u64| {
         over(&|sample| count(sample) as f64 / sample.rounds.max(1) as f64)
     };
-    let presumes = technique == Technique::Adaptive;
     Measured {
         technique: technique.name(),
         overhead_percent: over(&|sample| (untracked / sample.throughput.max(1e-9) - 1.0) * 100.0),
@@ -175,12 +158,24 @@ fn summary(technique: Technique, untracked: f64, samples: &[Sample]) -> Measured
         reported_per_round: per_round(|sample| sample.reported),
         reported_per_written: over(&|sample| sample.reported as f64 / sample.written.max(1) as f64),
         collect_us: over(&|sample| Spread::of(sample.collect_ns.iter().copied()).median / 1e3),
-        presumption: presumes.then(|| super::results::Presumed {
-            presumed_per_round: per_round(|sample| sample.presumed),
-            faults_avoided_per_round: per_round(|sample| sample.avoided),
-            in_vain_per_round: per_round(|sample| sample.in_vain),
-            calls_per_round: per_round(|sample| sample.calls),
-            table_bytes: samples.iter().map(|s| s.table_bytes).max().unwrap_or(0),
-        }),
+        presumption: presumed(technique, samples),
     }
+}
+
+/// What presuming did, with the technique that presumes.
+pub(super) fn presumed(technique: Technique, samples: &[Sample]) -> Option<Presumed> {
+    let per_round = |count: fn(&Sample) -> u64| {
+        Spread::of(
+            samples
+                .iter()
+                .map(|sample| count(sample) as f64 / sample.rounds.max(1) as f64),
+        )
+    };
+    (technique == Technique::Adaptive).then(|| Presumed {
+        presumed_per_round: per_round(|sample| sample.presumed),
+        faults_avoided_per_round: per_round(|sample| sample.avoided),
+        in_vain_per_round: per_round(|sample| sample.in_vain),
+        calls_per_round: per_round(|sample| sample.calls),
+        table_bytes: samples.iter().map(|s| s.table_bytes).max().unwrap_or(0),
+    })
 }

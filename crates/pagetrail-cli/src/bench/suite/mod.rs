@@ -6,6 +6,8 @@
 pub(crate) mod child;
 pub(crate) mod definition;
 pub(crate) mod measure;
+mod program;
 pub(crate) mod results;
+mod sample;
 pub(crate) mod table;
 pub(crate) mod writer;

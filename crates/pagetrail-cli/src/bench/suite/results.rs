@@ -20,6 +20,8 @@ pub(crate) struct Suite {
     pub(crate) absent: Vec<(String, String)>,
     pub(crate) rows: Vec<Row>,
     pub(crate) programs: Vec<ProgramRow>,
+    /// Programs that are not here.
+    pub(crate) missing: Vec<String>,
 }
 
 /// A workload at a length of rounds.
@@ -73,6 +75,9 @@ pub(crate) struct ProgramMeasured {
     pub(crate) technique: &'static str,
     /// How much more processor time a run takes than untracked.
     pub(crate) overhead_percent: Spread,
+    /// All of the program's faults.
+    pub(crate) faults: Spread,
+    pub(crate) rounds: Spread,
     pub(crate) reported_per_round: Spread,
     pub(crate) collect_us: Spread,
     pub(crate) presumption: Option<Presumed>,
@@ -98,6 +103,7 @@ impl Suite {
                 .collect(),
             rows: Vec::new(),
             programs: Vec::new(),
+            missing: Vec::new(),
         }
     }
 }
