@@ -80,6 +80,9 @@ const CALL_NS: (i64, i64) = (300, 5_000);
 /// Of so many reported pages of a block one, at least, must be left alone for the others to be looked at twice.
 const SPARED_MIN: u32 = 8;
 
+/// In a block of which fewer pages are reported, a second look costs next to nothing.
+const LOOKS_MANY: u32 = 64;
+
 /// For so long nothing is presumed in a block where that was not so.
 const PAUSE_ROUNDS: u32 = 16;
 
@@ -326,7 +329,8 @@ impl Adaptive {
                 }
             }
             // Presumed pages lie so thinly among others that calls must reach over most of them: not worth a second look.
-            if (known.presumed + known.due) * SPARED_MIN < known.reported {
+            let thin = (known.presumed + known.due) * SPARED_MIN < known.reported;
+            if thin && known.reported >= LOOKS_MANY {
                 known.not_before = self.round.wrapping_add(PAUSE_ROUNDS);
                 self.left.remove(block);
             }
