@@ -30,7 +30,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "OUT")]
     pub(crate) html: Option<PathBuf>,
     /// Measure the workloads and programs of this file instead, side by side
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "runs"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "runs", "html"])]
     pub(crate) suite: Option<PathBuf>,
     /// Where the programs of a suite are that it brings along
     #[arg(long, value_name = "DIR", requires = "suite", default_value = ".")]
