@@ -124,15 +124,14 @@ fn a_suite_checks_every_round() {
     std::fs::write(&file, suite).unwrap();
     let output = run(&["--json", "--suite", file.to_str().unwrap()]);
     let errors = String::from_utf8_lossy(&output.stderr);
-    if errors.contains("does not work here") || errors.contains("not offer") {
-        eprintln!("not tested here: {errors}");
-        return;
-    }
     assert!(output.status.success(), "{errors}");
     let results: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = results["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 6);
     assert_eq!(results["missing"], serde_json::json!(["none"]));
+    if results["absent"] != serde_json::json!([]) {
+        return; // Named in the document: this machine has no PAGEMAP_SCAN.
+    }
     let hot = &rows[2]["techniques"];
     assert_eq!(hot[1]["technique"], "adaptive");
     let figure = |of: usize, name: &str| hot[of][name]["median"].as_f64().unwrap();

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use pagetrail::{PageSet, Technique, VainPage, Watch};
+use pagetrail::{Capabilities, PageSet, Technique, VainPage, Watch};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -23,6 +23,12 @@ pub(crate) fn run(
     progress: &mut dyn FnMut(&str),
 ) -> Result<Suite> {
     let mut suite = Suite::begin(definition);
+    let capabilities = Capabilities::probe();
+    let mut definition = definition.clone();
+    definition
+        .techniques
+        .retain(|technique| capabilities.works(*technique));
+    let definition = &definition;
     for workload in &definition.workload {
         for (&round_ms, &rounds) in definition.rounds_ms.iter().zip(&definition.rounds) {
             let plan = Plan {

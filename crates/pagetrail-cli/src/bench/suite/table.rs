@@ -58,6 +58,9 @@ pub(crate) fn write(suite: &Suite, out: &mut dyn Write) -> io::Result<()> {
             presumed(measured.presumption.as_ref(), out)?;
         }
     }
+    for (technique, reason) in &suite.absent {
+        writeln!(out, "not here: {technique}: {reason}")?;
+    }
     for name in &suite.missing {
         writeln!(out, "not here: {name}")?;
     }

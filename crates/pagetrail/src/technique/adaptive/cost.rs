@@ -189,3 +189,41 @@ fn measure_fault() -> Option<Duration> {
     }
     Some(tracked.saturating_sub(untracked) / PAGES as u32)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_presumed_where_that_is_cheaper() {
+        let costs = Costs::of(1_000, 1_500);
+        assert!(costs.gain(0) > 0 && costs.gain(128) > 0 && costs.gain(255) < 0);
+        // Written in three rounds of five both cost the same.
+        assert!((-20..=20).contains(&costs.gain(154)), "{}", costs.gain(154));
+        // A dear call, or a dear vain page, asks for more certainty.
+        assert!(costs.entry(300) < costs.entry(1_000));
+        assert!(costs.entry(300) < Costs::of(1_000, 10_000).entry(300));
+        assert_eq!(costs.entry(1_000_000), CERTAIN_ENOUGH);
+    }
+
+    #[test]
+    fn what_is_asked_seldom_was_written_long() {
+        for vain in [1, 500, 1_500, 20_000, 1_000_000] {
+            let costs = Costs::of(1_000, vain);
+            assert_eq!(costs.ask_log(0), 1);
+            assert_eq!(costs.ask_log(costs.level_max()), ASK_LOG_MAX);
+            let logs = (0..=costs.level_max()).map(|level| costs.ask_log(level));
+            assert!(logs.is_sorted());
+        }
+    }
+
+    #[test]
+    fn estimates_reach_both_ends_and_stay_there() {
+        let written = (0..40).fold(0, |share, _| after_write(share));
+        assert_eq!((written, after_write(255)), (255, 255));
+        assert_eq!((after_quiet(255, 1000), after_quiet(0, 5)), (0, 0));
+        assert_eq!(after_quiet(200, 0), 200);
+        let step_by_step = (0..5).fold(200, |share, _| after_quiet(share, 1));
+        assert_eq!(after_quiet(200, 5), step_by_step);
+    }
+}
