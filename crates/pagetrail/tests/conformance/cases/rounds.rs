@@ -31,8 +31,8 @@ pub(super) fn hot_then_cold(t: &mut Trial<'_>) -> Outcome {
     let mut random = fastrand::Rng::with_seed(11);
     for _ in 0..2 {
         let before = t.presumed;
-        for _ in 0..40 {
-            let mut written: Vec<u64> = (0..60).map(|i| start + i * 17 * p).collect();
+        for _ in 0..28 {
+            let mut written: Vec<u64> = (0..12).map(|i| start + i * 17 * p).collect();
             written.push(start + random.u64(..count) * p);
             for address in &written {
                 t.write(*address);
@@ -69,13 +69,13 @@ pub(super) fn exact(t: &mut Trial<'_>) -> Outcome {
     t.actor.act(&format!("fill {start} 512 1"));
     t.precision = Precision::Exact;
     t.begin(&[memory])?;
-    let hot: Vec<u64> = (0..64).map(|i| start + i * 8 * p).collect();
+    let hot: Vec<u64> = (0..24).map(|i| start + i * 8 * p).collect();
     let before = t.presumed;
-    for round in 0..60 {
+    for round in 0..40 {
         // In the last rounds each page is left alone now and then.
         let written = hot.iter().enumerate();
         let written: Vec<u64> = written
-            .filter(|(i, _)| round < 40 || (i + round) % 3 != 0)
+            .filter(|(i, _)| round < 25 || (i + round) % 3 != 0)
             .map(|(_, address)| *address)
             .collect();
         for address in &written {
