@@ -151,6 +151,24 @@ impl Kit {
     }
 }
 
+/// Compiles the programs so that they find their library; gives the directory.
+pub(crate) fn programs(repo: &Repo) -> Result<PathBuf> {
+    let libgc = libgc::fetch()?;
+    let kit = Kit {
+        programs: repo.target.join("collector-plain"),
+        preload: PathBuf::new(),
+        library: libgc.library,
+    };
+    fs::create_dir_all(&kit.programs)?;
+    let search = format!("-Wl,-rpath,{}", kit.library.display());
+    for name in PROGRAMS {
+        let source = repo.root.join("tests/collector").join(format!("{name}.c"));
+        let flags = ["-Wall", "-Werror", &search];
+        kit.compile(&source, name, &flags, &[&libgc.headers])?;
+    }
+    Ok(kit.programs)
+}
+
 /// The short form: every program is right with every provider, libgc's own tests pass on ours, and it says that it
 /// uses it.
 pub(crate) fn test(repo: &Repo) -> Result<Outcome> {

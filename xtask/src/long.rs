@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::collector;
 use crate::repo::Repo;
 
 /// Longer forms of the tests, by the variables that they read.
@@ -67,13 +68,15 @@ const GUEST_BENCH: &[&str] = &["bench", "--json", "--runs", "3", "--size", "1M,1
 
 /// Measures everything, or what `only` names, and replaces the recorded results; for an idle machine.
 pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
-    if only == Some("guests") {
-        return bench_guests(repo);
+    match only {
+        Some("guests") => return bench_guests(repo),
+        Some("adaptive") => return bench_adaptive(repo),
+        _ => {}
     }
     let wanted = |name: &str| only.is_none_or(|only| name.strip_suffix(".json") == Some(only));
     ensure!(
         RESULTS.iter().any(|(name, _)| wanted(name)),
-        "no such benchmark; there are: {}, guests, collector, checkpointer",
+        "no such benchmark; there are: {}, adaptive, guests, collector, checkpointer",
         RESULTS
             .iter()
             .filter_map(|(name, _)| name.strip_suffix(".json"))
@@ -86,9 +89,25 @@ pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
         keep(repo, name, cargo.args(*arguments))?;
     }
     match only {
-        None => bench_guests(repo),
+        None => {
+            bench_adaptive(repo)?;
+            bench_guests(repo)
+        }
         Some(_) => Ok(()),
     }
+}
+
+/// The suite of the technique `adaptive`, generated workloads and real programs.
+fn bench_adaptive(repo: &Repo) -> Result<()> {
+    println!("== adaptive.json");
+    let programs = collector::programs(repo)?;
+    let mut cargo = repo.cargo(&["run", "--quiet", "--release", "--package", "pagetrail-cli"]);
+    cargo
+        .args(["--", "bench", "--json", "--suite"])
+        .arg(repo.root.join("bench/definitions/adaptive.toml"))
+        .arg("--programs")
+        .arg(programs);
+    keep(repo, "adaptive.json", &mut cargo)
 }
 
 /// The part of it that runs in guests: the OoH paper's comparison of /proc, userfaultfd and ours on one kernel.

@@ -49,6 +49,7 @@ usage: cargo xtask TASK
   bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
   bench collector [here|guest]
                    the same for the programs on libgc, on this machine and in a guest (half an hour)
+  bench adaptive   the workloads and programs of bench/definitions/adaptive.toml (half an hour)
   bench checkpointer
                    the same for CRIU, in a guest
   generate [DIR]   pagetrail.h anew; man pages and shell completions, from the command's own

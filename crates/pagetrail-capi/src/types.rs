@@ -49,8 +49,12 @@ pub const PAGETRAIL_TECHNIQUE_COMPARE: Technique = 5;
 pub const PAGETRAIL_TECHNIQUE_NONE: Technique = 6;
 /// Every access is noticed, reads included; Linux 7.3.
 pub const PAGETRAIL_TECHNIQUE_ACCESS_SCAN: Technique = 7;
+/// As pagemap-scan, but pages that keep being written are left unprotected and presumed written: fewer faults, and a few
+/// pages that were not written are reported; Linux 6.7.
+pub const PAGETRAIL_TECHNIQUE_ADAPTIVE: Technique = 8;
 
-const TECHNIQUES: [(Technique, Known); 7] = [
+const TECHNIQUES: [(Technique, Known); 8] = [
+    (PAGETRAIL_TECHNIQUE_ADAPTIVE, Known::Adaptive),
     (PAGETRAIL_TECHNIQUE_ACCESS_SCAN, Known::AccessScan),
     (PAGETRAIL_TECHNIQUE_PAGEMAP_SCAN, Known::PagemapScan),
     (PAGETRAIL_TECHNIQUE_USERFAULTFD, Known::Userfaultfd),

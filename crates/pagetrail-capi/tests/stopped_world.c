@@ -220,7 +220,7 @@ int main(void)
     free(piece);
 
     int tried = 0;
-    for (pagetrail_technique technique = PAGETRAIL_TECHNIQUE_PAGEMAP_SCAN; technique <= PAGETRAIL_TECHNIQUE_ACCESS_SCAN;
+    for (pagetrail_technique technique = PAGETRAIL_TECHNIQUE_PAGEMAP_SCAN; technique <= PAGETRAIL_TECHNIQUE_ADAPTIVE;
          technique++) {
         pagetrail_capability capability;
         OK(pagetrail_technique_capability(technique, &capability, NULL));

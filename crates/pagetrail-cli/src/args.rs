@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pagetrail::{BLOCK_PAGES_MAX, Choice, HugePages, Notice, Technique};
+use pagetrail::{BLOCK_PAGES_MAX, Choice, HugePages, Notice, Technique, VainPage};
 
 /// Where a recording is kept when no file is named.
 pub(crate) const DEFAULT_FILE: &str = "pagetrail.trail";
@@ -174,6 +174,13 @@ pub(crate) struct TechniqueArgs {
         value_parser = technique_parser()
     )]
     pub(crate) technique: TechniqueChoice,
+    /// What a page costs that is reported and was not written, for the technique adaptive: what is done with it (copied,
+    /// hashed, scanned, sent), or a time with its unit
+    #[arg(long, value_name = "COST", value_parser = vain_page)]
+    pub(crate) vain_page: Option<VainPage>,
+    /// Leave out pages that adaptive presumes written and that have not changed, by hashing them in each round
+    #[arg(long)]
+    pub(crate) exact: bool,
     /// What pagemap-scan does about transparent huge pages
     #[arg(long, value_name = "HOW", default_value = "split")]
     pub(crate) huge_pages: HugePagesArg,
@@ -198,6 +205,18 @@ pub(crate) fn technique_parser() -> impl TypedValueParser<Value = TechniqueChoic
         "auto" => Ok(TechniqueChoice(Choice::Auto)),
         name => name.parse().map(Choice::Technique).map(TechniqueChoice),
     })
+}
+
+fn vain_page(text: &str) -> Result<VainPage, String> {
+    match text {
+        "copied" => Ok(VainPage::Copied),
+        "hashed" => Ok(VainPage::Hashed),
+        "scanned" => Ok(VainPage::Scanned),
+        "sent" => Ok(VainPage::Sent),
+        time => humantime::parse_duration(time)
+            .map(VainPage::Costs)
+            .map_err(|_| "copied, hashed, scanned, sent, or a time such as 3us".into()),
+    }
 }
 
 /// What to do about huge pages.

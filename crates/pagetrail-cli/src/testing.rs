@@ -101,6 +101,7 @@ pub(crate) fn program(rounds: u32) -> Trail {
             stopped_ns: 0,
             blind_ns: 0,
             noticed: Noticed::Writes,
+            presumed: None,
             faults: Some(ranges.iter().map(|range| range.bytes() / PAGE).sum()),
             written: ranges.into_iter().collect(),
             fresh,

@@ -9,7 +9,7 @@ use std::process::Command;
 use common::{error_line, pagetrail, run};
 use serde_json::Value;
 
-const ALL: &str = "pagemap-scan,userfaultfd,soft-dirty,mprotect,compare,access-scan,none";
+const ALL: &str = "pagemap-scan,adaptive,userfaultfd,soft-dirty,mprotect,compare,access-scan,none";
 
 fn here() -> &'static Path {
     Path::new(".")

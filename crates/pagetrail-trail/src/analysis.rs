@@ -9,7 +9,7 @@
 
 use crate::history::History;
 use crate::pages::{Cover, Covers, Pages};
-use crate::{Round, Trail};
+use crate::{Presumed, Round, Trail};
 
 /// The sizes of [`Analysis::working_sets`], in rounds.
 pub const WINDOWS: [u32; 3] = [1, 10, 60];
@@ -85,6 +85,8 @@ pub struct Costs {
     pub blind_ns_sum: u64,
     /// Faults that the technique caused, over the rounds that counted them; `None` when none did.
     pub faults: Option<u64>,
+    /// What was presumed written, over the rounds that tell; memory is the most of any. `None` when none does.
+    pub presumed: Option<Presumed>,
 }
 
 /// The numbers of a whole trail.
@@ -245,6 +247,7 @@ impl Costs {
         let (stopped_ns, stopped_ns_sum) = summary(|round| round.stopped_ns);
         let (_, blind_ns_sum) = summary(|round| round.blind_ns);
         let faults = rounds.iter().filter_map(|round| round.faults);
+        let presumed = rounds.iter().filter_map(|round| round.presumed);
         Self {
             collect_ns,
             collect_ns_sum,
@@ -252,6 +255,12 @@ impl Costs {
             stopped_ns_sum,
             blind_ns_sum,
             faults: faults.reduce(u64::saturating_add),
+            presumed: presumed.reduce(|a, b| Presumed {
+                pages: a.pages.saturating_add(b.pages),
+                faults_avoided: a.faults_avoided.saturating_add(b.faults_avoided),
+                in_vain: a.in_vain.saturating_add(b.in_vain),
+                memory_bytes: a.memory_bytes.max(b.memory_bytes),
+            }),
         }
     }
 }

@@ -74,12 +74,27 @@ pub struct Round {
     pub blind_ns: u64,
     /// Faults that the technique caused in this round, where they can be counted.
     pub faults: Option<u64>,
+    /// What was presumed written, with a technique that presumes.
+    pub presumed: Option<Presumed>,
     /// The write set; in a round of accesses, every page that was read, written or executed.
     pub written: PageSet,
     /// The part of the write set reported only because its mapping is new in this round.
     pub fresh: PageSet,
     /// What happened meanwhile.
     pub events: Vec<Event>,
+}
+
+/// What a technique that presumes pages written did in a round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Presumed {
+    /// Pages that it presumed written.
+    pub pages: u64,
+    /// Estimate: of them, written; a fault less for each.
+    pub faults_avoided: u64,
+    /// Estimate: of them, reported and not written.
+    pub in_vain: u64,
+    /// Memory used to remember pages, in bytes.
+    pub memory_bytes: u64,
 }
 
 /// How the recording ended.

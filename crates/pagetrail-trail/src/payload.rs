@@ -5,7 +5,7 @@
 
 use pagetrail::{Noticed, PageRange, PageSet};
 
-use crate::{End, Event, Header, Mapping, Round, format};
+use crate::{End, Event, Header, Mapping, Presumed, Round, format};
 
 /// Longer strings are cut when they are written and refused when they are read.
 pub(crate) const STRING_BYTES_MAX: usize = 1 << 16;
@@ -95,6 +95,13 @@ pub(crate) fn put_round(out: &mut Vec<u8>, round: &Round) {
     }
     out.push((round.noticed == Noticed::Accesses).into());
     put_number(out, round.blind_ns);
+    out.push(round.presumed.is_some().into());
+    if let Some(presumed) = &round.presumed {
+        put_number(out, presumed.pages);
+        put_number(out, presumed.faults_avoided);
+        put_number(out, presumed.in_vain);
+        put_number(out, presumed.memory_bytes);
+    }
 }
 
 pub(crate) fn put_end(out: &mut Vec<u8>, end: &End) {
@@ -274,6 +281,14 @@ impl<'a> Decoder<'a> {
                 round.noticed = Noticed::Accesses;
             }
             round.blind_ns = self.number()?;
+        }
+        if self.minor >= format::MINOR_PRESUMED && self.flag()? {
+            round.presumed = Some(Presumed {
+                pages: self.number()?,
+                faults_avoided: self.number()?,
+                in_vain: self.number()?,
+                memory_bytes: self.number()?,
+            });
         }
         Ok(round)
     }

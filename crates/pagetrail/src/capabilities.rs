@@ -11,6 +11,7 @@ use crate::sys::child::soft_dirty_round_trip;
 use crate::sys::scratch::Scratch;
 use crate::sys::uffd::Uffd;
 use crate::technique::access_scan::AccessScan;
+use crate::technique::adaptive::{Adaptive, Precision, VainPage};
 use crate::technique::pagemap_scan::{HugePages, PagemapScan};
 use crate::technique::{ArmError, Armed, Technique, Tracker, compare, mprotect, none, userfaultfd};
 use rustix::io::Errno;
@@ -124,6 +125,15 @@ fn round_trip(technique: Technique) -> Status {
     match technique {
         Technique::PagemapScan => with_uffd(false, "Linux 6.7", |fd| {
             PagemapScan::new(fd, None, HugePages::Split)
+        }),
+        Technique::Adaptive => with_uffd(false, "Linux 6.7", |fd| {
+            Adaptive::new(
+                fd,
+                None,
+                HugePages::Split,
+                VainPage::default(),
+                Precision::AsNoticed,
+            )
         }),
         Technique::Userfaultfd => {
             with_uffd(true, "Linux 5.7", |fd| userfaultfd::Userfaultfd::new(fd, 1))

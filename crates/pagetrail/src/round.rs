@@ -2,6 +2,8 @@
 
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
+#[cfg(doc)]
+use crate::technique::adaptive::Precision;
 use crate::watch::GivenUp;
 use std::time::Duration;
 
@@ -47,6 +49,32 @@ pub struct RoundCost {
     pub blind: Duration,
 }
 
+/// What the technique `adaptive` did in a round, in pages. The estimates rest on what it found when it asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Presumption {
+    /// Reported because they are presumed written ([`Round::presumed`]); no fault told.
+    pub presumed: u64,
+    /// Of those, armed from this round on, to be told next time whether they still are.
+    pub asked: u64,
+    /// Asked in the round before, and not written since: presumed no longer.
+    pub cooled: u64,
+    /// Estimate: presumed, and written. Each would have cost a fault.
+    pub faults_avoided: u64,
+    /// Estimate: presumed, and not written.
+    pub in_vain: u64,
+    /// Calls that re-armed memory beside presumed pages, besides the scan.
+    pub calls: u64,
+    /// Memory that is used to remember pages.
+    pub table_bytes: u64,
+    /// Presumed, and not reported, since they hold what they held; only with [`Precision::Exact`].
+    pub dropped: u64,
+    /// What was read and hashed to find that out, in bytes.
+    pub hashed_bytes: u64,
+    /// How long that took.
+    pub hashing: Duration,
+}
+
 /// What the last collect was: what for, when, and at what cost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
@@ -54,6 +82,7 @@ pub(crate) struct Told {
     pub(crate) began: Duration,
     pub(crate) duration: Duration,
     pub(crate) cost: RoundCost,
+    pub(crate) presumption: Option<Presumption>,
 }
 
 /// What is kept between a collect and its commit.
@@ -62,17 +91,30 @@ pub(crate) struct Pending {
     /// The last collect, where it succeeded and its round is not committed.
     pub(crate) told: Option<Told>,
     pub(crate) written: PageSet,
+    /// The part of `written` that no round since the last commit knows to be written.
+    pub(crate) presumed: PageSet,
     pub(crate) fresh: PageSet,
     pub(crate) renewed: PageSet,
     pub(crate) events: Vec<Event>,
 }
 
 impl Pending {
+    /// Adds what another harvest found, and which part of it is presumed.
+    pub(crate) fn add(&mut self, harvested: &PageSet, presumed: &PageSet) {
+        if !self.presumed.is_empty() || !presumed.is_empty() {
+            let known = self.written.difference(&self.presumed);
+            let known = known.union(&harvested.difference(presumed));
+            self.presumed = self.presumed.union(presumed).difference(&known);
+        }
+        self.written.union_with(harvested);
+    }
+
     /// Forgets everything, and keeps its memory for the next round: growing it anew each time would cost as much as
     /// filling it.
     pub(crate) fn clear(&mut self) {
         self.told = None;
         self.written.clear();
+        self.presumed.clear();
         self.fresh.clear();
         self.renewed.clear();
         self.events.clear();
@@ -118,6 +160,18 @@ impl Round<'_> {
     /// it may have been written before the watch knew it.
     pub fn fresh(&self) -> &PageSet {
         &self.pending.fresh
+    }
+
+    /// The part of the written pages that the technique `adaptive` presumes written, without knowing: they were so in each
+    /// of the last rounds for which it knows. A consumer that can tell whether a page is as it was drops those that are. Empty with
+    /// other techniques.
+    pub fn presumed(&self) -> &PageSet {
+        &self.pending.presumed
+    }
+
+    /// What the last collect presumed; `None` with techniques that do not.
+    pub fn presumption(&self) -> Option<Presumption> {
+        self.told.presumption
     }
 
     /// All addresses whose mapping is new to the watch, or took another one's place: what was known of their contents is

@@ -29,6 +29,15 @@ pub(crate) struct BenchArgs {
     /// Write a self-contained page with charts and the tables.
     #[arg(long, value_name = "OUT")]
     pub(crate) html: Option<PathBuf>,
+    /// Measure the workloads and programs of this file instead, side by side
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "runs", "html"])]
+    pub(crate) suite: Option<PathBuf>,
+    /// Where the programs of a suite are that it brings along
+    #[arg(long, value_name = "DIR", requires = "suite", default_value = ".")]
+    pub(crate) programs: PathBuf,
+    /// Be the writer of a workload, which `bench` itself starts.
+    #[arg(long, hide = true, value_name = "JSON")]
+    pub(crate) as_workload: Option<String>,
     /// Be the writer in another process, which `bench` itself starts.
     #[arg(long, hide = true, value_name = "SIZE")]
     pub(crate) as_writer: Option<Size>,

@@ -69,7 +69,7 @@ pub(crate) fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Results
 }
 
 /// The kernel's version without what its builder put behind it.
-fn kernel() -> String {
+pub(crate) fn kernel() -> String {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy();
     release.split(['-', '+']).next().unwrap_or("").to_owned()
@@ -205,7 +205,10 @@ fn percent(time: f64, ideal: f64) -> f64 {
 
 fn fault_handled_in(technique: Technique) -> Option<&'static str> {
     match technique {
-        Technique::PagemapScan | Technique::SoftDirty | Technique::AccessScan => Some("kernel"),
+        Technique::PagemapScan
+        | Technique::Adaptive
+        | Technique::SoftDirty
+        | Technique::AccessScan => Some("kernel"),
         Technique::Userfaultfd | Technique::Mprotect => Some("user space"),
         _ => None,
     }

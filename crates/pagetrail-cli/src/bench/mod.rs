@@ -15,6 +15,7 @@ pub(crate) mod oracle;
 pub(crate) mod page;
 pub(crate) mod results;
 pub(crate) mod size;
+pub(crate) mod suite;
 pub(crate) mod table;
 mod workload;
 

@@ -14,6 +14,26 @@ pub(crate) struct Missed {
     first: u64,
 }
 
+impl Missed {
+    /// An error where not all of `written` is in `reported`.
+    pub(crate) fn in_sets(
+        technique: &str,
+        written: &PageSet,
+        reported: &PageSet,
+    ) -> Result<(), Self> {
+        let missed = written.difference(reported);
+        match missed.ranges().first() {
+            None => Ok(()),
+            Some(first) => Err(Self {
+                technique: technique.into(),
+                missed: missed.pages(),
+                written: written.pages(),
+                first: first.start(),
+            }),
+        }
+    }
+}
+
 /// Compares a round with what the writer wrote, all of `written`; returns the pages reported in it.
 pub(crate) fn check(
     technique: &str,
@@ -21,16 +41,8 @@ pub(crate) fn check(
     reported: &PageSet,
 ) -> Result<u64, Missed> {
     let written = PageSet::from_iter([written]);
-    let missed = written.difference(reported);
-    match missed.ranges().first() {
-        None => Ok(written.intersection(reported).pages()),
-        Some(first) => Err(Missed {
-            technique: technique.into(),
-            missed: missed.pages(),
-            written: written.pages(),
-            first: first.start(),
-        }),
-    }
+    Missed::in_sets(technique, &written, reported)?;
+    Ok(written.intersection(reported).pages())
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::bench::args::BenchArgs;
 use crate::bench::measure::{self, Plan};
 use crate::bench::oracle::Missed;
 use crate::bench::results::Results;
-use crate::bench::{child, memory, page, table};
+use crate::bench::{child, memory, page, suite, table};
 use crate::exit;
 
 /// Runs the subcommand.
@@ -20,6 +20,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     if let Some(size) = args.as_writer {
         child::serve(size)?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(workload) = &args.as_workload {
+        suite::writer::serve(workload)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(file) = &args.suite {
+        return run_suite(args, file);
     }
     let plan = match plan(args) {
         Ok(plan) => plan,
@@ -55,6 +62,35 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
             .and_then(|()| out.flush())
             .context("cannot write to standard output")?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Measures a suite.
+fn run_suite(args: &BenchArgs, file: &Path) -> Result<ExitCode> {
+    let mut definition = suite::definition::Definition::read(file)?;
+    if !args.technique.is_empty() {
+        definition.techniques.clone_from(&args.technique);
+    }
+    let mut progress = progress();
+    let results = match suite::measure::run(&definition, &args.programs, &mut progress) {
+        Err(error) if error.is::<Missed>() => {
+            clear_progress();
+            exit::message(&format!("{error:#}"));
+            return Ok(ExitCode::from(exit::NEGATIVE));
+        }
+        outcome => outcome?,
+    };
+    clear_progress();
+    let mut out = BufWriter::new(io::stdout().lock());
+    let written = match args.json {
+        true => serde_json::to_writer_pretty(&mut out, &results)
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(out)),
+        false => suite::table::write(&results, &mut out),
+    };
+    written
+        .and_then(|()| out.flush())
+        .context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 

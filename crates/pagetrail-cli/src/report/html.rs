@@ -204,6 +204,10 @@ fn facts(recording: &Recording<'_>) -> String {
         &words::time(collect.median),
         &format!("{} max; {}", words::time(collect.max), words::faults(all)),
     );
+    if let (Some(presumed), Some(told)) = (all.costs.presumed, words::presumed(all)) {
+        let avoided = words::plural(presumed.faults_avoided, "fault");
+        fact("Faults avoided, about", &avoided, &told);
+    }
     out
 }
 

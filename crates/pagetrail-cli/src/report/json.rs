@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use pagetrail::{Noticed, PageRange};
 use pagetrail_trail::analysis::{self, MappingCounts, RoundCounts};
-use pagetrail_trail::{Analysis, Mapping, Round};
+use pagetrail_trail::{Analysis, Mapping, Presumed, Round};
 use serde::{Serialize, Serializer};
 
 use super::{Recording, words};
@@ -90,6 +90,7 @@ struct RoundView<'a, L: Serialize, E: Serialize> {
     fresh_pages: u64,
     reused_pages: u64,
     faults: &'a Option<u64>,
+    presumed: Option<PresumedView>,
     events: E,
     ranges: L,
 }
@@ -146,6 +147,34 @@ struct Summary {
     collect_us: Numbers,
     stopped_us: Numbers,
     faults: Option<u64>,
+    /// Sums over all rounds; memory is the most of any.
+    presumed: Option<PresumedView>,
+}
+
+/// What a technique that presumes pages written did.
+#[derive(Serialize)]
+struct PresumedView {
+    pages: u64,
+    faults_avoided: u64,
+    in_vain: u64,
+    memory_bytes: u64,
+}
+
+impl From<Presumed> for PresumedView {
+    fn from(presumed: Presumed) -> Self {
+        let Presumed {
+            pages,
+            faults_avoided,
+            in_vain,
+            memory_bytes,
+        } = presumed;
+        Self {
+            pages,
+            faults_avoided,
+            in_vain,
+            memory_bytes,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -196,6 +225,7 @@ fn round<'a>(round: &'a Round, counts: &RoundCounts, page: u64) -> impl Serializ
         fresh_pages: counts.fresh_pages,
         reused_pages: counts.reused_pages,
         faults: &round.faults,
+        presumed: round.presumed.map(PresumedView::from),
         events: List(|| round.events.iter().map(Event::from)),
         ranges: List(move || round.written.ranges().iter().map(range)),
     }
@@ -247,6 +277,7 @@ fn summary(analysis: &Analysis) -> Summary {
         collect_us: numbers(costs.collect_ns, 1e-3),
         stopped_us: numbers(costs.stopped_ns, 1e-3),
         faults: costs.faults,
+        presumed: costs.presumed.map(PresumedView::from),
     }
 }
 

@@ -125,6 +125,9 @@ fn facts(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Re
         );
         entry("", &turns, style, out)?;
     }
+    if let Some(presumed) = words::presumed(all) {
+        entry("presumed", &presumed, style, out)?;
+    }
     if all.page_writes == 0 {
         return entry("cost", &cost, style, out);
     }

@@ -189,6 +189,18 @@ pub(crate) fn stops(trail: &Trail, analysis: &Analysis) -> (String, String) {
     (time(trail.header.attach_stopped_ns as f64), later)
 }
 
+/// What was presumed written instead of noticed; `None` where nothing could be.
+pub(crate) fn presumed(analysis: &Analysis) -> Option<String> {
+    let presumed = analysis.costs.presumed?;
+    Some(format!(
+        "{} presumed written, about {} of them in vain; about {} avoided; {} used to remember",
+        plural(presumed.pages, "page"),
+        count(presumed.in_vain),
+        plural(presumed.faults_avoided, "fault"),
+        bytes(presumed.memory_bytes as f64),
+    ))
+}
+
 /// The faults that the technique caused.
 pub(crate) fn faults(analysis: &Analysis) -> String {
     match analysis.costs.faults {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pagetrail::Ended;
-use pagetrail_trail::{End, Event, Round};
+use pagetrail_trail::{End, Event, Presumed, Round};
 
 /// The number of a round; a trail counts to 2^32.
 pub(crate) fn index(round: &pagetrail::Round<'_>) -> Result<u32> {
@@ -24,6 +24,12 @@ pub(crate) fn convert(index: u32, round: &pagetrail::Round<'_>, notes: Vec<Strin
         stopped_ns: ns(cost.stopped),
         blind_ns: ns(cost.blind),
         faults: cost.faults,
+        presumed: round.presumption().map(|told| Presumed {
+            pages: told.presumed,
+            faults_avoided: told.faults_avoided,
+            in_vain: told.in_vain,
+            memory_bytes: told.table_bytes,
+        }),
         written: round.pages().clone(),
         fresh: round.fresh().clone(),
         events: events.chain(notes.into_iter().map(Event::Note)).collect(),

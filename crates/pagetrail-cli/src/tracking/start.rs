@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use pagetrail::{Notice, Target, Watch};
+use pagetrail::{Notice, Precision, Target, Watch};
 use pagetrail_trail::Header;
 
 use crate::args::{TargetArgs, TechniqueArgs};
@@ -32,6 +32,12 @@ pub(crate) fn start(
         .technique(technique.technique.0)
         .huge_pages(technique.huge_pages.into())
         .block_pages(technique.block_pages);
+    if let Some(cost) = technique.vain_page {
+        watch = watch.vain_page(cost);
+    }
+    if technique.exact {
+        watch = watch.precision(Precision::Exact);
+    }
     if let Some(notice) = notice {
         watch = watch.notice(notice);
     }

@@ -7,7 +7,7 @@
 )]
 
 use pagetrail::{Noticed, PageRange, PageSet};
-use pagetrail_trail::{End, Event, Header, Mapping, Round, Trail, Writer};
+use pagetrail_trail::{End, Event, Header, Mapping, Presumed, Round, Trail, Writer};
 
 /// A number from the environment, so that a run can be longer or be repeated.
 pub(crate) fn setting(name: &str, default: u64) -> u64 {
@@ -84,6 +84,12 @@ fn round(random: &mut fastrand::Rng, index: u32, page_size: u64) -> Round {
             false => Noticed::Writes,
         },
         faults: random.bool().then(|| number(random)),
+        presumed: random.bool().then(|| Presumed {
+            pages: number(random),
+            faults_avoided: number(random),
+            in_vain: number(random),
+            memory_bytes: number(random),
+        }),
         written: set(random, page_size),
         fresh: set(random, page_size),
         events: (0..random.usize(0..3))
@@ -190,6 +196,7 @@ pub(crate) fn small() -> Written {
             stopped_ns: 0,
             blind_ns: u64::from(index),
             faults: (index > 0).then_some(7),
+            presumed: None,
             written: [range(page, page + 1), range(page + 9, page + 40)]
                 .into_iter()
                 .collect(),

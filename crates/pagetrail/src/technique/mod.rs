@@ -5,6 +5,7 @@
 //! becomes of a round.
 
 pub(crate) mod access_scan;
+pub(crate) mod adaptive;
 pub(crate) mod alternate;
 pub(crate) mod compare;
 pub(crate) mod mprotect;
@@ -16,7 +17,7 @@ pub(crate) mod userfaultfd;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::region::{Permissions, Region};
-use crate::round::Noticed;
+use crate::round::{Noticed, Presumption};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -28,6 +29,9 @@ pub enum Technique {
     /// Asynchronous write-protection by `userfaultfd(2)`, harvested by `PAGEMAP_SCAN(2const)`: the kernel
     /// resolves each first write itself. Linux 6.7. The cheapest for almost every use.
     PagemapScan,
+    /// The same, but pages that keep being written are left unprotected and presumed written: fewer faults for a few pages
+    /// more than were written ([`VainPage`](crate::VainPage)). Linux 6.7.
+    Adaptive,
     /// Synchronous write-protection by `userfaultfd(2)`: a thread of the tracker resolves each fault and
     /// may release a whole block at once. Linux 5.7.
     Userfaultfd,
@@ -47,8 +51,9 @@ pub enum Technique {
 
 impl Technique {
     /// All techniques, the preferred first.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::PagemapScan,
+        Self::Adaptive,
         Self::Userfaultfd,
         Self::SoftDirty,
         Self::Mprotect,
@@ -61,6 +66,7 @@ impl Technique {
     pub const fn name(self) -> &'static str {
         match self {
             Self::PagemapScan => "pagemap-scan",
+            Self::Adaptive => "adaptive",
             Self::Userfaultfd => "userfaultfd",
             Self::SoftDirty => "soft-dirty",
             Self::Mprotect => "mprotect",
@@ -80,7 +86,7 @@ impl fmt::Display for Technique {
 /// A name that is no technique's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown technique '{0}'; known are: pagemap-scan, userfaultfd, soft-dirty, mprotect, compare, access-scan, none"
+    "unknown technique '{0}'; known are: pagemap-scan, adaptive, userfaultfd, soft-dirty, mprotect, compare, access-scan, none"
 )]
 pub struct UnknownTechnique(String);
 
@@ -113,6 +119,10 @@ pub(crate) struct Harvest {
     pub(crate) stopped: Duration,
     /// For how long nothing was noticed.
     pub(crate) blind: Duration,
+    /// The part of the write set that is presumed written, where the technique presumes.
+    pub(crate) presumed: PageSet,
+    /// What presuming did.
+    pub(crate) presumption: Option<Presumption>,
     /// Something worth telling the user, once.
     pub(crate) notes: Vec<String>,
 }

@@ -160,20 +160,22 @@ impl PagemapScan {
         }
     }
 
-    /// Scans and re-arms what can have been written; notes which mappings have lost their registration.
+    /// Scans what can have been written, and re-arms it, except in `left`; notes which mappings have lost their
+    /// registration.
     fn scan_all(
         &mut self,
         plan: &Plan,
+        left: &PageSet,
         out: &mut PageSet,
         replaced: &mut Vec<PageRange>,
     ) -> Result<()> {
         if self.huge_pages == HugePages::Split {
-            return self.scan_ranges(&plan.all, WRITTEN, out, replaced);
+            return self.scan_leaving(&plan.all, WRITTEN, left, out, replaced);
         }
         // The selection by size leaves the short path and with it the empty entries, which shared
         // mappings cannot do without; their huge pages are split as ever.
-        self.scan_ranges(&plan.seen, WRITTEN_SMALL, out, replaced)?;
-        self.scan_ranges(&self.shared.clone(), WRITTEN, out, replaced)?;
+        self.scan_leaving(&plan.seen, WRITTEN_SMALL, left, out, replaced)?;
+        self.scan_leaving(&self.shared.clone(), WRITTEN, left, out, replaced)?;
         let whole = Query {
             all_of: category::HUGE | category::PRESENT,
             ..Query::default()
@@ -192,16 +194,60 @@ impl PagemapScan {
         replaced: &mut Vec<PageRange>,
     ) -> Result<()> {
         for range in ranges.ranges() {
-            match self
-                .pagemap
-                .scan(*range, query, &mut self.vector, |found| out.insert(found))
-            {
-                Ok(()) => {}
-                Err(Errno::PERM) => self.scan_piecewise(*range, query, out, replaced)?,
-                Err(errno) => return Err(self.failed("PAGEMAP_SCAN")(errno)),
+            self.scan_range(*range, query, out, replaced)?;
+        }
+        Ok(())
+    }
+
+    /// The same, but only looks at what lies in `left`.
+    fn scan_leaving(
+        &mut self,
+        ranges: &PageSet,
+        query: Query,
+        left: &PageSet,
+        out: &mut PageSet,
+        replaced: &mut Vec<PageRange>,
+    ) -> Result<()> {
+        let look = Query {
+            rearm: false,
+            ..query
+        };
+        let mut left = left.ranges().iter().peekable();
+        for range in ranges.ranges() {
+            let mut start = range.start();
+            while start < range.end() {
+                // In ascending order, so that `out` grows at its end.
+                while left.next_if(|part| part.end() <= start).is_some() {}
+                let (query, end) = match left.peek() {
+                    Some(part) if part.start() <= start => (look, part.end()),
+                    Some(part) => (query, part.start()),
+                    None => (query, range.end()),
+                };
+                let end = end.min(range.end());
+                if let Some(part) = PageRange::new(start, end) {
+                    self.scan_range(part, query, out, replaced)?;
+                }
+                start = end;
             }
         }
         Ok(())
+    }
+
+    fn scan_range(
+        &mut self,
+        range: PageRange,
+        query: Query,
+        out: &mut PageSet,
+        replaced: &mut Vec<PageRange>,
+    ) -> Result<()> {
+        match self
+            .pagemap
+            .scan(range, query, &mut self.vector, |found| out.insert(found))
+        {
+            Ok(()) => Ok(()),
+            Err(Errno::PERM) => self.scan_piecewise(range, query, out, replaced),
+            Err(errno) => Err(self.failed("PAGEMAP_SCAN")(errno)),
+        }
     }
 
     /// Finds, mapping by mapping, which mappings of an armed range are no longer registered.
@@ -368,6 +414,19 @@ impl Tracker for PagemapScan {
     }
 
     fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {
+        self.harvest_leaving(&PageSet::new(), out)
+    }
+}
+
+impl PagemapScan {
+    /// What is armed.
+    pub(super) fn armed(&self) -> &PageSet {
+        &self.armed
+    }
+
+    /// [`Tracker::harvest`], but what was written in `left` (whole blocks) is not re-armed: it is reported again each
+    /// time, until [`Self::rearm`].
+    pub(super) fn harvest_leaving(&mut self, left: &PageSet, out: &mut PageSet) -> Result<Harvest> {
         let mut harvest = Harvest::default();
         let mut plan = match self.plan.take() {
             Some(plan) => plan,
@@ -385,7 +444,7 @@ impl Tracker for PagemapScan {
             plan = self.work_out();
         }
         // Whatever fails from here on: what was re-armed is in `out` by then, and what was replaced is found again.
-        self.scan_all(&plan, out, &mut harvest.replaced)?;
+        self.scan_all(&plan, left, out, &mut harvest.replaced)?;
         let mut late = PageSet::new();
         let sorted_out = self.settle_doubtful(&mut late).and_then(|()| {
             if fresh.is_empty() {
@@ -400,5 +459,21 @@ impl Tracker for PagemapScan {
             self.forget(*range);
         }
         Ok(harvest)
+    }
+
+    /// Re-arms what was written in `span`, which lies within armed memory, and adds it to `out`: also what was written
+    /// since the last harvest, so that one call may reach over pages that are armed. Says which mappings have lost their
+    /// registration.
+    pub(super) fn rearm(
+        &mut self,
+        span: PageRange,
+        out: &mut PageSet,
+        replaced: &mut Vec<PageRange>,
+    ) -> Result<()> {
+        let query = match self.huge_pages {
+            HugePages::Keep if !self.shared.intersects(span) => WRITTEN_SMALL,
+            _ => WRITTEN,
+        };
+        self.scan_range(span, query, out, replaced)
     }
 }

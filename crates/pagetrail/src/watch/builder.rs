@@ -13,6 +13,7 @@ use crate::proc::status::Status;
 use crate::sys::uffd::Uffd;
 use crate::target::{Kind, Target};
 use crate::technique::access_scan::AccessScan;
+use crate::technique::adaptive::{Adaptive, Precision, VainPage};
 use crate::technique::alternate::Alternate;
 use crate::technique::pagemap_scan::{HugePages, PagemapScan};
 use crate::technique::soft_dirty::SoftDirty;
@@ -33,6 +34,8 @@ pub(crate) struct Config {
     pub(crate) stopped_world: bool,
     pub(crate) policy: Policy,
     pub(crate) unwritable_too: bool,
+    pub(crate) vain_page: Option<VainPage>,
+    pub(crate) precision: Precision,
 }
 
 impl Config {
@@ -52,6 +55,13 @@ impl Config {
                 fd.ok_or_else(missing)?,
                 pid,
                 self.huge_pages,
+            )?),
+            Technique::Adaptive => Box::new(Adaptive::new(
+                fd.ok_or_else(missing)?,
+                pid,
+                self.huge_pages,
+                self.vain_page.unwrap_or_default(),
+                self.precision,
             )?),
             Technique::Userfaultfd => {
                 Box::new(Userfaultfd::new(fd.ok_or_else(missing)?, self.block_pages)?)
@@ -77,7 +87,7 @@ impl Config {
 /// What a technique needs from a program that is being started.
 fn need(technique: Technique) -> Need {
     match technique {
-        Technique::PagemapScan | Technique::AccessScan => Need::Userfaultfd {
+        Technique::PagemapScan | Technique::Adaptive | Technique::AccessScan => Need::Userfaultfd {
             kernel_faults: false,
         },
         Technique::Userfaultfd => Need::Userfaultfd {
@@ -130,6 +140,8 @@ impl Default for WatchBuilder {
                 stopped_world: false,
                 policy: Policy::Compare,
                 unwritable_too: false,
+                vain_page: None,
+                precision: Precision::AsNoticed,
             },
         }
     }
@@ -155,7 +167,21 @@ impl WatchBuilder {
         self
     }
 
-    /// What `pagemap-scan` and `access-scan` do about transparent huge pages; [`HugePages::Split`] unless said
+    /// What it costs that a page is reported in vain. Who says so has [`Choice::Auto`] take the technique `adaptive`, which
+    /// weighs that against faults; asked for by name it assumes [`VainPage::Hashed`].
+    pub fn vain_page(mut self, cost: VainPage) -> Self {
+        self.config.vain_page = Some(cost);
+        self
+    }
+
+    /// Whether the technique `adaptive` reports pages that it presumes written and that have not changed. Others do not
+    /// presume, so with them this has no effect.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.config.precision = precision;
+        self
+    }
+
+    /// What `pagemap-scan`, `adaptive` and `access-scan` do about transparent huge pages; [`HugePages::Split`] unless said
     /// otherwise.
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.config.huge_pages = huge_pages;
@@ -191,8 +217,8 @@ impl WatchBuilder {
     }
 
     /// Watches private mappings that may not be written at the moment as well: a program may make them writable, write,
-    /// and take that back between two rounds, as just-in-time compilers do. Of the techniques, `pagemap-scan` and
-    /// `soft-dirty` do so, for which it costs next to nothing; with others this has no effect.
+    /// and take that back between two rounds, as just-in-time compilers do. Of the techniques, `pagemap-scan`,
+    /// `adaptive` and `soft-dirty` do so, for which it costs next to nothing; with others this has no effect.
     pub fn unwritable_too(mut self, too: bool) -> Self {
         self.config.unwritable_too = too;
         self
@@ -224,11 +250,14 @@ impl WatchBuilder {
             mut config,
         } = self;
         let own = target.is_own();
-        let picked = choice::pick(choice, notice, &target)?;
+        let picked = choice::pick(choice, notice, config.vain_page.is_some(), &target)?;
         let technique = picked.technique;
         config.notice = picked.notice;
         tracing::debug!(%technique, reason = picked.reason, "picked");
-        config.unwritable_too &= matches!(technique, Technique::PagemapScan | Technique::SoftDirty);
+        config.unwritable_too &= matches!(
+            technique,
+            Technique::PagemapScan | Technique::Adaptive | Technique::SoftDirty
+        );
 
         let mut launched = None;
         let mut within = None;

@@ -8,7 +8,8 @@ use crate::technique::Technique;
 /// Which technique a watch uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// The cheapest that works on this machine for this target.
+    /// The cheapest that works on this machine for this target: `adaptive` where the consumer has said what a page costs that
+    /// is reported in vain ([`WatchBuilder::vain_page`](crate::WatchBuilder::vain_page)), otherwise one that presumes nothing.
     #[default]
     Auto,
     /// This one, or an error that says why not.
@@ -45,7 +46,13 @@ pub(crate) struct Picked {
     pub(crate) reason: String,
 }
 
-pub(crate) fn pick(choice: Choice, notice: Option<Notice>, target: &Target) -> Result<Picked> {
+/// `presuming`: the consumer has said what a page costs that is reported in vain.
+pub(crate) fn pick(
+    choice: Choice,
+    notice: Option<Notice>,
+    presuming: bool,
+    target: &Target,
+) -> Result<Picked> {
     match choice {
         Choice::Technique(technique) => {
             fits(technique, target)?;
@@ -72,9 +79,10 @@ pub(crate) fn pick(choice: Choice, notice: Option<Notice>, target: &Target) -> R
         }
         Choice::Auto => {
             let notice = notice.unwrap_or_default();
-            let (technique, reason) = automatic(candidates(target, notice), |technique| {
-                Capabilities::probe_one(technique).clone()
-            })?;
+            let (technique, reason) =
+                automatic(&candidates(target, notice, presuming), |technique| {
+                    Capabilities::probe_one(technique).clone()
+                })?;
             Ok(Picked {
                 technique,
                 notice,
@@ -105,15 +113,22 @@ fn can_notice(technique: Technique, notice: Option<Notice>) -> Result<Notice> {
 }
 
 /// The candidates for a target, the cheapest first.
-fn candidates(target: &Target, notice: Notice) -> &'static [Technique] {
-    use Technique::{AccessScan, Compare, Mprotect, PagemapScan, SoftDirty, Userfaultfd};
-    match target.0 {
+///
+/// `adaptive` only where the consumer has said what a vain page costs: whoever has not may rely on exact write sets.
+fn candidates(target: &Target, notice: Notice, presuming: bool) -> Vec<Technique> {
+    use Technique::{AccessScan, Adaptive, Compare, Mprotect, PagemapScan, SoftDirty, Userfaultfd};
+    let presuming = (presuming && notice == Notice::Writes).then_some(Adaptive);
+    let others: &[Technique] = match target.0 {
         _ if notice != Notice::Writes => &[AccessScan],
         Kind::OwnRanges(_) => &[PagemapScan, Userfaultfd, Mprotect, Compare],
         Kind::Own => &[PagemapScan],
         // Stopping the process for each round costs it less than a trip to user space for each fault.
         Kind::Process(_) | Kind::Command(_) => &[PagemapScan, SoftDirty, Userfaultfd, Compare],
-    }
+    };
+    presuming
+        .into_iter()
+        .chain(others.iter().copied())
+        .collect()
 }
 
 fn automatic(
@@ -168,7 +183,7 @@ mod tests {
             true => Status::Works,
             false => Status::Absent("test".into()),
         };
-        automatic(candidates(target, Notice::Writes), status).map(|picked| picked.0)
+        automatic(&candidates(target, Notice::Writes, false), status).map(|picked| picked.0)
     }
 
     #[test]
@@ -208,7 +223,20 @@ mod tests {
             assert!(can_notice(technique, Some(notice)).is_err());
         }
         let own = Target::own();
-        assert_eq!(candidates(&own, Notice::Accesses), [AccessScan]);
+        assert_eq!(candidates(&own, Notice::Accesses, true), [AccessScan]);
+    }
+
+    #[test]
+    fn presuming_is_for_those_who_say_what_it_costs_them() {
+        let own = Target::own();
+        assert_eq!(
+            candidates(&own, Notice::Writes, false),
+            [Technique::PagemapScan]
+        );
+        assert_eq!(
+            candidates(&own, Notice::Writes, true),
+            [Technique::Adaptive, Technique::PagemapScan]
+        );
     }
 
     #[test]

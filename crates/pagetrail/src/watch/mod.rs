@@ -146,6 +146,7 @@ impl Watch {
             began,
             duration: now - began,
             cost,
+            presumption: harvested.presumption,
         };
         self.pending[noticed as usize].told = Some(told);
         Ok(told)
@@ -242,6 +243,7 @@ impl Watch {
         // What was written in the old image no longer exists; what happened before has not been told yet.
         for pending in &mut self.pending {
             pending.written.clear();
+            pending.presumed.clear();
             pending.fresh.clear();
             pending.renewed.clear();
         }

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::maps::Maps;
 use crate::region::Region;
-use crate::round::{Event, Noticed, Pending};
+use crate::round::{Event, Noticed, Pending, Presumption};
 use crate::technique::{ArmError, Armed, Tracker, compare::Compare};
 use rustix::io::Errno;
 use std::fmt;
@@ -54,6 +54,7 @@ pub(crate) struct Harvested {
     pub(crate) blind: Duration,
     pub(crate) faults: Option<u64>,
     pub(crate) stopped: Duration,
+    pub(crate) presumption: Option<Presumption>,
 }
 
 pub(crate) struct Space {
@@ -167,11 +168,17 @@ impl Space {
         // Straight into the round where nothing waits there: the memory of the last round is used again, and growing
         // it anew would cost as much as filling it.
         let outcome = if pending.written.is_empty() {
-            self.tracker.harvest(&layout, &mut pending.written)
+            pending.presumed.clear();
+            let outcome = self.tracker.harvest(&layout, &mut pending.written);
+            if let Ok(harvest) = &outcome {
+                pending.presumed.union_with(&harvest.presumed);
+            }
+            outcome
         } else {
             self.harvested.clear();
             let outcome = self.tracker.harvest(&layout, &mut self.harvested);
-            pending.written.union_with(&self.harvested);
+            let presumed = outcome.as_ref().map(|harvest| &harvest.presumed);
+            pending.add(&self.harvested, presumed.unwrap_or(&PageSet::new()));
             outcome
         };
         let harvest = outcome?;
@@ -189,6 +196,7 @@ impl Space {
             faults: harvest.faults,
             stopped: harvest.stopped,
             blind: harvest.blind,
+            presumption: harvest.presumption,
         })
     }
 

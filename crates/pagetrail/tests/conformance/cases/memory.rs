@@ -96,7 +96,8 @@ pub(super) fn sparse(t: &mut Trial<'_>) -> Outcome {
     }
     // Page tables for all of it would take 32 MiB of the target's memory.
     let tables_kib = t.page_tables_kib();
-    if t.technique == Technique::PagemapScan && tables_kib > 16 << 10 {
+    let sparing = [Technique::PagemapScan, Technique::Adaptive];
+    if sparing.contains(&t.technique) && tables_kib > 16 << 10 {
         return broken(format!(
             "watching 100 pages took {tables_kib} KiB of page tables"
         ));

@@ -9,7 +9,8 @@ mod rounds;
 use crate::actor::{Actor, puppet_command};
 use crate::subject::Subject;
 use pagetrail::{
-    Choice, Error, HugePages, Notice, PageRange, PageSet, Target, Technique, Watch, page_size,
+    Choice, Error, HugePages, Notice, PageRange, PageSet, Precision, Target, Technique, Watch,
+    page_size,
 };
 use std::cell::RefCell;
 use std::fmt;
@@ -101,6 +102,14 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         name: "again in every round",
         run: rounds::again,
+    },
+    Case {
+        name: "hot for long, then cold",
+        run: rounds::hot_then_cold,
+    },
+    Case {
+        name: "hot, and exact on demand",
+        run: rounds::exact,
     },
     Case {
         name: "a round not committed",
@@ -255,12 +264,15 @@ pub(crate) struct Trial<'a> {
     watch: Option<Watch>,
     huge_pages: HugePages,
     notice: Option<Notice>,
+    precision: Precision,
     value: u64,
     /// Start and pages of the memory that was made.
     mapped: Vec<(u64, u64)>,
     /// Pages of the memory under test that rounds reported, and that were written: over-reporting.
     pub(crate) reported: u64,
     pub(crate) written: u64,
+    /// Pages that were reported because they are presumed written.
+    presumed: u64,
 }
 
 impl<'a> Trial<'a> {
@@ -274,10 +286,12 @@ impl<'a> Trial<'a> {
             watch: None,
             huge_pages: HugePages::Split,
             notice: None,
+            precision: Precision::AsNoticed,
             value: 1,
             mapped: Vec::new(),
             reported: 0,
             written: 0,
+            presumed: 0,
         }
     }
 
@@ -303,6 +317,7 @@ impl<'a> Trial<'a> {
         let builder = Watch::builder()
             .technique(self.choice)
             .huge_pages(self.huge_pages)
+            .precision(self.precision)
             .stopped_world(true);
         match self.notice {
             Some(notice) => builder.notice(notice),
@@ -333,7 +348,9 @@ impl<'a> Trial<'a> {
     fn collect(&mut self) -> Result<PageSet, Stop> {
         let round = self.watch().collect()?;
         let pages = round.pages().clone();
+        let presumed = round.presumed().pages();
         round.commit();
+        self.presumed += presumed;
         Ok(pages)
     }
 

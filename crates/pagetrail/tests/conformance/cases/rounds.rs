@@ -1,7 +1,7 @@
 //! Rounds, and who writes.
 
 use super::{Outcome, Stop, Trial, broken, not_applicable, pages};
-use pagetrail::{Event, PageRange, Technique, page_size};
+use pagetrail::{Event, PageRange, Precision, Technique, page_size};
 
 pub(super) fn again(t: &mut Trial<'_>) -> Outcome {
     let start = t.map("anon", 8)?;
@@ -13,6 +13,86 @@ pub(super) fn again(t: &mut Trial<'_>) -> Outcome {
             t.write(address);
         }
         t.expect(&written, memory)?;
+    }
+    Ok(())
+}
+
+/// Pages that are written in every round, among others; then nobody writes, and before long nothing is reported.
+pub(super) fn hot_then_cold(t: &mut Trial<'_>) -> Outcome {
+    if t.technique == Technique::None {
+        return not_applicable("it reports everything");
+    }
+    let p = page_size();
+    let count = 1536;
+    let start = t.map("anon", count)?;
+    let memory = pages(start, count);
+    t.actor.act(&format!("fill {start} {count} 1"));
+    t.begin(&[memory])?;
+    let mut random = fastrand::Rng::with_seed(11);
+    for _ in 0..2 {
+        let before = t.presumed;
+        for _ in 0..28 {
+            let mut written: Vec<u64> = (0..12).map(|i| start + i * 17 * p).collect();
+            written.push(start + random.u64(..count) * p);
+            for address in &written {
+                t.write(*address);
+            }
+            written.sort_unstable();
+            written.dedup();
+            t.expect(&written, memory)?;
+        }
+        if t.technique == Technique::Adaptive && t.presumed == before {
+            return broken("nothing was presumed of what is written in every round");
+        }
+        let mut quiet = 0;
+        while t.collect()?.intersects(memory) {
+            quiet += 1;
+            if quiet > 70 {
+                return broken("nobody writes any more, and pages are reported for ever");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is presumed written and was not is not reported where exactness is asked for; a write after that is.
+pub(super) fn exact(t: &mut Trial<'_>) -> Outcome {
+    if t.technique != Technique::Adaptive {
+        return not_applicable("it presumes nothing");
+    }
+    if t.subject.launched {
+        return not_applicable("the same as another process");
+    }
+    let p = page_size();
+    let start = t.map("anon", 512)?;
+    let memory = pages(start, 512);
+    t.actor.act(&format!("fill {start} 512 1"));
+    t.precision = Precision::Exact;
+    t.begin(&[memory])?;
+    let hot: Vec<u64> = (0..24).map(|i| start + i * 8 * p).collect();
+    let before = t.presumed;
+    for round in 0..40 {
+        // In the last rounds each page is left alone now and then.
+        let written = hot.iter().enumerate();
+        let written: Vec<u64> = written
+            .filter(|(i, _)| round < 25 || (i + round) % 3 != 0)
+            .map(|(_, address)| *address)
+            .collect();
+        for address in &written {
+            t.write(*address);
+        }
+        let reported = t.reported;
+        t.expect(&written, memory)?;
+        if t.reported - reported != written.len() as u64 {
+            return broken(format!(
+                "{} pages reported, {} written",
+                t.reported - reported,
+                written.len()
+            ));
+        }
+    }
+    if t.presumed == before {
+        return broken("nothing was presumed");
     }
     Ok(())
 }

@@ -1,0 +1,160 @@
+//! Real programs of a suite: each does the same work in every run, and what counts is its processor time.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use pagetrail::{Ended, State, Target, Technique, VainPage, Watch};
+
+use super::definition::{Definition, Program};
+use super::measure::{cpu_ns, presumed};
+use super::results::{ProgramMeasured, ProgramRow};
+use super::sample::Sample;
+use crate::bench::results::Spread;
+
+/// A program that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Measures a program; `None` where it is not here.
+pub(crate) fn row(
+    definition: &Definition,
+    program: &Program,
+    programs: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Option<ProgramRow>> {
+    let place = |word: &String| word.replace("{programs}", &programs.to_string_lossy());
+    let command: Vec<String> = program.command.iter().map(place).collect();
+    let Some(name) = command.first().filter(|name| is_here(name)) else {
+        return Ok(None);
+    };
+    let name = name.clone();
+    let mut runs: HashMap<Option<Technique>, Vec<Sample>> = HashMap::new();
+    let techniques = definition.techniques.iter().copied().map(Some);
+    let techniques: Vec<_> = [None].into_iter().chain(techniques).collect();
+    for run in 1..=definition.runs {
+        for technique in &techniques {
+            let who = technique.map_or("untracked", Technique::name);
+            progress(&format!("{}, run {run}: {who}", program.name));
+            let sample = sample(definition, program, &command, *technique);
+            let sample = sample.with_context(|| format!("{name}, {who}"))?;
+            runs.entry(*technique).or_default().push(sample);
+        }
+    }
+    let cpu = |of: &Option<Technique>| {
+        let samples = runs.get(of).into_iter().flatten();
+        Spread::of(samples.map(|sample| sample.cpu_ns as f64 / 1e6))
+    };
+    let untracked = cpu(&None);
+    let measured = |technique: &Technique| {
+        let samples = &runs[&Some(*technique)];
+        let over = |figure: &dyn Fn(&Sample) -> f64| Spread::of(samples.iter().map(figure));
+        ProgramMeasured {
+            technique: technique.name(),
+            overhead_percent: over(&|sample| {
+                (sample.cpu_ns as f64 / 1e6 / untracked.median.max(1e-9) - 1.0) * 100.0
+            }),
+            faults: over(&|sample| sample.faults as f64),
+            rounds: over(&|sample| sample.rounds as f64),
+            reported_per_round: over(&|s| s.reported as f64 / s.rounds.max(1) as f64),
+            collect_us: over(&|s| Spread::of(s.collect_ns.iter().copied()).median / 1e3),
+            presumption: presumed(*technique, samples),
+        }
+    };
+    Ok(Some(ProgramRow {
+        name: program.name.clone(),
+        round_ms: definition.program_round_ms,
+        untracked_cpu_ms: untracked,
+        techniques: definition.techniques.iter().map(measured).collect(),
+    }))
+}
+
+fn is_here(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    Path::new(name).is_file() || std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
+}
+
+/// Runs the program once, and collects while it runs.
+fn sample(
+    definition: &Definition,
+    program: &Program,
+    words: &[String],
+    technique: Option<Technique>,
+) -> Result<Sample> {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command.envs(&program.environment);
+    let vain_page = VainPage::Costs(Duration::from_nanos(definition.vain_page_ns));
+    let watch = Watch::builder().target(Target::command(command));
+    // Untracked, it is started the same way, and nobody collects.
+    let watch = watch.technique(technique.unwrap_or(Technique::None));
+    let mut watch = watch.vain_page(vain_page).start()?;
+    let _client = Client::start(program)?;
+    let round = Duration::from_millis(definition.program_round_ms);
+    let mut sample = Sample::default();
+    let began = Instant::now();
+    loop {
+        match watch.wait(round) {
+            State::Exiting => {
+                (sample.cpu_ns, sample.faults) = consumed(watch.pid())?;
+                watch.let_go();
+            }
+            State::Ended(Some(Ended::Exited(0))) => return Ok(sample),
+            State::Ended(how) => bail!("it ended: {how:?}"),
+            _ if began.elapsed() > PATIENCE => bail!("it does not come to its end"),
+            _ if technique.is_none() => {}
+            _ => {
+                let began = cpu_ns();
+                // It may end in the middle.
+                let Ok(round) = watch.collect() else { continue };
+                let collect_ns = cpu_ns() - began;
+                let (pages, told) = (round.pages().pages(), round.presumption());
+                round.commit();
+                sample.rounds += 1;
+                sample.reported += pages;
+                sample.collect_ns.push(collect_ns as f64);
+                sample.add(told);
+            }
+        }
+    }
+}
+
+/// Processor time of all threads in nanoseconds, and minor faults, of a process that is held at its end.
+fn consumed(pid: u32) -> Result<(u64, u64)> {
+    let mut cpu_ns = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = fs::read_to_string(task?.path().join("schedstat"))?;
+        let first = text.split_whitespace().next();
+        cpu_ns += first.and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+    }
+    Ok((cpu_ns, super::child::minor_faults(pid)?))
+}
+
+/// Whoever gives a server its work, and ends it.
+struct Client(Option<Child>);
+
+impl Client {
+    fn start(program: &Program) -> Result<Self> {
+        let Some(script) = &program.client else {
+            return Ok(Self(None));
+        };
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(script).stdin(Stdio::null());
+        shell.stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self(Some(
+            shell.spawn().context("cannot start the client")?,
+        )))
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! [`Contents`]: whether pages that are presumed written have changed, by a hash from the last harvest.
+//!
+//! What is kept is about unprotected pages only, and only from one harvest to the next: a page that was reported in between for
+//! another reason has no hash. A write that comes after its page was hashed finds another hash at the next harvest. One that leaves
+//! a page as it was when last hashed is not told, as with the technique `compare`: who copies pages after a collect, while the
+//! program runs, may copy what is gone again by the next one, and compares with his copies himself
+//! ([`Round::presumed`](crate::Round::presumed)).
+
+use crate::error::{Error, Result};
+use crate::page_set::{PageSet, page_size};
+use crate::sys::remote_memory;
+use rustix::io::Errno;
+use std::collections::HashMap;
+
+/// Bytes of a hash that are kept: enough that no two contents ever share one.
+type Hash = [u8; 16];
+
+/// Bytes that are read at once.
+const CHUNK_BYTES: usize = 1 << 18;
+
+/// The contents at the last harvest of all pages that were left unprotected.
+#[derive(Debug)]
+pub(super) struct Contents {
+    pid: u32,
+    kept: HashMap<u64, Hash>,
+    buffer: Vec<u8>,
+}
+
+/// What a look found.
+#[derive(Debug, Default)]
+pub(super) struct Looked {
+    /// Pages that hold what they held at the last harvest.
+    pub(super) unchanged: PageSet,
+    pub(super) hashed_bytes: u64,
+}
+
+impl Contents {
+    pub(super) fn new(pid: u32) -> Self {
+        Self {
+            pid,
+            kept: HashMap::new(),
+            buffer: vec![0; CHUNK_BYTES],
+        }
+    }
+
+    /// Hashes `presumed` and `left`, says which of `presumed` are unchanged, and keeps the hashes of `left`, which stays
+    /// unprotected.
+    pub(super) fn look(&mut self, presumed: &PageSet, left: &PageSet) -> Result<Looked> {
+        let before = std::mem::take(&mut self.kept);
+        let mut looked = Looked::default();
+        let page = page_size();
+        for range in presumed.union(left).ranges() {
+            let mut start = range.start();
+            while start < range.end() {
+                let wanted = (range.end() - start).min(CHUNK_BYTES as u64) as usize;
+                let read = match remote_memory::read(self.pid, start, &mut self.buffer[..wanted]) {
+                    Ok(read) => read,
+                    Err(Errno::SRCH) => return Err(Error::Gone { pid: self.pid }),
+                    // What cannot be read stays reported.
+                    Err(_) => 0,
+                };
+                let whole = self.buffer[..read].chunks_exact(page as usize);
+                let count = whole.len() as u64;
+                for (address, content) in (start..).step_by(page as usize).zip(whole) {
+                    let mut hash = Hash::default();
+                    hash.copy_from_slice(&blake3::hash(content).as_bytes()[..16]);
+                    if before.get(&address) == Some(&hash) && presumed.contains(address) {
+                        looked.unchanged.extend_back(address, page);
+                    }
+                    if left.contains(address) {
+                        self.kept.insert(address, hash);
+                    }
+                }
+                looked.hashed_bytes += count * page;
+                start += count.max(1) * page;
+            }
+        }
+        Ok(looked)
+    }
+}
