@@ -5,7 +5,11 @@ use super::fatal;
 use super::registry::{self, Kind};
 use super::slab::{Slab, Slot};
 use super::superblock::Superblock;
+use crate::geometry::SLAB;
 use std::ptr::null;
+
+/// A class with fewer slabs takes memory in small steps.
+const FEW_SLABS: u32 = 16;
 
 /// Slabs of one class. Whoever has a reference to it holds the lock of the class.
 pub(crate) struct Bin {
@@ -83,34 +87,41 @@ impl Bin {
                 // Full: objects that come back to it put it in the list.
                 books.owned = false;
             }
-            superblock.touch(slab, books, self.slabs == 1);
+            superblock.touch(slab, books, self.slabs < FEW_SLABS);
             taken
         }
     }
 
-    /// Takes an object in.
-    pub(crate) fn put_object(&mut self, address: usize, core: &Core) {
-        let (kind, description) = registry::find(address);
-        if kind != Kind::Superblock {
-            fatal::abort("the cache that held ", address, " is corrupted");
-        }
-        // SAFETY: the registry says that it is one; the object is of this class, as it was when it came to the cache.
-        unsafe {
-            let superblock = &*(description as *const Superblock);
-            let (offset, _) = superblock.windows.offset(address);
-            let slab = superblock.slab_at(offset);
-            let books = slab.books();
-            slab.check(books, address);
-            let was_full = !books.has_objects();
-            slab.put(books, offset - superblock.offset_of(slab), address);
-            if books.owned {
-                return;
+    /// Takes objects in.
+    pub(crate) fn put_objects(&mut self, slots: &[Slot], core: &Core) {
+        // Neighbours are often of one slab.
+        let mut last: *const Slab = null();
+        for slot in slots {
+            let address = slot.object as usize;
+            let found = registry::find(address);
+            if found.kind != Kind::Superblock {
+                fatal::abort("the cache that held ", address, " is corrupted");
             }
-            if was_full {
-                self.link(slab);
-            }
-            if books.used == 0 {
-                self.keep_or_give(slab, core);
+            // SAFETY: the registry says that it is one; the object is of this class, as it was when it came to the cache.
+            unsafe {
+                let slab = Superblock::slab_at(found.hint, address);
+                let books = slab.books();
+                if !std::ptr::eq(slab, last) {
+                    slab.check(books, address);
+                    last = slab;
+                }
+                let was_full = !books.has_objects();
+                slab.put(books, address % SLAB, address);
+                if books.owned {
+                    continue;
+                }
+                if was_full {
+                    self.link(slab);
+                }
+                if books.used == 0 {
+                    self.keep_or_give(slab, core);
+                    last = null();
+                }
             }
         }
     }

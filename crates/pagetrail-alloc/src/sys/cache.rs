@@ -13,11 +13,13 @@ pub(crate) const RUN_CLASSES: usize = 8;
 const MAGAZINES: usize = CLASSES + RUN_CLASSES;
 
 /// A magazine holds at most this many bytes, ..
-const MAGAZINE_BYTES: usize = 65536;
-/// .. and objects.
+const MAGAZINE_BYTES: usize = 16384;
+/// .. and objects, but some of each.
 const MAGAZINE_OBJECTS: usize = 128;
-/// Runs are few.
-const MAGAZINE_RUNS: usize = 16;
+const MAGAZINE_OBJECTS_LEAST: usize = 8;
+/// The same for runs.
+const MAGAZINE_RUN_BYTES: usize = 65536;
+const MAGAZINE_RUNS: usize = 8;
 
 /// How many objects a magazine gets when it is first filled; twice as many each further time.
 const FIRST_OBJECTS: u32 = 4;
@@ -43,8 +45,9 @@ pub(crate) struct Cache {
 
 fn capacity(magazine: usize) -> usize {
     match magazine.checked_sub(CLASSES) {
-        None => (MAGAZINE_BYTES / usize::from(SIZES[magazine])).min(MAGAZINE_OBJECTS),
-        Some(less) => (MAGAZINE_BYTES / PAGE / (less + 1)).min(MAGAZINE_RUNS),
+        None => (MAGAZINE_BYTES / usize::from(SIZES[magazine]))
+            .clamp(MAGAZINE_OBJECTS_LEAST, MAGAZINE_OBJECTS),
+        Some(less) => (MAGAZINE_RUN_BYTES / PAGE / (less + 1)).min(MAGAZINE_RUNS),
     }
 }
 
@@ -93,7 +96,9 @@ impl Cache {
     /// An object that is at hand, or null.
     #[inline]
     pub(crate) fn pop(&mut self, magazine: usize) -> *mut u8 {
-        let magazine = &mut self.magazines[magazine];
+        debug_assert!(magazine < MAGAZINES);
+        // SAFETY: classes and lengths of cached runs are below that.
+        let magazine = unsafe { self.magazines.get_unchecked_mut(magazine) };
         if magazine.count == 0 {
             return null_mut();
         }
@@ -118,7 +123,9 @@ impl Cache {
         object: *mut u8,
         state: *const AtomicU8,
     ) -> bool {
-        let magazine = &mut self.magazines[magazine];
+        debug_assert!(magazine < MAGAZINES);
+        // SAFETY: classes and lengths of cached runs are below that.
+        let magazine = unsafe { self.magazines.get_unchecked_mut(magazine) };
         if magazine.count == magazine.capacity {
             return false;
         }
@@ -205,10 +212,7 @@ impl Cache {
         // SAFETY: so many slots are filled.
         let slots = unsafe { std::slice::from_raw_parts(magazine.slots, count as usize) };
         if index < CLASSES {
-            let mut bin = core.bin(index).lock();
-            for slot in slots {
-                bin.put_object(slot.object as usize, core);
-            }
+            core.bin(index).lock().put_objects(slots, core);
         } else {
             core.put_runs(slots);
         }

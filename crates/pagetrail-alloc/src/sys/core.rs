@@ -57,7 +57,6 @@ unsafe impl Sync for Core {}
 /// What is at an address.
 enum Found<'heap> {
     Small {
-        state: *const AtomicU8,
         class: usize,
     },
     Run {
@@ -143,12 +142,12 @@ impl Core {
         let mut pages = self.pages.lock();
         for slot in slots {
             let address = slot.object as usize;
-            let (kind, description) = registry::find(address);
-            if kind != Kind::Arena {
+            let found = registry::find(address);
+            if found.kind != Kind::Arena {
                 fatal::abort("the cache that held ", address, " is corrupted");
             }
             // SAFETY: the registry says that it is one.
-            pages.give(unsafe { &*(description as *const Arena) }, address);
+            pages.give(unsafe { &*(found.description as *const Arena) }, address);
         }
     }
 
@@ -196,7 +195,7 @@ impl Core {
     }
 
     /// Memory of at least `size` bytes, not zeroed; null if there is none.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn allocate(&self, cache: &mut Cache, size: usize) -> *mut u8 {
         if size > SMALL_MAX {
             return self.allocate_pages(cache, size, PAGE).0;
@@ -204,16 +203,22 @@ impl Core {
         self.allocate_small(cache, classes::class_of(size))
     }
 
-    #[inline]
+    #[inline(always)]
     fn allocate_small(&self, cache: &mut Cache, class: usize) -> *mut u8 {
         let object = cache.pop(class);
         if !object.is_null() {
             return object;
         }
-        if cache.fill(class, self) {
-            return cache.pop(class);
+        self.allocate_from_empty(cache, class)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate_from_empty(&self, cache: &mut Cache, class: usize) -> *mut u8 {
+        match cache.fill(class, self) {
+            true => cache.pop(class),
+            false => null_mut(),
         }
-        null_mut()
     }
 
     /// The same, zeroed.
@@ -246,6 +251,7 @@ impl Core {
     }
 
     /// Whole pages, and whether they are zeros.
+    #[inline(never)]
     fn allocate_pages(&self, cache: &mut Cache, size: usize, align: usize) -> (*mut u8, bool) {
         if size > BYTES_MAX || align > BYTES_MAX {
             return (null_mut(), false);
@@ -272,25 +278,37 @@ impl Core {
         (taken.unwrap_or(null_mut()), true)
     }
 
+    /// The small object at an address, if the program has one there: its byte and its class.
+    #[inline(always)]
+    fn find_small(&self, address: usize) -> Option<(*const AtomicU8, usize)> {
+        let found = registry::find(address);
+        if found.kind != Kind::Superblock {
+            return None;
+        }
+        // SAFETY: the registry says that it is one, and none is given back before its heap.
+        let (superblock, slab) = unsafe {
+            let superblock = &*(found.description as *const Superblock);
+            (superblock, Superblock::slab_at(found.hint, address))
+        };
+        let (state, class) = slab.object_at(address % SLAB)?;
+        let (_, is_its_window) = superblock.windows.offset(address);
+        let is_ours = is_its_window && superblock.owner == self.common.owner;
+        (is_ours && state.load(Ordering::Relaxed) == ALLOCATED).then_some((&raw const *state, class))
+    }
+
     /// What is at an address that the program says is an object; ends the program if none is.
-    #[inline]
     fn find(&self, address: usize, call: &str) -> Found<'_> {
-        let (kind, description) = registry::find(address);
+        if let Some((_, class)) = self.find_small(address) {
+            return Found::Small { class };
+        }
+        let registry::Found {
+            kind,
+            description,
+            ..
+        } = registry::find(address);
         // SAFETY: the registry says what the description is of, and none is given back before its heap.
         unsafe {
             match kind {
-                Kind::Superblock => {
-                    let superblock = &*(description as *const Superblock);
-                    let (offset, is_its_window) = superblock.windows.offset(address);
-                    if let Some((state, class)) =
-                        superblock.slab_at(offset).object_at(offset % SLAB)
-                        && is_its_window
-                        && superblock.owner == self.common.owner
-                        && (*state).load(Ordering::Relaxed) == ALLOCATED
-                    {
-                        return Found::Small { state, class };
-                    }
-                }
                 Kind::Arena => {
                     let arena = &*(description as *const Arena);
                     if let Some((state, pages)) = arena.run_at(address)
@@ -312,7 +330,7 @@ impl Core {
                         return Found::Huge { huge, bytes };
                     }
                 }
-                Kind::None => {}
+                Kind::None | Kind::Superblock => {}
             }
         }
         self.complain(address, call)
@@ -324,16 +342,20 @@ impl Core {
         const INSIDE: &str = ": no object begins there, it is the inside of one or nothing";
         const FOREIGN: &str = ": it is of another heap";
         const TWICE: &str = ": double free, the object was freed before";
-        let (kind, description) = registry::find(address);
+        let registry::Found {
+            kind,
+            description,
+            hint,
+        } = registry::find(address);
         // SAFETY: as in `find`.
         let why = unsafe {
             match kind {
                 Kind::None => ": not from this heap, or freed before and given back to the system",
                 Kind::Superblock => {
                     let superblock = &*(description as *const Superblock);
-                    let (offset, is_its_window) = superblock.windows.offset(address);
-                    let slab = superblock.slab_at(offset);
-                    match slab.object_at(offset % SLAB) {
+                    let (_, is_its_window) = superblock.windows.offset(address);
+                    let slab = Superblock::slab_at(hint, address);
+                    match slab.object_at(address % SLAB) {
                         _ if superblock.owner != self.common.owner => FOREIGN,
                         Some(_) if is_its_window => TWICE,
                         Some(_) => ": an object begins there, but was handed out at another address",
@@ -362,17 +384,47 @@ impl Core {
     /// # Safety
     ///
     /// The program does not use it any more. (What is no object of this heap ends the program.)
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn free(&self, cache: &mut Cache, object: *mut u8) {
+        // SAFETY: an object and its byte, as found; the program has given it up.
+        unsafe {
+            match self.find_small(object as usize) {
+                Some((state, class)) => {
+                    if !cache.push(class, object, state) {
+                        self.free_to_full(cache, class, object, state);
+                    }
+                }
+                None => self.free_pages(cache, object),
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Self::free`]; the magazine is full, and is that of the object.
+    #[cold]
+    #[inline(never)]
+    unsafe fn free_to_full(
+        &self,
+        cache: &mut Cache,
+        magazine: usize,
+        object: *mut u8,
+        state: *const AtomicU8,
+    ) {
+        cache.drain(magazine, self);
+        // SAFETY: as the caller promises.
+        unsafe { cache.push(magazine, object, state) };
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Self::free`].
+    #[inline(never)]
+    unsafe fn free_pages(&self, cache: &mut Cache, object: *mut u8) {
         // SAFETY: objects and their bytes, as found; the program has given up this one.
         unsafe {
             match self.find(object as usize, "free of ") {
-                Found::Small { state, class } => {
-                    if !cache.push(class, object, state) {
-                        cache.drain(class, self);
-                        cache.push(class, object, state);
-                    }
-                }
+                Found::Small { .. } => self.complain(object as usize, "free of "),
                 Found::Run {
                     arena,
                     state,
@@ -380,8 +432,7 @@ impl Core {
                 } => match cache::magazine_of_runs(pages) {
                     Some(magazine) => {
                         if !cache.push(magazine, object, state) {
-                            cache.drain(magazine, self);
-                            cache.push(magazine, object, state);
+                            self.free_to_full(cache, magazine, object, state);
                         }
                     }
                     None => {

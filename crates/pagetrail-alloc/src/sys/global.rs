@@ -83,6 +83,7 @@ fn with<R>(call: impl FnOnce(&Core, &mut Cache) -> R) -> Option<R> {
 }
 
 #[cold]
+#[inline(never)]
 fn with_slowly<R>(call: impl FnOnce(&Core, &mut Cache) -> R) -> Option<R> {
     let core = core()?;
     if matches!(thread::get(), Word::Fresh) {

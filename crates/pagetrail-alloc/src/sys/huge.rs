@@ -83,7 +83,8 @@ impl Huges {
                 next,
                 previous: null(),
             });
-            if let Err(errno) = registry::enter(start as usize, 1, Kind::Huge, place as usize) {
+            let entered = registry::enter(start as usize, 1, Kind::Huge, place as usize, |_| 0);
+            if let Err(errno) = entered {
                 pool.give(place.cast(), size_of::<Huge>());
                 return Err(errno);
             }

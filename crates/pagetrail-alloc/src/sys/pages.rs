@@ -428,7 +428,7 @@ impl Arena {
                     table: books.add(64).cast(),
                 });
             }
-            registry::enter(base as usize, bytes, Kind::Arena, arena as usize)?;
+            registry::enter(base as usize, bytes, Kind::Arena, arena as usize, |_| 0)?;
             Ok(arena.cast_const())
         });
         if made.is_err() {

@@ -1,4 +1,4 @@
-//! Which memory is a heap's: from an address to what is there, in two loads, without a lock.
+//! Which memory is a heap's: from an address to what is there, in two steps, without a lock.
 //!
 //! A table of the address space in steps of 2 MiB, in leaves of 1 GiB that are made when they are needed and kept. What is
 //! entered begins at a multiple of the step and has it for itself.
@@ -17,7 +17,15 @@ const LEAF_SHIFT: u32 = 30;
 /// User addresses are below 2^47, unless a program asks for more.
 const LEAVES: usize = 1 << (47 - LEAF_SHIFT);
 
-type Leaf = [AtomicUsize; LEAF_ENTRIES];
+/// What is in a step of addresses.
+struct Entry {
+    /// A pointer to the description, and its [`Kind`].
+    description: AtomicUsize,
+    /// Something of the description's that is wanted at once.
+    hint: AtomicUsize,
+}
+
+type Leaf = [Entry; LEAF_ENTRIES];
 
 static LEAVES_TABLE: [AtomicPtr<Leaf>; LEAVES] =
     [const { AtomicPtr::new(null_mut()) }; LEAVES];
@@ -34,34 +42,53 @@ pub(crate) enum Kind {
     Huge = 3,
 }
 
-/// The entry of an address: what is there, and where its description is.
-#[inline]
-pub(crate) fn find(address: usize) -> (Kind, usize) {
+/// What the registry says of an address.
+#[derive(Clone, Copy)]
+pub(crate) struct Found {
+    pub(crate) kind: Kind,
+    pub(crate) description: usize,
+    pub(crate) hint: usize,
+}
+
+const NOTHING: Found = Found {
+    kind: Kind::None,
+    description: 0,
+    hint: 0,
+};
+
+/// The entry of an address.
+#[inline(always)]
+pub(crate) fn find(address: usize) -> Found {
     let Some(leaf) = LEAVES_TABLE.get(address >> LEAF_SHIFT) else {
-        return (Kind::None, 0);
+        return NOTHING;
     };
     let leaf = leaf.load(Ordering::Acquire);
     if leaf.is_null() {
-        return (Kind::None, 0);
+        return NOTHING;
     }
     // SAFETY: leaves are never given back, and all their words may be read by anybody.
     let entry = unsafe { &(*leaf)[address >> STEP_SHIFT & (LEAF_ENTRIES - 1)] };
-    let entry = entry.load(Ordering::Acquire);
-    let kind = match entry & 3 {
+    let description = entry.description.load(Ordering::Acquire);
+    let kind = match description & 3 {
         1 => Kind::Superblock,
         2 => Kind::Arena,
         3 => Kind::Huge,
         _ => Kind::None,
     };
-    (kind, entry & !3)
+    Found {
+        kind,
+        description: description & !3,
+        hint: entry.hint.load(Ordering::Relaxed),
+    }
 }
 
-/// Enters `bytes` from `start` on, all or nothing.
+/// Enters `bytes` from `start` on, all or nothing; `hint` gives that of each step.
 pub(crate) fn enter(
     start: usize,
     bytes: usize,
     kind: Kind,
     description: usize,
+    hint: impl Fn(usize) -> usize,
 ) -> Result<(), Errno> {
     let _writing = WRITING.lock();
     let steps = start >> STEP_SHIFT..(start + bytes).div_ceil(STEP);
@@ -75,20 +102,24 @@ pub(crate) fn enter(
             LEAVES_TABLE[leaf].store(fresh.cast(), Ordering::Release);
         }
     }
-    set(steps, description | kind as usize);
+    for step in steps {
+        set(step, description | kind as usize, hint(step * STEP));
+    }
     Ok(())
 }
 
 /// Takes an entry back.
 pub(crate) fn leave(start: usize, bytes: usize) {
     let _writing = WRITING.lock();
-    set(start >> STEP_SHIFT..(start + bytes).div_ceil(STEP), 0);
+    for step in start >> STEP_SHIFT..(start + bytes).div_ceil(STEP) {
+        set(step, 0, 0);
+    }
 }
 
-fn set(steps: std::ops::Range<usize>, entry: usize) {
-    for step in steps {
-        let leaf = LEAVES_TABLE[step / LEAF_ENTRIES].load(Ordering::Relaxed);
-        // SAFETY: the leaves of what is entered exist, for good.
-        unsafe { (&(*leaf))[step % LEAF_ENTRIES].store(entry, Ordering::Release) };
-    }
+fn set(step: usize, description: usize, hint: usize) {
+    let leaf = LEAVES_TABLE[step / LEAF_ENTRIES].load(Ordering::Relaxed);
+    // SAFETY: the leaves of what is entered exist, for good.
+    let entry = unsafe { &(*leaf)[step % LEAF_ENTRIES] };
+    entry.hint.store(hint, Ordering::Relaxed);
+    entry.description.store(description, Ordering::Release);
 }

@@ -64,6 +64,9 @@ impl Shape {
 }
 
 /// The books of a slab. Zeros are a slab that was never used.
+///
+/// Of a power of two of bytes, so that finding it takes a shift; what each `free` looks at is in the first line.
+#[repr(C, align(128))]
 pub(crate) struct Slab {
     shape: AtomicU64,
     /// A byte for each object.
@@ -94,9 +97,10 @@ pub(crate) struct Books {
     pub(crate) previous: *const Slab,
 }
 
-/// How many bytes are taken for the bits and bytes of a slab's objects.
+/// How many bytes are taken for the bits and bytes of a slab's objects, and for the byte of one that does not exist: behind
+/// the last object is room for the beginning of another one.
 pub(crate) fn marks_bytes(class: usize) -> usize {
-    capacity(class).div_ceil(64) * 8 + capacity(class)
+    capacity(class).div_ceil(64) * 8 + capacity(class) + 1
 }
 
 fn capacity(class: usize) -> usize {
@@ -157,13 +161,13 @@ impl Slab {
             let books = self.books();
             books.bits = marks.cast();
             let states = marks.add(groups * 8);
-            states.write_bytes(FREE, capacity);
+            states.write_bytes(FREE, capacity + 1);
             for group in 0..groups {
                 let objects = (capacity - group * 64).min(64);
                 *books.bits.add(group) = u64::MAX >> (64 - objects);
             }
             books.groups = u64::MAX >> (64 - groups);
-            (books.used, books.high, books.touched_pages) = (0, 0, 0);
+            (books.used, books.high) = (0, 0);
             books.generation += 1;
             self.states.store(states.cast(), Ordering::Relaxed);
             self.shape.store(Shape::of(class).0, Ordering::Release);
@@ -183,7 +187,7 @@ impl Slab {
         // SAFETY: as the caller promises.
         let books = unsafe { self.books() };
         let marks = std::mem::replace(&mut books.bits, null_mut());
-        (books.groups, books.high, books.touched_pages) = (0, 0, 0);
+        (books.groups, books.high) = (0, 0);
         books.generation += 1;
         (marks.cast(), bytes)
     }
@@ -208,15 +212,15 @@ impl Slab {
 
     /// The byte of the object that begins at this offset in the slab, and its class; `None` if none begins there.
     #[inline]
-    pub(crate) fn object_at(&self, offset: usize) -> Option<(*const AtomicU8, usize)> {
+    pub(crate) fn object_at(&self, offset: usize) -> Option<(&AtomicU8, usize)> {
         let shape = self.shape();
         let object = shape.object_at(offset);
-        if object * shape.size() != offset || object >= shape.capacity() {
+        let states = self.states.load(Ordering::Relaxed);
+        if object * shape.size() != offset || states.is_null() {
             return None;
         }
-        let states = self.states.load(Ordering::Relaxed);
-        // SAFETY: there is a byte for each object.
-        Some((unsafe { states.add(object) }, shape.class()))
+        // SAFETY: there is a byte for each object that begins in the slab.
+        Some((unsafe { &*states.add(object) }, shape.class()))
     }
 
     /// Takes out up to `wanted` objects, those at low addresses first; `found` gets offset and byte of each.
@@ -250,9 +254,11 @@ impl Slab {
     }
 
     /// Takes in an object that begins at this offset.
+    #[inline]
     pub(crate) fn put(&self, books: &mut Books, offset: usize, address: usize) {
-        let object = self.shape().object_at(offset);
-        if object >= self.shape().capacity() {
+        let shape = self.shape();
+        let object = shape.object_at(offset);
+        if object >= shape.capacity() {
             fatal::abort("free of ", address, ": its memory has no such object");
         }
         let (group, bit) = (object / 64, 1 << (object % 64));

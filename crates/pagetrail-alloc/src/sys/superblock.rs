@@ -22,6 +22,9 @@ const BYTES_LEAST: usize = SLAB;
 const FEW_PAGES: u32 = 4;
 const SLAB_PAGES: u32 = (SLAB / PAGE) as u32;
 
+/// Slabs that are not used are kept while they are no more than this, or an eighth of those that are.
+const KEPT_SLABS: usize = 64;
+
 /// What every superblock of a heap has in common.
 pub(crate) struct Common {
     pub(crate) parts: Parts,
@@ -49,8 +52,12 @@ pub(crate) struct Superblocks {
     newest: *const Superblock,
     /// Slabs of the newest that were used at some time.
     begun: usize,
-    /// Slabs that were used and have no class.
+    /// Slabs that were used and have no class: those whose pages are still there, and the others.
+    kept: *const Slab,
+    kept_count: usize,
     free: *const Slab,
+    /// Slabs with a class.
+    used: usize,
     bytes: usize,
     count: usize,
 }
@@ -63,7 +70,10 @@ impl Superblocks {
         Self {
             newest: null(),
             begun: 0,
+            kept: null(),
+            kept_count: 0,
             free: null(),
+            used: 0,
             bytes: 0,
             count: 0,
         }
@@ -96,15 +106,19 @@ impl Superblocks {
             let books = (*slab).books();
             (*books.superblock).publish(&*slab, books);
         }
+        self.used += 1;
         Ok(slab)
     }
 
     fn unused(&mut self, common: &Common, pool: &mut Pool) -> Result<*const Slab, Errno> {
-        if !self.free.is_null() {
-            let slab = self.free;
-            // SAFETY: slabs in the list are ours.
-            unsafe { self.free = std::mem::replace(&mut (*slab).books().next, null()) };
-            return Ok(slab);
+        for list in [&mut self.kept, &mut self.free] {
+            if !list.is_null() {
+                let slab = *list;
+                self.kept_count = self.kept_count.saturating_sub(1);
+                // SAFETY: slabs in the lists are ours.
+                unsafe { *list = std::mem::replace(&mut (*slab).books().next, null()) };
+                return Ok(slab);
+            }
         }
         // SAFETY: superblocks are never given back before their heap.
         let newest = unsafe { self.newest.as_ref() };
@@ -136,7 +150,7 @@ impl Superblocks {
         Ok(())
     }
 
-    /// Takes back a slab all of whose objects are in, and gives its memory to the system.
+    /// Takes back a slab all of whose objects are in, and gives its memory to the system if some is kept already.
     ///
     /// # Safety
     ///
@@ -146,17 +160,23 @@ impl Superblocks {
         unsafe {
             let slab = &*slab;
             let superblock = &*slab.books().superblock;
-            let pages = slab.books().touched_pages;
             let (marks, bytes) = slab.end();
-            let books = slab.books();
-            superblock.publish(slab, books);
-            let start = superblock.windows.address_in(0, superblock.offset_of(slab));
-            map::remove(start, pages as usize * PAGE);
             pool.give(marks, bytes);
+            self.used -= 1;
+            let books = slab.books();
+            let list = if self.kept_count < KEPT_SLABS.max(self.used / 8) {
+                self.kept_count += 1;
+                &mut self.kept
+            } else {
+                let start = superblock.windows.address_in(0, superblock.offset_of(slab));
+                map::remove(start, books.touched_pages as usize * PAGE);
+                books.touched_pages = 0;
+                &mut self.free
+            };
+            superblock.publish(slab, books);
             books.previous = null();
-            books.next = self.free;
+            books.next = std::mem::replace(list, slab);
         }
-        self.free = slab;
     }
 
     /// Calls `each` with all superblocks and the number of their slabs that were used, until it fails.
@@ -227,8 +247,9 @@ impl Superblock {
                     next,
                     copy: AtomicPtr::new(null_mut()),
                 });
-                registry::enter(base as usize, span, Kind::Superblock, place as usize)?;
                 let superblock = &*place;
+                let hint = |step| superblock.hint(step);
+                registry::enter(base as usize, span, Kind::Superblock, place as usize, hint)?;
                 let table = superblock.table as usize;
                 common.descriptor.add(&superblock.windows, table, count);
             }
@@ -254,11 +275,26 @@ impl Superblock {
         (self.windows.bytes() * self.parts).next_multiple_of(STEP)
     }
 
-    /// The slab of an offset. One that was never used is zeros, and has no objects.
-    #[inline]
-    pub(crate) fn slab_at(&self, offset: usize) -> &Slab {
-        // SAFETY: an offset in a window, and the books have room for all slabs.
-        unsafe { &*self.slabs.add(offset / SLAB) }
+    /// For the registry: where the slabs of a step begin, and a mask for their numbers.
+    fn hint(&self, step: usize) -> usize {
+        const { assert!(size_of::<Slab>() > STEP / SLAB) };
+        let (offset, _) = self.windows.offset(step);
+        let slabs = self.slabs as usize + offset / SLAB * size_of::<Slab>();
+        slabs | (STEP.min(self.windows.bytes()) / SLAB - 1)
+    }
+
+    /// The slab of an address in a superblock, by the hint that the registry gives. One that was never used is zeros, and has
+    /// no objects.
+    ///
+    /// # Safety
+    ///
+    /// The hint is of this address, and of a superblock.
+    #[inline(always)]
+    pub(crate) unsafe fn slab_at<'heap>(hint: usize, address: usize) -> &'heap Slab {
+        let mask = size_of::<Slab>() - 1;
+        let number = address / SLAB & hint & mask;
+        // SAFETY: the books have room for all slabs.
+        unsafe { &*((hint & !mask) as *const Slab).add(number) }
     }
 
     /// Where a slab begins.
