@@ -16,8 +16,8 @@ pub(crate) struct Bin {
     first: *const Slab,
     /// All slabs of the class, wherever they are.
     slabs: u32,
-    /// Slabs in the list all of whose objects are in.
-    empty: u32,
+    /// Whether the list has a slab all of whose objects are in.
+    has_empty: bool,
 }
 
 // SAFETY: its pointers are to slabs of its heap, and followed under its lock.
@@ -28,7 +28,7 @@ impl Bin {
         Self {
             first: null(),
             slabs: 0,
-            empty: 0,
+            has_empty: false,
         }
     }
 
@@ -50,7 +50,7 @@ impl Bin {
             unsafe {
                 self.unlink(slab);
                 if (*slab).books().used == 0 {
-                    self.empty -= 1;
+                    self.has_empty = false;
                 }
             }
             slab
@@ -143,14 +143,14 @@ impl Bin {
         }
     }
 
-    /// For a slab in the list all of whose objects are in: some are kept, for the next that is needed.
+    /// For a slab in the list all of whose objects are in: one is kept, for the next that is needed.
     ///
     /// # Safety
     ///
     /// It is such a slab.
     unsafe fn keep_or_give(&mut self, slab: *const Slab, core: &Core) {
-        if self.empty <= self.slabs / 16 {
-            self.empty += 1;
+        if !self.has_empty {
+            self.has_empty = true;
             return;
         }
         // SAFETY: as the caller promises.

@@ -620,6 +620,8 @@ impl Core {
                 cache = next;
             }
             pool.drop_all();
+            // Its lock goes with the rest.
+            drop(pool);
             core.common.descriptor.drop_mapping();
             map::unmap(this.cast(), size_of::<Self>());
         }

@@ -150,32 +150,31 @@ impl Superblocks {
         Ok(())
     }
 
-    /// Takes back a slab all of whose objects are in, and gives its memory to the system if some is kept already.
+    /// Takes back a slab all of whose objects are in; gives memory to the system if enough is kept.
     ///
     /// # Safety
     ///
     /// The slab is from [`Self::take`] with this pool, nobody owns it, it is in no list, and the lock of its class is held.
     pub(crate) unsafe fn give(&mut self, slab: *const Slab, pool: &mut Pool) {
-        // SAFETY: as the caller promises.
+        // SAFETY: as the caller promises; the slabs in the list are ours.
         unsafe {
             let slab = &*slab;
-            let superblock = &*slab.books().superblock;
             let (marks, bytes) = slab.end();
             pool.give(marks, bytes);
             self.used -= 1;
             let books = slab.books();
-            let list = if self.kept_count < KEPT_SLABS.max(self.used / 8) {
-                self.kept_count += 1;
-                &mut self.kept
-            } else {
-                let start = superblock.windows.address_in(0, superblock.offset_of(slab));
-                map::remove(start, books.touched_pages as usize * PAGE);
-                books.touched_pages = 0;
-                &mut self.free
-            };
-            superblock.publish(slab, books);
+            (*books.superblock).publish(slab, books);
             books.previous = null();
-            books.next = std::mem::replace(list, slab);
+            books.next = std::mem::replace(&mut self.kept, slab);
+            self.kept_count += 1;
+            while self.kept_count > KEPT_SLABS.max(self.used / 8) {
+                self.kept_count -= 1;
+                let slab = &*self.kept;
+                let books = slab.books();
+                self.kept = std::mem::replace(&mut books.next, self.free);
+                self.free = slab;
+                (*books.superblock).remove(slab, books);
+            }
         }
     }
 
@@ -333,6 +332,15 @@ impl Superblock {
             // SAFETY: mapped.
             unsafe { map::populate(self.windows.address_in(part, from), bytes) };
         }
+    }
+
+    /// Gives the memory of a slab without objects back.
+    fn remove(&self, slab: &Slab, books: &mut Books) {
+        let start = self.windows.address_in(0, self.offset_of(slab));
+        // SAFETY: nobody has an object there.
+        unsafe { map::remove(start, books.touched_pages as usize * PAGE) };
+        books.touched_pages = 0;
+        self.publish(slab, books);
     }
 
     /// Copies what objects can be in to fresh shared memory, for a child. `begun` slabs were used.
