@@ -92,7 +92,10 @@ mod tests {
                 }
             }
         }
-        assert_eq!(class_aligned(10, 1024).map(|class| SIZES[class]), Some(1024));
+        assert_eq!(
+            class_aligned(10, 1024).map(|class| SIZES[class]),
+            Some(1024)
+        );
         assert_eq!(class_aligned(3000, 2048), None);
         assert_eq!(class_aligned(SMALL_MAX + 1, 1), None);
     }

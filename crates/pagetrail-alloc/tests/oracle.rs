@@ -60,10 +60,11 @@ fn objects_keep_their_contents_whatever_happens_around_them() {
             match random.u32(0..10) {
                 0..6 if !full => {
                     let bytes = size(&mut random);
-                    let align = 1 << match random.u32(0..10) {
-                        0 => random.u32(5..15),
-                        _ => random.u32(0..5),
-                    };
+                    let align = 1
+                        << match random.u32(0..10) {
+                            0 => random.u32(5..15),
+                            _ => random.u32(0..5),
+                        };
                     let layout = Layout::from_size_align(bytes, align).unwrap();
                     let place = heap.allocate(layout).unwrap();
                     assert_eq!(place.as_ptr() as usize % align.max(16), 0);

@@ -40,7 +40,10 @@ impl Object {
         // SAFETY: at least eight bytes.
         unsafe {
             self.place.cast::<u64>().write_unaligned(stamp);
-            self.place.add(self.bytes - 8).cast::<u64>().write_unaligned(stamp);
+            self.place
+                .add(self.bytes - 8)
+                .cast::<u64>()
+                .write_unaligned(stamp);
         }
     }
 

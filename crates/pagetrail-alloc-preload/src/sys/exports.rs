@@ -69,11 +69,7 @@ unsafe extern "C" fn realloc(object: *mut c_void, size: size_t) -> *mut c_void {
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn reallocarray(
-    object: *mut c_void,
-    count: size_t,
-    size: size_t,
-) -> *mut c_void {
+unsafe extern "C" fn reallocarray(object: *mut c_void, count: size_t, size: size_t) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: as the caller promises.
         Some(bytes) => unsafe { realloc(object, bytes) },
@@ -103,11 +99,7 @@ extern "C" fn aligned_alloc(align: size_t, size: size_t) -> *mut c_void {
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn posix_memalign(
-    place: *mut *mut c_void,
-    align: size_t,
-    size: size_t,
-) -> c_int {
+unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: size_t, size: size_t) -> c_int {
     if !align.is_power_of_two() || align % size_of::<*mut c_void>() != 0 {
         return libc::EINVAL;
     }

@@ -185,7 +185,10 @@ impl Core {
     }
 
     /// Calls `call` with a cache that is shared; `None` if there is no memory for one.
-    pub(crate) fn with_shared_cache<R>(&self, call: impl FnOnce(&Self, &mut Cache) -> R) -> Option<R> {
+    pub(crate) fn with_shared_cache<R>(
+        &self,
+        call: impl FnOnce(&Self, &mut Cache) -> R,
+    ) -> Option<R> {
         let mut place = self.shared_caches[thread::number() % SHARED_CACHES].lock();
         if place.is_null() {
             *place = self.take_cache();
@@ -235,12 +238,7 @@ impl Core {
     }
 
     /// The same at a multiple of `align`, a power of two.
-    pub(crate) fn allocate_aligned(
-        &self,
-        cache: &mut Cache,
-        size: usize,
-        align: usize,
-    ) -> *mut u8 {
+    pub(crate) fn allocate_aligned(&self, cache: &mut Cache, size: usize, align: usize) -> *mut u8 {
         if align <= ALIGN {
             return self.allocate(cache, size);
         }
@@ -257,7 +255,9 @@ impl Core {
             return (null_mut(), false);
         }
         let pages = size.div_ceil(PAGE).max(1);
-        if align == PAGE && let Some(magazine) = cache::magazine_of_runs(pages) {
+        if align == PAGE
+            && let Some(magazine) = cache::magazine_of_runs(pages)
+        {
             let object = cache.pop(magazine);
             if !object.is_null() {
                 return (object, false);
@@ -293,7 +293,8 @@ impl Core {
         let (state, class) = slab.object_at(address % SLAB)?;
         let (_, is_its_window) = superblock.windows.offset(address);
         let is_ours = is_its_window && superblock.owner == self.common.owner;
-        (is_ours && state.load(Ordering::Relaxed) == ALLOCATED).then_some((&raw const *state, class))
+        (is_ours && state.load(Ordering::Relaxed) == ALLOCATED)
+            .then_some((&raw const *state, class))
     }
 
     /// What is at an address that the program says is an object; ends the program if none is.
@@ -302,9 +303,7 @@ impl Core {
             return Found::Small { class };
         }
         let registry::Found {
-            kind,
-            description,
-            ..
+            kind, description, ..
         } = registry::find(address);
         // SAFETY: the registry says what the description is of, and none is given back before its heap.
         unsafe {
@@ -358,8 +357,12 @@ impl Core {
                     match slab.object_at(address % SLAB) {
                         _ if superblock.owner != self.common.owner => FOREIGN,
                         Some(_) if is_its_window => TWICE,
-                        Some(_) => ": an object begins there, but was handed out at another address",
-                        None if slab.shape().size() == 0 => ": its memory was given back to the system",
+                        Some(_) => {
+                            ": an object begins there, but was handed out at another address"
+                        }
+                        None if slab.shape().size() == 0 => {
+                            ": its memory was given back to the system"
+                        }
                         None => INSIDE,
                     }
                 }
@@ -591,7 +594,10 @@ impl Core {
         while !cache.is_null() {
             // SAFETY: a cache of this heap. Its thread is not here, or it is shared, and nobody has its lock.
             unsafe {
-                let shared = self.shared_caches.iter().any(|place| *place.held() == cache);
+                let shared = self
+                    .shared_caches
+                    .iter()
+                    .any(|place| *place.held() == cache);
                 if cache != mine && !shared {
                     (*cache).abandon(self);
                 }

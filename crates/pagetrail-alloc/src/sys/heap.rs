@@ -56,9 +56,7 @@ impl Heap {
     }
 
     fn with(&self, call: impl FnOnce(&Core, &mut Cache) -> *mut u8) -> Option<NonNull<u8>> {
-        self.core()
-            .with_shared_cache(call)
-            .and_then(NonNull::new)
+        self.core().with_shared_cache(call).and_then(NonNull::new)
     }
 
     /// Into how many parts pages are divided.

@@ -151,7 +151,10 @@ impl Huges {
         let bytes = bytes.checked_next_multiple_of(PAGE).ok_or(Errno::NOMEM)?;
         // SAFETY: as the caller promises; the new place is fresh, and the old one goes from the books when it has moved.
         unsafe {
-            let (start, before) = ((*huge).start as *mut u8, (*huge).bytes.load(Ordering::Relaxed));
+            let (start, before) = (
+                (*huge).start as *mut u8,
+                (*huge).bytes.load(Ordering::Relaxed),
+            );
             if map::resize(start, before, bytes).is_ok() {
                 (*huge).bytes.store(bytes, Ordering::Relaxed);
                 self.bytes = self.bytes + bytes - before;

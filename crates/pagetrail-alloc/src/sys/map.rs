@@ -154,8 +154,7 @@ pub(crate) unsafe fn unmap(start: *mut u8, bytes: usize) {
 /// The memory is mapped.
 pub(crate) unsafe fn populate(start: usize, bytes: usize) {
     // SAFETY: as the caller promises. Without Linux 5.14 it fails, and faults come one by one.
-    let _ =
-        unsafe { rustix::mm::madvise(start as *mut c_void, bytes, Advice::LinuxPopulateRead) };
+    let _ = unsafe { rustix::mm::madvise(start as *mut c_void, bytes, Advice::LinuxPopulateRead) };
 }
 
 /// Takes the pages out of shared memory, in all windows; they read as zeros then.

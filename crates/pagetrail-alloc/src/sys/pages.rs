@@ -345,8 +345,7 @@ impl Pages {
             let first = self.free[1].first[list];
             let (length, _) = self.unlist(first);
             // SAFETY: nobody has these pages.
-            let emptied =
-                unsafe { map::discard(self.address(first), length as usize * PAGE) };
+            let emptied = unsafe { map::discard(self.address(first), length as usize * PAGE) };
             if !emptied {
                 // It stays what it was, and is tried again with the next.
                 self.list(first, length, true);

@@ -27,8 +27,7 @@ struct Entry {
 
 type Leaf = [Entry; LEAF_ENTRIES];
 
-static LEAVES_TABLE: [AtomicPtr<Leaf>; LEAVES] =
-    [const { AtomicPtr::new(null_mut()) }; LEAVES];
+static LEAVES_TABLE: [AtomicPtr<Leaf>; LEAVES] = [const { AtomicPtr::new(null_mut()) }; LEAVES];
 
 /// Taken by whoever enters something.
 pub(crate) static WRITING: Locked<()> = Locked::new(());
