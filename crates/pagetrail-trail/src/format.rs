@@ -9,9 +9,11 @@ pub(crate) const MAGIC: [u8; 8] = *b"\x89PTRAIL\n";
 /// Version of the format that is written, and the only major version that is read.
 pub(crate) const MAJOR: u16 = 1;
 /// A later minor version adds record types, event kinds, and fields at the end of payloads.
-pub(crate) const MINOR: u16 = 1;
+pub(crate) const MINOR: u16 = 2;
 /// The minor version from which on a round says what it noticed.
 pub(crate) const MINOR_NOTICED: u16 = 1;
+/// The minor version from which on a round has units of sub-page heaps.
+pub(crate) const MINOR_UNITS: u16 = 2;
 
 /// Length of signature, version and their checksum.
 pub(crate) const PROLOGUE_BYTES: usize = 16;

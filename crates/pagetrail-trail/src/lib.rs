@@ -19,6 +19,6 @@ mod writer;
 pub use analysis::Analysis;
 pub use error::{ReadError, WriteError};
 pub use heatmap::Heatmap;
-pub use model::{End, Event, Header, Mapping, Round, Trail};
+pub use model::{End, Event, Header, Mapping, Round, Trail, UnitWrites};
 pub use reader::{Reader, Record};
 pub use writer::Writer;

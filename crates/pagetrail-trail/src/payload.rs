@@ -5,7 +5,7 @@
 
 use pagetrail::{Noticed, PageRange, PageSet};
 
-use crate::{End, Event, Header, Mapping, Round, format};
+use crate::{End, Event, Header, Mapping, Round, UnitWrites, format};
 
 /// Longer strings are cut when they are written and refused when they are read.
 pub(crate) const STRING_BYTES_MAX: usize = 1 << 16;
@@ -95,6 +95,12 @@ pub(crate) fn put_round(out: &mut Vec<u8>, round: &Round) {
     }
     out.push((round.noticed == Noticed::Accesses).into());
     put_number(out, round.blind_ns);
+    out.push(round.units.is_some().into());
+    if let Some(units) = &round.units {
+        put_number(out, units.parts.into());
+        put_set(out, &units.windows);
+        put_set(out, &units.units);
+    }
 }
 
 pub(crate) fn put_end(out: &mut Vec<u8>, end: &End) {
@@ -274,6 +280,17 @@ impl<'a> Decoder<'a> {
                 round.noticed = Noticed::Accesses;
             }
             round.blind_ns = self.number()?;
+        }
+        if self.minor >= format::MINOR_UNITS && self.flag()? {
+            let parts = self.number_u32()?;
+            if !parts.is_power_of_two() {
+                return self.wrong("a number of parts that is no power of two");
+            }
+            round.units = Some(UnitWrites {
+                parts,
+                windows: self.set()?,
+                units: self.set()?,
+            });
         }
         Ok(round)
     }
