@@ -134,7 +134,9 @@ fn units_are_what_was_written_and_no_more() {
             for _ in 0..500 {
                 let bytes = random.usize(16..=3000);
                 let layout = Layout::from_size_align(bytes, 16).unwrap();
-                objects.all.push((objects.heap.allocate(layout).unwrap(), bytes as u64));
+                objects
+                    .all
+                    .push((objects.heap.allocate(layout).unwrap(), bytes as u64));
             }
             let right = write(&objects, &mut random, 200);
             let round = watch.collect().unwrap();
@@ -171,7 +173,9 @@ fn a_new_heap_is_found_and_what_it_never_used_is_not_written() {
     round.commit();
     drop(objects);
     let round = watch.collect().unwrap();
-    let gone = round.units().is_none_or(|units| units.windows().intersection(&here).is_empty());
+    let gone = round
+        .units()
+        .is_none_or(|units| units.windows().intersection(&here).is_empty());
     assert!(gone);
     round.commit();
 }

@@ -14,6 +14,7 @@ mod model;
 mod pages;
 mod payload;
 mod reader;
+mod units;
 mod writer;
 
 pub use analysis::Analysis;
@@ -21,4 +22,5 @@ pub use error::{ReadError, WriteError};
 pub use heatmap::Heatmap;
 pub use model::{End, Event, Header, Mapping, Round, Trail, UnitWrites};
 pub use reader::{Reader, Record};
+pub use units::UnitCounts;
 pub use writer::Writer;

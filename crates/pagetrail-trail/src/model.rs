@@ -104,7 +104,9 @@ impl UnitWrites {
     /// The pages of which something was written.
     pub fn pages(&self, page_size: u64) -> PageSet {
         let ranges = self.units.ranges().iter();
-        ranges.map(|range| range.align_outwards(page_size)).collect()
+        ranges
+            .map(|range| range.align_outwards(page_size))
+            .collect()
     }
 }
 

@@ -70,7 +70,7 @@ fn forged_files_do_no_harm() {
                 records.swap(victim, other);
             }
         }
-        let forged = forge::file(random.u16(0..2), &records);
+        let forged = forge::file(random.u16(0..3), &records);
         match Trail::read(&forged[..]) {
             Ok(read) => {
                 let mut again = Vec::new();

@@ -36,7 +36,7 @@ fn records_written_one_by_one_come_back_in_order() {
 #[test]
 fn a_forged_file_reads_like_the_written_one() {
     let small = common::small();
-    let forged = forge::file(1, &forge::records(&small.bytes));
+    let forged = forge::file(2, &forge::records(&small.bytes));
     assert_eq!(forged, small.bytes);
 }
 
@@ -46,8 +46,8 @@ fn a_later_minor_version_is_read_without_what_it_adds() {
     let mut records = forge::records(&small.bytes);
     for (kind, payload) in &mut records {
         if *kind == 4 {
-            // Behind the events, or their number where there are none, come two fields of a byte each.
-            let fields = payload.split_off(payload.len() - 2);
+            // Behind the events, or their number where there are none, come three fields of a byte each.
+            let fields = payload.split_off(payload.len() - 3);
             if payload.last() == Some(&0) {
                 *payload.last_mut().unwrap() = 1;
                 payload.extend([99, 2, b'h', b'i']);
@@ -58,7 +58,7 @@ fn a_later_minor_version_is_read_without_what_it_adds() {
     }
     records.insert(2, (77, b"a later record".to_vec()));
     assert_eq!(
-        Trail::read(&forge::file(2, &records)[..]).unwrap(),
+        Trail::read(&forge::file(3, &records)[..]).unwrap(),
         small.trail
     );
 }
@@ -70,7 +70,7 @@ fn the_first_version_is_read() {
     let mut records = forge::records(&small.bytes);
     for (kind, payload) in &mut records {
         if *kind == 4 {
-            payload.truncate(payload.len() - 2);
+            payload.truncate(payload.len() - 3);
         }
     }
     for round in &mut small.trail.rounds {
@@ -101,7 +101,7 @@ fn rounds_of_one_kind_can_be_looked_at_alone() {
 fn what_a_later_version_may_add_is_damage_in_this_one() {
     let records = forge::records(&common::small().bytes);
     let assert_damaged = |records: &[(u8, Vec<u8>)]| {
-        let error = Trail::read(&forge::file(1, records)[..]).unwrap_err();
+        let error = Trail::read(&forge::file(2, records)[..]).unwrap_err();
         assert!(matches!(error, ReadError::Damaged { .. }), "{error}");
     };
     for longer in 0..records.len() {
@@ -131,7 +131,7 @@ fn a_string_is_read_up_to_its_bound() {
         payload.resize(payload.len() + length as usize, b'n');
         payload.extend([0, 0]);
         records.insert(1, (2, payload));
-        Trail::read(&forge::file(1, &records)[..])
+        Trail::read(&forge::file(2, &records)[..])
     };
     assert_eq!(with_name(65_536).unwrap().mappings[0].name.len(), 65_536);
     let error = with_name(65_537).unwrap_err();
@@ -316,7 +316,7 @@ fn a_second_end_or_header_is_no_trail() {
         let mut records = forge::records(&small.bytes);
         let copy = records.iter().find(|(kind, _)| *kind == again).cloned();
         records.push(copy.unwrap());
-        let error = Trail::read(&forge::file(1, &records)[..]).unwrap_err();
+        let error = Trail::read(&forge::file(2, &records)[..]).unwrap_err();
         let end = small.bytes.len() as u64;
         assert!(
             matches!(error, ReadError::Damaged { offset, .. } if offset == end),
@@ -325,7 +325,7 @@ fn a_second_end_or_header_is_no_trail() {
     }
     let mut records = forge::records(&small.bytes);
     records.swap(0, 1);
-    let error = Trail::read(&forge::file(1, &records)[..]).unwrap_err();
+    let error = Trail::read(&forge::file(2, &records)[..]).unwrap_err();
     assert!(
         matches!(error, ReadError::Damaged { offset: 16, .. }),
         "{error}"

@@ -49,8 +49,20 @@ pub(crate) fn is_named(name: &str) -> bool {
 
 /// The superblocks of a heap, from the bytes of its description, which lies at `address`. None if it makes no sense.
 pub(crate) fn superblocks(bytes: &[u8], address: u64) -> Option<Vec<Superblock>> {
-    let u32_at = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
-    let u64_at = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+    let u32_at = |at: usize| {
+        bytes
+            .get(at..at + 4)?
+            .try_into()
+            .ok()
+            .map(u32::from_le_bytes)
+    };
+    let u64_at = |at: usize| {
+        bytes
+            .get(at..at + 8)?
+            .try_into()
+            .ok()
+            .map(u64::from_le_bytes)
+    };
     let parts = u32_at(12)?;
     let is_ours = bytes.get(..8)? == MAGIC
         && u64::from(u32_at(8)?) == PAGE

@@ -124,7 +124,11 @@ impl Heaps {
         self.found
             .retain(|followed| superblocks.contains(&followed.superblock));
         for superblock in superblocks {
-            if !self.found.iter().any(|known| known.superblock == superblock) {
+            if !self
+                .found
+                .iter()
+                .any(|known| known.superblock == superblock)
+            {
                 self.found.push(Followed {
                     superblock,
                     tables: VecDeque::new(),

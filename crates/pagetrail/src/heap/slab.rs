@@ -47,13 +47,13 @@ pub(crate) fn reached(
     let first = start + u64::from(part) * part_bytes;
     let begins_from = first.div_ceil(size);
     let begins_to = (first + part_bytes).div_ceil(size).min(capacity);
-    let own = PageRange::new(
-        begins_from * size,
-        (begins_to * size).min(start + PAGE),
-    )
-    .filter(|_| begins_from < begins_to);
+    let own = PageRange::new(begins_from * size, (begins_to * size).min(start + PAGE))
+        .filter(|_| begins_from < begins_to);
     // The last object that begins before the page.
-    let before = start.div_ceil(size).checked_sub(1).filter(|&object| object < capacity);
+    let before = start
+        .div_ceil(size)
+        .checked_sub(1)
+        .filter(|&object| object < capacity);
     let head = before.and_then(|object| {
         let begins = object * size;
         let is_of_part = begins % PAGE / part_bytes == u64::from(part);

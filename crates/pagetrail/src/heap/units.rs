@@ -79,7 +79,10 @@ pub(crate) fn add(
         let start = superblock.base + page * PAGE;
         let whole = || PageRange::new(start, start + PAGE);
         pages.extend(whole());
-        let is_same = then.is_some_and(|then| then.get(slab) .is_some_and(|then| then.generation() == word.generation()));
+        let is_same = then.is_some_and(|then| {
+            then.get(slab)
+                .is_some_and(|then| then.generation() == word.generation())
+        });
         let all = u64::MAX >> (64 - superblock.parts);
         if !is_same || word.size() == 0 || bits == all {
             count += u64::from(superblock.parts);
@@ -93,9 +96,10 @@ pub(crate) fn add(
             let from = start + u64::from(part) * part_bytes;
             parts.extend(PageRange::new(from, from + part_bytes));
             let reached = reached(word.size(), page % SLAB_PAGES, part, superblock.parts);
-            bytes.extend(reached.filter_map(|range| {
-                PageRange::new(start + range.start(), start + range.end())
-            }));
+            bytes
+                .extend(reached.filter_map(|range| {
+                    PageRange::new(start + range.start(), start + range.end())
+                }));
         }
     });
     units.count += count;
@@ -133,7 +137,10 @@ pub(crate) fn untouched(superblock: &Superblock, now: &[Word]) -> Vec<PageRange>
                 _ => continue,
             };
             let start = window + slab as u64 * SLAB_PAGES * PAGE;
-            ranges.extend(PageRange::new(start + from * PAGE, start + SLAB_PAGES * PAGE));
+            ranges.extend(PageRange::new(
+                start + from * PAGE,
+                start + SLAB_PAGES * PAGE,
+            ));
         }
     }
     ranges
