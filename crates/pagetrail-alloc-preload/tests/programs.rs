@@ -2,69 +2,15 @@
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
+mod common;
+
+use common::under;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::path::Path;
+use std::process::{Command, Output};
 
-/// The library. Cargo builds for a test what it can link, and this it cannot.
-fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let test = std::env::current_exe().unwrap();
-        // target/PROFILE/deps/test
-        let profile = test.ancestors().nth(2).unwrap();
-        let name = match profile.file_name().unwrap().to_str().unwrap() {
-            "debug" => "dev",
-            name => name,
-        };
-        let status = Command::new(env!("CARGO"))
-            .args([
-                "build",
-                "--quiet",
-                "--package",
-                "pagetrail-alloc-preload",
-                "--profile",
-                name,
-            ])
-            .arg("--target-dir")
-            .arg(profile.parent().unwrap())
-            .status()
-            .unwrap();
-        assert!(status.success(), "the library does not build");
-        profile.join("libpagetrail_alloc.so")
-    })
-}
-
-/// `tests/victims/mallocs.c`, compiled; `None` without a compiler.
 fn program() -> Option<&'static Path> {
-    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let compile = || {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/victims/mallocs.c");
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mallocs");
-        let fresh = program.with_extension(std::process::id().to_string());
-        let status = Command::new("cc")
-            .args(["-O2", "-Wall", "-Werror", "-pthread", "-o"])
-            .args([&fresh, &source])
-            .status();
-        let Ok(status) = status else {
-            println!("not here: no C compiler (cc)");
-            return None;
-        };
-        assert!(status.success());
-        std::fs::rename(&fresh, &program).unwrap();
-        Some(program)
-    };
-    PROGRAM.get_or_init(compile).as_deref()
-}
-
-fn under(program: impl AsRef<std::ffi::OsStr>, parts: &str) -> Command {
-    let mut command = Command::new(program);
-    command
-        .env("LD_PRELOAD", library())
-        .env("PAGETRAIL_PARTS", parts)
-        .stdin(Stdio::null());
-    command
+    common::victim("mallocs")
 }
 
 fn text(output: &Output) -> String {

@@ -8,14 +8,13 @@
 //! The heap tells its layout to whoever watches (`docs/heap-format.md`), and `pagetrail` reports *units*, parts of pages, where
 //! it finds one.
 //!
-//! Objects of a page and more are mapped once. Where an object is no longer than half a part, about two of three units of a page
-//! stay clean that the page would have dirtied.
+//! Objects of a page and more are mapped once.
 //!
 //! Two faces: [`GlobalHeap`] is the heap of the process, with a cache per thread, the same as `libpagetrail_alloc.so` offers to
 //! any program as `malloc`; a [`Heap`] is one apart.
 //!
-//! The books are kept apart from the objects, in private memory: 1.1 bytes for a small object, 20 for a page. A byte that
-//! is freed twice, not at its beginning, or in another heap than its own ends the program with a line that says so.
+//! The books are kept apart from the objects, in private memory. An object that is freed twice, not at its beginning, or in
+//! another heap than its own ends the program with a line that says so.
 //!
 //! It is made for pages of 4096 bytes.
 #![deny(unsafe_code)]

@@ -45,7 +45,7 @@ pub(crate) fn units(counts: &UnitCounts, page_size: u64) -> String {
     let unit_writes = counts.unit_writes(page_size);
     let whole = counts.page_bytes.max(1) as f64;
     format!(
-        "{} ({}) are {} ({}) of {} parts a page: {}",
+        "{} ({}) are {} ({}) with {} parts a page: {}",
         plural(counts.page_writes, "page write"),
         bytes(counts.page_bytes as f64),
         plural(unit_writes, "unit write"),

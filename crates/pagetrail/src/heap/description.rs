@@ -34,6 +34,11 @@ impl Superblock {
         (self.window_bytes / SLAB) as usize
     }
 
+    pub(crate) fn first_window(&self) -> PageRange {
+        let end = self.base + self.window_bytes;
+        PageRange::new(self.base, end).unwrap_or_else(|| unreachable!("windows have a length"))
+    }
+
     /// The addresses of all windows; the description was read with room for them.
     pub(crate) fn windows(&self) -> PageRange {
         let end = self.base + self.window_bytes * u64::from(self.parts);

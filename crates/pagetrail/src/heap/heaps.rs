@@ -80,6 +80,7 @@ impl Heaps {
             let base = followed.base.as_deref();
             units.parts = units.parts.max(followed.superblock.parts);
             units.windows.insert(windows);
+            units.superblocks.push(followed.superblock);
             units::add(&mut units, &followed.superblock, written, base, &table);
             untouched.extend(units::untouched(&followed.superblock, &table));
             while followed.tables.len() >= TABLES {

@@ -12,6 +12,7 @@ use crate::page_set::{PageRange, PageSet};
 pub struct Units {
     pub(crate) parts: u32,
     pub(crate) windows: PageSet,
+    pub(crate) superblocks: Vec<Superblock>,
     pub(crate) pages: PageSet,
     pub(crate) units: PageSet,
     pub(crate) bytes: PageSet,
@@ -27,6 +28,34 @@ impl Units {
     /// The addresses of all heaps, all windows: what [`Round::pages`](crate::Round::pages) has there, this tells more exactly.
     pub fn windows(&self) -> &PageSet {
         &self.windows
+    }
+
+    /// The addresses at which memory can be found that is in a first window too.
+    pub fn aliases(&self) -> PageSet {
+        let firsts = self.superblocks.iter().map(Superblock::first_window);
+        self.windows.difference(&firsts.collect())
+    }
+
+    /// The same pages at their addresses in first windows; what lies in no heap stays.
+    pub fn in_first_windows(&self, pages: &PageSet) -> PageSet {
+        let mut out = pages.difference(&self.windows);
+        for superblock in &self.superblocks {
+            let mut moved = Vec::new();
+            for part in 0..u64::from(superblock.parts) {
+                let by = part * superblock.window_bytes;
+                let first = superblock.first_window();
+                let window = PageRange::new(first.start() + by, first.end() + by);
+                let there = pages.intersection(&window.into_iter().collect());
+                moved.extend(
+                    there
+                        .ranges()
+                        .iter()
+                        .filter_map(|range| PageRange::new(range.start() - by, range.end() - by)),
+                );
+            }
+            out.extend(moved);
+        }
+        out
     }
 
     /// The pages of which something was written, once each.
@@ -59,7 +88,7 @@ impl Units {
 }
 
 /// Adds what the written pages in the windows of a superblock say. `then` and `now` are what its slabs were before the first
-/// write that counts, and are now: where they differ, and where nothing is known of then, pages count as written whole.
+/// write that counts, and are now: where they may differ, pages count as written whole.
 pub(crate) fn add(
     units: &mut Units,
     superblock: &Superblock,
@@ -79,10 +108,11 @@ pub(crate) fn add(
         let start = superblock.base + page * PAGE;
         let whole = || PageRange::new(start, start + PAGE);
         pages.extend(whole());
-        let is_same = then.is_some_and(|then| {
-            then.get(slab)
-                .is_some_and(|then| then.generation() == word.generation())
-        });
+        // In its first use nothing else can have been there.
+        let is_same = word.generation() == 1
+            || then
+                .and_then(|then| then.get(slab))
+                .is_some_and(|then| then.generation() == word.generation());
         let all = u64::MAX >> (64 - superblock.parts);
         if !is_same || word.size() == 0 || bits == all {
             count += u64::from(superblock.parts);
@@ -172,7 +202,7 @@ mod tests {
 
     #[test]
     fn windows_of_one_page_are_parts_of_it() {
-        let now = [Word(256 | 16 << 16 | 1 << 32); 16];
+        let now = [Word(256 | 16 << 16 | 5 << 32); 16];
         // Page 3, in windows 1 and 3; page 5 in all.
         let address = |page: u64, part: u64| 0x10_0000 + (part << 20) + page * PAGE;
         let written: PageSet = [(3, 1), (3, 3), (5, 0), (5, 1), (5, 2), (5, 3)]
@@ -196,6 +226,21 @@ mod tests {
             let units = add_all(&written, then, &now);
             assert_eq!((units.count(), units.bytes().bytes()), (8, 2 * PAGE));
         }
+    }
+
+    #[test]
+    fn aliases_are_other_addresses_of_first_windows() {
+        let units = Units {
+            superblocks: vec![SUPERBLOCK],
+            windows: PageSet::from_iter([SUPERBLOCK.windows()]),
+            ..Units::default()
+        };
+        assert_eq!(units.aliases().ranges(), [range(0x20_0000, 3 << 20)]);
+        let pages = [0x1000, 0x10_2000, 0x20_1000, 0x40_2000, 0x50_0000];
+        let pages: PageSet = pages.map(|start| range(start, PAGE)).into_iter().collect();
+        let firsts = [0x1000, 0x10_1000, 0x10_2000, 0x50_0000];
+        let right = firsts.map(|start| range(start, PAGE)).into_iter().collect();
+        assert_eq!(units.in_first_windows(&pages), right);
     }
 
     #[test]
