@@ -1,6 +1,8 @@
 //! Random use of heaps with every number of parts, against a model that knows what each object holds. Two objects that
 //! overlapped anywhere in physical memory, whatever their addresses, would show in each other's contents.
 
+#![allow(clippy::print_stdout, reason = "tests print their seed")]
+
 use pagetrail_alloc::{Heap, Parts};
 use std::alloc::Layout;
 use std::ptr::NonNull;

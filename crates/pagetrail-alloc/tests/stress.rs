@@ -1,5 +1,7 @@
 //! Threads that allocate, hand over and free at random, in the heap of the process; each object carries a stamp of its own.
 
+#![allow(clippy::print_stdout, reason = "tests print their seed")]
+
 use pagetrail_alloc::global;
 use std::sync::mpsc;
 use std::thread;

@@ -100,7 +100,7 @@ extern "C" fn aligned_alloc(align: size_t, size: size_t) -> *mut c_void {
 /// As for libc's function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: size_t, size: size_t) -> c_int {
-    if !align.is_power_of_two() || align % size_of::<*mut c_void>() != 0 {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
         return libc::EINVAL;
     }
     let object = global::allocate_aligned(size, align);

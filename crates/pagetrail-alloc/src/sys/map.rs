@@ -40,7 +40,7 @@ fn aligned(
         unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, protection, flags) }
     };
     let first = map(bytes)?;
-    if first as usize % align == 0 {
+    if (first as usize).is_multiple_of(align) {
         return Ok(first.cast());
     }
     // SAFETY: it was mapped a moment ago, and nobody knows of it.

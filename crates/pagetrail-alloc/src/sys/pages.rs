@@ -113,7 +113,7 @@ impl Arena {
     #[inline]
     pub(crate) fn run_at(&self, address: usize) -> Option<(*const AtomicU8, usize)> {
         let offset = address - self.base;
-        if offset % PAGE != 0 || offset / PAGE >= self.pages as usize {
+        if !offset.is_multiple_of(PAGE) || offset / PAGE >= self.pages as usize {
             return None;
         }
         // SAFETY: a page of this arena; only its atomic fields are looked at.
@@ -248,7 +248,7 @@ impl Pages {
     /// Makes pages free, together with free ones next to them of the same kind: `freed` ones may hold something.
     fn insert(&mut self, mut first: u32, mut length: u32, freed: bool) {
         let end = self.end(first);
-        if first % ARENA_PAGES > 0
+        if !first.is_multiple_of(ARENA_PAGES)
             && self.page(first - 1).free.get()
             && self.page(first - 1).freed.get() == freed
         {

@@ -94,11 +94,12 @@ pub(crate) fn enter(
     if steps.end > LEAVES * LEAF_ENTRIES {
         return Err(Errno::NOMEM);
     }
-    for leaf in steps.start / LEAF_ENTRIES..steps.end.div_ceil(LEAF_ENTRIES) {
-        if LEAVES_TABLE[leaf].load(Ordering::Relaxed).is_null() {
+    let leaves = steps.start / LEAF_ENTRIES..steps.end.div_ceil(LEAF_ENTRIES);
+    for leaf in &LEAVES_TABLE[leaves] {
+        if leaf.load(Ordering::Relaxed).is_null() {
             // Zeros are entries without anything.
             let fresh = map::private(size_of::<Leaf>(), align_of::<Leaf>(), false)?;
-            LEAVES_TABLE[leaf].store(fresh.cast(), Ordering::Release);
+            leaf.store(fresh.cast(), Ordering::Release);
         }
     }
     for step in steps {

@@ -291,7 +291,7 @@ impl Superblock {
     #[inline(always)]
     pub(crate) unsafe fn slab_at<'heap>(hint: usize, address: usize) -> &'heap Slab {
         let mask = size_of::<Slab>() - 1;
-        let number = address / SLAB & hint & mask;
+        let number = (address / SLAB) & hint & mask;
         // SAFETY: the books have room for all slabs.
         unsafe { &*((hint & !mask) as *const Slab).add(number) }
     }

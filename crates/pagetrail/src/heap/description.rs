@@ -90,7 +90,7 @@ pub(crate) fn superblocks(bytes: &[u8], address: u64) -> Option<Vec<Superblock>>
             };
             let fits = superblock.window_bytes.is_power_of_two()
                 && (SLAB..=WINDOW_BYTES_MAX).contains(&superblock.window_bytes)
-                && superblock.base % PAGE == 0
+                && superblock.base.is_multiple_of(PAGE)
                 && superblock.base < 1 << 60
                 && superblock.slabs() as u64 == u64_at(at + 24)?;
             fits.then_some(superblock)

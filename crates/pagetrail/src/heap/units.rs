@@ -145,7 +145,8 @@ fn for_each_page(superblock: &Superblock, written: &PageSet, mut each: impl FnMu
     for range in written.intersection(&windows).ranges() {
         for address in (range.start()..range.end()).step_by(PAGE as usize) {
             let at = address - superblock.base;
-            found.push(at % superblock.window_bytes / PAGE << 6 | at / superblock.window_bytes);
+            let (part, at) = (at / superblock.window_bytes, at % superblock.window_bytes);
+            found.push(((at / PAGE) << 6) | part);
         }
     }
     found.sort_unstable();
