@@ -1,7 +1,8 @@
 //! The heap itself, and all `unsafe`: memory that is handed out is memory that nobody checks any more.
 //!
 //! From below: [`map`] and [`registry`] are the kernel's mappings and where they are; [`pool`], [`slab`], [`superblock`],
-//! [`pages`] and [`huge`] keep books; [`bin`], [`cache`] and [`core`] are the way of an object from them to the program and back;
+//! [`pages`] and [`huge`] keep books; [`bin`], [`cache`] and [`core`] are the way of an object from them to the program and back,
+//! [`whole`] what happens to a heap as a whole;
 //! [`heap`] and [`global`] are the faces. What can be said in numbers alone is in [`crate::classes`] and [`crate::geometry`].
 #![allow(
     unsafe_code,
@@ -26,3 +27,4 @@ pub(crate) mod registry;
 pub(crate) mod slab;
 pub(crate) mod superblock;
 pub(crate) mod thread;
+pub(crate) mod whole;
