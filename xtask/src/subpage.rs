@@ -18,7 +18,7 @@ use crate::steps::NotHere;
 const PARTS: [&str; 5] = ["1", "2", "4", "8", "16"];
 
 /// How often everything is run; medians count.
-const RUNS: usize = 5;
+const RUNS: usize = 3;
 
 /// Time between rounds: the paper's interval, scaled to programs of seconds.
 const INTERVALS_MS: [u32; 3] = [50, 200, 1000];

@@ -4,7 +4,6 @@ use super::cache::Cache;
 use super::core::Core;
 use super::fatal;
 use super::fork;
-use super::lock::Locked;
 use super::thread::{self, Word};
 use crate::parts::Parts;
 use crate::settings;
@@ -14,7 +13,6 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 static CORE: AtomicPtr<Core> = AtomicPtr::new(null_mut());
-static STARTING: Locked<()> = Locked::new(());
 
 /// Gives a thread's cache back at its end; this less 1.
 static KEY: AtomicU32 = AtomicU32::new(0);
@@ -43,28 +41,24 @@ fn core() -> Option<&'static Core> {
     start()
 }
 
+/// Without a lock: a thread that holds one may not be there in a forked child, and what is called here may call `malloc`.
 #[cold]
 fn start() -> Option<&'static Core> {
-    let core = {
-        let _starting = STARTING.lock();
-        let core = CORE.load(Ordering::Acquire);
-        if !core.is_null() {
-            // SAFETY: this heap stays.
-            return Some(unsafe { &*core });
-        }
-        let core = Core::make(settings::parts()).ok()?;
-        CORE.store(core, Ordering::Release);
-        core
-    };
-    // Without the lock: these may call `malloc`.
-    let mut key: pthread_key_t = 0;
-    // SAFETY: this heap stays; the destructor has the right signature.
+    let made = Core::make(settings::parts()).ok()?;
+    // SAFETY: it stays, unless another thread was first, and then nobody knows of it.
     unsafe {
-        fork::join(core);
+        fork::join(made);
+        let first = CORE.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
+        if let Err(core) = first {
+            fork::leave(made);
+            Core::destroy(made);
+            return Some(&*core);
+        }
+        let mut key: pthread_key_t = 0;
         if libc::pthread_key_create(&raw mut key, Some(at_thread_end)) == 0 {
             KEY.store(key + 1, Ordering::Release);
         }
-        Some(&*core)
+        Some(&*made)
     }
 }
 
