@@ -17,6 +17,7 @@ mod long;
 mod packages;
 mod repo;
 mod steps;
+mod subpage;
 mod table;
 mod tally;
 mod test;
@@ -52,6 +53,9 @@ usage: cargo xtask TASK
   bench adaptive   the workloads and programs of bench/definitions/adaptive.toml (half an hour)
   bench checkpointer
                    the same for CRIU, in a guest
+  bench subpage [programs|throughput]
+                   the same for the sub-page allocator: databases and trees by parts of a page, and
+                   its throughput beside libc's
   generate [DIR]   pagetrail.h anew; man pages and shell completions, from the command's own
                    definitions and from pagetrail.h, to DIR (default: target/share)
   capi             test the C library as a user of C has it: symbols, compilers, sanitizers, valgrind
@@ -103,6 +107,9 @@ fn run(args: &[String]) -> Result<ExitCode> {
             [what, part @ ..] if what == "collector" => {
                 collector::bench(&repo, part).map(|()| true)?
             }
+            [what, part @ ..] if what == "subpage" => {
+                subpage::bench(&repo, part.first().map(String::as_str)).map(|()| true)?
+            }
             _ => long::bench(&repo, rest.first().map(String::as_str)).map(|()| true)?,
         },
         // In a guest, started by the tasks above.
@@ -125,7 +132,13 @@ fn run(args: &[String]) -> Result<ExitCode> {
 fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
     match task {
         "vm" | "bochs" | "install" | "measure-collector" | "measure-checkpointer" => None,
-        "bench" if rest.first().is_some_and(|arg| arg == "collector") => rest.get(2),
+        "bench"
+            if rest
+                .first()
+                .is_some_and(|arg| arg == "collector" || arg == "subpage") =>
+        {
+            rest.get(2)
+        }
         "generate" | "bench" => rest.get(1),
         _ => rest.first(),
     }

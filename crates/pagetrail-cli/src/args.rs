@@ -58,7 +58,8 @@ pub(crate) enum Command {
         pagetrail record -- ./prog --its-option\n  \
         pagetrail record -p 1234 --duration 10s --html out.html\n  \
         pagetrail record -p 1234 --interval 1s --technique compare -o slow.trail\n  \
-        pagetrail record -p 1234 --access"
+        pagetrail record -p 1234 --access\n  \
+        pagetrail record --parts 8 -- ./prog"
     )]
     Record(RecordArgs),
     /// Show what a recording holds
@@ -115,6 +116,16 @@ pub(crate) struct RecordArgs {
         default_missing_value = "turns"
     )]
     pub(crate) access: Option<AccessArg>,
+    /// Start the program on the sub-page allocator, which tells writes to small objects apart within a page: 1, 2, 4, 8,
+    /// 16, 32 or 64 parts
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "pid",
+        hide_possible_values = true,
+        value_parser = ["1", "2", "4", "8", "16", "32", "64"]
+    )]
+    pub(crate) parts: Option<String>,
     /// Time from round to round, with its unit
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]
     pub(crate) interval: Duration,

@@ -110,6 +110,7 @@ pub(crate) fn program(rounds: u32) -> Trail {
             } else {
                 Vec::new()
             },
+            units: None,
         });
         start_ns += duration_ns;
     }

@@ -14,6 +14,8 @@ pub(crate) const MINOR: u16 = 2;
 pub(crate) const MINOR_NOTICED: u16 = 1;
 /// The minor version from which on a round says what was presumed written.
 pub(crate) const MINOR_PRESUMED: u16 = 2;
+/// The minor version from which on a round has units of sub-page heaps.
+pub(crate) const MINOR_UNITS: u16 = 2;
 
 /// Length of signature, version and their checksum.
 pub(crate) const PROLOGUE_BYTES: usize = 16;

@@ -14,11 +14,13 @@ mod model;
 mod pages;
 mod payload;
 mod reader;
+mod units;
 mod writer;
 
 pub use analysis::Analysis;
 pub use error::{ReadError, WriteError};
 pub use heatmap::Heatmap;
-pub use model::{End, Event, Header, Mapping, Presumed, Round, Trail};
+pub use model::{End, Event, Header, Mapping, Presumed, Round, Trail, UnitWrites};
 pub use reader::{Reader, Record};
+pub use units::UnitCounts;
 pub use writer::Writer;

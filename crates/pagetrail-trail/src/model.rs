@@ -82,6 +82,34 @@ pub struct Round {
     pub fresh: PageSet,
     /// What happened meanwhile.
     pub events: Vec<Event>,
+    /// What was written of sub-page heaps, where the process has one.
+    pub units: Option<UnitWrites>,
+}
+
+/// Writes to sub-page heaps, told apart within pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnitWrites {
+    /// Into how many parts a page is divided.
+    pub parts: u32,
+    /// The heaps' addresses: what the write set has there stands here more exactly.
+    pub windows: PageSet,
+    /// The parts of pages that were written, each at one address, whichever the program has used.
+    pub units: PageSet,
+}
+
+impl UnitWrites {
+    /// Bytes in a unit on a machine with pages of this size.
+    pub fn unit_bytes(&self, page_size: u64) -> u64 {
+        (page_size / u64::from(self.parts.max(1))).max(1)
+    }
+
+    /// The pages of which something was written.
+    pub fn pages(&self, page_size: u64) -> PageSet {
+        let ranges = self.units.ranges().iter();
+        ranges
+            .map(|range| range.align_outwards(page_size))
+            .collect()
+    }
 }
 
 /// What a technique that presumes pages written did in a round.

@@ -5,7 +5,7 @@
 
 use pagetrail::{Noticed, PageRange, PageSet};
 
-use crate::{End, Event, Header, Mapping, Presumed, Round, format};
+use crate::{End, Event, Header, Mapping, Presumed, Round, UnitWrites, format};
 
 /// Longer strings are cut when they are written and refused when they are read.
 pub(crate) const STRING_BYTES_MAX: usize = 1 << 16;
@@ -101,6 +101,12 @@ pub(crate) fn put_round(out: &mut Vec<u8>, round: &Round) {
         put_number(out, presumed.faults_avoided);
         put_number(out, presumed.in_vain);
         put_number(out, presumed.memory_bytes);
+    }
+    out.push(round.units.is_some().into());
+    if let Some(units) = &round.units {
+        put_number(out, units.parts.into());
+        put_set(out, &units.windows);
+        put_set(out, &units.units);
     }
 }
 
@@ -288,6 +294,17 @@ impl<'a> Decoder<'a> {
                 faults_avoided: self.number()?,
                 in_vain: self.number()?,
                 memory_bytes: self.number()?,
+            });
+        }
+        if self.minor >= format::MINOR_UNITS && self.flag()? {
+            let parts = self.number_u32()?;
+            if !parts.is_power_of_two() {
+                return self.wrong("a number of parts that is no power of two");
+            }
+            round.units = Some(UnitWrites {
+                parts,
+                windows: self.set()?,
+                units: self.set()?,
             });
         }
         Ok(round)

@@ -1,5 +1,6 @@
 //! [`Round`]: what one collect found, held until the consumer commits it.
 
+use crate::heap::units::Units;
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
 #[cfg(doc)]
@@ -95,6 +96,7 @@ pub(crate) struct Pending {
     pub(crate) presumed: PageSet,
     pub(crate) fresh: PageSet,
     pub(crate) renewed: PageSet,
+    pub(crate) units: Option<Units>,
     pub(crate) events: Vec<Event>,
 }
 
@@ -117,6 +119,7 @@ impl Pending {
         self.presumed.clear();
         self.fresh.clear();
         self.renewed.clear();
+        self.units = None;
         self.events.clear();
     }
 }
@@ -154,6 +157,14 @@ impl Round<'_> {
     /// The written pages as a set.
     pub fn pages(&self) -> &PageSet {
         &self.pending.written
+    }
+
+    /// What was written of sub-page heaps (`pagetrail-alloc`), told apart within pages; `None` if the target has no such
+    /// heap.
+    ///
+    /// In [`pages`](Self::pages) such a heap's pages stand once per window in which they were written.
+    pub fn units(&self) -> Option<&Units> {
+        self.pending.units.as_ref()
     }
 
     /// The part of the written pages that is reported only because its mapping is new, or is new to the watch:

@@ -2,7 +2,7 @@
 //!
 //! Notes first, as the kernel writes them (`fs/binfmt_elf.c`): each thread's status and registers, the process, the auxiliary
 //! vector, the mapped files. Then the memory, a segment for each mapping. What is as a file has no bytes; debuggers
-//! read the file.
+//! read the file. Memory that is mapped several times has its bytes once, and each mapping's segment leads to them.
 
 use super::{create, write_contents};
 use crate::error::{Error, Result};
@@ -31,8 +31,18 @@ const PN_XNUM: u16 = 0xffff;
 struct Segment {
     range: PageRange,
     permissions: Permissions,
-    /// Whether its bytes are in the core file.
-    has_bytes: bool,
+    bytes: Bytes,
+}
+
+/// Where a segment's bytes are.
+#[derive(Clone, Copy)]
+enum Bytes {
+    /// In the core file.
+    Here,
+    /// There as well, as those of the segment in which this address is.
+    At(u64),
+    /// In the mapped file.
+    Nowhere,
 }
 
 impl Image {
@@ -66,12 +76,23 @@ impl Image {
         let mut at = memory_at;
         let mut places = Vec::new();
         for segment in &segments {
-            let bytes = segment.range.bytes();
-            let in_file = if segment.has_bytes { bytes } else { 0 };
-            let fields = [at, segment.range.start(), in_file, bytes, page];
-            program_header(&mut head, PT_LOAD, flags(segment.permissions), fields);
             places.push(at);
-            at += in_file;
+            if let Bytes::Here = segment.bytes {
+                at += segment.range.bytes();
+            }
+        }
+        for (segment, place) in segments.iter().zip(&places) {
+            let bytes = segment.range.bytes();
+            let (place, in_file) = match segment.bytes {
+                Bytes::Here => (*place, bytes),
+                Bytes::At(address) => match place_of(address, &segments, &places) {
+                    Some(place) => (place, bytes),
+                    None => (*place, 0),
+                },
+                Bytes::Nowhere => (*place, 0),
+            };
+            let fields = [place, segment.range.start(), in_file, bytes, page];
+            program_header(&mut head, PT_LOAD, flags(segment.permissions), fields);
         }
         if sections > 0 {
             // All zeros but the number of program headers, `sh_info`.
@@ -84,7 +105,7 @@ impl Image {
         let failed = || Error::io(format!("cannot write {}", path.display()));
         file.write_all_at(&head, 0).map_err(failed())?;
         for (segment, place) in segments.iter().zip(places) {
-            if segment.has_bytes {
+            if let Bytes::Here = segment.bytes {
                 write_contents(self, &known, segment.range, &file, place)?;
             }
         }
@@ -106,17 +127,45 @@ fn segments(manifest: &Manifest, known: &PageSet) -> Vec<Segment> {
             false => whole.intersection(known),
         };
         let without = whole.difference(&with_bytes);
-        let parts = with_bytes.ranges().iter().map(|range| (range, true));
-        for (range, has_bytes) in parts.chain(without.ranges().iter().map(|range| (range, false))) {
-            segments.push(Segment {
+        let elsewhere = match same_memory(manifest, mapping) {
+            Some(address) => Bytes::At(address),
+            None => Bytes::Nowhere,
+        };
+        for (ranges, bytes) in [(&with_bytes, Bytes::Here), (&without, elsewhere)] {
+            segments.extend(ranges.ranges().iter().map(|range| Segment {
                 range: *range,
                 permissions: mapping.permissions,
-                has_bytes,
-            });
+                bytes,
+            }));
         }
     }
     segments.sort_by_key(|segment| segment.range);
     segments
+}
+
+/// For a mapping of memory that the image has as another, saved mapping's: where that begins there.
+fn same_memory(manifest: &Manifest, mapping: &Mapping) -> Option<u64> {
+    if mapping.saved || mapping.inode == 0 || !mapping.permissions.shared {
+        return None;
+    }
+    let file = |mapping: &Mapping| (mapping.device, mapping.inode);
+    let same = manifest.mappings.iter().find(|other| {
+        let behind = other.offset + other.range.bytes();
+        other.saved
+            && other.permissions.shared
+            && file(other) == file(mapping)
+            && other.offset <= mapping.offset
+            && mapping.offset + mapping.range.bytes() <= behind
+    })?;
+    Some(same.range.start() + (mapping.offset - same.offset))
+}
+
+/// Where in the core file the bytes of an address are.
+fn place_of(address: u64, segments: &[Segment], places: &[u64]) -> Option<u64> {
+    let index = segments
+        .iter()
+        .position(|segment| segment.range.contains(address))?;
+    Some(places[index] + (address - segments[index].range.start()))
 }
 
 fn flags(permissions: Permissions) -> u32 {

@@ -47,7 +47,14 @@ impl Layout {
 
     /// Takes in the present mappings; gives the pages that have contents nobody has told about: of mappings that are new,
     /// `renewed`, or saved from now on.
-    pub(crate) fn update(&mut self, regions: &[Region], renewed: &PageSet) -> Result<PageSet> {
+    ///
+    /// `aliases`: what is there is in the image at other addresses.
+    pub(crate) fn update(
+        &mut self,
+        regions: &[Region],
+        renewed: &PageSet,
+        aliases: &PageSet,
+    ) -> Result<PageSet> {
         if self.regions == regions && renewed.is_empty() {
             return Ok(PageSet::new());
         }
@@ -55,7 +62,9 @@ impl Layout {
         let known_saved = self.saved.difference(renewed);
         let (mut addresses, mut saved) = (PageSet::new(), PageSet::new());
         let mut found = PageSet::new();
-        for region in regions.iter().filter(|region| is_wanted(region)) {
+        let is_alias = |region: &Region| aliases.covers(region.range);
+        let wanted = |region: &&Region| is_wanted(region) && !is_alias(region);
+        for region in regions.iter().filter(wanted) {
             let is_saved = region.inode == 0
                 || region.permissions.write
                 || known_saved.intersects(region.range);

@@ -20,7 +20,8 @@ use crate::store::writer::{Description, Draft, Writer};
 use describe::Identity;
 use layout::Layout;
 use pagetrail::{
-    Choice, Event, HeldThread, Hold, Memory, PageSet, State, Target, Technique, Watch, page_size,
+    Choice, Event, HeldThread, Hold, Memory, PageSet, State, Target, Technique, Units, Watch,
+    page_size,
 };
 use precopy::{Next, Rule};
 use staging::Staging;
@@ -254,10 +255,17 @@ impl ProcessCheckpointer {
             None => self.watch.collect()?,
         };
         // An error here drops the round, which comes back then.
-        let contents = self.layout.update(round.regions(), round.renewed())?;
+        let aliases = round.units().map(Units::aliases).unwrap_or_default();
+        let contents = self
+            .layout
+            .update(round.regions(), round.renewed(), &aliases)?;
+        // Memory that a sub-page heap maps several times is read, and stored, where it is first.
+        let written = match round.units() {
+            Some(units) => units.in_first_windows(round.pages()),
+            None => round.pages().clone(),
+        };
         let found = Found {
-            pages: round
-                .pages()
+            pages: written
                 .union(&contents)
                 .intersection(self.layout.addresses()),
             renewed: round.renewed().clone(),

@@ -17,7 +17,7 @@ use crate::recording::recorder::{Recorder, Totals};
 use crate::report::words;
 use crate::tracking::schedule::Schedule;
 use crate::tracking::signals::{Addressee, Signals};
-use crate::tracking::{round, start};
+use crate::tracking::{round, start, subpage};
 
 /// How soon a signal is noticed.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
@@ -26,7 +26,16 @@ const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
 pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     let output = Output::open(&args.output)?;
     let notice = args.access.map(Notice::from);
-    let mut watch = match start::start(&args.target, &args.technique, notice, |_| Ok(())) {
+    let started = start::start(
+        &args.target,
+        &args.technique,
+        notice,
+        |command| match &args.parts {
+            Some(parts) => subpage::preload(command, parts),
+            None => Ok(()),
+        },
+    );
+    let mut watch = match started {
         Ok(watch) => watch,
         Err(error) => {
             output.discard();

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 
 use pagetrail::Noticed;
 use pagetrail_trail::analysis::MappingCounts;
-use pagetrail_trail::{Heatmap, Mapping, Trail};
+use pagetrail_trail::{Heatmap, Mapping, Trail, UnitCounts};
 
 use super::words::{self, Terms};
 use super::{Part, Recording};
@@ -170,6 +170,13 @@ fn facts(recording: &Recording<'_>) -> String {
             fewer(sixty)
         ),
     );
+    if let Some(counts) = UnitCounts::of(&recording.main.trail) {
+        fact(
+            "Small objects, by parts of pages",
+            &words::bytes(counts.unit_bytes as f64),
+            &words::units(&counts, header.page_size),
+        );
+    }
     fact(
         "Reuse",
         &words::percent(all.reuse),

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use pagetrail::{Noticed, PageRange};
 use pagetrail_trail::analysis::{self, MappingCounts, RoundCounts};
-use pagetrail_trail::{Analysis, Mapping, Presumed, Round};
+use pagetrail_trail::{Analysis, Mapping, Presumed, Round, UnitCounts};
 use serde::{Serialize, Serializer};
 
 use super::{Recording, words};
@@ -51,6 +51,7 @@ pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Resul
         noticed: noticed(recording.main.noticed),
         summary: summary(analysis),
         accesses: accesses.map(summary),
+        units: UnitCounts::of(&recording.main.trail).map(|counts| units(&counts, page)),
     };
     serde_json::to_writer(&mut *out, &document)?;
     out.write_all(b"\n")
@@ -75,6 +76,9 @@ struct Document<'a, R: Serialize, M: Serialize> {
     summary: Summary,
     /// The same of the accesses, where they took turns with writes.
     accesses: Option<Summary>,
+    /// Writes to sub-page heaps, where the process has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    units: Option<UnitsView>,
 }
 
 #[derive(Serialize)]
@@ -93,6 +97,18 @@ struct RoundView<'a, L: Serialize, E: Serialize> {
     presumed: Option<PresumedView>,
     events: E,
     ranges: L,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    units: Option<UnitsView>,
+}
+
+/// Pages of sub-page heaps, each once whatever the window, and the parts of them that were written.
+#[derive(Serialize)]
+struct UnitsView {
+    parts: u32,
+    page_writes: u64,
+    unit_writes: u64,
+    page_bytes: u64,
+    unit_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -228,6 +244,17 @@ fn round<'a>(round: &'a Round, counts: &RoundCounts, page: u64) -> impl Serializ
         presumed: round.presumed.map(PresumedView::from),
         events: List(|| round.events.iter().map(Event::from)),
         ranges: List(move || round.written.ranges().iter().map(range)),
+        units: UnitCounts::of_round(round, page).map(|counts| units(&counts, page)),
+    }
+}
+
+fn units(counts: &UnitCounts, page_size: u64) -> UnitsView {
+    UnitsView {
+        parts: counts.parts,
+        page_writes: counts.page_writes,
+        unit_writes: counts.unit_writes(page_size),
+        page_bytes: counts.page_bytes,
+        unit_bytes: counts.unit_bytes,
     }
 }
 

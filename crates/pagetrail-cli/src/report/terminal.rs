@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use pagetrail_trail::Heatmap;
+use pagetrail_trail::{Heatmap, UnitCounts};
 
 use super::{Part, Recording, bands, joined, palette, words};
 
@@ -114,6 +114,14 @@ fn facts(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Re
             terms.written
         );
         entry("", &fresh, style, out)?;
+    }
+    if let Some(counts) = UnitCounts::of(&recording.main.trail) {
+        entry(
+            "sub-page",
+            &words::units(&counts, header.page_size),
+            style,
+            out,
+        )?;
     }
     if let Some(accesses) = &recording.accesses {
         entry("accessed", &totals(accesses), style, out)?;

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use pagetrail::Noticed;
-use pagetrail_trail::{Analysis, End, Event, Mapping, Trail};
+use pagetrail_trail::{Analysis, End, Event, Mapping, Trail, UnitCounts};
 
 /// A count with separators: `1,234,567`.
 pub(crate) fn count(n: u64) -> String {
@@ -38,6 +38,21 @@ pub(crate) fn percent(share: f64) -> String {
     } else {
         format!("{:.1}%", share * 100.0)
     }
+}
+
+/// What parts of pages tell that pages do not.
+pub(crate) fn units(counts: &UnitCounts, page_size: u64) -> String {
+    let unit_writes = counts.unit_writes(page_size);
+    let whole = counts.page_bytes.max(1) as f64;
+    format!(
+        "{} ({}) are {} ({}) with {} parts a page: {}",
+        plural(counts.page_writes, "page write"),
+        bytes(counts.page_bytes as f64),
+        plural(unit_writes, "unit write"),
+        bytes(counts.unit_bytes as f64),
+        counts.parts,
+        percent(counts.unit_bytes as f64 / whole)
+    )
 }
 
 /// A size: `4 KiB`, `1.50 MiB`, `188 MiB`.

@@ -9,3 +9,4 @@ pub(crate) mod round;
 pub(crate) mod schedule;
 pub(crate) mod signals;
 pub(crate) mod start;
+pub(crate) mod subpage;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pagetrail::Ended;
-use pagetrail_trail::{End, Event, Presumed, Round};
+use pagetrail_trail::{End, Event, Presumed, Round, UnitWrites};
 
 /// The number of a round; a trail counts to 2^32.
 pub(crate) fn index(round: &pagetrail::Round<'_>) -> Result<u32> {
@@ -33,6 +33,11 @@ pub(crate) fn convert(index: u32, round: &pagetrail::Round<'_>, notes: Vec<Strin
         written: round.pages().clone(),
         fresh: round.fresh().clone(),
         events: events.chain(notes.into_iter().map(Event::Note)).collect(),
+        units: round.units().map(|units| UnitWrites {
+            parts: units.parts(),
+            windows: units.windows().clone(),
+            units: units.units().clone(),
+        }),
     }
 }
 

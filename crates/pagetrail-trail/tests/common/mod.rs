@@ -7,7 +7,7 @@
 )]
 
 use pagetrail::{Noticed, PageRange, PageSet};
-use pagetrail_trail::{End, Event, Header, Mapping, Presumed, Round, Trail, Writer};
+use pagetrail_trail::{End, Event, Header, Mapping, Presumed, Round, Trail, UnitWrites, Writer};
 
 /// A number from the environment, so that a run can be longer or be repeated.
 pub(crate) fn setting(name: &str, default: u64) -> u64 {
@@ -99,6 +99,11 @@ fn round(random: &mut fastrand::Rng, index: u32, page_size: u64) -> Round {
                 _ => Event::Note(text(random)),
             })
             .collect(),
+        units: random.bool().then(|| UnitWrites {
+            parts: 1 << random.u32(0..7),
+            windows: set(random, page_size),
+            units: set(random, page_size / 8),
+        }),
     }
 }
 
@@ -209,6 +214,7 @@ pub(crate) fn small() -> Written {
                 2 => vec![Event::Note("a line".into())],
                 _ => Vec::new(),
             },
+            units: None,
         });
     }
     let mut writer = Writer::create(Vec::new(), &trail.header).unwrap();

@@ -7,8 +7,9 @@ use crate::attach::inject;
 use crate::attach::launch::{Image, Launched, Need};
 use crate::attach::target_check::explain;
 use crate::error::{Error, Result};
+use crate::heap::heaps::Heaps;
 use crate::page_set::page_size;
-use crate::proc::maps;
+use crate::proc::maps::{self, Maps};
 use crate::proc::status::Status;
 use crate::sys::uffd::Uffd;
 use crate::target::{Kind, Target};
@@ -334,6 +335,11 @@ impl Attached {
             .tracker(technique, image.fd, pid)
             .and_then(|tracker| Space::open(pid, within, tracker, &config));
         let mut space = space.map_err(|error| permission_or(error, pid))?;
+        let mut heaps = Heaps::new(pid.unwrap_or_else(std::process::id));
+        // Before the first write is noticed.
+        if let Ok(Some(regions)) = Maps::open(pid).and_then(|mut maps| maps.changed()) {
+            heaps.begin(&regions);
+        }
         let stopped = space.arm().map_err(|error| permission_or(error, pid))?;
         if let Some(launched) = &mut launched {
             launched.go();
@@ -348,6 +354,7 @@ impl Attached {
             own,
             copies: image.copies,
             space,
+            heaps,
             launched,
             end,
             pending: Default::default(),

@@ -9,6 +9,7 @@ use crate::attach::hold::Hold;
 use crate::attach::inject::Copies;
 use crate::attach::launch::{Ended, Image, Launched};
 use crate::error::{Error, Result};
+use crate::heap::heaps::Heaps;
 use crate::page_set::PageRange;
 use crate::proc::status::{self, Status};
 use crate::region::Region;
@@ -67,6 +68,7 @@ pub struct Watch {
     /// Before the space: its end is the end of all copies.
     copies: Option<Copies>,
     space: Space,
+    heaps: Heaps,
     launched: Option<Launched>,
     /// Readable when the process has ended (`pidfd_open(2)`); only for processes that are not ours.
     end: Option<OwnedFd>,
@@ -119,6 +121,7 @@ impl Watch {
             pending.told = None;
         }
         let mut noticed = self.space.noticing();
+        let mut carried = !self.pending[noticed as usize].written.is_empty();
         let outcome = self.space.collect(&mut self.pending[noticed as usize]);
         let harvested = match outcome {
             Err(error) if !self.own && error.means_gone() => {
@@ -127,11 +130,12 @@ impl Watch {
                     error if error.means_gone() => Error::Gone { pid: self.pid },
                     error => error,
                 })?;
-                noticed = followed.0;
+                (noticed, carried) = (followed.0, false);
                 followed.1
             }
             outcome => outcome?,
         };
+        self.tell_units(noticed, carried);
         self.count_children(noticed);
         let now = self.started.elapsed();
         let began = std::mem::replace(&mut self.round_began, now);
@@ -253,6 +257,7 @@ impl Watch {
             self.config.tracker(self.technique, fd, Some(self.pid))?,
             &self.config,
         )?;
+        self.heaps = Heaps::new(self.pid);
         self.copies = copies;
         let noticed = self.space.noticing();
         let pending = &mut self.pending[noticed as usize];
@@ -263,6 +268,18 @@ impl Watch {
         let mut harvested = self.space.collect(pending)?;
         harvested.stopped += stopped;
         Ok((noticed, harvested))
+    }
+
+    /// Tells writes apart within the pages of sub-page heaps.
+    fn tell_units(&mut self, noticed: Noticed, carried: bool) {
+        let pending = &mut self.pending[noticed as usize];
+        pending.units = self.heaps.units(
+            self.space.regions(),
+            self.space.within(),
+            carried,
+            &mut pending.written,
+            &mut pending.fresh,
+        );
     }
 
     fn count_children(&mut self, noticed: Noticed) {

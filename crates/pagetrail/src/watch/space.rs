@@ -121,6 +121,11 @@ impl Space {
         &self.regions
     }
 
+    /// The only addresses that are watched, unless all writable ones are.
+    pub(crate) fn within(&self) -> Option<&PageSet> {
+        self.within.as_ref()
+    }
+
     pub(crate) fn given_up(&self) -> &[GivenUp] {
         &self.given_up
     }

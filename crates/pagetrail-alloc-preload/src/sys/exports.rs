@@ -1,0 +1,137 @@
+//! The malloc family, and `errno`.
+//!
+//! Rust's standard library allocates by `malloc` too, that is, here. Nothing in the heap allocates, so that does no harm.
+
+use heap::global;
+use libc::{c_int, c_void, size_t};
+use std::ptr::null_mut;
+
+const PAGE: usize = 4096;
+
+#[cold]
+fn fail(errno: c_int) -> *mut c_void {
+    // SAFETY: this thread's own errno.
+    unsafe { *libc::__errno_location() = errno };
+    null_mut()
+}
+
+#[inline]
+fn or_errno(object: *mut u8) -> *mut c_void {
+    if object.is_null() {
+        return fail(libc::ENOMEM);
+    }
+    object.cast()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn malloc(size: size_t) -> *mut c_void {
+    or_errno(global::allocate(size))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn calloc(count: size_t, size: size_t) -> *mut c_void {
+    match count.checked_mul(size) {
+        Some(bytes) => or_errno(global::allocate_zeroed(bytes)),
+        None => fail(libc::ENOMEM),
+    }
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free(object: *mut c_void) {
+    if !object.is_null() {
+        // SAFETY: as the caller promises.
+        unsafe { global::free(object.cast()) };
+    }
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn realloc(object: *mut c_void, size: size_t) -> *mut c_void {
+    if object.is_null() {
+        return malloc(size);
+    }
+    if size == 0 {
+        // As glibc does.
+        // SAFETY: as the caller promises.
+        unsafe { free(object) };
+        return null_mut();
+    }
+    // SAFETY: as the caller promises.
+    or_errno(unsafe { global::reallocate(object.cast(), size) })
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn reallocarray(object: *mut c_void, count: size_t, size: size_t) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: as the caller promises.
+        Some(bytes) => unsafe { realloc(object, bytes) },
+        None => fail(libc::ENOMEM),
+    }
+}
+
+/// The next power of two, as glibc takes an alignment that is none.
+fn aligned(align: size_t, size: size_t) -> *mut c_void {
+    match align.checked_next_power_of_two() {
+        Some(align) => or_errno(global::allocate_aligned(size, align)),
+        None => fail(libc::EINVAL),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn memalign(align: size_t, size: size_t) -> *mut c_void {
+    aligned(align, size)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn aligned_alloc(align: size_t, size: size_t) -> *mut c_void {
+    aligned(align, size)
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: size_t, size: size_t) -> c_int {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
+        return libc::EINVAL;
+    }
+    let object = global::allocate_aligned(size, align);
+    if object.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: as the caller promises.
+    unsafe { *place = object.cast() };
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn valloc(size: size_t) -> *mut c_void {
+    aligned(PAGE, size)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pvalloc(size: size_t) -> *mut c_void {
+    match size.checked_next_multiple_of(PAGE) {
+        Some(size) => aligned(PAGE, size),
+        None => fail(libc::ENOMEM),
+    }
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn malloc_usable_size(object: *mut c_void) -> size_t {
+    if object.is_null() {
+        return 0;
+    }
+    global::usable(object.cast())
+}

@@ -1,0 +1,102 @@
+//! Size classes: which sizes small objects are rounded up to.
+//!
+//! Steps of 16 bytes up to 256, then eight to each doubling: at most an eighth is lost, a sixteenth on average. What is
+//! larger than the largest class gets whole pages.
+
+/// How many classes there are.
+pub(crate) const CLASSES: usize = 47;
+
+/// The size of the largest class.
+pub(crate) const SMALL_MAX: usize = SIZES[CLASSES - 1] as usize;
+
+/// What every object is aligned to.
+pub(crate) const ALIGN: usize = 16;
+
+/// The classes' sizes, ascending.
+pub(crate) const SIZES: [u16; CLASSES] = {
+    let mut sizes = [0; CLASSES];
+    let (mut size, mut class) = (0_u16, 0);
+    while class < CLASSES {
+        let doubling = if size < 256 {
+            128
+        } else {
+            1 << (15 - size.leading_zeros())
+        };
+        size += doubling / 8;
+        sizes[class] = size;
+        class += 1;
+    }
+    sizes
+};
+
+/// By size in steps of 16 bytes, rounded up.
+static BY_SIZE: [u8; SMALL_MAX / ALIGN + 1] = {
+    let mut classes = [0; SMALL_MAX / ALIGN + 1];
+    let (mut step, mut class) = (0, 0);
+    while step < classes.len() {
+        if step * ALIGN > SIZES[class] as usize {
+            class += 1;
+        }
+        classes[step] = class as u8;
+        step += 1;
+    }
+    classes
+};
+
+/// The class for objects of `size` bytes, at most [`SMALL_MAX`].
+#[inline]
+pub(crate) fn class_of(size: usize) -> usize {
+    BY_SIZE[size.div_ceil(ALIGN)].into()
+}
+
+/// The smallest class that holds `size` bytes and whose objects all have this alignment (a power of two), if any.
+pub(crate) fn class_aligned(size: usize, align: usize) -> Option<usize> {
+    if size > SMALL_MAX {
+        return None;
+    }
+    // Slabs begin at multiples of more than any class, so a size that is a multiple of the alignment suffices.
+    (class_of(size)..CLASSES).find(|&class| usize::from(SIZES[class]) % align.max(ALIGN) == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_ascend_and_lose_little() {
+        assert_eq!((SIZES[0], SIZES[15], SIZES[16]), (16, 256, 288));
+        assert_eq!(SMALL_MAX, 3840);
+        for pair in SIZES.windows(2) {
+            assert!(pair[0] < pair[1] && pair[1] % 16 == 0);
+            assert!((pair[1] - pair[0]) * 8 <= pair[1].max(128));
+        }
+    }
+
+    #[test]
+    fn each_size_gets_the_smallest_class_that_holds_it() {
+        for size in 0..=SMALL_MAX {
+            let class = class_of(size);
+            assert!(usize::from(SIZES[class]) >= size);
+            assert!(class == 0 || usize::from(SIZES[class - 1]) < size);
+        }
+    }
+
+    #[test]
+    fn aligned_classes_are_multiples() {
+        for shift in 0..12 {
+            let align = 1 << shift;
+            for size in 0..=SMALL_MAX {
+                if let Some(class) = class_aligned(size, align) {
+                    let found = usize::from(SIZES[class]);
+                    assert!(found >= size && found % align == 0);
+                }
+            }
+        }
+        assert_eq!(
+            class_aligned(10, 1024).map(|class| SIZES[class]),
+            Some(1024)
+        );
+        assert_eq!(class_aligned(3000, 2048), None);
+        assert_eq!(class_aligned(SMALL_MAX + 1, 1), None);
+    }
+}

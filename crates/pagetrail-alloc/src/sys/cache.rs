@@ -1,0 +1,244 @@
+//! [`Cache`]: objects of each class that one thread has at hand, so that most calls take no lock.
+
+use super::core::Core;
+use super::slab::{ALLOCATED, FREE, Slab, Slot};
+use crate::classes::{CLASSES, SIZES};
+use crate::geometry::PAGE;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Runs of up to this many pages are cached as well.
+pub(crate) const RUN_CLASSES: usize = 8;
+/// One per class of small objects, then one per length of runs.
+const MAGAZINES: usize = CLASSES + RUN_CLASSES;
+
+/// A magazine holds at most this many bytes, ..
+const MAGAZINE_BYTES: usize = 16384;
+/// .. and objects, but some of each.
+const MAGAZINE_OBJECTS: usize = 128;
+const MAGAZINE_OBJECTS_LEAST: usize = 8;
+/// The same for runs.
+const MAGAZINE_RUN_BYTES: usize = 65536;
+const MAGAZINE_RUNS: usize = 8;
+
+/// How many objects a magazine gets when it is first filled; twice as many each further time.
+const FIRST_OBJECTS: u32 = 4;
+
+struct Magazine {
+    count: u32,
+    capacity: u32,
+    /// How many objects it gets next time.
+    batch: u32,
+    slots: *mut Slot,
+    /// Where objects come from.
+    slab: *const Slab,
+}
+
+/// What one thread has at hand.
+pub(crate) struct Cache {
+    magazines: [Magazine; MAGAZINES],
+    /// The next of all caches of the heap.
+    pub(crate) next: *mut Cache,
+    /// The next of those that no thread has.
+    pub(crate) next_idle: *mut Cache,
+}
+
+fn capacity(magazine: usize) -> usize {
+    match magazine.checked_sub(CLASSES) {
+        None => (MAGAZINE_BYTES / usize::from(SIZES[magazine]))
+            .clamp(MAGAZINE_OBJECTS_LEAST, MAGAZINE_OBJECTS),
+        Some(less) => (MAGAZINE_RUN_BYTES / PAGE / (less + 1)).min(MAGAZINE_RUNS),
+    }
+}
+
+/// The bytes that a cache takes, slots included.
+pub(crate) fn bytes() -> usize {
+    let slots: usize = (0..MAGAZINES).map(capacity).sum();
+    size_of::<Cache>().next_multiple_of(align_of::<Slot>()) + slots * size_of::<Slot>()
+}
+
+/// The magazine of runs of this many pages, if they are cached.
+#[inline]
+pub(crate) fn magazine_of_runs(pages: usize) -> Option<usize> {
+    (pages <= RUN_CLASSES).then(|| CLASSES + pages - 1)
+}
+
+impl Cache {
+    /// Makes an empty cache.
+    ///
+    /// # Safety
+    ///
+    /// [`bytes`] at `place` are the caller's, aligned to 64 bytes.
+    pub(crate) unsafe fn make(place: *mut u8) -> *mut Self {
+        let cache = place.cast::<Self>();
+        let behind = size_of::<Self>().next_multiple_of(align_of::<Slot>());
+        // SAFETY: as the caller promises.
+        unsafe {
+            let mut slots = place.add(behind).cast::<Slot>();
+            (&raw mut (*cache).next).write(null_mut());
+            (&raw mut (*cache).next_idle).write(null_mut());
+            for index in 0..MAGAZINES {
+                let magazine = (&raw mut (*cache).magazines).cast::<Magazine>().add(index);
+                let capacity = capacity(index);
+                magazine.write(Magazine {
+                    count: 0,
+                    capacity: capacity as u32,
+                    batch: FIRST_OBJECTS.min(capacity as u32 / 2),
+                    slots,
+                    slab: null(),
+                });
+                slots = slots.add(capacity);
+            }
+        }
+        cache
+    }
+
+    /// An object that is at hand, or null.
+    #[inline]
+    pub(crate) fn pop(&mut self, magazine: usize) -> *mut u8 {
+        debug_assert!(magazine < MAGAZINES);
+        // SAFETY: classes and lengths of cached runs are below that.
+        let magazine = unsafe { self.magazines.get_unchecked_mut(magazine) };
+        if magazine.count == 0 {
+            return null_mut();
+        }
+        magazine.count -= 1;
+        // SAFETY: so many slots are filled, with objects that are out of their slabs, whose bytes stay where they are.
+        unsafe {
+            let slot = *magazine.slots.add(magazine.count as usize);
+            (*slot.state).store(ALLOCATED, Ordering::Relaxed);
+            slot.object
+        }
+    }
+
+    /// Keeps an object at hand; false if there is no room.
+    ///
+    /// # Safety
+    ///
+    /// The object is the caller's, of the magazine's class, and `state` is its byte.
+    #[inline]
+    pub(crate) unsafe fn push(
+        &mut self,
+        magazine: usize,
+        object: *mut u8,
+        state: *const AtomicU8,
+    ) -> bool {
+        debug_assert!(magazine < MAGAZINES);
+        // SAFETY: classes and lengths of cached runs are below that.
+        let magazine = unsafe { self.magazines.get_unchecked_mut(magazine) };
+        if magazine.count == magazine.capacity {
+            return false;
+        }
+        // SAFETY: there is a free slot; as the caller promises.
+        unsafe {
+            (*state).store(FREE, Ordering::Relaxed);
+            magazine
+                .slots
+                .add(magazine.count as usize)
+                .write(Slot { object, state });
+        }
+        magazine.count += 1;
+        true
+    }
+
+    /// Fills an empty magazine of a class; false if there is no memory.
+    #[cold]
+    pub(crate) fn fill(&mut self, class: usize, core: &Core) -> bool {
+        let magazine = &mut self.magazines[class];
+        let wanted = magazine.batch.max(1);
+        magazine.batch = (wanted * 2).min(magazine.capacity / 2).max(1);
+        let mut bin = core.bin(class).lock();
+        // Filled from the end on, so that the lowest address is handed out first.
+        let mut left = wanted;
+        while left > 0 {
+            if magazine.slab.is_null() {
+                match bin.take_slab(core, class) {
+                    Some(slab) => magazine.slab = slab,
+                    None => break,
+                }
+            }
+            // SAFETY: the slab is this magazine's, so in use, and the lock of its class is held.
+            let taken = unsafe {
+                bin.take_objects(magazine.slab, left as usize, |slot| {
+                    left -= 1;
+                    magazine.slots.add(left as usize).write(slot);
+                })
+            };
+            debug_assert!(taken > 0, "a slab with objects gives some");
+            if !bin.has_objects(magazine.slab) {
+                // It is nobody's from now on.
+                magazine.slab = null();
+            }
+        }
+        let taken = wanted - left;
+        if left > 0 {
+            // SAFETY: both are within the slots.
+            unsafe {
+                let from = magazine.slots.add(left as usize);
+                std::ptr::copy(from, magazine.slots, taken as usize);
+            }
+        }
+        magazine.count = taken;
+        taken > 0
+    }
+
+    /// Puts the older half of a full magazine back.
+    #[cold]
+    pub(crate) fn drain(&mut self, magazine: usize, core: &Core) {
+        let count = self.magazines[magazine].count;
+        self.put_back(magazine, count - count / 2, core);
+    }
+
+    /// Puts everything back, and the slabs that objects came from.
+    pub(crate) fn empty(&mut self, core: &Core) {
+        for index in 0..MAGAZINES {
+            let count = self.magazines[index].count;
+            self.put_back(index, count, core);
+            let magazine = &mut self.magazines[index];
+            magazine.batch = FIRST_OBJECTS;
+            let slab = std::mem::replace(&mut magazine.slab, null());
+            if !slab.is_null() {
+                // SAFETY: it is the magazine's.
+                unsafe { core.bin(index).lock().leave_slab(slab, core) };
+            }
+        }
+    }
+
+    fn put_back(&mut self, index: usize, count: u32, core: &Core) {
+        if count == 0 {
+            return;
+        }
+        let magazine = &mut self.magazines[index];
+        // SAFETY: so many slots are filled.
+        let slots = unsafe { std::slice::from_raw_parts(magazine.slots, count as usize) };
+        if index < CLASSES {
+            core.bin(index).lock().put_objects(slots, core);
+        } else {
+            core.put_runs(slots);
+        }
+        let rest = magazine.count - count;
+        // SAFETY: both are within the slots.
+        unsafe {
+            let from = magazine.slots.add(count as usize);
+            std::ptr::copy(from, magazine.slots, rest as usize);
+        }
+        magazine.count = rest;
+    }
+
+    /// In a forked child, for the cache of a thread that is not there: its slabs are anybody's again. What it had at hand
+    /// stays out, since the thread may have been in the middle of changing it.
+    ///
+    /// # Safety
+    ///
+    /// The thread does not exist, and had no lock when the process was forked.
+    pub(crate) unsafe fn abandon(&mut self, core: &Core) {
+        for (class, magazine) in self.magazines.iter_mut().enumerate() {
+            magazine.count = 0;
+            let slab = std::mem::replace(&mut magazine.slab, null());
+            if !slab.is_null() {
+                // SAFETY: it is the magazine's.
+                unsafe { core.bin(class).lock().leave_slab(slab, core) };
+            }
+        }
+    }
+}

@@ -1,0 +1,498 @@
+//! [`Core`]: a heap: which object goes where, and what an address that comes back is.
+
+use super::bin::Bin;
+use super::cache::{self, Cache};
+use super::descriptor::Descriptor;
+use super::fatal;
+use super::huge::{Huge, Huges};
+use super::lock::Locked;
+use super::map;
+use super::pages::{Arena, Pages, RUN_PAGES_MAX};
+use super::pool::Pool;
+use super::registry::{self, Kind};
+use super::slab::{ALLOCATED, FREE, Slab, Slot};
+use super::superblock::{Common, Superblock, Superblocks};
+use super::thread;
+use crate::classes::{self, ALIGN, CLASSES, SMALL_MAX};
+use crate::geometry::{PAGE, SLAB};
+use crate::parts::Parts;
+use rustix::io::Errno;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// No object is larger.
+const BYTES_MAX: usize = isize::MAX as usize;
+
+/// How many caches threads share that have none.
+const SHARED_CACHES: usize = 4;
+
+/// A heap's books. Locks are taken in the order of the fields.
+pub(crate) struct Core {
+    /// For threads that have no cache of their own.
+    pub(super) shared_caches: [Locked<*mut Cache>; SHARED_CACHES],
+    pub(super) caches: Locked<Caches>,
+    pub(super) bins: [Locked<Bin>; CLASSES],
+    pub(super) pages: Locked<Pages>,
+    pub(super) huges: Locked<Huges>,
+    pub(super) superblocks: Locked<Superblocks>,
+    pub(super) pool: Locked<Pool>,
+    pub(super) common: Common,
+    /// The next of all heaps of the process.
+    pub(crate) next: *mut Core,
+}
+
+/// The caches of a heap.
+pub(crate) struct Caches {
+    pub(super) all: *mut Cache,
+    idle: *mut Cache,
+}
+
+// SAFETY: its pointers are to caches of its heap.
+unsafe impl Send for Caches {}
+
+// SAFETY: all that changes is behind locks, or atomic.
+unsafe impl Sync for Core {}
+
+/// What is at an address.
+enum Found<'heap> {
+    Small {
+        class: usize,
+    },
+    Run {
+        arena: &'heap Arena,
+        state: *const AtomicU8,
+        pages: usize,
+    },
+    Huge {
+        huge: *const Huge,
+        bytes: usize,
+    },
+}
+
+impl Core {
+    /// Makes a heap.
+    pub(crate) fn make(parts: Parts) -> Result<*mut Self, Errno> {
+        let place = map::private(size_of::<Self>(), 4096, false)?.cast::<Self>();
+        // SAFETY: fresh and large enough.
+        unsafe {
+            place.write(Self {
+                shared_caches: [const { Locked::new(null_mut()) }; SHARED_CACHES],
+                caches: Locked::new(Caches {
+                    all: null_mut(),
+                    idle: null_mut(),
+                }),
+                bins: [const { Locked::new(Bin::new()) }; CLASSES],
+                pages: Locked::new(Pages::new()),
+                huges: Locked::new(Huges::new()),
+                superblocks: Locked::new(Superblocks::new()),
+                pool: Locked::new(Pool::new()),
+                common: Common {
+                    parts,
+                    owner: place as usize,
+                    descriptor: Descriptor::make(parts),
+                },
+                next: null_mut(),
+            });
+        }
+        Ok(place)
+    }
+
+    pub(crate) fn parts(&self) -> Parts {
+        self.common.parts
+    }
+
+    pub(crate) fn bin(&self, class: usize) -> &Locked<Bin> {
+        &self.bins[class]
+    }
+
+    /// A slab for a bin, whose lock is held.
+    pub(crate) fn take_slab(&self, class: usize) -> Option<*const Slab> {
+        let mut superblocks = self.superblocks.lock();
+        let mut pool = self.pool.lock();
+        superblocks.take(class, &self.common, &mut pool).ok()
+    }
+
+    /// Takes a slab back from a bin.
+    ///
+    /// # Safety
+    ///
+    /// All its objects are in, it is in no list, and the lock of its class is held.
+    pub(crate) unsafe fn give_slab(&self, slab: *const Slab) {
+        let mut superblocks = self.superblocks.lock();
+        // SAFETY: as the caller promises.
+        unsafe { superblocks.give(slab, &mut self.pool.lock()) };
+    }
+
+    /// Takes runs back from a cache.
+    pub(crate) fn put_runs(&self, slots: &[Slot]) {
+        let mut pages = self.pages.lock();
+        for slot in slots {
+            let address = slot.object as usize;
+            let found = registry::find(address);
+            if found.kind != Kind::Arena {
+                fatal::abort("the cache that held ", address, " is corrupted");
+            }
+            // SAFETY: the registry says that it is one.
+            pages.give(unsafe { &*(found.description as *const Arena) }, address);
+        }
+    }
+
+    /// A cache that no thread has; null if there is no memory.
+    pub(crate) fn take_cache(&self) -> *mut Cache {
+        let mut caches = self.caches.lock();
+        // SAFETY: caches are never given back before their heap.
+        unsafe {
+            if !caches.idle.is_null() {
+                let cache = caches.idle;
+                caches.idle = std::mem::replace(&mut (*cache).next_idle, null_mut());
+                return cache;
+            }
+            let Ok(place) = self.pool.lock().take(cache::bytes()) else {
+                return null_mut();
+            };
+            let cache = Cache::make(place);
+            (*cache).next = std::mem::replace(&mut caches.all, cache);
+            cache
+        }
+    }
+
+    /// Takes a cache back whose thread has come to its end.
+    ///
+    /// # Safety
+    ///
+    /// It is from [`Self::take_cache`], and the caller's.
+    pub(crate) unsafe fn give_cache(&self, cache: *mut Cache) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            (*cache).empty(self);
+            let mut caches = self.caches.lock();
+            (*cache).next_idle = std::mem::replace(&mut caches.idle, cache);
+        }
+    }
+
+    /// Calls `call` with a cache that is shared; `None` if there is no memory for one.
+    pub(crate) fn with_shared_cache<R>(
+        &self,
+        call: impl FnOnce(&Self, &mut Cache) -> R,
+    ) -> Option<R> {
+        let mut place = self.shared_caches[thread::number() % SHARED_CACHES].lock();
+        if place.is_null() {
+            *place = self.take_cache();
+        }
+        // SAFETY: caches are never given back before their heap, and the lock makes this one ours.
+        unsafe { place.as_mut() }.map(|cache| call(self, cache))
+    }
+
+    /// Memory of at least `size` bytes, not zeroed; null if there is none.
+    #[inline(always)]
+    pub(crate) fn allocate(&self, cache: &mut Cache, size: usize) -> *mut u8 {
+        if size > SMALL_MAX {
+            return self.allocate_pages(cache, size, PAGE).0;
+        }
+        self.allocate_small(cache, classes::class_of(size))
+    }
+
+    #[inline(always)]
+    fn allocate_small(&self, cache: &mut Cache, class: usize) -> *mut u8 {
+        let object = cache.pop(class);
+        if !object.is_null() {
+            return object;
+        }
+        self.allocate_from_empty(cache, class)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate_from_empty(&self, cache: &mut Cache, class: usize) -> *mut u8 {
+        match cache.fill(class, self) {
+            true => cache.pop(class),
+            false => null_mut(),
+        }
+    }
+
+    /// The same, zeroed.
+    pub(crate) fn allocate_zeroed(&self, cache: &mut Cache, size: usize) -> *mut u8 {
+        let (object, zeroed) = match size > SMALL_MAX {
+            true => self.allocate_pages(cache, size, PAGE),
+            false => (self.allocate(cache, size), false),
+        };
+        if !zeroed && !object.is_null() {
+            // SAFETY: it has so many bytes, and is nobody else's yet.
+            unsafe { object.write_bytes(0, size) };
+        }
+        object
+    }
+
+    /// The same at a multiple of `align`, a power of two.
+    pub(crate) fn allocate_aligned(&self, cache: &mut Cache, size: usize, align: usize) -> *mut u8 {
+        if align <= ALIGN {
+            return self.allocate(cache, size);
+        }
+        match classes::class_aligned(size, align) {
+            Some(class) => self.allocate_small(cache, class),
+            None => self.allocate_pages(cache, size, align.max(PAGE)).0,
+        }
+    }
+
+    /// Whole pages, and whether they are zeros.
+    #[inline(never)]
+    fn allocate_pages(&self, cache: &mut Cache, size: usize, align: usize) -> (*mut u8, bool) {
+        if size > BYTES_MAX || align > BYTES_MAX {
+            return (null_mut(), false);
+        }
+        let pages = size.div_ceil(PAGE).max(1);
+        if align == PAGE
+            && let Some(magazine) = cache::magazine_of_runs(pages)
+        {
+            let object = cache.pop(magazine);
+            if !object.is_null() {
+                return (object, false);
+            }
+        }
+        let owner = self.common.owner;
+        if pages <= RUN_PAGES_MAX && align / PAGE <= RUN_PAGES_MAX {
+            let taken = self.pages.lock().take(pages, align / PAGE, owner);
+            if let Ok(run) = taken {
+                // SAFETY: the byte of a run that was taken a moment ago.
+                unsafe { (*run.state).store(ALLOCATED, Ordering::Relaxed) };
+                return (run.start, run.zeroed);
+            }
+            // No room for an arena; there may be some for this.
+        }
+        let mut huges = self.huges.lock();
+        let taken = huges.take(pages * PAGE, align, owner, &mut self.pool.lock());
+        (taken.unwrap_or(null_mut()), true)
+    }
+
+    /// The small object at an address, if the program has one there: its byte and its class.
+    #[inline(always)]
+    fn find_small(&self, address: usize) -> Option<(*const AtomicU8, usize)> {
+        let found = registry::find(address);
+        if found.kind != Kind::Superblock {
+            return None;
+        }
+        // SAFETY: the registry says that it is one, and none is given back before its heap.
+        let (superblock, slab) = unsafe {
+            let superblock = &*(found.description as *const Superblock);
+            (superblock, Superblock::slab_at(found.hint, address))
+        };
+        let (state, class) = slab.object_at(address % SLAB)?;
+        let (_, is_its_window) = superblock.windows.offset(address);
+        let is_ours = is_its_window && superblock.owner == self.common.owner;
+        (is_ours && state.load(Ordering::Relaxed) == ALLOCATED)
+            .then_some((&raw const *state, class))
+    }
+
+    /// What is at an address that the program says is an object; ends the program if none is.
+    fn find(&self, address: usize, call: &str) -> Found<'_> {
+        if let Some((_, class)) = self.find_small(address) {
+            return Found::Small { class };
+        }
+        let registry::Found {
+            kind, description, ..
+        } = registry::find(address);
+        // SAFETY: the registry says what the description is of, and none is given back before its heap.
+        unsafe {
+            match kind {
+                Kind::Arena => {
+                    let arena = &*(description as *const Arena);
+                    if let Some((state, pages)) = arena.run_at(address)
+                        && arena.owner == self.common.owner
+                        && (*state).load(Ordering::Relaxed) == ALLOCATED
+                    {
+                        return Found::Run {
+                            arena,
+                            state,
+                            pages,
+                        };
+                    }
+                }
+                Kind::Huge => {
+                    let huge = description as *const Huge;
+                    if let Some(bytes) = (*huge).bytes_at(address)
+                        && (*huge).owner == self.common.owner
+                    {
+                        return Found::Huge { huge, bytes };
+                    }
+                }
+                Kind::None | Kind::Superblock => {}
+            }
+        }
+        self.complain(address, call)
+    }
+
+    /// Says what is wrong with an address, and ends the program.
+    #[cold]
+    fn complain(&self, address: usize, call: &str) -> ! {
+        const INSIDE: &str = ": no object begins there, it is the inside of one or nothing";
+        const FOREIGN: &str = ": it is of another heap";
+        const TWICE: &str = ": double free, the object was freed before";
+        let registry::Found {
+            kind,
+            description,
+            hint,
+        } = registry::find(address);
+        // SAFETY: as in `find`.
+        let why = unsafe {
+            match kind {
+                Kind::None => ": not from this heap, or freed before and given back to the system",
+                Kind::Superblock => {
+                    let superblock = &*(description as *const Superblock);
+                    let (_, is_its_window) = superblock.windows.offset(address);
+                    let slab = Superblock::slab_at(hint, address);
+                    match slab.object_at(address % SLAB) {
+                        _ if superblock.owner != self.common.owner => FOREIGN,
+                        Some(_) if is_its_window => TWICE,
+                        Some(_) => {
+                            ": an object begins there, but was handed out at another address"
+                        }
+                        None if slab.shape().size() == 0 => {
+                            ": its memory was given back to the system"
+                        }
+                        None => INSIDE,
+                    }
+                }
+                Kind::Arena => {
+                    let arena = &*(description as *const Arena);
+                    match arena.run_at(address) {
+                        _ if arena.owner != self.common.owner => FOREIGN,
+                        Some(_) => TWICE,
+                        None => ": no object begins there, or it was freed before",
+                    }
+                }
+                Kind::Huge if (*(description as *const Huge)).owner != self.common.owner => FOREIGN,
+                Kind::Huge => INSIDE,
+            }
+        };
+        fatal::say(call, Some(address), why);
+        std::process::abort()
+    }
+
+    /// Takes an object back.
+    ///
+    /// # Safety
+    ///
+    /// The program does not use it any more. (What is no object of this heap ends the program.)
+    #[inline(always)]
+    pub(crate) unsafe fn free(&self, cache: &mut Cache, object: *mut u8) {
+        // SAFETY: an object and its byte, as found; the program has given it up.
+        unsafe {
+            match self.find_small(object as usize) {
+                Some((state, class)) => {
+                    if !cache.push(class, object, state) {
+                        self.free_to_full(cache, class, object, state);
+                    }
+                }
+                None => self.free_pages(cache, object),
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Self::free`]; the magazine is full, and is that of the object.
+    #[cold]
+    #[inline(never)]
+    unsafe fn free_to_full(
+        &self,
+        cache: &mut Cache,
+        magazine: usize,
+        object: *mut u8,
+        state: *const AtomicU8,
+    ) {
+        cache.drain(magazine, self);
+        // SAFETY: as the caller promises.
+        unsafe { cache.push(magazine, object, state) };
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Self::free`].
+    #[inline(never)]
+    unsafe fn free_pages(&self, cache: &mut Cache, object: *mut u8) {
+        // SAFETY: objects and their bytes, as found; the program has given up this one.
+        unsafe {
+            match self.find(object as usize, "free of ") {
+                Found::Small { .. } => self.complain(object as usize, "free of "),
+                Found::Run {
+                    arena,
+                    state,
+                    pages,
+                } => match cache::magazine_of_runs(pages) {
+                    Some(magazine) => {
+                        if !cache.push(magazine, object, state) {
+                            self.free_to_full(cache, magazine, object, state);
+                        }
+                    }
+                    None => {
+                        (*state).store(FREE, Ordering::Relaxed);
+                        self.pages.lock().give(arena, object as usize);
+                    }
+                },
+                Found::Huge { huge, .. } => {
+                    self.huges.lock().give(huge, &mut self.pool.lock());
+                }
+            }
+        }
+    }
+
+    /// How many bytes an object has room for.
+    pub(crate) fn usable(&self, object: *mut u8) -> usize {
+        match self.find(object as usize, "the size of ") {
+            Found::Small { class, .. } => classes::SIZES[class].into(),
+            Found::Run { pages, .. } => pages * PAGE,
+            Found::Huge { bytes, .. } => bytes,
+        }
+    }
+
+    /// Gives an object another size, and perhaps another place; null if there is no memory, and it stays what it was.
+    ///
+    /// # Safety
+    ///
+    /// Unless that happens, the program uses the new place alone.
+    pub(crate) unsafe fn reallocate(
+        &self,
+        cache: &mut Cache,
+        object: *mut u8,
+        size: usize,
+    ) -> *mut u8 {
+        if size > BYTES_MAX {
+            return null_mut();
+        }
+        let address = object as usize;
+        let room = match self.find(address, "realloc of ") {
+            Found::Small { class, .. } => classes::SIZES[class].into(),
+            Found::Run { arena, pages, .. } => {
+                let wanted = size.div_ceil(PAGE);
+                let large = pages.min(wanted) > cache::RUN_CLASSES && wanted <= RUN_PAGES_MAX;
+                if large && wanted != pages && self.pages.lock().resize(arena, address, wanted) {
+                    return object;
+                }
+                pages * PAGE
+            }
+            Found::Huge { huge, bytes } => {
+                if size > RUN_PAGES_MAX * PAGE {
+                    let mut huges = self.huges.lock();
+                    // SAFETY: as the caller promises.
+                    let moved = unsafe { huges.resize(huge, size, &mut self.pool.lock()) };
+                    return moved.unwrap_or(null_mut());
+                }
+                bytes
+            }
+        };
+        // Not to and fro with each small change.
+        if size <= room && size >= room / 2 {
+            return object;
+        }
+        let to = self.allocate(cache, size);
+        if to.is_null() {
+            return if size <= room { object } else { to };
+        }
+        // SAFETY: two objects that are there; the old one goes as the caller promises.
+        unsafe {
+            std::ptr::copy_nonoverlapping(object, to, room.min(size));
+            self.free(cache, object);
+        }
+        to
+    }
+}

@@ -1,0 +1,124 @@
+//! `fork(2)`: the child gets memory of its own.
+//!
+//! What is mapped shared would be the parent's and the child's at once. So before a fork, with every lock of every heap
+//! held, shared memory is copied; the child puts the copies in the place of the originals, at the same addresses, before
+//! anything else of it runs (`pthread_atfork(3)`; ours are registered by the first call for memory, so they are the last
+//! before the fork and the first after it). That costs time and memory in proportion to what small objects take; `vfork(2)`
+//! and `posix_spawn(3)` do not come here, and need not.
+//!
+//! What does not call the handlers leaves both processes with the same memory: a bare `clone(2)` and `_Fork(3)`. Their
+//! children may call `execve(2)` and `_exit(2)`.
+
+use super::core::Core;
+use super::fatal;
+use super::lock::Locked;
+use super::registry;
+use super::thread::{self, Word};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// All heaps, the newest first.
+struct Heaps(*mut Core);
+
+// SAFETY: heaps leave the list before they go.
+unsafe impl Send for Heaps {}
+
+static HEAPS: Locked<Heaps> = Locked::new(Heaps(null_mut()));
+
+/// Whether the copies for the child to come are whole.
+static COPIED: AtomicBool = AtomicBool::new(false);
+
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// Makes a heap's memory survive forks.
+///
+/// # Safety
+///
+/// The heap stays until it [leaves](leave).
+pub(crate) unsafe fn join(core: *mut Core) {
+    {
+        let mut heaps = HEAPS.lock();
+        // SAFETY: as the caller promises.
+        unsafe { (*core).next = std::mem::replace(&mut heaps.0, core) };
+    }
+    if !REGISTERED.swap(true, Ordering::Relaxed) {
+        // SAFETY: functions of this signature, that stay.
+        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    }
+}
+
+/// Takes a heap out of the list.
+pub(crate) fn leave(core: *mut Core) {
+    let mut heaps = HEAPS.lock();
+    let mut place = &raw mut heaps.0;
+    // SAFETY: all in the list are heaps.
+    unsafe {
+        while !(*place).is_null() {
+            if *place == core {
+                *place = (*core).next;
+                return;
+            }
+            place = &raw mut (**place).next;
+        }
+    }
+}
+
+/// # Safety
+///
+/// The lock of the list is held.
+unsafe fn for_each(mut call: impl FnMut(&Core)) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let mut core = HEAPS.held().0;
+        while !core.is_null() {
+            call(&*core);
+            core = (*core).next;
+        }
+    }
+}
+
+unsafe extern "C" fn prepare() {
+    HEAPS.acquire();
+    // SAFETY: the locks are taken first.
+    unsafe {
+        for_each(Core::lock_all);
+        registry::WRITING.acquire();
+        let mut copied = true;
+        for_each(|core| copied &= core.copy_for_child().is_ok());
+        COPIED.store(copied, Ordering::Relaxed);
+    }
+}
+
+unsafe extern "C" fn parent() {
+    // SAFETY: `prepare` took the locks.
+    unsafe {
+        for_each(|core| core.drop_copies());
+        registry::WRITING.release();
+        for_each(Core::unlock_all);
+    }
+    HEAPS.release();
+}
+
+unsafe extern "C" fn child() {
+    // SAFETY: `prepare` took the locks, and of the parent's threads only this one is here.
+    unsafe {
+        let mut copied = COPIED.load(Ordering::Relaxed);
+        for_each(|core| copied &= copied && core.use_copies().is_ok());
+        if !copied {
+            fatal::say(
+                "no memory for a forked child's copy of the heap; it ends here",
+                None,
+                "",
+            );
+            libc::_exit(127);
+        }
+        registry::WRITING.release();
+        for_each(Core::unlock_all);
+        let mine = match thread::get() {
+            Word::Has(cache) => cache,
+            Word::Fresh | Word::Leaving => null_mut(),
+        };
+        for_each(|core| core.abandon_caches(mine));
+    }
+    HEAPS.release();
+}

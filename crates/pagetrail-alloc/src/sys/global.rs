@@ -1,0 +1,198 @@
+//! The heap of the whole process, for `malloc` and as a [`GlobalAlloc`]: each thread has a cache of its own.
+
+use super::cache::Cache;
+use super::core::Core;
+use super::fatal;
+use super::fork;
+use super::thread::{self, Word};
+use crate::parts::Parts;
+use crate::settings;
+use libc::{c_void, pthread_key_t};
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+static CORE: AtomicPtr<Core> = AtomicPtr::new(null_mut());
+
+/// Gives a thread's cache back at its end; this less 1.
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+/// The heap of the process as Rust's allocator.
+///
+/// ```
+/// #[global_allocator]
+/// static HEAP: pagetrail_alloc::GlobalHeap = pagetrail_alloc::GlobalHeap;
+///
+/// let numbers: Vec<u64> = (0..1000).collect();
+/// assert_eq!(numbers.iter().sum::<u64>(), 499_500);
+/// ```
+///
+/// The environment variable `PAGETRAIL_PARTS` says into how many parts pages are divided; without it, 8.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GlobalHeap;
+
+/// The heap, made on first use; `None` if there is no memory for it.
+fn core() -> Option<&'static Core> {
+    let core = CORE.load(Ordering::Acquire);
+    if !core.is_null() {
+        // SAFETY: this heap stays.
+        return Some(unsafe { &*core });
+    }
+    start()
+}
+
+/// Without a lock: a thread that holds one may not be there in a forked child, and what is called here may call `malloc`.
+#[cold]
+fn start() -> Option<&'static Core> {
+    let made = Core::make(settings::parts()).ok()?;
+    // SAFETY: it stays, unless another thread was first, and then nobody knows of it.
+    unsafe {
+        fork::join(made);
+        let first = CORE.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
+        if let Err(core) = first {
+            fork::leave(made);
+            Core::destroy(made);
+            return Some(&*core);
+        }
+        let mut key: pthread_key_t = 0;
+        if libc::pthread_key_create(&raw mut key, Some(at_thread_end)) == 0 {
+            KEY.store(key + 1, Ordering::Release);
+        }
+        Some(&*made)
+    }
+}
+
+/// Calls `call` with the heap and a cache; `None` if there is no memory for them.
+#[inline]
+fn with<R>(call: impl FnOnce(&Core, &mut Cache) -> R) -> Option<R> {
+    if let Word::Has(cache) = thread::get() {
+        // SAFETY: who has a cache has made the heap, which stays; a thread's cache is its own, and nothing in a call comes
+        // back here.
+        unsafe {
+            let core = &*CORE.load(Ordering::Relaxed);
+            return Some(call(core, &mut *cache));
+        }
+    }
+    with_slowly(call)
+}
+
+#[cold]
+#[inline(never)]
+fn with_slowly<R>(call: impl FnOnce(&Core, &mut Cache) -> R) -> Option<R> {
+    let core = core()?;
+    if matches!(thread::get(), Word::Fresh) {
+        let cache = core.take_cache();
+        if !cache.is_null() {
+            // First, since what follows may call `malloc`.
+            thread::set(Word::Has(cache));
+            if let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) {
+                // SAFETY: a key that exists.
+                unsafe { libc::pthread_setspecific(key, cache.cast::<c_void>()) };
+            }
+            // SAFETY: it is this thread's.
+            return Some(call(core, unsafe { &mut *cache }));
+        }
+    }
+    core.with_shared_cache(call)
+}
+
+unsafe extern "C" fn at_thread_end(cache: *mut c_void) {
+    // From here on: another destructor may free or even ask for memory.
+    thread::set(Word::Leaving);
+    if let Some(core) = core() {
+        // SAFETY: the value of the key is this thread's cache.
+        unsafe { core.give_cache(cache.cast()) };
+    }
+}
+
+/// As `malloc(3)`, but for `errno`.
+#[inline]
+pub fn allocate(size: usize) -> *mut u8 {
+    with(|core, cache| core.allocate(cache, size)).unwrap_or(null_mut())
+}
+
+/// As `calloc(3)` for one object, but for `errno`.
+#[inline]
+pub fn allocate_zeroed(size: usize) -> *mut u8 {
+    with(|core, cache| core.allocate_zeroed(cache, size)).unwrap_or(null_mut())
+}
+
+/// As `aligned_alloc(3)`, but for `errno`; `align` is a power of two.
+#[inline]
+pub fn allocate_aligned(size: usize, align: usize) -> *mut u8 {
+    with(|core, cache| core.allocate_aligned(cache, size, align)).unwrap_or(null_mut())
+}
+
+/// As `free(3)`, of an object that is not null.
+///
+/// # Safety
+///
+/// As for `free(3)`. What is no object of the heap ends the program.
+#[inline]
+pub unsafe fn free(object: *mut u8) {
+    // SAFETY: as the caller promises.
+    if with(|core, cache| unsafe { core.free(cache, object) }).is_none() {
+        fatal::abort("free of ", object as usize, ": there is no heap");
+    }
+}
+
+/// As `realloc(3)`, of an object that is not null to a size that is not 0, but for `errno`.
+///
+/// # Safety
+///
+/// As for `realloc(3)`.
+#[inline]
+pub unsafe fn reallocate(object: *mut u8, size: usize) -> *mut u8 {
+    // SAFETY: as the caller promises.
+    with(|core, cache| unsafe { core.reallocate(cache, object, size) }).unwrap_or(null_mut())
+}
+
+/// As `malloc_usable_size(3)`, of an object that is not null.
+pub fn usable(object: *mut u8) -> usize {
+    core().map_or(0, |core| core.usable(object))
+}
+
+/// Into how many parts the heap of the process divides pages.
+pub fn parts() -> Parts {
+    core().map_or(Parts::ONE, Core::parts)
+}
+
+// SAFETY: objects are the caller's alone, of the size and alignment asked for, until they come back.
+unsafe impl GlobalAlloc for GlobalHeap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        allocate_aligned(layout.size(), layout.align())
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.align() <= crate::classes::ALIGN {
+            return allocate_zeroed(layout.size());
+        }
+        let object = allocate_aligned(layout.size(), layout.align());
+        if !object.is_null() {
+            // SAFETY: fresh, and of this size.
+            unsafe { object.write_bytes(0, layout.size()) };
+        }
+        object
+    }
+
+    unsafe fn dealloc(&self, object: *mut u8, _: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { free(object) }
+    }
+
+    unsafe fn realloc(&self, object: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if layout.align() <= crate::classes::ALIGN {
+            // SAFETY: as the caller promises; the size is not 0.
+            return unsafe { reallocate(object, size) };
+        }
+        let to = allocate_aligned(size, layout.align());
+        if !to.is_null() {
+            // SAFETY: two objects that are there, the old one the caller's no more.
+            unsafe {
+                std::ptr::copy_nonoverlapping(object, to, layout.size().min(size));
+                free(object);
+            }
+        }
+        to
+    }
+}

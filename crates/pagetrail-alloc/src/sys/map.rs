@@ -1,0 +1,178 @@
+//! Memory from the kernel: `mmap(2)`, `mremap(2)`, `madvise(2)`. No call here changes `errno`, nor needs libc to be ready.
+//!
+//! What several windows show is shared anonymous memory: it is a file in memory as `memfd_create(2)` makes one, and needs
+//! no descriptor. So a heap grows when the program has no descriptor left, whatever files its limits allow
+//! (`RLIMIT_FSIZE`), and nothing breaks when the program closes descriptors that it does not know.
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+fn read_write() -> ProtFlags {
+    ProtFlags::READ | ProtFlags::WRITE
+}
+
+/// Private zeroed memory at a multiple of `align`. `reserved`: memory that will be used only in part, for which the kernel
+/// need not vouch.
+pub(crate) fn private(bytes: usize, align: usize, reserved: bool) -> Result<*mut u8, Errno> {
+    let mut flags = MapFlags::PRIVATE;
+    if reserved {
+        flags |= MapFlags::NORESERVE;
+    }
+    aligned(bytes, align, read_write(), flags)
+}
+
+/// Addresses at a multiple of `align` that nobody else will get, without memory.
+pub(crate) fn addresses(bytes: usize, align: usize) -> Result<*mut u8, Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    aligned(bytes, align, ProtFlags::empty(), flags)
+}
+
+fn aligned(
+    bytes: usize,
+    align: usize,
+    protection: ProtFlags,
+    flags: MapFlags,
+) -> Result<*mut u8, Errno> {
+    let map = |bytes| {
+        // SAFETY: a fresh mapping where the kernel finds room.
+        unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, protection, flags) }
+    };
+    let first = map(bytes)?;
+    if (first as usize).is_multiple_of(align) {
+        return Ok(first.cast());
+    }
+    // SAFETY: it was mapped a moment ago, and nobody knows of it.
+    unsafe { rustix::mm::munmap(first, bytes)? };
+    let wide = bytes.checked_add(align).ok_or(Errno::NOMEM)?;
+    let start = map(wide)? as usize;
+    let kept = start.next_multiple_of(align);
+    for (from, to) in [(start, kept), (kept + bytes, start + wide)] {
+        if from < to {
+            // SAFETY: of the fresh mapping, what is not kept.
+            let _ = unsafe { rustix::mm::munmap(from as *mut c_void, to - from) };
+        }
+    }
+    Ok(kept as *mut u8)
+}
+
+/// Maps the same fresh memory `count` times, window behind window, over addresses from [`addresses`].
+///
+/// # Safety
+///
+/// `count * bytes` from `base` on are the caller's, and in use by nobody.
+pub(crate) unsafe fn windows(base: *mut u8, bytes: usize, count: usize) -> Result<(), Errno> {
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: as the caller promises.
+    unsafe { rustix::mm::mmap_anonymous(base.cast(), bytes, read_write(), flags)? };
+    // SAFETY: as the caller promises.
+    unsafe { aliases(base, bytes, count) }
+}
+
+/// Memory of the same kind as [`windows`] map, wherever there is room.
+pub(crate) fn shared(bytes: usize) -> Result<*mut u8, Errno> {
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    // SAFETY: a fresh mapping where the kernel finds room.
+    let mapped = unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, read_write(), flags)? };
+    Ok(mapped.cast())
+}
+
+/// Makes windows 1 to `count` show what window 0 shows.
+///
+/// # Safety
+///
+/// Window 0 is shared memory; the others are the caller's, and what they show may be replaced.
+pub(crate) unsafe fn aliases(base: *mut u8, bytes: usize, count: usize) -> Result<(), Errno> {
+    let flags = MremapFlags::MAYMOVE;
+    for window in 1..count {
+        // SAFETY: an old size of 0 leaves the old mapping alone and maps the same memory again (`mremap(2)`).
+        unsafe {
+            let to = base.add(window * bytes);
+            rustix::mm::mremap_fixed(base.cast(), 0, bytes, flags, to.cast())?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts a mapping in another one's place.
+///
+/// # Safety
+///
+/// Both are the caller's, and nobody uses `from`.
+pub(crate) unsafe fn replace(to: *mut u8, from: *mut u8, bytes: usize) -> Result<(), Errno> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        rustix::mm::mremap_fixed(from.cast(), bytes, bytes, MremapFlags::MAYMOVE, to.cast())?;
+    }
+    Ok(())
+}
+
+/// Makes a private mapping longer or shorter where it is.
+///
+/// # Safety
+///
+/// The mapping is the caller's, and of what is cut off nothing is used any more.
+pub(crate) unsafe fn resize(start: *mut u8, from: usize, to: usize) -> Result<(), Errno> {
+    // SAFETY: as the caller promises.
+    unsafe { rustix::mm::mremap(start.cast(), from, to, MremapFlags::empty())? };
+    Ok(())
+}
+
+/// Moves a private mapping over addresses of the caller's, and makes it longer.
+///
+/// # Safety
+///
+/// Both are the caller's, nobody uses either, and `to` has room for `to_bytes`.
+pub(crate) unsafe fn relocate(
+    from: *mut u8,
+    from_bytes: usize,
+    to: *mut u8,
+    to_bytes: usize,
+) -> Result<(), Errno> {
+    let flags = MremapFlags::MAYMOVE;
+    // SAFETY: as the caller promises.
+    unsafe { rustix::mm::mremap_fixed(from.cast(), from_bytes, to_bytes, flags, to.cast())? };
+    Ok(())
+}
+
+/// Gives a mapping back.
+///
+/// # Safety
+///
+/// It is the caller's, and nobody uses it any more.
+pub(crate) unsafe fn unmap(start: *mut u8, bytes: usize) {
+    // SAFETY: as the caller promises.
+    let _ = unsafe { rustix::mm::munmap(start.cast(), bytes) };
+}
+
+/// Enters memory in the page tables before it is touched, many pages at the price of one fault. Reading suffices: shared
+/// memory that nobody tracks becomes writable by it, and what somebody tracks is not written by it.
+///
+/// # Safety
+///
+/// The memory is mapped.
+pub(crate) unsafe fn populate(start: usize, bytes: usize) {
+    // SAFETY: as the caller promises. Without Linux 5.14 it fails, and faults come one by one.
+    let _ = unsafe { rustix::mm::madvise(start as *mut c_void, bytes, Advice::LinuxPopulateRead) };
+}
+
+/// Takes the pages out of shared memory, in all windows; they read as zeros then.
+///
+/// # Safety
+///
+/// Nobody uses their contents.
+pub(crate) unsafe fn remove(start: usize, bytes: usize) {
+    // SAFETY: as the caller promises; where it fails, memory is kept.
+    let _ = unsafe { rustix::mm::madvise(start as *mut c_void, bytes, Advice::LinuxRemove) };
+}
+
+/// Takes the pages out of private memory; they read as zeros then. False if the kernel would not.
+///
+/// # Safety
+///
+/// Nobody uses their contents.
+pub(crate) unsafe fn discard(start: usize, bytes: usize) -> bool {
+    // SAFETY: as the caller promises.
+    unsafe { rustix::mm::madvise(start as *mut c_void, bytes, Advice::LinuxDontNeed).is_ok() }
+}

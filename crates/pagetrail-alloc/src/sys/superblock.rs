@@ -1,0 +1,394 @@
+//! [`Superblock`]: shared memory that is mapped once per part, and the slabs in it. [`Superblocks`]: all of a heap.
+
+use super::descriptor::Descriptor;
+use super::map;
+use super::pool::Pool;
+use super::registry::{self, Kind, STEP};
+use super::slab::{self, Books, Slab};
+use crate::geometry::{PAGE, SLAB, Windows};
+use crate::parts::Parts;
+use rustix::io::Errno;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// The first superblock of a heap, in bytes; each further one is as large as all before it.
+const BYTES_MIN: usize = 16 << 20;
+const BYTES_MAX: usize = 1 << 30;
+
+/// The smallest, where the program may have no more addresses (`RLIMIT_AS`).
+const BYTES_LEAST: usize = SLAB;
+
+/// How many pages of a slab enter the page tables at a time while it is its class's only one.
+const FEW_PAGES: u32 = 4;
+const SLAB_PAGES: u32 = (SLAB / PAGE) as u32;
+
+/// Slabs that are not used are kept while they are no more than this, or an eighth of those that are.
+const KEPT_SLABS: usize = 64;
+
+/// What every superblock of a heap has in common.
+pub(crate) struct Common {
+    pub(crate) parts: Parts,
+    /// Whose they are: an address that means nothing here.
+    pub(crate) owner: usize,
+    pub(crate) descriptor: Descriptor,
+}
+
+/// Memory with slabs.
+pub(crate) struct Superblock {
+    pub(crate) windows: Windows,
+    pub(crate) owner: usize,
+    parts: usize,
+    slabs: *mut Slab,
+    count: usize,
+    /// What the shared table says of each slab.
+    table: *mut AtomicU64,
+    next: *const Superblock,
+    /// Where its contents are copied for a child that is about to be forked.
+    copy: AtomicPtr<u8>,
+}
+
+/// The superblocks of a heap.
+pub(crate) struct Superblocks {
+    newest: *const Superblock,
+    /// Slabs of the newest that were used at some time.
+    begun: usize,
+    /// Slabs that were used and have no class: those whose pages are still there, and the others.
+    kept: *const Slab,
+    kept_count: usize,
+    free: *const Slab,
+    /// Slabs with a class.
+    used: usize,
+    bytes: usize,
+    count: usize,
+}
+
+// SAFETY: its pointers are to memory that it alone has, but for slabs that are handed out.
+unsafe impl Send for Superblocks {}
+
+impl Superblocks {
+    pub(crate) const fn new() -> Self {
+        Self {
+            newest: null(),
+            begun: 0,
+            kept: null(),
+            kept_count: 0,
+            free: null(),
+            used: 0,
+            bytes: 0,
+            count: 0,
+        }
+    }
+
+    /// How many there are, and how many bytes of objects they have room for.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.count, self.bytes)
+    }
+
+    /// A slab for objects of a class.
+    pub(crate) fn take(
+        &mut self,
+        class: usize,
+        common: &Common,
+        pool: &mut Pool,
+    ) -> Result<*const Slab, Errno> {
+        let marks = pool.take(slab::marks_bytes(class))?;
+        let slab = match self.unused(common, pool) {
+            Ok(slab) => slab,
+            Err(errno) => {
+                // SAFETY: taken a moment ago.
+                unsafe { pool.give(marks, slab::marks_bytes(class)) };
+                return Err(errno);
+            }
+        };
+        // SAFETY: nobody has this slab, the marks are fresh, and the lock is held by who called.
+        unsafe {
+            (*slab).begin(class, marks);
+            let books = (*slab).books();
+            (*books.superblock).publish(&*slab, books);
+        }
+        self.used += 1;
+        Ok(slab)
+    }
+
+    fn unused(&mut self, common: &Common, pool: &mut Pool) -> Result<*const Slab, Errno> {
+        for list in [&mut self.kept, &mut self.free] {
+            if !list.is_null() {
+                let slab = *list;
+                self.kept_count = self.kept_count.saturating_sub(1);
+                // SAFETY: slabs in the lists are ours.
+                unsafe { *list = std::mem::replace(&mut (*slab).books().next, null()) };
+                return Ok(slab);
+            }
+        }
+        // SAFETY: superblocks are never given back before their heap.
+        let newest = unsafe { self.newest.as_ref() };
+        if newest.is_none_or(|newest| self.begun == newest.count) {
+            self.grow(common, pool)?;
+        }
+        // SAFETY: there is one now, with a slab that was never used.
+        unsafe {
+            let slab = (*self.newest).slabs.add(self.begun);
+            slab.write(Slab::empty(self.newest));
+            self.begun += 1;
+            Ok(slab)
+        }
+    }
+
+    /// Adds a superblock, a smaller one where a large one cannot be had.
+    fn grow(&mut self, common: &Common, pool: &mut Pool) -> Result<(), Errno> {
+        let mut bytes = self.bytes.clamp(BYTES_MIN, BYTES_MAX).next_power_of_two();
+        let made = loop {
+            match Superblock::make(bytes, self.newest, common, pool) {
+                Err(Errno::NOMEM) if bytes > BYTES_LEAST => bytes /= 2,
+                made => break made?,
+            }
+        };
+        self.newest = made;
+        self.begun = 0;
+        self.bytes += bytes;
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Takes back a slab all of whose objects are in; gives memory to the system if enough is kept.
+    ///
+    /// # Safety
+    ///
+    /// The slab is from [`Self::take`] with this pool, nobody owns it, it is in no list, and the lock of its class is held.
+    pub(crate) unsafe fn give(&mut self, slab: *const Slab, pool: &mut Pool) {
+        // SAFETY: as the caller promises; the slabs in the list are ours.
+        unsafe {
+            let slab = &*slab;
+            let (marks, bytes) = slab.end();
+            pool.give(marks, bytes);
+            self.used -= 1;
+            let books = slab.books();
+            (*books.superblock).publish(slab, books);
+            books.previous = null();
+            books.next = std::mem::replace(&mut self.kept, slab);
+            self.kept_count += 1;
+            while self.kept_count > KEPT_SLABS.max(self.used / 8) {
+                self.kept_count -= 1;
+                let slab = &*self.kept;
+                let books = slab.books();
+                self.kept = std::mem::replace(&mut books.next, self.free);
+                self.free = slab;
+                (*books.superblock).remove(slab, books);
+            }
+        }
+    }
+
+    /// Calls `each` with all superblocks and the number of their slabs that were used, until it fails.
+    pub(crate) fn try_for_each(
+        &self,
+        mut each: impl FnMut(&Superblock, usize) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let mut at = self.newest;
+        let mut begun = Some(self.begun);
+        // SAFETY: superblocks are never given back before their heap.
+        while let Some(superblock) = unsafe { at.as_ref() } {
+            at = superblock.next;
+            each(superblock, begun.take().unwrap_or(superblock.count))?;
+        }
+        Ok(())
+    }
+
+    /// Gives everything back to the kernel.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses any object or slab any more.
+    pub(crate) unsafe fn drop_all(&mut self) {
+        let _ = self.try_for_each(|superblock, _| {
+            let base = superblock.windows.base();
+            registry::leave(base, superblock.span());
+            // SAFETY: as the caller promises.
+            unsafe {
+                map::unmap(base as *mut u8, superblock.span());
+                map::unmap(superblock.slabs.cast(), books_bytes(superblock.count));
+            }
+            Ok(())
+        });
+        *self = Self::new();
+    }
+}
+
+/// The slabs' books, and the shared table behind them.
+fn books_bytes(slabs: usize) -> usize {
+    slabs * (size_of::<Slab>() + size_of::<AtomicU64>())
+}
+
+impl Superblock {
+    fn make(
+        bytes: usize,
+        next: *const Self,
+        common: &Common,
+        pool: &mut Pool,
+    ) -> Result<*const Self, Errno> {
+        let parts = common.parts.count() as usize;
+        let count = bytes / SLAB;
+        let place = pool.take(size_of::<Self>())?.cast::<Self>();
+        let books = map::private(books_bytes(count), 64, true);
+        let span = (bytes * parts).next_multiple_of(STEP);
+        let base = books.and_then(|_| map::addresses(span, STEP));
+        let made = base.and_then(|base| {
+            // SAFETY: addresses that nobody else knows; books and place are fresh, aligned and large enough.
+            unsafe {
+                map::windows(base, bytes, parts)?;
+                let slabs = books?.cast::<Slab>();
+                place.write(Self {
+                    windows: Windows::new(base as usize, bytes, common.parts),
+                    owner: common.owner,
+                    parts,
+                    slabs,
+                    count,
+                    table: slabs.add(count).cast(),
+                    next,
+                    copy: AtomicPtr::new(null_mut()),
+                });
+                let superblock = &*place;
+                let hint = |step| superblock.hint(step);
+                registry::enter(base as usize, span, Kind::Superblock, place as usize, hint)?;
+                let table = superblock.table as usize;
+                common.descriptor.add(&superblock.windows, table, count);
+            }
+            Ok(place.cast_const())
+        });
+        if made.is_err() {
+            // SAFETY: nobody has got anything of it.
+            unsafe {
+                if let Ok(base) = base {
+                    map::unmap(base, span);
+                }
+                if let Ok(books) = books {
+                    map::unmap(books, books_bytes(count));
+                }
+                pool.give(place.cast(), size_of::<Self>());
+            }
+        }
+        made
+    }
+
+    /// All windows together, in bytes.
+    fn span(&self) -> usize {
+        (self.windows.bytes() * self.parts).next_multiple_of(STEP)
+    }
+
+    /// For the registry: where the slabs of a step begin, and a mask for their numbers.
+    fn hint(&self, step: usize) -> usize {
+        const { assert!(size_of::<Slab>() > STEP / SLAB) };
+        let (offset, _) = self.windows.offset(step);
+        let slabs = self.slabs as usize + offset / SLAB * size_of::<Slab>();
+        slabs | (STEP.min(self.windows.bytes()) / SLAB - 1)
+    }
+
+    /// The slab of an address in a superblock, by the hint that the registry gives. One that was never used is zeros, and has
+    /// no objects.
+    ///
+    /// # Safety
+    ///
+    /// The hint is of this address, and of a superblock.
+    #[inline(always)]
+    pub(crate) unsafe fn slab_at<'heap>(hint: usize, address: usize) -> &'heap Slab {
+        let mask = size_of::<Slab>() - 1;
+        let number = (address / SLAB) & hint & mask;
+        // SAFETY: the books have room for all slabs.
+        unsafe { &*((hint & !mask) as *const Slab).add(number) }
+    }
+
+    /// Where a slab begins.
+    pub(crate) fn offset_of(&self, slab: &Slab) -> usize {
+        ((&raw const *slab) as usize - self.slabs as usize) / size_of::<Slab>() * SLAB
+    }
+
+    /// Says in the shared table what a slab is.
+    fn publish(&self, slab: &Slab, books: &Books) {
+        let word = slab.shape().size() as u64
+            | u64::from(books.touched_pages) << 16
+            | books.generation << 32;
+        // SAFETY: the table has a word for each slab.
+        unsafe {
+            (*self.table.add(self.offset_of(slab) / SLAB)).store(word, Ordering::Release);
+        }
+    }
+
+    /// Enters the pages of a slab that its objects have reached in the page tables of all windows; `few`: no more than needed.
+    ///
+    /// One call per window is cheaper than a fault per page and window, and a page is mapped in all of them sooner or later.
+    pub(crate) fn touch(&self, slab: &Slab, books: &mut Books, few: bool) {
+        let needed = slab.high_pages(books);
+        if needed <= books.touched_pages {
+            return;
+        }
+        let to = match few {
+            true => needed.next_multiple_of(FEW_PAGES).min(SLAB_PAGES),
+            false => SLAB_PAGES,
+        };
+        let from = self.offset_of(slab) + books.touched_pages as usize * PAGE;
+        let bytes = (to - books.touched_pages) as usize * PAGE;
+        books.touched_pages = to;
+        self.publish(slab, books);
+        for part in 0..self.parts {
+            // SAFETY: mapped.
+            unsafe { map::populate(self.windows.address_in(part, from), bytes) };
+        }
+    }
+
+    /// Gives the memory of a slab without objects back.
+    fn remove(&self, slab: &Slab, books: &mut Books) {
+        let start = self.windows.address_in(0, self.offset_of(slab));
+        // SAFETY: nobody has an object there.
+        unsafe { map::remove(start, books.touched_pages as usize * PAGE) };
+        books.touched_pages = 0;
+        self.publish(slab, books);
+    }
+
+    /// Copies what objects can be in to fresh shared memory, for a child. `begun` slabs were used.
+    ///
+    /// # Safety
+    ///
+    /// All locks of the heap are held.
+    pub(crate) unsafe fn copy_for_child(&self, begun: usize) -> Result<(), Errno> {
+        let copy = map::shared(self.windows.bytes())?;
+        self.copy.store(copy, Ordering::Relaxed);
+        for index in 0..begun {
+            // SAFETY: as the caller promises; both mappings are as long as a window. The program's other threads may write
+            // meanwhile, as they may while the kernel copies at a `fork(2)`.
+            unsafe {
+                let slab = &*self.slabs.add(index);
+                let bytes = slab.high_pages(slab.books()) as usize * PAGE;
+                let from = self.windows.address_in(0, index * SLAB) as *const u8;
+                std::ptr::copy_nonoverlapping(from, copy.add(index * SLAB), bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// In a forked child: puts the copy in the place of the memory that is the parent's.
+    ///
+    /// # Safety
+    ///
+    /// No other thread runs.
+    pub(crate) unsafe fn use_copy(&self) -> Result<(), Errno> {
+        let base = self.windows.base() as *mut u8;
+        let bytes = self.windows.bytes();
+        let copy = self.copy.swap(null_mut(), Ordering::Relaxed);
+        if copy.is_null() {
+            return Err(Errno::NOMEM);
+        }
+        // SAFETY: both are ours; addresses stay what they were.
+        unsafe {
+            map::replace(base, copy, bytes)?;
+            map::aliases(base, bytes, self.parts)
+        }
+    }
+
+    /// In the parent: the copy is the child's.
+    pub(crate) fn drop_copy(&self) {
+        let copy = self.copy.swap(null_mut(), Ordering::Relaxed);
+        if !copy.is_null() {
+            // SAFETY: made for the child, and nobody here uses it.
+            unsafe { map::unmap(copy, self.windows.bytes()) };
+        }
+    }
+}

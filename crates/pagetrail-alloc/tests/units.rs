@@ -1,0 +1,181 @@
+//! What a watch says of a heap, against what was written: for every number of parts, from the own process.
+
+#![allow(clippy::print_stdout, reason = "tests print what they did")]
+
+use pagetrail::{Capabilities, Choice, PageRange, PageSet, Status, Target, Technique, Watch};
+use pagetrail_alloc::{Heap, Parts};
+use std::alloc::Layout;
+use std::collections::BTreeSet;
+use std::ptr::NonNull;
+
+const WINDOW: u64 = 16 << 20;
+
+fn can_watch() -> bool {
+    let works = Capabilities::probe_one(Technique::PagemapScan);
+    if *works != Status::Works {
+        println!("not here: pagemap-scan {works}");
+    }
+    *works == Status::Works
+}
+
+/// Objects of a heap of one superblock, and where that is.
+struct Objects {
+    heap: Heap,
+    base: u64,
+    all: Vec<(NonNull<u8>, u64)>,
+}
+
+impl Objects {
+    fn new(parts: Parts, random: &mut fastrand::Rng) -> Self {
+        let heap = Heap::new(parts).unwrap();
+        let new = |bytes: usize| {
+            let layout = Layout::from_size_align(bytes, 16).unwrap();
+            (heap.allocate(layout).unwrap(), bytes as u64)
+        };
+        let mut all: Vec<_> = (0..3000).map(|_| new(random.usize(16..=600))).collect();
+        all.extend((0..300).map(|_| new(random.usize(600..=3800))));
+        let least = all.iter().map(|(object, _)| object.as_ptr() as u64).min();
+        Self {
+            base: least.unwrap() & !((2 << 20) - 1),
+            heap,
+            all,
+        }
+    }
+
+    fn windows(&self) -> PageRange {
+        let bytes = WINDOW * u64::from(self.heap.parts().count());
+        PageRange::new(self.base, self.base + bytes).unwrap()
+    }
+
+    /// Where an address is in the first window.
+    fn physical(&self, address: u64) -> u64 {
+        self.base + (address - self.base) % WINDOW
+    }
+
+    /// The part of a page of an address's window.
+    fn unit(&self, address: u64) -> u64 {
+        let part_bytes = 4096 / u64::from(self.heap.parts().count());
+        let window = (address - self.base) / WINDOW;
+        (self.physical(address) & !4095) + window * part_bytes
+    }
+}
+
+/// What was really written.
+#[derive(Default)]
+struct Written {
+    bytes: PageSet,
+    units: BTreeSet<u64>,
+}
+
+/// Writes somewhere in some objects.
+fn write(objects: &Objects, random: &mut fastrand::Rng, count: usize) -> Written {
+    let mut written = Written::default();
+    for _ in 0..count {
+        let (object, bytes) = objects.all[random.usize(..objects.all.len())];
+        let from = random.u64(0..bytes);
+        let to = (from + random.u64(1..=64)).min(bytes);
+        for at in from..to {
+            // SAFETY: within the object.
+            unsafe { object.add(at as usize).write(random.u8(..)) };
+            let address = object.as_ptr() as u64 + at;
+            let physical = objects.physical(address);
+            written.bytes.extend(PageRange::new(physical, physical + 1));
+            written.units.insert(objects.unit(address));
+        }
+    }
+    written
+}
+
+#[test]
+fn units_are_what_was_written_and_no_more() {
+    if !can_watch() {
+        return;
+    }
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    for parts in Parts::ALL {
+        let mut random = fastrand::Rng::with_seed(seed ^ u64::from(parts.count()));
+        let mut objects = Objects::new(parts, &mut random);
+        let mut watch = Watch::builder()
+            .target(Target::ranges([objects.windows()]))
+            .technique(Choice::from(Technique::PagemapScan))
+            .start()
+            .unwrap();
+        for round in 0..12 {
+            let count = random.usize(0..300);
+            let mut right = write(&objects, &mut random, count);
+            if round == 6 {
+                // Never committed: it comes back.
+                let lost = watch.collect().unwrap();
+                assert!(lost.units().unwrap().count() >= right.units.len() as u64);
+                drop(lost);
+                let more = write(&objects, &mut random, 100);
+                right.bytes.union_with(&more.bytes);
+                right.units.extend(more.units);
+            }
+            let round = watch.collect().unwrap();
+            let units = round.units().unwrap();
+            assert_eq!(units.parts(), parts.count());
+            let missed = right.bytes.difference(units.bytes());
+            assert!(missed.is_empty(), "{parts} parts: {missed:?}");
+            let found: BTreeSet<u64> = units.units().iter_units(units.unit_bytes()).collect();
+            assert_eq!(found, right.units, "{parts} parts");
+            assert!(units.bytes().difference(units.pages()).is_empty());
+            let pages: BTreeSet<u64> = right.units.iter().map(|unit| unit & !4095).collect();
+            assert_eq!(units.pages().pages(), pages.len() as u64);
+            round.commit();
+        }
+        // Other objects in the same memory: pages count whole, until that is settled.
+        for (object, _) in objects.all.drain(..) {
+            // SAFETY: nobody uses it any more.
+            unsafe { objects.heap.free(object) };
+        }
+        for _ in 0..6 {
+            for _ in 0..500 {
+                let bytes = random.usize(16..=3000);
+                let layout = Layout::from_size_align(bytes, 16).unwrap();
+                objects
+                    .all
+                    .push((objects.heap.allocate(layout).unwrap(), bytes as u64));
+            }
+            let right = write(&objects, &mut random, 200);
+            let round = watch.collect().unwrap();
+            let missed = right.bytes.difference(round.units().unwrap().bytes());
+            assert!(missed.is_empty(), "{parts} parts: {missed:?}");
+            round.commit();
+        }
+    }
+}
+
+#[test]
+fn a_new_heap_is_found_and_what_it_never_used_is_not_written() {
+    if !can_watch() {
+        return;
+    }
+    let mut watch = Watch::builder()
+        .target(Target::own())
+        .technique(Choice::from(Technique::PagemapScan))
+        .start()
+        .unwrap();
+    watch.collect().unwrap().commit();
+    let mut random = fastrand::Rng::with_seed(1);
+    let objects = Objects::new(Parts::new(16).unwrap(), &mut random);
+    let right = write(&objects, &mut random, 1000);
+    let round = watch.collect().unwrap();
+    let here = PageSet::from_iter([objects.windows()]);
+    let units = round.units().unwrap();
+    assert!(right.bytes.difference(units.bytes()).is_empty());
+    assert!(units.windows().covers(objects.windows()));
+    // 16 windows of 16 MiB are new, and 2 MiB of memory are used.
+    let pages = round.pages().intersection(&here).bytes();
+    assert!(pages < 64 << 20, "{pages} bytes of new windows");
+    assert!(units.pages().intersection(&here).bytes() < 4 << 20);
+    round.commit();
+    drop(objects);
+    let round = watch.collect().unwrap();
+    let gone = round
+        .units()
+        .is_none_or(|units| units.windows().intersection(&here).is_empty());
+    assert!(gone);
+    round.commit();
+}
