@@ -36,9 +36,17 @@ enum Mode {
     Kernel,
     /// By ours.
     Ours,
+    /// By ours, told that a collector reads them.
+    ForCollector,
 }
 
-const MODES: &[Mode] = &[Mode::Off, Mode::Mprotect, Mode::Kernel, Mode::Ours];
+const MODES: &[Mode] = &[
+    Mode::Off,
+    Mode::Mprotect,
+    Mode::Kernel,
+    Mode::Ours,
+    Mode::ForCollector,
+];
 
 impl Mode {
     fn name(self) -> &'static str {
@@ -47,6 +55,7 @@ impl Mode {
             Self::Mprotect => "mprotect",
             Self::Kernel => "soft-dirty of the kernel",
             Self::Ours => "pagetrail",
+            Self::ForCollector => "pagetrail for collectors",
         }
     }
 
@@ -55,7 +64,7 @@ impl Mode {
         match self {
             Self::Off => "none",
             Self::Mprotect => "mprotect",
-            Self::Kernel | Self::Ours => "soft-dirty",
+            Self::Kernel | Self::Ours | Self::ForCollector => "soft-dirty",
         }
     }
 }
@@ -126,10 +135,15 @@ impl Kit {
             Mode::Mprotect => {
                 command.env("GC_USE_GETWRITEWATCH", "0");
             }
-            Mode::Ours => {
+            Mode::Ours | Mode::ForCollector => {
+                let reader = match mode {
+                    Mode::ForCollector => "collector",
+                    _ => "any",
+                };
                 command
                     .env("LD_PRELOAD", &self.preload)
-                    .env("PAGETRAIL_SOFTDIRTY", "always");
+                    .env("PAGETRAIL_SOFTDIRTY", "always")
+                    .env("PAGETRAIL_SOFTDIRTY_READER", reader);
             }
         }
         command
@@ -165,7 +179,7 @@ pub(crate) fn test(repo: &Repo) -> Result<Outcome> {
         .chain([(POINTERS, 1)])
     {
         let right = kit.run(name, size, Mode::Off)?;
-        for mode in [Mode::Mprotect, Mode::Ours] {
+        for mode in [Mode::Mprotect, Mode::Ours, Mode::ForCollector] {
             let run = kit.run(name, size, mode)?;
             let agrees = run["checksum"] == right["checksum"];
             let is_used = run["provider"] == mode.provider();
@@ -179,8 +193,12 @@ pub(crate) fn test(repo: &Repo) -> Result<Outcome> {
             fine &= agrees && is_used;
         }
     }
-    for name in OWN_TESTS {
-        let mut command = kit.command(&format!("libgc-{name}"), Mode::Ours);
+    let modes = [Mode::Ours, Mode::ForCollector];
+    for (name, mode) in OWN_TESTS
+        .iter()
+        .flat_map(|name| modes.map(|mode| (name, mode)))
+    {
+        let mut command = kit.command(&format!("libgc-{name}"), mode);
         command
             .env("GC_ENABLE_INCREMENTAL", "1")
             .env("GC_PRINT_VERBOSE_STATS", "1");
@@ -189,7 +207,8 @@ pub(crate) fn test(repo: &Repo) -> Result<Outcome> {
             String::from_utf8_lossy(&[&*output.stdout, &*output.stderr].concat()).into_owned();
         let is_used = said.contains("Using soft-dirty bit feature");
         println!(
-            "libgc's {name}: {}{}",
+            "libgc's {name} by {}: {}{}",
+            mode.name(),
             output.status,
             if is_used { "" } else { ", without soft-dirty" }
         );

@@ -15,6 +15,7 @@ mod collector;
 mod generate;
 mod long;
 mod packages;
+mod preload;
 mod repo;
 mod steps;
 mod table;
@@ -55,7 +56,8 @@ usage: cargo xtask TASK
                    definitions and from pagetrail.h, to DIR (default: target/share)
   capi             test the C library as a user of C has it: symbols, compilers, sanitizers, valgrind
   install --prefix DIR
-                   the C library: header, shared and static library, pkg-config file, man page
+                   the C library (header, shared and static library, pkg-config file) and
+                   libpagetrail_softdirty.so, with their man pages
 ";
 
 fn main() -> ExitCode {

@@ -9,9 +9,10 @@
 //! * A protection marker of our own in an untouched place looks like a swapped page. It is shown as what it was,
 //!   nothing, to readers who may see what tells it apart.
 
-use crate::spans;
+use crate::spans::{self, Judged};
 use pagetrail::{PageRange, PageSet};
 use rustix::fd::RawFd;
+use rustix::io::Errno;
 
 /// Bits of an entry; `Documentation/admin-guide/mm/pagemap.rst`.
 const PRESENT: u64 = 1 << 63;
@@ -77,6 +78,26 @@ pub(crate) fn amend(view: View<'_>, fd: RawFd, first: u64, entries: &mut [u8]) {
     if markers {
         hide_markers(window.entries);
     }
+}
+
+/// Entries of the own memory with nothing in them but bit 55, which untouched pages may have as well; straight from `PAGEMAP_SCAN(2const)`, which looks at page tables
+/// alone, where the kernel looks up every page for a full entry.
+pub(crate) fn bare(view: View<'_>, fd: RawFd, first: u64, entries: &mut [u8]) -> Result<(), Errno> {
+    let page = pagetrail::page_size();
+    let end = first + (entries.len() / ENTRY) as u64 * page;
+    entries.fill(0);
+    let mut window = Window {
+        first,
+        page,
+        entries,
+    };
+    let mut done = first;
+    for range in overlapping(view.armed, first, end) {
+        window.mark_foreign(fd, done, range.start())?;
+        window.mark_watched(fd, range, view.shared)?;
+        done = range.end();
+    }
+    window.mark_foreign(fd, done, end)
 }
 
 /// Sets the bit on all pages that exist: what can be said when nothing is known.
@@ -159,6 +180,39 @@ impl Window<'_> {
         });
         if outcome.is_err() {
             mark_all(self.slice(start, end));
+        }
+    }
+
+    /// Where we have not armed all that exists counts as written, protection there is somebody else's; and all that is
+    /// mapped, unless it is under another's watch.
+    fn mark_foreign(&mut self, fd: RawFd, start: u64, end: u64) -> Result<(), Errno> {
+        if start >= end {
+            return Ok(());
+        }
+        spans::existing_or_unregistered(fd, start, end, |found| self.mark(found))
+    }
+
+    /// Where we have armed.
+    fn mark_watched(&mut self, fd: RawFd, range: PageRange, shared: &PageSet) -> Result<(), Errno> {
+        let (start, end) = (range.start(), range.end());
+        let quick = spans::written_or_empty(fd, start, end, |found| self.mark(found));
+        if quick != Err(Errno::PERM) {
+            return quick;
+        }
+        spans::written_or_unregistered(fd, start, end, |found, judged| match judged {
+            Judged::Dirty => self.mark(found),
+            // An entry without a page may have lost one only in shared memory.
+            Judged::Empty => {
+                for range in overlapping(shared, found.start(), found.end()) {
+                    self.mark(range);
+                }
+            }
+        })
+    }
+
+    fn mark(&mut self, range: PageRange) {
+        for entry in self.between(range.start(), range.end()) {
+            put(entry, get(entry) | SOFT_DIRTY);
         }
     }
 

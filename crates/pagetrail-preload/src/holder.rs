@@ -178,6 +178,7 @@ fn attached(pid: u32, before: Hold) -> pagetrail::Result<Hold> {
             let builder = Watch::builder()
                 .target(Target::process(pid)?)
                 .technique(Technique::PagemapScan)
+                .unwritable_too(true)
                 .compare_given_up(false);
             builder
                 .attach()
@@ -207,12 +208,12 @@ pub(crate) fn armed_by(watch: &Watch) -> Armed {
         .iter()
         .map(|given_up| given_up.region.range);
     let given_up: PageSet = given_up.collect();
-    let writable = watch
-        .regions()
-        .iter()
-        .filter(|region| region.permissions.write);
-    let all: PageSet = writable.clone().map(|region| region.range).collect();
-    let shared = writable.filter(|region| region.permissions.shared);
+    // As the watch chooses them, with `unwritable_too`.
+    let watched = watch.regions().iter().filter(|region| {
+        region.permissions.write || (!region.permissions.shared && region.is_trackable())
+    });
+    let all: PageSet = watched.clone().map(|region| region.range).collect();
+    let shared = watched.filter(|region| region.permissions.shared);
     let shared: PageSet = shared.map(|region| region.range).collect();
     let armed = all.difference(&given_up);
     Armed {

@@ -6,7 +6,7 @@
 
 use super::{guard, real, stream};
 use crate::descriptors::{self, Kind, Known};
-use crate::sys::kernel::PAGEMAP_SCAN;
+use crate::sys::kernel::{self, PAGEMAP_SCAN};
 use crate::{answer, scan};
 use libc::{
     FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, mode_t, off_t, pid_t, size_t,
@@ -105,7 +105,7 @@ unsafe fn amend(fd: c_int, buffer: *mut c_void, length: ssize_t, offset: Option<
     let amended = guard::alone(|state| {
         let offset = match offset {
             Some(offset) => u64::try_from(offset).ok()?,
-            None => crate::sys::kernel::position(fd)?.checked_sub(bytes as u64)?,
+            None => kernel::position(fd)?.checked_sub(bytes as u64)?,
         };
         let first = offset / 8 * pagetrail::page_size();
         answer::amend(state.view(known.pid), fd, first, entries);
@@ -114,6 +114,44 @@ unsafe fn amend(fd: c_int, buffer: *mut c_void, length: ssize_t, offset: Option<
     if amended.flatten().is_none() {
         answer::mark_all(entries);
     }
+}
+
+/// Answers a read of the own entries without the kernel's, if the program wants them bare and the read is a plain one.
+///
+/// # Safety
+///
+/// `count` bytes at `buffer` are the program's to write.
+unsafe fn read_bare(
+    fd: c_int,
+    buffer: *mut c_void,
+    count: size_t,
+    offset: Option<off_t>,
+) -> Option<ssize_t> {
+    let known = known(fd, Kind::Pagemap)?;
+    if buffer.is_null() || count == 0 || count % 8 != 0 {
+        return None;
+    }
+    guard::alone(|state| {
+        if !state.answers_bare(known.pid) {
+            return None;
+        }
+        let from = match offset {
+            Some(offset) => u64::try_from(offset).ok()?,
+            None => kernel::position(fd)?,
+        };
+        if from % 8 != 0 {
+            return None;
+        }
+        // Beyond the end of the address space, where reads come short, the scan fails, and the kernel has its say.
+        let first = (from / 8).checked_mul(pagetrail::page_size())?;
+        // SAFETY: as the caller promises.
+        let entries = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), count) };
+        answer::bare(state.view(known.pid), fd, first, entries).ok()?;
+        if offset.is_none() {
+            kernel::seek(fd, from + count as u64)?;
+        }
+        Some(count as ssize_t)
+    })?
 }
 
 macro_rules! reading {
@@ -126,6 +164,9 @@ macro_rules! reading {
             pub(crate) unsafe extern "C" fn $function(fd: c_int, buffer: *mut c_void, count: size_t $(, $argument: $type)*) -> ssize_t {
                 // SAFETY: the program's arguments, passed on.
                 unsafe {
+                    if descriptors::any() && let Some(length) = read_bare(fd, buffer, count, $offset) {
+                        return length;
+                    }
                     let length = real::$function(fd, buffer, count $(, $argument)*);
                     if descriptors::any() {
                         amend(fd, buffer, length, $offset);
@@ -163,7 +204,7 @@ unsafe fn amend_parts(
     }
     let begin = match offset.filter(|offset| *offset >= 0) {
         Some(offset) => offset,
-        None => crate::sys::kernel::position(fd).map_or(0, |end| end as off_t - length as off_t),
+        None => kernel::position(fd).map_or(0, |end| end as off_t - length as off_t),
     };
     // SAFETY: the kernel has read the parts from there a moment ago.
     let parts = unsafe { std::slice::from_raw_parts(parts, usize::try_from(count).unwrap_or(0)) };

@@ -188,6 +188,11 @@ pub(crate) fn keeps_protection_when_moved<T>(arm: impl FnOnce(PageRange) -> Opti
     !found || u64::from_ne_bytes(entry) & 1 << 57 != 0
 }
 
+/// Sets the position of an open file, in bytes.
+pub(crate) fn seek(fd: RawFd, position: u64) -> Option<u64> {
+    rustix::fs::seek(borrow(fd)?, rustix::fs::SeekFrom::Start(position)).ok()
+}
+
 /// The position of an open file, in bytes.
 pub(crate) fn position(fd: RawFd) -> Option<u64> {
     rustix::fs::tell(borrow(fd)?).ok()

@@ -112,6 +112,17 @@ impl Watch {
         Ok(self.round(told))
     }
 
+    /// Watches mappings that have come since the last collect already now, and forgets those that have gone. The next round has
+    /// the new ones' pages, as it would without this.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::collect`], but an `execve` of the target is left to that.
+    pub fn follow_mappings(&mut self) -> Result<()> {
+        let noticed = self.space.noticing();
+        self.space.follow(&mut self.pending[noticed as usize])
+    }
+
     /// Takes what was written into `pending`.
     fn harvest(&mut self) -> Result<Told> {
         let before = Instant::now();
