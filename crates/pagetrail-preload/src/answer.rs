@@ -33,6 +33,8 @@ pub(crate) struct View<'a> {
     pub(crate) armed: &'a PageSet,
     /// The part of it that is mapped shared.
     pub(crate) shared: &'a PageSet,
+    /// The part of it that is private and no file's.
+    pub(crate) anonymous: &'a PageSet,
     /// Whether this kernel leaves write-protection bits in mappings that have lost their registration (`mremap(2)`
     /// before Linux 6.13), so that they prove nothing by themselves.
     pub(crate) leaves_bits: bool,
@@ -277,6 +279,7 @@ mod tests {
         let view = View {
             armed,
             shared,
+            anonymous: &PageSet::new(),
             leaves_bits: false,
         };
         let mut bytes: Vec<u8> = entries

@@ -120,6 +120,7 @@ impl State {
         View {
             armed: known.map_or(&EMPTY, |(_, sets)| &sets.armed),
             shared: known.map_or(&EMPTY, |(_, sets)| &sets.shared),
+            anonymous: known.map_or(&EMPTY, |(_, sets)| &sets.anonymous),
             leaves_bits: self.leaves_bits,
         }
     }
