@@ -48,7 +48,7 @@ usage: cargo xtask TASK
   collector        the programs on libgc, which are part of 'test'
   checkpointer     CRIU, which is part of 'test'
   bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
-  bench collector [here|guest]
+  bench collector [here|guest [ROUNDS]]
                    the same for the programs on libgc, on this machine and in a guest (half an hour)
   bench checkpointer
                    the same for CRIU, in a guest
@@ -126,7 +126,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
 fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
     match task {
         "vm" | "bochs" | "install" | "measure-collector" | "measure-checkpointer" => None,
-        "bench" if rest.first().is_some_and(|arg| arg == "collector") => rest.get(2),
+        "bench" if rest.first().is_some_and(|arg| arg == "collector") => rest.get(3),
         "generate" | "bench" => rest.get(1),
         _ => rest.first(),
     }

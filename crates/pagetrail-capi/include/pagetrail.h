@@ -585,10 +585,10 @@ pagetrail_status pagetrail_technique_capability(pagetrail_technique technique,
  * `watch`: gets the watch, to be freed by pagetrail_watch_free(); NULL on failure.
  *
  * A program to be started (PAGETRAIL_TARGET_COMMAND) has the caller's environment, working directory, standard input,
- * output and error, and whatever other descriptors are not close-on-exec; signals that the calling thread blocks or the
- * process ignores are as execve(2) leaves them. It runs under ptrace(2): no debugger can attach, and a set-user-ID program
- * gets no privileges that the caller lacks. It is a child of the caller's, but the watch waits for it: do not wait for
- * every child by waitpid(-1) meanwhile. Follow it by pagetrail_watch_follow().
+ * output and error, and whatever other descriptors are not close-on-exec; no signal is blocked in it, and SIGPIPE is not
+ * ignored. It runs under ptrace(2): no debugger can attach, and a set-user-ID program gets no privileges that the caller
+ * lacks. It is a child of the caller's, but the watch waits for it: do not wait for every child by waitpid(-1) meanwhile.
+ * Follow it by pagetrail_watch_follow().
  *
  * PAGETRAIL_STATUS_UNAVAILABLE, WRONG_TARGET: not this technique, not here. BAD_RANGE: not whole pages, or not mapped
  * writable. NO_SUCH_PROCESS, CANNOT_ATTACH, PERMISSION: not that process. SYSTEM, also for a program that is not there or

@@ -128,7 +128,7 @@ unsafe fn read_bare(
     offset: Option<off_t>,
 ) -> Option<ssize_t> {
     let known = known(fd, Kind::Pagemap)?;
-    if buffer.is_null() || count == 0 || count % 8 != 0 {
+    if buffer.is_null() || count == 0 || !count.is_multiple_of(8) {
         return None;
     }
     guard::alone(|state| {
@@ -139,7 +139,7 @@ unsafe fn read_bare(
             Some(offset) => u64::try_from(offset).ok()?,
             None => kernel::position(fd)?,
         };
-        if from % 8 != 0 {
+        if !from.is_multiple_of(8) {
             return None;
         }
         // Beyond the end of the address space, where reads come short, the scan fails, and the kernel has its say.
