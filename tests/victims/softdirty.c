@@ -5,6 +5,7 @@
 #include "victim.h"
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
@@ -598,6 +599,40 @@ static void case_habits(void) {
     if (surplus > (is_collector() ? 600 * 64 / 10 : 0)) fail("%u pages too many", surplus);
 }
 
+/* ---- memory that the program watches by itself */
+
+static void case_foreign(void) {
+    open_own();
+    char *memory = map(8, MAP_PRIVATE);
+    write_pages(memory, "11111111");
+    clear();
+    clear();
+    /* New since the clear, and watched asynchronously by another. */
+    char *theirs = map(8, MAP_PRIVATE);
+    write_pages(theirs, "11111111");
+    int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | 1);
+    struct uffdio_api api = {.api = UFFD_API, .features = 1 << 15 | 1 << 12 | 1};
+    struct uffdio_register range = {.range = {(uintptr_t)theirs, 8 * PAGE}, .mode = UFFDIO_REGISTER_MODE_WP};
+    CHECK(fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0 && ioctl(fd, UFFDIO_REGISTER, &range) == 0);
+    struct page_region regions[8];
+    struct pm_scan_arg arg = {.size = sizeof arg, .start = (uintptr_t)theirs, .end = (uintptr_t)theirs + 8 * PAGE,
+                              .vec = (uintptr_t)regions, .vec_len = 8, .category_mask = 2, .return_mask = 2};
+    arg.flags = 1; /* get what was written, and protect it */
+    CHECK(ioctl(pagemap, PAGEMAP_SCAN, &arg) == 1);
+    write_pages(theirs, "00110000");
+    clear();
+    arg.start = (uintptr_t)theirs;
+    CHECK(ioctl(pagemap, PAGEMAP_SCAN, &arg) == 1 && regions[0].start == (uintptr_t)theirs + 2 * PAGE);
+    CHECK(regions[0].end == (uintptr_t)theirs + 4 * PAGE);
+    /* Who has it does not matter to who wrote it. */
+    write_pages(theirs, "10000000");
+    CHECK(dirty(pagemap, theirs));
+    clear();
+    expect(memory, "00000000");
+    write_pages(memory, "00001000");
+    expect(memory, "00001000");
+}
+
 /* ---- whether there is anything to see at all */
 
 static void case_absent(void) {
@@ -614,7 +649,7 @@ static const struct {
     {"own", case_own},         {"mappings", case_mappings}, {"paths", case_paths},     {"dup", case_dup},
     {"stream", case_stream},   {"scan", case_scan},         {"fork", case_fork},       {"other", case_other},
     {"threads", case_threads}, {"signals", case_signals},   {"stopped", case_stopped}, {"fork-storm", case_fork_storm},
-    {"habits", case_habits},   {"absent", case_absent},
+    {"habits", case_habits},   {"foreign", case_foreign},   {"absent", case_absent},
 };
 
 int main(int argc, char **argv) {

@@ -5,6 +5,9 @@
 //! something was mapped anew, the watch looks at the mappings. For that all private memory is under watch, what may not be
 //! written included: so spans are long, and few.
 //!
+//! Spans reach over gaps in which the program may map memory and watch it by a userfaultfd of its own, whose marks a sweep would
+//! take away. So once it has registered any ([`beware`]), every clear asks the watch.
+//!
 //! For a collector, pages that are written round after round would cost a fault each round for news that is no news:
 //! [`Habits`] finds them, and they stay unprotected, and soft-dirty, for a while.
 //!
@@ -20,6 +23,15 @@ use pagetrail::{PageRange, PageSet, Target, Technique, Watch};
 use rustix::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether the program has a userfaultfd of its own in use.
+static FOREIGN: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the program watches memory by itself.
+pub(crate) fn beware() {
+    FOREIGN.store(true, Ordering::Relaxed);
+}
 
 pub(crate) struct Own {
     watch: Watch,
@@ -64,6 +76,10 @@ impl Own {
 
     /// Clears all bits; what is armed, if that has changed.
     pub(crate) fn clear(&mut self) -> pagetrail::Result<Option<Armed>> {
+        if FOREIGN.load(Ordering::Relaxed) {
+            self.watch.collect()?.commit();
+            return Ok(Some(self.look()));
+        }
         if self.sweep().is_ok() {
             return Ok(None);
         }

@@ -100,6 +100,7 @@ cases! {
     a_stopped_world: "stopped",
     forks_in_the_middle: "fork-storm",
     pages_written_round_after_round: "habits",
+    memory_that_the_program_watches_itself: "foreign",
 }
 
 /// Where the kernel has none and we answer nothing, there are none.

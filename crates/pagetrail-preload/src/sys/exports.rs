@@ -7,8 +7,8 @@
 use super::reads::{amend, amend_parts, known, read_bare};
 use super::{guard, real, stream};
 use crate::descriptors::{self, Kind, Known};
-use crate::scan;
-use crate::sys::kernel::PAGEMAP_SCAN;
+use crate::sys::kernel::{PAGEMAP_SCAN, UFFDIO_REGISTER};
+use crate::{own, scan};
 use libc::{
     FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, mode_t, off_t, pid_t, size_t,
     ssize_t,
@@ -283,6 +283,9 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
             && let Some(result) = answer_scan(known, fd, &mut *argument.cast::<pm_scan_arg>())
         {
             return result;
+        }
+        if request == c_ulong::from(UFFDIO_REGISTER) && !guard::is_inside() {
+            own::beware();
         }
         real::ioctl(fd, request, argument)
     }

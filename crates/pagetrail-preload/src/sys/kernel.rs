@@ -1,6 +1,6 @@
 //! What the kernel is asked: which file a descriptor is, `PAGEMAP_SCAN`, bits of the own memory. No allocation anywhere.
 
-use linux_raw_sys::general::{page_region, pm_scan_arg};
+use linux_raw_sys::general::{page_region, pm_scan_arg, uffdio_register};
 use pagetrail::PageRange;
 use rustix::fd::{BorrowedFd, RawFd};
 use rustix::io::Errno;
@@ -8,6 +8,9 @@ use rustix::ioctl::{Opcode, opcode};
 
 /// `PAGEMAP_SCAN`, `_IOWR('f', 16, struct pm_scan_arg)` in uapi/linux/fs.h.
 pub(crate) const PAGEMAP_SCAN: Opcode = opcode::read_write::<pm_scan_arg>(b'f', 16);
+
+/// `UFFDIO_REGISTER`, `_IOWR(0xaa, 0, struct uffdio_register)` in uapi/linux/userfaultfd.h.
+pub(crate) const UFFDIO_REGISTER: Opcode = opcode::read_write::<uffdio_register>(0xaa, 0);
 
 /// `PROC_SUPER_MAGIC`.
 const PROC: u64 = 0x9fa0;
