@@ -117,14 +117,20 @@ pub(crate) fn test(repo: &Repo) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// How often each chain is run for the recorded results.
+/// How often each chain is run for the recorded results, unless said otherwise.
 const ROUNDS: usize = 3;
 
 /// Measures 64 and 512 MiB in a guest and replaces the recorded results.
-pub(crate) fn bench(repo: &Repo) -> Result<()> {
+pub(crate) fn bench(repo: &Repo, rounds: Option<&str>) -> Result<()> {
+    let rounds = match rounds {
+        Some(rounds) => rounds
+            .parse()
+            .with_context(|| format!("'{rounds}' is no number of rounds"))?,
+        None => ROUNDS,
+    };
     let kit = Kit::build(repo, "release")?;
-    let runs = stats::medians(&in_guest(repo, &kit, ROUNDS, &["64", "512"])?);
-    let results = json!({"schema": 2, "guest": "6.12", "rounds": ROUNDS, "runs": runs});
+    let runs = stats::medians(&in_guest(repo, &kit, rounds, &["64", "512"])?);
+    let results = json!({"schema": 2, "guest": "6.12", "rounds": rounds, "runs": runs});
     let path = repo.root.join("bench/results/checkpointer_guest.json");
     println!("{results:#}");
     fs::write(&path, format!("{results:#}\n"))

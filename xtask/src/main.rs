@@ -50,7 +50,7 @@ usage: cargo xtask TASK
   bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
   bench collector [here|guest [ROUNDS]]
                    the same for the programs on libgc, on this machine and in a guest (half an hour)
-  bench checkpointer
+  bench checkpointer [ROUNDS]
                    the same for CRIU, in a guest
   generate [DIR]   pagetrail.h anew; man pages and shell completions, from the command's own
                    definitions and from pagetrail.h, to DIR (default: target/share)
@@ -100,7 +100,9 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "checkpointer" => checkpointer::test(&repo)? == steps::Outcome::Passed,
         "collector" => collector::test(&repo)? == steps::Outcome::Passed,
         "bench" => match rest {
-            [what] if what == "checkpointer" => checkpointer::bench(&repo).map(|()| true)?,
+            [what, rounds @ ..] if what == "checkpointer" => {
+                checkpointer::bench(&repo, rounds.first().map(String::as_str)).map(|()| true)?
+            }
             [what, part @ ..] if what == "collector" => {
                 collector::bench(&repo, part).map(|()| true)?
             }
@@ -127,6 +129,7 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
     match task {
         "vm" | "bochs" | "install" | "measure-collector" | "measure-checkpointer" => None,
         "bench" if rest.first().is_some_and(|arg| arg == "collector") => rest.get(3),
+        "bench" if rest.first().is_some_and(|arg| arg == "checkpointer") => rest.get(2),
         "generate" | "bench" => rest.get(1),
         _ => rest.first(),
     }
