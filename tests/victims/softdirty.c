@@ -126,6 +126,10 @@ static void case_mappings(void) {
     expect(first, "00000000");
     write_pages(shared, "01000000");
     CHECK(dirty(pagemap, shared + PAGE) && !dirty(pagemap, shared) && !dirty(pagemap, shared + 3 * PAGE));
+    clear();
+    CHECK(!dirty(pagemap, shared + PAGE) && !dirty(pagemap, shared + 6 * PAGE));
+    write_pages(shared, "00000010");
+    CHECK(dirty(pagemap, shared + 6 * PAGE) && !dirty(pagemap, shared + PAGE));
     /* New since the clear, at an address of its own and in the place of another. */
     char *fresh = map(4, MAP_PRIVATE);
     expect(fresh, "1111");

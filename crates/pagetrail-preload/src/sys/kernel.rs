@@ -66,14 +66,17 @@ pub(crate) fn read_link<'a>(link: &std::ffi::CStr, buffer: &'a mut [u8; 256]) ->
     (length < buffer.len()).then(|| &buffer[..length])
 }
 
-/// One call of `PAGEMAP_SCAN`; how many regions it filled in.
+/// One call of `PAGEMAP_SCAN`, without a vector if `regions` is empty; how many regions it filled in.
 pub(crate) fn pagemap_scan(
     fd: RawFd,
     arg: &mut pm_scan_arg,
     regions: &mut [page_region],
 ) -> Result<usize, Errno> {
     arg.size = size_of::<pm_scan_arg>() as u64;
-    arg.vec = regions.as_mut_ptr() as u64;
+    arg.vec = match regions.is_empty() {
+        true => 0,
+        false => regions.as_mut_ptr() as u64,
+    };
     arg.vec_len = regions.len() as u64;
     let fd = borrow(fd).ok_or(Errno::BADF)?;
     // SAFETY: the opcode fits the argument, which names `regions` and their number.

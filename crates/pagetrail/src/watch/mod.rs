@@ -357,3 +357,29 @@ impl Watch {
         self.space.prepare_for_kernel_write(range);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::Target;
+
+    #[test]
+    fn mappings_followed_before_a_collect_are_in_its_round() {
+        let builder = Watch::builder().target(Target::own());
+        let Ok(mut watch) = builder.technique(Technique::PagemapScan).start() else {
+            return; // The conformance suite says why.
+        };
+        watch.collect().unwrap().commit();
+        let mut buffer = vec![1_u8; 8 << 20];
+        let address = |buffer: &[u8]| &raw const buffer[5 << 20] as u64;
+        watch.follow_mappings().unwrap();
+        let round = watch.collect().unwrap();
+        assert!(round.pages().contains(address(&buffer)));
+        round.commit();
+        watch.follow_mappings().unwrap();
+        buffer[5 << 20] = 2;
+        let round = watch.collect().unwrap();
+        assert!(round.pages().contains(address(&buffer)));
+        round.commit();
+    }
+}
