@@ -11,9 +11,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::preload;
 use crate::repo::Repo;
 use crate::steps::Outcome;
 pub(crate) use check::check;
+pub(crate) use install::copy;
 pub(crate) use man::write as write_man_page;
 
 /// `cargo xtask install --prefix DIR`.
@@ -24,7 +26,11 @@ pub(crate) fn install(repo: &Repo, args: &[String]) -> Result<()> {
         _ => bail!("usage: cargo xtask install --prefix DIR"),
     };
     install::install(repo, &prefix, install::Profile::Release)?;
-    println!("installed the C library in {}", prefix.display());
+    preload::install(repo, &prefix)?;
+    println!(
+        "installed the C library and libpagetrail_softdirty.so in {}",
+        prefix.display()
+    );
     Ok(())
 }
 
@@ -34,7 +40,7 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
 }
 
 /// The version of the workspace, `MAJOR.MINOR.PATCH`.
-fn version(root: &Path) -> Result<String> {
+pub(crate) fn version(root: &Path) -> Result<String> {
     let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
     let package = manifest.split_once("[workspace.package]");
     let (_, package) = package.context("Cargo.toml has no [workspace.package]")?;

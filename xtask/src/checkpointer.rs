@@ -111,28 +111,38 @@ pub(crate) fn test(repo: &Repo) -> Result<Outcome> {
             said.trim()
         );
     }
-    for run in in_guest(repo, &kit, &["32"])? {
+    for run in in_guest(repo, &kit, 1, &["32"])? {
         println!("{run}");
     }
     Ok(Outcome::Passed)
 }
 
-/// Measures 512 MiB in a guest and replaces the recorded results.
-pub(crate) fn bench(repo: &Repo) -> Result<()> {
+/// How often each chain is run for the recorded results, unless said otherwise.
+const ROUNDS: usize = 3;
+
+/// Measures 64 and 512 MiB in a guest and replaces the recorded results.
+pub(crate) fn bench(repo: &Repo, rounds: Option<&str>) -> Result<()> {
+    let rounds = match rounds {
+        Some(rounds) => rounds
+            .parse()
+            .with_context(|| format!("'{rounds}' is no number of rounds"))?,
+        None => ROUNDS,
+    };
     let kit = Kit::build(repo, "release")?;
-    let runs = in_guest(repo, &kit, &["64", "512"])?;
-    let results = json!({"schema": 1, "guest": "6.12", "runs": runs});
+    let runs = stats::medians(&in_guest(repo, &kit, rounds, &["64", "512"])?);
+    let results = json!({"schema": 2, "guest": "6.12", "rounds": rounds, "runs": runs});
     let path = repo.root.join("bench/results/checkpointer_guest.json");
     println!("{results:#}");
     fs::write(&path, format!("{results:#}\n"))
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn in_guest(repo: &Repo, kit: &Kit, mebibytes: &[&str]) -> Result<Vec<Value>> {
+fn in_guest(repo: &Repo, kit: &Kit, rounds: usize, mebibytes: &[&str]) -> Result<Vec<Value>> {
     let this = env::current_exe()?.display().to_string();
     let paths = [&kit.tree, &kit.victims, &kit.preload].map(|path| path.display().to_string());
     let sizes = mebibytes.iter().map(|&size| size.to_owned());
     let mut command = vec![this, "measure-checkpointer".to_owned()];
+    command.push(rounds.to_string());
     command.extend(paths.into_iter().chain(sizes));
     let machine = vm::Needs {
         timeout: Duration::from_secs(900),
@@ -148,18 +158,19 @@ fn in_guest(repo: &Repo, kit: &Kit, mebibytes: &[&str]) -> Result<Vec<Value>> {
         .collect()
 }
 
-/// In a guest: the chain by the kernel's bits and by ours, one line of JSON each.
+/// In a guest: the chain by the kernel's bits and by ours in turns, one line of JSON each.
 pub(crate) fn measure_in_guest(args: &[String]) -> Result<()> {
-    let [tree, victims, preload, sizes @ ..] = args else {
-        bail!("usage: measure-checkpointer TREE VICTIMS PRELOAD MEBIBYTES ..");
+    let [rounds, tree, victims, preload, sizes @ ..] = args else {
+        bail!("usage: measure-checkpointer ROUNDS TREE VICTIMS PRELOAD MEBIBYTES ..");
     };
+    let rounds: usize = rounds.parse()?;
     let kit = Kit {
         tree: tree.into(),
         victims: victims.into(),
         preload: preload.into(),
     };
     for size in sizes {
-        for bits in [Bits::Kernel, Bits::Ours] {
+        for bits in [Bits::Kernel, Bits::Ours].repeat(rounds) {
             println!(
                 "{}",
                 chain(&kit, bits, size.parse()?, Path::new("/tmp/checkpointer"))?

@@ -36,9 +36,17 @@ enum Mode {
     Kernel,
     /// By ours.
     Ours,
+    /// By ours, told that a collector reads them.
+    ForCollector,
 }
 
-const MODES: &[Mode] = &[Mode::Off, Mode::Mprotect, Mode::Kernel, Mode::Ours];
+const MODES: &[Mode] = &[
+    Mode::Off,
+    Mode::Mprotect,
+    Mode::Kernel,
+    Mode::Ours,
+    Mode::ForCollector,
+];
 
 impl Mode {
     fn name(self) -> &'static str {
@@ -47,6 +55,7 @@ impl Mode {
             Self::Mprotect => "mprotect",
             Self::Kernel => "soft-dirty of the kernel",
             Self::Ours => "pagetrail",
+            Self::ForCollector => "pagetrail for collectors",
         }
     }
 
@@ -55,7 +64,7 @@ impl Mode {
         match self {
             Self::Off => "none",
             Self::Mprotect => "mprotect",
-            Self::Kernel | Self::Ours => "soft-dirty",
+            Self::Kernel | Self::Ours | Self::ForCollector => "soft-dirty",
         }
     }
 }
@@ -126,10 +135,15 @@ impl Kit {
             Mode::Mprotect => {
                 command.env("GC_USE_GETWRITEWATCH", "0");
             }
-            Mode::Ours => {
+            Mode::Ours | Mode::ForCollector => {
+                let reader = match mode {
+                    Mode::ForCollector => "collector",
+                    _ => "any",
+                };
                 command
                     .env("LD_PRELOAD", &self.preload)
-                    .env("PAGETRAIL_SOFTDIRTY", "always");
+                    .env("PAGETRAIL_SOFTDIRTY", "always")
+                    .env("PAGETRAIL_SOFTDIRTY_READER", reader);
             }
         }
         command
@@ -183,7 +197,7 @@ pub(crate) fn test(repo: &Repo) -> Result<Outcome> {
         .chain([(POINTERS, 1)])
     {
         let right = kit.run(name, size, Mode::Off)?;
-        for mode in [Mode::Mprotect, Mode::Ours] {
+        for mode in [Mode::Mprotect, Mode::Ours, Mode::ForCollector] {
             let run = kit.run(name, size, mode)?;
             let agrees = run["checksum"] == right["checksum"];
             let is_used = run["provider"] == mode.provider();
@@ -197,8 +211,12 @@ pub(crate) fn test(repo: &Repo) -> Result<Outcome> {
             fine &= agrees && is_used;
         }
     }
-    for name in OWN_TESTS {
-        let mut command = kit.command(&format!("libgc-{name}"), Mode::Ours);
+    let modes = [Mode::Ours, Mode::ForCollector];
+    for (name, mode) in OWN_TESTS
+        .iter()
+        .flat_map(|name| modes.map(|mode| (name, mode)))
+    {
+        let mut command = kit.command(&format!("libgc-{name}"), mode);
         command
             .env("GC_ENABLE_INCREMENTAL", "1")
             .env("GC_PRINT_VERBOSE_STATS", "1");
@@ -207,7 +225,8 @@ pub(crate) fn test(repo: &Repo) -> Result<Outcome> {
             String::from_utf8_lossy(&[&*output.stdout, &*output.stderr].concat()).into_owned();
         let is_used = said.contains("Using soft-dirty bit feature");
         println!(
-            "libgc's {name}: {}{}",
+            "libgc's {name} by {}: {}{}",
+            mode.name(),
             output.status,
             if is_used { "" } else { ", without soft-dirty" }
         );
@@ -218,31 +237,39 @@ pub(crate) fn test(repo: &Repo) -> Result<Outcome> {
 
 /// Measures here and in a guest with soft-dirty bits of its own, or one of both, prints tables, and replaces the
 /// recorded results.
-pub(crate) fn bench(repo: &Repo, part: &[String]) -> Result<()> {
-    let (here, guest) = match part.first().map(String::as_str) {
+pub(crate) fn bench(repo: &Repo, args: &[String]) -> Result<()> {
+    let (here, guest) = match args.first().map(String::as_str) {
         None => (true, true),
         Some("here") => (true, false),
         Some("guest") => (false, true),
         Some(other) => bail!("bench collector takes here or guest, not '{other}'"),
     };
+    let rounds: usize = match args.get(1) {
+        Some(rounds) => rounds
+            .parse()
+            .with_context(|| format!("'{rounds}' is no number of rounds"))?,
+        None => ROUNDS,
+    };
+    ensure!(rounds > 0, "without a round there is nothing to record");
     let kit = Kit::build(repo, "release")?;
     if here {
-        record(repo, "collector.json", &measure(&kit, &[1, 2, 3], 3)?)?;
+        record(repo, "collector.json", &measure(&kit, &[1, 2, 3], rounds)?)?;
     }
     if guest {
         record(
             repo,
             "collector_guest.json",
-            &measured_in_guest(repo, &kit)?,
+            &measured_in_guest(repo, &kit, rounds)?,
         )?;
     }
     Ok(())
 }
 
-fn measured_in_guest(repo: &Repo, kit: &Kit) -> Result<Value> {
+fn measured_in_guest(repo: &Repo, kit: &Kit, rounds: usize) -> Result<Value> {
     let this = env::current_exe()?.display().to_string();
     let paths = [&kit.programs, &kit.library, &kit.preload].map(|path| path.display().to_string());
-    let command = [&[this, "measure-collector".to_owned()][..], &paths].concat();
+    let verb = [this, "measure-collector".to_owned(), rounds.to_string()];
+    let command = [&verb[..], &paths].concat();
     let needs = vm::Needs {
         timeout: Duration::from_secs(3600),
         memory_mib: 2048,
@@ -261,31 +288,40 @@ fn record(repo: &Repo, name: &str, results: &Value) -> Result<()> {
 
 /// Measures the smallest size, since emulation is slow; the results on standard output.
 pub(crate) fn measure_in_guest(args: &[String]) -> Result<()> {
-    let [programs, library, preload] = args else {
-        bail!("usage: measure-collector PROGRAMS LIBRARY PRELOAD");
+    let [rounds, programs, library, preload] = args else {
+        bail!("usage: measure-collector ROUNDS PROGRAMS LIBRARY PRELOAD");
     };
     let kit = Kit {
         programs: programs.into(),
         library: library.into(),
         preload: preload.into(),
     };
-    println!("{}", measure(&kit, &[0], 3)?);
+    println!("{}", measure(&kit, &[0], rounds.parse()?)?);
     Ok(())
 }
+
+/// Interleaved runs of each program with each provider, unless said otherwise.
+const ROUNDS: usize = 3;
+
+/// The size of which a third of the rounds is enough: its runs are long.
+const LARGE: u32 = 3;
 
 /// Medians of interleaved runs of all programs.
 fn measure(kit: &Kit, sizes: &[u32], rounds: usize) -> Result<Value> {
     let mut results = Vec::new();
     for name in PROGRAMS {
         for &size in sizes {
+            let rounds = match size {
+                LARGE => rounds.div_ceil(3),
+                _ => rounds,
+            };
             results.extend(measure_one(kit, name, size, rounds)?);
         }
     }
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     Ok(json!({
-        "schema": 1,
+        "schema": 2,
         "kernel": release.trim(),
-        "rounds": rounds,
         "results": results,
     }))
 }
@@ -325,6 +361,7 @@ fn measure_one(kit: &Kit, name: &str, size: u32, rounds: usize) -> Result<Vec<Va
             "program": name,
             "size": size,
             "mode": mode.name(),
+            "rounds": runs.len(),
             "run_ms": round(run_ms),
             "collecting_ms": round(median(runs, "collecting_ms")?),
             "gc_ms": round(run_ms - own),

@@ -1,5 +1,5 @@
-//! Man pages and shell completions: the command writes them from its own definitions, and the C library's page is made
-//! from its header. They are build products, made where a package is made, and not checked in: so none can be stale.
+//! Man pages and shell completions: the command writes them from its own definitions, the C library's page is made from its
+//! header, and that of `libpagetrail_softdirty.so` is written by hand. They are build products, made where a package is made, and not checked in: so none can be stale.
 //!
 //! `pagetrail.h` is checked in, for those who have no cargo; `tidy` and the tests see to it that it is fresh.
 
@@ -10,10 +10,11 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use crate::capi;
+use crate::preload;
 use crate::repo::Repo;
 
 /// Writes `pagetrail.h`; builds `pagetrail` and lets it write `man/*.1` and `completions/*` under `dir`, and adds
-/// `man/pagetrail.3`.
+/// `man/pagetrail.3` and `man/libpagetrail_softdirty.7`.
 pub(crate) fn run(repo: &Repo, dir: Option<&str>) -> Result<()> {
     let dir = match dir {
         Some(dir) => PathBuf::from(dir),
@@ -32,6 +33,7 @@ pub(crate) fn run(repo: &Repo, dir: Option<&str>) -> Result<()> {
         .context("cannot run pagetrail")?;
     ensure!(status.success(), "pagetrail generate failed: {status}");
     capi::write_man_page(&repo.root, &dir.join("man"))?;
+    preload::write_man_page(&repo.root, &dir.join("man"))?;
     for part in ["man", "completions"] {
         println!(
             "{} files in {}",

@@ -15,6 +15,7 @@ mod collector;
 mod generate;
 mod long;
 mod packages;
+mod preload;
 mod repo;
 mod steps;
 mod subpage;
@@ -48,10 +49,10 @@ usage: cargo xtask TASK
   collector        the programs on libgc, which are part of 'test'
   checkpointer     CRIU, which is part of 'test'
   bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
-  bench collector [here|guest]
+  bench collector [here|guest [ROUNDS]]
                    the same for the programs on libgc, on this machine and in a guest (half an hour)
   bench adaptive   the workloads and programs of bench/definitions/adaptive.toml (half an hour)
-  bench checkpointer
+  bench checkpointer [ROUNDS]
                    the same for CRIU, in a guest
   bench subpage [programs|throughput]
                    the same for the sub-page allocator: databases and trees by parts of a page, and
@@ -60,7 +61,8 @@ usage: cargo xtask TASK
                    definitions and from pagetrail.h, to DIR (default: target/share)
   capi             test the C library as a user of C has it: symbols, compilers, sanitizers, valgrind
   install --prefix DIR
-                   the C library: header, shared and static library, pkg-config file, man page
+                   the C library (header, shared and static library, pkg-config file) and
+                   libpagetrail_softdirty.so, with their man pages
 ";
 
 fn main() -> ExitCode {
@@ -103,7 +105,9 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "checkpointer" => checkpointer::test(&repo)? == steps::Outcome::Passed,
         "collector" => collector::test(&repo)? == steps::Outcome::Passed,
         "bench" => match rest {
-            [what] if what == "checkpointer" => checkpointer::bench(&repo).map(|()| true)?,
+            [what, rounds @ ..] if what == "checkpointer" => {
+                checkpointer::bench(&repo, rounds.first().map(String::as_str)).map(|()| true)?
+            }
             [what, part @ ..] if what == "collector" => {
                 collector::bench(&repo, part).map(|()| true)?
             }
@@ -132,10 +136,11 @@ fn run(args: &[String]) -> Result<ExitCode> {
 fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
     match task {
         "vm" | "bochs" | "install" | "measure-collector" | "measure-checkpointer" => None,
+        "bench" if rest.first().is_some_and(|arg| arg == "collector") => rest.get(3),
         "bench"
             if rest
                 .first()
-                .is_some_and(|arg| arg == "collector" || arg == "subpage") =>
+                .is_some_and(|arg| arg == "checkpointer" || arg == "subpage") =>
         {
             rest.get(2)
         }

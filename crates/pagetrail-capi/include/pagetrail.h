@@ -196,7 +196,7 @@ typedef struct {
 /**
  * What is noticed: one of PAGETRAIL_NOTICE_*.
  */
-typedef uint32_t Notice;
+typedef uint32_t pagetrail_notice;
 
 /**
  * What to watch and how. All zeros is the whole own process by the cheapest technique; so begin with
@@ -234,7 +234,12 @@ typedef struct {
     /**
      * What is noticed: PAGETRAIL_NOTICE_*.
      */
-    Notice notice;
+    pagetrail_notice notice;
+    /**
+     * For PAGETRAIL_TARGET_COMMAND: the program, looked up in PATH unless it has a slash, its arguments, and a null
+     * pointer. Only read by the call.
+     */
+    const char *const *argv;
 } pagetrail_options;
 
 /**
@@ -258,6 +263,25 @@ typedef struct {
      */
     char reason[PAGETRAIL_TEXT_BYTES];
 } pagetrail_watch_info;
+
+/**
+ * What a watched process does: one of PAGETRAIL_STATE_*. More may come: take those you do not know for RUNNING.
+ */
+typedef uint32_t pagetrail_state;
+
+/**
+ * How far a watched process has come.
+ */
+typedef struct {
+    /**
+     * PAGETRAIL_STATE_*.
+     */
+    pagetrail_state state;
+    /**
+     * The exit code or the signal, if the state has one; otherwise 0.
+     */
+    int32_t number;
+} pagetrail_progress;
 
 /**
  * Facts about a round, and what it cost.
@@ -295,7 +319,7 @@ typedef struct {
     /**
      * What the round is of: PAGETRAIL_NOTICE_WRITES or PAGETRAIL_NOTICE_ACCESSES.
      */
-    Notice noticed;
+    pagetrail_notice noticed;
     /**
      * Zero.
      */
@@ -425,6 +449,11 @@ typedef struct {
 #define PAGETRAIL_TARGET_PROCESS 2
 
 /**
+ * A program to be started, pagetrail_options.argv, watched from before its first instruction to its end.
+ */
+#define PAGETRAIL_TARGET_COMMAND 3
+
+/**
  * What the technique notices: writes, unless the technique asked for is access-scan.
  */
 #define PAGETRAIL_NOTICE_DEFAULT 0
@@ -444,6 +473,32 @@ typedef struct {
  * pagetrail_round_info.blind_ns, is missed.
  */
 #define PAGETRAIL_NOTICE_ALTERNATE 3
+
+/**
+ * It runs.
+ */
+#define PAGETRAIL_STATE_RUNNING 0
+
+/**
+ * A program that the watch has started is at its end and held there, its memory complete: collect the last round, then
+ * let it go by pagetrail_watch_let_go().
+ */
+#define PAGETRAIL_STATE_EXITING 1
+
+/**
+ * It has ended, nobody can tell how.
+ */
+#define PAGETRAIL_STATE_ENDED 2
+
+/**
+ * A program that the watch has started has ended by itself; pagetrail_progress.number is its exit code.
+ */
+#define PAGETRAIL_STATE_EXITED 3
+
+/**
+ * A program that the watch has started was killed by the signal pagetrail_progress.number.
+ */
+#define PAGETRAIL_STATE_KILLED 4
 
 /**
  * Something that the user should know; the text says it.
@@ -535,8 +590,15 @@ pagetrail_status pagetrail_technique_capability(pagetrail_technique technique,
  * `options`: what to watch and how; read during the call. `size`: sizeof(pagetrail_options) as the caller knows it.
  * `watch`: gets the watch, to be freed by pagetrail_watch_free(); NULL on failure.
  *
+ * A program to be started (PAGETRAIL_TARGET_COMMAND) has the caller's environment, working directory, standard input,
+ * output and error, and whatever other descriptors are not close-on-exec; no signal is blocked in it, and SIGPIPE is not
+ * ignored. It runs under ptrace(2): no debugger can attach, and a set-user-ID program gets no privileges that the caller
+ * lacks. It is a child of the caller's, but the watch waits for it: do not wait for every child by waitpid(-1) meanwhile.
+ * Follow it by pagetrail_watch_follow().
+ *
  * PAGETRAIL_STATUS_UNAVAILABLE, WRONG_TARGET: not this technique, not here. BAD_RANGE: not whole pages, or not mapped
- * writable. NO_SUCH_PROCESS, CANNOT_ATTACH, PERMISSION: not that process. SYSTEM. Any thread.
+ * writable. NO_SUCH_PROCESS, CANNOT_ATTACH, PERMISSION: not that process. SYSTEM, also for a program that is not there or
+ * cannot be executed. Any thread.
  */
 pagetrail_status pagetrail_watch_start(const pagetrail_options *options,
                                        size_t size,
@@ -585,13 +647,39 @@ pagetrail_status pagetrail_watch_reserve(pagetrail_watch *watch,
 pagetrail_status pagetrail_watch_prepare_kernel_write(pagetrail_watch *watch, const void *address, size_t bytes);
 
 /**
- * Waits until the watched process has ended, or for a time. The own process never ends.
+ * Waits until the watched process has ended, or for a time. The own process never ends; a program that the watch has
+ * started does not before pagetrail_watch_let_go(), so follow it by pagetrail_watch_follow() instead.
  *
  * `timeout_ms`: how long, in milliseconds; 0 only looks. `ended`: gets whether it has ended.
  *
  * PAGETRAIL_STATUS_BUSY; calls of other threads on the same watch get it while this one waits. Any thread.
  */
-pagetrail_status pagetrail_watch_wait(pagetrail_watch *watch, uint32_t timeout_ms, bool *ended);
+pagetrail_status pagetrail_watch_wait(pagetrail_watch *watch,
+                                      uint32_t timeout_ms,
+                                      bool *ended);
+
+/**
+ * Waits until a program that the watch has started comes to its end, any other process has ended, or a time is over.
+ *
+ * To see all that a program wrote, collect once more when its state is PAGETRAIL_STATE_EXITING, and let it go; the next call
+ * tells how it ended. A program that is killed, by SIGKILL say, may end without.
+ *
+ * `timeout_ms`: how long, in milliseconds; 0 only looks. `progress`: gets how far it is. `size`: sizeof(pagetrail_progress)
+ * as the caller knows it.
+ *
+ * PAGETRAIL_STATUS_BUSY; calls of other threads on the same watch get it while this one waits. Any thread.
+ */
+pagetrail_status pagetrail_watch_follow(pagetrail_watch *watch,
+                                        uint32_t timeout_ms,
+                                        pagetrail_progress *progress,
+                                        size_t size);
+
+/**
+ * Lets a program end that is held at its end (PAGETRAIL_STATE_EXITING); otherwise does nothing. Freeing the watch does so, too.
+ *
+ * PAGETRAIL_STATUS_BUSY. Any thread.
+ */
+pagetrail_status pagetrail_watch_let_go(pagetrail_watch *watch);
 
 /**
  * Takes what was written since the last committed round, and arms it again. A write that completes before the return is

@@ -1,7 +1,7 @@
 //! The types that C sees: plain numbers in structs that can grow, and names for the numbers.
 
 use crate::text::Text;
-use pagetrail::{Notice as What, PageRange, Technique as Known};
+use pagetrail::{Ended, Notice as What, PageRange, Technique as Known};
 use std::ffi::c_char;
 use std::mem::{align_of, offset_of, size_of};
 use std::time::Duration;
@@ -86,6 +86,8 @@ pub const PAGETRAIL_TARGET_OWN: Target = 0;
 pub const PAGETRAIL_TARGET_RANGES: Target = 1;
 /// All writable mappings of the running process pagetrail_options.pid.
 pub const PAGETRAIL_TARGET_PROCESS: Target = 2;
+/// A program to be started, pagetrail_options.argv, watched from before its first instruction to its end.
+pub const PAGETRAIL_TARGET_COMMAND: Target = 3;
 
 /// What is noticed: one of PAGETRAIL_NOTICE_*.
 pub type Notice = u32;
@@ -139,6 +141,45 @@ pub struct Options {
     pub block_pages: u32,
     /// What is noticed: PAGETRAIL_NOTICE_*.
     pub notice: Notice,
+    /// For PAGETRAIL_TARGET_COMMAND: the program, looked up in PATH unless it has a slash, its arguments, and a null
+    /// pointer. Only read by the call.
+    pub argv: *const *const c_char,
+}
+
+/// What a watched process does: one of PAGETRAIL_STATE_*. More may come: take those you do not know for RUNNING.
+pub type ProgressState = u32;
+/// It runs.
+pub const PAGETRAIL_STATE_RUNNING: ProgressState = 0;
+/// A program that the watch has started is at its end and held there, its memory complete: collect the last round, then
+/// let it go by pagetrail_watch_let_go().
+pub const PAGETRAIL_STATE_EXITING: ProgressState = 1;
+/// It has ended, nobody can tell how.
+pub const PAGETRAIL_STATE_ENDED: ProgressState = 2;
+/// A program that the watch has started has ended by itself; pagetrail_progress.number is its exit code.
+pub const PAGETRAIL_STATE_EXITED: ProgressState = 3;
+/// A program that the watch has started was killed by the signal pagetrail_progress.number.
+pub const PAGETRAIL_STATE_KILLED: ProgressState = 4;
+
+/// How far a watched process has come.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// PAGETRAIL_STATE_*.
+    pub state: ProgressState,
+    /// The exit code or the signal, if the state has one; otherwise 0.
+    pub number: i32,
+}
+
+/// What the library's word for it is in C.
+pub(crate) fn progress(state: pagetrail::State) -> Progress {
+    let (state, number) = match state {
+        pagetrail::State::Exiting => (PAGETRAIL_STATE_EXITING, 0),
+        pagetrail::State::Ended(Some(Ended::Exited(code))) => (PAGETRAIL_STATE_EXITED, code),
+        pagetrail::State::Ended(Some(Ended::Killed(signal))) => (PAGETRAIL_STATE_KILLED, signal),
+        pagetrail::State::Ended(_) => (PAGETRAIL_STATE_ENDED, 0),
+        _ => (PAGETRAIL_STATE_RUNNING, 0),
+    };
+    Progress { state, number }
 }
 
 /// Facts about a watch.

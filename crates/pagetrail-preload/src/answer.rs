@@ -9,9 +9,10 @@
 //! * A protection marker of our own in an untouched place looks like a swapped page. It is shown as what it was,
 //!   nothing, to readers who may see what tells it apart.
 
-use crate::spans;
+use crate::spans::{self, Judged};
 use pagetrail::{PageRange, PageSet};
 use rustix::fd::RawFd;
+use rustix::io::Errno;
 
 /// Bits of an entry; `Documentation/admin-guide/mm/pagemap.rst`.
 const PRESENT: u64 = 1 << 63;
@@ -32,6 +33,8 @@ pub(crate) struct View<'a> {
     pub(crate) armed: &'a PageSet,
     /// The part of it that is mapped shared.
     pub(crate) shared: &'a PageSet,
+    /// The part of it that is private and no file's.
+    pub(crate) anonymous: &'a PageSet,
     /// Whether this kernel leaves write-protection bits in mappings that have lost their registration (`mremap(2)`
     /// before Linux 6.13), so that they prove nothing by themselves.
     pub(crate) leaves_bits: bool,
@@ -79,6 +82,26 @@ pub(crate) fn amend(view: View<'_>, fd: RawFd, first: u64, entries: &mut [u8]) {
     }
 }
 
+/// Entries of the own memory with nothing in them but bit 55, which untouched pages may have as well; straight from `PAGEMAP_SCAN(2const)`, which looks at page tables
+/// alone, where the kernel looks up every page for a full entry.
+pub(crate) fn bare(view: View<'_>, fd: RawFd, first: u64, entries: &mut [u8]) -> Result<(), Errno> {
+    let page = pagetrail::page_size();
+    let end = first + (entries.len() / ENTRY) as u64 * page;
+    entries.fill(0);
+    let mut window = Window {
+        first,
+        page,
+        entries,
+    };
+    let mut done = first;
+    for range in overlapping(view.armed, first, end) {
+        window.mark_foreign(fd, done, range.start())?;
+        window.mark_watched(fd, range, view.shared)?;
+        done = range.end();
+    }
+    window.mark_foreign(fd, done, end)
+}
+
 /// Sets the bit on all pages that exist: what can be said when nothing is known.
 pub(crate) fn mark_all(entries: &mut [u8]) {
     for entry in entries.chunks_exact_mut(ENTRY) {
@@ -99,25 +122,31 @@ struct Found {
 
 /// Judges each entry by its own bits, as is right for watched memory.
 fn mark_written(entries: &mut [u8]) -> Found {
-    let mut holes = None;
-    let mut markers = false;
-    for (index, entry) in entries.chunks_exact_mut(ENTRY).enumerate() {
-        let mut bits = get(entry);
-        if bits & SOFT_DIRTY != 0 {
-            // The kernel's own, which nobody clears while we answer.
-            bits &= !SOFT_DIRTY;
-            put(entry, bits);
-        }
-        if bits & WRITE_PROTECTED != 0 {
-            markers |= is_marker(bits);
-        } else if bits & (PRESENT | SWAPPED) != 0 {
-            put(entry, bits | SOFT_DIRTY);
-        } else {
-            let (from, _) = holes.unwrap_or((index, 0));
-            holes = Some((from, index + 1));
-        }
+    const EXISTS: u64 = PRESENT | SWAPPED;
+    let (mut any_hole, mut markers) = (false, false);
+    // Without a branch: collectors read thousands of entries for each of their rounds.
+    for entry in entries.chunks_exact_mut(ENTRY) {
+        let bits = get(entry);
+        let exists = bits & EXISTS != 0;
+        let protected = bits & WRITE_PROTECTED != 0;
+        // The kernel's own bit 55 nobody clears while we answer.
+        put(
+            entry,
+            bits & !SOFT_DIRTY | (u64::from(exists & !protected) * SOFT_DIRTY),
+        );
+        any_hole |= !exists & !protected;
+        markers |= is_marker(bits);
     }
-    Found { holes, markers }
+    let is_hole = |entry: &[u8]| get(entry) & (EXISTS | WRITE_PROTECTED) == 0;
+    let mut all = entries.chunks_exact(ENTRY);
+    let holes = match any_hole {
+        true => all.clone().position(is_hole).zip(all.rposition(is_hole)),
+        false => None,
+    };
+    Found {
+        holes: holes.map(|(first, last)| (first, last + 1)),
+        markers,
+    }
 }
 
 fn hide_markers(entries: &mut [u8]) {
@@ -159,6 +188,39 @@ impl Window<'_> {
         });
         if outcome.is_err() {
             mark_all(self.slice(start, end));
+        }
+    }
+
+    /// Where we have not armed all that exists counts as written, protection there is somebody else's; and all that is
+    /// mapped, unless it is under another's watch.
+    fn mark_foreign(&mut self, fd: RawFd, start: u64, end: u64) -> Result<(), Errno> {
+        if start >= end {
+            return Ok(());
+        }
+        spans::existing_or_unregistered(fd, start, end, |found| self.mark(found))
+    }
+
+    /// Where we have armed.
+    fn mark_watched(&mut self, fd: RawFd, range: PageRange, shared: &PageSet) -> Result<(), Errno> {
+        let (start, end) = (range.start(), range.end());
+        let quick = spans::written_or_empty(fd, start, end, |found| self.mark(found));
+        if quick != Err(Errno::PERM) {
+            return quick;
+        }
+        spans::written_or_unregistered(fd, start, end, |found, judged| match judged {
+            Judged::Dirty => self.mark(found),
+            // An entry without a page may have lost one only in shared memory.
+            Judged::Empty => {
+                for range in overlapping(shared, found.start(), found.end()) {
+                    self.mark(range);
+                }
+            }
+        })
+    }
+
+    fn mark(&mut self, range: PageRange) {
+        for entry in self.between(range.start(), range.end()) {
+            put(entry, get(entry) | SOFT_DIRTY);
         }
     }
 
@@ -223,6 +285,7 @@ mod tests {
         let view = View {
             armed,
             shared,
+            anonymous: &PageSet::new(),
             leaves_bits: false,
         };
         let mut bytes: Vec<u8> = entries

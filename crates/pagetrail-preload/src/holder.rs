@@ -6,7 +6,7 @@
 //! and its own user. One request is one connection: a byte, answered by what is armed or by why not.
 
 use crate::sys::process;
-use pagetrail::{Attached, PageRange, PageSet, Target, Technique, Watch};
+use pagetrail::{Attached, PageRange, PageSet, Region, Target, Technique, Watch};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -26,11 +26,12 @@ pub(crate) enum Request {
     Look,
 }
 
-/// What was armed at the last clear, and which part of it is mapped shared.
+/// What was armed at the last clear, which part of it is mapped shared, and which is private and no file's.
 #[derive(Debug, Default)]
 pub(crate) struct Armed {
     pub(crate) armed: PageSet,
     pub(crate) shared: PageSet,
+    pub(crate) anonymous: PageSet,
 }
 
 /// Longer than a holder may take to attach.
@@ -178,6 +179,7 @@ fn attached(pid: u32, before: Hold) -> pagetrail::Result<Hold> {
             let builder = Watch::builder()
                 .target(Target::process(pid)?)
                 .technique(Technique::PagemapScan)
+                .unwritable_too(true)
                 .compare_given_up(false);
             builder
                 .attach()
@@ -207,29 +209,36 @@ pub(crate) fn armed_by(watch: &Watch) -> Armed {
         .iter()
         .map(|given_up| given_up.region.range);
     let given_up: PageSet = given_up.collect();
-    let writable = watch
-        .regions()
-        .iter()
-        .filter(|region| region.permissions.write);
-    let all: PageSet = writable.clone().map(|region| region.range).collect();
-    let shared = writable.filter(|region| region.permissions.shared);
-    let shared: PageSet = shared.map(|region| region.range).collect();
+    // As the watch chooses them, with `unwritable_too`.
+    let watched = watch.regions().iter().filter(|region| {
+        region.permissions.write || (!region.permissions.shared && region.is_trackable())
+    });
+    let all: PageSet = watched.clone().map(|region| region.range).collect();
+    let part = |wanted: fn(&Region) -> bool| -> PageSet {
+        let regions = watched.clone().filter(|region| wanted(region));
+        regions.map(|region| region.range).collect()
+    };
     let armed = all.difference(&given_up);
     Armed {
-        shared: shared.intersection(&armed),
+        shared: part(|region| region.permissions.shared).intersection(&armed),
+        anonymous: part(|region| !region.permissions.shared && region.inode == 0)
+            .intersection(&armed),
         armed,
     }
 }
 
-/// `K`, the number of armed ranges, and all ranges, those mapped shared last.
+/// `K`, the numbers of armed and of shared ranges, and the ranges: armed, shared, anonymous.
 fn answer(hold: &Hold) -> Vec<u8> {
     let sets = match hold {
         Hold::Watching(watch) => armed_by(watch),
         Hold::Nothing | Hold::Attached(_) => Armed::default(),
     };
     let mut reply = vec![b'K'];
-    reply.extend((sets.armed.ranges().len() as u64).to_ne_bytes());
-    for range in sets.armed.ranges().iter().chain(sets.shared.ranges()) {
+    for counted in [&sets.armed, &sets.shared] {
+        reply.extend((counted.ranges().len() as u64).to_ne_bytes());
+    }
+    let sets = [sets.armed, sets.shared, sets.anonymous];
+    for range in sets.iter().flat_map(PageSet::ranges) {
         reply.extend(range.start().to_ne_bytes());
         reply.extend(range.end().to_ne_bytes());
     }
@@ -243,15 +252,19 @@ fn parse(reply: &[u8]) -> Option<io::Result<Armed>> {
             String::from_utf8_lossy(rest).into_owned(),
         )));
     }
-    let (count, rest) = rest.split_first_chunk::<8>()?;
+    let (armed, rest) = rest.split_first_chunk::<8>()?;
+    let (shared, rest) = rest.split_first_chunk::<8>()?;
     let number = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).ok();
     let ranges = rest.chunks_exact(16);
     let ranges = ranges.map(|range| PageRange::new(number(&range[..8])?, number(&range[8..])?));
     let ranges: Vec<PageRange> = ranges.collect::<Option<_>>()?;
-    let (armed, shared) = ranges.split_at_checked(u64::from_ne_bytes(*count) as usize)?;
+    let (armed, rest) = ranges.split_at_checked(u64::from_ne_bytes(*armed) as usize)?;
+    let (shared, anonymous) = rest.split_at_checked(u64::from_ne_bytes(*shared) as usize)?;
+    let set = |ranges: &[PageRange]| ranges.iter().copied().collect();
     Some(Ok(Armed {
-        armed: armed.iter().copied().collect(),
-        shared: shared.iter().copied().collect(),
+        armed: set(armed),
+        shared: set(shared),
+        anonymous: set(anonymous),
     }))
 }
 
@@ -264,11 +277,12 @@ mod tests {
         let empty = parse(&answer(&Hold::Nothing)).unwrap().unwrap();
         assert!(empty.armed.is_empty() && empty.shared.is_empty());
         let mut reply = vec![b'K'];
-        for number in [1_u64, 0x1000, 0x3000, 0x2000, 0x3000] {
+        for number in [1_u64, 1, 0x1000, 0x6000, 0x2000, 0x3000, 0x3000, 0x6000] {
             reply.extend(number.to_ne_bytes());
         }
         let sets = parse(&reply).unwrap().unwrap();
-        assert_eq!((sets.armed.bytes(), sets.shared.bytes()), (0x2000, 0x1000));
+        let bytes = [&sets.armed, &sets.shared, &sets.anonymous].map(PageSet::bytes);
+        assert_eq!(bytes, [0x5000, 0x1000, 0x3000]);
         assert!(parse(b"").is_none() && parse(b"K123").is_none());
         assert!(parse(b"Eno such process").unwrap().is_err());
         reply[1] = 9;

@@ -2,6 +2,9 @@
 //!
 //! The kernel classifies mapped addresses by the other categories that matter; ours is added by the rules of
 //! [`crate::answer`], and the program's masks are applied to the result.
+//!
+//! Whether a page is a file's the kernel finds out by looking the page up, which takes most of the time of a scan. Where the
+//! watch knows that it is nobody's it is not asked.
 
 use crate::answer::{self, View};
 use crate::spans::{NOTHING, query};
@@ -15,6 +18,7 @@ const SOFT_DIRTY: u64 = raw::PAGE_IS_SOFT_DIRTY as u64;
 const WRITTEN: u64 = raw::PAGE_IS_WRITTEN as u64;
 const PRESENT: u64 = raw::PAGE_IS_PRESENT as u64;
 const SWAPPED: u64 = raw::PAGE_IS_SWAPPED as u64;
+const FILE: u64 = raw::PAGE_IS_FILE as u64;
 const REGISTERED: u64 = raw::PAGE_IS_WPALLOWED as u64;
 /// What the judgement of a page rests on.
 const NEEDED: u64 = REGISTERED | WRITTEN | PRESENT | SWAPPED;
@@ -45,30 +49,63 @@ pub(crate) fn run(
         full_at: None,
     };
     let (start, end) = (out.arg.start, out.arg.end);
+    let mut done = start;
+    if wants_no_file(out.arg) {
+        for range in answer::overlapping(view.anonymous, start, end) {
+            part(view, fd, done, range.start(), !0, &mut out)?;
+            part(view, fd, range.start(), range.end(), !FILE, &mut out)?;
+            done = range.end();
+        }
+    }
+    part(view, fd, done, end, !0, &mut out)?;
+    out.arg.walk_end = out.full_at.unwrap_or(end);
+    Ok(out.count)
+}
+
+/// Whether a scan is for pages that are no file's, and for nothing else about files.
+fn wants_no_file(arg: &pm_scan_arg) -> bool {
+    arg.category_mask & arg.category_inverted & FILE != 0
+        && (arg.category_anyof_mask | arg.return_mask) & FILE == 0
+        && (arg.category_mask | arg.category_anyof_mask | arg.category_inverted) & SOFT_DIRTY == 0
+}
+
+/// Scans a part, asking the kernel for the categories `asked` only.
+fn part(
+    view: View<'_>,
+    fd: RawFd,
+    start: u64,
+    end: u64,
+    asked: u64,
+    out: &mut Output<'_>,
+) -> Result<(), Errno> {
     let selects = out.arg.category_mask | out.arg.category_anyof_mask | out.arg.category_inverted;
-    let mut found = [NOTHING; 64];
+    let mut found = [NOTHING; 256];
     let mut from = start;
     while from < end && out.full_at.is_none() {
         let mut arg = query(from, end);
         arg.flags = out.arg.flags;
         if selects & SOFT_DIRTY == 0 {
             // The kernel can leave out what the program does not want.
-            arg.category_inverted = out.arg.category_inverted;
-            arg.category_mask = out.arg.category_mask;
-            arg.category_anyof_mask = out.arg.category_anyof_mask;
+            arg.category_inverted = out.arg.category_inverted & asked;
+            arg.category_mask = out.arg.category_mask & asked;
+            arg.category_anyof_mask = out.arg.category_anyof_mask & asked;
         }
-        arg.return_mask = (selects | out.arg.return_mask) & !SOFT_DIRTY | NEEDED;
+        arg.return_mask = ((selects | out.arg.return_mask) & !SOFT_DIRTY | NEEDED) & asked;
         let count = pagemap_scan(fd, &mut arg, &mut found)?;
         for region in &found[..count] {
-            classify(view, fd, *region, &mut out);
+            if asked & FILE == 0 && region.categories & REGISTERED == 0 {
+                // Another mapping has taken its place.
+                part(view, fd, region.start, region.end, !0, out)?;
+                continue;
+            }
+            classify(view, fd, *region, out);
         }
         if arg.walk_end <= from {
             break;
         }
         from = arg.walk_end;
     }
-    out.arg.walk_end = out.full_at.unwrap_or(end);
-    Ok(out.count)
+    Ok(())
 }
 
 /// Splits a run of like pages where our knowledge changes.

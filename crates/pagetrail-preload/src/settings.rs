@@ -7,6 +7,9 @@ use std::io::Write;
 /// Says when we answer: `auto` (the default), `always`, `off`.
 const MODE: &std::ffi::CStr = c"PAGETRAIL_SOFTDIRTY";
 
+/// Who reads the own bits: `any` (the default) or `collector`.
+const READER: &std::ffi::CStr = c"PAGETRAIL_SOFTDIRTY_READER";
+
 /// A file to which messages are appended; without it there are none.
 const LOG: &std::ffi::CStr = c"PAGETRAIL_SOFTDIRTY_LOG";
 
@@ -32,6 +35,22 @@ pub(crate) fn mode() -> Mode {
                 String::from_utf8_lossy(other)
             ));
             Mode::Auto
+        }
+    }
+}
+
+/// Whether the program is a garbage collector that reads bit 55 of its own entries and nothing else, and for which a page
+/// too many costs no more than a fault: it gets its bits cheaper.
+pub(crate) fn is_for_collector() -> bool {
+    match kernel::variable(READER) {
+        None | Some(b"" | b"any") => false,
+        Some(b"collector") => true,
+        Some(other) => {
+            log(format_args!(
+                "PAGETRAIL_SOFTDIRTY_READER={} is none of any, collector; taken as any",
+                String::from_utf8_lossy(other)
+            ));
+            false
         }
     }
 }

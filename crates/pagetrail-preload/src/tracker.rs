@@ -4,6 +4,7 @@
 use crate::answer::View;
 use crate::descriptors::{self, Kind, Known};
 use crate::holder::{self, Armed, Request};
+use crate::own::Own;
 use crate::settings::{self, Mode, log};
 use crate::sys::kernel;
 use pagetrail::{Capabilities, PageSet, Status, Target, Technique, Watch};
@@ -13,8 +14,10 @@ pub(crate) struct State {
     /// Whether we answer; not known before the first file of ours is opened.
     answers: Option<bool>,
     leaves_bits: bool,
+    /// The own process, if it is a collector.
+    collector: Option<u32>,
     /// On this process.
-    watch: Option<Watch>,
+    own: Option<Own>,
     /// What is armed, by process.
     armed: Vec<(u32, Armed)>,
 }
@@ -26,7 +29,8 @@ impl State {
         Self {
             answers: None,
             leaves_bits: true,
-            watch: None,
+            collector: None,
+            own: None,
             armed: Vec::new(),
         }
     }
@@ -71,12 +75,14 @@ impl State {
             let watch = Watch::builder().target(Target::ranges([page]));
             watch.technique(Technique::PagemapScan).start().ok()
         });
+        self.collector = settings::is_for_collector().then(std::process::id);
         log(format_args!(
             "soft-dirty is answered by pagemap-scan{}",
-            if self.leaves_bits {
-                ", moved pages looked after"
-            } else {
-                ""
+            match (self.leaves_bits, self.collector) {
+                (true, None) => ", moved pages looked after",
+                (true, Some(_)) => ", moved pages looked after, for a collector",
+                (false, None) => "",
+                (false, Some(_)) => ", for a collector",
             }
         ));
         true
@@ -114,8 +120,14 @@ impl State {
         View {
             armed: known.map_or(&EMPTY, |(_, sets)| &sets.armed),
             shared: known.map_or(&EMPTY, |(_, sets)| &sets.shared),
+            anonymous: known.map_or(&EMPTY, |(_, sets)| &sets.anonymous),
             leaves_bits: self.leaves_bits,
         }
+    }
+
+    /// Whether to answer reads of the entries of a process by bare ones.
+    pub(crate) fn answers_bare(&self, pid: u32) -> bool {
+        self.collector == Some(pid)
     }
 
     fn note(&mut self, pid: u32, armed: Armed) {
@@ -127,37 +139,36 @@ impl State {
     pub(crate) fn clear(&mut self, pid: u32) {
         let armed = match pid == std::process::id() {
             true => self.clear_own().map_err(|error| error.to_string()),
-            false => holder::ask(pid, Request::Clear).map_err(|error| error.to_string()),
+            false => match holder::ask(pid, Request::Clear) {
+                Ok(armed) => Ok(Some(armed)),
+                Err(error) => Err(error.to_string()),
+            },
         };
         match armed {
-            Ok(armed) => self.note(pid, armed),
+            Ok(None) => {}
+            Ok(Some(armed)) => self.note(pid, armed),
             Err(error) => {
                 log(format_args!(
                     "clearing process {pid}: {error}; all of it counts as written"
                 ));
                 self.armed.retain(|(of, _)| *of != pid);
                 if pid == std::process::id() {
-                    self.watch = None;
+                    self.own = None;
                 }
             }
         }
     }
 
-    fn clear_own(&mut self) -> pagetrail::Result<Armed> {
-        let watch = match &mut self.watch {
-            Some(watch) => {
-                watch.collect()?.commit();
-                watch
+    /// What is armed now, if that has changed.
+    fn clear_own(&mut self) -> pagetrail::Result<Option<Armed>> {
+        match &mut self.own {
+            Some(own) => own.clear(),
+            none => {
+                let (own, armed) = Own::start(self.collector.is_some())?;
+                *none = Some(own);
+                Ok(Some(armed))
             }
-            none => none.insert(
-                Watch::builder()
-                    .target(Target::own())
-                    .technique(Technique::PagemapScan)
-                    .compare_given_up(false)
-                    .start()?,
-            ),
-        };
-        Ok(holder::armed_by(watch))
+        }
     }
 
     /// Forgets all watches, so that everything counts as written.
@@ -165,7 +176,7 @@ impl State {
         log(format_args!(
             "{why}; everything counts as written until the next clear"
         ));
-        self.watch = None;
+        self.own = None;
         self.armed.clear();
     }
 }

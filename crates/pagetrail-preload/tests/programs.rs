@@ -59,14 +59,19 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&*output.stdout, &*output.stderr].concat()).into_owned()
 }
 
-fn passes(case: &str) {
+fn passes(case: &str, reader: &str) {
     let Some(program) = program().filter(|_| can_answer()) else {
         return;
     };
-    let output = under(&library(), program).arg(case).output().unwrap();
+    let mut command = under(&library(), program);
+    let output = command
+        .env("PAGETRAIL_SOFTDIRTY_READER", reader)
+        .arg(case)
+        .output()
+        .unwrap();
     assert!(
         output.status.success(),
-        "{case}: {}: {}",
+        "{case}, for {reader}: {}: {}",
         output.status,
         text(&output)
     );
@@ -74,7 +79,10 @@ fn passes(case: &str) {
 
 macro_rules! cases {
     ($($test:ident: $case:literal,)*) => {
-        $(#[test] fn $test() { passes($case); })*
+        $(#[test] fn $test() {
+            passes($case, "any");
+            passes($case, "collector");
+        })*
     };
 }
 
@@ -91,6 +99,8 @@ cases! {
     signal_handlers: "signals",
     a_stopped_world: "stopped",
     forks_in_the_middle: "fork-storm",
+    pages_written_round_after_round: "habits",
+    memory_that_the_program_watches_itself: "foreign",
 }
 
 /// Where the kernel has none and we answer nothing, there are none.

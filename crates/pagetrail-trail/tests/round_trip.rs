@@ -49,8 +49,8 @@ fn a_later_minor_version_is_read_without_what_it_adds() {
     let mut records = forge::records(&small.bytes);
     for (kind, payload) in &mut records {
         if *kind == 4 {
-            // Behind the events, or their number where there are none, come three fields of a byte each.
-            let fields = payload.split_off(payload.len() - 3);
+            // Behind the events, or their number where there are none, come four fields of a byte each.
+            let fields = payload.split_off(payload.len() - 4);
             if payload.last() == Some(&0) {
                 *payload.last_mut().unwrap() = 1;
                 payload.extend([99, 2, b'h', b'i']);
@@ -73,7 +73,7 @@ fn the_first_version_is_read() {
     let mut records = forge::records(&small.bytes);
     for (kind, payload) in &mut records {
         if *kind == 4 {
-            payload.truncate(payload.len() - 3);
+            payload.truncate(payload.len() - 4);
         }
     }
     for round in &mut small.trail.rounds {
@@ -86,14 +86,14 @@ fn the_first_version_is_read() {
     );
 }
 
-/// Version 1.1 did not know what is presumed.
+/// Version 1.1 knew neither what is presumed nor units.
 #[test]
 fn the_second_version_is_read() {
     let small = common::small();
     let mut records = forge::records(&small.bytes);
     for (kind, payload) in &mut records {
         if *kind == 4 {
-            payload.pop();
+            payload.truncate(payload.len() - 2);
         }
     }
     assert_eq!(

@@ -4,12 +4,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::{header, install, symbols};
 use crate::repo::{Repo, program};
 use crate::steps::{NotHere, Outcome};
+use crate::vm;
 
 const STRICT: &[&str] = &["-Wall", "-Wextra", "-pedantic", "-Werror"];
 
@@ -52,6 +54,9 @@ struct Program {
     not: &'static [(Mode, &'static str)],
 }
 
+/// Needs Linux 7.3.
+const ACCESS: &str = "tests/access";
+
 const PROGRAMS: &[Program] = &[
     Program {
         path: "tests/api",
@@ -79,6 +84,19 @@ const PROGRAMS: &[Program] = &[
             Mode::Valgrind,
             "valgrind's processes are not what they seem to whom attaches to them",
         )],
+    },
+    Program {
+        path: "tests/command",
+        arguments: &[],
+        not: &[(
+            Mode::Valgrind,
+            "valgrind traces what it runs by ptrace(2) no further than its own process",
+        )],
+    },
+    Program {
+        path: ACCESS,
+        arguments: &[],
+        not: &[],
     },
     Program {
         path: "examples/collector",
@@ -122,7 +140,32 @@ pub(crate) fn check(repo: &Repo) -> Result<Outcome> {
             }
         }
     }
+    let name = format!("{ACCESS}, shared, in a guest with Linux 7.x");
+    match accesses_in_guest(repo, &prefix) {
+        Err(error) if error.is::<NotHere>() => println!("{name}: not here: {error:#}"),
+        outcome => tell(&name, outcome),
+    }
     Ok(Outcome::of(failures == 0))
+}
+
+/// Runs the program on accesses, which is compiled by then, where the kernel has them.
+fn accesses_in_guest(repo: &Repo, prefix: &Path) -> Result<()> {
+    let program = binary(prefix, ACCESS, Mode::Shared);
+    let needs = vm::Needs {
+        timeout: Duration::from_secs(120),
+        memory_mib: 1024,
+        modules: &[],
+    };
+    let said = vm::output(repo, "7.x", &needs, vec![program.display().to_string()])?;
+    let said = String::from_utf8_lossy(&said);
+    ensure!(said.contains("accesses are told"), "{}", said.trim());
+    Ok(())
+}
+
+/// Where a compiled program lies.
+fn binary(prefix: &Path, path: &str, mode: Mode) -> PathBuf {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    prefix.join("bin").join(format!("{name}-{}", mode.name()))
 }
 
 fn fresh(repo: &Repo) -> Result<()> {
@@ -187,10 +230,8 @@ fn compile_and_run(repo: &Repo, prefix: &Path, program: &Program, mode: Mode) ->
 
 fn compile(repo: &Repo, prefix: &Path, program: &Program, mode: Mode) -> Result<PathBuf> {
     let source = header::crate_dir(&repo.root).join(format!("{}.c", program.path));
-    let bin = prefix.join("bin");
-    fs::create_dir_all(&bin)?;
-    let name = source.file_stem().context("a program without a name")?;
-    let binary = bin.join(format!("{}-{}", name.display(), mode.name()));
+    fs::create_dir_all(prefix.join("bin"))?;
+    let binary = binary(prefix, program.path, mode);
     let mut gcc = Command::new("gcc");
     gcc.args(["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread"])
         .args(STRICT)

@@ -125,7 +125,7 @@ fn pkg_config(version: &str) -> String {
 }
 
 /// Replaces the file, which a running program may have mapped, instead of writing to it.
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     if to.exists() {
         fs::remove_file(to).with_context(|| format!("cannot replace {}", to.display()))?;
     }

@@ -42,6 +42,38 @@ fn parse(image: &[u8]) -> Option<Value> {
     Some(figures)
 }
 
+/// One run for each of what was run several times, with the medians of its figures.
+pub(super) fn medians(runs: &[Value]) -> Vec<Value> {
+    let mut found: Vec<Value> = Vec::new();
+    for run in runs {
+        let is_same = |other: &&Value| {
+            (&other["bits"], &other["mebibytes"]) == (&run["bits"], &run["mebibytes"])
+        };
+        if found.iter().any(|known| is_same(&known)) {
+            continue;
+        }
+        let same: Vec<&Value> = runs.iter().filter(is_same).collect();
+        let mut median = run.clone();
+        for (number, phase) in median["phases"]
+            .as_array_mut()
+            .into_iter()
+            .flatten()
+            .enumerate()
+        {
+            for (name, figure) in phase.as_object_mut().into_iter().flatten() {
+                let all = same.iter().map(|run| &run["phases"][number][name.as_str()]);
+                let mut all: Vec<u64> = all.filter_map(Value::as_u64).collect();
+                all.sort_unstable();
+                if let Some(middle) = all.get(all.len() / 2) {
+                    *figure = json!(middle);
+                }
+            }
+        }
+        found.push(median);
+    }
+    found
+}
+
 /// Takes a number of seven bits a byte, the lowest first.
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
@@ -59,6 +91,21 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_figure_has_its_own_median() {
+        let run = |bits: &str, ms: u64, written: u64| {
+            let phase = json!({"phase": "dump", "ms": ms, "pages_written": written});
+            json!({"bits": bits, "mebibytes": 64, "phases": [phase]})
+        };
+        let runs = [
+            run("a", 5, 1),
+            run("b", 7, 2),
+            run("a", 1, 9),
+            run("a", 3, 4),
+        ];
+        assert_eq!(medians(&runs), [run("a", 3, 4), run("b", 7, 2)]);
+    }
 
     #[test]
     fn reads_the_fields_that_are_wanted() {

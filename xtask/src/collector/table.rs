@@ -10,12 +10,12 @@ pub(crate) fn render(results: &Value) -> Result<String> {
     let kernel = results["kernel"].as_str().unwrap_or_default();
     let rows = results["results"].as_array().context("no results")?;
     let mut text = format!(
-        "libgc on Linux {kernel}, medians of {} interleaved runs\n\
-         {:<10} {:>4} {:<24} {:>10} {:>11} {:>10} {:>9} {:>11} {:>12}\n",
-        results["rounds"],
+        "libgc on Linux {kernel}, medians of interleaved runs\n\
+         {:<10} {:>4} {:<24} {:>4} {:>10} {:>11} {:>10} {:>9} {:>11} {:>12}\n",
         "program",
         "size",
         "writes by",
+        "runs",
         "run ms",
         "collect ms",
         "GC ms",
@@ -37,10 +37,11 @@ pub(crate) fn render(results: &Value) -> Result<String> {
         let ratio = |mode| beside(mode).unwrap_or_default();
         writeln!(
             text,
-            "{:<10} {:>4} {:<24} {:>10.1} {:>11.1} {:>10.1} {:>9.2} {:>11} {:>12}",
+            "{:<10} {:>4} {:<24} {:>4} {:>10.1} {:>11.1} {:>10.1} {:>9.2} {:>11} {:>12}",
             row["program"].as_str().unwrap_or_default(),
             row["size"],
             row["mode"].as_str().unwrap_or_default(),
+            row["rounds"],
             number("run_ms"),
             number("collecting_ms"),
             number("gc_ms"),

@@ -5,6 +5,7 @@
 
 use crate::failure::{Failure, invalid, null};
 use crate::types::Range;
+use std::ffi::{CStr, c_char};
 use std::mem::{MaybeUninit, size_of};
 
 /// A struct of which all bytes at zero are a valid value, and any bytes are.
@@ -14,7 +15,7 @@ use std::mem::{MaybeUninit, size_of};
 /// Every field is a number, an array of numbers, or a raw pointer.
 pub(crate) unsafe trait Plain: Copy {}
 
-// SAFETY: numbers and a raw pointer.
+// SAFETY: numbers and raw pointers.
 unsafe impl Plain for crate::types::Options {}
 
 /// Reads a struct of `size` bytes; fields that the caller does not know are zero.
@@ -72,6 +73,23 @@ pub(crate) fn ranges<'a>(from: *const Range, count: usize) -> Result<&'a [Range]
         (true, _) => Err(null("the ranges are a null pointer")),
         // SAFETY: the caller says that they are there, and does not change them during the call.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(from, count) }),
+    }
+}
+
+/// The caller's strings, up to a null pointer.
+pub(crate) fn strings<'a>(from: *const *const c_char) -> Result<Vec<&'a CStr>, Failure> {
+    if from.is_null() {
+        return Err(null("argv is a null pointer"));
+    }
+    let mut strings = Vec::new();
+    loop {
+        // SAFETY: the caller says that an array is there which ends with a null pointer, and it is not behind that yet.
+        let string = unsafe { from.add(strings.len()).read() };
+        if string.is_null() {
+            return Ok(strings);
+        }
+        // SAFETY: the caller says that it is a string, and does not change it during the call.
+        strings.push(unsafe { CStr::from_ptr(string) });
     }
 }
 
@@ -146,5 +164,16 @@ mod tests {
             status(&ranges(std::ptr::null(), 1)),
             Some(Status::NullPointer)
         );
+        assert_eq!(
+            status(&strings(std::ptr::null())),
+            Some(Status::NullPointer)
+        );
+    }
+
+    #[test]
+    fn strings_end_with_a_null_pointer() {
+        let argv = [c"ls".as_ptr(), c"-l".as_ptr(), std::ptr::null()];
+        assert_eq!(strings(argv.as_ptr()).unwrap(), [c"ls", c"-l"]);
+        assert!(strings(argv[2..].as_ptr()).unwrap().is_empty());
     }
 }

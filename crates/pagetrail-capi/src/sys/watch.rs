@@ -5,12 +5,15 @@ use crate::failure::{Failure, Status, guard, invalid, null};
 use crate::handle::{Round, Watch};
 use crate::types::{
     self, Options, PAGETRAIL_OPTION_KEEP_HUGE_PAGES, PAGETRAIL_OPTION_NO_COMPARE,
-    PAGETRAIL_OPTION_STOPPED_WORLD, PAGETRAIL_TARGET_OWN, PAGETRAIL_TARGET_PROCESS,
-    PAGETRAIL_TARGET_RANGES, PAGETRAIL_TECHNIQUE_AUTO, WatchInfo,
+    PAGETRAIL_OPTION_STOPPED_WORLD, PAGETRAIL_TARGET_COMMAND, PAGETRAIL_TARGET_OWN,
+    PAGETRAIL_TARGET_PROCESS, PAGETRAIL_TARGET_RANGES, PAGETRAIL_TECHNIQUE_AUTO, Progress,
+    WatchInfo,
 };
 use pagetrail::{Choice, HugePages, PageRange, State, Target};
-use std::ffi::c_void;
+use std::ffi::{OsStr, c_void};
 use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::process::Command;
 use std::time::Duration;
 
 /// Starts to watch. Writes from its return on are noticed.
@@ -18,8 +21,15 @@ use std::time::Duration;
 /// `options`: what to watch and how; read during the call. `size`: sizeof(pagetrail_options) as the caller knows it.
 /// `watch`: gets the watch, to be freed by pagetrail_watch_free(); NULL on failure.
 ///
+/// A program to be started (PAGETRAIL_TARGET_COMMAND) has the caller's environment, working directory, standard input,
+/// output and error, and whatever other descriptors are not close-on-exec; no signal is blocked in it, and SIGPIPE is not
+/// ignored. It runs under ptrace(2): no debugger can attach, and a set-user-ID program gets no privileges that the caller
+/// lacks. It is a child of the caller's, but the watch waits for it: do not wait for every child by waitpid(-1) meanwhile.
+/// Follow it by pagetrail_watch_follow().
+///
 /// PAGETRAIL_STATUS_UNAVAILABLE, WRONG_TARGET: not this technique, not here. BAD_RANGE: not whole pages, or not mapped
-/// writable. NO_SUCH_PROCESS, CANNOT_ATTACH, PERMISSION: not that process. SYSTEM. Any thread.
+/// writable. NO_SUCH_PROCESS, CANNOT_ATTACH, PERMISSION: not that process. SYSTEM, also for a program that is not there or
+/// cannot be executed. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_watch_start(
     options: *const Options,
@@ -62,6 +72,16 @@ fn builder(options: &Options) -> Result<pagetrail::WatchBuilder, Failure> {
             Target::ranges(ranges)
         }
         PAGETRAIL_TARGET_PROCESS => Target::process(options.pid)?,
+        PAGETRAIL_TARGET_COMMAND => {
+            let words = sized::strings(options.argv)?;
+            let (program, arguments) = words
+                .split_first()
+                .ok_or_else(|| invalid("argv has no program"))?;
+            let word = |word: &std::ffi::CStr| OsStr::from_bytes(word.to_bytes()).to_owned();
+            let mut command = Command::new(word(program));
+            command.args(arguments.iter().copied().map(word));
+            Target::command(command)
+        }
         _ => return Err(invalid("target is none of PAGETRAIL_TARGET_*")),
     };
     let choice = match options.technique {
@@ -189,7 +209,8 @@ pub extern "C" fn pagetrail_watch_prepare_kernel_write(
     })
 }
 
-/// Waits until the watched process has ended, or for a time. The own process never ends.
+/// Waits until the watched process has ended, or for a time. The own process never ends; a program that the watch has
+/// started does not before pagetrail_watch_let_go(), so follow it by pagetrail_watch_follow() instead.
 ///
 /// `timeout_ms`: how long, in milliseconds; 0 only looks. `ended`: gets whether it has ended.
 ///
@@ -207,6 +228,47 @@ pub extern "C" fn pagetrail_watch_wait(
                 .watch
                 .wait(Duration::from_millis(u64::from(timeout_ms)));
             ended.write(matches!(found, State::Ended(_)));
+            Ok(())
+        })
+    })
+}
+
+/// Waits until a program that the watch has started comes to its end, any other process has ended, or a time is over.
+///
+/// To see all that a program wrote, collect once more when its state is PAGETRAIL_STATE_EXITING, and let it go; the next call
+/// tells how it ended. A program that is killed, by SIGKILL say, may end without.
+///
+/// `timeout_ms`: how long, in milliseconds; 0 only looks. `progress`: gets how far it is. `size`: sizeof(pagetrail_progress)
+/// as the caller knows it.
+///
+/// PAGETRAIL_STATUS_BUSY; calls of other threads on the same watch get it while this one waits. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn pagetrail_watch_follow(
+    watch: *mut Watch,
+    timeout_ms: u32,
+    progress: *mut Progress,
+    size: usize,
+) -> Status {
+    guard(|| {
+        if progress.is_null() {
+            return Err(null("progress is a null pointer"));
+        }
+        given(shared(watch))?.with(|state| {
+            let timeout = Duration::from_millis(u64::from(timeout_ms));
+            let found = types::progress(state.watch.wait(timeout));
+            sized::write(progress, size, &found)
+        })
+    })
+}
+
+/// Lets a program end that is held at its end (PAGETRAIL_STATE_EXITING); otherwise does nothing. Freeing the watch does so, too.
+///
+/// PAGETRAIL_STATUS_BUSY. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn pagetrail_watch_let_go(watch: *mut Watch) -> Status {
+    guard(|| {
+        given(shared(watch))?.with(|state| {
+            state.watch.let_go();
             Ok(())
         })
     })

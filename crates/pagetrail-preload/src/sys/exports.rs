@@ -4,10 +4,11 @@
 //! `open`, `fcntl` and `ioctl` are variadic in C. They are declared with the one argument that may follow, which on the
 //! Linux ABIs of all 64-bit processors is where a variadic one would be.
 
+use super::reads::{amend, amend_parts, known, read_bare};
 use super::{guard, real, stream};
 use crate::descriptors::{self, Kind, Known};
-use crate::sys::kernel::PAGEMAP_SCAN;
-use crate::{answer, scan};
+use crate::sys::kernel::{PAGEMAP_SCAN, UFFDIO_REGISTER};
+use crate::{own, scan};
 use libc::{
     FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, mode_t, off_t, pid_t, size_t,
     ssize_t,
@@ -79,43 +80,6 @@ opening! {
     __openat64_2(dir: c_int, path: *const c_char, flags: c_int), path;
 }
 
-/// What is known of a descriptor, where it matters.
-#[inline]
-fn known(fd: c_int, kind: Kind) -> Option<Known> {
-    if !descriptors::any() || guard::is_inside() {
-        return None;
-    }
-    descriptors::find(fd).filter(|known| known.kind == kind)
-}
-
-/// Sets bit 55 in what a read has returned; `offset` is where it began, or `None` for "before the file's position".
-///
-/// # Safety
-///
-/// `length` bytes at `buffer` are the program's to write.
-unsafe fn amend(fd: c_int, buffer: *mut c_void, length: ssize_t, offset: Option<off_t>) {
-    let Some(bytes) = usize::try_from(length).ok().filter(|&bytes| bytes > 0) else {
-        return;
-    };
-    let Some(known) = known(fd, Kind::Pagemap) else {
-        return;
-    };
-    // SAFETY: as the caller promises; the kernel has just written there.
-    let entries = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), bytes) };
-    let amended = guard::alone(|state| {
-        let offset = match offset {
-            Some(offset) => u64::try_from(offset).ok()?,
-            None => crate::sys::kernel::position(fd)?.checked_sub(bytes as u64)?,
-        };
-        let first = offset / 8 * pagetrail::page_size();
-        answer::amend(state.view(known.pid), fd, first, entries);
-        Some(())
-    });
-    if amended.flatten().is_none() {
-        answer::mark_all(entries);
-    }
-}
-
 macro_rules! reading {
     ($($function:ident($($argument:ident: $type:ty),*), $offset:expr;)*) => {
         $(
@@ -126,6 +90,9 @@ macro_rules! reading {
             pub(crate) unsafe extern "C" fn $function(fd: c_int, buffer: *mut c_void, count: size_t $(, $argument: $type)*) -> ssize_t {
                 // SAFETY: the program's arguments, passed on.
                 unsafe {
+                    if descriptors::any() && let Some(length) = read_bare(fd, buffer, count, $offset) {
+                        return length;
+                    }
                     let length = real::$function(fd, buffer, count $(, $argument)*);
                     if descriptors::any() {
                         amend(fd, buffer, length, $offset);
@@ -144,36 +111,6 @@ reading! {
     pread64(offset: off_t), Some(offset);
     __pread_chk(offset: off_t, size: size_t), Some(offset);
     __pread64_chk(offset: off_t, size: size_t), Some(offset);
-}
-
-/// [`amend`] for a read into several parts.
-///
-/// # Safety
-///
-/// The parts are the program's to write, as far as `length` reaches.
-unsafe fn amend_parts(
-    fd: c_int,
-    parts: *const iovec,
-    count: c_int,
-    length: ssize_t,
-    offset: Option<off_t>,
-) {
-    if length <= 0 || known(fd, Kind::Pagemap).is_none() {
-        return;
-    }
-    let begin = match offset.filter(|offset| *offset >= 0) {
-        Some(offset) => offset,
-        None => crate::sys::kernel::position(fd).map_or(0, |end| end as off_t - length as off_t),
-    };
-    // SAFETY: the kernel has read the parts from there a moment ago.
-    let parts = unsafe { std::slice::from_raw_parts(parts, usize::try_from(count).unwrap_or(0)) };
-    let mut done = 0;
-    for part in parts {
-        let here = (length - done).min(part.iov_len as ssize_t);
-        // SAFETY: the kernel has written that many bytes there. (It fills each part by whole entries or fails.)
-        unsafe { amend(fd, part.iov_base, here, Some(begin + done as off_t)) };
-        done += here;
-    }
 }
 
 macro_rules! reading_parts {
@@ -346,6 +283,9 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
             && let Some(result) = answer_scan(known, fd, &mut *argument.cast::<pm_scan_arg>())
         {
             return result;
+        }
+        if request == c_ulong::from(UFFDIO_REGISTER) && !guard::is_inside() {
+            own::beware();
         }
         real::ioctl(fd, request, argument)
     }

@@ -1,6 +1,6 @@
 //! What the kernel is asked: which file a descriptor is, `PAGEMAP_SCAN`, bits of the own memory. No allocation anywhere.
 
-use linux_raw_sys::general::{page_region, pm_scan_arg};
+use linux_raw_sys::general::{page_region, pm_scan_arg, uffdio_register};
 use pagetrail::PageRange;
 use rustix::fd::{BorrowedFd, RawFd};
 use rustix::io::Errno;
@@ -8,6 +8,9 @@ use rustix::ioctl::{Opcode, opcode};
 
 /// `PAGEMAP_SCAN`, `_IOWR('f', 16, struct pm_scan_arg)` in uapi/linux/fs.h.
 pub(crate) const PAGEMAP_SCAN: Opcode = opcode::read_write::<pm_scan_arg>(b'f', 16);
+
+/// `UFFDIO_REGISTER`, `_IOWR(0xaa, 0, struct uffdio_register)` in uapi/linux/userfaultfd.h.
+pub(crate) const UFFDIO_REGISTER: Opcode = opcode::read_write::<uffdio_register>(0xaa, 0);
 
 /// `PROC_SUPER_MAGIC`.
 const PROC: u64 = 0x9fa0;
@@ -63,14 +66,17 @@ pub(crate) fn read_link<'a>(link: &std::ffi::CStr, buffer: &'a mut [u8; 256]) ->
     (length < buffer.len()).then(|| &buffer[..length])
 }
 
-/// One call of `PAGEMAP_SCAN`; how many regions it filled in.
+/// One call of `PAGEMAP_SCAN`, without a vector if `regions` is empty; how many regions it filled in.
 pub(crate) fn pagemap_scan(
     fd: RawFd,
     arg: &mut pm_scan_arg,
     regions: &mut [page_region],
 ) -> Result<usize, Errno> {
     arg.size = size_of::<pm_scan_arg>() as u64;
-    arg.vec = regions.as_mut_ptr() as u64;
+    arg.vec = match regions.is_empty() {
+        true => 0,
+        false => regions.as_mut_ptr() as u64,
+    };
     arg.vec_len = regions.len() as u64;
     let fd = borrow(fd).ok_or(Errno::BADF)?;
     // SAFETY: the opcode fits the argument, which names `regions` and their number.
@@ -186,6 +192,11 @@ pub(crate) fn keeps_protection_when_moved<T>(arm: impl FnOnce(PageRange) -> Opti
         read
     };
     !found || u64::from_ne_bytes(entry) & 1 << 57 != 0
+}
+
+/// Sets the position of an open file, in bytes.
+pub(crate) fn seek(fd: RawFd, position: u64) -> Option<u64> {
+    rustix::fs::seek(borrow(fd)?, rustix::fs::SeekFrom::Start(position)).ok()
 }
 
 /// The position of an open file, in bytes.

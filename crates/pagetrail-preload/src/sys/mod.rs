@@ -12,6 +12,8 @@ pub(crate) mod guard;
 mod heap;
 pub(crate) mod kernel;
 pub(crate) mod process;
+#[cfg(not(test))]
+mod reads;
 pub(crate) mod real;
 #[cfg(not(test))]
 pub(crate) mod stream;

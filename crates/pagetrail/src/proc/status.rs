@@ -1,6 +1,7 @@
 //! The fields of `/proc/PID/status` (`proc_pid_status(5)`) that attaching and watching need.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 
 /// A process's, or a thread's, state at one instant.
 #[derive(Debug, Default, Clone)]
@@ -22,14 +23,12 @@ pub(crate) struct Status {
 impl Status {
     /// The state of a process.
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
-        Ok(Self::parse(&std::fs::read_to_string(format!(
-            "/proc/{pid}/status"
-        ))?))
+        Ok(Self::parse(&text(&format!("/proc/{pid}/status"))?))
     }
 
     /// The state of one thread.
     pub(crate) fn of_thread(pid: u32, tid: u32) -> io::Result<Self> {
-        Ok(Self::parse(&std::fs::read_to_string(format!(
+        Ok(Self::parse(&text(&format!(
             "/proc/{pid}/task/{tid}/status"
         ))?))
     }
@@ -64,6 +63,13 @@ impl Status {
         status.deliverable_signals = pending & !blocked;
         status
     }
+}
+
+/// A file's text. With room for all of it the kernel makes it once; `read_to_string` would ask eight times.
+fn text(path: &str) -> io::Result<String> {
+    let mut text = String::with_capacity(1 << 14);
+    File::open(path)?.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// The thread IDs of a process, the main thread first.

@@ -114,6 +114,17 @@ impl Watch {
         Ok(self.round(told))
     }
 
+    /// Watches mappings that have come since the last collect already now, and forgets those that have gone. The next round has
+    /// the new ones' pages, as it would without this.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::collect`], but an `execve` of the target is left to that.
+    pub fn follow_mappings(&mut self) -> Result<()> {
+        let noticed = self.space.noticing();
+        self.space.follow(&mut self.pending[noticed as usize])
+    }
+
     /// Takes what was written into `pending`.
     fn harvest(&mut self) -> Result<Told> {
         let before = Instant::now();
@@ -363,5 +374,31 @@ impl Watch {
     /// technique it does nothing.
     pub fn prepare_for_kernel_write(&mut self, range: PageRange) {
         self.space.prepare_for_kernel_write(range);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::Target;
+
+    #[test]
+    fn mappings_followed_before_a_collect_are_in_its_round() {
+        let builder = Watch::builder().target(Target::own());
+        let Ok(mut watch) = builder.technique(Technique::PagemapScan).start() else {
+            return; // The conformance suite says why.
+        };
+        watch.collect().unwrap().commit();
+        let mut buffer = vec![1_u8; 8 << 20];
+        let address = |buffer: &[u8]| &raw const buffer[5 << 20] as u64;
+        watch.follow_mappings().unwrap();
+        let round = watch.collect().unwrap();
+        assert!(round.pages().contains(address(&buffer)));
+        round.commit();
+        watch.follow_mappings().unwrap();
+        buffer[5 << 20] = 2;
+        let round = watch.collect().unwrap();
+        assert!(round.pages().contains(address(&buffer)));
+        round.commit();
     }
 }

@@ -117,6 +117,11 @@ impl Space {
         self.refresh(Some(pending))
     }
 
+    /// Arms what is new, and forgets what is gone.
+    pub(crate) fn follow(&mut self, pending: &mut Pending) -> Result<()> {
+        self.refresh(Some(pending))
+    }
+
     pub(crate) fn regions(&self) -> &[Region] {
         &self.regions
     }

@@ -1,0 +1,112 @@
+//! What becomes of the program's reads of `pagemap`: the kernel's entries with bit 55 set, or, where a collector reads its own,
+//! bare ones without the kernel's. Which functions these reads come through is [`super::exports`]' matter.
+
+use super::{guard, kernel};
+use crate::answer;
+use crate::descriptors::{self, Kind, Known};
+use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
+
+/// What is known of a descriptor, where it matters.
+#[inline]
+pub(super) fn known(fd: c_int, kind: Kind) -> Option<Known> {
+    if !descriptors::any() || guard::is_inside() {
+        return None;
+    }
+    descriptors::find(fd).filter(|known| known.kind == kind)
+}
+
+/// Sets bit 55 in what a read has returned; `offset` is where it began, or `None` for "before the file's position".
+///
+/// # Safety
+///
+/// `length` bytes at `buffer` are the program's to write.
+pub(super) unsafe fn amend(fd: c_int, buffer: *mut c_void, length: ssize_t, offset: Option<off_t>) {
+    let Some(bytes) = usize::try_from(length).ok().filter(|&bytes| bytes > 0) else {
+        return;
+    };
+    let Some(known) = known(fd, Kind::Pagemap) else {
+        return;
+    };
+    // SAFETY: as the caller promises; the kernel has just written there.
+    let entries = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), bytes) };
+    let amended = guard::alone(|state| {
+        let offset = match offset {
+            Some(offset) => u64::try_from(offset).ok()?,
+            None => kernel::position(fd)?.checked_sub(bytes as u64)?,
+        };
+        let first = offset / 8 * pagetrail::page_size();
+        answer::amend(state.view(known.pid), fd, first, entries);
+        Some(())
+    });
+    if amended.flatten().is_none() {
+        answer::mark_all(entries);
+    }
+}
+
+/// Answers a read of the own entries without the kernel's, if the program wants them bare and the read is a plain one.
+///
+/// # Safety
+///
+/// `count` bytes at `buffer` are the program's to write.
+pub(super) unsafe fn read_bare(
+    fd: c_int,
+    buffer: *mut c_void,
+    count: size_t,
+    offset: Option<off_t>,
+) -> Option<ssize_t> {
+    let known = known(fd, Kind::Pagemap)?;
+    if buffer.is_null() || count == 0 || !count.is_multiple_of(8) {
+        return None;
+    }
+    guard::alone(|state| {
+        if !state.answers_bare(known.pid) {
+            return None;
+        }
+        let from = match offset {
+            Some(offset) => u64::try_from(offset).ok()?,
+            None => kernel::position(fd)?,
+        };
+        if !from.is_multiple_of(8) {
+            return None;
+        }
+        // Beyond the end of the address space, where reads come short, the scan fails, and the kernel has its say.
+        let first = (from / 8).checked_mul(pagetrail::page_size())?;
+        // SAFETY: as the caller promises.
+        let entries = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), count) };
+        answer::bare(state.view(known.pid), fd, first, entries).ok()?;
+        if offset.is_none() {
+            kernel::seek(fd, from + count as u64)?;
+        }
+        Some(count as ssize_t)
+    })?
+}
+
+/// [`amend`] for a read into several parts.
+///
+/// # Safety
+///
+/// The parts are the program's to write, as far as `length` reaches.
+pub(super) unsafe fn amend_parts(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    length: ssize_t,
+    offset: Option<off_t>,
+) {
+    if length <= 0 || known(fd, Kind::Pagemap).is_none() {
+        return;
+    }
+    let begin = match offset.filter(|offset| *offset >= 0) {
+        Some(offset) => offset,
+        None => kernel::position(fd).map_or(0, |end| end as off_t - length as off_t),
+    };
+    // SAFETY: the kernel has read the parts from there a moment ago.
+    let parts = unsafe { std::slice::from_raw_parts(parts, usize::try_from(count).unwrap_or(0)) };
+    let mut done = 0;
+    for part in parts {
+        let here = (length - done).min(part.iov_len as ssize_t);
+        // SAFETY: the kernel has written that many bytes there. (It fills each part by whole entries or fails.)
+        unsafe { amend(fd, part.iov_base, here, Some(begin + done as off_t)) };
+        done += here;
+    }
+}
