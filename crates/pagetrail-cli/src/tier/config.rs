@@ -355,7 +355,11 @@ mod tests {
         with(&target.replace("pid = 1", "command = \"\""), "empty");
         with(&target.replace("\"a\"", "\"a\\u0007\""), "characters");
         with(&target.replace("1M", "1"), "unit");
-        with(&target.replace("1M", "17179869183G"), "addresses");
+        let much = target.replace("1M", "17179869183G");
+        with(
+            &format!("{much}{}", much.replace("\"a\"", "\"b\"")),
+            "addresses",
+        );
     }
 
     #[test]

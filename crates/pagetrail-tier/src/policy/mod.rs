@@ -1,19 +1,25 @@
 //! [`Policy`]: what is hot, what to ask about again, and what should move, for one target. No system call, no clock, no chance.
 
 pub(crate) mod clock;
+mod cursor;
 pub(crate) mod histogram;
 mod page;
 pub(crate) mod plan;
 pub(crate) mod pool;
+mod rank;
 pub(crate) mod settings;
+mod spot_check;
 pub(crate) mod table;
 
-use pagetrail::{PageRange, PageSet};
+use pagetrail::PageSet;
 
+use cursor::{Cursor, push};
 use histogram::{Histogram, Tally};
-use page::{Asked, Page};
+use page::Asked;
 use plan::Plan;
-use settings::{RANDOM_RANKS, Ranking, Settings, SettingsError};
+use rank::{Degrees, count};
+use settings::{Ranking, Settings, SettingsError};
+use spot_check::Samples;
 use table::{Place, Run, Table, Units};
 
 /// What a source can tell about a page.
@@ -332,172 +338,6 @@ impl Policy {
             Ranking::Degree => self.settings.degree_min,
             Ranking::TwoLists => 2,
             Ranking::Threshold | Ranking::FirstTouch | Ranking::Random => 1,
-        }
-    }
-}
-
-/// Samples of the pages that are left alone: are they used, as is taken for granted?
-struct Samples {
-    one_in: u64,
-    /// Changes with the window, so that it is other pages' turn.
-    salt: u64,
-    used: u32,
-    unused: u32,
-}
-
-impl Samples {
-    /// Fewer tell nothing.
-    const LEAST: u32 = 8;
-
-    fn new(settings: &Settings, window: u16) -> Self {
-        Self {
-            one_in: settings.spot_check.into(),
-            salt: scatter(u64::from(window) + 1, 1 << 31),
-            used: 0,
-            unused: 0,
-        }
-    }
-
-    /// Takes the answer of a page that was picked in the last window.
-    #[inline]
-    fn take(&mut self, page: &mut Page, touched: bool) {
-        if page.take_spot() {
-            *(if touched {
-                &mut self.used
-            } else {
-                &mut self.unused
-            }) += 1;
-        }
-    }
-
-    /// Picks a page that is left alone, or does not.
-    #[inline]
-    fn draw(&mut self, page: &mut Page, address: u64) -> bool {
-        if self.one_in == 0 || !page.is_trusted() {
-            return false;
-        }
-        let picked = scatter((address >> 12) ^ self.salt, self.one_in) == 0;
-        if picked {
-            page.spot_check();
-        }
-        picked
-    }
-
-    fn contradict(&self, settings: &Settings) -> bool {
-        let all = self.used + self.unused;
-        all >= Self::LEAST && self.unused * 100 > all * u32::from(settings.doubt_percent)
-    }
-}
-
-/// A number below `most` for each number, neighbours far apart: Fibonacci hashing.
-#[inline]
-fn scatter(number: u64, most: u64) -> u64 {
-    let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    (hash * most) >> 32
-}
-
-/// Ranks of pages under some settings.
-struct Degrees<'a> {
-    settings: &'a Settings,
-    /// Weighted counts of the ones in a byte of a history: counting them for each page would take longer.
-    reads: [u16; 256],
-    writes: [u16; 256],
-}
-
-impl<'a> Degrees<'a> {
-    fn new(settings: &'a Settings) -> Self {
-        let weighted =
-            |weight: u8| std::array::from_fn(|byte| byte.count_ones() as u16 * u16::from(weight));
-        Self {
-            settings,
-            reads: weighted(settings.read_weight),
-            writes: weighted(settings.write_weight),
-        }
-    }
-
-    #[inline]
-    fn rank(&self, page: &Page, address: u64) -> u16 {
-        match self.settings.ranking {
-            Ranking::Degree => page.weighed(&self.reads, &self.writes),
-            _ => self.other_rank(page, address),
-        }
-    }
-
-    fn other_rank(&self, page: &Page, address: u64) -> u16 {
-        let settings = self.settings;
-        match settings.ranking {
-            Ranking::Degree => page.weighed(&self.reads, &self.writes),
-            Ranking::Threshold => {
-                u16::from(page.touches(settings.windows) >= settings.threshold.into())
-            }
-            Ranking::TwoLists => page.touches(2),
-            Ranking::FirstTouch => 0,
-            Ranking::Random => scatter(address >> 12, RANDOM_RANKS.into()) as u16,
-        }
-    }
-}
-
-#[inline]
-fn count(degrees: &Degrees<'_>, tally: &mut Tally, page: &Page, address: u64, bytes: u64) {
-    let fast = page.place() == Place::Fast;
-    tally.add(fast, page.is_fixed(), degrees.rank(page, address), bytes);
-}
-
-fn push(set: &mut PageSet, start: u64, end: u64) {
-    if let Some(range) = PageRange::new(start, end) {
-        set.insert(range);
-    }
-}
-
-/// Walks a set along with the table.
-struct Cursor<'a> {
-    ranges: &'a [PageRange],
-}
-
-impl<'a> Cursor<'a> {
-    fn new(set: Option<&'a PageSet>) -> Self {
-        Self {
-            ranges: set.map_or(&[], PageSet::ranges),
-        }
-    }
-
-    /// Leaves ranges behind that end before an address.
-    fn advance(&mut self, address: u64) {
-        while let [first, rest @ ..] = self.ranges
-            && first.end() <= address
-        {
-            self.ranges = rest;
-        }
-    }
-
-    /// Whether an address is in the set, and the next address at which that changes.
-    #[inline]
-    fn at(&mut self, address: u64) -> (bool, u64) {
-        self.advance(address);
-        match self.ranges.first() {
-            Some(range) if range.start() <= address => (true, range.end()),
-            Some(range) => (false, range.start()),
-            None => (false, u64::MAX),
-        }
-    }
-
-    /// Whether any address from `start` to `end` is in the set.
-    fn any(&mut self, start: u64, end: u64) -> bool {
-        self.advance(start);
-        self.ranges.first().is_some_and(|range| range.start() < end)
-    }
-
-    /// Adds what lies from `start` to `end` to `out`.
-    fn between(&mut self, start: u64, end: u64, out: &mut PageSet) {
-        self.advance(start);
-        while let [first, rest @ ..] = self.ranges
-            && first.start() < end
-        {
-            push(out, first.start().max(start), first.end().min(end));
-            if first.end() > end {
-                return;
-            }
-            self.ranges = rest;
         }
     }
 }

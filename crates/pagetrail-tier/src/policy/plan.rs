@@ -4,9 +4,10 @@
 //! HMM-V, sections 4.2.2 and 4.4. The order comes from a bucket sort: the histogram says how far down each bucket is
 //! emptied, and one pass over the table puts each page that is to move into its place.
 
+use super::Policy;
 use super::histogram::Histogram;
+use super::rank::Degrees;
 use super::table::Place;
-use super::{Degrees, Policy};
 
 /// A page, or a huge page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
