@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use pagetrail::{Capabilities, PageRange, PageSet, Target, Technique, mapped_pages, page_size};
 use pagetrail_tier::mover::{Mover, NodeMover, NodeOptions};
-use pagetrail_tier::source::{Watched, WatchedKind};
+use pagetrail_tier::source::{Damon, Source, Watched, WatchedKind};
 use pagetrail_tier::{Keeper, KeeperOptions, Place, Settings, WindowReport, nodes};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -184,4 +184,39 @@ fn the_hot_set_is_found_followed_and_left_in_peace() {
     program.signal(Signal::TERM);
     let status = program.0.wait().expect("it ends");
     assert!(status.success(), "{status:?}, signal {:?}", status.signal());
+}
+
+#[test]
+fn damon_tells_whether_a_program_runs() {
+    if not_here().is_some() {
+        // The first test has said so.
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let program = Program::start(directory.path());
+    let arena = PageSet::from_iter(PageRange::new(BASE, BASE + PAGES * page_size()));
+    let mut damon = match Damon::start(program.0.id(), WINDOW) {
+        Err(error) if error.is_machine_limit() => {
+            eprintln!("not tested here: {error}");
+            return;
+        }
+        started => started.expect("it starts"),
+    };
+    let mut seen = |windows: u32| {
+        let mut most = 0;
+        for _ in 0..windows {
+            thread::sleep(WINDOW + WINDOW / 4);
+            let sample = damon.window().expect("it runs");
+            let accessed = sample.accessed.expect("accesses are what it tells");
+            let part = accessed.intersection(&arena).pages();
+            eprintln!("DAMON saw {part} of {PAGES} pages in touched regions");
+            most = part;
+        }
+        most
+    };
+    assert!(seen(5) > 0);
+    program.signal(Signal::STOP);
+    assert_eq!(seen(4), 0, "nobody touches anything");
+    program.signal(Signal::CONT);
+    assert!(seen(4) > 0);
 }

@@ -14,6 +14,7 @@ fn options(workload: WorkloadKind, fast_percent: usize, windows: u64, seed: u64)
         pages: PAGES,
         fast_pages: PAGES * fast_percent / 100,
         windows,
+        period: 0,
         settings: Settings::default(),
         report: Report::Accesses,
         seed,

@@ -11,5 +11,5 @@ mod workload;
 
 pub use machine::{Machine, Report, SimulatedMover, SimulatedSource};
 pub use price::{Bill, Prices};
-pub use run::{Outcome, RunOptions, Window, run};
+pub use run::{Outcome, RunOptions, Window, run, run_perfect};
 pub use workload::{Accesses, Workload, WorkloadKind};

@@ -18,6 +18,9 @@ pub struct RunOptions {
     pub fast_pages: usize,
     /// How long.
     pub windows: u64,
+    /// Every so many windows tracking begins, if the clock switch lets it, and goes on for as many as the settings count
+    /// over; 0 tracks all the time.
+    pub period: u64,
     /// The policy.
     pub settings: Settings,
     /// What the source tells.
@@ -81,13 +84,24 @@ pub fn run(options: &RunOptions) -> Result<Outcome> {
     };
     let source = Box::new(machine.source(options.report));
     let mut keeper = Keeper::new(source, Box::new(machine.mover()), keeper)?;
-    keeper.begin_period()?;
+    let mut tracking = keeper.begin_period()?;
     let mut windows = Vec::new();
-    for _ in 0..options.windows {
+    for window in 0..options.windows {
         let before = machine.bill();
+        let in_period = window.checked_rem(options.period).unwrap_or(0);
+        if window > 0 && options.period > 0 && in_period == 0 {
+            tracking = keeper.begin_period()?;
+        }
         let changed = workload.moves_next();
         machine.touch(&workload.run());
-        let report = keeper.window()?;
+        let report = match tracking {
+            true => keeper.window()?,
+            false => WindowReport::default(),
+        };
+        if options.period > 0 && tracking && in_period + 1 >= options.settings.windows.into() {
+            keeper.end_period();
+            tracking = false;
+        }
         windows.push(Window {
             found: machine.fast_part(&workload.hot()),
             changed,
@@ -99,4 +113,16 @@ pub fn run(options: &RunOptions) -> Result<Outcome> {
         windows,
         bill: machine.bill(),
     })
+}
+
+/// The same with an oracle in place of the loop: what is hot in a window is in fast memory in it, at no cost.
+pub fn run_perfect(options: &RunOptions) -> Bill {
+    let machine = Machine::new(options.pages, options.fast_pages);
+    let mut workload = Workload::new(options.workload, options.pages, options.seed);
+    for _ in 0..options.windows {
+        let accesses = workload.run();
+        machine.place(&workload.hottest_first()[..options.fast_pages]);
+        machine.touch(&accesses);
+    }
+    machine.bill()
 }

@@ -123,6 +123,13 @@ impl Workload {
         hot
     }
 
+    /// All pages, those that are used most in the window that was run last in front.
+    pub fn hottest_first(&self) -> Vec<u32> {
+        let hot = self.hot_span();
+        let (before, behind) = (&self.order[..hot.start], &self.order[hot.end..]);
+        [&self.order[hot.clone()], before, behind].concat()
+    }
+
     fn hot_span(&self) -> std::ops::Range<usize> {
         let fifth = self.pages / 5;
         match self.kind {

@@ -1,5 +1,6 @@
 //! [`Source`]: what tells which pages of a target were touched in a window.
 
+mod damon;
 mod replay;
 mod watched;
 
@@ -8,6 +9,7 @@ use pagetrail::{Mapped, PageSet};
 use crate::error::Result;
 use crate::policy::{Sample, Tells};
 
+pub use damon::Damon;
 pub use replay::Replay;
 pub use watched::{Watched, WatchedKind};
 
@@ -20,7 +22,7 @@ pub struct Ability {
     pub tells: Tells,
     /// Whether single pages are told apart, or regions only.
     pub pages: bool,
-    /// Whether pages that are left alone cost their program nothing.
+    /// Whether asking costs its program something that leaving a page alone saves.
     pub spares: bool,
 }
 
