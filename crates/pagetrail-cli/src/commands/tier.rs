@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use comfy_table::{Table, presets};
-use pagetrail::{PageRange, Region, Target};
+use pagetrail::{Memory, PageRange, Region};
 use pagetrail_tier::mover::DryRun;
 use pagetrail_tier::mover::{NodeMover, NodeOptions};
-use pagetrail_tier::source::Watched;
 use pagetrail_tier::{Keeper, KeeperOptions, Plan, Settings, Unit};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -149,9 +148,10 @@ fn plan(args: &PlanArgs) -> Result<ExitCode> {
         .as_deref()
         .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())));
     let html = html.transpose()?;
-    let mut source =
-        Watched::start(Target::process(args.pid)?, args.source.into()).map_err(machine_limit)?;
-    let regions = source.watch().regions().to_vec();
+    let source = (args.source)
+        .start(args.pid, args.window)
+        .map_err(machine_limit)?;
+    let regions = Memory::of(args.pid)?.mappings()?;
     // Wherever slow memory is: it is not asked for.
     let options = NodeOptions {
         fast: args.fast_node,
@@ -166,8 +166,7 @@ fn plan(args: &PlanArgs) -> Result<ExitCode> {
         patience: None,
     };
     let mover = DryRun(NodeMover::new(args.pid, options));
-    let mut keeper =
-        Keeper::new(Box::new(source), Box::new(mover), keeper).map_err(machine_limit)?;
+    let mut keeper = Keeper::new(source, Box::new(mover), keeper).map_err(machine_limit)?;
     let mut history = History::default();
     keeper.begin_period().map_err(machine_limit)?;
     for _ in 0..args.windows {

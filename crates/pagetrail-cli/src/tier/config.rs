@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
-use pagetrail_tier::Settings;
-use pagetrail_tier::source::WatchedKind;
+use pagetrail_tier::source::{Damon, Source, Watched, WatchedKind};
+use pagetrail_tier::{Error, Settings};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::args::duration;
@@ -116,15 +116,24 @@ pub(crate) enum SourceKind {
     Writes,
     /// accesses and writes in turns, told apart; every page is asked about in every window
     Turns,
+    /// regions that DAMON saw touched, without faults; one process on a machine
+    Damon,
 }
 
-impl From<SourceKind> for WatchedKind {
-    fn from(kind: SourceKind) -> Self {
-        match kind {
-            SourceKind::Accesses => Self::Accesses,
-            SourceKind::Writes => Self::Writes,
-            SourceKind::Turns => Self::Turns,
-        }
+impl SourceKind {
+    /// Begins to watch a process.
+    pub(crate) fn start(self, pid: u32, window: Duration) -> Result<Box<dyn Source>, Error> {
+        let kind = match self {
+            Self::Accesses => WatchedKind::Accesses,
+            Self::Writes => WatchedKind::Writes,
+            Self::Turns => WatchedKind::Turns,
+            Self::Damon => {
+                pagetrail::Target::process(pid)?;
+                return Ok(Box::new(Damon::start(pid, window)?));
+            }
+        };
+        let target = pagetrail::Target::process(pid)?;
+        Ok(Box::new(Watched::start(target, kind)?))
     }
 }
 

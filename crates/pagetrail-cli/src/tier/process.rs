@@ -3,9 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use pagetrail::Target;
 use pagetrail_tier::mover::{DryRun, Mover, NodeMover, NodeOptions, SwapMover};
-use pagetrail_tier::source::Watched;
 use pagetrail_tier::{Keeper, KeeperOptions, Settings};
 
 use super::config::{Config, Memory, Slow, SourceKind};
@@ -84,7 +82,7 @@ impl Process {
         dry_run: bool,
     ) -> Result<Self, pagetrail_tier::Error> {
         let mover = mover(pid, &config.memory, dry_run)?;
-        let source = Watched::start(Target::process(pid)?, kind.into())?;
+        let source = kind.start(pid, config.window)?;
         let options = KeeperOptions {
             settings: config.policy.clone(),
             capacity,
@@ -95,7 +93,7 @@ impl Process {
         Ok(Self {
             pid,
             command: command_line(pid),
-            keeper: Keeper::new(Box::new(source), mover, options)?,
+            keeper: Keeper::new(source, mover, options)?,
             phase: Phase::Waiting(now),
             began: now,
             demand: 0,
