@@ -260,7 +260,12 @@ impl Keeper {
                 _ => {}
             }
         }
-        for (reason, count) in outcome.failures() {
+        // That a dry run moves nothing is no failure.
+        let counted = outcome
+            .failures()
+            .into_iter()
+            .filter(|_| !self.mover.is_dry());
+        for (reason, count) in counted {
             *report.failures.entry(reason).or_default() += count;
         }
         outcome.moved_bytes()

@@ -374,6 +374,12 @@ impl Daemon {
     /// Ends: every program keeps its memory where it is.
     pub(crate) fn finish(mut self, html: Option<&Path>) -> Result<()> {
         if let Some(path) = html {
+            if let Some(last) = self.shares.last() {
+                // As it was until the end.
+                let allowed = last.allowed.clone();
+                let seconds = self.started.elapsed().as_secs_f64();
+                self.shares.push(Shares { seconds, allowed });
+            }
             let status = self.status();
             super::page::write_file(path, &status, &self)
                 .with_context(|| format!("cannot write {}", path.display()))?;
