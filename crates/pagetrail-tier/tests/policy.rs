@@ -203,3 +203,39 @@ proptest! {
         prop_assert_eq!(pool.free(), total);
     }
 }
+
+/// A daemon reads its configuration anew while pages are remembered.
+#[test]
+fn other_settings_take_what_is_remembered_along() {
+    let tells = Tells {
+        accesses: true,
+        writes: true,
+        in_turns: false,
+    };
+    let with = |windows, ranking| Settings {
+        windows,
+        ranking,
+        ..Settings::default()
+    };
+    let mut policy = Policy::new(with(16, Ranking::Degree), tells, PAGE).unwrap();
+    policy.set_layout(&layout(&[(0, 100, true, false), (0, 1, false, true)]));
+    let all = Some(touched(&[(0, 2000)]));
+    let sample = Sample {
+        accessed: all.clone(),
+        written: all,
+    };
+    for windows in [16, 1, 8, 2, 16] {
+        for ranking in [
+            Ranking::Degree,
+            Ranking::TwoLists,
+            Ranking::Threshold,
+            Ranking::Random,
+        ] {
+            policy.set_settings(with(windows, ranking)).unwrap();
+            assert_eq!(policy.usage().fast, 100 * PAGE);
+            (0..20).for_each(|_| drop(policy.observe(&sample)));
+            policy.plan(50 * PAGE);
+        }
+    }
+    assert!(policy.set_settings(with(0, Ranking::Degree)).is_err());
+}

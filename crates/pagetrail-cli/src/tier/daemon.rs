@@ -115,7 +115,10 @@ impl Daemon {
             for pid in find::processes(&kept.target) {
                 let known = kept.processes.iter().any(|process| process.pid == pid);
                 let refused = kept.refused.get(&pid);
-                if known || refused.is_some_and(|(_, then)| now - *then < REFUSED_AGAIN) {
+                // Its number may be another's by now.
+                let over =
+                    kept.target.pid.is_some() && kept.ended.iter().any(|(old, _)| *old == pid);
+                if known || over || refused.is_some_and(|(_, then)| now - *then < REFUSED_AGAIN) {
                     continue;
                 }
                 // What it may use is said before its first window.

@@ -112,6 +112,17 @@ impl Policy {
     /// A setting makes no sense; then nothing changes.
     pub fn set_settings(&mut self, settings: Settings) -> Result<(), SettingsError> {
         settings.validate()?;
+        // No degree may be above what the new settings know.
+        for block in self.table.blocks_mut() {
+            match &mut block.units {
+                Units::Huge(page) => page.forget_before(settings.windows),
+                Units::Small(pages) => {
+                    pages
+                        .iter_mut()
+                        .for_each(|page| page.forget_before(settings.windows));
+                }
+            }
+        }
         self.settings = settings;
         self.histogram = None;
         Ok(())

@@ -83,6 +83,13 @@ impl Page {
         self.set(state::FIXED, fixed);
     }
 
+    /// Remembers the last windows only.
+    pub(super) fn forget_before(&mut self, windows: u8) {
+        let mask = u16::MAX >> (16 - windows);
+        self.reads &= mask;
+        self.writes &= mask;
+    }
+
     /// Whether it is left alone at the moment.
     pub(super) fn is_asleep(&self) -> bool {
         self.rest > 0
