@@ -50,6 +50,10 @@ const RESULTS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "tier.json",
+        &["--package", "pagetrail-tier", "--example", "bench_tier"],
+    ),
+    (
         "snapshot.json",
         &[
             "--package",

@@ -87,6 +87,8 @@ pub(crate) enum Command {
     Bench(crate::bench::args::BenchArgs),
     /// Run tracking designs that need other hardware on a machine in software, and price them
     Model(crate::model::args::ModelArgs),
+    /// Keep the hot pages of programs in fast memory, on machines whose memory is of two kinds
+    Tier(crate::tier::args::TierArgs),
     /// Write man pages and shell completions
     #[command(hide = true)]
     Generate(GenerateArgs),

@@ -84,8 +84,14 @@ fn code(error: &anyhow::Error) -> u8 {
             _ => OPERATION,
         },
         Some(error) if error.is_machine_limit() => MACHINE,
+        _ if of_tier(error) => MACHINE,
         _ => OPERATION,
     }
+}
+
+fn of_tier(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<pagetrail_tier::Error>();
+    error.is_some_and(pagetrail_tier::Error::is_machine_limit)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod commands;
+mod endpoint;
 mod exit;
 #[cfg(test)]
 mod fuzzing;
@@ -11,6 +12,7 @@ mod recording;
 mod report;
 #[cfg(test)]
 mod testing;
+mod tier;
 mod top;
 mod tracking;
 
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Command::Checkpoints(command) => commands::checkpoint::run(command),
         Command::Bench(args) => commands::bench::run(args),
         Command::Model(args) => commands::model::run(args),
+        Command::Tier(args) => commands::tier::run(args),
         Command::Generate(args) => commands::generate::run(args),
     };
     result.unwrap_or_else(|error| exit::report(&error))

@@ -1,4 +1,4 @@
-//! [`pages_with_content`] and [`owned_pages`]: which pages of a mapping hold something, before anybody reads them.
+//! [`pages_with_content`], [`owned_pages`] and [`mapped_pages`]: which pages of a mapping hold something, before anybody reads them.
 //!
 //! Reading an untouched page of a sparse mapping would make a page table for it, or even a page. This only looks.
 
@@ -58,6 +58,51 @@ pub fn owned_pages(pid: u32, region: &Region) -> Result<PageSet> {
         }
         Err(errno) => Err(Error::errno("PAGEMAP_SCAN")(errno)),
     }
+}
+
+/// What the page tables of a process have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mapped {
+    /// Pages in memory, but for the zero page.
+    pub present: PageSet,
+    /// The part of them that is mapped by huge pages.
+    pub huge: PageSet,
+    /// Pages that are swapped out.
+    pub swapped: PageSet,
+}
+
+/// What the page tables of process `pid` have at some addresses. Linux 6.7.
+pub fn mapped_pages(pid: u32, addresses: &PageSet) -> Result<Mapped> {
+    let mut found = Mapped::default();
+    let pagemap = Pagemap::open(Some(pid)).map_err(Error::io("opening pagemap"))?;
+    // A marker of a write-protected untouched page looks like a swapped page.
+    let swap = Status::of(pid).is_ok_and(|status| status.swap_kib > 0);
+    let query = Query {
+        inverted: category::PFNZERO,
+        all_of: category::PFNZERO,
+        any_of: category::PRESENT | if swap { category::SWAPPED } else { 0 },
+        report: category::PRESENT | category::HUGE,
+        ..Query::default()
+    };
+    let mut vector = Vector::new();
+    for range in addresses.ranges() {
+        pagemap
+            .scan_kinds(*range, query, &mut vector, |range, kinds| {
+                if kinds & category::PRESENT == 0 {
+                    found.swapped.insert(range);
+                    return;
+                }
+                found.present.insert(range);
+                if kinds & category::HUGE != 0 {
+                    found.huge.insert(range);
+                }
+            })
+            .map_err(|errno| match errno {
+                Errno::SRCH => Error::Gone { pid },
+                errno => Error::errno("PAGEMAP_SCAN")(errno),
+            })?;
+    }
+    Ok(found)
 }
 
 /// Where the mapped file has data, in addresses of the mapping; `None` where that cannot be found out.

@@ -40,7 +40,7 @@ mod watch;
 pub use attach::hold::{HeldThread, Hold, RegisterSet};
 pub use attach::launch::Ended;
 pub use capabilities::{Capabilities, DISABLE_VARIABLE, Status};
-pub use contents::{owned_pages, pages_with_content};
+pub use contents::{Mapped, mapped_pages, owned_pages, pages_with_content};
 pub use error::{Error, Result};
 pub use heap::units::Units;
 pub use memory::Memory;

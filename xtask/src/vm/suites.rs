@@ -18,11 +18,53 @@ use crate::steps::{NotHere, Outcome};
 use crate::table::Table;
 use crate::tally::Tally;
 
-/// The integration tests that run in guests: package and name.
-const SUITES: &[(&str, &str)] = &[
-    ("pagetrail", "conformance"),
-    ("pagetrail", "stress"),
-    ("pagetrail-cli", "access"),
+/// An integration test that runs in guests.
+#[derive(Debug)]
+struct Wanted {
+    package: &'static str,
+    name: &'static str,
+    /// The only series that it runs on.
+    only: Option<&'static str>,
+    /// Whether the guest has two memory nodes.
+    two_nodes: bool,
+}
+
+impl Wanted {
+    const fn new(package: &'static str, name: &'static str) -> Self {
+        Self {
+            package,
+            name,
+            only: None,
+            two_nodes: false,
+        }
+    }
+
+    const fn only(self, series: &'static str) -> Self {
+        Self {
+            only: Some(series),
+            ..self
+        }
+    }
+
+    const fn on_two_nodes(self) -> Self {
+        Self {
+            two_nodes: true,
+            ..self
+        }
+    }
+}
+
+const SUITES: &[Wanted] = &[
+    Wanted::new("pagetrail", "conformance"),
+    Wanted::new("pagetrail", "stress"),
+    Wanted::new("pagetrail", "unarmed").only("7.x"),
+    Wanted::new("pagetrail-cli", "access"),
+    Wanted::new("pagetrail-tier", "nodes")
+        .only("7.x")
+        .on_two_nodes(),
+    Wanted::new("pagetrail-cli", "tier")
+        .only("7.x")
+        .on_two_nodes(),
 ];
 
 /// Emulation is some 20 times slower than the host.
@@ -32,6 +74,8 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 #[derive(Debug, PartialEq, Eq)]
 struct Suite {
     name: String,
+    only: Option<&'static str>,
+    two_nodes: bool,
     program: PathBuf,
     /// Its package's directory, where cargo would run it.
     dir: PathBuf,
@@ -82,12 +126,14 @@ fn run_on(
         None => rig.insert(Rig::open(repo)?),
     };
     let kernel = series.fetch(&rig.cache)?;
-    let machine = Machine {
-        timeout: TIMEOUT,
-        ..Machine::default()
-    };
     let mut fine = true;
-    for suite in suites {
+    let here = |suite: &&Suite| suite.only.is_none_or(|only| only == series.name);
+    for suite in suites.iter().filter(here) {
+        let machine = Machine {
+            timeout: TIMEOUT,
+            numa: suite.two_nodes,
+            ..Machine::default()
+        };
         println!("-- {} in the {}", suite.name, place(series));
         let job = Job {
             dir: suite.dir.clone(),
@@ -123,7 +169,7 @@ fn collect_rows(from: &Path, to: &Path, name: &str) -> Result<()> {
 /// Lets cargo build all tests, and picks ours.
 fn build(repo: &Repo) -> Result<Vec<Suite>> {
     let mut build = repo.cargo(&["test", "--no-run", "--message-format=json"]);
-    for (package, name) in SUITES {
+    for Wanted { package, name, .. } in SUITES {
         build.args(["--package", package, "--test", name]);
     }
     let output = build.stderr(std::process::Stdio::inherit()).output()?;
@@ -142,9 +188,10 @@ fn suite(message: &Value) -> Result<Option<Suite>> {
     let target = &message["target"];
     let is_test = target["kind"] == serde_json::json!(["test"]);
     let name = target["name"].as_str().unwrap_or_default();
-    if !is_test || !SUITES.iter().any(|(_, suite)| *suite == name) {
+    let wanted = SUITES.iter().find(|wanted| wanted.name == name);
+    let Some(wanted) = wanted.filter(|_| is_test) else {
         return Ok(None);
-    }
+    };
     let Some(program) = message["executable"].as_str() else {
         return Ok(None);
     };
@@ -152,6 +199,8 @@ fn suite(message: &Value) -> Result<Option<Suite>> {
     let dir = manifest.and_then(|manifest| Path::new(manifest).parent());
     Ok(Some(Suite {
         name: name.to_owned(),
+        only: wanted.only,
+        two_nodes: wanted.two_nodes,
         program: program.into(),
         dir: dir.context("a test without a manifest")?.to_owned(),
     }))
@@ -174,6 +223,8 @@ mod tests {
         let found = suite(&message("test", "conformance")).unwrap();
         let expected = Suite {
             name: "conformance".to_owned(),
+            only: None,
+            two_nodes: false,
             program: "/t/deps/conformance-1".into(),
             dir: "/p".into(),
         };

@@ -7,4 +7,5 @@ pub(crate) mod generate;
 pub(crate) mod model;
 pub(crate) mod record;
 pub(crate) mod report;
+pub(crate) mod tier;
 pub(crate) mod top;

@@ -52,6 +52,8 @@ pub(crate) struct AccessScan {
     armed: PageSet,
     /// The pages of `armed` that existed at the last harvest, or when they were armed.
     existing: PageSet,
+    /// Whether harvests protect again what they report.
+    rearming: bool,
 }
 
 impl AccessScan {
@@ -72,6 +74,7 @@ impl AccessScan {
             huge_pages,
             armed: PageSet::new(),
             existing: PageSet::new(),
+            rearming: true,
         })
     }
 
@@ -99,6 +102,27 @@ impl AccessScan {
                 Errno::SRCH => Error::Gone { pid },
                 errno => Error::errno("PAGEMAP_SCAN")(errno),
             })
+    }
+
+    /// Protects what a harvest reports.
+    fn protect(&self, pages: &PageSet, layout: &[Armed]) -> Result<()> {
+        for range in pages.ranges() {
+            match self.uffd.protect_from_access(*range) {
+                Ok(()) => {}
+                Err(Errno::SRCH) => return Err(Error::Gone { pid: self.pid }),
+                // Part of it was replaced or unmapped since: mapping by mapping then. What is left unprotected is
+                // reported again.
+                Err(_) => {
+                    for part in layout
+                        .iter()
+                        .filter_map(|armed| armed.range.intersection(range))
+                    {
+                        let _ = self.uffd.protect_from_access(part);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Has the kernel map by small pages what it maps by huge ones, so that touches are told apart within.
@@ -172,6 +196,21 @@ impl Tracker for AccessScan {
         true
     }
 
+    fn set_rearming(&mut self, rearming: bool) -> bool {
+        self.rearming = rearming;
+        true
+    }
+
+    fn rearm(&mut self, pages: &PageSet) -> Result<()> {
+        for range in pages.intersection(&self.armed).ranges() {
+            // Where part of it was replaced or unmapped since, nothing is protected, and it is reported again.
+            if self.uffd.protect_from_access(*range) == Err(Errno::SRCH) {
+                return Err(Error::Gone { pid: self.pid });
+            }
+        }
+        Ok(())
+    }
+
     fn harvest(&mut self, layout: &[Armed], out: &mut PageSet) -> Result<Harvest> {
         let mut harvest = Harvest::default();
         for Armed { range, permissions } in layout {
@@ -193,22 +232,9 @@ impl Tracker for AccessScan {
         for range in self.armed.clone().ranges() {
             self.scan(*range, &mut existing, out, &mut huge)?;
         }
-        self.split(&huge);
-        for range in out.ranges() {
-            match self.uffd.protect_from_access(*range) {
-                Ok(()) => {}
-                Err(Errno::SRCH) => return Err(Error::Gone { pid: self.pid }),
-                // Part of it was replaced or unmapped since: mapping by mapping then. What is left unprotected is
-                // reported again.
-                Err(_) => {
-                    for part in layout
-                        .iter()
-                        .filter_map(|armed| armed.range.intersection(range))
-                    {
-                        let _ = self.uffd.protect_from_access(part);
-                    }
-                }
-            }
+        if self.rearming {
+            self.split(&huge);
+            self.protect(out, layout)?;
         }
         let vanished = self.existing.difference(&existing);
         out.union_with(&vanished);

@@ -172,6 +172,17 @@ pub(crate) trait Tracker: Send {
     /// Whether the caller holds the target still until it says otherwise.
     fn set_held(&mut self, _: bool) {}
 
+    /// Whether harvests arm what they report, as they do unless told otherwise, or leave it to [`Self::rearm`]; false where
+    /// the technique can do no other.
+    fn set_rearming(&mut self, rearming: bool) -> bool {
+        rearming
+    }
+
+    /// Arms what a harvest has left unarmed. What is armed no longer, or not at all, is reported by the next harvest.
+    fn rearm(&mut self, _: &PageSet) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes sure that the kernel itself can write to `range` until the next harvest.
     fn prepare_for_kernel_write(&mut self, _: PageRange) {}
 

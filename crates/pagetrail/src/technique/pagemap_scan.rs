@@ -80,6 +80,8 @@ pub(crate) struct PagemapScan {
     /// What follows from the sets above, until one of them changes: so a round that finds nothing new allocates
     /// nothing.
     plan: Option<Plan>,
+    /// Whether harvests arm what they report.
+    rearming: bool,
 }
 
 /// What a harvest scans.
@@ -147,6 +149,7 @@ impl PagemapScan {
             seen: PageSet::new(),
             doubtful: PageSet::new(),
             plan: None,
+            rearming: true,
         })
     }
 
@@ -184,6 +187,26 @@ impl PagemapScan {
             self.select(*range, whole, out)?;
         }
         Ok(())
+    }
+
+    /// Scans what can have been written, and re-arms nothing but the blocks `fresh`, whose entries are not all armed.
+    fn look(
+        &mut self,
+        plan: &Plan,
+        fresh: &PageSet,
+        out: &mut PageSet,
+        replaced: &mut Vec<PageRange>,
+    ) -> Result<()> {
+        self.scan_ranges(fresh, WRITTEN, out, replaced)?;
+        let rest = plan.all.difference(fresh);
+        let query = Query {
+            rearm: false,
+            ..WRITTEN
+        };
+        let mut found = PageSet::new();
+        let outcome = self.scan_ranges(&rest, query, &mut found, replaced);
+        out.union_with(&found);
+        outcome
     }
 
     fn scan_ranges(
@@ -413,6 +436,21 @@ impl Tracker for PagemapScan {
         }
     }
 
+    fn set_rearming(&mut self, rearming: bool) -> bool {
+        self.rearming = rearming;
+        true
+    }
+
+    fn rearm(&mut self, pages: &PageSet) -> Result<()> {
+        for range in pages.intersection(&self.armed).ranges() {
+            // A mapping that lost its registration the next harvest finds.
+            if self.pagemap.arm(*range) == Err(Errno::SRCH) {
+                return Err(Error::Gone { pid: self.pid });
+            }
+        }
+        Ok(())
+    }
+
     fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {
         self.harvest_leaving(&PageSet::new(), out)
     }
@@ -444,7 +482,11 @@ impl PagemapScan {
             plan = self.work_out();
         }
         // Whatever fails from here on: what was re-armed is in `out` by then, and what was replaced is found again.
-        self.scan_all(&plan, left, out, &mut harvest.replaced)?;
+        if self.rearming {
+            self.scan_all(&plan, left, out, &mut harvest.replaced)?;
+        } else {
+            self.look(&plan, &fresh, out, &mut harvest.replaced)?;
+        }
         let mut late = PageSet::new();
         let sorted_out = self.settle_doubtful(&mut late).and_then(|()| {
             if fresh.is_empty() {

@@ -10,7 +10,7 @@ use crate::attach::inject::Copies;
 use crate::attach::launch::{Ended, Image, Launched};
 use crate::error::{Error, Result};
 use crate::heap::heaps::Heaps;
-use crate::page_set::PageRange;
+use crate::page_set::{PageRange, PageSet};
 use crate::proc::status::{self, Status};
 use crate::region::Region;
 use crate::round::{Event, Noticed, Pending, Round, RoundCost, Told};
@@ -123,6 +123,39 @@ impl Watch {
     pub fn follow_mappings(&mut self) -> Result<()> {
         let noticed = self.space.noticing();
         self.space.follow(&mut self.pending[noticed as usize])
+    }
+
+    /// The same, but the pages it reports stay unarmed: they cost the target nothing, and every round reports them, until
+    /// [`rearm`](Self::rearm) is called for them.
+    ///
+    /// For those who ask about some pages more often than about others. Of a page that stays unarmed nothing is learned,
+    /// and nothing is missed. Pages whose mapping is new in the round, and regions watched by `compare`, are armed as ever.
+    ///
+    /// # Errors
+    ///
+    /// As [`collect`](Self::collect); [`Error::Unavailable`] with techniques other than `pagemap-scan` and `access-scan`,
+    /// and where rounds [alternate](Notice::Alternate).
+    pub fn collect_unarmed(&mut self) -> Result<Round<'_>> {
+        if !self.space.set_rearming(false) {
+            return Err(Error::Unavailable {
+                technique: self.technique,
+                reason: "it arms what it reports in one step".into(),
+            });
+        }
+        let told = self.harvest();
+        self.space.set_rearming(true);
+        Ok(self.round(told?))
+    }
+
+    /// Arms pages that [`collect_unarmed`](Self::collect_unarmed) has reported; what is not watched is passed over.
+    ///
+    /// What is touched between the two calls belongs to the round that was collected: read the pages after this.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gone`] when the target has ended.
+    pub fn rearm(&mut self, pages: &PageSet) -> Result<()> {
+        self.space.rearm(pages)
     }
 
     /// Takes what was written into `pending`.

@@ -145,6 +145,16 @@ impl Space {
         self.tracker.set_held(held);
     }
 
+    /// Whether collects arm what they report; false where that cannot be had.
+    pub(crate) fn set_rearming(&mut self, rearming: bool) -> bool {
+        self.tracker.set_rearming(rearming)
+    }
+
+    /// Arms what a collect has left unarmed.
+    pub(crate) fn rearm(&mut self, pages: &PageSet) -> Result<()> {
+        self.tracker.rearm(pages)
+    }
+
     pub(crate) fn prepare_for_kernel_write(&mut self, range: PageRange) {
         self.tracker.prepare_for_kernel_write(range);
     }

@@ -1,28 +1,23 @@
 //! [`Metrics`]: numbers about checkpoints in the text format of Prometheus, in a file that is replaced at once, or by HTTP.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use pagetrail_checkpoint::Manifest;
 
+use crate::endpoint::{Address, Endpoint};
 use crate::exit;
 
-/// How long a client may take to ask.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// A request longer than this is none of ours.
-const LINES_MAX: usize = 100;
+/// Of the text format of Prometheus.
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
 
 /// The numbers so far, and where they go.
 #[derive(Debug)]
 pub(super) struct Metrics {
     file: Option<PathBuf>,
-    text: Arc<Mutex<String>>,
+    endpoint: Option<Endpoint>,
     totals: Totals,
 }
 
@@ -41,19 +36,16 @@ struct Totals {
 
 impl Metrics {
     pub(super) fn new(file: Option<PathBuf>, listen: Option<SocketAddr>) -> Result<Self> {
-        let text = Arc::new(Mutex::new(Totals::default().text()));
-        if let Some(address) = listen {
-            let listener = TcpListener::bind(address)
-                .with_context(|| format!("cannot listen at {address}"))?;
-            // Port 0 asks for any.
-            let address = listener.local_addr().unwrap_or(address);
-            exit::message(&format!("numbers at http://{address}/metrics"));
-            let text = Arc::clone(&text);
-            thread::spawn(move || serve(&listener, &text));
+        let address = listen.map(Address::Tcp);
+        let endpoint = address.as_ref().map(Endpoint::listen).transpose()?;
+        if let Some(endpoint) = &endpoint {
+            endpoint.set("/metrics", CONTENT_TYPE, Totals::default().text());
+            // Port 0 asked for any.
+            exit::message(&format!("numbers at http://{}/metrics", endpoint.address()));
         }
         Ok(Self {
             file,
-            text,
+            endpoint,
             totals: Totals::default(),
         })
     }
@@ -69,7 +61,9 @@ impl Metrics {
                 exit::message(&format!("cannot write {}: {error}", file.display()));
             }
         }
-        *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.set("/metrics", CONTENT_TYPE, text);
+        }
     }
 }
 
@@ -151,36 +145,4 @@ impl Totals {
         }
         out
     }
-}
-
-/// Answers requests one after the other; a client that does not ask is not waited for long.
-fn serve(listener: &TcpListener, text: &Mutex<String>) {
-    for stream in listener.incoming().flatten() {
-        let text = text.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // A client that went away is no concern of ours.
-        let _ = answer(stream, &text);
-    }
-}
-
-fn answer(mut stream: TcpStream, text: &str) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let reader = BufReader::new(std::io::Read::take(stream.try_clone()?, 1 << 14));
-    let mut lines = reader.lines().take(LINES_MAX);
-    let request = lines.next().transpose()?.unwrap_or_default();
-    while lines
-        .next()
-        .transpose()?
-        .is_some_and(|line| !line.is_empty())
-    {}
-    let (status, body) = match request.split(' ').collect::<Vec<_>>()[..] {
-        ["GET", "/metrics", ..] => ("200 OK", text),
-        _ => ("404 Not Found", "see /metrics\n"),
-    };
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\
-         Connection: close\r\n\r\n{body}",
-        body.len()
-    )
 }

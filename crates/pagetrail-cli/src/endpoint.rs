@@ -1,0 +1,292 @@
+//! [`Endpoint`]: small texts by HTTP, at a TCP address or a Unix socket: numbers for Prometheus, the status of a daemon.
+//!
+//! It answers requests one after the other, in a thread of its own; a client that does not ask is not waited for long.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+/// How long a client may take to ask, and to take the answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// A request longer than this is none of ours.
+const LINES_MAX: usize = 100;
+const REQUEST_BYTES_MAX: u64 = 1 << 14;
+/// Errors of a listener that come at once again, when descriptors have run out, say.
+const REST: Duration = Duration::from_millis(100);
+
+/// Where to listen, or to ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// An address and a port.
+    Tcp(SocketAddr),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Whether only this machine can reach it.
+    pub(crate) fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return match path.starts_with('/') {
+                true => Ok(Self::Unix(path.into())),
+                false => Err("behind unix: comes an absolute path".into()),
+            };
+        }
+        let address = text.parse().map(Self::Tcp);
+        address.map_err(|_| "an address and a port, or unix:/a/path".into())
+    }
+}
+
+/// What is served: a content type and a text by path.
+type Pages = BTreeMap<&'static str, (&'static str, String)>;
+
+/// Texts that are served.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pages: Arc<Mutex<Pages>>,
+    address: Address,
+    /// A socket to remove in the end.
+    socket: Option<PathBuf>,
+}
+
+impl Endpoint {
+    /// Listens, and serves nothing yet.
+    pub(crate) fn listen(address: &Address) -> Result<Self> {
+        let pages = Arc::new(Mutex::new(Pages::new()));
+        let shared = Arc::clone(&pages);
+        let cannot = || format!("cannot listen at {address}");
+        let (mut bound, mut socket) = (address.clone(), None);
+        match address {
+            Address::Tcp(address) => {
+                let listener = TcpListener::bind(address).with_context(cannot)?;
+                bound = Address::Tcp(listener.local_addr().unwrap_or(*address));
+                thread::spawn(move || serve(listener.incoming(), &shared));
+            }
+            Address::Unix(path) => {
+                let listener = bind(path).with_context(cannot)?;
+                // For whoever runs this, and nobody else.
+                fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+                    .with_context(cannot)?;
+                socket = Some(path.clone());
+                thread::spawn(move || serve(listener.incoming(), &shared));
+            }
+        }
+        Ok(Self {
+            pages,
+            address: bound,
+            socket,
+        })
+    }
+
+    /// Where it listens: also the port, where any was asked for.
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Serves a text from now on.
+    pub(crate) fn set(&self, path: &'static str, content_type: &'static str, text: String) {
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        pages.insert(path, (content_type, text));
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        if let Some(path) = &self.socket {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Binds a socket, also where one was left behind that nobody listens at.
+fn bind(path: &PathBuf) -> io::Result<UnixListener> {
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => match UnixStream::connect(path) {
+            Err(refused) if refused.kind() == ErrorKind::ConnectionRefused => {
+                fs::remove_file(path)?;
+                UnixListener::bind(path)
+            }
+            _ => Err(error),
+        },
+        outcome => outcome,
+    }
+}
+
+/// What a client is connected by.
+pub(crate) trait Stream: Read + Write {
+    fn set_patience(&self, patience: Duration) -> io::Result<()>;
+}
+
+impl Stream for TcpStream {
+    fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(patience))?;
+        self.set_write_timeout(Some(patience))
+    }
+}
+
+impl Stream for UnixStream {
+    fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(patience))?;
+        self.set_write_timeout(Some(patience))
+    }
+}
+
+fn serve<S: Stream>(clients: impl Iterator<Item = io::Result<S>>, pages: &Mutex<Pages>) {
+    for client in clients {
+        // A client that went away is no concern of ours.
+        match client {
+            Ok(client) => drop(answer(client, pages)),
+            Err(_) => thread::sleep(REST),
+        }
+    }
+}
+
+fn answer(mut stream: impl Stream, pages: &Mutex<Pages>) -> io::Result<()> {
+    stream.set_patience(PATIENCE)?;
+    let request = request(&mut stream)?;
+    let pages = pages.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let found = match request.split(' ').collect::<Vec<_>>()[..] {
+        ["GET", path, ..] => pages.get(path),
+        _ => None,
+    };
+    let paths = || pages.keys().copied().collect::<Vec<_>>().join(" and ");
+    let (status, content_type, body) = match found {
+        Some((content_type, text)) => ("200 OK", *content_type, text.clone()),
+        None => ("404 Not Found", "text/plain", format!("see {}\n", paths())),
+    };
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// The first line of a request; the others are read and forgotten.
+fn request(stream: &mut impl Stream) -> io::Result<String> {
+    let mut lines = BufReader::new(stream.take(REQUEST_BYTES_MAX))
+        .lines()
+        .take(LINES_MAX);
+    let first = lines.next().transpose()?.unwrap_or_default();
+    while lines
+        .next()
+        .transpose()?
+        .is_some_and(|line| !line.is_empty())
+    {}
+    Ok(first)
+}
+
+/// Asks for a path.
+pub(crate) fn get(address: &Address, path: &str) -> Result<String> {
+    match address {
+        Address::Tcp(tcp) => ask(TcpStream::connect(tcp), address, path),
+        Address::Unix(socket) => ask(UnixStream::connect(socket), address, path),
+    }
+}
+
+fn ask<S: Stream>(stream: io::Result<S>, address: &Address, path: &str) -> Result<String> {
+    let mut stream = stream.with_context(|| format!("nobody answers at {address}"))?;
+    let failed = || format!("cannot ask at {address}");
+    stream.set_patience(PATIENCE).with_context(failed)?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    )
+    .with_context(failed)?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).with_context(failed)?;
+    match text.split_once("\r\n\r\n") {
+        Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(body.to_owned()),
+        _ => bail!("{address} has no {path}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_judged() {
+        let local = |text: &str| text.parse::<Address>().map(|address| address.is_local());
+        assert_eq!(local("127.0.0.1:9465"), Ok(true));
+        assert_eq!(local("[::1]:9465"), Ok(true));
+        assert_eq!(local("unix:/run/a.sock"), Ok(true));
+        assert_eq!(local("0.0.0.0:9465"), Ok(false));
+        for wrong in ["", "localhost", "9465", "unix:", "unix:a.sock"] {
+            assert!(local(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_socket_serves_what_was_set_and_goes_with_its_endpoint() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let address = Address::Unix(path.clone());
+        for _ in 0..2 {
+            let endpoint = Endpoint::listen(&address).unwrap();
+            endpoint.set("/metrics", "text/plain", "a 1\n".into());
+            assert_eq!(get(&address, "/metrics").unwrap(), "a 1\n");
+            assert!(get(&address, "/other").is_err());
+            assert!(Endpoint::listen(&address).is_err(), "one at a time");
+            assert_eq!(
+                fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+                0o600
+            );
+        }
+        assert!(!path.exists());
+        // One that a killed process has left behind is in nobody's way.
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        drop(Endpoint::listen(&address).unwrap());
+        assert!(get(&address, "/metrics").is_err());
+    }
+
+    #[test]
+    fn nonsense_is_answered_with_404() {
+        let pages = Mutex::new(Pages::new());
+        let (client, server) = UnixStream::pair().unwrap();
+        let asking = thread::spawn(move || {
+            let mut client = client;
+            client.write_all(b"\xff\xfe nonsense\r\n\r\n").unwrap();
+            client.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut text = Vec::new();
+            let _ = client.read_to_end(&mut text);
+            text
+        });
+        let answered = answer(server, &pages);
+        let text = asking.join().unwrap();
+        // Not even text: no answer at all.
+        assert!(answered.is_err() && text.is_empty());
+    }
+}

@@ -1,0 +1,109 @@
+//! What `pagetrail tier` looks like on the command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::config::SourceKind;
+use crate::args::duration;
+use crate::bench::size::Size;
+use crate::endpoint::Address;
+
+/// Arguments of `tier`.
+#[derive(Args, Debug)]
+pub(crate) struct TierArgs {
+    #[command(subcommand)]
+    pub(crate) command: TierCommand,
+}
+
+/// The subcommands.
+#[derive(Subcommand, Debug)]
+pub(crate) enum TierCommand {
+    /// Watch a process for some windows, and say what would move and why; nothing is moved
+    #[command(after_help = "Examples:\n  \
+        pagetrail tier plan -p 1234 --fast 1G\n  \
+        pagetrail tier plan -p 1234 --fast 64M --source writes --json")]
+    Plan(PlanArgs),
+    /// Keep the hot pages of programs in fast memory until told to stop
+    ///
+    /// The file names the programs, by PID, command or cgroup, and how much fast memory each may use. SIGHUP has it read
+    /// anew. SIGTERM and SIGINT end it: every program keeps its memory where it is, and the next start goes on from there.
+    #[command(after_help = "Examples:\n  \
+        pagetrail tier run --config tier.toml\n  \
+        pagetrail tier run --config tier.toml --dry-run --duration 1m --html tier.html")]
+    Run(RunArgs),
+    /// Say what a running `tier run` does
+    #[command(after_help = "Examples:\n  \
+        pagetrail tier status --config tier.toml\n  \
+        pagetrail tier status --at unix:/run/pagetrail-tier.sock --json")]
+    Status(StatusArgs),
+}
+
+/// Arguments of `tier plan`.
+#[derive(Args, Debug)]
+pub(crate) struct PlanArgs {
+    /// A running process
+    #[arg(short, long, value_name = "PID")]
+    pub(crate) pid: u32,
+    /// How much of its memory may be fast
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) fast: Size,
+    /// What tells which pages are used
+    #[arg(long, value_name = "SOURCE", default_value = "accesses")]
+    pub(crate) source: SourceKind,
+    /// How many windows to watch
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) windows: u32,
+    /// How long a window is, with its unit
+    #[arg(long, value_name = "TIME", default_value = "600ms", value_parser = duration)]
+    pub(crate) window: Duration,
+    /// The node that fast memory is on
+    #[arg(long, value_name = "NODE", default_value_t = 0)]
+    pub(crate) fast_node: u32,
+    /// Write one JSON document to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write a self-contained page with pictures
+    #[arg(long, value_name = "OUT")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+/// Arguments of `tier run`.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// What to keep, and how: docs/tier-format.md has all of it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Track and decide, and move nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Stop after this time, with its unit
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) duration: Option<Duration>,
+    /// In the end, write a self-contained page about what was done
+    #[arg(long, value_name = "OUT")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+/// Arguments of `tier status`.
+#[derive(Args, Debug)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) whom: WhomArgs,
+    /// Write one JSON document to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where a daemon is.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub(crate) struct WhomArgs {
+    /// The file that it was started with
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Where it listens: ADDRESS:PORT or unix:PATH
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) at: Option<Address>,
+}

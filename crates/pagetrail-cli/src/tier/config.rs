@@ -1,0 +1,409 @@
+//! [`Config`]: `tier.toml`, read and checked as a whole; `docs/tier-format.md` documents it.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+use pagetrail_tier::source::{Damon, Source, Watched, WatchedKind};
+use pagetrail_tier::{Error, Settings};
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use crate::args::duration;
+use crate::bench::size::Size;
+use crate::endpoint::Address;
+
+/// A longer file is no configuration.
+const BYTES_MAX: u64 = 1 << 20;
+const TARGETS_MAX: usize = 1000;
+
+/// What to keep, and how.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Config {
+    /// Where to serve numbers and the status; nowhere if there is none.
+    #[serde(default, deserialize_with = "parsed")]
+    pub(crate) listen: Option<Address>,
+    #[serde(default)]
+    pub(crate) mode: Mode,
+    /// What the pool has; the sum of the targets' shares if it is not said.
+    #[serde(default, deserialize_with = "parsed")]
+    pub(crate) fast: Option<Size>,
+    #[serde(default = "window", deserialize_with = "time")]
+    pub(crate) window: Duration,
+    #[serde(default = "period", deserialize_with = "time")]
+    pub(crate) period: Duration,
+    #[serde(default)]
+    pub(crate) memory: Memory,
+    #[serde(default)]
+    pub(crate) policy: Settings,
+    #[serde(rename = "target", default)]
+    pub(crate) targets: Vec<Target>,
+}
+
+/// Whether targets share what they do not need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    /// Each has its share.
+    #[default]
+    Island,
+    /// The sated give to the hungry.
+    Pool,
+}
+
+/// Where memory is, and how it is moved.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Memory {
+    pub(crate) fast_node: u32,
+    pub(crate) slow: Slow,
+    pub(crate) threads: usize,
+    pub(crate) batch: usize,
+    /// In a second, for each process.
+    #[serde(deserialize_with = "parsed")]
+    pub(crate) bandwidth: Option<Size>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            fast_node: 0,
+            slow: Slow::Node(1),
+            threads: 4,
+            batch: 512,
+            bandwidth: None,
+        }
+    }
+}
+
+/// Where slow memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slow {
+    Node(u32),
+    Swap,
+}
+
+impl<'de> Deserialize<'de> for Slow {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Raw {
+            Node(u32),
+            Word(String),
+        }
+        match Raw::deserialize(deserializer) {
+            Ok(Raw::Node(node)) => Ok(Self::Node(node)),
+            Ok(Raw::Word(word)) if word == "swap" => Ok(Self::Swap),
+            _ => Err(de::Error::custom(
+                "slow is the number of a node, or \"swap\"",
+            )),
+        }
+    }
+}
+
+/// What tells which pages are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum SourceKind {
+    /// reads and writes alike (access-scan, Linux 7.3)
+    #[default]
+    Accesses,
+    /// writes only (pagemap-scan, Linux 6.7)
+    Writes,
+    /// accesses and writes in turns, told apart; every page is asked about in every window
+    Turns,
+    /// regions that DAMON saw touched, without faults; one process on a machine
+    Damon,
+}
+
+impl SourceKind {
+    /// Begins to watch a process.
+    pub(crate) fn start(self, pid: u32, window: Duration) -> Result<Box<dyn Source>, Error> {
+        let kind = match self {
+            Self::Accesses => WatchedKind::Accesses,
+            Self::Writes => WatchedKind::Writes,
+            Self::Turns => WatchedKind::Turns,
+            Self::Damon => {
+                pagetrail::Target::process(pid)?;
+                return Ok(Box::new(Damon::start(pid, window)?));
+            }
+        };
+        let target = pagetrail::Target::process(pid)?;
+        Ok(Box::new(Watched::start(target, kind)?))
+    }
+}
+
+/// A target: its processes, and its share.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) pid: Option<u32>,
+    pub(crate) command: Option<String>,
+    pub(crate) cgroup: Option<PathBuf>,
+    #[serde(deserialize_with = "size")]
+    pub(crate) fast: Size,
+    #[serde(default)]
+    pub(crate) source: SourceKind,
+}
+
+fn window() -> Duration {
+    Duration::from_millis(600)
+}
+
+fn period() -> Duration {
+    Duration::from_secs(60)
+}
+
+fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    duration(&text).map_err(de::Error::custom)
+}
+
+fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(de::Error::custom)
+}
+
+fn parsed<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: std::str::FromStr<Err = String>,
+{
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(de::Error::custom)
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let cannot = || format!("cannot read {}", path.display());
+        let file = File::open(path).with_context(cannot)?;
+        let mut bytes = Vec::new();
+        file.take(BYTES_MAX + 1)
+            .read_to_end(&mut bytes)
+            .with_context(cannot)?;
+        let wrong = || format!("{} is no configuration", path.display());
+        if bytes.len() as u64 > BYTES_MAX {
+            bail!("{}: it is longer than {BYTES_MAX} bytes", wrong());
+        }
+        let text = String::from_utf8(bytes).with_context(wrong)?;
+        Self::parse(&text).with_context(wrong)
+    }
+
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let config: Self = toml::from_str(text).map_err(|error| {
+            // One line, with the place.
+            let line = error
+                .span()
+                .map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            let place = line.map_or(String::new(), |line| format!("line {line}: "));
+            anyhow::anyhow!("{place}{}", error.message().replace('\n', " "))
+        })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.policy.validate().context("[policy]")?;
+        ensure!(!self.targets.is_empty(), "there is no [[target]]");
+        ensure!(
+            self.targets.len() <= TARGETS_MAX,
+            "more than {TARGETS_MAX} targets"
+        );
+        let mut names = BTreeSet::new();
+        let mut sum = 0u64;
+        for target in &self.targets {
+            let name = &target.name;
+            ensure!(
+                !name.is_empty() && name.len() <= 100 && !name.contains(char::is_control),
+                "a target's name has between 1 and 100 characters, and none to control with"
+            );
+            ensure!(names.insert(name), "two targets are called '{name}'");
+            let ways = [
+                target.pid.is_some(),
+                target.command.is_some(),
+                target.cgroup.is_some(),
+            ];
+            ensure!(
+                ways.into_iter().filter(|given| *given).count() == 1,
+                "target '{name}' needs one of pid, command and cgroup"
+            );
+            ensure!(
+                target.command.as_deref() != Some("")
+                    && target.cgroup.as_deref() != Some(Path::new("")),
+                "target '{name}' is named by an empty text"
+            );
+            sum = sum
+                .checked_add(target.fast.bytes())
+                .context("the targets' shares are more than there are addresses")?;
+        }
+        if let Some(fast) = self.fast {
+            ensure!(
+                fast.bytes() >= sum,
+                "the targets' shares are {}, and there are {fast} of fast memory",
+                Size::shown(sum)
+            );
+        }
+        if let Some(address) = &self.listen {
+            ensure!(
+                address.is_local(),
+                "listen is {address}: only loopback addresses and Unix sockets are served"
+            );
+        }
+        let Memory {
+            fast_node,
+            slow,
+            threads,
+            batch,
+            ..
+        } = &self.memory;
+        ensure!(
+            *slow != Slow::Node(*fast_node),
+            "fast and slow memory are on the same node, {fast_node}"
+        );
+        ensure!((1..=64).contains(threads), "threads must be 1 to 64");
+        ensure!((1..=65_536).contains(batch), "batch must be 1 to 65536");
+        ensure!(
+            self.window >= Duration::from_millis(10),
+            "a window is at least 10ms"
+        );
+        ensure!(
+            self.period >= self.window,
+            "a period is at least as long as a window"
+        );
+        Ok(())
+    }
+
+    /// What all targets may use together.
+    pub(crate) fn fast_bytes(&self) -> u64 {
+        let sum = self.targets.iter().map(|target| target.fast.bytes()).sum();
+        self.fast.map_or(sum, Size::bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FULL: &str = r#"
+        listen = "unix:/run/pagetrail-tier.sock"
+        mode = "pool"
+        fast = "4G"
+        window = "300ms"
+        period = "30s"
+        [memory]
+        fast_node = 0
+        slow = 2
+        threads = 2
+        bandwidth = "1G"
+        [policy]
+        windows = 4
+        write_weight = 2
+        [[target]]
+        name = "db"
+        command = "redis-server"
+        fast = "2G"
+        [[target]]
+        name = "vm"
+        pid = 1234
+        fast = "1G"
+        source = "turns"
+        [[target]]
+        name = "batch"
+        cgroup = "/batch.slice"
+        fast = "512M"
+    "#;
+
+    #[test]
+    fn reads_what_the_documentation_has() {
+        let config = Config::parse(FULL).unwrap();
+        assert_eq!((config.mode, config.fast_bytes()), (Mode::Pool, 4 << 30));
+        assert_eq!(config.memory.slow, Slow::Node(2));
+        assert_eq!((config.policy.windows, config.policy.level_max), (4, 7));
+        assert_eq!(config.targets[1].source, SourceKind::Turns);
+        let least = "[[target]]\nname = \"a\"\npid = 1\nfast = \"1M\"";
+        let config = Config::parse(least).unwrap();
+        assert_eq!(config.window, Duration::from_millis(600));
+        assert_eq!(config.period, Duration::from_secs(60));
+        assert_eq!((config.mode, config.fast_bytes()), (Mode::Island, 1 << 20));
+        assert_eq!(config.policy, Settings::default());
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_in_a_line() {
+        let with = |text: &str, what: &str| {
+            let error = Config::parse(text).unwrap_err();
+            let line = format!("{error:#}");
+            assert!(line.contains(what), "{line}");
+            assert!(!line.contains('\n'), "{line}");
+        };
+        with("", "no [[target]]");
+        with("mode = \"sea\"", "line 1");
+        with("windw = \"1s\"", "windw");
+        let target = "[[target]]\nname = \"a\"\npid = 1\nfast = \"1M\"\n";
+        with(&format!("{target}{target}"), "two targets");
+        with(&format!("window = \"1us\"\n{target}"), "1ms");
+        with(&format!("window = \"2m\"\n{target}"), "period");
+        with(&format!("fast = \"512K\"\n{target}"), "shares are 1M");
+        with(&format!("listen = \"0.0.0.0:1\"\n{target}"), "loopback");
+        with(&format!("{target}[policy]\nwindows = 99"), "windows is 99");
+        with(&format!("{target}[policy]\nwindows = -1"), "line 6");
+        with(&format!("{target}[memory]\nslow = 0"), "same node");
+        with(&format!("{target}[memory]\nslow = \"tape\""), "swap");
+        with(&format!("{target}[memory]\nthreads = 0"), "threads");
+        with(&target.replace("pid = 1", ""), "needs one of");
+        with(
+            &target.replace("pid = 1", "pid = 1\ncommand = \"x\""),
+            "needs one of",
+        );
+        with(&target.replace("pid = 1", "command = \"\""), "empty");
+        with(&target.replace("\"a\"", "\"a\\u0007\""), "characters");
+        with(&target.replace("1M", "1"), "unit");
+        let much = target.replace("1M", "17179869183G");
+        with(
+            &format!("{much}{}", much.replace("\"a\"", "\"b\"")),
+            "addresses",
+        );
+    }
+
+    #[test]
+    fn hostile_files_are_refused_and_harm_nobody() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tier.toml");
+        let mut random = fastrand::Rng::with_seed(5);
+        for round in 0..2000 {
+            let mut bytes = FULL.as_bytes().to_vec();
+            for _ in 0..random.usize(1..6) {
+                let at = random.usize(0..bytes.len());
+                match random.u8(0..3) {
+                    0 => bytes[at] = random.u8(..),
+                    1 => bytes.truncate(at.max(1)),
+                    _ => bytes.insert(at, *random.choice(b"[]\"=\n#{}.0").unwrap()),
+                }
+            }
+            std::fs::write(&path, &bytes).unwrap();
+            if let Err(error) = Config::read(&path) {
+                assert!(
+                    !format!("{error:#}").contains('\n'),
+                    "round {round}: {error:#}"
+                );
+            }
+        }
+        std::fs::write(&path, "[".repeat(1 << 19)).unwrap();
+        assert!(Config::read(&path).is_err());
+        std::fs::write(&path, vec![b'#'; 2 << 20]).unwrap();
+        assert!(
+            Config::read(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("longer")
+        );
+        assert!(Config::read(directory.path()).is_err());
+        assert!(Config::read(Path::new("/dev/zero")).is_err());
+    }
+}

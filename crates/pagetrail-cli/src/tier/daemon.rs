@@ -1,0 +1,392 @@
+//! [`Daemon`]: keeps all processes of all targets, window by window, in one thread.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use pagetrail_tier::{Error, Pool, nodes};
+
+use super::config::{Config, Mode, Slow, Target};
+use super::find;
+use super::heat::History;
+use super::metrics;
+use super::process::Process;
+use super::status::{Status, TargetStatus};
+use crate::endpoint::Endpoint;
+use crate::exit;
+
+/// How often new processes are looked for.
+const SEARCH_EVERY: Duration = Duration::from_secs(2);
+/// How often the status that is served is made anew, at most.
+const PUBLISH_EVERY: Duration = Duration::from_millis(250);
+/// Who was refused is tried again after so long.
+const REFUSED_AGAIN: Duration = Duration::from_secs(60);
+/// Samples of the pool that are kept for the page.
+const SHARES_MAX: usize = 2000;
+
+/// A target and its processes.
+struct Kept {
+    target: Target,
+    processes: Vec<Process>,
+    /// Why some could not be kept, and when they were tried.
+    refused: BTreeMap<u32, (String, Instant)>,
+    /// Of those that have ended, for the page.
+    ended: Vec<(u32, History)>,
+}
+
+/// What each target was allowed at a time.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    pub(crate) seconds: f64,
+    /// In the order of the targets.
+    pub(crate) allowed: Vec<(String, u64)>,
+}
+
+/// All targets.
+pub(crate) struct Daemon {
+    path: PathBuf,
+    config: Config,
+    dry_run: bool,
+    pool: Pool,
+    kept: Vec<Kept>,
+    endpoint: Option<Endpoint>,
+    started: Instant,
+    searched: Option<Instant>,
+    published: Option<Instant>,
+    reloads: u64,
+    pub(crate) shares: Vec<Shares>,
+}
+
+impl Daemon {
+    /// Reads the configuration and listens; nothing is kept yet.
+    pub(crate) fn new(path: &Path, dry_run: bool) -> Result<Self> {
+        let config = Config::read(path)?;
+        if !dry_run {
+            check_memory(&config)?;
+        }
+        let endpoint = config.listen.as_ref().map(Endpoint::listen).transpose()?;
+        Ok(Self {
+            path: path.to_owned(),
+            pool: pool(&config)?,
+            kept: config.targets.iter().cloned().map(Kept::new).collect(),
+            config,
+            dry_run,
+            endpoint,
+            started: Instant::now(),
+            searched: None,
+            published: None,
+            reloads: 0,
+            shares: Vec::new(),
+        })
+    }
+
+    /// How long a window is.
+    pub(crate) fn window(&self) -> Duration {
+        self.config.window
+    }
+
+    /// Turns the loop of every process once. `Err` only where this machine cannot do what was asked for at all.
+    pub(crate) fn turn(&mut self) -> Result<()> {
+        let now = Instant::now();
+        if self.searched.is_none_or(|then| now - then >= SEARCH_EVERY) {
+            self.searched = Some(now);
+            self.search(now)?;
+        }
+        for kept in &mut self.kept {
+            kept.turn(&self.config, now);
+        }
+        self.share();
+        if self
+            .published
+            .is_none_or(|then| now - then >= PUBLISH_EVERY)
+        {
+            self.published = Some(now);
+            self.publish();
+        }
+        Ok(())
+    }
+
+    /// Begins to keep processes that are new.
+    fn search(&mut self, now: Instant) -> Result<()> {
+        let first = self.shares.is_empty();
+        let mut limits = Vec::new();
+        for kept in &mut self.kept {
+            for pid in find::processes(&kept.target) {
+                let known = kept.processes.iter().any(|process| process.pid == pid);
+                let refused = kept.refused.get(&pid);
+                // Its number may be another's by now.
+                let over =
+                    kept.target.pid.is_some() && kept.ended.iter().any(|(old, _)| *old == pid);
+                if known || over || refused.is_some_and(|(_, then)| now - *then < REFUSED_AGAIN) {
+                    continue;
+                }
+                // What it may use is said before its first window.
+                match Process::start(pid, kept.target.source, &self.config, 0, self.dry_run) {
+                    Ok(process) => {
+                        kept.refused.remove(&pid);
+                        kept.processes.push(process);
+                    }
+                    Err(error) if error.means_end() => {}
+                    Err(error) => {
+                        if first && error.is_machine_limit() {
+                            limits.push(error);
+                            continue;
+                        }
+                        let line = format!("process {pid}: {error}");
+                        exit::message(&format!("{}: {line}", kept.target.name));
+                        kept.refused.insert(pid, (line, now));
+                    }
+                }
+            }
+        }
+        // Nobody can be kept here, now or later.
+        let nobody = self.kept.iter().all(|kept| kept.processes.is_empty());
+        if let (true, Some(error)) = (nobody, limits.into_iter().next()) {
+            return Err(machine_limit(error));
+        }
+        Ok(())
+    }
+
+    /// Says what each process may use.
+    fn share(&mut self) {
+        if self.config.mode == Mode::Pool {
+            for kept in &self.kept {
+                let demands = kept.processes.iter().map(Process::demand);
+                let known: Option<u64> = demands.sum();
+                if let (Some(demand), false) = (known, kept.processes.is_empty()) {
+                    self.pool.demand(&kept.target.name, demand);
+                }
+            }
+            self.pool.balance(&self.config.policy);
+        }
+        for kept in &mut self.kept {
+            let member = self.pool.member(&kept.target.name);
+            kept.allow(member.map_or(0, |member| member.size));
+        }
+        let members = self.kept.iter().map(|kept| {
+            let name = &kept.target.name;
+            (
+                name.clone(),
+                self.pool.member(name).map_or(0, |member| member.size),
+            )
+        });
+        let allowed: Vec<(String, u64)> = members.collect();
+        if self
+            .shares
+            .last()
+            .is_none_or(|last| last.allowed != allowed)
+            && self.shares.len() < SHARES_MAX
+        {
+            self.shares.push(Shares {
+                seconds: self.started.elapsed().as_secs_f64(),
+                allowed,
+            });
+        }
+    }
+
+    /// Reads the configuration anew. One that is wrong changes nothing.
+    pub(crate) fn reload(&mut self) {
+        match self.try_reload() {
+            Ok(()) => {
+                self.reloads += 1;
+                exit::message(&format!("{} read anew", self.path.display()));
+            }
+            Err(error) => exit::message(&format!("{error:#}; going on as before")),
+        }
+    }
+
+    fn try_reload(&mut self) -> Result<()> {
+        let config = Config::read(&self.path)?;
+        if !self.dry_run {
+            check_memory(&config)?;
+        }
+        let fresh_pool = pool(&config)?;
+        if config.listen != self.config.listen {
+            // The old address first: it may be the same socket by another name.
+            let endpoint = config.listen.as_ref().map(Endpoint::listen).transpose()?;
+            self.endpoint = endpoint;
+        }
+        let same_memory = config.memory == self.config.memory;
+        let mut before = std::mem::take(&mut self.kept);
+        for target in &config.targets {
+            let known = before
+                .iter()
+                .position(|kept| kept.target.name == target.name);
+            let mut kept = Kept::new(target.clone());
+            if let Some(mut known) = known.map(|index| before.swap_remove(index)) {
+                let same_source = known.target.source == target.source;
+                if same_memory && same_source {
+                    let means = find::processes(target);
+                    known
+                        .processes
+                        .retain(|process| means.contains(&process.pid));
+                    kept.processes = known.processes;
+                    for process in &mut kept.processes {
+                        process.reload(&config)?;
+                    }
+                }
+                kept.ended = known.ended;
+            }
+            self.kept.push(kept);
+        }
+        self.pool = fresh_pool;
+        self.config = config;
+        self.searched = None;
+        Ok(())
+    }
+
+    /// What is told to whoever asks.
+    pub(crate) fn status(&mut self) -> Status {
+        let targets = self.kept.iter_mut().map(|kept| {
+            let member = self.pool.member(&kept.target.name);
+            TargetStatus {
+                name: kept.target.name.clone(),
+                share_bytes: kept.target.fast.bytes(),
+                allowed_bytes: member.map_or(0, |member| member.size),
+                demand_bytes: member.and_then(|member| member.demand),
+                processes: kept.processes.iter_mut().map(Process::status).collect(),
+                refused: kept
+                    .refused
+                    .values()
+                    .map(|(line, _)| line.clone())
+                    .collect(),
+            }
+        });
+        let targets: Vec<TargetStatus> = targets.collect();
+        Status {
+            schema: 1,
+            pid: std::process::id(),
+            mode: self.config.mode,
+            dry_run: self.dry_run,
+            uptime_s: self.started.elapsed().as_secs_f64(),
+            fast_bytes: self.pool.total(),
+            fast_free_bytes: self.pool.free(),
+            reloads: self.reloads,
+            targets,
+        }
+    }
+
+    fn publish(&mut self) {
+        if self.endpoint.is_none() {
+            return;
+        }
+        let status = self.status();
+        let json = serde_json::to_string(&status).unwrap_or_default();
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.set("/metrics", metrics::CONTENT_TYPE, metrics::text(&status));
+            endpoint.set("/status", "application/json", json);
+        }
+    }
+
+    /// Name, PID and history of every process, those that have ended included.
+    pub(crate) fn histories(&self) -> impl Iterator<Item = (&str, u32, &History)> {
+        self.kept.iter().flat_map(|kept| {
+            let running = kept
+                .processes
+                .iter()
+                .map(|process| (process.pid, &process.history));
+            let ended = kept.ended.iter().map(|(pid, history)| (*pid, history));
+            let all = ended.chain(running);
+            all.map(|(pid, history)| (&*kept.target.name, pid, history))
+        })
+    }
+}
+
+impl Kept {
+    fn new(target: Target) -> Self {
+        Self {
+            target,
+            processes: Vec::new(),
+            refused: BTreeMap::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    /// Gives every process its turn; those that have ended are let go.
+    fn turn(&mut self, config: &Config, now: Instant) {
+        let mut gone = Vec::new();
+        for (index, process) in self.processes.iter_mut().enumerate() {
+            if let Err(error) = process.turn(config, now) {
+                if !error.means_end() {
+                    let line = format!("process {}: {error}", process.pid);
+                    exit::message(&format!("{}: {line}", self.target.name));
+                    self.refused.insert(process.pid, (line, now));
+                }
+                gone.push(index);
+            }
+        }
+        for index in gone.into_iter().rev() {
+            let process = self.processes.remove(index);
+            self.ended.push((process.pid, process.history));
+        }
+    }
+
+    /// Shares what the target may use among its processes: by what they could use, or alike where that is not known.
+    fn allow(&mut self, bytes: u64) {
+        let demands: Option<Vec<u64>> = self.processes.iter().map(Process::demand).collect();
+        let count = self.processes.len() as u64;
+        let weights = match demands {
+            Some(demands) if demands.iter().any(|demand| *demand > 0) => demands,
+            _ => vec![1; self.processes.len()],
+        };
+        // Half of it alike, so that who was idle once is not without for ever.
+        let sum: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
+        for (process, weight) in self.processes.iter_mut().zip(weights) {
+            let alike = bytes / 2 / count;
+            let by_demand = u128::from(bytes - bytes / 2) * u128::from(weight) / sum.max(1);
+            process.allow(alike + by_demand as u64);
+        }
+    }
+}
+
+fn pool(config: &Config) -> Result<Pool> {
+    let mut pool = Pool::new(config.fast_bytes());
+    for target in &config.targets {
+        pool.join(&target.name, target.fast.bytes())?;
+    }
+    Ok(pool)
+}
+
+/// Whether the nodes are there.
+fn check_memory(config: &Config) -> Result<()> {
+    let Slow::Node(slow) = config.memory.slow else {
+        return Ok(());
+    };
+    let present: Vec<u32> = nodes().iter().map(|node| node.id).collect();
+    for node in [config.memory.fast_node, slow] {
+        if !present.contains(&node) {
+            let error = Error::NotHere(format!(
+                "there is no memory node {node} here, only {present:?}: set [memory], or use --dry-run"
+            ));
+            return Err(machine_limit(error));
+        }
+    }
+    Ok(())
+}
+
+/// An error that ends with the exit code for what this machine lacks.
+pub(crate) fn machine_limit(error: Error) -> anyhow::Error {
+    match error {
+        Error::Watch(error) => error.into(),
+        error => error.into(),
+    }
+}
+
+impl Daemon {
+    /// Ends: every program keeps its memory where it is.
+    pub(crate) fn finish(mut self, html: Option<&Path>) -> Result<()> {
+        if let Some(path) = html {
+            if let Some(last) = self.shares.last() {
+                // As it was until the end.
+                let allowed = last.allowed.clone();
+                let seconds = self.started.elapsed().as_secs_f64();
+                self.shares.push(Shares { seconds, allowed });
+            }
+            let status = self.status();
+            super::page::write_file(path, &status, &self)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! [`processes`]: the processes that a target means.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::config::Target;
+
+/// Their PIDs, ascending; none where there is none at the moment.
+pub(super) fn processes(target: &Target) -> Vec<u32> {
+    let mut found = match target {
+        Target { pid: Some(pid), .. } => vec![*pid],
+        Target {
+            cgroup: Some(cgroup),
+            ..
+        } => in_cgroup(Path::new("/sys/fs/cgroup"), cgroup),
+        Target {
+            command: Some(command),
+            ..
+        } => by_command(command),
+        _ => Vec::new(),
+    };
+    let own = std::process::id();
+    found.retain(|pid| *pid != own);
+    found.sort_unstable();
+    found
+}
+
+/// The processes of a cgroup and of those below it. Its name is as in `/proc/PID/cgroup`, or a path.
+fn in_cgroup(root: &Path, cgroup: &Path) -> Vec<u32> {
+    let below = match cgroup.starts_with(root) {
+        true => cgroup.to_owned(),
+        false => root.join(cgroup.strip_prefix("/").unwrap_or(cgroup)),
+    };
+    let mut todo: Vec<PathBuf> = vec![below];
+    let mut found = Vec::new();
+    while let Some(directory) = todo.pop() {
+        let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+        found.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                todo.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+/// The processes whose program, the first word of their command line, is called so or is this file.
+fn by_command(command: &str) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            is_command(&line, command)
+        })
+        .collect()
+}
+
+fn is_command(line: &[u8], command: &str) -> bool {
+    let program = line.split(|byte| *byte == 0).next().unwrap_or_default();
+    let program = Path::new(std::ffi::OsStr::from_bytes(program));
+    let wanted = Path::new(command);
+    program == wanted || program.file_name() == Some(wanted.as_os_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_told_by_their_first_word() {
+        assert!(is_command(
+            b"/usr/bin/redis-server\0*:6379\0",
+            "redis-server"
+        ));
+        assert!(is_command(b"redis-server\0", "redis-server"));
+        assert!(is_command(b"/usr/bin/a\0", "/usr/bin/a"));
+        assert!(!is_command(b"/usr/bin/vi\0redis-server\0", "redis-server"));
+        assert!(!is_command(b"/opt/a\0", "/usr/bin/a"));
+        assert!(!is_command(b"", "a"));
+    }
+
+    #[test]
+    fn a_cgroup_is_what_is_below_it_too() {
+        let root = tempfile::tempdir().unwrap();
+        let inner = root.path().join("batch.slice/one.service");
+        fs::create_dir_all(&inner).unwrap();
+        fs::write(root.path().join("batch.slice/cgroup.procs"), "12\n").unwrap();
+        fs::write(inner.join("cgroup.procs"), "13\n14\n").unwrap();
+        let found = |cgroup: &Path| {
+            let mut found = in_cgroup(root.path(), cgroup);
+            found.sort_unstable();
+            found
+        };
+        assert_eq!(found(Path::new("/batch.slice")), [12, 13, 14]);
+        assert_eq!(found(&inner), [13, 14]);
+        assert!(found(Path::new("/none")).is_empty());
+    }
+}

@@ -1,0 +1,188 @@
+//! [`Process`]: a process that is kept: its keeper, its periods, and what is told of it.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use pagetrail_tier::mover::{DryRun, Mover, NodeMover, NodeOptions, SwapMover};
+use pagetrail_tier::{Keeper, KeeperOptions, Settings};
+
+use super::config::{Config, Memory, Slow, SourceKind};
+use super::heat::History;
+use super::status::ProcessStatus;
+use crate::bench::size::Size;
+use crate::report::words;
+
+/// What moves the pages of a process.
+pub(crate) fn mover(
+    pid: u32,
+    memory: &Memory,
+    dry_run: bool,
+) -> Result<Box<dyn Mover>, pagetrail_tier::Error> {
+    let bytes_per_second = memory.bandwidth.map(Size::bytes);
+    let nodes = |slow| {
+        let options = NodeOptions {
+            fast: memory.fast_node,
+            slow,
+            threads: memory.threads,
+            batch: memory.batch,
+            bytes_per_second,
+        };
+        NodeMover::new(pid, options)
+    };
+    Ok(match (memory.slow, dry_run) {
+        (Slow::Node(slow), false) => Box::new(nodes(slow)),
+        (Slow::Node(slow), true) => Box::new(DryRun(nodes(slow))),
+        (Slow::Swap, false) => Box::new(SwapMover::new(pid, bytes_per_second)?),
+        (Slow::Swap, true) => Box::new(DryRun(SwapMover::new(pid, bytes_per_second)?)),
+    })
+}
+
+/// The first words of a process's command line.
+fn command_line(pid: u32) -> String {
+    let text = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = text.strip_suffix(b"\0").unwrap_or(&text);
+    let line: Vec<String> = text
+        .split(|byte| *byte == 0)
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect();
+    words::command(&line).chars().take(60).collect()
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Phase {
+    /// Windows of the period that are left.
+    Tracking(u32),
+    /// Until the next period begins.
+    Waiting(Instant),
+    /// Likewise, because the last ones were calm.
+    Paused(Instant),
+}
+
+/// A process and its keeper.
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    command: String,
+    keeper: Keeper,
+    phase: Phase,
+    /// When the period began.
+    began: Instant,
+    demand: u64,
+    /// Whether a window has told of demand.
+    measured: bool,
+    pub(crate) history: History,
+}
+
+impl Process {
+    /// Begins to keep a process; its first period begins with the next turn.
+    pub(crate) fn start(
+        pid: u32,
+        kind: SourceKind,
+        config: &Config,
+        capacity: u64,
+        dry_run: bool,
+    ) -> Result<Self, pagetrail_tier::Error> {
+        let mover = mover(pid, &config.memory, dry_run)?;
+        let source = kind.start(pid, config.window)?;
+        let options = KeeperOptions {
+            settings: config.policy.clone(),
+            capacity,
+            // Somebody else's turn comes, too.
+            patience: Some(config.window / 2),
+        };
+        let now = Instant::now();
+        Ok(Self {
+            pid,
+            command: command_line(pid),
+            keeper: Keeper::new(source, mover, options)?,
+            phase: Phase::Waiting(now),
+            began: now,
+            demand: 0,
+            measured: false,
+            history: History::default(),
+        })
+    }
+
+    /// Takes a turn: one per window.
+    pub(crate) fn turn(
+        &mut self,
+        config: &Config,
+        now: Instant,
+    ) -> Result<(), pagetrail_tier::Error> {
+        match self.phase {
+            Phase::Tracking(left) => {
+                let report = self.keeper.window()?;
+                self.demand = report.demand;
+                self.history.add(&mut self.keeper, &report);
+                self.phase = Phase::Tracking(left.saturating_sub(1));
+                if left <= 1 {
+                    self.measured = true;
+                    self.keeper.end_period();
+                    self.phase = Phase::Waiting(self.began + config.period);
+                }
+            }
+            Phase::Waiting(until) | Phase::Paused(until) if now < until => {}
+            Phase::Waiting(_) | Phase::Paused(_) => {
+                self.began = now;
+                self.phase = match self.keeper.begin_period()? {
+                    true => Phase::Tracking(windows(&config.policy)),
+                    false => Phase::Paused(now + config.period),
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// What it could use of fast memory, once a period has told.
+    pub(crate) fn demand(&self) -> Option<u64> {
+        self.measured.then_some(self.demand)
+    }
+
+    /// How much of its memory may be fast from now on. What is above that goes with the next plan.
+    pub(crate) fn allow(&mut self, bytes: u64) {
+        self.keeper.set_capacity(bytes);
+    }
+
+    /// Takes other settings, and begins a period with the next turn.
+    pub(crate) fn reload(&mut self, config: &Config) -> Result<()> {
+        self.keeper.set_settings(config.policy.clone())?;
+        self.phase = Phase::Waiting(Instant::now());
+        Ok(())
+    }
+
+    pub(crate) fn status(&mut self) -> ProcessStatus {
+        let usage = self.keeper.policy().usage();
+        let totals = self.keeper.totals();
+        let state = match self.phase {
+            Phase::Tracking(_) => "tracking",
+            Phase::Waiting(_) => "waiting",
+            Phase::Paused(_) => "paused",
+        };
+        ProcessStatus {
+            pid: self.pid,
+            command: self.command.clone(),
+            source: self.keeper.ability().name.into(),
+            state: state.into(),
+            fast_bytes: usage.fast,
+            slow_bytes: usage.slow,
+            allowed_bytes: self.keeper.capacity(),
+            demand_bytes: self.demand,
+            windows: totals.windows,
+            periods: totals.periods,
+            pauses: totals.pauses,
+            faults: totals.faults,
+            promoted_bytes: totals.promoted_bytes,
+            demoted_bytes: totals.demoted_bytes,
+            not_moved: totals
+                .failures
+                .iter()
+                .map(|(reason, count)| (reason.name().to_owned(), *count))
+                .collect(),
+            busy_s: totals.busy.as_secs_f64(),
+        }
+    }
+}
+
+/// How many windows of a period are tracked.
+fn windows(settings: &Settings) -> u32 {
+    settings.windows.into()
+}

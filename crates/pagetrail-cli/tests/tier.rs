@@ -1,0 +1,345 @@
+//! `pagetrail tier` as its users have it: plans, dry runs, status, numbers, reload, restart after `kill -9`; and, where there
+//! are two memory nodes, a daemon that moves memory.
+//!
+//! Watches writes, so that any kernel with `pagemap-scan` can run most of it.
+
+#![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{error_line, number, pagetrail, run};
+use pagetrail::{Capabilities, Technique};
+use pagetrail_tier::nodes;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const PAGES: u64 = 1000;
+const PAGE: u64 = 4096;
+/// In emulation, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Running(Child);
+
+impl Running {
+    /// The program whose hot set is known; see there.
+    fn hot_set(directory: &Path) -> Self {
+        let program = directory.join("hot_set");
+        let source =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../pagetrail-tier/tests/hot_set.c");
+        if !program.exists() {
+            let mut cc = Command::new("cc");
+            let status = cc.arg("-O1").arg("-o").arg(&program).arg(source).status();
+            assert!(status.is_ok_and(|status| status.success()), "cc failed");
+        }
+        let mut command = Command::new(program);
+        let command = command.arg(PAGES.to_string()).stdout(Stdio::piped());
+        let mut running = Self(command.spawn().expect("it starts"));
+        let stdout = running.0.stdout.as_mut().expect("it is piped");
+        let mut line = String::new();
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("its first line");
+        running
+    }
+
+    fn daemon(directory: &Path, arguments: &[&str]) -> Self {
+        let all = [&["tier", "run", "--config", "tier.toml"][..], arguments].concat();
+        let mut command = pagetrail(directory, &all);
+        let log = fs::File::create(directory.join("log")).expect("a log");
+        Self(command.stderr(log).spawn().expect("it starts"))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).expect("it runs");
+    }
+
+    /// Ends it kindly; its exit code.
+    fn end(&mut self) -> Option<i32> {
+        self.signal(Signal::TERM);
+        self.0.wait().expect("it ends").code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn can_watch_writes() -> bool {
+    let status = Capabilities::probe_one(Technique::PagemapScan);
+    let works = *status == pagetrail::Status::Works;
+    if !works {
+        eprintln!("not tested here: pagemap-scan is {status}");
+    }
+    works
+}
+
+fn socket(directory: &Path) -> PathBuf {
+    directory.join("tier.sock")
+}
+
+/// A configuration with short periods, and targets as given.
+fn configure(directory: &Path, top: &str, targets: &str) {
+    let text = format!(
+        "listen = \"unix:{}\"\nwindow = \"50ms\"\nperiod = \"600ms\"\n{top}\n{targets}",
+        socket(directory).display()
+    );
+    fs::write(directory.join("tier.toml"), text).expect("it can be written");
+}
+
+fn target(name: &str, pid: u32, fast: &str) -> String {
+    format!("[[target]]\nname = \"{name}\"\npid = {pid}\nfast = \"{fast}\"\nsource = \"writes\"\n")
+}
+
+/// The status, as soon as it is as it should be.
+fn status(directory: &Path, fine: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let output = run(
+            directory,
+            &["tier", "status", "--config", "tier.toml", "--json"],
+        );
+        let value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+        if output.status.success() && fine(&value) {
+            return value;
+        }
+        let log = fs::read_to_string(directory.join("log")).unwrap_or_default();
+        assert!(Instant::now() < deadline, "{value:#}\n{output:?}\n{log}");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn process<'a>(status: &'a Value, target: &str) -> &'a Value {
+    let targets = status["targets"].as_array().expect("targets");
+    let target = targets.iter().find(|known| known["name"] == target);
+    target.map_or(&Value::Null, |target| &target["processes"][0])
+}
+
+#[test]
+fn a_plan_names_what_would_move() {
+    if !can_watch_writes() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = directory.path();
+    let mut program = Running::hot_set(directory);
+    let pid = program.0.id().to_string();
+    let arguments = [
+        "tier",
+        "plan",
+        "-p",
+        &pid,
+        "--fast",
+        "1M",
+        "--source",
+        "writes",
+        "--windows",
+        "4",
+        "--window",
+        "100ms",
+        "--html",
+        "plan.html",
+    ];
+    let output = run(directory, &[&arguments[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let plan: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let (fast, slow) = (number(&plan["fast_bytes"]), number(&plan["slow_bytes"]));
+    assert!(fast + slow >= PAGES * PAGE, "{plan:#}");
+    // All of it is in fast memory, and more than may be.
+    let out = plan["demote"].as_array().expect("a list");
+    let bytes: u64 = out.iter().map(|part| number(&part["bytes"])).sum();
+    assert!(bytes >= fast - (1 << 20), "{bytes} of {fast}");
+    // What is written, every tenth page, stays.
+    assert!(
+        out.iter().all(|part| number(&part["degree"]) < 12),
+        "{plan:#}"
+    );
+    let page = fs::read_to_string(directory.join("plan.html")).expect("the page");
+    assert!(page.contains("data:image/png;base64,") && !page.contains("{{"));
+    let text = run(directory, &arguments).stdout;
+    let text = String::from_utf8(text).expect("UTF-8");
+    assert!(text.contains("out of fast memory"), "{text}");
+    assert_eq!(program.end(), Some(0));
+}
+
+#[test]
+fn a_dry_run_tells_and_reads_its_file_anew() {
+    if !can_watch_writes() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = directory.path();
+    let mut programs = [Running::hot_set(directory), Running::hot_set(directory)];
+    let pids = [programs[0].0.id(), programs[1].0.id()];
+    let first = target("first", pids[0], "1M");
+    configure(directory, "", &first);
+    let mut daemon = Running::daemon(directory, &["--dry-run", "--html", "tier.html"]);
+    let told = status(directory, |status| {
+        number_of(process(status, "first"), "windows") >= 8
+    });
+    assert_eq!(told["mode"], "island");
+    assert_eq!(number(&process(&told, "first")["promoted_bytes"]), 0);
+    let text = run(directory, &["tier", "status", "--config", "tier.toml"]).stdout;
+    assert!(String::from_utf8_lossy(&text).contains("a dry run"));
+
+    // A wrong file changes nothing.
+    fs::write(directory.join("tier.toml.new"), "mode = 7").expect("written");
+    let good = fs::read_to_string(directory.join("tier.toml")).expect("the file");
+    fs::rename(directory.join("tier.toml.new"), directory.join("tier.toml")).expect("renamed");
+    daemon.signal(Signal::HUP);
+    let deadline = Instant::now() + PATIENCE;
+    let log = || fs::read_to_string(directory.join("log")).unwrap_or_default();
+    while !log().contains("going on as before") {
+        assert!(Instant::now() < deadline, "{}", log());
+        thread::sleep(Duration::from_millis(50));
+    }
+    // A right one adds a target, and makes a pool of both.
+    fs::write(directory.join("tier.toml"), good).expect("written");
+    let both = first + &target("second", pids[1], "2M");
+    configure(directory, "mode = \"pool\"", &both);
+    daemon.signal(Signal::HUP);
+    let told = status(directory, |status| {
+        number_of(process(status, "second"), "windows") >= 8
+            && number_of(process(status, "first"), "windows") >= 8
+    });
+    assert_eq!(
+        (number(&told["reloads"]), &told["mode"]),
+        (1, &Value::from("pool"))
+    );
+    let allowed: u64 = told["targets"]
+        .as_array()
+        .expect("targets")
+        .iter()
+        .map(|target| number(&target["allowed_bytes"]))
+        .sum();
+    assert_eq!(allowed + number(&told["fast_free_bytes"]), 3 << 20);
+
+    // A program that ends is let go, and the daemon goes on.
+    assert_eq!(programs[0].end(), Some(0));
+    status(directory, |status| process(status, "first").is_null());
+    assert_eq!(daemon.end(), Some(0), "{}", log());
+    let page = fs::read_to_string(directory.join("tier.html")).expect("the page");
+    for part in [
+        "Heat by address",
+        "Degrees",
+        "Memory by tier",
+        "Moves",
+        "Fast memory by target",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!page.contains("{{") && !page.contains("<script"));
+    assert!(!socket(directory).exists());
+    assert_eq!(programs[1].end(), Some(0));
+}
+
+fn number_of(value: &Value, name: &str) -> u64 {
+    value[name].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn killed_it_harms_nobody_and_starts_again() {
+    if !can_watch_writes() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = directory.path();
+    let mut program = Running::hot_set(directory);
+    configure(directory, "", &target("it", program.0.id(), "1M"));
+    let mut random = fastrand::Rng::with_seed(11);
+    for _ in 0..6 {
+        let mut daemon = Running::daemon(directory, &["--dry-run"]);
+        status(directory, |status| {
+            number_of(process(status, "it"), "windows") >= 1
+        });
+        thread::sleep(Duration::from_millis(random.u64(0..200)));
+        daemon.signal(Signal::KILL);
+        daemon.0.wait().expect("it is dead");
+        assert!(socket(directory).exists(), "it had no time to tidy up");
+    }
+    assert_eq!(program.end(), Some(0), "its memory is as it should be");
+}
+
+#[test]
+fn what_cannot_be_is_told_in_a_line() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = directory.path();
+    let run_it = ["tier", "run", "--config", "tier.toml"];
+    let told = error_line(&run(directory, &run_it), 2);
+    assert!(told.contains("tier.toml"), "{told}");
+    configure(directory, "window = 7", "");
+    let told = error_line(&run(directory, &run_it), 2);
+    assert!(told.contains("line"), "{told}");
+    // A node that no machine has.
+    configure(directory, "[memory]\nslow = 900", &target("it", 1, "1M"));
+    let told = error_line(&run(directory, &run_it), 3);
+    assert!(told.contains("no memory node"), "{told}");
+    let told = error_line(
+        &run(directory, &["tier", "status", "--at", "unix:/nowhere/it"]),
+        2,
+    );
+    assert!(told.contains("nobody answers"), "{told}");
+    let own = std::process::id().to_string();
+    let plan = ["tier", "plan", "-p", &own, "--fast", "1M"];
+    let output = run(directory, &plan);
+    let code = if Capabilities::probe().works(Technique::AccessScan) {
+        return;
+    } else {
+        3
+    };
+    error_line(&output, code);
+}
+
+#[test]
+fn between_two_nodes_it_moves_what_is_cold() {
+    if nodes().len() < 2 {
+        eprintln!("not tested here: one memory node, two are needed");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = directory.path();
+    let mut program = Running::hot_set(directory);
+    let pid = program.0.id();
+    configure(
+        directory,
+        "[policy]\ncalm_bytes = 4096\n",
+        &target("it", pid, "1M"),
+    );
+    let mut daemon = Running::daemon(directory, &[]);
+    // Cold pages leave until it has what it may have, and no more.
+    let it = |status: &Value| process(status, "it").clone();
+    let told = status(directory, |status| {
+        number_of(&it(status), "fast_bytes") <= 1 << 20 && number_of(&it(status), "windows") >= 8
+    });
+    assert!(number(&it(&told)["demoted_bytes"]) > 2 << 20, "{told:#}");
+    assert!(on_node_0(pid) * PAGE <= 1 << 20);
+    assert_eq!(daemon.end(), Some(0));
+    let stays = on_node_0(pid);
+    // Killed under load, and started again, it goes on from where the memory is.
+    let mut daemon = Running::daemon(directory, &[]);
+    status(directory, |status| number_of(&it(status), "windows") >= 4);
+    program.signal(Signal::USR1);
+    thread::sleep(Duration::from_millis(100));
+    daemon.signal(Signal::KILL);
+    daemon.0.wait().expect("it is dead");
+    assert!(on_node_0(pid) * PAGE <= 1 << 20, "as before: {stays} pages");
+    assert_eq!(program.end(), Some(0), "its memory is as it should be");
+}
+
+/// Pages of the program's arena on node 0, by `/proc/PID/numa_maps`.
+fn on_node_0(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/numa_maps")).expect("numa_maps");
+    let line = text.lines().find(|line| line.starts_with("100000000000 "));
+    let mut words = line.expect("the arena").split(' ');
+    let count = words.find_map(|word| word.strip_prefix("N0="));
+    count.map_or(0, |count| count.parse().expect("a number"))
+}

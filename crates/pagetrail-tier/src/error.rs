@@ -1,0 +1,69 @@
+//! [`Error`]: what can go wrong between a target, its source and its mover.
+
+use std::io;
+
+use crate::policy::settings::SettingsError;
+
+/// Why a loop cannot begin or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Watching the target failed.
+    #[error(transparent)]
+    Watch(#[from] pagetrail::Error),
+    /// A recording cannot be read.
+    #[error("the recording cannot be read: {0}")]
+    Trail(#[from] pagetrail_trail::ReadError),
+    /// A setting makes no sense.
+    #[error("setting {0}")]
+    Settings(#[from] SettingsError),
+    /// A recording holds no more.
+    #[error("the recording is over")]
+    Over,
+    /// This machine lacks what was asked for.
+    #[error("{0}")]
+    NotHere(String),
+    /// The kernel refuses to move pages of the target.
+    #[error("cannot move pages of process {pid}: {source}")]
+    Move {
+        /// Whose.
+        pid: u32,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file of the kernel's cannot be read or written.
+    #[error("{what}: {source}")]
+    Io {
+        /// Which file, and what for.
+        what: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// Whether the target, or the recording of it, has come to its end.
+    pub fn means_end(&self) -> bool {
+        match self {
+            Self::Over => true,
+            Self::Watch(error) => {
+                use pagetrail::Error::{Gone, NoSuchProcess};
+                matches!(error, Gone { .. } | NoSuchProcess { .. })
+            }
+            Self::Move { source, .. } => source.raw_os_error() == Some(libc::ESRCH),
+            _ => false,
+        }
+    }
+
+    /// Whether the reason is this machine rather than the request or the target.
+    pub fn is_machine_limit(&self) -> bool {
+        match self {
+            Self::NotHere(_) => true,
+            Self::Watch(error) => error.is_machine_limit(),
+            _ => false,
+        }
+    }
+}

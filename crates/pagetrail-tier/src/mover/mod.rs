@@ -1,0 +1,167 @@
+//! [`Mover`]: what carries plans out, and knows where pages are.
+
+mod node;
+mod pace;
+mod swap;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use pagetrail::{Mapped, PageRange};
+
+use crate::error::Result;
+use crate::policy::plan::Unit;
+use crate::policy::table::{Place, Run};
+
+pub use node::{Kernel, NodeMover, NodeOptions, System};
+pub use swap::SwapMover;
+
+/// Why a page was not moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Reason {
+    /// No memory where it should go.
+    NoRoom,
+    /// It was in use, by a device or another migration: `EBUSY`.
+    Busy,
+    /// Other processes map it as well: `EACCES`.
+    Shared,
+    /// It is not in memory, or no longer mapped: `ENOENT`, `EFAULT`.
+    Absent,
+    /// The process has ended: `ESRCH`.
+    Ended,
+    /// The kernel will not: `EPERM`, `EINVAL` and the like.
+    Refused,
+    /// The time for moving was over before its turn came, or fast memory was full before.
+    NotTried,
+}
+
+impl Reason {
+    /// All reasons.
+    pub const ALL: [Self; 7] = [
+        Self::NoRoom,
+        Self::Busy,
+        Self::Shared,
+        Self::Absent,
+        Self::Ended,
+        Self::Refused,
+        Self::NotTried,
+    ];
+
+    /// The name used in files and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoRoom => "no-room",
+            Self::Busy => "busy",
+            Self::Shared => "shared",
+            Self::Absent => "absent",
+            Self::Ended => "ended",
+            Self::Refused => "refused",
+            Self::NotTried => "not-tried",
+        }
+    }
+
+    /// Whether it lies with the page: tried again at once it would stand in the way of others.
+    pub fn is_the_pages(self) -> bool {
+        matches!(self, Self::Busy | Self::Shared | Self::Refused)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What came of a list of moves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// What was moved.
+    pub moved: Vec<Unit>,
+    /// What was not, and why.
+    pub failed: Vec<(Unit, Reason)>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Outcome {
+    /// Bytes that were moved.
+    pub fn moved_bytes(&self) -> u64 {
+        self.moved.iter().map(|unit| unit.bytes).sum()
+    }
+
+    /// Units that were not moved, by reason.
+    pub fn failures(&self) -> BTreeMap<Reason, u64> {
+        let mut counts = BTreeMap::new();
+        for (_, reason) in &self.failed {
+            *counts.entry(*reason).or_default() += 1;
+        }
+        counts
+    }
+}
+
+/// What moves the pages of one target.
+pub trait Mover: Send {
+    /// Where pages are, in ascending order; those that are nowhere are left out.
+    ///
+    /// # Errors
+    ///
+    /// The target has ended, or may not be asked about.
+    fn places(&mut self, mapped: &Mapped) -> Result<Vec<Run>>;
+
+    /// Moves units to fast or slow memory, in their order, as far as it gets within `patience`.
+    fn carry_out(&mut self, units: &[Unit], to: Place, patience: Duration) -> Outcome;
+
+    /// Whether nothing is really moved.
+    fn is_dry(&self) -> bool {
+        false
+    }
+}
+
+/// Looks where pages are, and moves none: for plans.
+pub struct DryRun<M>(pub M);
+
+impl<M: Mover> Mover for DryRun<M> {
+    fn places(&mut self, mapped: &Mapped) -> Result<Vec<Run>> {
+        self.0.places(mapped)
+    }
+
+    fn carry_out(&mut self, units: &[Unit], _: Place, _: Duration) -> Outcome {
+        Outcome {
+            failed: units.iter().map(|unit| (*unit, Reason::NotTried)).collect(),
+            ..Outcome::default()
+        }
+    }
+
+    fn is_dry(&self) -> bool {
+        true
+    }
+}
+
+/// Puts pages one behind the other into runs of those that are alike. They come in ascending order.
+#[derive(Debug, Default)]
+pub(crate) struct Runs(Vec<Run>);
+
+impl Runs {
+    pub(crate) fn push(&mut self, range: PageRange, place: Place, huge: bool) {
+        if let Some(last) = self.0.last_mut()
+            && last.range.end() == range.start()
+            && (last.place, last.huge) == (place, huge)
+            && let Some(longer) = PageRange::new(last.range.start(), range.end())
+        {
+            last.range = longer;
+            return;
+        }
+        self.0.push(Run {
+            range,
+            place,
+            huge,
+            fixed: false,
+        });
+    }
+
+    pub(crate) fn finish(self) -> Vec<Run> {
+        self.0
+    }
+}

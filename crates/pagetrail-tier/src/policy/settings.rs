@@ -1,0 +1,248 @@
+//! [`Settings`]: every constant of the policy, with the paper's value as its default.
+
+use serde::{Deserialize, Serialize};
+
+/// A history is kept in as many bits.
+pub(super) const WINDOWS_MAX: u8 = 16;
+/// A page of this level sleeps for 128 windows.
+pub(super) const LEVEL_MAX: u8 = 8;
+/// Degrees above are none that a bucket exists for.
+pub(super) const WEIGHT_MAX: u8 = 32;
+
+/// How pages are put into an order; all but the first are there to compare with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Ranking {
+    /// By degree: weighted reads and writes of the last windows (HMM-V).
+    #[default]
+    Degree,
+    /// Hot is what was touched in as many of the last windows as [`Settings::threshold`] says, everything else is equal
+    /// (HeMem).
+    Threshold,
+    /// Touched in both of the last two windows, in one, or in none: an active and an inactive list (Nimble, and the kernel's
+    /// own).
+    TwoLists,
+    /// All pages are equal, so that each stays where it was first touched.
+    FirstTouch,
+    /// By a number drawn for each page once, from its address.
+    Random,
+}
+
+/// The constants of the policy. The paper is HMM-V; what says *ours* is not in it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// How many windows a degree counts over, at most 16.
+    pub windows: u8,
+    /// The highest level of the queue, at most 8: a page of level x is left alone for 2^(x-1) windows. 0 turns the queue off.
+    pub level_max: u8,
+    /// What a window with a read adds to a degree. Every access is one to a source that cannot tell.
+    pub read_weight: u8,
+    /// What a window with a write adds to a degree.
+    pub write_weight: u8,
+    /// A page of a lower degree is never hot.
+    pub degree_min: u16,
+    /// The share of the pages that are hot by their degree for which a target wants fast memory from the pool.
+    pub share_percent: u8,
+    /// What a target may lose to the pool: it keeps this part of its own share.
+    pub lower_percent: u16,
+    /// What a target may get from the pool: this part of its own share, at most.
+    pub upper_percent: u16,
+    /// When less was moved in a period, the next ones are not tracked.
+    pub calm_bytes: u64,
+    /// How many periods in a row are not tracked, at most.
+    pub pause_max: u8,
+    /// Moves are planned after every so many windows of a period. Ours: the paper plans once, after the last of 8.
+    pub decide_every: u8,
+    /// A page takes another one's place if its degree is higher by more than this, so that those which are touched by
+    /// chance do not change places for ever; less in the first windows of a period, in proportion. Ours; the paper has 0.
+    pub margin: u16,
+    /// Ours: when a page that was left alone turns out not to be used, the windows in which it was taken for used are erased
+    /// from its history.
+    pub take_back: bool,
+    /// Ours: of the pages that are left alone, one in so many is asked about all the same in every window; 0 for none.
+    pub spot_check: u8,
+    /// Ours: when more than this part of those turn out not to be used, the program does something else than before, and
+    /// all pages that are left alone are asked about at once.
+    pub doubt_percent: u8,
+    /// How pages are put into an order.
+    pub ranking: Ranking,
+    /// For [`Ranking::Threshold`]: hot is what was touched in so many of the last windows.
+    pub threshold: u8,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            windows: 8,
+            level_max: 7,
+            read_weight: 1,
+            write_weight: 3,
+            degree_min: 3,
+            share_percent: 80,
+            lower_percent: 75,
+            upper_percent: 125,
+            calm_bytes: 256 << 20,
+            pause_max: 3,
+            decide_every: 1,
+            margin: 4,
+            take_back: true,
+            spot_check: 32,
+            doubt_percent: 50,
+            ranking: Ranking::Degree,
+            threshold: 4,
+        }
+    }
+}
+
+/// A setting that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} is {value}, and must be {allowed}")]
+pub struct SettingsError {
+    /// The setting's name.
+    pub name: &'static str,
+    /// What it is.
+    pub value: u64,
+    /// What it may be.
+    pub allowed: &'static str,
+}
+
+impl Settings {
+    /// The paper's policy without our additions.
+    pub fn paper() -> Self {
+        Self {
+            decide_every: 8,
+            margin: 0,
+            take_back: false,
+            spot_check: 0,
+            ..Self::default()
+        }
+    }
+
+    /// Another design in the same frame: no queue, each page is asked about in every window.
+    pub fn baseline(ranking: Ranking) -> Self {
+        Self {
+            level_max: 0,
+            degree_min: 1,
+            margin: 0,
+            ranking,
+            ..Self::default()
+        }
+    }
+
+    /// Checks that the settings make sense.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        let check = |name, value: u64, allowed: &'static str, fine: bool| match fine {
+            true => Ok(()),
+            false => Err(SettingsError {
+                name,
+                value,
+                allowed,
+            }),
+        };
+        let within = |name, value: u8, most: u8, allowed| {
+            check(name, u64::from(value), allowed, (1..=most).contains(&value))
+        };
+        within("windows", self.windows, WINDOWS_MAX, "1 to 16")?;
+        check(
+            "level_max",
+            self.level_max.into(),
+            "0 to 8",
+            self.level_max <= LEVEL_MAX,
+        )?;
+        check(
+            "read_weight",
+            self.read_weight.into(),
+            "0 to 32",
+            self.read_weight <= WEIGHT_MAX,
+        )?;
+        within("write_weight", self.write_weight, WEIGHT_MAX, "1 to 32")?;
+        check(
+            "degree_min",
+            self.degree_min.into(),
+            "at least 1",
+            self.degree_min >= 1,
+        )?;
+        within("share_percent", self.share_percent, 100, "1 to 100")?;
+        check(
+            "lower_percent",
+            self.lower_percent.into(),
+            "at most 100",
+            self.lower_percent <= 100,
+        )?;
+        check(
+            "upper_percent",
+            self.upper_percent.into(),
+            "100 to 10000",
+            (100..=10_000).contains(&self.upper_percent),
+        )?;
+        within("doubt_percent", self.doubt_percent, 100, "1 to 100")?;
+        within("decide_every", self.decide_every, u8::MAX, "1 to 255")?;
+        within("threshold", self.threshold, WINDOWS_MAX, "1 to 16")
+    }
+
+    /// The highest rank that a page can have.
+    pub(super) fn rank_max(&self) -> u16 {
+        match self.ranking {
+            Ranking::Degree => {
+                u16::from(self.windows)
+                    * (u16::from(self.read_weight) + u16::from(self.write_weight))
+            }
+            Ranking::Threshold => 1,
+            Ranking::TwoLists => 2,
+            Ranking::FirstTouch => 0,
+            Ranking::Random => RANDOM_RANKS - 1,
+        }
+    }
+}
+
+/// How many different ranks [`Ranking::Random`] draws from.
+pub(super) const RANDOM_RANKS: u16 = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_values_are_the_default() {
+        let Settings {
+            windows,
+            level_max,
+            read_weight,
+            write_weight,
+            degree_min,
+            share_percent,
+            lower_percent,
+            upper_percent,
+            calm_bytes,
+            pause_max,
+            ..
+        } = Settings::default();
+        assert_eq!((windows, level_max), (8, 7));
+        assert_eq!((read_weight, write_weight), (1, 3));
+        assert_eq!((degree_min, share_percent), (3, 80));
+        assert_eq!((lower_percent, upper_percent), (75, 125));
+        assert_eq!((calm_bytes, pause_max), (256 << 20, 3));
+        assert!(Settings::default().validate().is_ok());
+        assert!(Settings::paper().validate().is_ok());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let wrong = |change: fn(&mut Settings)| {
+            let mut settings = Settings::default();
+            change(&mut settings);
+            settings.validate().unwrap_err().to_string()
+        };
+        assert!(wrong(|s| s.windows = 0).starts_with("windows is 0"));
+        assert!(wrong(|s| s.windows = 17).contains("1 to 16"));
+        assert!(wrong(|s| s.level_max = 9).contains("level_max"));
+        assert!(wrong(|s| s.write_weight = 0).contains("write_weight"));
+        assert!(wrong(|s| s.degree_min = 0).contains("degree_min"));
+        assert!(wrong(|s| s.share_percent = 101).contains("share_percent"));
+        assert!(wrong(|s| s.lower_percent = 101).contains("lower_percent"));
+        assert!(wrong(|s| s.upper_percent = 99).contains("upper_percent"));
+        assert!(wrong(|s| s.decide_every = 0).contains("decide_every"));
+    }
+}

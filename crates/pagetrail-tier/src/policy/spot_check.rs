@@ -1,0 +1,64 @@
+//! [`Samples`]: of the pages that are left alone, some are asked about all the same: is the program doing what it did?
+
+use super::page::Page;
+use super::settings::Settings;
+
+/// Samples of the pages that are left alone: are they used, as is taken for granted?
+pub(super) struct Samples {
+    one_in: u64,
+    /// Changes with the window, so that it is other pages' turn.
+    salt: u64,
+    used: u32,
+    unused: u32,
+}
+
+impl Samples {
+    /// Fewer tell nothing.
+    const LEAST: u32 = 8;
+
+    pub(super) fn new(settings: &Settings, window: u16) -> Self {
+        Self {
+            one_in: settings.spot_check.into(),
+            salt: scatter(u64::from(window) + 1, 1 << 31),
+            used: 0,
+            unused: 0,
+        }
+    }
+
+    /// Takes the answer of a page that was picked in the last window.
+    #[inline]
+    pub(super) fn take(&mut self, page: &mut Page, touched: bool) {
+        if page.take_spot() {
+            *(if touched {
+                &mut self.used
+            } else {
+                &mut self.unused
+            }) += 1;
+        }
+    }
+
+    /// Picks a page that is left alone, or does not.
+    #[inline]
+    pub(super) fn draw(&mut self, page: &mut Page, address: u64) -> bool {
+        if self.one_in == 0 || !page.is_trusted() {
+            return false;
+        }
+        let picked = scatter((address >> 12) ^ self.salt, self.one_in) == 0;
+        if picked {
+            page.spot_check();
+        }
+        picked
+    }
+
+    pub(super) fn contradict(&self, settings: &Settings) -> bool {
+        let all = self.used + self.unused;
+        all >= Self::LEAST && self.unused * 100 > all * u32::from(settings.doubt_percent)
+    }
+}
+
+/// A number below `most` for each number, neighbours far apart: Fibonacci hashing.
+#[inline]
+pub(super) fn scatter(number: u64, most: u64) -> u64 {
+    let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    (hash * most) >> 32
+}

@@ -1,0 +1,128 @@
+//! [`run`]: a workload under a policy, window by window, against the oracle.
+
+use super::machine::{Machine, Report};
+use super::price::Bill;
+use super::workload::{Workload, WorkloadKind};
+use crate::error::Result;
+use crate::keeper::{Keeper, KeeperOptions, WindowReport};
+use crate::policy::settings::Settings;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// The program.
+    pub workload: WorkloadKind,
+    /// Its pages.
+    pub pages: usize,
+    /// How many of them fit into fast memory.
+    pub fast_pages: usize,
+    /// How long.
+    pub windows: u64,
+    /// Every so many windows tracking begins, if the clock switch lets it, and goes on for as many as the settings count
+    /// over; 0 tracks all the time.
+    pub period: u64,
+    /// The policy.
+    pub settings: Settings,
+    /// What the source tells.
+    pub report: Report,
+    /// Of the program's draws.
+    pub seed: u64,
+}
+
+/// A window of a run.
+#[derive(Clone, Debug)]
+pub struct Window {
+    /// The part of the oracle's hot set that was in fast memory when the window's moves were done.
+    pub found: f64,
+    /// Whether the hot set was another one than in the window before.
+    pub changed: bool,
+    /// What was counted in this window.
+    pub bill: Bill,
+    /// What the loop says of it.
+    pub report: WindowReport,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Its windows.
+    pub windows: Vec<Window>,
+    /// All that was counted.
+    pub bill: Bill,
+}
+
+impl Outcome {
+    /// What was counted from a window on.
+    pub fn from(&self, window: usize) -> Bill {
+        let sum = |count: fn(&Bill) -> u64| -> u64 {
+            self.windows[window..].iter().map(|w| count(&w.bill)).sum()
+        };
+        Bill {
+            reads_fast: sum(|bill| bill.reads_fast),
+            writes_fast: sum(|bill| bill.writes_fast),
+            reads_slow: sum(|bill| bill.reads_slow),
+            writes_slow: sum(|bill| bill.writes_slow),
+            faults: sum(|bill| bill.faults),
+            scanned: sum(|bill| bill.scanned),
+            moved: sum(|bill| bill.moved),
+        }
+    }
+}
+
+/// Runs a program under the real loop.
+///
+/// # Errors
+///
+/// A setting makes no sense.
+pub fn run(options: &RunOptions) -> Result<Outcome> {
+    let machine = Machine::new(options.pages, options.fast_pages);
+    let mut workload = Workload::new(options.workload, options.pages, options.seed);
+    let keeper = KeeperOptions {
+        settings: options.settings.clone(),
+        capacity: options.fast_pages as u64 * pagetrail::page_size(),
+        patience: None,
+    };
+    let source = Box::new(machine.source(options.report));
+    let mut keeper = Keeper::new(source, Box::new(machine.mover()), keeper)?;
+    let mut tracking = keeper.begin_period()?;
+    let mut windows = Vec::new();
+    for window in 0..options.windows {
+        let before = machine.bill();
+        let in_period = window.checked_rem(options.period).unwrap_or(0);
+        if window > 0 && options.period > 0 && in_period == 0 {
+            tracking = keeper.begin_period()?;
+        }
+        let changed = workload.moves_next();
+        machine.touch(&workload.run());
+        let report = match tracking {
+            true => keeper.window()?,
+            false => WindowReport::default(),
+        };
+        if options.period > 0 && tracking && in_period + 1 >= options.settings.windows.into() {
+            keeper.end_period();
+            tracking = false;
+        }
+        windows.push(Window {
+            found: machine.fast_part(&workload.hot()),
+            changed,
+            bill: machine.bill().since(&before),
+            report,
+        });
+    }
+    Ok(Outcome {
+        windows,
+        bill: machine.bill(),
+    })
+}
+
+/// The same with an oracle in place of the loop: what is hot in a window is in fast memory in it, at no cost.
+pub fn run_perfect(options: &RunOptions) -> Bill {
+    let machine = Machine::new(options.pages, options.fast_pages);
+    let mut workload = Workload::new(options.workload, options.pages, options.seed);
+    for _ in 0..options.windows {
+        let accesses = workload.run();
+        machine.place(&workload.hottest_first()[..options.fast_pages]);
+        machine.touch(&accesses);
+    }
+    machine.bill()
+}

@@ -1,0 +1,73 @@
+/* A program whose hot set is known: hot_set PAGES.
+ *
+ * Page i is hot in stage s if i % 5 == s % 5; SIGUSR1 begins the next stage. Hot pages are read all the time, those with an
+ * odd number written as well; another page is touched now and then. SIGTERM has it check that every page holds what it
+ * should, and end.
+ */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define BASE ((char *)0x100000000000)
+#define PAGE 4096
+#define STAGES 5
+
+static volatile sig_atomic_t stage, over;
+
+static void next(int signal)
+{
+    if (signal == SIGUSR1)
+        stage++;
+    else
+        over = 1;
+}
+
+static uint64_t stamp(size_t page)
+{
+    return page * UINT64_C(0x9e3779b97f4a7c15) + 1;
+}
+
+int main(int argc, char **argv)
+{
+    size_t pages = argc > 1 ? strtoul(argv[1], NULL, 10) : 0;
+    if (pages == 0)
+        return 2;
+    char *memory = mmap(BASE, pages * PAGE, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (memory != BASE)
+        return 2;
+    madvise(memory, pages * PAGE, MADV_NOHUGEPAGE);
+    uint64_t *written = calloc(pages, sizeof *written);
+    if (written == NULL)
+        return 2;
+    for (size_t page = 0; page < pages; page++)
+        *(uint64_t *)(memory + page * PAGE) = stamp(page);
+    signal(SIGUSR1, next);
+    signal(SIGTERM, next);
+    puts("ready");
+    fflush(stdout);
+    uint32_t random = 1;
+    while (!over) {
+        for (size_t page = stage % STAGES; page < pages; page += STAGES) {
+            volatile uint64_t *words = (uint64_t *)(memory + page * PAGE);
+            if (words[0] != stamp(page) || words[1] != written[page])
+                return 1;
+            if (page % 2)
+                words[1] = ++written[page];
+        }
+        random = random * 1664525 + 1013904223;
+        if (random >> 28 == 0)
+            *(volatile uint64_t *)(memory + random % pages * PAGE);
+        usleep(2000);
+    }
+    for (size_t page = 0; page < pages; page++) {
+        uint64_t *words = (uint64_t *)(memory + page * PAGE);
+        if (words[0] != stamp(page) || words[1] != written[page])
+            return 1;
+    }
+    return 0;
+}

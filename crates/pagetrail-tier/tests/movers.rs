@@ -1,0 +1,278 @@
+//! Moving when things go wrong: no room, pages in use, a target that ends in the middle.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use pagetrail::{Mapped, PageRange, PageSet};
+use pagetrail_tier::mover::{DryRun, Kernel, Mover, NodeMover, NodeOptions, Reason};
+use pagetrail_tier::simulate::{Machine, Report};
+use pagetrail_tier::{Error, Keeper, KeeperOptions, Place, Settings, Unit};
+use rustix::io::Errno;
+
+const PAGE: u64 = 4096;
+const FOREVER: Duration = Duration::from_secs(60);
+
+/// A kernel whose pages are on nodes, and which fails as it is told.
+struct Fake {
+    nodes: Mutex<BTreeMap<u64, i32>>,
+    /// Pages that node 0 has room for.
+    room: usize,
+    /// Pages that cannot be moved, and the error.
+    stuck: BTreeMap<u64, Errno>,
+    /// After so many calls the process is gone.
+    calls_left: AtomicUsize,
+}
+
+impl Fake {
+    fn new(pages: u64, room: usize) -> Self {
+        Self {
+            nodes: Mutex::new((0..pages).map(|page| (page * PAGE, 1)).collect()),
+            room,
+            stuck: BTreeMap::new(),
+            calls_left: AtomicUsize::new(usize::MAX),
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        let left = |left: usize| left.checked_sub(1);
+        let order = Ordering::SeqCst;
+        self.calls_left.fetch_update(order, order, left).is_err()
+    }
+}
+
+impl Kernel for &Fake {
+    fn query(&self, _: u32, addresses: &[u64], states: &mut [i32]) -> Result<(), Errno> {
+        if self.is_gone() {
+            return Err(Errno::SRCH);
+        }
+        let nodes = self.nodes.lock().unwrap();
+        for (address, state) in addresses.iter().zip(states) {
+            *state = nodes
+                .get(address)
+                .copied()
+                .unwrap_or(-Errno::NOENT.raw_os_error());
+        }
+        Ok(())
+    }
+
+    fn to_node(
+        &self,
+        _: u32,
+        addresses: &[u64],
+        node: u32,
+        states: &mut [i32],
+    ) -> Result<(), Errno> {
+        if self.is_gone() {
+            return Err(Errno::SRCH);
+        }
+        let mut nodes = self.nodes.lock().unwrap();
+        for (address, state) in addresses.iter().zip(states) {
+            let taken = nodes.values().filter(|node| **node == 0).count();
+            *state = match (self.stuck.get(address), nodes.get_mut(address)) {
+                (Some(errno), _) => -errno.raw_os_error(),
+                (_, None) => -Errno::NOENT.raw_os_error(),
+                _ if node == 0 && taken >= self.room => -Errno::NOMEM.raw_os_error(),
+                (_, Some(place)) => {
+                    *place = node as i32;
+                    *place
+                }
+            };
+        }
+        Ok(())
+    }
+}
+
+fn units(pages: std::ops::Range<u64>) -> Vec<Unit> {
+    pages
+        .map(|page| Unit {
+            address: page * PAGE,
+            bytes: PAGE,
+            rank: 1,
+        })
+        .collect()
+}
+
+fn options(batch: usize) -> NodeOptions {
+    NodeOptions {
+        batch,
+        ..NodeOptions::default()
+    }
+}
+
+#[test]
+fn all_is_moved_by_several_threads() {
+    let fake = Fake::new(1000, 1000);
+    let mut mover = NodeMover::with_kernel(1, options(7), &fake);
+    let outcome = mover.carry_out(&units(0..1000), Place::Fast, FOREVER);
+    assert_eq!((outcome.moved.len(), outcome.failed.len()), (1000, 0));
+    // In the order of the plan, whoever moved them.
+    assert_eq!(outcome.moved, units(0..1000));
+    assert!(fake.nodes.lock().unwrap().values().all(|node| *node == 0));
+    let mapped = Mapped {
+        present: PageSet::from_iter(PageRange::new(0, 1002 * PAGE)),
+        ..Mapped::default()
+    };
+    let runs = mover.places(&mapped).unwrap();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    assert_eq!(
+        (runs[0].place, runs[0].range.bytes()),
+        (Place::Fast, 1000 * PAGE)
+    );
+}
+
+#[test]
+fn every_failure_has_its_reason_and_stops_nobody_else() {
+    let mut fake = Fake::new(100, 1000);
+    for (page, errno) in [
+        (3, Errno::BUSY),
+        (5, Errno::ACCESS),
+        (6, Errno::FAULT),
+        (7, Errno::PERM),
+    ] {
+        fake.stuck.insert(page * PAGE, errno);
+    }
+    let mut mover = NodeMover::with_kernel(1, options(10), &fake);
+    let outcome = mover.carry_out(&units(0..102), Place::Fast, FOREVER);
+    assert_eq!(outcome.moved.len(), 96);
+    let expected = [
+        (Reason::Busy, 1),
+        (Reason::Shared, 1),
+        (Reason::Absent, 3),
+        (Reason::Refused, 1),
+    ];
+    assert_eq!(outcome.failures(), expected.into());
+}
+
+#[test]
+fn a_full_node_ends_it_and_later_plans_wait() {
+    let fake = Fake::new(1000, 50);
+    let one_thread = NodeOptions {
+        threads: 1,
+        ..options(10)
+    };
+    let mut mover = NodeMover::with_kernel(1, one_thread, &fake);
+    let mut attempts = Vec::new();
+    for _ in 0..16 {
+        let calls = fake.calls_left.load(Ordering::SeqCst);
+        let outcome = mover.carry_out(&units(100..400), Place::Fast, FOREVER);
+        assert_eq!(outcome.moved.len() + outcome.failed.len(), 300);
+        attempts.push(calls - fake.calls_left.load(Ordering::SeqCst));
+    }
+    // Six batches, the last of which finds it full; then a plan is passed over, then two, four, eight.
+    assert_eq!(attempts[0], 6);
+    let tried: Vec<usize> = (0..16).filter(|plan| attempts[*plan] > 0).collect();
+    assert_eq!(tried, [0, 2, 5, 10]);
+    // Out of it goes as ever.
+    let out = mover.carry_out(&units(100..150), Place::Slow, FOREVER);
+    assert_eq!(out.moved.len(), 50);
+}
+
+#[test]
+fn a_target_that_ends_in_the_middle_is_told() {
+    let fake = Fake::new(1000, 1000);
+    fake.calls_left.store(3, Ordering::SeqCst);
+    let mut mover = NodeMover::with_kernel(1, options(10), &fake);
+    let outcome = mover.carry_out(&units(0..1000), Place::Fast, FOREVER);
+    assert_eq!(outcome.moved.len(), 30);
+    let failures = outcome.failures();
+    assert!(failures[&Reason::Ended] >= 10 && failures.contains_key(&Reason::NotTried));
+    let mapped = Mapped {
+        present: PageSet::from_iter(PageRange::new(0, PAGE)),
+        ..Mapped::default()
+    };
+    let error = mover.places(&mapped).unwrap_err();
+    assert!(error.means_end(), "{error}");
+}
+
+#[test]
+fn no_faster_than_allowed_and_no_longer() {
+    let fake = Fake::new(1000, 1000);
+    let slow = NodeOptions {
+        bytes_per_second: Some(1000 * PAGE),
+        ..options(10)
+    };
+    let mut mover = NodeMover::with_kernel(1, slow, &fake);
+    let outcome = mover.carry_out(&units(0..1000), Place::Fast, Duration::from_millis(100));
+    let moved = outcome.moved.len();
+    assert!(
+        (10..=110).contains(&moved),
+        "{moved} pages in a tenth of a second"
+    );
+    assert_eq!(
+        outcome.failures(),
+        [(Reason::NotTried, 1000 - moved as u64)].into()
+    );
+    let none = mover.carry_out(&units(0..10), Place::Slow, Duration::ZERO);
+    assert_eq!(none.failures(), [(Reason::NotTried, 10)].into());
+}
+
+#[test]
+fn a_dry_run_moves_nothing_and_says_so() {
+    let fake = Fake::new(10, 10);
+    let mut mover = DryRun(NodeMover::with_kernel(1, options(10), &fake));
+    let outcome = mover.carry_out(&units(0..10), Place::Fast, FOREVER);
+    assert_eq!(outcome.failures(), [(Reason::NotTried, 10)].into());
+    assert!(fake.nodes.lock().unwrap().values().all(|node| *node == 1));
+}
+
+/// Moves as a machine does, but of every ten pages one is busy.
+struct Stubborn<M>(M);
+
+impl<M: Mover> Mover for Stubborn<M> {
+    fn places(&mut self, mapped: &Mapped) -> Result<Vec<pagetrail_tier::Run>, Error> {
+        self.0.places(mapped)
+    }
+
+    fn carry_out(
+        &mut self,
+        units: &[Unit],
+        to: Place,
+        patience: Duration,
+    ) -> pagetrail_tier::mover::Outcome {
+        let (stuck, free): (Vec<Unit>, Vec<Unit>) = units
+            .iter()
+            .partition(|unit| (unit.address / PAGE).is_multiple_of(10));
+        let mut outcome = self.0.carry_out(&free, to, patience);
+        outcome
+            .failed
+            .extend(stuck.into_iter().map(|unit| (unit, Reason::Busy)));
+        outcome
+    }
+}
+
+#[test]
+fn pages_that_refuse_to_leave_keep_their_place_counted() {
+    let machine = Machine::new(1000, 200);
+    let page = pagetrail::page_size();
+    let options = KeeperOptions {
+        settings: Settings::default(),
+        capacity: 200 * page,
+        patience: None,
+    };
+    let mover = Box::new(Stubborn(machine.mover()));
+    let mut keeper =
+        Keeper::new(Box::new(machine.source(Report::Accesses)), mover, options).unwrap();
+    assert!(keeper.begin_period().unwrap());
+    // All that is slow is hot, all that is fast is cold.
+    let accesses = pagetrail_tier::simulate::Accesses {
+        reads: (0..1000).map(|page| u32::from(page >= 200)).collect(),
+        writes: vec![0; 1000],
+    };
+    for _ in 0..8 {
+        machine.touch(&accesses);
+        let report = keeper.window().unwrap();
+        assert!(report.usage.fast <= 200 * page);
+        assert_eq!(
+            report.usage.fast / page,
+            machine.in_fast() as u64,
+            "the books are right"
+        );
+    }
+    let failures = &keeper.totals().failures;
+    assert!(failures[&Reason::Busy] > 0, "{failures:?}");
+    // All but the stuck ones have changed places.
+    let hot: Vec<u32> = (200..1000).collect();
+    assert!(machine.fast_part(&hot) >= 180.0 / 800.0);
+}

@@ -1,0 +1,223 @@
+//! The whole loop on a program whose hot set is known: between two nodes of a real kernel, which is asked where pages are.
+//!
+//! Needs Linux 7.3 and two memory nodes. Elsewhere it says so and passes, and a guest runs it.
+
+#![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use pagetrail::{Capabilities, PageRange, PageSet, Target, Technique, mapped_pages, page_size};
+use pagetrail_tier::mover::{Mover, NodeMover, NodeOptions};
+use pagetrail_tier::source::{Damon, Source, Watched, WatchedKind};
+use pagetrail_tier::{Keeper, KeeperOptions, Place, Settings, WindowReport, nodes};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// What `hot_set.c` says of itself.
+const BASE: u64 = 0x1000_0000_0000;
+const STAGES: u64 = 5;
+const PAGES: u64 = 2000;
+/// Emulation is slow.
+const WINDOW: Duration = Duration::from_millis(400);
+/// What a program of this kind has besides: stack, heap, data.
+const OTHER_PAGES: u64 = 100;
+
+struct Program(Child);
+
+impl Program {
+    fn start(directory: &Path) -> Self {
+        let program = directory.join("hot_set");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hot_set.c");
+        let mut cc = Command::new("cc");
+        let status = cc.arg("-O1").arg("-o").arg(&program).arg(source).status();
+        assert!(status.is_ok_and(|status| status.success()), "cc failed");
+        let mut command = Command::new(program);
+        let command = command.arg(PAGES.to_string()).stdout(Stdio::piped());
+        let mut running = Self(command.spawn().expect("it starts"));
+        let stdout = running.0.stdout.as_mut().expect("it is piped");
+        let mut line = String::new();
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("its first line");
+        assert_eq!(line, "ready\n");
+        running
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.0);
+        kill_process(pid, signal).expect("it runs");
+    }
+
+    /// The pages that are hot in a stage and in fast memory, as a part of all that are hot, and how many pages are in fast
+    /// memory: as the kernel has it.
+    fn in_fast(&self, stage: u64) -> (f64, u64) {
+        let pid = self.0.id();
+        let page = page_size();
+        let arena = PageSet::from_iter(PageRange::new(BASE, BASE + PAGES * page));
+        let mapped = mapped_pages(pid, &arena).expect("it runs");
+        assert_eq!(mapped.present, arena);
+        let mut kernel = NodeMover::new(pid, NodeOptions::default());
+        let runs = kernel.places(&mapped).expect("it runs");
+        let fast: PageSet = runs
+            .iter()
+            .filter(|run| run.place == Place::Fast)
+            .map(|run| run.range)
+            .collect();
+        // numa_maps counts by itself.
+        assert_eq!(fast.pages(), self.on_node_0(), "{fast:?}");
+        let hot = (stage % STAGES..PAGES).step_by(STAGES as usize);
+        let found = hot
+            .clone()
+            .filter(|i| fast.contains(BASE + i * page))
+            .count();
+        (found as f64 / hot.count() as f64, fast.pages())
+    }
+
+    /// The arena's pages on node 0, by `/proc/PID/numa_maps`.
+    fn on_node_0(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/numa_maps", self.0.id()));
+        let text = text.expect("numa_maps");
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(&format!("{BASE:x} ")));
+        let mut words = line.expect("the arena").split(' ');
+        let count = words.find_map(|word| word.strip_prefix("N0="));
+        count.map_or(0, |count| count.parse().expect("a number"))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn not_here() -> Option<String> {
+    let nodes = nodes();
+    if nodes.len() < 2 {
+        return Some(format!("{} memory node, two are needed", nodes.len()));
+    }
+    let status = Capabilities::probe_one(Technique::AccessScan);
+    status
+        .reason()
+        .map(|reason| format!("access-scan: {reason}"))
+}
+
+fn show(report: &WindowReport, found: f64, fast: u64) {
+    eprintln!(
+        "window {}: {} faults, {} KiB in, {} KiB out, {:?}; {:.1}% of the hot set in fast memory, {fast} pages there; \
+         collect {:?}, policy {:?}, moving {:?}",
+        report.index,
+        report.faults,
+        report.promoted_bytes >> 10,
+        report.demoted_bytes >> 10,
+        report.failures,
+        found * 100.0,
+        report.collect,
+        report.policy,
+        report.moving,
+    );
+}
+
+#[test]
+fn the_hot_set_is_found_followed_and_left_in_peace() {
+    if let Some(reason) = not_here() {
+        eprintln!("not tested here: {reason}");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut program = Program::start(directory.path());
+    let pid = program.0.id();
+    // All memory came from node 0; a fifth and a little may stay there.
+    let hot_pages = PAGES / STAGES;
+    let capacity = (hot_pages + hot_pages / 10 + OTHER_PAGES) * page_size();
+    let target = Target::process(pid).expect("it runs");
+    let source = Watched::start(target, WatchedKind::Accesses).expect("access-scan works here");
+    let mover = NodeMover::new(pid, NodeOptions::default());
+    let options = KeeperOptions {
+        settings: Settings::default(),
+        capacity,
+        patience: None,
+    };
+    let mut keeper =
+        Keeper::new(Box::new(source), Box::new(mover), options).expect("fine settings");
+    assert!(keeper.begin_period().expect("it runs"));
+    let window = |keeper: &mut Keeper, program: &Program, stage| {
+        thread::sleep(WINDOW);
+        let report = keeper.window().expect("it runs");
+        let (found, fast) = program.in_fast(stage);
+        show(&report, found, fast);
+        assert!(report.usage.fast <= capacity, "{report:?}");
+        assert!(fast * page_size() <= capacity, "the kernel's count, too");
+        found
+    };
+    let first: Vec<f64> = (0..8).map(|_| window(&mut keeper, &program, 0)).collect();
+    assert!(first[2] >= 0.95, "found within three windows: {first:?}");
+    assert!(first[7] >= 0.95, "and kept: {first:?}");
+    for stage in 1..=2 {
+        program.signal(Signal::USR1);
+        let moved: Vec<f64> = (0..6)
+            .map(|_| window(&mut keeper, &program, stage))
+            .collect();
+        assert!(
+            moved[4] >= 0.95,
+            "found again within five windows: {moved:?}"
+        );
+    }
+    // Left alone, pages cost nothing: most hot pages take no fault in most windows.
+    let totals = keeper.totals().clone();
+    eprintln!("{totals:?}");
+    assert!(
+        totals.faults < totals.windows * hot_pages * 7 / 10,
+        "{totals:?}"
+    );
+    keeper.end_period();
+    let before = program.in_fast(2);
+    drop(keeper);
+    thread::sleep(WINDOW);
+    assert_eq!(program.in_fast(2), before, "its pages stay where they are");
+    program.signal(Signal::TERM);
+    let status = program.0.wait().expect("it ends");
+    assert!(status.success(), "{status:?}, signal {:?}", status.signal());
+}
+
+#[test]
+fn damon_tells_whether_a_program_runs() {
+    if not_here().is_some() {
+        // The first test has said so.
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let program = Program::start(directory.path());
+    let arena = PageSet::from_iter(PageRange::new(BASE, BASE + PAGES * page_size()));
+    let mut damon = match Damon::start(program.0.id(), WINDOW) {
+        Err(error) if error.is_machine_limit() => {
+            eprintln!("not tested here: {error}");
+            return;
+        }
+        started => started.expect("it starts"),
+    };
+    let mut seen = |windows: u32| {
+        let mut most = 0;
+        for _ in 0..windows {
+            thread::sleep(WINDOW + WINDOW / 4);
+            let sample = damon.window().expect("it runs");
+            let accessed = sample.accessed.expect("accesses are what it tells");
+            let part = accessed.intersection(&arena).pages();
+            eprintln!("DAMON saw {part} of {PAGES} pages in touched regions");
+            most = part;
+        }
+        most
+    };
+    assert!(seen(5) > 0);
+    program.signal(Signal::STOP);
+    // It takes a while to forget.
+    assert!(seen(6) < PAGES / 20, "nobody touches anything");
+    program.signal(Signal::CONT);
+    assert!(seen(4) > 0);
+}
