@@ -293,7 +293,9 @@ impl Adaptive {
         let mut late = PageSet::new();
         let mut outcome = Ok(());
         for span in spans {
-            outcome = self.writes.rearm(*span, &mut late, &mut harvest.replaced);
+            outcome = self
+                .writes
+                .rearm_span(*span, &mut late, &mut harvest.replaced);
             if outcome.is_err() {
                 break;
             }

@@ -18,6 +18,8 @@
 //! * A mapping that was replaced has lost its registration; `PM_SCAN_CHECK_WPASYNC` says so by `EPERM`, also where
 //!   nothing is re-armed. Untouched memory is asked, too: what takes its place may own no page by the selection above.
 
+mod leaving;
+
 use super::{ArmError, Armed, Harvest, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
@@ -189,26 +191,6 @@ impl PagemapScan {
         Ok(())
     }
 
-    /// Scans what can have been written, and re-arms nothing but the blocks `fresh`, whose entries are not all armed.
-    fn look(
-        &mut self,
-        plan: &Plan,
-        fresh: &PageSet,
-        out: &mut PageSet,
-        replaced: &mut Vec<PageRange>,
-    ) -> Result<()> {
-        self.scan_ranges(fresh, WRITTEN, out, replaced)?;
-        let rest = plan.all.difference(fresh);
-        let query = Query {
-            rearm: false,
-            ..WRITTEN
-        };
-        let mut found = PageSet::new();
-        let outcome = self.scan_ranges(&rest, query, &mut found, replaced);
-        out.union_with(&found);
-        outcome
-    }
-
     fn scan_ranges(
         &mut self,
         ranges: &PageSet,
@@ -218,40 +200,6 @@ impl PagemapScan {
     ) -> Result<()> {
         for range in ranges.ranges() {
             self.scan_range(*range, query, out, replaced)?;
-        }
-        Ok(())
-    }
-
-    /// The same, but only looks at what lies in `left`.
-    fn scan_leaving(
-        &mut self,
-        ranges: &PageSet,
-        query: Query,
-        left: &PageSet,
-        out: &mut PageSet,
-        replaced: &mut Vec<PageRange>,
-    ) -> Result<()> {
-        let look = Query {
-            rearm: false,
-            ..query
-        };
-        let mut left = left.ranges().iter().peekable();
-        for range in ranges.ranges() {
-            let mut start = range.start();
-            while start < range.end() {
-                // In ascending order, so that `out` grows at its end.
-                while left.next_if(|part| part.end() <= start).is_some() {}
-                let (query, end) = match left.peek() {
-                    Some(part) if part.start() <= start => (look, part.end()),
-                    Some(part) => (query, part.start()),
-                    None => (query, range.end()),
-                };
-                let end = end.min(range.end());
-                if let Some(part) = PageRange::new(start, end) {
-                    self.scan_range(part, query, out, replaced)?;
-                }
-                start = end;
-            }
         }
         Ok(())
     }
@@ -463,7 +411,7 @@ impl PagemapScan {
     }
 
     /// [`Tracker::harvest`], but what was written in `left` (whole blocks) is not re-armed: it is reported again each
-    /// time, until [`Self::rearm`].
+    /// time, until [`Self::rearm_span`].
     pub(super) fn harvest_leaving(&mut self, left: &PageSet, out: &mut PageSet) -> Result<Harvest> {
         let mut harvest = Harvest::default();
         let mut plan = match self.plan.take() {
@@ -501,21 +449,5 @@ impl PagemapScan {
             self.forget(*range);
         }
         Ok(harvest)
-    }
-
-    /// Re-arms what was written in `span`, which lies within armed memory, and adds it to `out`: also what was written
-    /// since the last harvest, so that one call may reach over pages that are armed. Says which mappings have lost their
-    /// registration.
-    pub(super) fn rearm(
-        &mut self,
-        span: PageRange,
-        out: &mut PageSet,
-        replaced: &mut Vec<PageRange>,
-    ) -> Result<()> {
-        let query = match self.huge_pages {
-            HugePages::Keep if !self.shared.intersects(span) => WRITTEN_SMALL,
-            _ => WRITTEN,
-        };
-        self.scan_range(span, query, out, replaced)
     }
 }

@@ -1,0 +1,79 @@
+//! Harvests that leave pages unarmed, and arming these later: for those who do not want to be told about some pages by a
+//! fault each.
+
+use super::{HugePages, PagemapScan, Plan, WRITTEN, WRITTEN_SMALL};
+use crate::error::Result;
+use crate::page_set::{PageRange, PageSet};
+use crate::sys::pagemap::Query;
+
+impl PagemapScan {
+    /// Scans what can have been written, and re-arms nothing but the blocks `fresh`, whose entries are not all armed.
+    pub(super) fn look(
+        &mut self,
+        plan: &Plan,
+        fresh: &PageSet,
+        out: &mut PageSet,
+        replaced: &mut Vec<PageRange>,
+    ) -> Result<()> {
+        self.scan_ranges(fresh, WRITTEN, out, replaced)?;
+        let rest = plan.all.difference(fresh);
+        let query = Query {
+            rearm: false,
+            ..WRITTEN
+        };
+        let mut found = PageSet::new();
+        let outcome = self.scan_ranges(&rest, query, &mut found, replaced);
+        out.union_with(&found);
+        outcome
+    }
+
+    /// Scans with a query that re-arms, but only looks at what lies in `left`.
+    pub(super) fn scan_leaving(
+        &mut self,
+        ranges: &PageSet,
+        query: Query,
+        left: &PageSet,
+        out: &mut PageSet,
+        replaced: &mut Vec<PageRange>,
+    ) -> Result<()> {
+        let look = Query {
+            rearm: false,
+            ..query
+        };
+        let mut left = left.ranges().iter().peekable();
+        for range in ranges.ranges() {
+            let mut start = range.start();
+            while start < range.end() {
+                // In ascending order, so that `out` grows at its end.
+                while left.next_if(|part| part.end() <= start).is_some() {}
+                let (query, end) = match left.peek() {
+                    Some(part) if part.start() <= start => (look, part.end()),
+                    Some(part) => (query, part.start()),
+                    None => (query, range.end()),
+                };
+                let end = end.min(range.end());
+                if let Some(part) = PageRange::new(start, end) {
+                    self.scan_range(part, query, out, replaced)?;
+                }
+                start = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Re-arms what was written in `span`, which lies within armed memory, and adds it to `out`: also what was written
+    /// since the last harvest, so that one call may reach over pages that are armed. Says which mappings have lost their
+    /// registration.
+    pub(in crate::technique) fn rearm_span(
+        &mut self,
+        span: PageRange,
+        out: &mut PageSet,
+        replaced: &mut Vec<PageRange>,
+    ) -> Result<()> {
+        let query = match self.huge_pages {
+            HugePages::Keep if !self.shared.intersects(span) => WRITTEN_SMALL,
+            _ => WRITTEN,
+        };
+        self.scan_range(span, query, out, replaced)
+    }
+}
