@@ -29,6 +29,7 @@ use crate::sys::uffd::Uffd;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::thread::gettid;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -63,11 +64,21 @@ pub(crate) fn fetch(pid: u32, kernel_faults: bool) -> Result<Fetched> {
 /// Runs what traces threads: when a thread ends, the kernel lets go of all that it still traces.
 fn in_own_thread<T: Send>(attempt: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
-        scope
-            .spawn(attempt)
+        let traced = scope.spawn(move || (attempt(), gettid()));
+        let (outcome, tracer) = traced
             .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        wait_until_gone(tracer);
+        outcome
     })
+}
+
+/// A thread can be joined before it lets go of what it traces (`do_exit` in `kernel/exit.c`: first its memory, then its
+/// tracees), but it is not listed any more after that.
+fn wait_until_gone(thread: Pid) {
+    let listed = format!("/proc/self/task/{}", thread.as_raw_nonzero());
+    let mut patience = Patience::until(Instant::now() + PATIENCE);
+    while std::fs::exists(&listed).unwrap_or(false) && patience.wait() {}
 }
 
 /// A copy of a descriptor of the target.
