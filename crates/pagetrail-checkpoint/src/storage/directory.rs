@@ -5,7 +5,7 @@
 
 use super::{Draft, Name, Object, Storage};
 use crate::error::{Error, Result};
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const DRAFTS: &str = "drafts";
 const LOCK: &str = "lock";
+/// How much is written before the disk is to begin with it, in bytes.
+const WRITE_BACK_BYTES: u64 = 16 << 20;
 /// Others may write.
 const WORLD_WRITABLE: u32 = 0o002;
 /// In such a directory, only an entry's owner may replace it.
@@ -171,6 +173,8 @@ impl Storage for Directory {
             file,
             path: Some(path),
             directory: self.path.clone(),
+            bytes: 0,
+            begun: 0,
         }))
     }
 
@@ -225,11 +229,30 @@ struct FileDraft {
     /// `None` once it has its name.
     path: Option<PathBuf>,
     directory: PathBuf,
+    bytes: u64,
+    /// Up to here the disk has been asked to begin.
+    begun: u64,
+}
+
+impl FileDraft {
+    /// Lets the disk begin with what is written so far, so that the sync in the end finds less to do. What is not on the disk
+    /// yet this advice begins to write (`mm/fadvise.c`), and keeps in memory.
+    fn begin_to_write_back(&mut self) {
+        // Without it, all is as slow as it was.
+        let length = std::num::NonZeroU64::new(self.bytes - self.begun);
+        let _ = fadvise(&self.file, self.begun, length, Advice::DontNeed);
+        self.begun = self.bytes;
+    }
 }
 
 impl Draft for FileDraft {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all(bytes)
+        self.file.write_all(bytes)?;
+        self.bytes += bytes.len() as u64;
+        if self.bytes - self.begun >= WRITE_BACK_BYTES {
+            self.begin_to_write_back();
+        }
+        Ok(())
     }
 
     fn publish(mut self: Box<Self>, name: Name) -> io::Result<()> {
