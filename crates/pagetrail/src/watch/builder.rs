@@ -358,6 +358,7 @@ impl Attached {
             launched,
             end,
             pending: Default::default(),
+            unarmed: Default::default(),
             children: BTreeSet::new(),
             started: Instant::now(),
             round_began: Duration::ZERO,

@@ -74,6 +74,8 @@ pub struct Watch {
     end: Option<OwnedFd>,
     /// What waits for its commit: writes and accesses.
     pending: [Pending; 2],
+    /// Reported, and left unarmed since.
+    unarmed: PageSet,
     children: BTreeSet<u32>,
     started: Instant,
     round_began: Duration,
@@ -111,6 +113,7 @@ impl Watch {
     /// harvested before the error is in the next round.
     pub fn collect(&mut self) -> Result<Round<'_>> {
         let told = self.harvest()?;
+        self.unarmed.clear();
         Ok(self.round(told))
     }
 
@@ -144,10 +147,14 @@ impl Watch {
         }
         let told = self.harvest();
         self.space.set_rearming(true);
-        Ok(self.round(told?))
+        let told = told?;
+        let reported = &self.pending[told.noticed as usize].written;
+        self.unarmed.union_with(reported);
+        Ok(self.round(told))
     }
 
-    /// Arms pages that [`collect_unarmed`](Self::collect_unarmed) has reported; what is not watched is passed over.
+    /// Arms pages that [`collect_unarmed`](Self::collect_unarmed) has reported; others are passed over, since what was
+    /// written to them has not been told yet.
     ///
     /// What is touched between the two calls belongs to the round that was collected: read the pages after this.
     ///
@@ -155,7 +162,10 @@ impl Watch {
     ///
     /// [`Error::Gone`] when the target has ended.
     pub fn rearm(&mut self, pages: &PageSet) -> Result<()> {
-        self.space.rearm(pages)
+        let pages = pages.intersection(&self.unarmed);
+        self.space.rearm(&pages)?;
+        self.unarmed = self.unarmed.difference(&pages);
+        Ok(())
     }
 
     /// Takes what was written into `pending`.
@@ -248,7 +258,9 @@ impl Watch {
         self.space.set_held(true);
         let told = self.harvest();
         self.space.set_held(false);
-        Ok(self.round(told?))
+        let told = told?;
+        self.unarmed.clear();
+        Ok(self.round(told))
     }
 
     /// The address space is gone: by `execve`, then the new one is watched, or because the target ended.
@@ -288,6 +300,7 @@ impl Watch {
             Some(image) => image,
             None => builder::attach(self.technique, self.pid)?,
         };
+        self.unarmed.clear();
         // What was written in the old image no longer exists; what happened before has not been told yet.
         for pending in &mut self.pending {
             pending.written.clear();
