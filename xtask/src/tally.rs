@@ -1,10 +1,14 @@
-//! Counts what Rust's test harnesses say in their output.
+//! Counts what Rust's test harnesses say in their output, and keeps what they say of failures.
 
 /// The sum of the `test result:` lines seen.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
+    /// What the harnesses said of the tests that failed, to be said again at the end of a long run.
+    pub(crate) failures: Vec<String>,
+    /// Within such words.
+    failing: bool,
     /// The line that is not complete yet.
     line: Vec<u8>,
 }
@@ -15,11 +19,23 @@ impl Tally {
         for &byte in bytes {
             if byte == b'\n' {
                 let line = std::mem::take(&mut self.line);
-                self.count(&String::from_utf8_lossy(&line));
+                self.take(&String::from_utf8_lossy(&line));
             } else {
                 self.line.push(byte);
             }
         }
+    }
+
+    /// A harness lists what failed between `failures:` and its result, or dies on the way.
+    fn take(&mut self, line: &str) {
+        if line.starts_with("running ") || line.starts_with("test result: ") {
+            self.failing = false;
+        }
+        self.failing |= line == "failures:";
+        if self.failing {
+            self.failures.push(line.to_owned());
+        }
+        self.count(line);
     }
 
     /// Counts a line like `test result: ok. 3 passed; 0 failed; 0 ignored; ...`; no other line.
@@ -44,6 +60,7 @@ impl Tally {
     pub(crate) fn add(&mut self, run: Self, fine: bool) {
         self.passed += run.passed;
         self.failed += if fine { run.failed } else { run.failed.max(1) };
+        self.failures.extend(run.failures);
     }
 }
 
@@ -65,6 +82,32 @@ test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 5 filtered out
             tally.feed(piece);
         }
         assert_eq!((tally.passed, tally.failed), (13, 2));
+    }
+
+    #[test]
+    fn keeps_what_is_said_of_failures() {
+        let mut tally = Tally::default();
+        tally.feed(
+            b"running 2 tests
+test good ... ok
+test bad ... FAILED
+
+failures:
+
+---- bad stdout ----
+assertion failed: 1 > 2
+
+failures:
+    bad
+
+test result: FAILED. 1 passed; 1 failed; 0 ignored
+\nrunning 1 test
+test good ... ok
+",
+        );
+        let kept = tally.failures.join("|");
+        let said = "failures:||---- bad stdout ----|assertion failed: 1 > 2||failures:|    bad|";
+        assert_eq!(kept, said);
     }
 
     #[test]

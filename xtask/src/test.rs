@@ -39,6 +39,9 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
         vm::model::run(repo, &mut tally)
     });
     steps.run("techniques", || techniques(&rows));
+    for line in &tally.failures {
+        println!("{line}");
+    }
     let fine = steps.finish();
     println!("{} passed, {} failed", tally.passed, tally.failed);
     Ok(fine)
