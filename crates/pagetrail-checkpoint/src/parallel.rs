@@ -11,14 +11,16 @@ fn threads_for(items: usize, few: usize) -> usize {
     processors.min(THREADS_MAX).min(items / few).max(1)
 }
 
-/// Does the same on as many threads as `items` are worth, one of them the caller's own; the first error of one of them.
+/// Does the same on as many threads as `items` are worth, where a thread is worth its start for `few` of them; one is the
+/// caller's own. The first error of one of them.
 pub(crate) fn crew<E: Send>(
     items: usize,
+    few: usize,
     work: impl Fn() -> Result<(), E> + Sync,
 ) -> Result<(), E> {
     thread::scope(|scope| {
         let work = &work;
-        let others: Vec<_> = (1..threads_for(items, 2))
+        let others: Vec<_> = (1..threads_for(items, few))
             .map(|_| scope.spawn(work))
             .collect();
         let own = work();
@@ -87,33 +89,25 @@ impl<T> InOrder<T> {
     }
 }
 
-/// Does `work` on each item, with memory that the items of a thread share; the first error of each thread ends it.
+/// Does `work` on each item, with memory that the items of a thread share; each thread takes the next item when it is done
+/// with one, and stops at its first error.
 pub(crate) fn try_each<T: Send, M: Default, E: Send>(
-    mut items: Vec<T>,
+    items: Vec<T>,
     few: usize,
     work: impl Fn(T, &mut M) -> Result<(), E> + Sync,
 ) -> Result<(), E> {
-    let each = items.len().div_ceil(threads_for(items.len(), few)).max(1);
-    let work = &work;
-    let all = move |items: Vec<T>| {
-        let mut memory = M::default();
-        items
-            .into_iter()
-            .try_for_each(|item| work(item, &mut memory))
+    let count = items.len();
+    let items = Mutex::new(items.into_iter());
+    let next = || {
+        let mut items = items.lock().unwrap_or_else(PoisonError::into_inner);
+        items.next()
     };
-    thread::scope(|scope| {
-        let mut parts = Vec::new();
-        while items.len() > each {
-            let part = items.split_off(items.len() - each);
-            parts.push(scope.spawn(move || all(part)));
+    crew(count, few, || {
+        let mut memory = M::default();
+        while let Some(item) = next() {
+            work(item, &mut memory)?;
         }
-        let own = all(items);
-        parts.into_iter().fold(own, |outcome, part| {
-            let joined = part
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            outcome.and(joined)
-        })
+        Ok(())
     })
 }
 

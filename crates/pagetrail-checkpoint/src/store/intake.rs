@@ -78,7 +78,7 @@ impl Draft<'_> {
         });
         let frames = InOrder::new(&mut pack.frames);
         let next = AtomicUsize::new(0);
-        crew(chunks.len(), || -> Result<()> {
+        crew(chunks.len(), 2, || -> Result<()> {
             let mut buffer = Vec::new();
             let leaving = Leaving(&lookup, &frames);
             loop {
