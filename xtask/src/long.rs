@@ -50,6 +50,15 @@ const RESULTS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "frames.json",
+        &[
+            "--package",
+            "pagetrail-checkpoint",
+            "--example",
+            "bench_frames",
+        ],
+    ),
+    (
         "tier.json",
         &["--package", "pagetrail-tier", "--example", "bench_tier"],
     ),
