@@ -127,7 +127,7 @@ impl<K: Kernel> NodeMover<K> {
     /// Moves in threads, batch by batch, until all is done, time is over, or there is no room.
     fn in_batches(&self, units: &[Unit], node: u32, patience: Duration) -> Vec<Option<Reason>> {
         let batches: Vec<&[Unit]> = units.chunks(self.options.batch.max(1)).collect();
-        let pace = Pace::new(self.options.bytes_per_second, patience);
+        let pace = Pace::new(self.options.bytes_per_second, patience, Instant::now());
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let done = Mutex::new(vec![Vec::new(); batches.len()]);
         let work = || {

@@ -109,7 +109,7 @@ impl Mover for SwapMover {
 
     fn carry_out(&mut self, units: &[Unit], to: Place, patience: Duration) -> Outcome {
         let began = Instant::now();
-        let pace = Pace::new(self.bytes_per_second, patience);
+        let pace = Pace::new(self.bytes_per_second, patience, Instant::now());
         let advice = match to {
             Place::Fast => Advice::WillNeed,
             _ => Advice::PageOut,
