@@ -182,7 +182,7 @@ fn redis_under_load_opens_in_gdb() {
         .arg(dir.path())
         .stdout(Stdio::null());
     let mut server = Program(server.spawn().unwrap());
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(120);
     let mut stream = loop {
         match TcpStream::connect(("127.0.0.1", port)) {
             Ok(stream) => break stream,

@@ -24,7 +24,7 @@ const STEP: u64 = 3;
 
 const FILE: &str = "pagetrail.trail";
 /// For what takes milliseconds on a machine that is not busy.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn directory() -> TempDir {
     tempfile::tempdir().expect("a temporary directory")

@@ -23,7 +23,7 @@ use serde_json::Value;
 const PAGES: u64 = 1000;
 const PAGE: u64 = 4096;
 /// In emulation, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 struct Running(Child);
 

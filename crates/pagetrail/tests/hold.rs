@@ -47,7 +47,7 @@ fn a_held_program_stands_still_and_goes_on() {
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(ticks(pid), before, "it runs while it is held");
     assert!(hold.release() >= Duration::from_millis(100));
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while ticks(pid) == before {
         assert!(Instant::now() < deadline, "it does not go on");
     }

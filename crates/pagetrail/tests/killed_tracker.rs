@@ -72,7 +72,7 @@ fn survives_kills(name: &str, arguments: &[&str], kills: u32) {
             began.elapsed()
         );
         // Registrations go with the last reference to the descriptor, which may be a moment later.
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while support::is_registered(victim.pid()) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }

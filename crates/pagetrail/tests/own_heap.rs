@@ -19,7 +19,7 @@ fn heap(probe: u64) -> PageRange {
 fn a_process_can_track_its_own_heap() {
     // A handler that waits for itself would wait for ever.
     // SAFETY: plain system call; the default action of SIGALRM ends this test program.
-    unsafe { libc::alarm(20) };
+    unsafe { libc::alarm(120) };
     for technique in [
         Technique::PagemapScan,
         Technique::Userfaultfd,

@@ -209,7 +209,7 @@ impl Victim {
     /// Nothing of a tracker is left in it. `code` also demands that executable memory is as it was.
     pub(crate) fn is_clean(&self, code: bool) {
         // A thread whose tracker was killed has to come to the processor to finish what it was made to do.
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             let traces = traces(self.pid(), if code { &self.paddings } else { &[] });
             if traces.is_empty() {

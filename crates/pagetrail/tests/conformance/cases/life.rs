@@ -63,13 +63,13 @@ pub(super) fn exit(t: &mut Trial<'_>) -> Outcome {
     t.actor.tell("exit 7");
     let launched = t.subject.launched && t.technique != Technique::SoftDirty;
     if launched {
-        if t.watch().wait(Duration::from_secs(10)) != State::Exiting {
+        if t.watch().wait(Duration::from_secs(60)) != State::Exiting {
             return broken("the end was not announced");
         }
         t.expect(&[start + page_size()], pages(start, 16))?;
         t.watch().let_go();
     }
-    match t.watch().wait(Duration::from_secs(10)) {
+    match t.watch().wait(Duration::from_secs(60)) {
         State::Ended(how) if !t.subject.launched || how == Some(pagetrail::Ended::Exited(7)) => {}
         other => return broken(format!("after its end the target is {other:?}")),
     }
