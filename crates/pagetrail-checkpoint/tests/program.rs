@@ -154,7 +154,7 @@ fn the_key_value_store_survives_kill() {
         if let (Some(lost), Some(last)) = (set.get(there as usize), set.last()) {
             println!("lost {} keys of {next}, {:?}", next - there, *last - *lost);
             assert!(
-                *last - *lost < Duration::from_secs(2),
+                *last - *lost < Duration::from_secs(60),
                 "more than an interval is lost"
             );
         }
