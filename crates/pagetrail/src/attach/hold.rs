@@ -119,7 +119,8 @@ impl Hold {
         self.order(|answer| Order::KillIfAbandoned(kill, answer))
     }
 
-    /// Sets the registers and the blocked signals of threads. A system call in which a thread was stopped begins anew.
+    /// Sets the registers and the blocked signals of threads. A system call in which a thread was stopped begins anew, unless
+    /// its registers are what they were.
     ///
     /// # Errors
     ///
@@ -263,6 +264,11 @@ fn set_registers(pid: u32, threads: &[Stopped], wanted: &[HeldThread]) -> Result
             if set.note == GENERAL {
                 let registers = ptrace::from_bytes(&set.bytes)
                     .ok_or_else(|| refused("wrong length of the registers", wanted.tid))?;
+                // Left alone, an interrupted call goes on as the kernel would have it, also when a signal is waiting.
+                let now = thread.tracee.registers().map_err(failed)?;
+                if ptrace::to_bytes(&now) == set.bytes {
+                    continue;
+                }
                 thread
                     .tracee
                     .set_registers(&restart::anew(registers))

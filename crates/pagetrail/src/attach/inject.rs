@@ -131,18 +131,25 @@ impl Copies {
         // All processes, not the lists of children: those skip some while others end, and a child may have been
         // adopted by now.
         for pid in processes() {
-            let link = std::fs::read_link(format!("/proc/{pid}/fd/{number}"));
-            let same = link.is_ok_and(|link| link == Path::new("anon_inode:[userfaultfd]"))
-                && pid != std::process::id()
-                && kcmp::same_file(self.copied.fd.as_raw_fd(), pid, number);
-            if !same {
+            let has_copy = || {
+                let link = std::fs::read_link(format!("/proc/{pid}/fd/{number}"));
+                link.is_ok_and(|link| link == Path::new("anon_inode:[userfaultfd]"))
+                    && kcmp::same_file(self.copied.fd.as_raw_fd(), pid, number)
+            };
+            // Our own copy may have this number as well, and a child that we are just starting has that until it executes
+            // its program.
+            if !has_copy() || kcmp::same_memory(pid) {
                 continue;
             }
             let outcome = in_own_thread(|| {
                 let mut stopped = Stopped::any_thread(pid)?;
-                let outcome = execute(&mut stopped, pid, Job::Close { number });
+                // Before it was stopped it may have closed it, and opened something else.
+                let outcome = match has_copy() {
+                    true => execute(&mut stopped, pid, Job::Close { number }).map(drop),
+                    false => Ok(()),
+                };
                 stopped.release();
-                outcome.map(drop)
+                outcome
             });
             match outcome {
                 Ok(()) | Err(Error::Gone { .. } | Error::NoSuchProcess { .. }) => {}
