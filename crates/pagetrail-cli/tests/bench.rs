@@ -105,7 +105,7 @@ fn a_suite_checks_every_round() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("suite.toml");
     let mut suite = String::from(
-        "techniques = [\"pagemap-scan\", \"adaptive\"]\nvain_page_ns = 1500\nrounds_ms = [1]\noperations_per_ms = 2000\n\
+        "techniques = [\"pagemap-scan\", \"adaptive\"]\nvain_page_ns = 50\nrounds_ms = [1]\noperations_per_ms = 2000\n\
          rounds = [20]\nwarm_up_rounds = 30\nruns = 1\nprogram_round_ms = 5\n",
     );
     for pattern in [
@@ -135,7 +135,7 @@ fn a_suite_checks_every_round() {
     let hot = &rows[2]["techniques"];
     assert_eq!(hot[1]["technique"], "adaptive");
     let figure = |of: usize, name: &str| hot[of][name]["median"].as_f64().unwrap();
-    // 102 hot pages in each round, of which most are presumed by now.
+    // 102 hot pages in each round, of which most are presumed by now: one in vain costs less than a fault on any machine.
     assert!(figure(1, "faults_per_round") * 2.0 < figure(0, "faults_per_round"));
     assert!(figure(1, "reported_per_written") < 1.6);
     assert!(
