@@ -59,6 +59,18 @@ const RESULTS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "sweep.json",
+        &[
+            "--package",
+            "pagetrail-cli",
+            "--",
+            "bench",
+            "--json",
+            "--suite",
+            "bench/definitions/sweep.toml",
+        ],
+    ),
+    (
         "tier.json",
         &["--package", "pagetrail-tier", "--example", "bench_tier"],
     ),
@@ -83,7 +95,7 @@ const GUEST_BENCH: &[&str] = &["bench", "--json", "--runs", "3", "--size", "1M,1
 pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
     match only {
         Some("guests") => return bench_guests(repo),
-        Some("adaptive") => return bench_adaptive(repo),
+        Some("adaptive") => return bench_adaptive(repo, false),
         _ => {}
     }
     let wanted = |name: &str| only.is_none_or(|only| name.strip_suffix(".json") == Some(only));
@@ -103,7 +115,7 @@ pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
     }
     match only {
         None => {
-            bench_adaptive(repo)?;
+            bench_adaptive(repo, false)?;
             bench_guests(repo)
         }
         Some(_) => Ok(()),
@@ -111,8 +123,14 @@ pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
 }
 
 /// The suite of the technique `adaptive`, generated workloads and real programs.
-fn bench_adaptive(repo: &Repo) -> Result<()> {
-    println!("== adaptive.json");
+///
+/// The short form is kept apart, since it shows less.
+pub(crate) fn bench_adaptive(repo: &Repo, quick: bool) -> Result<()> {
+    let name = match quick {
+        true => "adaptive_quick.json",
+        false => "adaptive.json",
+    };
+    println!("== {name}");
     let programs = collector::programs(repo)?;
     let mut cargo = repo.cargo(&["run", "--quiet", "--release", "--package", "pagetrail-cli"]);
     cargo
@@ -120,7 +138,10 @@ fn bench_adaptive(repo: &Repo) -> Result<()> {
         .arg(repo.root.join("bench/definitions/adaptive.toml"))
         .arg("--programs")
         .arg(programs);
-    keep(repo, "adaptive.json", &mut cargo)
+    if quick {
+        cargo.arg("--quick");
+    }
+    keep(repo, name, &mut cargo)
 }
 
 /// The part of it that runs in guests: the OoH paper's comparison of /proc, userfaultfd and ours on one kernel.

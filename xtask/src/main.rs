@@ -51,7 +51,9 @@ usage: cargo xtask TASK
   bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
   bench collector [here|guest [ROUNDS]]
                    the same for the programs on libgc, on this machine and in a guest (half an hour)
-  bench adaptive   the workloads and programs of bench/definitions/adaptive.toml (half an hour)
+  bench adaptive [--quick]
+                   the workloads and programs of bench/definitions/adaptive.toml (half an hour; with
+                   --quick some minutes)
   bench checkpointer [ROUNDS]
                    the same for CRIU, in a guest
   bench subpage [programs|throughput]
@@ -114,6 +116,9 @@ fn run(args: &[String]) -> Result<ExitCode> {
             [what, part @ ..] if what == "subpage" => {
                 subpage::bench(&repo, part.first().map(String::as_str)).map(|()| true)?
             }
+            [what, quick] if what == "adaptive" && quick == "--quick" => {
+                long::bench_adaptive(&repo, true).map(|()| true)?
+            }
             _ => long::bench(&repo, rest.first().map(String::as_str)).map(|()| true)?,
         },
         // In a guest, started by the tasks above.
@@ -140,11 +145,16 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         "bench"
             if rest
                 .first()
-                .is_some_and(|arg| arg == "checkpointer" || arg == "subpage") =>
+                .is_some_and(|arg| arg == "checkpointer" || arg == "subpage")
+                || quick_adaptive(rest) =>
         {
             rest.get(2)
         }
         "generate" | "bench" => rest.get(1),
         _ => rest.first(),
     }
+}
+
+fn quick_adaptive(rest: &[String]) -> bool {
+    matches!(rest, [what, how, ..] if what == "adaptive" && how == "--quick")
 }

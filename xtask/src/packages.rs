@@ -64,6 +64,16 @@ const PACKAGES: &[Package] = &[
         why: "makes that load",
     },
     Package {
+        name: "sqlite3",
+        shown_by: "sqlite3",
+        why: "is measured under adaptive",
+    },
+    Package {
+        name: "tkrzw-utils",
+        shown_by: "tkrzw_dbm_perf",
+        why: "is measured under adaptive",
+    },
+    Package {
         name: "gdb",
         shown_by: "gdb",
         why: "opens cores made of checkpoints",

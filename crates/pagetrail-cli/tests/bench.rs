@@ -105,8 +105,8 @@ fn a_suite_checks_every_round() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("suite.toml");
     let mut suite = String::from(
-        "techniques = [\"pagemap-scan\", \"adaptive\"]\nvain_page_ns = 50\nrounds_ms = [1]\noperations_per_ms = 2000\n\
-         rounds = [20]\nwarm_up_rounds = 30\nruns = 1\nprogram_round_ms = 5\n",
+        "techniques = [\"pagemap-scan\", \"adaptive\"]\nvain_page_ns = 50\noperations_per_ms = 2000\n\
+         program_round_ms = 5\nprogram_runs = 1\n[[length]]\nround_ms = 1\nwarm_up = 30\nrounds = 20\nruns = 1\n",
     );
     for pattern in [
         "kind = \"uniform\"",

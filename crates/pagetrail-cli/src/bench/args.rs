@@ -30,8 +30,11 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "OUT")]
     pub(crate) html: Option<PathBuf>,
     /// Measure the workloads and programs of this file instead, side by side
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "runs", "html"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "runs"])]
     pub(crate) suite: Option<PathBuf>,
+    /// Measure the suite's short form
+    #[arg(long, requires = "suite")]
+    pub(crate) quick: bool,
     /// Where the programs of a suite are that it brings along
     #[arg(long, value_name = "DIR", requires = "suite", default_value = ".")]
     pub(crate) programs: PathBuf,

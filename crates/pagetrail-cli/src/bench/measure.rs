@@ -7,6 +7,7 @@ use pagetrail::{Capabilities, Technique, Watch, page_size};
 
 use super::child::ChildWriter;
 use super::oracle;
+use super::presumed::{Presumed, Tally};
 use super::results::{Absent, Fault, Measured, Results, Spread, Steps, Tracked};
 use super::size::Size;
 use super::workload::{Memory, Writer};
@@ -110,6 +111,7 @@ struct Sample {
     stopped: f64,
     clean_collect: f64,
     disarm: f64,
+    tally: Tally,
 }
 
 fn sample(writer: &mut dyn Writer, technique: Technique) -> Result<Sample> {
@@ -141,6 +143,7 @@ fn sample(writer: &mut dyn Writer, technique: Technique) -> Result<Sample> {
         stops.push(ns(round.cost().stopped));
         let reported = oracle::check(technique.name(), written, round.pages())?;
         sample.reported = sample.reported.max(reported);
+        sample.tally.add(round.presumption());
         round.commit();
     }
     let mut clean = vec![];
@@ -196,6 +199,7 @@ fn summary(technique: Technique, tracked: Tracked, size: Size, samples: &[Sample
             clean_collect_ns: over(|s| s.clean_collect),
             disarm_ns: over(|s| s.disarm),
         },
+        presumption: Presumed::of(samples.iter().map(|sample| &sample.tally)),
     }
 }
 

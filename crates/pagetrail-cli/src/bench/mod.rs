@@ -13,6 +13,7 @@ pub(crate) mod measure;
 pub(crate) mod memory;
 pub(crate) mod oracle;
 pub(crate) mod page;
+mod presumed;
 pub(crate) mod results;
 pub(crate) mod size;
 pub(crate) mod suite;

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::presumed::Presumed;
+
 /// All of it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Results {
@@ -64,6 +66,8 @@ pub(crate) struct Measured {
     pub(crate) overhead_on_tracked_percent: Spread,
     pub(crate) overhead_on_tracker_percent: Spread,
     pub(crate) steps: Steps,
+    /// With techniques that presume.
+    pub(crate) presumption: Option<Presumed>,
 }
 
 /// Picks one figure.

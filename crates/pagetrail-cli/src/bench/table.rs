@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::definitions;
+use super::presumed::Presumed;
 use super::results::{Fault, Figure, Measured, Results, Spread, Steps, Tracked};
 use crate::report::words;
 
@@ -27,6 +28,9 @@ pub(crate) fn sheets(results: &Results) -> Vec<Sheet> {
     }
     for tracked in Tracked::ALL {
         sheets.extend(of(tracked).map(|columns| columns.steps(tracked)));
+    }
+    for tracked in Tracked::ALL {
+        sheets.extend(of(tracked).and_then(|columns| columns.presumed(tracked)));
     }
     sheets
 }
@@ -188,6 +192,40 @@ impl<'a> Columns<'a> {
             note: definitions::STEPS,
         }
     }
+
+    /// What techniques presumed that do.
+    fn presumed(&self, tracked: Tracked) -> Option<Sheet> {
+        let figures: [(&str, fn(&Presumed) -> String); 4] = [
+            ("pages presumed", |p| mean(p.presumed_per_round)),
+            ("faults avoided", |p| mean(p.faults_avoided_per_round)),
+            ("reported in vain", |p| mean(p.in_vain_per_round)),
+            ("memory used", |p| words::bytes(p.table_bytes as f64)),
+        ];
+        let mut rows = Vec::new();
+        for (technique, row) in &self.techniques {
+            if row.iter().all(|measured| measured.presumption.is_none()) {
+                continue;
+            }
+            for (i, (name, figure)) in figures.into_iter().enumerate() {
+                let technique = if i == 0 { *technique } else { "" };
+                let told = row.iter().map(|measured| measured.presumption.as_ref());
+                let values = told.map(|told| told.map(figure).unwrap_or_default());
+                rows.push(
+                    [technique.into(), name.into()]
+                        .into_iter()
+                        .chain(values)
+                        .collect(),
+                );
+            }
+        }
+        (!rows.is_empty()).then(|| Sheet {
+            title: format!("Presumed written, per round, {}", tracked.words()),
+            heads: self.heads(&["technique", ""]),
+            labels: 2,
+            rows,
+            note: definitions::PRESUMED,
+        })
+    }
 }
 
 /// The steps of one technique that cost anything: name, and a time for each size.
@@ -223,6 +261,10 @@ fn steps_of(row: &[&Measured]) -> Vec<(String, Vec<String>)> {
         .into_iter()
         .map(|(name, times)| (name, in_words(times)))
         .collect()
+}
+
+fn mean(pages: Spread) -> String {
+    words::count(pages.median.round() as u64)
 }
 
 /// Differences of times can be below zero by noise.

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use pagetrail::{Capabilities, Technique};
+use serde::Serialize;
 
 use crate::bench::args::BenchArgs;
 use crate::bench::measure::{self, Plan};
 use crate::bench::oracle::Missed;
-use crate::bench::results::Results;
 use crate::bench::{child, memory, page, suite, table};
 use crate::exit;
 
@@ -38,30 +38,16 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     memory::check(&plan.sizes, &plan.techniques)?;
     // Before minutes of measuring, not after.
     let html = args.html.as_deref().map(create).transpose()?;
-    let results = match measure::run(&plan, progress()) {
-        Err(error) if error.is::<Missed>() => {
-            clear_progress();
-            exit::message(&format!("{error:#}"));
-            return Ok(ExitCode::from(exit::NEGATIVE));
-        }
-        outcome => outcome?,
+    let Some(results) = believed(measure::run(&plan, progress()))? else {
+        return Ok(ExitCode::from(exit::NEGATIVE));
     };
-    clear_progress();
-    if let (Some(file), Some(path)) = (html, &args.html) {
-        write_page(&results, file).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    if args.json || args.html.is_none() {
-        let mut out = BufWriter::new(io::stdout().lock());
-        let written = match args.json {
-            true => serde_json::to_writer_pretty(&mut out, &results)
-                .map_err(io::Error::from)
-                .and_then(|()| writeln!(out)),
-            false => table::write(&results, &mut out),
-        };
-        written
-            .and_then(|()| out.flush())
-            .context("cannot write to standard output")?;
-    }
+    keep(
+        args,
+        html,
+        &results,
+        &|out| page::write(&results, out),
+        &|out| table::write(&results, out),
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -71,27 +57,64 @@ fn run_suite(args: &BenchArgs, file: &Path) -> Result<ExitCode> {
     if !args.technique.is_empty() {
         definition.techniques.clone_from(&args.technique);
     }
-    let mut progress = progress();
-    let results = match suite::measure::run(&definition, &args.programs, &mut progress) {
-        Err(error) if error.is::<Missed>() => {
-            clear_progress();
-            exit::message(&format!("{error:#}"));
-            return Ok(ExitCode::from(exit::NEGATIVE));
-        }
-        outcome => outcome?,
+    if args.quick {
+        definition.shorten()?;
+    }
+    // Before minutes of measuring, not after.
+    let html = args.html.as_deref().map(create).transpose()?;
+    let measured = suite::measure::run(&definition, &args.programs, &mut progress());
+    let Some(results) = believed(measured)? else {
+        return Ok(ExitCode::from(exit::NEGATIVE));
     };
-    clear_progress();
-    let mut out = BufWriter::new(io::stdout().lock());
-    let written = match args.json {
-        true => serde_json::to_writer_pretty(&mut out, &results)
-            .map_err(io::Error::from)
-            .and_then(|()| writeln!(out)),
-        false => suite::table::write(&results, &mut out),
-    };
-    written
-        .and_then(|()| out.flush())
-        .context("cannot write to standard output")?;
+    keep(
+        args,
+        html,
+        &results,
+        &|out| suite::page::write(&results, out),
+        &|out| suite::table::write(&results, out),
+    )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was measured; `None`, and a message, where a technique has missed a write.
+fn believed<T>(measured: Result<T>) -> Result<Option<T>> {
+    clear_progress();
+    match measured {
+        Err(error) if error.is::<Missed>() => {
+            exit::message(&format!("{error:#}"));
+            Ok(None)
+        }
+        outcome => outcome.map(Some),
+    }
+}
+
+/// Writes a way to show results.
+type Show<'a> = &'a dyn Fn(&mut dyn Write) -> io::Result<()>;
+
+/// Writes results where they are wanted: as a page, and as a document or tables.
+fn keep(
+    args: &BenchArgs,
+    html: Option<File>,
+    results: &impl Serialize,
+    page: Show<'_>,
+    tables: Show<'_>,
+) -> Result<()> {
+    if let (Some(file), Some(path)) = (html, &args.html) {
+        write_page(page, file).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if args.json || args.html.is_none() {
+        let mut out = BufWriter::new(io::stdout().lock());
+        let written = match args.json {
+            true => serde_json::to_writer_pretty(&mut out, results)
+                .map_err(io::Error::from)
+                .and_then(|()| writeln!(out)),
+            false => tables(&mut out),
+        };
+        written
+            .and_then(|()| out.flush())
+            .context("cannot write to standard output")?;
+    }
+    Ok(())
 }
 
 /// What to measure, or why that cannot be done here.
@@ -127,9 +150,9 @@ fn create(path: &Path) -> Result<File> {
     File::create(path).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn write_page(results: &Results, file: File) -> io::Result<()> {
+fn write_page(page: Show<'_>, file: File) -> io::Result<()> {
     let mut out = BufWriter::new(file);
-    page::write(results, &mut out)?;
+    page(&mut out)?;
     out.into_inner()?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use pagetrail::Technique;
+use pagetrail::{BLOCK_PAGES_MAX, Technique};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// A suite.
@@ -17,23 +17,38 @@ pub(crate) struct Definition {
     pub(crate) techniques: Vec<Technique>,
     /// What a page reported in vain costs, in nanoseconds.
     pub(crate) vain_page_ns: u64,
-    /// Lengths of rounds, in milliseconds.
-    pub(crate) rounds_ms: Vec<u64>,
+    /// Pages that one fault releases at most, with the technique `userfaultfd`.
+    #[serde(default = "one")]
+    pub(crate) block_pages: u32,
+    /// Lengths of rounds, and how many of them.
+    pub(crate) length: Vec<Length>,
+    /// The same for the short form, which measures each program once.
+    #[serde(default)]
+    pub(crate) quick: Vec<Length>,
     /// A round of a workload lasts for so many operations for each of its milliseconds: what a writer does in that time
     /// when it is not tracked and has a processor to itself. So a busy machine writes the same pages, only later.
     pub(crate) operations_per_ms: u64,
-    /// So many rounds are measured, for each length.
-    pub(crate) rounds: Vec<u32>,
-    /// Rounds before the first that is measured.
-    pub(crate) warm_up_rounds: u32,
-    /// Each technique in turn, so often; the figures are medians.
-    pub(crate) runs: u32,
     /// The length of rounds for programs, in milliseconds.
     pub(crate) program_round_ms: u64,
+    /// Each program under each technique in turn, so often.
+    pub(crate) program_runs: u32,
     #[serde(default)]
     pub(crate) workload: Vec<Workload>,
     #[serde(default)]
     pub(crate) program: Vec<Program>,
+}
+
+/// Rounds of a length.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Length {
+    pub(crate) round_ms: u64,
+    /// Rounds before the first that is measured.
+    pub(crate) warm_up: u32,
+    /// Rounds that are measured.
+    pub(crate) rounds: u32,
+    /// Each technique in turn, so often; the figures are medians.
+    pub(crate) runs: u32,
 }
 
 /// Generated writes.
@@ -99,15 +114,26 @@ impl Definition {
         Self::parse(&text).with_context(|| format!("{} is no suite", path.display()))
     }
 
+    /// Leaves the short form of it.
+    pub(crate) fn shorten(&mut self) -> Result<()> {
+        ensure!(!self.quick.is_empty(), "the suite has no short form");
+        self.length = std::mem::take(&mut self.quick);
+        self.program_runs = 1;
+        Ok(())
+    }
+
     fn parse(text: &str) -> Result<Self> {
         let definition: Self = toml::from_str(text)?;
-        ensure!(!definition.rounds_ms.contains(&0), "rounds of 0 ms");
+        for length in definition.length.iter().chain(&definition.quick) {
+            ensure!(length.round_ms > 0, "rounds of 0 ms");
+            ensure!(length.rounds > 0, "0 rounds");
+            ensure!(length.runs > 0, "no runs");
+        }
         ensure!(
-            definition.rounds.len() == definition.rounds_ms.len(),
-            "rounds needs as many numbers as rounds_ms"
+            (1..=BLOCK_PAGES_MAX).contains(&definition.block_pages),
+            "block_pages must be from 1 to {BLOCK_PAGES_MAX}"
         );
-        ensure!(!definition.rounds.contains(&0), "0 rounds");
-        ensure!(definition.runs > 0, "no runs");
+        ensure!(definition.program_runs > 0, "no runs of programs");
         for workload in &definition.workload {
             ensure!(
                 (2..=1 << 32).contains(&workload.pages),
@@ -126,6 +152,10 @@ impl Definition {
         }
         Ok(definition)
     }
+}
+
+fn one() -> u32 {
+    1
 }
 
 fn techniques<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Technique>, D::Error> {

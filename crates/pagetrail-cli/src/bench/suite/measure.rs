@@ -9,11 +9,12 @@ use pagetrail::{Capabilities, PageSet, Technique, VainPage, Watch};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::child::Writing;
-use super::definition::{Definition, Workload};
+use super::definition::{Definition, Length, Workload};
 use super::program;
-use super::results::{Measured, Presumed, Row, Suite};
+use super::results::{Measured, Row, Suite};
 use super::sample::Sample;
 use crate::bench::oracle::Missed;
+use crate::bench::presumed::Presumed;
 use crate::bench::results::Spread;
 
 /// Measures; calls `progress` with what is done next.
@@ -30,12 +31,8 @@ pub(crate) fn run(
         .retain(|technique| capabilities.works(*technique));
     let definition = &definition;
     for workload in &definition.workload {
-        for (&round_ms, &rounds) in definition.rounds_ms.iter().zip(&definition.rounds) {
-            let plan = Plan {
-                definition,
-                round_ms,
-                rounds,
-            };
+        for &length in &definition.length {
+            let plan = Plan { definition, length };
             suite.rows.push(row(plan, workload, progress)?);
         }
     }
@@ -52,20 +49,16 @@ pub(crate) fn run(
 #[derive(Clone, Copy)]
 struct Plan<'a> {
     definition: &'a Definition,
-    round_ms: u64,
-    rounds: u32,
+    length: Length,
 }
 
 fn row(plan: Plan<'_>, workload: &Workload, progress: &mut dyn FnMut(&str)) -> Result<Row> {
-    let Plan {
-        definition,
-        round_ms,
-        ..
-    } = plan;
+    let Plan { definition, length } = plan;
+    let round_ms = length.round_ms;
     let mut writing = Writing::start(workload)?;
     let mut untracked = Vec::new();
     let mut samples = vec![Vec::new(); definition.techniques.len()];
-    for run in 1..=definition.runs {
+    for run in 1..=length.runs {
         let mut say = |who: &str| {
             progress(&format!(
                 "{}, rounds of {round_ms} ms, run {run}: {who}",
@@ -83,6 +76,7 @@ fn row(plan: Plan<'_>, workload: &Workload, progress: &mut dyn FnMut(&str)) -> R
     Ok(Row {
         name: workload.name.clone(),
         round_ms,
+        runs: length.runs,
         untracked_per_cpu_second: untracked,
         techniques: definition
             .techniques
@@ -95,12 +89,15 @@ fn row(plan: Plan<'_>, workload: &Workload, progress: &mut dyn FnMut(&str)) -> R
 
 /// Watches the writer for a while.
 fn sample(plan: Plan<'_>, writing: &mut Writing, technique: Option<Technique>) -> Result<Sample> {
-    let definition = plan.definition;
+    let Plan { definition, length } = plan;
+    // Nothing is to be learned where nobody watches.
+    let warm_up = technique.map_or(1, |_| length.warm_up);
     let vain_page = VainPage::Costs(Duration::from_nanos(definition.vain_page_ns));
     let mut watch = match technique {
         Some(technique) => {
             let watch = Watch::builder().target(writing.target()?);
-            Some(watch.technique(technique).vain_page(vain_page).start()?)
+            let watch = watch.technique(technique).vain_page(vain_page);
+            Some(watch.block_pages(definition.block_pages).start()?)
         }
         None => None,
     };
@@ -109,10 +106,10 @@ fn sample(plan: Plan<'_>, writing: &mut Writing, technique: Option<Technique>) -
     let mut from = writing.progress()?;
     let mut due = from.done;
     writing.begin_epoch()?;
-    for number in 0..definition.warm_up_rounds + plan.rounds {
-        due += plan.round_ms * definition.operations_per_ms;
-        writing.wait(due, Duration::from_millis(plan.round_ms))?;
-        if number == definition.warm_up_rounds {
+    for number in 0..warm_up + length.rounds {
+        due += length.round_ms * definition.operations_per_ms;
+        writing.wait(due, Duration::from_millis(length.round_ms))?;
+        if number == warm_up {
             from = writing.progress()?;
         }
         let Some(watch) = &mut watch else { continue };
@@ -126,12 +123,12 @@ fn sample(plan: Plan<'_>, writing: &mut Writing, technique: Option<Technique>) -
         let told = round.presumption();
         round.commit();
         Missed::in_sets(watch.technique().name(), &written, &reported.union(&before))?;
-        if number >= definition.warm_up_rounds {
+        if number >= warm_up {
             sample.rounds += 1;
             sample.written += written.pages();
             sample.reported += reported.pages();
             sample.collect_ns.push(collect_ns as f64);
-            sample.add(told);
+            sample.tally.add(told);
         }
         before = reported;
     }
@@ -164,24 +161,6 @@ fn summary(technique: Technique, untracked: f64, samples: &[Sample]) -> Measured
         reported_per_round: per_round(|sample| sample.reported),
         reported_per_written: over(&|sample| sample.reported as f64 / sample.written.max(1) as f64),
         collect_us: over(&|sample| Spread::of(sample.collect_ns.iter().copied()).median / 1e3),
-        presumption: presumed(technique, samples),
+        presumption: Presumed::of(samples.iter().map(|sample| &sample.tally)),
     }
-}
-
-/// What presuming did, with the technique that presumes.
-pub(super) fn presumed(technique: Technique, samples: &[Sample]) -> Option<Presumed> {
-    let per_round = |count: fn(&Sample) -> u64| {
-        Spread::of(
-            samples
-                .iter()
-                .map(|sample| count(sample) as f64 / sample.rounds.max(1) as f64),
-        )
-    };
-    (technique == Technique::Adaptive).then(|| Presumed {
-        presumed_per_round: per_round(|sample| sample.presumed),
-        faults_avoided_per_round: per_round(|sample| sample.avoided),
-        in_vain_per_round: per_round(|sample| sample.in_vain),
-        calls_per_round: per_round(|sample| sample.calls),
-        table_bytes: samples.iter().map(|s| s.table_bytes).max().unwrap_or(0),
-    })
 }

@@ -10,9 +10,10 @@ use anyhow::{Context, Result, bail};
 use pagetrail::{Ended, State, Target, Technique, VainPage, Watch};
 
 use super::definition::{Definition, Program};
-use super::measure::{cpu_ns, presumed};
+use super::measure::cpu_ns;
 use super::results::{ProgramMeasured, ProgramRow};
 use super::sample::Sample;
+use crate::bench::presumed::Presumed;
 use crate::bench::results::Spread;
 
 /// A program that takes longer hangs.
@@ -34,7 +35,7 @@ pub(crate) fn row(
     let mut runs: HashMap<Option<Technique>, Vec<Sample>> = HashMap::new();
     let techniques = definition.techniques.iter().copied().map(Some);
     let techniques: Vec<_> = [None].into_iter().chain(techniques).collect();
-    for run in 1..=definition.runs {
+    for run in 1..=definition.program_runs {
         for technique in &techniques {
             let who = technique.map_or("untracked", Technique::name);
             progress(&format!("{}, run {run}: {who}", program.name));
@@ -60,12 +61,13 @@ pub(crate) fn row(
             rounds: over(&|sample| sample.rounds as f64),
             reported_per_round: over(&|s| s.reported as f64 / s.rounds.max(1) as f64),
             collect_us: over(&|s| Spread::of(s.collect_ns.iter().copied()).median / 1e3),
-            presumption: presumed(*technique, samples),
+            presumption: Presumed::of(samples.iter().map(|sample| &sample.tally)),
         }
     };
     Ok(Some(ProgramRow {
         name: program.name.clone(),
         round_ms: definition.program_round_ms,
+        runs: definition.program_runs,
         untracked_cpu_ms: untracked,
         techniques: definition.techniques.iter().map(measured).collect(),
     }))
@@ -91,7 +93,8 @@ fn sample(
     let watch = Watch::builder().target(Target::command(command));
     // Untracked, it is started the same way, and nobody collects.
     let watch = watch.technique(technique.unwrap_or(Technique::None));
-    let mut watch = watch.vain_page(vain_page).start()?;
+    let watch = watch.vain_page(vain_page);
+    let mut watch = watch.block_pages(definition.block_pages).start()?;
     let _client = Client::start(program)?;
     let round = Duration::from_millis(definition.program_round_ms);
     let mut sample = Sample::default();
@@ -116,7 +119,7 @@ fn sample(
                 sample.rounds += 1;
                 sample.reported += pages;
                 sample.collect_ns.push(collect_ns as f64);
-                sample.add(told);
+                sample.tally.add(told);
             }
         }
     }

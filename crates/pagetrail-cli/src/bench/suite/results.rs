@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::definition::Definition;
 use crate::bench::measure::kernel;
+use crate::bench::presumed::Presumed;
 use crate::bench::results::Spread;
 
 /// All of it.
@@ -14,8 +15,8 @@ pub(crate) struct Suite {
     pub(crate) kernel: String,
     pub(crate) cpus: usize,
     pub(crate) page_size: u64,
-    pub(crate) runs: u32,
     pub(crate) vain_page_ns: u64,
+    pub(crate) block_pages: u32,
     /// Techniques that do not work here, and why.
     pub(crate) absent: Vec<(String, String)>,
     pub(crate) rows: Vec<Row>,
@@ -29,6 +30,7 @@ pub(crate) struct Suite {
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) round_ms: u64,
+    pub(crate) runs: u32,
     /// Operations per second of the writer's processor time.
     pub(crate) untracked_per_cpu_second: Spread,
     pub(crate) techniques: Vec<Measured>,
@@ -49,21 +51,12 @@ pub(crate) struct Measured {
     pub(crate) presumption: Option<Presumed>,
 }
 
-/// What presuming did.
-#[derive(Debug, Serialize)]
-pub(crate) struct Presumed {
-    pub(crate) presumed_per_round: Spread,
-    pub(crate) faults_avoided_per_round: Spread,
-    pub(crate) in_vain_per_round: Spread,
-    pub(crate) calls_per_round: Spread,
-    pub(crate) table_bytes: u64,
-}
-
 /// A program at a length of rounds.
 #[derive(Debug, Serialize)]
 pub(crate) struct ProgramRow {
     pub(crate) name: String,
     pub(crate) round_ms: u64,
+    pub(crate) runs: u32,
     /// Processor time of a run, untracked.
     pub(crate) untracked_cpu_ms: Spread,
     pub(crate) techniques: Vec<ProgramMeasured>,
@@ -91,8 +84,8 @@ impl Suite {
             kernel: kernel(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             page_size: page_size(),
-            runs: definition.runs,
             vain_page_ns: definition.vain_page_ns,
+            block_pages: definition.block_pages,
             absent: definition
                 .techniques
                 .iter()
