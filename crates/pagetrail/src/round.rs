@@ -64,6 +64,8 @@ pub struct Presumption {
     pub faults_avoided: u64,
     /// Estimate: presumed, and not written.
     pub in_vain: u64,
+    /// Of those presumed, what lay ahead of a program that writes one page after the other: released before it was written.
+    pub ahead: u64,
     /// Calls that re-armed memory beside presumed pages, besides the scan.
     pub calls: u64,
     /// Memory that is used to remember pages.

@@ -102,8 +102,10 @@ impl Pagemap {
     ) -> Result<(), Errno> {
         let mut start = range.start();
         while start < range.end() {
+            // The kernel takes memory for as many regions as it is given, so a scan of a few pages brings a few.
+            let most = ((range.end() - start) / page_size() / 2 + 1).min(VECTOR_LEN as u64);
             let mut call = Scan {
-                arg: query.arg(start, range.end(), &mut vector.0),
+                arg: query.arg(start, range.end(), &mut vector.0[..most as usize]),
             };
             // SAFETY: the argument describes `vector`, which outlives the call and holds `vec_len` regions.
             let outcome = unsafe { rustix::ioctl::ioctl(&self.file, &mut call) };

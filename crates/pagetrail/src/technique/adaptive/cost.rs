@@ -71,6 +71,9 @@ pub(super) struct Costs {
     gain: [i64; 256],
     /// Levels for each doubling of the time between two questions.
     steps: u8,
+    /// By the level: rounds from one question to the next, as a power of two.
+    ask_log: [u8; LEVEL_MAX as usize + 1],
+    sweep_rounds: u32,
 }
 
 impl Costs {
@@ -95,9 +98,16 @@ impl Costs {
         let even = vain as f64 / (vain + fault) as f64;
         // Seen written in n rounds, a page may be presumed so for n * ln(1 / even): its probability decays to `even` by then.
         let steps = (1.0 / (1.0 / even).ln()).ceil();
+        let steps = steps.clamp(1.0, f64::from(LEVEL_MAX / ASK_LOG_MAX as u8)) as u8;
+        let mut ask_log = [0; LEVEL_MAX as usize + 1];
+        for (level, log) in (0..=LEVEL_MAX).zip(&mut ask_log) {
+            *log = (1 + level / steps).min(ASK_LOG_MAX as u8);
+        }
         Self {
             gain,
-            steps: steps.clamp(1.0, f64::from(LEVEL_MAX / ASK_LOG_MAX as u8)) as u8,
+            steps,
+            ask_log,
+            sweep_rounds: (vain / fault).clamp(SWEEP_ROUNDS_MIN, i64::from(u32::MAX)) as u32,
         }
     }
 
@@ -106,16 +116,20 @@ impl Costs {
         self.gain[usize::from(written)]
     }
 
-    /// From which share on a page is presumed written, where a call that re-arms it costs `call`: the first time that it is
-    /// presumed, for a round or two, must pay for the question at its end, unless it is all but certain to be written.
-    pub(super) fn entry(&self, call: i64) -> Share {
-        let pays = |written: &Share| -self.gain(*written) * 3 / 2 >= call;
-        (1..=CERTAIN_ENOUGH).find(pays).unwrap_or(CERTAIN_ENOUGH)
+    /// How much it must cost that a page is armed, for it to be presumed written where a question costs `price`: the first
+    /// time that it is presumed, for a round or two, must pay for the question at its end, unless it is all but certain to be written.
+    pub(super) fn worth_asking(&self, price: i64) -> i64 {
+        (-price * 2 / 3).max(self.gain(CERTAIN_ENOUGH)).min(-1)
+    }
+
+    /// For how many rounds a sweep must have gone on for it to be presumed to go on: Laplace's rule again.
+    pub(super) fn sweep_rounds(&self) -> u32 {
+        self.sweep_rounds
     }
 
     /// Rounds from one question to the next, as a power of two.
     pub(super) fn ask_log(&self, level: u8) -> u32 {
-        (1 + u32::from(level / self.steps)).min(ASK_LOG_MAX)
+        self.ask_log[usize::from(level & LEVEL_MAX)].into()
     }
 
     /// The highest level that makes a difference.
@@ -123,6 +137,12 @@ impl Costs {
         (self.steps * ASK_LOG_MAX as u8).min(LEVEL_MAX)
     }
 }
+
+/// Fewer are chance.
+const SWEEP_ROUNDS_MIN: i64 = 3;
+
+/// What it takes to look at a page without re-arming it in the same step.
+pub(super) const LOOK_NS: i64 = 30;
 
 /// A page that is written in so many of 256 rounds will be asked seldom soon, and need not pay for its first questions.
 const CERTAIN_ENOUGH: Share = 240;
@@ -200,10 +220,16 @@ mod tests {
         assert!(costs.gain(0) > 0 && costs.gain(128) > 0 && costs.gain(255) < 0);
         // Written in three rounds of five both cost the same.
         assert!((-20..=20).contains(&costs.gain(154)), "{}", costs.gain(154));
-        // A dear call, or a dear vain page, asks for more certainty.
-        assert!(costs.entry(300) < costs.entry(1_000));
-        assert!(costs.entry(300) < Costs::of(1_000, 10_000).entry(300));
-        assert_eq!(costs.entry(1_000_000), CERTAIN_ENOUGH);
+        // A dear question, or a dear vain page, asks for more certainty.
+        let entry = |costs: &Costs, price| {
+            let worth = costs.worth_asking(price);
+            (0..=255).find(|share| costs.gain(*share) <= worth).unwrap()
+        };
+        assert!(entry(&costs, 300) < entry(&costs, 1_000));
+        assert!(entry(&costs, 300) < entry(&Costs::of(1_000, 10_000), 300));
+        assert_eq!(entry(&costs, 1_000_000), CERTAIN_ENOUGH);
+        assert!(entry(&costs, 0) > 153);
+        assert!(costs.sweep_rounds() < Costs::of(1_000, 10_000).sweep_rounds());
     }
 
     #[test]

@@ -13,6 +13,10 @@ pub(super) struct Spans {
     call: i64,
     open: Option<Open>,
     found: Vec<PageRange>,
+    /// How many of `found` there were when the block began.
+    before: usize,
+    /// What the stretches since then cost, besides the calls.
+    losses: i64,
 }
 
 #[derive(Debug)]
@@ -21,6 +25,8 @@ struct Open {
     end: u64,
     /// What it saves to re-arm it, in nanoseconds.
     gain: i64,
+    /// What it costs to reach over the pages in it.
+    losses: i64,
     /// What it costs to reach over the pages behind it.
     loss: i64,
 }
@@ -33,7 +39,28 @@ impl Spans {
             call,
             open: None,
             found: room,
+            before: 0,
+            losses: 0,
         }
+    }
+
+    /// Begins a block; no stretch reaches into it.
+    pub(super) fn begin(&mut self) {
+        self.close();
+        self.before = self.found.len();
+        self.losses = 0;
+    }
+
+    /// What the stretches of the block cost; nothing where there are none.
+    pub(super) fn cost(&mut self) -> i64 {
+        self.close();
+        (self.found.len() - self.before) as i64 * self.call + self.losses
+    }
+
+    /// Takes the stretches of the block back.
+    pub(super) fn give_up(&mut self) {
+        self.close();
+        self.found.truncate(self.before);
     }
 
     /// A page, or several, that it saves `gain` to re-arm.
@@ -42,6 +69,7 @@ impl Spans {
             Some(open) if open.loss < self.call => {
                 open.end = end;
                 open.gain += gain - open.loss;
+                open.losses += open.loss;
                 open.loss = 0;
             }
             _ => {
@@ -50,6 +78,7 @@ impl Spans {
                     start,
                     end,
                     gain,
+                    losses: 0,
                     loss: 0,
                 });
             }
@@ -69,6 +98,7 @@ impl Spans {
             && open.gain >= self.call
         {
             self.found.extend(PageRange::new(open.start, open.end));
+            self.losses += open.losses;
         }
     }
 
@@ -120,6 +150,22 @@ mod tests {
         spans.want(5, 6, 10);
         spans.want(9, 10, 20);
         assert_eq!(spans.finish(), [PageRange::new(5, 10).unwrap()]);
+    }
+
+    #[test]
+    fn a_block_tells_what_it_costs_and_can_be_given_up() {
+        let mut spans = Spans::new(10, Vec::new());
+        spans.want(1, 2, 10);
+        spans.begin();
+        assert_eq!(spans.cost(), 0);
+        spans.want(2, 3, 10);
+        spans.spare(4);
+        spans.want(4, 5, 10);
+        spans.spare(40);
+        spans.want(9, 10, 10);
+        assert_eq!(spans.cost(), 24);
+        spans.give_up();
+        assert_eq!(spans.finish(), [PageRange::new(1, 2).unwrap()]);
     }
 
     #[test]

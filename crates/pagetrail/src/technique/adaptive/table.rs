@@ -56,7 +56,12 @@ impl Page {
     /// It was armed, and was written in `round`.
     pub(super) fn observe_write(&mut self, round: u32) {
         let quiet = self.rounds_since_seen(round).saturating_sub(1);
-        self.written = cost::after_write(cost::after_quiet(self.written, quiet));
+        let before = cost::after_quiet(self.written, quiet);
+        if before == 0 {
+            // That long ago it was another phase of the program.
+            self.set(self.standing(), 0);
+        }
+        self.written = cost::after_write(before);
         self.seen = round as u8;
     }
 
@@ -90,10 +95,8 @@ pub(super) struct Block {
     used: u32,
     /// The round before which nothing in it is presumed.
     pub(super) not_before: u32,
-    /// In this round: pages reported; of them presumed written for the next one; of these due to be asked.
-    pub(super) reported: u32,
-    pub(super) presumed: u32,
-    pub(super) due: u32,
+    /// Pages that were better left alone, in the last round in which any was reported.
+    pub(super) hot: u32,
 }
 
 /// What is remembered of all pages.
@@ -154,9 +157,7 @@ impl Table {
                     pages: vec![Page::default(); self.block_pages].into_boxed_slice(),
                     used: round,
                     not_before: round,
-                    reported: 0,
-                    presumed: 0,
-                    due: 0,
+                    hot: 0,
                 };
                 self.blocks.insert(at, block);
                 at

@@ -76,4 +76,27 @@ impl PagemapScan {
         };
         self.scan_range(span, query, out, replaced)
     }
+
+    /// The part of a range, from its start on, that is armed, and of which page tables exist.
+    pub(in crate::technique) fn known_part(&self, range: PageRange) -> Option<PageRange> {
+        let part = |set: &PageSet| {
+            let ranges = set.ranges();
+            let at = ranges.partition_point(|known| known.end() <= range.start());
+            let known = ranges.get(at)?;
+            PageRange::new(
+                range.start().max(known.start()),
+                range.end().min(known.end()),
+            )
+            .filter(|part| part.start() == range.start())
+        };
+        let armed = part(&self.armed)?;
+        let known = part(&self.seen).or_else(|| part(&self.shared))?;
+        armed.intersection(&known)
+    }
+
+    /// Lifts the protection of armed memory, so that it is reported as written until it is re-armed; says whether that could be
+    /// done.
+    pub(in crate::technique) fn release(&self, range: PageRange) -> bool {
+        self.uffd.release(range).is_ok()
+    }
 }

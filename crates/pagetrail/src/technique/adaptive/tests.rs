@@ -1,0 +1,178 @@
+//! The technique on memory of this process, round by round: what no test from outside can bring about at will.
+
+use super::{Adaptive, Costs, Precision, VainPage};
+use crate::page_set::{PageRange, PageSet, page_size};
+use crate::region::Region;
+use crate::round::Presumption;
+use crate::sys::scratch::Scratch;
+use crate::sys::uffd::Uffd;
+use crate::technique::pagemap_scan::HugePages;
+use crate::technique::{Technique, Tracker};
+use crate::{Capabilities, Status};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Memory, written to by the test and by what happens between a look and the calls that re-arm.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Scratch>>);
+
+impl Shared {
+    fn new(pages: u64) -> Self {
+        let memory = Self(Arc::new(Mutex::new(
+            Scratch::new(pages * page_size()).unwrap(),
+        )));
+        (0..pages).for_each(|page| memory.write(page));
+        memory
+    }
+
+    fn range(&self) -> PageRange {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .range()
+    }
+
+    fn write(&self, page: u64) {
+        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.write(page * page_size(), 1);
+    }
+
+    fn address(&self, page: u64) -> u64 {
+        self.range().start() + page * page_size()
+    }
+
+    fn pages(&self, numbers: impl IntoIterator<Item = u64>) -> PageSet {
+        numbers
+            .into_iter()
+            .filter_map(|page| PageRange::new(self.address(page), self.address(page + 1)))
+            .collect()
+    }
+}
+
+/// Watches it, at prices that are the same on every machine; `None` where the technique does not work.
+fn watch(memory: &Shared) -> Option<Adaptive> {
+    if *Capabilities::probe_one(Technique::Adaptive) != Status::Works {
+        return None;
+    }
+    let fd = Uffd::own(false).unwrap();
+    let vain = VainPage::default();
+    let mut watch = Adaptive::new(fd, None, HugePages::Split, vain, Precision::AsNoticed).unwrap();
+    watch.costs = Costs::of(1_000, 1_500);
+    assert!(watch.arm(&Region::scratch(memory.range())).is_ok());
+    Some(watch)
+}
+
+fn round(watch: &mut Adaptive) -> (PageSet, Presumption) {
+    let mut out = PageSet::new();
+    let harvest = watch.harvest(&[], &mut out).unwrap();
+    (out, harvest.presumption.unwrap())
+}
+
+/// A call that re-arms may reach over armed pages; one that is written between the look and that call is armed again by it, and
+/// no later scan tells of it. So this round has to.
+#[test]
+fn what_is_written_between_look_and_call_is_reported() {
+    let memory = Shared::new(512);
+    let Some(mut watch) = watch(&memory) else {
+        return;
+    };
+    let late = Arc::new(Mutex::new(Vec::new()));
+    let (writer, noted) = (memory.clone(), Arc::clone(&late));
+    watch.between = Some(Box::new(move |spans, reported| {
+        for span in spans {
+            let start = writer.range().start();
+            let pages = (span.start() - start) / page_size()..(span.end() - start) / page_size();
+            let unseen = |page: &u64| !reported.contains(writer.address(*page));
+            if let Some(page) = pages.into_iter().find(unseen) {
+                writer.write(page);
+                noted.lock().unwrap().push(page);
+            }
+        }
+    }));
+    let mut tried = 0;
+    for number in 0..200 {
+        // Hot pages, and two of the others with one between them that is armed.
+        let hot = (0..40).map(|n| n * 4);
+        let cold = 200 + number % 16 * 17;
+        let written: Vec<u64> = hot.chain([cold, cold + 2]).collect();
+        written.iter().for_each(|page| memory.write(*page));
+        let (out, _) = round(&mut watch);
+        let late = std::mem::take(&mut *late.lock().unwrap());
+        tried += late.len();
+        let missed = memory
+            .pages(written.into_iter().chain(late))
+            .difference(&out);
+        assert!(missed.is_empty(), "round {number} misses {missed:?}");
+    }
+    assert!(tried > 0, "no call reached over an armed page");
+}
+
+/// The faults of a sweep are avoided as long as it goes on, what it writes is reported, and little else.
+#[test]
+fn a_sweep_is_released_ahead_of_itself() {
+    const PAGES: u64 = 8192;
+    const STEP: u64 = 300;
+    let memory = Shared::new(PAGES);
+    let Some(mut watch) = watch(&memory) else {
+        return;
+    };
+    let (mut reported, mut avoided, mut ahead) = (0, 0, 0);
+    let mut at = 0;
+    for _ in 0..20 {
+        let written = at..at + STEP;
+        written.clone().for_each(|page| memory.write(page));
+        at += STEP;
+        let (out, told) = round(&mut watch);
+        let missed = memory.pages(written).difference(&out);
+        assert!(missed.is_empty(), "before page {at}: {missed:?}");
+        reported += out.pages();
+        avoided += told.faults_avoided;
+        ahead += told.ahead;
+    }
+    assert!(avoided > 13 * STEP, "{avoided} of {at} faults avoided");
+    assert!(reported < at + at / 20, "{reported} of {at} reported");
+    assert_eq!(ahead, avoided);
+    // It stops: what was released is reported once more, and then nothing.
+    let (out, told) = round(&mut watch);
+    assert!((1..=STEP).contains(&out.pages()));
+    assert_eq!(told.faults_avoided, 0);
+    assert_eq!(told.in_vain, out.pages());
+    assert_eq!(round(&mut watch).0.pages(), 0);
+    // It goes on elsewhere, and nothing is lost.
+    (10..20).for_each(|page| memory.write(page));
+    assert_eq!(round(&mut watch).0, memory.pages(10..20));
+}
+
+/// Pages that are written in four rounds of five are worth presuming, and stay so when a question finds one untouched.
+#[test]
+fn pages_written_in_most_rounds_cost_few_faults() {
+    const HOT: u64 = 50;
+    let memory = Shared::new(2048);
+    let Some(mut watch) = watch(&memory) else {
+        return;
+    };
+    let mut random = fastrand::Rng::with_seed(5);
+    let (mut written_count, mut reported, mut avoided) = (0, 0, 0);
+    for number in 0..400 {
+        let written: Vec<u64> = (0..HOT)
+            .filter(|_| random.u8(..5) != 0)
+            .map(|n| n * 37)
+            .collect();
+        written.iter().for_each(|page| memory.write(*page));
+        let (out, told) = round(&mut watch);
+        let written = memory.pages(written);
+        assert!(written.difference(&out).is_empty());
+        if number >= 100 {
+            written_count += written.pages();
+            reported += out.pages();
+            avoided += told.faults_avoided;
+        }
+    }
+    assert!(
+        avoided * 10 > written_count * 6,
+        "{avoided} of {written_count} faults avoided"
+    );
+    assert!(
+        reported * 10 < written_count * 13,
+        "{reported} of {written_count} reported"
+    );
+}
