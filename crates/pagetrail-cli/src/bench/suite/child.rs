@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use pagetrail::{Memory, PageRange, PageSet, Target, page_size};
 
 use super::definition::Workload;
-use super::writer::WORDS;
+use super::writer::{MARK_BYTES, WORDS, mark};
 
 /// Between two looks at how far a writer is.
 const LOOK_EVERY: Duration = Duration::from_micros(300);
@@ -109,12 +109,13 @@ impl Writing {
 
     /// Begins an epoch; gives the pages that were written in the one before.
     pub(crate) fn begin_epoch(&mut self) -> Result<PageSet> {
-        let past = (self.epoch % 255) as u8 + 1;
+        let past = mark(self.epoch).to_ne_bytes();
         self.epoch += 1;
         self.memory.write(self.words, &self.epoch.to_ne_bytes())?;
-        self.read(self.marks, self.range.pages())?;
+        self.read(self.marks, self.range.pages() * MARK_BYTES as u64)?;
         let pages = (self.range.start()..).step_by(page_size() as usize);
-        let marked = pages.zip(&self.buffer).filter(|(_, mark)| **mark == past);
+        let marks = self.buffer.chunks_exact(MARK_BYTES);
+        let marked = pages.zip(marks).filter(|(_, mark)| *mark == past);
         let mut written = PageSet::new();
         for (start, _) in marked {
             if let Some(page) = PageRange::new(start, start + page_size()) {

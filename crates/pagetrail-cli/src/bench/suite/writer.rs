@@ -6,7 +6,7 @@
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -18,13 +18,25 @@ use super::definition::{Pattern, Workload};
 /// Words of the board: the epoch, operations done, nanoseconds of processor time, whether it is idle.
 pub(crate) const WORDS: usize = 4;
 
+/// What marks a page: its epoch, modulo this, and one more, since 0 is never. A page keeps its mark until it is written again, so
+/// there must be more of them than a run has rounds.
+type Mark = u16;
+
+/// Bytes of a mark.
+pub(crate) const MARK_BYTES: usize = size_of::<Mark>();
+
+/// The mark of an epoch.
+pub(crate) fn mark(epoch: u64) -> Mark {
+    (epoch % u64::from(Mark::MAX)) as Mark + 1
+}
+
 /// In how many steps a page is written that is written as a whole.
 const WRITES_PER_PAGE: u64 = 16;
 
 /// Between two looks at the clock.
 const BATCH: u64 = 256;
 
-/// Is the writer. Prints four addresses in hex: its memory's start and end, the words, and a byte for each page.
+/// Is the writer. Prints four addresses in hex: its memory's start and end, the words, and the marks of the pages.
 pub(crate) fn serve(workload: &str) -> Result<()> {
     let workload: Workload = serde_json::from_str(workload).context("no workload")?;
     rustix::thread::disable_transparent_huge_pages(true)
@@ -32,7 +44,7 @@ pub(crate) fn serve(workload: &str) -> Result<()> {
     let mut memory = Memory::new(workload.pages)?;
     let words: [AtomicU64; WORDS] = Default::default();
     words[0].store(1, Ordering::Relaxed);
-    let marks: Vec<AtomicU8> = (0..workload.pages).map(|_| AtomicU8::new(0)).collect();
+    let marks: Vec<AtomicU16> = (0..workload.pages).map(|_| AtomicU16::new(0)).collect();
     let range = memory.range;
     let mut out = io::stdout().lock();
     writeln!(
@@ -67,8 +79,7 @@ pub(crate) fn serve(workload: &str) -> Result<()> {
             }
             let page = choice.next();
             memory.write(page, state);
-            // Not zero, which is never.
-            let now = (epoch.load(Ordering::Relaxed) % 255) as u8 + 1;
+            let now = mark(epoch.load(Ordering::Relaxed));
             marks[page as usize].store(now, Ordering::Release);
         }
         done += BATCH;
