@@ -5,10 +5,13 @@
 //! number of ranges, never with the number of pages in them.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 /// The page size of this machine, in bytes (`getauxval(AT_PAGESZ)`).
 pub fn page_size() -> u64 {
-    rustix::param::page_size() as u64
+    // Asking libc takes longer than most of what is done with the answer.
+    static ASKED: OnceLock<u64> = OnceLock::new();
+    *ASKED.get_or_init(|| rustix::param::page_size() as u64)
 }
 
 /// A half-open range of addresses, `start..end`, in bytes; never empty.

@@ -17,6 +17,10 @@ use crate::technique::pagemap_scan::block_bytes;
 /// What [`Adaptive::confirmed`] is a part of.
 pub(super) const CERTAIN: u64 = 1024;
 
+/// What calls may cost in a round: so many of them, and so much more for each reported page.
+const BUDGET_CALLS: i64 = 16;
+const BUDGET_NS: i64 = 10;
+
 /// For so long nothing is presumed in a block where that did not pay.
 const PAUSE_ROUNDS: u32 = 16;
 
@@ -116,6 +120,8 @@ impl Adaptive {
         let (page_shift, block_shift) = (page_bytes.trailing_zeros(), block_bytes.trailing_zeros());
         let costs = &self.costs;
         let mut spans = Spans::new(self.call_ns, std::mem::take(&mut self.room));
+        // A collect is to take about as long as the plain scan, so calls must not take much longer than looking at pages does.
+        let mut budget = BUDGET_CALLS * self.call_ns + out.pages() as i64 * BUDGET_NS;
         let mut leave = PageSet::new();
         let armed = self.writes.armed().ranges();
         let (mut mapping, mut border) = (0, 0);
@@ -208,12 +214,21 @@ impl Adaptive {
             known.hot = worth.hot;
             let calls = spans.cost();
             let calls_pay = calls == 0 || faults + vain > calls;
+            let affordable = calls <= budget;
+            if calls_pay && !affordable && !asking {
+                // What waits goes on waiting.
+                spans.give_up();
+            }
             if calls_pay
+                && (affordable || !asking)
                 && worth.pays(self.call_ns)
                 && round.wrapping_sub(known.not_before) as i32 >= 0
                 && !self.whole.intersects(block)
             {
                 leave.insert(block);
+                if affordable {
+                    budget -= calls;
+                }
             } else {
                 spans.give_up();
                 if !calls_pay && !asking {

@@ -13,8 +13,8 @@
 //! * A round costs one scan, as `pagemap-scan`'s does, and a call for each stretch of memory that is re-armed beside presumed
 //!   pages, where that is cheaper than to re-arm the whole block with the next scan ([`decide`], [`spans`]). Where nothing is presumed,
 //!   it is `pagemap-scan`'s round.
-//! * What a program writes one page after the other is presumed written ahead of it ([`sweeps`]): one page in 64 faults, and
-//!   tells how far it has come.
+//! * What a program writes one page after the other is presumed written ahead of it ([`sweeps`]): a few pages fault, and
+//!   tell how far it has come.
 
 mod blocks;
 mod cost;
@@ -165,6 +165,7 @@ impl Adaptive {
         }
         let (page_bytes, block_bytes) = (page_size(), block_bytes());
         let page_shift = page_bytes.trailing_zeros();
+        let mut asked = PageSet::new();
         let mut blocks = Blocks::of(&rearmed, block_bytes);
         while let Some((block, parts)) = blocks.next_block() {
             let known = self.table.block_mut(block.start(), self.round);
@@ -175,7 +176,7 @@ impl Adaptive {
                 for page in &mut known.pages[first..first + count] {
                     if page.standing() == Standing::Presumed {
                         page.stand(Standing::Asked);
-                        self.asked.extend_back(address, page_bytes);
+                        asked.extend_back(address, page_bytes);
                     } else {
                         page.stand(Standing::Armed);
                     }
@@ -184,6 +185,7 @@ impl Adaptive {
                 }
             }
         }
+        self.asked.union_with(&asked);
         // Written between the look and the call: re-armed, so handed out.
         out.union_with(&late);
         outcome
@@ -205,11 +207,11 @@ impl Adaptive {
             round,
             ..
         } = self;
-        sweeps.look_ahead(self.costs.sweep_rounds(), |ahead| {
+        sweeps.look_ahead(self.costs.sweep_rounds(), |ahead, apart| {
             let Some(ahead) = writes.known_part(ahead) else {
                 return ahead.start();
             };
-            for stretch in sweeps::stretches(ahead) {
+            for stretch in sweeps::stretches(ahead, apart) {
                 // What is looked at only would stay unprotected; of huge pages a part cannot be released.
                 let blocks = stretch.align_outwards(block_bytes());
                 if left.intersects(blocks) || whole.intersects(stretch) || !writes.release(stretch)

@@ -4,13 +4,17 @@
 //! pages goes on where the last one ended, it will most likely go on. What lies ahead can be released before it is written, many pages by
 //! one call, each of which would have cost a fault.
 //!
-//! One page in [`APART`] stays armed. It tells how far the sweep has come, since whatever is released is reported: a sweep whose
+//! A few pages among them stay armed. They tell how far the sweep has come, since whatever is released is reported: a sweep whose
 //! first page is not written has ended.
 
 use crate::page_set::{PageRange, PageSet, page_size};
 
-/// From one page that stays armed to the next; shorter runs are not followed.
-pub(super) const APART: u64 = 64;
+/// From one page that stays armed to the next at least; shorter runs are not followed.
+const APART_MIN: u64 = 64;
+
+/// Each released stretch takes a call, which is about as dear for 64 pages as for a thousand; what is released between the last page
+/// written and the next one that is armed is reported in vain. So many stretches, or up to twice as many, for the pages of a round.
+const STRETCHES: u64 = 4;
 
 /// So many sweeps are followed at once.
 const SWEEPS_MAX: usize = 16;
@@ -34,8 +38,9 @@ struct Sweep {
     steps: [u64; STEPS],
     /// For how many rounds it has gone on.
     rounds: u32,
-    /// Where what was released ahead of it ends.
+    /// Where what was released ahead of it ends, and from one page in it that is armed to the next.
     released: u64,
+    apart: u64,
 }
 
 /// What a round told about what was released before it.
@@ -50,7 +55,7 @@ pub(super) struct Followed {
 impl Sweeps {
     /// Learns from the write set of a round.
     pub(super) fn follow(&mut self, written: &PageSet) -> Followed {
-        let apart = APART * page_size();
+        let least = APART_MIN * page_size();
         let mut followed = Followed::default();
         let ranges = written.ranges();
         let mut next: Vec<Sweep> = Vec::with_capacity(self.known.len());
@@ -61,10 +66,10 @@ impl Sweeps {
             let range = ranges.get(at).filter(|range| range.contains(sweep.head));
             let reached = range.map_or(sweep.head, PageRange::end);
             let within = reached.min(sweep.released).saturating_sub(sweep.head);
-            followed.reached += released_of(within);
-            followed.in_vain +=
-                released_of(sweep.released.saturating_sub(sweep.head)) - released_of(within);
-            if reached - sweep.head < apart || taken.last() == Some(&at) {
+            let ahead = sweep.released.saturating_sub(sweep.head);
+            followed.reached += released_of(within, sweep.apart);
+            followed.in_vain += released_of(ahead, sweep.apart) - released_of(within, sweep.apart);
+            if reached - sweep.head < least || taken.last() == Some(&at) {
                 continue;
             }
             taken.push(at);
@@ -76,12 +81,13 @@ impl Sweeps {
                 steps,
                 rounds: sweep.rounds.saturating_add(1),
                 released: 0,
+                apart: least,
             });
         }
         let mut taken = taken.into_iter().peekable();
         let runs = ranges.iter().enumerate().filter(|(at, range)| {
             let known = taken.next_if_eq(at).is_some();
-            !known && range.bytes() >= apart
+            !known && range.bytes() >= least
         });
         let room = SWEEPS_MAX.saturating_sub(next.len());
         let begun: Vec<Sweep> = runs
@@ -91,6 +97,7 @@ impl Sweeps {
                 steps: [range.bytes(), 0, 0],
                 rounds: 0,
                 released: 0,
+                apart: least,
             })
             .collect();
         next.extend(begun);
@@ -99,12 +106,12 @@ impl Sweeps {
         followed
     }
 
-    /// Gives what lies ahead of each sweep that has gone on for `rounds_min` rounds; `release` says up to where that was
-    /// released.
+    /// Gives what lies ahead of each sweep that has gone on for `rounds_min` rounds, and how far apart pages in it are to stay
+    /// armed ([`stretches`]); `release` says up to where that was released.
     pub(super) fn look_ahead(
         &mut self,
         rounds_min: u32,
-        mut release: impl FnMut(PageRange) -> u64,
+        mut release: impl FnMut(PageRange, u64) -> u64,
     ) {
         for sweep in &mut self.known {
             let step = sweep.steps.into_iter().min().unwrap_or(0);
@@ -112,7 +119,9 @@ impl Sweeps {
                 continue;
             }
             if let Some(ahead) = PageRange::new(sweep.head, sweep.head.saturating_add(step)) {
-                sweep.released = release(ahead);
+                let pages = (ahead.pages() / STRETCHES / 2).next_power_of_two();
+                sweep.apart = pages.max(APART_MIN) * page_size();
+                sweep.released = release(ahead, sweep.apart);
             }
         }
     }
@@ -123,20 +132,18 @@ impl Sweeps {
     }
 }
 
-/// The stretches of `ahead` that are to be released: all but the first page of every [`APART`].
-pub(super) fn stretches(ahead: PageRange) -> impl Iterator<Item = PageRange> {
-    let page = page_size();
+/// The stretches of `ahead` that are to be released: all but a page every `apart` bytes, beginning with the first.
+pub(super) fn stretches(ahead: PageRange, apart: u64) -> impl Iterator<Item = PageRange> {
     (ahead.start()..ahead.end())
-        .step_by((APART * page) as usize)
+        .step_by(apart as usize)
         .filter_map(move |start| {
-            PageRange::new(start + page, ahead.end().min(start + APART * page))
+            PageRange::new(start + page_size(), ahead.end().min(start + apart))
         })
 }
 
 /// How many pages [`stretches`] has, of so many bytes.
-fn released_of(bytes: u64) -> u64 {
-    let pages = bytes / page_size();
-    pages - pages.div_ceil(APART)
+fn released_of(bytes: u64, apart: u64) -> u64 {
+    bytes / page_size() - bytes.div_ceil(apart)
 }
 
 #[cfg(test)]
@@ -158,7 +165,7 @@ mod tests {
                     .collect(),
             );
             released.clear();
-            sweeps.look_ahead(3, |range| {
+            sweeps.look_ahead(3, |range, _| {
                 released.push(range);
                 range.end()
             });
@@ -183,7 +190,7 @@ mod tests {
         let mut sweeps = Sweeps::default();
         let rounds: &[&[(u64, u64)]] = &[&[(0, 100)], &[(100, 200)], &[(200, 300)], &[(300, 400)]];
         assert_eq!(ahead(&mut sweeps, rounds), [pages(400, 500)]);
-        let told = sweeps.follow(&stretches(pages(400, 500)).collect());
+        let told = sweeps.follow(&stretches(pages(400, 500), APART_MIN * page_size()).collect());
         assert_eq!((told.reached, told.in_vain), (0, 98));
         assert_eq!(ahead(&mut sweeps, &[&[]]), []);
     }
@@ -206,12 +213,24 @@ mod tests {
 
     #[test]
     fn one_page_of_each_stretch_stays_armed() {
-        let released: PageSet = stretches(pages(10, 10 + 2 * APART + 1)).collect();
-        let expected = [pages(11, 10 + APART), pages(11 + APART, 10 + 2 * APART)];
+        let apart = 64 * page_size();
+        let released: PageSet = stretches(pages(10, 10 + 129), apart).collect();
+        let expected = [pages(11, 10 + 64), pages(11 + 64, 10 + 128)];
         assert_eq!(released.ranges(), expected);
-        assert_eq!(
-            released.pages(),
-            released_of(pages(10, 11 + 2 * APART).bytes())
-        );
+        assert_eq!(released.pages(), released_of(129 * page_size(), apart));
+    }
+
+    #[test]
+    fn a_long_stretch_takes_few_calls() {
+        let mut sweeps = Sweeps::default();
+        for n in 0..4 {
+            sweeps.follow(&PageSet::from_iter([pages(n * 6000, n * 6000 + 6000)]));
+        }
+        let mut calls = 0;
+        sweeps.look_ahead(3, |ahead, apart| {
+            calls += stretches(ahead, apart).count();
+            ahead.end()
+        });
+        assert!((4..=8).contains(&calls), "{calls}");
     }
 }
