@@ -122,12 +122,19 @@ fn a_suite_checks_every_round() {
     }
     suite += "[[program]]\nname = \"true\"\ncommand = [\"true\"]\n[[program]]\nname = \"none\"\ncommand = [\"/no/such\"]\n";
     std::fs::write(&file, suite).unwrap();
-    let output = run(&["--json", "--suite", file.to_str().unwrap()]);
+    let page = directory.path().join("suite.html");
+    let suite = ["--suite", file.to_str().unwrap()];
+    let output = run(&[&suite[..], &["--json", "--html", page.to_str().unwrap()]].concat());
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let results: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = results["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 6);
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("<svg") && page.contains("What it comes to"));
+    assert!(!page.contains("{{") && !page.contains("NaN"));
+    let short = error_of(&run(&[&suite[..], &["--quick"]].concat()), 2);
+    assert!(short.contains("no short form"), "{short}");
     assert_eq!(results["missing"], serde_json::json!(["none"]));
     if results["absent"] != serde_json::json!([]) {
         return; // Named in the document: this machine has no PAGEMAP_SCAN.

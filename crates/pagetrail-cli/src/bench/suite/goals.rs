@@ -91,3 +91,68 @@ fn most(values: &[f64]) -> Option<f64> {
 fn median(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| crate::bench::results::Spread::of(values.iter().copied()).median)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::results::Row;
+    use super::*;
+    use crate::bench::results::Spread;
+
+    fn measured(technique: &'static str, overhead: f64, ratio: f64, collect: f64) -> Measured {
+        let exactly = |value| Spread::of([value]);
+        Measured {
+            technique,
+            overhead_percent: exactly(overhead),
+            faults_per_round: exactly(1.0),
+            written_per_round: exactly(1.0),
+            reported_per_round: exactly(ratio),
+            reported_per_written: exactly(ratio),
+            collect_us: exactly(collect),
+            presumption: None,
+        }
+    }
+
+    #[test]
+    fn figures_are_held_against_the_best_and_against_the_base() {
+        let row = |techniques| Row {
+            name: "w".into(),
+            round_ms: 10,
+            runs: 1,
+            untracked_per_cpu_second: Spread::of([1.0]),
+            techniques,
+        };
+        let suite = Suite {
+            schema: 1,
+            kernel: String::new(),
+            cpus: 2,
+            page_size: 4096,
+            vain_page_ns: 1500,
+            block_pages: 1,
+            absent: Vec::new(),
+            rows: vec![
+                row(vec![
+                    measured("pagemap-scan", 20.0, 1.0, 10.0),
+                    measured("adaptive", 5.0, 1.2, 15.0),
+                ]),
+                row(vec![
+                    measured("pagemap-scan", 0.0, 1.0, 10.0),
+                    measured("adaptive", 10.0, 1.0, 30.0),
+                ]),
+            ],
+            programs: Vec::new(),
+            missing: Vec::new(),
+        };
+        let goals = Goals::of(&suite);
+        assert_eq!(goals.len(), 2);
+        let adaptive = goals[1];
+        assert_eq!(adaptive.technique, "adaptive");
+        assert_eq!(adaptive.reported_mean, Some(1.1));
+        assert_eq!(adaptive.reported_most, Some(1.2));
+        assert_eq!(adaptive.against_best_most, Some(1.1));
+        assert_eq!(adaptive.programs_overhead_percent, None);
+        assert_eq!(
+            (adaptive.collect_median, adaptive.collect_most),
+            (Some(2.25), Some(3.0))
+        );
+    }
+}

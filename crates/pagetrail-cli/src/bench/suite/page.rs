@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use super::chart::{self, Group};
+use super::goals::Goals;
 use super::results::{Measured, ProgramMeasured, Suite};
 use super::table;
 use crate::bench::page::{CHART_STYLE, html_table};
@@ -17,6 +18,7 @@ pub(crate) fn write(suite: &Suite, out: &mut dyn Write) -> io::Result<()> {
         "bench-css" => CHART_STYLE.into(),
         "setting" => escape(&table::setting(suite)).into_owned().into(),
         "notices" => notices(suite).into(),
+        "legend" => legend(suite).into(),
         "charts" => charts(suite).into(),
         "tables" => {
             let sheets = table::sheets(suite);
@@ -36,6 +38,14 @@ fn notices(suite: &Suite) -> String {
         .map(|line| format!("<li>{}</li>\n", escape(line)))
         .collect();
     format!("<ul class=\"notices\">\n{items}</ul>\n")
+}
+
+fn legend(suite: &Suite) -> String {
+    let goals = Goals::of(suite);
+    let names = goals.iter().map(|goals| goals.technique);
+    names
+        .map(|name| format!("<span class=\"{name}\">{name}</span>"))
+        .collect()
 }
 
 /// A value and its words.

@@ -108,6 +108,10 @@ pub(crate) const CASES: &[Case] = &[
         run: rounds::hot_then_cold,
     },
     Case {
+        name: "one page after the other, then elsewhere",
+        run: rounds::swept,
+    },
+    Case {
         name: "hot, and exact on demand",
         run: rounds::exact,
     },

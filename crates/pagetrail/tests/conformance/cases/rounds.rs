@@ -61,6 +61,32 @@ pub(super) fn hot_then_cold(t: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
+/// A sweep that goes on from round to round, and stops.
+pub(super) fn swept(t: &mut Trial<'_>) -> Outcome {
+    const STEP: u64 = 150;
+    let p = page_size();
+    let count = 2048;
+    let start = t.map("anon", count)?;
+    let memory = pages(start, count);
+    t.actor.act(&format!("fill {start} {count} 1"));
+    t.begin(&[memory])?;
+    for round in 0..10 {
+        let written: Vec<u64> = (round * STEP..(round + 1) * STEP)
+            .map(|page| start + page * p)
+            .collect();
+        for address in &written {
+            t.write(*address);
+        }
+        t.expect(&written, memory)?;
+    }
+    for elsewhere in [[3, 4], [1990, 1700]] {
+        let written = elsewhere.map(|page| start + page * p);
+        written.iter().for_each(|address| t.write(*address));
+        t.expect(&written, memory)?;
+    }
+    Ok(())
+}
+
 /// What is presumed written and was not is not reported where exactness is asked for; a write after that is.
 pub(super) fn exact(t: &mut Trial<'_>) -> Outcome {
     if t.technique != Technique::Adaptive {
