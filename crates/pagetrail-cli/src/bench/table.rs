@@ -195,7 +195,7 @@ impl<'a> Columns<'a> {
 
     /// What techniques presumed that do.
     fn presumed(&self, tracked: Tracked) -> Option<Sheet> {
-        let figures: [(&str, fn(&Presumed) -> String); 4] = [
+        let figures: [(&str, Told); 4] = [
             ("pages presumed", |p| mean(p.presumed_per_round)),
             ("faults avoided", |p| mean(p.faults_avoided_per_round)),
             ("reported in vain", |p| mean(p.in_vain_per_round)),
@@ -262,6 +262,9 @@ fn steps_of(row: &[&Measured]) -> Vec<(String, Vec<String>)> {
         .map(|(name, times)| (name, in_words(times)))
         .collect()
 }
+
+/// A figure of what was presumed, in words.
+type Told = fn(&Presumed) -> String;
 
 fn mean(pages: Spread) -> String {
     words::count(pages.median.round() as u64)
