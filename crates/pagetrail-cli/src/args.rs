@@ -89,6 +89,8 @@ pub(crate) enum Command {
     Model(crate::model::args::ModelArgs),
     /// Keep the hot pages of programs in fast memory, on machines whose memory is of two kinds
     Tier(crate::tier::args::TierArgs),
+    /// Run a program as the guest of a virtual machine on KVM, where the processor logs which pages it writes
+    Vm(crate::vm::args::VmArgs),
     /// Write man pages and shell completions
     #[command(hide = true)]
     Generate(GenerateArgs),
@@ -128,6 +130,9 @@ pub(crate) struct RecordArgs {
         value_parser = ["1", "2", "4", "8", "16", "32", "64"]
     )]
     pub(crate) parts: Option<String>,
+    /// Run the program in a virtual machine on KVM, and let the processor tell what it writes (see pagetrail vm)
+    #[arg(long, conflicts_with_all = ["pid", "technique", "access", "parts", "vain_page", "exact", "huge_pages", "block_pages"])]
+    pub(crate) vm: bool,
     /// Time from round to round, with its unit
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]
     pub(crate) interval: Duration,

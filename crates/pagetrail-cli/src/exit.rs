@@ -75,16 +75,29 @@ fn words(error: &anyhow::Error) -> String {
 
 fn code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref() {
-        Some(Error::Spawn { source, .. }) => match source.kind() {
-            ErrorKind::NotFound => NOT_FOUND,
-            ErrorKind::PermissionDenied => NOT_EXECUTABLE,
-            _ if source.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
-                NOT_EXECUTABLE
-            }
-            _ => OPERATION,
-        },
+        Some(Error::Spawn { source, .. }) => of_spawn(source),
         Some(error) if error.is_machine_limit() => MACHINE,
         _ if of_tier(error) => MACHINE,
+        _ => of_vm(error),
+    }
+}
+
+fn of_vm(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref() {
+        Some(pagetrail_vm::Error::Program { source, .. }) => of_spawn(source),
+        Some(error) if error.is_machine_limit() => MACHINE,
+        _ => OPERATION,
+    }
+}
+
+/// Of a program that cannot be started.
+fn of_spawn(error: &io::Error) -> u8 {
+    match error.kind() {
+        ErrorKind::NotFound => NOT_FOUND,
+        ErrorKind::PermissionDenied => NOT_EXECUTABLE,
+        _ if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
+            NOT_EXECUTABLE
+        }
         _ => OPERATION,
     }
 }

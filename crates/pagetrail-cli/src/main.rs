@@ -15,6 +15,7 @@ mod testing;
 mod tier;
 mod top;
 mod tracking;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => commands::bench::run(args),
         Command::Model(args) => commands::model::run(args),
         Command::Tier(args) => commands::tier::run(args),
+        Command::Vm(args) => commands::vm::run(args),
         Command::Generate(args) => commands::generate::run(args),
     };
     result.unwrap_or_else(|error| exit::report(&error))

@@ -1,7 +1,8 @@
 //! [`Region`]: a mapping (VMA) of a process, as `proc_pid_maps(5)` describes it.
 
 use crate::page_set::PageRange;
-use std::fmt;
+use crate::proc::maps::Maps;
+use std::{fmt, io};
 
 /// Access rights of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -117,8 +118,13 @@ impl Region {
         }
     }
 
+    /// The mappings of a process, the kernel's own included, in ascending order; none of one that has ended.
+    pub fn of_process(pid: u32) -> io::Result<Vec<Self>> {
+        Ok(Maps::open(Some(pid))?.changed()?.unwrap_or_default())
+    }
+
     /// The same mapping cut to `range`, where they overlap.
-    pub(crate) fn cut(&self, range: PageRange) -> Option<Self> {
+    pub fn cut(&self, range: PageRange) -> Option<Self> {
         let range = self.range.intersection(&range)?;
         let offset = if self.inode == 0 {
             0

@@ -9,3 +9,4 @@ pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod tier;
 pub(crate) mod top;
+pub(crate) mod vm;

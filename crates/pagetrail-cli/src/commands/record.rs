@@ -24,6 +24,9 @@ const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
+    if args.vm {
+        return crate::vm::record::run(args);
+    }
     let output = Output::open(&args.output)?;
     let notice = args.access.map(Notice::from);
     let started = start::start(
@@ -200,7 +203,7 @@ fn is_gone(error: &anyhow::Error) -> bool {
 }
 
 /// One line on what there is now and how to look at it.
-fn summary(totals: &Totals, output: &Output) {
+pub(crate) fn summary(totals: &Totals, output: &Output) {
     let path = output.path();
     let mut line = format!(
         "recorded {}, {} page writes, in {}",

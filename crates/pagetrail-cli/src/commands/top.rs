@@ -150,7 +150,10 @@ impl Live {
             collected.given_up(),
             collected.pages(),
         );
-        let round = round::convert(index, &collected, changes.notes);
+        let mut round = round::convert(index, &collected);
+        round
+            .events
+            .extend(changes.notes.into_iter().map(Event::Note));
         collected.commit();
         let rounds = &self.state.trail().rounds;
         let first_in_view = rounds.first().map_or(index, |round| round.index);

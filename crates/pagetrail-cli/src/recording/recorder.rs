@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use anyhow::Result;
-use pagetrail::Watch;
-use pagetrail_trail::{End, Event, Header, Writer};
+use pagetrail::{GivenUp, Region, Watch};
+use pagetrail_trail::{End, Event, Header, Round, Writer};
 
 use crate::tracking::layout::Layout;
 use crate::tracking::round;
@@ -42,13 +42,21 @@ impl<W: Write> Recorder<W> {
     /// Collects a round, writes it, and commits it.
     pub(crate) fn take_round(&mut self, watch: &mut Watch) -> Result<()> {
         let collected = watch.collect()?;
-        let index = round::index(&collected)?;
-        let changes = self.layout.update(
-            index,
-            collected.regions(),
-            collected.given_up(),
-            collected.pages(),
-        );
+        let round = round::convert(round::index(&collected)?, &collected);
+        self.keep(round, collected.regions(), collected.given_up())?;
+        collected.commit();
+        Ok(())
+    }
+
+    /// Writes a round, which found these mappings.
+    pub(crate) fn keep(
+        &mut self,
+        mut round: Round,
+        regions: &[Region],
+        given_up: &[GivenUp],
+    ) -> Result<()> {
+        let index = round.index;
+        let changes = self.layout.update(index, regions, given_up, &round.written);
         for gone in &changes.gone {
             let last_round = gone.mapping.last_round.unwrap_or(index);
             self.writer.mapping_gone(gone.index, last_round)?;
@@ -56,9 +64,10 @@ impl<W: Write> Recorder<W> {
         for appeared in &changes.appeared {
             self.writer.mapping(&appeared.mapping)?;
         }
-        let round = round::convert(index, &collected, changes.notes);
+        round
+            .events
+            .extend(changes.notes.into_iter().map(Event::Note));
         self.writer.round(&round)?;
-        collected.commit();
         self.totals.rounds = index + 1;
         self.totals.last_pages = round.written.pages();
         self.totals.page_writes += self.totals.last_pages;

@@ -11,10 +11,9 @@ pub(crate) fn index(round: &pagetrail::Round<'_>) -> Result<u32> {
     u32::try_from(round.index()).context("more than 2^32 rounds; record with a longer --interval")
 }
 
-/// The round as the trail keeps it, with `notes` besides its own events.
-pub(crate) fn convert(index: u32, round: &pagetrail::Round<'_>, notes: Vec<String>) -> Round {
+/// The round as the trail keeps it.
+pub(crate) fn convert(index: u32, round: &pagetrail::Round<'_>) -> Round {
     let cost = round.cost();
-    let events = round.events().iter().filter_map(event);
     Round {
         index,
         noticed: round.noticed(),
@@ -32,7 +31,7 @@ pub(crate) fn convert(index: u32, round: &pagetrail::Round<'_>, notes: Vec<Strin
         }),
         written: round.pages().clone(),
         fresh: round.fresh().clone(),
-        events: events.chain(notes.into_iter().map(Event::Note)).collect(),
+        events: round.events().iter().filter_map(event).collect(),
         units: round.units().map(|units| UnitWrites {
             parts: units.parts(),
             windows: units.windows().clone(),
@@ -59,6 +58,6 @@ fn event(event: &pagetrail::Event) -> Option<Event> {
     }
 }
 
-fn ns(time: Duration) -> u64 {
+pub(crate) fn ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

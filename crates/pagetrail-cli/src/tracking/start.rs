@@ -53,7 +53,6 @@ pub(crate) fn header(watch: &Watch, target: &TargetArgs, interval: Duration) -> 
             words.map(|word| word.to_string_lossy().into()).collect()
         }
     };
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
     Header {
         command,
         pid: watch.pid(),
@@ -61,9 +60,15 @@ pub(crate) fn header(watch: &Watch, target: &TargetArgs, interval: Duration) -> 
         technique: watch.technique().name().into(),
         reason: watch.reason().into(),
         interval_ms: interval.as_millis() as u64,
-        started_unix_ms: since_1970.map_or(0, |time| time.as_millis() as u64),
+        started_unix_ms: unix_ms(),
         attach_stopped_ns: watch.attach_stopped().as_nanos() as u64,
     }
+}
+
+/// Now, in milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_1970.map_or(0, |time| time.as_millis() as u64)
 }
 
 /// The words of `/proc/PID/cmdline`; none where the process has ended.

@@ -1,0 +1,214 @@
+//! `pagetrail record --vm`: a program in the virtual machine, whose rounds become a trail as those of a watch do.
+
+use std::env;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use pagetrail::{Ended, PageSet, Region};
+use pagetrail_trail::{End, Event, Header, Round};
+use pagetrail_vm::{Collected, Rounds, Told};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::args::RecordArgs;
+use crate::commands::record::summary;
+use crate::commands::report::{read, write_pictures};
+use crate::exit;
+use crate::recording::output::Output;
+use crate::recording::recorder::{Recorder, Totals};
+use crate::tracking::round::{end, ns};
+use crate::tracking::schedule::Schedule;
+use crate::tracking::signals::{Addressee, Signals};
+use crate::tracking::start::unix_ms;
+
+/// How soon a signal is noticed.
+const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Records the program from its first instruction to its end.
+pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
+    // Said here, before there is a process that could not say it better.
+    pagetrail_vm::check::report()?;
+    let output = Output::open(&args.output)?;
+    let (rounds, link) = pagetrail_vm::pair().context("cannot make a pair of sockets")?;
+    let mut guest = Command::new(env::current_exe().context("cannot find this program")?);
+    guest
+        .args(["vm", "run", "--rounds", &link.as_raw_fd().to_string(), "--"])
+        .args(&args.target.command);
+    let child = guest.spawn().context("cannot start the virtual machine")?;
+    drop(link);
+    let mut session = Session {
+        signals: Signals::take(Addressee::Program(child.id())).context("cannot handle signals")?,
+        child,
+        rounds: Some(rounds),
+        began: Instant::now(),
+        ended: None,
+    };
+    let recorded = session.record(args, &output);
+    let kept = recorded.and_then(|totals| {
+        summary(&totals, &output);
+        if args.pictures.html.is_some() || args.pictures.png.is_some() {
+            write_pictures(&read(output.path())?, &args.pictures)?;
+        }
+        Ok(())
+    });
+    let failure = kept.err().map(|error| exit::report(&error));
+    let status = session.see_off()?;
+    Ok(failure.unwrap_or_else(|| exit::of_program(ended(status))))
+}
+
+struct Session {
+    child: Child,
+    signals: Signals,
+    /// `None` once no more come.
+    rounds: Option<Rounds>,
+    began: Instant,
+    ended: Option<ExitStatus>,
+}
+
+/// What became of the program, as far as rounds tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Running,
+    /// It ends, or runs as something that is no guest.
+    Over,
+}
+
+impl Session {
+    fn record(&mut self, args: &RecordArgs, output: &Output) -> Result<Totals> {
+        let to_file = || output.path().display().to_string();
+        let command = args.target.command.iter();
+        let header = Header {
+            command: command.map(|word| word.to_string_lossy().into()).collect(),
+            pid: self.child.id(),
+            page_size: pagetrail::page_size(),
+            technique: "kvm".into(),
+            reason: "it runs as a guest, and KVM logs its writes".into(),
+            interval_ms: args.interval.as_millis() as u64,
+            started_unix_ms: unix_ms(),
+            attach_stopped_ns: 0,
+        };
+        let mut recorder = Recorder::begin(output.begin()?, &header).with_context(to_file)?;
+        let mut schedule = Schedule::new(Instant::now(), args.interval, args.duration);
+        let limit = args.rounds.unwrap_or(u32::MAX);
+        let mut from = Duration::ZERO;
+        let state = loop {
+            self.wait_until(schedule.deadline())?;
+            let state = self
+                .take_round(&mut recorder, &mut from)
+                .with_context(to_file)?;
+            let now = Instant::now();
+            if state == State::Over || recorder.totals().rounds >= limit || schedule.is_over(now) {
+                break state;
+            }
+            schedule.advance(now);
+        };
+        // The program goes on now, to its end or without us.
+        self.rounds = None;
+        let end = match state {
+            State::Over => end(ended(self.see_off()?)),
+            State::Running => End::Detached,
+        };
+        recorder.finish(&end).with_context(to_file)
+    }
+
+    /// Waits until a round is due, or the guest has something to say.
+    fn wait_until(&mut self, deadline: Instant) -> Result<()> {
+        let Some(rounds) = &self.rounds else {
+            return Ok(());
+        };
+        loop {
+            self.signals.stop_asked();
+            let left = deadline.saturating_duration_since(Instant::now());
+            let patience = Timespec::try_from(left.min(SIGNAL_PATIENCE))?;
+            match poll(&mut [PollFd::new(rounds, PollFlags::IN)], Some(&patience)) {
+                Ok(0) if left.is_zero() => return Ok(()),
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error).context("cannot wait for a round"),
+            }
+        }
+    }
+
+    fn take_round<W: std::io::Write>(
+        &mut self,
+        recorder: &mut Recorder<W>,
+        from: &mut Duration,
+    ) -> Result<State> {
+        let Some(rounds) = &mut self.rounds else {
+            return Ok(State::Over);
+        };
+        let began = Instant::now();
+        let told = rounds.collect()?;
+        let collect = began.elapsed();
+        let (collected, state, events) = match told {
+            Told::Round(collected) => (Some(collected), State::Running, Vec::new()),
+            Told::Last(collected) => (Some(collected), State::Over, Vec::new()),
+            Told::Gone(collected) => {
+                let note = "it executes another program, which is not recorded".into();
+                (collected, State::Over, vec![Event::Note(note)])
+            }
+            _ => return Ok(State::Over),
+        };
+        if let Some(collected) = collected {
+            let now = self.began.elapsed();
+            let round = Round {
+                index: recorder.totals().rounds,
+                start_ns: ns(*from),
+                duration_ns: ns(now.saturating_sub(*from)),
+                collect_ns: ns(collect),
+                written: collected.written.clone(),
+                events,
+                ..Round::default()
+            };
+            *from = now;
+            recorder.keep(round, &self.regions(&collected), &[])?;
+        }
+        Ok(state)
+    }
+
+    /// The program's mappings: those of its process, less what is the machine's.
+    fn regions(&self, collected: &Collected) -> Vec<Region> {
+        let all = Region::of_process(self.child.id()).unwrap_or_default();
+        cut(&all, &collected.areas)
+    }
+
+    /// Waits for the program's end.
+    fn see_off(&mut self) -> Result<ExitStatus> {
+        self.rounds = None;
+        loop {
+            if let Some(status) = self.ended {
+                return Ok(status);
+            }
+            self.ended = self
+                .child
+                .try_wait()
+                .context("cannot wait for the program")?;
+            if self.ended.is_none() {
+                self.signals.stop_asked();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+fn cut(regions: &[Region], areas: &PageSet) -> Vec<Region> {
+    let areas = areas.ranges();
+    let mut cut = Vec::new();
+    for region in regions {
+        let first = areas.partition_point(|area| area.end() <= region.range.start());
+        let overlapping = areas[first..].iter();
+        let overlapping = overlapping.take_while(|area| area.start() < region.range.end());
+        cut.extend(overlapping.filter_map(|area| region.cut(*area)));
+    }
+    cut
+}
+
+fn ended(status: ExitStatus) -> Option<Ended> {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Some(Ended::Exited(code)),
+        (None, Some(signal)) => Some(Ended::Killed(signal)),
+        (None, None) => None,
+    }
+}

@@ -1,0 +1,154 @@
+//! System calls: what is passed on to the kernel as it is, and what is not.
+//!
+//! The program's calls are this process's calls. Those are different that concern memory ([`crate::memory::mapping`]),
+//! processes ([`process`]), descriptors that are the machine's ([`descriptors`]), or the processor; and those that the
+//! machine does not do, which say so to the program where programs know how to go on ([`ABSENT`]) and end it where they do not.
+//! What the kernel writes meanwhile is in [`written`].
+
+mod descriptors;
+mod identity;
+mod process;
+mod written;
+
+use crate::error::{Error, Result};
+use crate::guest::Guest;
+use crate::memory::Memory;
+use crate::memory::mapping::Mmap;
+use crate::sys::call::Call;
+
+const ENOSYS: i64 = -(libc::ENOSYS as i64);
+const EPERM: i64 = -(libc::EPERM as i64);
+const EINVAL: i64 = -(libc::EINVAL as i64);
+
+/// Not in the C library's crate yet.
+const SYS_MAP_SHADOW_STACK: libc::c_long = 453;
+
+/// Calls that an older kernel does not have either: programs do without them.
+const ABSENT: &[libc::c_long] = &[
+    // The kernel would look at the host's instruction pointer, not at the program's.
+    libc::SYS_rseq,
+    // Their writes would come later, and from elsewhere.
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_setup,
+    libc::SYS_userfaultfd,
+    libc::SYS_remap_file_pages,
+    libc::SYS_pkey_alloc,
+    libc::SYS_pkey_mprotect,
+    SYS_MAP_SHADOW_STACK,
+    libc::SYS_mseal,
+    libc::SYS_modify_ldt,
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_restart_syscall,
+];
+
+/// Calls that a program cannot go on without, with what they are.
+const UNSUPPORTED: &[(libc::c_long, &str)] = &[
+    (libc::SYS_shmat, "System V shared memory (shmat)"),
+    (libc::SYS_seccomp, "filters of system calls (seccomp)"),
+    (libc::SYS_unshare, "namespaces (unshare)"),
+    (libc::SYS_setns, "namespaces (setns)"),
+];
+
+/// How the program goes on after a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Behind the call, with this result.
+    Return(i64),
+    /// The same, and the processor must look at the page tables anew.
+    ReturnAnew(i64),
+    /// Its registers are set already.
+    Entered,
+}
+
+/// Does what the program asks for.
+pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
+    let number = call.number as i64;
+    if ABSENT.contains(&number) {
+        return Ok(Next::Return(ENOSYS));
+    }
+    if let Some((_, what)) = UNSUPPORTED
+        .iter()
+        .find(|(unsupported, _)| *unsupported == number)
+    {
+        return Err(Error::Unsupported((*what).into()));
+    }
+    if let Some(result) = on_memory(&mut guest.memory(), call)? {
+        return Ok(Next::ReturnAnew(result));
+    }
+    let [a, b, ..] = call.arguments;
+    let result = match number {
+        libc::SYS_arch_prctl => arch_prctl(guest, a, b)?,
+        libc::SYS_prctl => prctl(call)?,
+        libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork => {
+            return process::clone(guest, call);
+        }
+        libc::SYS_execve | libc::SYS_execveat => process::execute(guest, call)?,
+        // There is one thread.
+        libc::SYS_exit | libc::SYS_exit_group => process::exit(guest, a as i32)?,
+        libc::SYS_close | libc::SYS_dup2 | libc::SYS_dup3 | libc::SYS_close_range => {
+            descriptors::perform(guest.descriptors(), call)
+        }
+        libc::SYS_readlink | libc::SYS_readlinkat => identity::read_link(guest, call),
+        _ => call.pass_on(),
+    };
+    if let Some(log) = guest.log()
+        && !written::by(call, result, |address, bytes| log.note(address, bytes))
+    {
+        tracing::debug!(call = number, "may have written anywhere");
+        log.note_anywhere(&guest.memory());
+    }
+    Ok(Next::Return(result))
+}
+
+/// Calls that change what is mapped.
+fn on_memory(memory: &mut Memory, call: &Call) -> Result<Option<i64>> {
+    let [a, b, c, d, e, f] = call.arguments;
+    Ok(Some(match call.number as i64 {
+        libc::SYS_mmap => memory.mmap(Mmap {
+            address: a,
+            bytes: b,
+            protection: c,
+            flags: d,
+            descriptor: e,
+            offset: f,
+        })?,
+        libc::SYS_munmap => memory.munmap(a, b),
+        libc::SYS_mprotect => memory.mprotect(a, b, c)?,
+        libc::SYS_mremap => memory.mremap(call.arguments)?,
+        libc::SYS_madvise => memory.madvise(a, b, c),
+        libc::SYS_brk => memory.brk(a)?,
+        _ => return Ok(None),
+    }))
+}
+
+fn arch_prctl(guest: &mut Guest, code: u64, address: u64) -> Result<i64> {
+    const SET_GS: u64 = 0x1001;
+    const SET_FS: u64 = 0x1002;
+    const GET_FS: u64 = 0x1003;
+    const GET_GS: u64 = 0x1004;
+    let processor = &guest.processor;
+    match code {
+        SET_FS | SET_GS if address >= crate::memory::USER_END => Ok(EPERM),
+        SET_FS => processor.set_bases(Some(address), None).map(|()| 0),
+        SET_GS => processor.set_bases(None, Some(address)).map(|()| 0),
+        GET_FS | GET_GS => {
+            let (fs, gs) = processor.bases()?;
+            let base = if code == GET_FS { fs } else { gs };
+            Ok(identity::write_or_fault(address, &base.to_le_bytes()))
+        }
+        // Shadow stacks, more of the extended state: not offered.
+        _ => Ok(EINVAL),
+    }
+}
+
+fn prctl(call: &Call) -> Result<i64> {
+    match call.arguments[0] as i32 {
+        libc::PR_SET_SECCOMP => Err(Error::Unsupported(
+            "filters of system calls (PR_SET_SECCOMP)".into(),
+        )),
+        // It would be this process's own layout.
+        libc::PR_SET_MM => Ok(EPERM),
+        _ => Ok(call.pass_on()),
+    }
+}

@@ -1,0 +1,164 @@
+//! Processes: children, other programs, the end.
+//!
+//! A child of `fork(2)` runs in a machine of its own, over its copy of the memory; a child of `vfork(2)` runs on this
+//! machine's processor while its parent waits, as the kernel has it. Another program (`execve(2)`) runs natively.
+
+use super::{Next, process};
+use crate::error::{Error, Result};
+use crate::guest::Guest;
+use crate::rounds::link::Kind;
+use crate::sys::call::Call;
+use crate::sys::child::{self, Side};
+use crate::sys::program_memory::{read_word, write};
+
+const EINVAL: i64 = -(libc::EINVAL as i64);
+
+/// What a new process or thread is to be like: the arguments of `clone(2)`, whichever call they came by.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wanted {
+    flags: u64,
+    stack: u64,
+    parent_id: u64,
+    child_id: u64,
+    storage: u64,
+}
+
+impl Wanted {
+    fn by(call: &Call) -> Option<Self> {
+        let [a, b, c, d, e, _] = call.arguments;
+        Some(match call.number as i64 {
+            libc::SYS_fork => Self {
+                flags: libc::SIGCHLD as u64,
+                ..Self::default()
+            },
+            libc::SYS_vfork => Self {
+                flags: (libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD) as u64,
+                ..Self::default()
+            },
+            libc::SYS_clone => Self {
+                flags: a,
+                stack: b,
+                parent_id: c,
+                child_id: d,
+                storage: e,
+            },
+            // struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls.
+            _ => {
+                let word = |n: u64| read_word(a + n * 8).ok();
+                let stack = word(5)?;
+                Self {
+                    flags: word(0)? | word(4)?,
+                    stack: if stack == 0 { 0 } else { stack + word(6)? },
+                    parent_id: word(3)?,
+                    child_id: word(2)?,
+                    storage: word(7)?,
+                }
+            }
+        })
+    }
+
+    fn has(&self, flag: libc::c_int) -> bool {
+        self.flags & flag as u32 as u64 != 0
+    }
+}
+
+/// Flags that a child process may have here.
+const CHILD_FLAGS: u64 = (libc::CLONE_VM
+    | libc::CLONE_VFORK
+    | libc::CLONE_PARENT_SETTID
+    | libc::CLONE_CHILD_SETTID
+    | libc::CLONE_CHILD_CLEARTID
+    | libc::CLONE_SETTLS
+    | libc::SIGCHLD) as u64;
+/// `CLONE_CLEAR_SIGHAND`, which says what is done in the child anyway: handlers are not taken over.
+const CLEAR_HANDLERS: u64 = 1 << 32;
+
+/// `fork(2)`, `vfork(2)`, `clone(2)`, `clone3(2)`.
+pub(super) fn clone(guest: &mut Guest, call: &Call) -> Result<Next> {
+    let Some(wanted) = Wanted::by(call) else {
+        return Ok(Next::Return(-i64::from(libc::EFAULT)));
+    };
+    if wanted.has(libc::CLONE_THREAD) {
+        return Err(Error::Unsupported(
+            "threads (clone with CLONE_THREAD)".into(),
+        ));
+    }
+    if wanted.flags & !(CHILD_FLAGS | CLEAR_HANDLERS) != 0
+        || wanted.has(libc::CLONE_VM) && !wanted.has(libc::CLONE_VFORK)
+    {
+        return Err(Error::Unsupported(format!(
+            "clone with flags {:#x}",
+            wanted.flags
+        )));
+    }
+    if wanted.flags & 0xff != libc::SIGCHLD as u64 && wanted.flags & 0xff != 0 {
+        return Ok(Next::Return(EINVAL));
+    }
+    let mut context = guest.processor.at_call();
+    let mut child_context = context;
+    child_context.rax = 0;
+    if wanted.stack != 0 {
+        child_context.rsp = wanted.stack;
+    }
+    if wanted.has(libc::CLONE_VM) {
+        let child = guest.processor.save(child_context)?;
+        let parent = guest.processor.save(context)?;
+        let pid = match guest.run_vfork_child(
+            child,
+            wanted.has(libc::CLONE_SETTLS).then_some(wanted.storage),
+        ) {
+            Ok(pid) => i64::from(pid),
+            Err(error) => -i64::from(error.raw_os_error().unwrap_or(libc::EAGAIN)),
+        };
+        context.rax = pid as u64;
+        guest.restore(parent, context)?;
+        process::note_id(guest, &wanted, pid);
+        return Ok(Next::Entered);
+    }
+    let saved = guest.processor.save(child_context)?;
+    match guest.fork() {
+        Err(error) => Ok(Next::Return(-i64::from(
+            error.raw_os_error().unwrap_or(libc::EAGAIN),
+        ))),
+        Ok(Side::Parent(pid)) => {
+            note_id(guest, &wanted, pid.into());
+            Ok(Next::Return(pid.into()))
+        }
+        Ok(Side::Child) => {
+            guest.become_child(&saved)?;
+            if wanted.has(libc::CLONE_SETTLS) {
+                guest.processor.set_bases(Some(wanted.storage), None)?;
+            }
+            if wanted.has(libc::CLONE_CHILD_SETTID) {
+                // As with the kernel, an address that is not there is the program's loss.
+                let _ = write(wanted.child_id, &std::process::id().to_le_bytes());
+            }
+            if wanted.has(libc::CLONE_CHILD_CLEARTID) {
+                crate::sys::call::call(libc::SYS_set_tid_address, &[wanted.child_id]);
+            }
+            Ok(Next::Entered)
+        }
+    }
+}
+
+/// Tells the parent its child's number, where it has asked for it.
+fn note_id(guest: &Guest, wanted: &Wanted, pid: i64) {
+    if wanted.has(libc::CLONE_PARENT_SETTID) && pid > 0 {
+        let _ = write(wanted.parent_id, &(pid as i32).to_le_bytes());
+        if let Some(log) = guest.log() {
+            log.note(wanted.parent_id, 4);
+        }
+    }
+}
+
+/// `execve(2)`: from there on nothing is left of the machine.
+pub(super) fn execute(guest: &mut Guest, call: &Call) -> Result<i64> {
+    guest.send_round(Kind::Parting)?;
+    Ok(call.pass_on())
+}
+
+/// `exit_group(2)`.
+pub(super) fn exit(guest: &mut Guest, status: i32) -> Result<i64> {
+    guest.part()?;
+    child::exit(status)
+}

@@ -1,0 +1,102 @@
+//! Runs one ordinary program as the guest of a virtual machine, on stock KVM, so that the processor itself logs which pages
+//! it writes: by page-modification logging where it has that, and without a fault per page.
+//!
+//! There is no guest kernel. The program runs in ring 3 under page tables of ours; its memory is this process's memory, at
+//! the same addresses; a system call is one exit and then this process's system call. The idea is Dune's (Belay et al.), and
+//! the papers that pagetrail follows needed a patched hypervisor, or new hardware, for what comes of it here: guest-physical
+//! addresses that tell the program's addresses at once.
+//!
+//! [`become_guest`] turns this process into the program. [`recorded_guest`] does so for a recorder elsewhere, which has
+//! [`Rounds`]. [`check`] says what KVM offers here.
+//!
+//! It is a tracker, not a sandbox: the program has this process's rights, and could reach the machine if it tried.
+#![deny(unsafe_code)]
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod calls;
+pub mod check;
+mod error;
+mod guest;
+mod memory;
+mod processor;
+mod program;
+mod rounds;
+mod sys;
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::fd::RawFd;
+use std::path::Path;
+
+pub use error::{Error, Result};
+pub use rounds::Collected;
+pub use rounds::link::{Rounds, Told, pair};
+
+use guest::Guest;
+use sys::kvm::{self, Log};
+
+/// The exit status of a program that asks for what the machine does not do.
+pub const STATUS_UNSUPPORTED: i32 = 3;
+
+/// Bytes of a processor's ring: 65,536 pages, the largest that there is.
+const RING_BYTES: usize = 1 << 20;
+
+/// Turns this process into the program: its descriptors, its directory, its PID, its exit status.
+///
+/// It returns only where the program cannot begin, or asks for something that the machine does not do.
+pub fn become_guest(command: &[OsString]) -> Result<Infallible> {
+    become_one(command, Log::Off, None)
+}
+
+/// The same, and sends its rounds to who holds the other end of the [`pair`], of which this process was started with one as
+/// the descriptor `link`.
+pub fn recorded_guest(command: &[OsString], link: RawFd) -> Result<Infallible> {
+    become_one(command, best_log()?, Some(link))
+}
+
+fn become_one(command: &[OsString], log: Log, link: Option<RawFd>) -> Result<Infallible> {
+    let found = program::find(command, std::env::var_os("PATH").as_deref()).map_err(|source| {
+        Error::Program {
+            program: command.first().cloned().unwrap_or_default().into(),
+            source,
+        }
+    })?;
+    let environment: Vec<OsString> = std::env::vars_os()
+        .map(|(name, value)| [name, value].join(std::ffi::OsStr::new("=")))
+        .collect();
+    let mut guest = Guest::new(log)?;
+    guest.load(&found, &environment)?;
+    // The file is mapped; the program expects the lowest numbers for its own files.
+    drop(found);
+    if let Some(link) = link {
+        guest.answer(link)?;
+    }
+    set_name(guest.path());
+    sys::child::reset_signals();
+    guest.run()
+}
+
+/// The ring where KVM has one, else bitmaps.
+fn best_log() -> Result<Log> {
+    let kvm = kvm::open()?;
+    Ok(match kvm::ring_bytes_max(&kvm) {
+        0 => Log::Bitmap,
+        bytes => Log::Ring(bytes.min(RING_BYTES)),
+    })
+}
+
+/// What `ps` shows.
+fn set_name(path: &Path) {
+    let name = path.file_name().unwrap_or_default();
+    if let Ok(name) = std::ffi::CString::new(name.as_encoded_bytes()) {
+        // A name that cannot be set is not worth an error.
+        let _ = rustix::thread::set_name(&name);
+    }
+}
+
+/// Ends a process that cannot return to who started the guest.
+fn end_with(error: &Error) -> ! {
+    let _ = writeln!(std::io::stderr(), "pagetrail: {error}");
+    sys::child::exit(STATUS_UNSUPPORTED)
+}

@@ -1,0 +1,231 @@
+//! [`Areas`]: which addresses are the program's, and how it may access them. Pure.
+//!
+//! What is mapped there is the kernel's knowledge; this is what the page tables may say, and what tells the program's memory
+//! from the machine's own.
+
+use std::collections::BTreeMap;
+
+use pagetrail::{PageRange, PageSet};
+
+/// An access that faulted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+    Execute,
+}
+
+/// What the program may do with a mapping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Allowed {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    pub(crate) execute: bool,
+}
+
+impl Allowed {
+    /// From the `prot` of `mmap(2)`. On x86 whoever may write or execute may read.
+    pub(crate) fn from_protection(protection: u64) -> Self {
+        let has = |bit: libc::c_int| protection & bit as u64 != 0;
+        Self {
+            read: has(libc::PROT_READ) || has(libc::PROT_WRITE) || has(libc::PROT_EXEC),
+            write: has(libc::PROT_WRITE),
+            execute: has(libc::PROT_EXEC),
+        }
+    }
+
+    pub(crate) fn allows(self, access: Access) -> bool {
+        match access {
+            Access::Read => self.read,
+            Access::Write => self.write,
+            Access::Execute => self.execute,
+        }
+    }
+}
+
+/// Ranges of addresses that do not overlap, each with what is allowed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Areas(BTreeMap<u64, (u64, Allowed)>);
+
+impl Areas {
+    /// Something is mapped here now, instead of whatever was.
+    pub(crate) fn insert(&mut self, range: PageRange, allowed: Allowed) {
+        self.remove(range);
+        let (mut start, mut end) = (range.start(), range.end());
+        if let Some((&before, &(to, same))) = self.0.range(..start).next_back()
+            && to == start
+            && same == allowed
+        {
+            start = before;
+        }
+        if let Some(&(to, same)) = self.0.get(&end)
+            && same == allowed
+        {
+            self.0.remove(&end);
+            end = to;
+        }
+        self.0.insert(start, (end, allowed));
+    }
+
+    /// Nothing is mapped here any more.
+    pub(crate) fn remove(&mut self, range: PageRange) {
+        for (piece, allowed) in self.pieces(range) {
+            // The area that has this piece, which may reach further on both sides.
+            let Some((&start, &(end, _))) = self.0.range(..=piece.start()).next_back() else {
+                continue;
+            };
+            self.0.remove(&start);
+            if start < piece.start() {
+                self.0.insert(start, (piece.start(), allowed));
+            }
+            if piece.end() < end {
+                self.0.insert(piece.end(), (end, allowed));
+            }
+        }
+    }
+
+    /// What is mapped here may be accessed so from now on.
+    pub(crate) fn protect(&mut self, range: PageRange, allowed: Allowed) {
+        for (piece, _) in self.pieces(range) {
+            self.insert(piece, allowed);
+        }
+    }
+
+    /// The area around an address.
+    pub(crate) fn at(&self, address: u64) -> Option<(PageRange, Allowed)> {
+        let (&start, &(end, allowed)) = self.0.range(..=address).next_back()?;
+        let range = PageRange::new(start, end)?;
+        range.contains(address).then_some((range, allowed))
+    }
+
+    /// The parts of a range that are the program's, ascending.
+    pub(crate) fn pieces(&self, range: PageRange) -> Vec<(PageRange, Allowed)> {
+        let first = self.0.range(..=range.start()).next_back();
+        let first = first.map_or(range.start(), |(&start, _)| start);
+        let areas = self.0.range(first..range.end());
+        areas
+            .filter_map(|(&start, &(end, allowed))| {
+                let piece = PageRange::new(start, end)?.intersection(&range)?;
+                Some((piece, allowed))
+            })
+            .collect()
+    }
+
+    /// The parts of a range that are not the program's, ascending.
+    pub(crate) fn gaps(&self, range: PageRange) -> Vec<PageRange> {
+        let mut gaps = Vec::new();
+        let mut from = range.start();
+        for (piece, _) in self.pieces(range) {
+            gaps.extend(PageRange::new(from, piece.start()));
+            from = piece.end();
+        }
+        gaps.extend(PageRange::new(from, range.end()));
+        gaps
+    }
+
+    /// The part of a range before its first gap.
+    pub(crate) fn before_gap(&self, range: PageRange) -> Option<PageRange> {
+        let end = self
+            .gaps(range)
+            .first()
+            .map_or(range.end(), PageRange::start);
+        PageRange::new(range.start(), end)
+    }
+
+    /// Whether all of a range is the program's.
+    pub(crate) fn cover(&self, range: PageRange) -> bool {
+        self.gaps(range).is_empty()
+    }
+
+    /// What the program may write to.
+    pub(crate) fn writable(&self) -> PageSet {
+        let all = self.0.iter();
+        all.filter(|(_, (_, allowed))| allowed.write)
+            .filter_map(|(&start, &(end, _))| PageRange::new(start, end))
+            .collect()
+    }
+
+    /// All of them, as a set.
+    pub(crate) fn all(&self) -> PageSet {
+        let all = self.0.iter();
+        all.filter_map(|(&start, &(end, _))| PageRange::new(start, end))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PAGES: u64 = 24;
+
+    fn range(start: u64, end: u64) -> PageRange {
+        PageRange::new(start << 12, end << 12).unwrap()
+    }
+
+    fn allowed(bits: u8) -> Allowed {
+        Allowed::from_protection(u64::from(bits))
+    }
+
+    #[derive(Clone, Debug)]
+    enum Change {
+        Insert(u8),
+        Remove,
+        Protect(u8),
+    }
+
+    fn changes() -> impl Strategy<Value = Vec<(u64, u64, Change)>> {
+        let change = prop_oneof![
+            (0u8..8).prop_map(Change::Insert),
+            Just(Change::Remove),
+            (0u8..8).prop_map(Change::Protect)
+        ];
+        let range = (0..PAGES, 1..=PAGES);
+        prop::collection::vec(
+            (range, change)
+                .prop_map(|((start, len), change)| (start, (start + len).min(PAGES), change)),
+            0..40,
+        )
+    }
+
+    proptest! {
+        /// A page at a time is the truth.
+        #[test]
+        fn areas_are_what_was_done_to_their_pages(changes in changes()) {
+            let mut areas = Areas::default();
+            let mut pages = [None; PAGES as usize];
+            for (start, end, change) in changes {
+                let touched = &mut pages[start as usize..end as usize];
+                match change {
+                    Change::Insert(bits) => {
+                        areas.insert(range(start, end), allowed(bits));
+                        touched.fill(Some(allowed(bits)));
+                    }
+                    Change::Remove => {
+                        areas.remove(range(start, end));
+                        touched.fill(None);
+                    }
+                    Change::Protect(bits) => {
+                        areas.protect(range(start, end), allowed(bits));
+                        touched.iter_mut().flatten().for_each(|page| *page = allowed(bits));
+                    }
+                }
+            }
+            for (page, expected) in pages.iter().enumerate() {
+                let found = areas.at((page as u64) << 12);
+                prop_assert_eq!(found.map(|(_, allowed)| allowed), *expected);
+            }
+            let whole = range(0, PAGES);
+            let pieces: PageSet = areas.pieces(whole).into_iter().map(|(piece, _)| piece).collect();
+            let gaps: PageSet = areas.gaps(whole).into_iter().collect();
+            prop_assert_eq!(&pieces, &areas.all());
+            prop_assert!(pieces.intersection(&gaps).is_empty());
+            prop_assert_eq!(pieces.union(&gaps).pages(), PAGES);
+            let before = areas.before_gap(whole).map_or(0, |range| range.pages());
+            let expected = pages.iter().take_while(|page| page.is_some()).count() as u64;
+            prop_assert_eq!(before, expected);
+        }
+    }
+}

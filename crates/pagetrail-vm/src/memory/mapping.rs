@@ -1,0 +1,299 @@
+//! The system calls that change what is mapped: `mmap(2)`, `munmap(2)`, `mremap(2)`, `mprotect(2)`, `madvise(2)`, `brk(2)`.
+//!
+//! Each is the kernel's own call on this process, kept away from what is the machine's, with areas and page tables kept in
+//! step. Results are as the kernel returns them: a negative number is an error.
+
+use pagetrail::PageRange;
+
+use super::areas::Allowed;
+use super::{Memory, PAGE, USER_END};
+use crate::error::{Error, Result};
+use crate::sys::call::call;
+
+const EINVAL: i64 = -(libc::EINVAL as i64);
+const ENOMEM: i64 = -(libc::ENOMEM as i64);
+const EFAULT: i64 = -(libc::EFAULT as i64);
+/// Anonymous memory that nothing else sees.
+pub(crate) const PRIVATE: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+/// Not in the C library yet: guard pages without mappings, of which the areas would not know.
+const MADV_GUARD_INSTALL: u64 = 102;
+const MADV_GUARD_REMOVE: u64 = 103;
+
+/// The arguments of `mmap(2)`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mmap {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) protection: u64,
+    pub(crate) flags: u64,
+    pub(crate) descriptor: u64,
+    pub(crate) offset: u64,
+}
+
+impl Mmap {
+    /// Anonymous memory of one's own, anywhere.
+    pub(crate) fn anonymous(bytes: u64, protection: libc::c_int) -> Self {
+        Self {
+            address: 0,
+            bytes,
+            protection: protection as u64,
+            flags: PRIVATE,
+            descriptor: u64::MAX,
+            offset: 0,
+        }
+    }
+}
+
+fn has(flags: u64, flag: libc::c_int) -> bool {
+    flags & flag as u64 != 0
+}
+
+/// The whole pages of a range that begins at one.
+fn pages(address: u64, bytes: u64) -> Option<PageRange> {
+    let end = address.checked_add(bytes.checked_next_multiple_of(PAGE)?)?;
+    let range = PageRange::new(address, end)?;
+    (address % PAGE == 0 && end <= USER_END).then_some(range)
+}
+
+/// As the kernel is to have it: KVM reads on behalf of who may only execute.
+fn readable(protection: u64) -> u64 {
+    match Allowed::from_protection(protection).read {
+        true => protection | libc::PROT_READ as u64,
+        false => protection,
+    }
+}
+
+impl Memory {
+    /// `mmap(2)`.
+    pub(crate) fn mmap(&mut self, wanted: Mmap) -> Result<i64> {
+        if has(wanted.flags, libc::MAP_GROWSDOWN) {
+            return Err(Error::Unsupported(
+                "mappings that grow downwards (MAP_GROWSDOWN)".into(),
+            ));
+        }
+        let fixed =
+            has(wanted.flags, libc::MAP_FIXED) && !has(wanted.flags, libc::MAP_FIXED_NOREPLACE);
+        let mut address = wanted.address;
+        let mut reserved = Vec::new();
+        if fixed {
+            match pages(address, wanted.bytes) {
+                Some(range) => reserved = self.reserve_gaps(range)?,
+                None if wanted.bytes == 0 || address % PAGE != 0 => return Ok(EINVAL),
+                None => return Ok(ENOMEM),
+            }
+        } else if address >= USER_END {
+            // A wish for addresses that four levels of tables do not reach.
+            address = 0;
+        }
+        let result = call(
+            libc::SYS_mmap,
+            &[
+                address,
+                wanted.bytes,
+                readable(wanted.protection),
+                wanted.flags,
+                wanted.descriptor,
+                wanted.offset,
+            ],
+        );
+        match u64::try_from(result)
+            .ok()
+            .and_then(|start| pages(start, wanted.bytes))
+        {
+            Some(range) => {
+                self.replaced(range);
+                self.areas
+                    .insert(range, Allowed::from_protection(wanted.protection));
+            }
+            None => reserved.iter().for_each(release),
+        }
+        Ok(result)
+    }
+
+    /// `munmap(2)`; what is not the program's stays.
+    pub(crate) fn munmap(&mut self, address: u64, bytes: u64) -> i64 {
+        let Some(range) = pages(address, bytes) else {
+            return EINVAL;
+        };
+        for (piece, _) in self.areas.pieces(range) {
+            let result = call(libc::SYS_munmap, &[piece.start(), piece.bytes()]);
+            if result < 0 {
+                return result;
+            }
+            self.replaced(piece);
+            self.areas.remove(piece);
+        }
+        0
+    }
+
+    /// `mprotect(2)`, which does its work up to the first gap.
+    pub(crate) fn mprotect(&mut self, address: u64, bytes: u64, protection: u64) -> Result<i64> {
+        if has(protection, libc::PROT_GROWSDOWN) || has(protection, libc::PROT_GROWSUP) {
+            return Err(Error::Unsupported(
+                "mappings that grow (PROT_GROWSDOWN)".into(),
+            ));
+        }
+        let Some(range) = pages(address, bytes) else {
+            return Ok(match bytes {
+                0 if address % PAGE == 0 => 0,
+                _ if address % PAGE == 0 => ENOMEM,
+                _ => EINVAL,
+            });
+        };
+        let Some(ours) = self.areas.before_gap(range) else {
+            return Ok(ENOMEM);
+        };
+        // Piece by piece, since the kernel, too, keeps what it has done when it fails at a later mapping.
+        for (piece, _) in self.areas.pieces(ours) {
+            let result = call(
+                libc::SYS_mprotect,
+                &[piece.start(), piece.bytes(), readable(protection)],
+            );
+            if result < 0 {
+                return Ok(result);
+            }
+            self.forget(piece);
+            self.areas
+                .protect(piece, Allowed::from_protection(protection));
+        }
+        Ok(if ours == range { 0 } else { ENOMEM })
+    }
+
+    /// `mremap(2)`.
+    pub(crate) fn mremap(&mut self, arguments: [u64; 6]) -> Result<i64> {
+        let [address, old_bytes, new_bytes, flags, new_address, _] = arguments;
+        let Some((_, allowed)) = self.areas.at(address) else {
+            return Ok(EFAULT);
+        };
+        let old = pages(address, old_bytes);
+        if old.is_some_and(|old| !self.areas.cover(old)) {
+            return Ok(EFAULT);
+        }
+        let mut reserved = Vec::new();
+        if has(flags, libc::MREMAP_FIXED) {
+            let Some(new) = pages(new_address, new_bytes) else {
+                return Ok(EINVAL);
+            };
+            reserved = self.reserve_gaps(new)?;
+        }
+        let result = call(
+            libc::SYS_mremap,
+            &[address, old_bytes, new_bytes, flags, new_address],
+        );
+        let Some(new) = u64::try_from(result)
+            .ok()
+            .and_then(|start| pages(start, new_bytes))
+        else {
+            reserved.iter().for_each(release);
+            return Ok(result);
+        };
+        if let Some(old) = old {
+            self.forget(old);
+            if has(flags, libc::MREMAP_DONTUNMAP) {
+                self.changed.push(old);
+            } else {
+                self.areas.remove(old);
+            }
+        }
+        self.forget(new);
+        if new.start() != address {
+            self.changed.push(new);
+        }
+        self.areas.insert(new, allowed);
+        Ok(result)
+    }
+
+    /// `madvise(2)`.
+    pub(crate) fn madvise(&mut self, address: u64, bytes: u64, advice: u64) -> i64 {
+        // Programs do without guards that an older kernel does not know.
+        if matches!(advice, MADV_GUARD_INSTALL | MADV_GUARD_REMOVE) {
+            return EINVAL;
+        }
+        let Some(range) = pages(address, bytes) else {
+            return if bytes == 0 { 0 } else { EINVAL };
+        };
+        let discards = [
+            libc::MADV_DONTNEED,
+            libc::MADV_FREE,
+            libc::MADV_REMOVE,
+            libc::MADV_DONTNEED_LOCKED,
+        ];
+        let discards = discards.iter().any(|known| *known as u64 == advice);
+        for (piece, _) in self.areas.pieces(range) {
+            let result = call(libc::SYS_madvise, &[piece.start(), piece.bytes(), advice]);
+            if result < 0 {
+                return result;
+            }
+            if discards {
+                self.changed.push(piece);
+            }
+        }
+        if self.areas.cover(range) { 0 } else { ENOMEM }
+    }
+
+    /// Where the heap begins: behind a program that has just been loaded.
+    pub(crate) fn set_break(&mut self, address: u64) {
+        let start = address.next_multiple_of(PAGE);
+        self.heap = start..start;
+    }
+
+    /// `brk(2)`; where it does not move, the program does without.
+    pub(crate) fn brk(&mut self, address: u64) -> Result<i64> {
+        let (now, wanted) = (
+            self.heap.end.next_multiple_of(PAGE),
+            address.next_multiple_of(PAGE),
+        );
+        if address < self.heap.start || address >= USER_END {
+            return Ok(self.heap.end as i64);
+        }
+        let moved = match PageRange::new(now, wanted) {
+            Some(grown) => {
+                let added = Mmap {
+                    address: now,
+                    flags: PRIVATE | libc::MAP_FIXED_NOREPLACE as u64,
+                    ..Mmap::anonymous(grown.bytes(), libc::PROT_READ | libc::PROT_WRITE)
+                };
+                self.mmap(added)? >= 0
+            }
+            None if wanted < now => self.munmap(wanted, now - wanted) == 0,
+            None => true,
+        };
+        if moved {
+            self.heap.end = address;
+        }
+        Ok(self.heap.end as i64)
+    }
+
+    /// Takes what is free in a range, before something of the program's is mapped over it.
+    fn reserve_gaps(&self, range: PageRange) -> Result<Vec<PageRange>> {
+        let mut reserved = Vec::new();
+        for gap in self.areas.gaps(range) {
+            let flags = PRIVATE | (libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE) as u64;
+            let wanted = [gap.start(), gap.bytes(), 0, flags, u64::MAX, 0];
+            match -call(libc::SYS_mmap, &wanted) {
+                error if error == i64::from(libc::EEXIST) => {
+                    reserved.iter().for_each(release);
+                    return Err(Error::Unsupported(format!(
+                        "a mapping at {gap}, where the machine itself is"
+                    )));
+                }
+                // Too low for mmap(2), say: it will say so itself.
+                error if error > 0 => {}
+                _ => reserved.push(gap),
+            }
+        }
+        Ok(reserved)
+    }
+
+    /// What was the program's here is gone, or is about to be something else.
+    fn replaced(&mut self, range: PageRange) {
+        self.forget(range);
+        let before = self.areas.pieces(range);
+        self.changed
+            .extend(before.into_iter().map(|(piece, _)| piece));
+    }
+}
+
+fn release(range: &PageRange) {
+    call(libc::SYS_munmap, &[range.start(), range.bytes()]);
+}

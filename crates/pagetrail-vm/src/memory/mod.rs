@@ -1,0 +1,207 @@
+//! The guest's memory: what the program has mapped, and the page tables that say so to the processor.
+//!
+//! Guest-physical memory is *this process's address space*: each memslot is a GiB of it ([`slots`]), and the program's
+//! mappings are ordinary mappings of this process, at the addresses at which the program has them. So a system call passes
+//! its pointers through; a file mapping, copy-on-write, a fork, an untouched terabyte are the kernel's business, as in any
+//! process; and a guest-physical address tells the virtual one without a search.
+//!
+//! [`mapping`] has the calls that change them, [`areas`] what is the program's of the address space (the rest is the machine's own), [`page_table`] the tables, which
+//! are filled by faults and only ever say what `areas` allows.
+
+pub(crate) mod areas;
+pub(crate) mod mapping;
+pub(crate) mod page_table;
+pub(crate) mod slots;
+
+use std::mem;
+use std::ops::Range;
+
+use pagetrail::{PageRange, PageSet};
+
+use crate::error::{Error, Result};
+use crate::sys::kvm::{Log, Vm};
+use crate::sys::system_memory::SystemMemory;
+use areas::{Access, Areas};
+use page_table::PageTable;
+use slots::Slots;
+
+/// Bytes in a page.
+pub(crate) const PAGE: u64 = 4096;
+/// Bytes that one leaf table maps.
+pub(crate) const BLOCK: u64 = PAGE * 512;
+/// The first virtual address that is not the program's.
+pub(crate) const USER_END: u64 = 0x7fff_ffff_f000;
+/// Address space for tables: enough for 500 GiB that are touched.
+const SYSTEM_BYTES: usize = 1 << 30;
+/// Where the machine's own part of guest-physical memory begins in the virtual addresses of ring 0.
+pub(crate) const SYSTEM_BASE: u64 = 0xffff_8000_0000_0000;
+/// Below are the pages of [`crate::processor`], from here on tables.
+const TABLES_FROM: u64 = 4 << 20;
+
+/// What a fault in the guest came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resolved {
+    /// The page tables have it now.
+    Mapped,
+    /// The program has nothing there.
+    NothingThere,
+    /// It may not be accessed so.
+    Forbidden,
+}
+
+/// The guest's memory.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) areas: Areas,
+    table: PageTable<SystemMemory>,
+    slots: Slots,
+    /// Between the end of the program's file and its break.
+    heap: Range<u64>,
+    /// What holds something else than before, though nothing was written: discarded, moved, mapped over.
+    changed: Vec<PageRange>,
+}
+
+impl Memory {
+    /// No memory but the machine's own.
+    pub(crate) fn new(vm: &Vm, physical_bits: u8) -> Result<Self> {
+        let system = SystemMemory::reserve(SYSTEM_BYTES)
+            .map_err(Error::system("reserve memory for page tables"))?;
+        let memory = Self {
+            areas: Areas::default(),
+            table: PageTable::new(system, TABLES_FROM),
+            slots: Slots::new(physical_bits, vm.slots_max()),
+            heap: 0..0,
+            changed: Vec::new(),
+        };
+        memory.add_system(vm)?;
+        Ok(memory)
+    }
+
+    /// What the processor needs lies here.
+    pub(crate) fn system(&self) -> &SystemMemory {
+        self.table.words()
+    }
+
+    /// The guest-physical address of the tables' root.
+    pub(crate) fn root(&self) -> u64 {
+        self.table.root()
+    }
+
+    /// Maps a page of the machine's own for ring 0.
+    pub(crate) fn map_system(&mut self, page: u64) -> Result<()> {
+        self.table.map_system(SYSTEM_BASE + page, page)
+    }
+
+    fn add_system(&self, vm: &Vm) -> Result<()> {
+        let system = self.system();
+        vm.add_slot(0, 0, system.address(), system.bytes(), false)
+    }
+
+    /// Gives another machine the memory that this one has: that of a forked child.
+    pub(crate) fn add_all_slots(&self, vm: &Vm) -> Result<()> {
+        self.add_system(vm)?;
+        self.slots.iter().try_for_each(|slot| slot.add(vm))
+    }
+
+    /// Resolves a page fault: fills the tables around `address`, as far as what is mapped there reaches.
+    pub(crate) fn fault(&mut self, vm: &Vm, address: u64, access: Access) -> Result<Resolved> {
+        let Some((range, allowed)) = self.areas.at(address) else {
+            return Ok(Resolved::NothingThere);
+        };
+        if !allowed.allows(access) {
+            return Ok(Resolved::Forbidden);
+        }
+        let slot = match self.slots.of(address) {
+            Some(slot) => slot,
+            None => {
+                let slot = self.slots.add(address)?;
+                slot.add(vm)?;
+                slot
+            }
+        };
+        let block = address & !(BLOCK - 1);
+        let start = block.max(range.start());
+        let end = (block + BLOCK).min(range.end());
+        self.table.fill(start, end, slot.physical(start), allowed)?;
+        Ok(Resolved::Mapped)
+    }
+
+    /// Takes addresses out of the tables: the next access asks [`Self::fault`].
+    pub(crate) fn forget(&mut self, range: PageRange) {
+        self.table.clear(range.start(), range.end());
+    }
+
+    /// The virtual address of a page in a memslot; `None` for the machine's own.
+    pub(crate) fn address_of(&self, slot: u32, page: u64) -> Option<u64> {
+        Some(self.slots.numbered(slot)?.address + page * PAGE)
+    }
+
+    /// The virtual address of a guest-physical one.
+    pub(crate) fn address_of_physical(&self, physical: u64) -> Option<u64> {
+        let slot = self.slots.numbered((physical / slots::SLOT) as u32)?;
+        Some(slot.address + physical % slots::SLOT)
+    }
+
+    /// The machine itself has written here, as the kernel would have.
+    pub(crate) fn wrote(&mut self, address: u64, bytes: u64) {
+        self.changed.extend(pages_around(address, bytes));
+    }
+
+    /// What has changed otherwise than by the guest's writes since the last call.
+    pub(crate) fn take_changed(&mut self) -> Vec<PageRange> {
+        mem::take(&mut self.changed)
+    }
+
+    /// What the program may write to.
+    pub(crate) fn writable(&self) -> PageSet {
+        self.areas.writable()
+    }
+
+    /// Adds what KVM's bitmaps have, and clears them.
+    pub(crate) fn take_bitmaps(&self, vm: &Vm, written: &mut PageSet) -> Result<()> {
+        if vm.log() != Log::Bitmap {
+            return Ok(());
+        }
+        for slot in self.slots.iter() {
+            let bitmap = vm.dirty_bitmap(slot.number, slot.bytes())?;
+            written.union_with(&pages_in(&bitmap, slot.address));
+        }
+        Ok(())
+    }
+}
+
+/// The pages that have one of so many bytes.
+pub(crate) fn pages_around(address: u64, bytes: u64) -> Option<PageRange> {
+    let end = address.saturating_add(bytes).min(USER_END);
+    PageRange::new(address, end).map(|range| range.align_outwards(PAGE))
+}
+
+/// The pages whose bits are set; the first bit's page is at `address`.
+fn pages_in(bitmap: &[u64], address: u64) -> PageSet {
+    let mut ranges = Vec::new();
+    for (index, word) in bitmap.iter().enumerate() {
+        let mut rest = *word;
+        while rest != 0 {
+            let bit = u64::from(rest.trailing_zeros());
+            let page = address + (index as u64 * 64 + bit) * PAGE;
+            ranges.extend(PageRange::new(page, page + PAGE));
+            rest &= rest - 1;
+        }
+    }
+    ranges.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_pages() {
+        let pages = pages_in(&[0b101, 0, 1 << 63], 0x4000_0000);
+        let expected: PageSet = [0u64, 2, 191]
+            .iter()
+            .filter_map(|n| PageRange::new(0x4000_0000 + n * PAGE, 0x4000_0000 + (n + 1) * PAGE))
+            .collect();
+        assert_eq!(pages, expected);
+    }
+}

@@ -1,0 +1,266 @@
+//! [`PageTable`]: the four levels of x86-64's page tables, over words that the processor reads by itself.
+//!
+//! Tables are made as they are needed and never taken back, so that a processor that still remembers where one was finds one.
+//! An entry that is taken out comes back by a fault.
+
+use std::ops::{Deref, Range};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::areas::Allowed;
+use super::{BLOCK, PAGE};
+use crate::error::{Error, Result};
+
+const PRESENT: u64 = 1;
+const WRITABLE: u64 = 1 << 1;
+const USER: u64 = 1 << 2;
+/// In an entry of the second-lowest level: it maps 2 MiB itself.
+const LARGE: u64 = 1 << 7;
+const NO_EXECUTE: u64 = 1 << 63;
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+const LEVELS: u32 = 4;
+
+/// Page tables in `W`, whose first byte has guest-physical address 0.
+#[derive(Debug)]
+pub(crate) struct PageTable<W> {
+    words: W,
+    root: u64,
+    /// Where the next table comes.
+    next: u64,
+}
+
+/// What an entry at a level spans.
+const fn span(level: u32) -> u64 {
+    PAGE << (9 * level)
+}
+
+impl<W: Deref<Target = [AtomicU64]>> PageTable<W> {
+    /// An empty root at `from`, and tables behind it.
+    pub(crate) fn new(words: W, from: u64) -> Self {
+        Self {
+            words,
+            root: from,
+            next: from + PAGE,
+        }
+    }
+
+    pub(crate) fn words(&self) -> &W {
+        &self.words
+    }
+
+    /// The guest-physical address of the root.
+    pub(crate) fn root(&self) -> u64 {
+        self.root
+    }
+
+    /// Maps a page for ring 0 alone.
+    pub(crate) fn map_system(&mut self, address: u64, physical: u64) -> Result<()> {
+        let table = self.table_for(address, 0)?;
+        self.entry(table, 0, address)
+            .store(physical | PRESENT | WRITABLE, Ordering::Release);
+        Ok(())
+    }
+
+    /// Maps `start..end`, which lies within one block of 2 MiB, for ring 3. A whole block takes one entry, unless it has a
+    /// table already.
+    pub(crate) fn fill(
+        &mut self,
+        start: u64,
+        end: u64,
+        physical: u64,
+        allowed: Allowed,
+    ) -> Result<()> {
+        let mut flags = USER;
+        if allowed.read {
+            flags |= PRESENT;
+        }
+        if allowed.write {
+            flags |= WRITABLE;
+        }
+        if !allowed.execute {
+            flags |= NO_EXECUTE;
+        }
+        if end - start == BLOCK {
+            let middle = self.table_for(start, 1)?;
+            let entry = self.entry(middle, 1, start);
+            let now = entry.load(Ordering::Relaxed);
+            if now & PRESENT == 0 || now & LARGE != 0 {
+                entry.store(physical | flags | LARGE, Ordering::Release);
+                return Ok(());
+            }
+        }
+        let table = self.table_for(start, 0)?;
+        for page in (start..end).step_by(PAGE as usize) {
+            let entry = physical + (page - start) | flags;
+            self.entry(table, 0, page).store(entry, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Takes `start..end` out, and the rest of a block that one entry maps with it.
+    pub(crate) fn clear(&mut self, start: u64, end: u64) {
+        self.clear_in(self.root, LEVELS - 1, start..end);
+    }
+
+    fn clear_in(&self, table: u64, level: u32, range: Range<u64>) {
+        let mut address = range.start;
+        while address < range.end {
+            let next = (address & !(span(level) - 1)) + span(level);
+            let entry = self.entry(table, level, address);
+            let now = entry.load(Ordering::Relaxed);
+            if now & PRESENT != 0 {
+                if level == 0 || now & LARGE != 0 {
+                    entry.store(0, Ordering::Release);
+                } else {
+                    self.clear_in(now & ADDRESS, level - 1, address..next.min(range.end));
+                }
+            }
+            address = next;
+        }
+    }
+
+    /// The table of a level that has the entry for an address; made where there is none. An entry that maps a block in
+    /// its place goes: the block comes back by faults.
+    fn table_for(&mut self, address: u64, level: u32) -> Result<u64> {
+        let mut table = self.root;
+        for above in (level + 1..LEVELS).rev() {
+            let now = self.entry(table, above, address).load(Ordering::Relaxed);
+            table = if now & PRESENT != 0 && now & LARGE == 0 {
+                now & ADDRESS
+            } else {
+                let fresh = self.next;
+                if fresh + PAGE > self.words.len() as u64 * 8 {
+                    return Err(Error::Unsupported(
+                        "more memory than its page tables have room for".into(),
+                    ));
+                }
+                self.next += PAGE;
+                let entry = fresh | PRESENT | WRITABLE | USER;
+                self.entry(table, above, address)
+                    .store(entry, Ordering::Release);
+                fresh
+            };
+        }
+        Ok(table)
+    }
+
+    fn entry(&self, table: u64, level: u32, address: u64) -> &AtomicU64 {
+        let index = address >> (12 + 9 * level) & 511;
+        &self.words[(table / 8 + index) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RW: Allowed = Allowed {
+        read: true,
+        write: true,
+        execute: false,
+    };
+
+    /// What a processor finds: guest-physical address and entry.
+    fn translate(table: &PageTable<Box<[AtomicU64]>>, address: u64) -> Option<(u64, u64)> {
+        let mut at = table.root();
+        for level in (0..LEVELS).rev() {
+            let entry = table.entry(at, level, address).load(Ordering::Relaxed);
+            if entry & PRESENT == 0 {
+                return None;
+            }
+            if level == 0 || entry & LARGE != 0 {
+                let offset = address & (span(level) - 1);
+                return Some(((entry & ADDRESS) + offset, entry));
+            }
+            at = entry & ADDRESS;
+        }
+        None
+    }
+
+    fn empty(pages: usize) -> PageTable<Box<[AtomicU64]>> {
+        let words = (0..pages * 512).map(|_| AtomicU64::new(0)).collect();
+        PageTable::new(words, PAGE)
+    }
+
+    fn filled(
+        table: &mut PageTable<Box<[AtomicU64]>>,
+        start: u64,
+        end: u64,
+        physical: u64,
+        allowed: Allowed,
+    ) {
+        table.fill(start, end, physical, allowed).unwrap();
+    }
+
+    #[test]
+    fn pages_are_where_they_were_put_with_their_rights() {
+        let mut table = empty(16);
+        let code = Allowed {
+            execute: true,
+            write: false,
+            ..RW
+        };
+        filled(&mut table, 0x40_0000, 0x40_3000, 0x4000_0000, code);
+        filled(&mut table, 0x40_3000, 0x40_4000, 0x4000_3000, RW);
+        let (physical, entry) = translate(&table, 0x40_2abc).unwrap();
+        assert_eq!(physical, 0x4000_2abc);
+        assert_eq!(entry & (NO_EXECUTE | WRITABLE | USER), USER);
+        let (physical, entry) = translate(&table, 0x40_3000).unwrap();
+        assert_eq!(physical, 0x4000_3000);
+        assert_eq!(
+            entry & (NO_EXECUTE | WRITABLE | USER),
+            NO_EXECUTE | WRITABLE | USER
+        );
+        assert_eq!(translate(&table, 0x40_4000), None);
+        table.clear(0x40_1000, 0x40_2000);
+        assert_eq!(translate(&table, 0x40_1000), None);
+        assert!(translate(&table, 0x40_0000).is_some() && translate(&table, 0x40_2000).is_some());
+    }
+
+    #[test]
+    fn a_whole_block_takes_one_entry_and_no_table() {
+        let mut table = empty(16);
+        filled(&mut table, BLOCK * 7, BLOCK * 8, BLOCK * 700, RW);
+        let used = table.next;
+        assert_eq!(translate(&table, BLOCK * 8 - 1).unwrap().0, BLOCK * 701 - 1);
+        assert_eq!(used, PAGE * 4, "root and two levels");
+        // A part of it gone takes the block, which comes back page by page.
+        table.clear(BLOCK * 7 + PAGE, BLOCK * 7 + 2 * PAGE);
+        assert_eq!(translate(&table, BLOCK * 7), None);
+        filled(&mut table, BLOCK * 7, BLOCK * 7 + PAGE, BLOCK * 700, RW);
+        assert_eq!(translate(&table, BLOCK * 7).unwrap().0, BLOCK * 700);
+        assert_eq!(translate(&table, BLOCK * 7 + PAGE), None);
+        assert_eq!(table.next, used + PAGE);
+        // Whole again, with a table that stays.
+        filled(&mut table, BLOCK * 7, BLOCK * 8, BLOCK * 700, RW);
+        assert_eq!(
+            translate(&table, BLOCK * 7 + 5 * PAGE).unwrap().0,
+            BLOCK * 700 + 5 * PAGE
+        );
+        assert_eq!(table.next, used + PAGE);
+    }
+
+    #[test]
+    fn terabytes_without_tables_are_cleared_at_once() {
+        let mut table = empty(16);
+        filled(&mut table, 1 << 40, (1 << 40) + PAGE, BLOCK, RW);
+        table.clear(0, super::super::USER_END);
+        assert_eq!(translate(&table, 1 << 40), None);
+    }
+
+    #[test]
+    fn what_is_ring_0s_is_not_the_programs() {
+        let mut table = empty(16);
+        table
+            .map_system(super::super::SYSTEM_BASE + 0x1000, 0x1000)
+            .unwrap();
+        let (physical, entry) = translate(&table, super::super::SYSTEM_BASE + 0x1234).unwrap();
+        assert_eq!((physical, entry & USER), (0x1234, 0));
+    }
+
+    #[test]
+    fn no_room_is_an_error() {
+        let mut table = empty(4);
+        let mut put = |n: u64| table.fill(n << 30, (n << 30) + PAGE, n << 30, RW);
+        assert!(put(1).is_err());
+    }
+}

@@ -1,0 +1,150 @@
+//! [`Slots`]: which GiB of the address space is which GiB of guest-physical memory. Pure.
+//!
+//! Memslot *n* is guest-physical memory from *n* GiB on. A GiB of addresses gets a memslot when the guest first touches it, so
+//! that a program with a few mappings far from each other has a few memslots, however much it has reserved.
+
+use std::collections::BTreeMap;
+
+use super::USER_END;
+use crate::error::{Error, Result};
+use crate::sys::kvm::{Log, Vm};
+
+/// Bytes in a memslot: what a page of the largest size maps, so that KVM can use any size.
+pub(crate) const SLOT: u64 = 1 << 30;
+/// The fourth GiB has devices of real machines in it, of which KVM keeps some.
+const DEVICES: u32 = 3;
+
+/// A memslot of the program's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// Its number.
+    pub(crate) number: u32,
+    /// Its first virtual address.
+    pub(crate) address: u64,
+}
+
+impl Slot {
+    /// The guest-physical address of a virtual address in it.
+    pub(crate) fn physical(&self, address: u64) -> u64 {
+        u64::from(self.number) * SLOT + (address - self.address)
+    }
+
+    /// Its length: less than a GiB at the end of the address space.
+    pub(crate) fn bytes(&self) -> u64 {
+        SLOT.min(USER_END - self.address)
+    }
+
+    /// Makes it known to KVM.
+    pub(super) fn add(&self, vm: &Vm) -> Result<()> {
+        let logged = vm.log() != Log::Off;
+        vm.add_slot(
+            self.number,
+            self.physical(self.address),
+            self.address,
+            self.bytes(),
+            logged,
+        )
+    }
+}
+
+/// All memslots of the program's memory.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    by_address: BTreeMap<u64, u32>,
+    /// By number; 0 is the machine's own.
+    addresses: Vec<Option<u64>>,
+    numbers_end: u32,
+}
+
+impl Slots {
+    /// None yet.
+    pub(crate) fn new(physical_bits: u8, slots_max: u32) -> Self {
+        let physical = 1u64 << (physical_bits.clamp(32, 52) - 30);
+        Self {
+            by_address: BTreeMap::new(),
+            addresses: vec![None],
+            numbers_end: u32::try_from(physical).unwrap_or(u32::MAX).min(slots_max),
+        }
+    }
+
+    /// The memslot that has a virtual address.
+    pub(crate) fn of(&self, address: u64) -> Option<Slot> {
+        let address = address & !(SLOT - 1);
+        let number = *self.by_address.get(&address)?;
+        Some(Slot { number, address })
+    }
+
+    /// A new memslot for a virtual address that has none.
+    pub(crate) fn add(&mut self, address: u64) -> Result<Slot> {
+        let address = address & !(SLOT - 1);
+        if self.addresses.len() as u32 == DEVICES {
+            self.addresses.push(None);
+        }
+        let number = self.addresses.len() as u32;
+        if number >= self.numbers_end {
+            return Err(Error::Unsupported(format!(
+                "memory in more than {} different GiB of the address space",
+                self.numbers_end
+            )));
+        }
+        self.addresses.push(Some(address));
+        self.by_address.insert(address, number);
+        Ok(Slot { number, address })
+    }
+
+    /// The memslot with a number.
+    pub(crate) fn numbered(&self, number: u32) -> Option<Slot> {
+        let address = (*self.addresses.get(number as usize)?)?;
+        Some(Slot { number, address })
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
+        let all = self.by_address.iter();
+        all.map(|(&address, &number)| Slot { number, address })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_lead_to_physical_memory_and_back() {
+        let mut slots = Slots::new(40, 509);
+        for address in [
+            0x40_0000,
+            0xc0_0000_0000,
+            0x5555_5555_4000,
+            0x7fff_f7fc_1000,
+            0x7fff_ffff_e000u64,
+        ] {
+            let slot = match slots.of(address) {
+                Some(slot) => slot,
+                None => slots.add(address).unwrap(),
+            };
+            let physical = slot.physical(address);
+            assert_ne!(physical / SLOT, 0, "that is the machine's own");
+            assert_ne!(physical / SLOT, u64::from(DEVICES));
+            let back = slots.numbered((physical / SLOT) as u32).unwrap();
+            assert_eq!(back.address + physical % SLOT, address);
+        }
+        assert_eq!(slots.iter().count(), 4, "the last two are neighbours");
+        assert_eq!(slots.of(0x7fff_ffff_0000).unwrap().bytes(), SLOT - 0x1000);
+        assert_eq!(slots.numbered(0), None);
+        assert_eq!(slots.numbered(DEVICES), None);
+    }
+
+    #[test]
+    fn there_are_as_many_as_the_processor_has_addresses_for() {
+        let mut slots = Slots::new(34, 509);
+        let added = (1..100u64)
+            .take_while(|n| slots.add(n * SLOT).is_ok())
+            .count();
+        assert_eq!(
+            added,
+            16 - 2,
+            "16 GiB less the machine's own and the devices'"
+        );
+    }
+}

@@ -1,0 +1,140 @@
+//! What the program is told that its processor can do: what KVM offers, less what this machine does not. Pure.
+
+use kvm_bindings::{CpuId, kvm_cpuid_entry2};
+
+/// x87, SSE, AVX, and the three parts of AVX-512.
+const STATE_PARTS: u64 = 0b1110_0111;
+
+/// What the set-up of a processor depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Features {
+    /// `WRFSBASE` and its like.
+    pub(crate) fsgsbase: bool,
+    /// The parts of the extended state; 0 without `XSAVE`.
+    pub(crate) xcr0: u64,
+}
+
+/// Masks what KVM supports.
+pub(crate) fn offered(supported: CpuId) -> CpuId {
+    let mut entries: Vec<kvm_cpuid_entry2> = supported.as_slice().to_vec();
+    entries.retain(|entry| !is_withheld(entry));
+    entries.iter_mut().for_each(mask);
+    CpuId::from_entries(&entries).unwrap_or(supported)
+}
+
+/// Leaves about hypervisors, tracing, and AMX; and parts of the extended state that XCR0 will not have.
+fn is_withheld(entry: &kvm_cpuid_entry2) -> bool {
+    match entry.function {
+        0x14 | 0x1d | 0x1e | 0x4000_0000..=0x4fff_ffff => true,
+        0xd => entry.index >= 2 && (entry.index > 63 || STATE_PARTS >> entry.index & 1 == 0),
+        _ => false,
+    }
+}
+
+fn mask(entry: &mut kvm_cpuid_entry2) {
+    match (entry.function, entry.index) {
+        // MONITOR, VMX, PCID, the deadline timer, "there is a hypervisor".
+        (1, _) => entry.ecx &= !(1 << 3 | 1 << 5 | 1 << 17 | 1 << 24 | 1 << 31),
+        (7, 0) => {
+            // SGX, MPX, trace.
+            entry.ebx &= !(1 << 2 | 1 << 14 | 1 << 25);
+            // Protection keys, WAITPKG, shadow stacks, five levels of tables.
+            entry.ecx &= !(1 << 3 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 16);
+            // User interrupts, branch tracking, AMX.
+            entry.edx &= !(1 << 5 | 1 << 20 | 1 << 22 | 1 << 24 | 1 << 25);
+        }
+        (7, 1) => {
+            // AMX, and APX, whose registers are part of the extended state.
+            entry.eax &= !(1 << 21);
+            entry.edx &= !(1 << 8 | 1 << 21);
+        }
+        (0xd, 0) => {
+            entry.eax &= STATE_PARTS as u32;
+            entry.edx = 0;
+        }
+        (0xd, 1) => {
+            entry.ecx = 0;
+            entry.edx = 0;
+        }
+        // SVM, MWAITX.
+        (0x8000_0001, _) => entry.ecx &= !(1 << 2 | 1 << 29),
+        _ => {}
+    }
+}
+
+/// What of it the set-up needs to know.
+pub(crate) fn features(cpuid: &CpuId) -> Features {
+    let find = |function, index| {
+        let mut entries = cpuid.as_slice().iter();
+        entries.find(|entry| entry.function == function && entry.index == index)
+    };
+    let has_xsave = find(1, 0).is_some_and(|entry| entry.ecx & 1 << 26 != 0);
+    let parts = find(0xd, 0).map_or(0, |entry| u64::from(entry.eax));
+    Features {
+        fsgsbase: find(7, 0).is_some_and(|entry| entry.ebx & 1 != 0),
+        xcr0: if has_xsave { parts } else { 0 },
+    }
+}
+
+/// How many bits a guest-physical address has.
+pub(crate) fn physical_bits(cpuid: &CpuId) -> u8 {
+    let mut entries = cpuid.as_slice().iter();
+    let entry = entries.find(|entry| entry.function == 0x8000_0008);
+    entry.map_or(36, |entry| entry.eax as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(function: u32, index: u32, registers: [u32; 4]) -> kvm_cpuid_entry2 {
+        let [eax, ebx, ecx, edx] = registers;
+        kvm_cpuid_entry2 {
+            function,
+            index,
+            eax,
+            ebx,
+            ecx,
+            edx,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn what_the_machine_does_not_do_is_not_offered() {
+        let all = [u32::MAX; 4];
+        let supported = CpuId::from_entries(&[
+            entry(1, 0, all),
+            entry(7, 0, all),
+            entry(0xd, 0, all),
+            entry(0xd, 2, all),
+            entry(0xd, 9, all),
+            entry(0xd, 18, all),
+            entry(0x4000_0000, 0, all),
+            entry(0x8000_0001, 0, all),
+            entry(0x8000_0008, 0, [40, 0, 0, 0]),
+        ])
+        .unwrap();
+        let offered = offered(supported);
+        let features = features(&offered);
+        assert_eq!(features.xcr0, 0xe7);
+        assert!(features.fsgsbase);
+        assert_eq!(physical_bits(&offered), 40);
+        let leaves: Vec<_> = offered
+            .as_slice()
+            .iter()
+            .map(|e| (e.function, e.index))
+            .collect();
+        let expected = [
+            (1, 0),
+            (7, 0),
+            (0xd, 0),
+            (0xd, 2),
+            (0x8000_0001, 0),
+            (0x8000_0008, 0),
+        ];
+        assert_eq!(leaves, expected);
+        let first = offered.as_slice()[0];
+        assert_eq!(first.ecx & (1 << 5 | 1 << 31), 0);
+    }
+}

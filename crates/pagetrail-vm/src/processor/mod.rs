@@ -1,0 +1,180 @@
+//! The processor: how it enters and leaves the program, and what it says that it can do.
+//!
+//! The program runs in ring 3. Ring 0 has a few instructions of ours ([`entry`]), which do nothing but come to us: a system
+//! call and an exception are one exit each. What the program sees of the processor by CPUID is in [`cpuid`].
+
+pub(crate) mod cpuid;
+pub(crate) mod entry;
+pub(crate) mod fault;
+mod state;
+
+use std::os::fd::RawFd;
+
+use kvm_bindings::{kvm_regs, kvm_sregs, kvm_xsave};
+
+use crate::error::{Error, Result};
+use crate::memory::{Memory, SYSTEM_BASE};
+use crate::sys::kvm::{Cpu, Exit, Vm};
+use crate::sys::ring::Ring;
+use entry::{Frame, Page};
+use fault::Exception;
+
+/// Why the program does not run on by itself.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// It made a system call.
+    Call,
+    /// It did something that the processor does not do.
+    Exception(Exception),
+    RingFull,
+    Interrupted,
+    BadMemory(Option<u64>),
+}
+
+/// A virtual processor in long mode.
+#[derive(Debug)]
+pub(crate) struct Processor {
+    cpu: Cpu,
+    page: Page,
+}
+
+/// All that a program has in a processor.
+#[derive(Debug)]
+pub(crate) struct Saved {
+    pub(crate) context: kvm_regs,
+    sregs: kvm_sregs,
+    xsave: Box<kvm_xsave>,
+}
+
+impl Processor {
+    /// Adds processor `id` to a machine with this memory.
+    pub(crate) fn add(vm: &Vm, memory: &mut Memory, id: u64) -> Result<Self> {
+        let page = Page::of(id);
+        entry::write_common(memory.system());
+        page.write(memory.system());
+        for common in entry::COMMON_PAGES {
+            memory.map_system(common)?;
+        }
+        memory.map_system(page.physical())?;
+        let cpu = vm.add_cpu(id)?;
+        let cpuid = cpuid::offered(vm.supported_cpuid()?);
+        cpu.set_cpuid(&cpuid)?;
+        let has = cpuid::features(&cpuid);
+        cpu.set_sregs(&state::initial(cpu.sregs()?, memory.root(), page, has))?;
+        if has.xcr0 != 0 {
+            cpu.set_xcr0(has.xcr0)?;
+        }
+        cpu.set_msrs(&state::system_call_msrs())?;
+        Ok(Self { cpu, page })
+    }
+
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.cpu.descriptor()
+    }
+
+    pub(crate) fn take_ring(&mut self) -> Option<Ring> {
+        self.cpu.take_ring()
+    }
+
+    /// Runs the program until it needs something.
+    pub(crate) fn run(&mut self, memory: impl FnOnce(Page) -> Frame) -> Result<Stop> {
+        match self.cpu.run() {
+            Exit::Out(entry::PORT_CALL) => Ok(Stop::Call),
+            Exit::Out(port) if entry::vector(port).is_some() => {
+                let vector = entry::vector(port).unwrap_or_default();
+                Ok(Stop::Exception(Exception {
+                    vector,
+                    frame: memory(self.page),
+                }))
+            }
+            Exit::RingFull => Ok(Stop::RingFull),
+            Exit::Interrupted => Ok(Stop::Interrupted),
+            Exit::BadMemory(physical) => Ok(Stop::BadMemory(physical)),
+            Exit::Out(port) => Err(Error::Stopped(format!("port {port:#x}"))),
+            Exit::Stopped(why) => {
+                let rip = self.cpu.regs().rip;
+                Err(Error::Stopped(format!("{why} at {rip:#x}")))
+            }
+        }
+    }
+
+    /// The registers as they are: of ring 0, if it has just left the program.
+    pub(crate) fn raw(&mut self) -> &kvm_regs {
+        self.cpu.regs()
+    }
+
+    /// The program's registers at a system call: what `SYSCALL` has put aside is put back.
+    pub(crate) fn at_call(&mut self) -> kvm_regs {
+        let regs = *self.cpu.regs();
+        kvm_regs {
+            rip: regs.rcx,
+            rflags: regs.r11,
+            ..regs
+        }
+    }
+
+    /// The program's registers at an exception.
+    pub(crate) fn at_exception(&mut self, frame: &Frame) -> kvm_regs {
+        kvm_regs {
+            rax: frame.rax,
+            rip: frame.rip,
+            rsp: frame.rsp,
+            rflags: frame.rflags,
+            ..*self.cpu.regs()
+        }
+    }
+
+    /// Lets a system call return.
+    pub(crate) fn return_from_call(&mut self, result: i64) {
+        self.cpu.regs_mut().rax = result as u64;
+    }
+
+    /// Lets the program go on with these registers, and with what the page tables say now.
+    pub(crate) fn enter(&mut self, memory: &Memory, context: &kvm_regs) {
+        let stack = self.page.write_return(memory.system(), context);
+        *self.cpu.regs_mut() = kvm_regs {
+            rip: SYSTEM_BASE + entry::RETURN,
+            rsp: stack,
+            rflags: 2,
+            ..*context
+        };
+    }
+
+    /// The base of FS, or of GS.
+    pub(crate) fn bases(&self) -> Result<(u64, u64)> {
+        let sregs = self.cpu.sregs()?;
+        Ok((sregs.fs.base, sregs.gs.base))
+    }
+
+    pub(crate) fn set_bases(&self, fs: Option<u64>, gs: Option<u64>) -> Result<()> {
+        let mut sregs = self.cpu.sregs()?;
+        sregs.fs.base = fs.unwrap_or(sregs.fs.base);
+        sregs.gs.base = gs.unwrap_or(sregs.gs.base);
+        self.cpu.set_sregs(&sregs)
+    }
+
+    /// Keeps all that the program has in it; `context` are its registers.
+    pub(crate) fn save(&self, context: kvm_regs) -> Result<Saved> {
+        Ok(Saved {
+            context,
+            sregs: self.cpu.sregs()?,
+            xsave: self.cpu.xsave()?,
+        })
+    }
+
+    /// Goes on from what was kept, maybe by another processor.
+    pub(crate) fn restore(&mut self, memory: &Memory, saved: &Saved) -> Result<()> {
+        self.cpu.set_xsave(&saved.xsave)?;
+        self.set_bases(Some(saved.sregs.fs.base), Some(saved.sregs.gs.base))?;
+        self.to_ring_0()?;
+        self.enter(memory, &saved.context);
+        Ok(())
+    }
+
+    /// A processor that is in the program comes to where [`Self::enter`] works.
+    fn to_ring_0(&self) -> Result<()> {
+        let mut sregs = self.cpu.sregs()?;
+        state::set_ring_0(&mut sregs);
+        self.cpu.set_sregs(&sregs)
+    }
+}

@@ -1,0 +1,87 @@
+//! The state in which a processor begins: long mode, ring 0, about to enter the program.
+
+use kvm_bindings::{kvm_segment, kvm_sregs};
+
+use super::cpuid::Features;
+use super::entry::{self, Page, selector};
+use crate::memory::SYSTEM_BASE;
+
+/// Protection, an FPU with its own exceptions, write protection in ring 0, alignment checks, paging.
+const CR0: u64 = 0x8005_0033;
+const CR4_PAE: u64 = 1 << 5;
+const CR4_FXSR_AND_SSE: u64 = 3 << 9;
+const CR4_FSGSBASE: u64 = 1 << 16;
+const CR4_OSXSAVE: u64 = 1 << 18;
+/// SYSCALL, long mode enabled and active, no-execute.
+const EFER: u64 = 0xd01;
+
+const MSR_STAR: u32 = 0xc000_0081;
+const MSR_LSTAR: u32 = 0xc000_0082;
+const MSR_SYSCALL_MASK: u32 = 0xc000_0084;
+/// Trap, interrupt, direction, I/O privilege, nested task, alignment check: what Linux clears.
+const SYSCALL_MASK: u64 = 0x4_7700;
+
+/// `before`, as KVM has made it, with our tables and segments.
+pub(super) fn initial(before: kvm_sregs, root: u64, page: Page, has: Features) -> kvm_sregs {
+    let mut sregs = before;
+    sregs.cr0 = CR0;
+    sregs.cr3 = root;
+    sregs.cr4 = CR4_PAE | CR4_FXSR_AND_SSE;
+    if has.fsgsbase {
+        sregs.cr4 |= CR4_FSGSBASE;
+    }
+    if has.xcr0 != 0 {
+        sregs.cr4 |= CR4_OSXSAVE;
+    }
+    sregs.efer = EFER;
+    let data = segment(selector::USER_DATA, 3, 3);
+    for register in [&mut sregs.ds, &mut sregs.es, &mut sregs.fs, &mut sregs.gs] {
+        *register = data;
+    }
+    set_ring_0(&mut sregs);
+    sregs.gdt.base = page.gdt();
+    sregs.gdt.limit = entry::GDT_BYTES as u16 - 1;
+    sregs.idt.base = SYSTEM_BASE + entry::IDT;
+    sregs.idt.limit = entry::IDT_BYTES as u16 - 1;
+    sregs.tr = kvm_segment {
+        base: page.tss(),
+        limit: entry::TSS_BYTES as u32 - 1,
+        selector: selector::TSS,
+        type_: 11,
+        present: 1,
+        ..Default::default()
+    };
+    sregs
+}
+
+pub(super) fn set_ring_0(sregs: &mut kvm_sregs) {
+    sregs.cs = segment(selector::SYSTEM_CODE, 11, 0);
+    sregs.cs.l = 1;
+    sregs.cs.db = 0;
+    sregs.ss = segment(selector::SYSTEM_DATA, 3, 0);
+}
+
+fn segment(selector: u16, type_: u8, privilege: u8) -> kvm_segment {
+    kvm_segment {
+        limit: u32::MAX,
+        selector,
+        type_,
+        present: 1,
+        dpl: privilege,
+        db: 1,
+        s: 1,
+        g: 1,
+        ..Default::default()
+    }
+}
+
+/// What `SYSCALL` and `SYSRET` load.
+pub(super) fn system_call_msrs() -> [(u32, u64); 3] {
+    // SYSRET takes SS 8 behind the upper selector, and a 64-bit CS 16 behind.
+    let star = u64::from(selector::USER_32) << 48 | u64::from(selector::SYSTEM_CODE) << 32;
+    [
+        (MSR_STAR, star),
+        (MSR_LSTAR, SYSTEM_BASE + entry::CALL),
+        (MSR_SYSCALL_MASK, SYSCALL_MASK),
+    ]
+}

@@ -1,0 +1,261 @@
+//! The way of rounds from the process that has become the guest to the one that records it: a pair of sockets.
+//!
+//! The recorder asks by a byte, and gets a message. The guest sends one without being asked before its memory goes, and waits,
+//! when it is the last, until the recorder has looked at it.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
+
+use pagetrail::{PageRange, PageSet};
+use rustix::net::SendFlags;
+
+use super::Collected;
+use crate::error::{Error, Result};
+use crate::sys::descriptors;
+
+/// No program has that many mappings, or writes that many ranges.
+const RANGES_MAX: u64 = 1 << 32;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// What was asked for.
+    Answer,
+    /// Sent before `execve(2)`; if that fails, more follows.
+    Parting,
+    /// The last one.
+    Last,
+}
+
+/// The guest's end.
+#[derive(Debug)]
+pub(crate) struct GuestEnd {
+    stream: UnixStream,
+    sending: Mutex<()>,
+}
+
+impl GuestEnd {
+    /// Takes the descriptor that [`pair`] made, by its number in this process.
+    pub(crate) fn adopt(number: RawFd) -> io::Result<Self> {
+        Ok(Self {
+            stream: descriptors::adopt(number)?.into(),
+            sending: Mutex::new(()),
+        })
+    }
+
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+
+    /// Waits until a round is asked for; false when nobody is there to ask any more.
+    pub(crate) fn wait(&self) -> bool {
+        (&self.stream).read_exact(&mut [0]).is_ok()
+    }
+
+    /// Sends a round. That nobody reads it is no concern of the program's.
+    pub(crate) fn send(&self, kind: Kind, collected: &Collected) {
+        let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let message = encode(kind, collected);
+        let mut rest = &message[..];
+        // Not write(2): what SIGPIPE does is the program's choice.
+        while !rest.is_empty()
+            && let Ok(sent) = rustix::net::send(&self.stream, rest, SendFlags::NOSIGNAL)
+        {
+            rest = &rest[sent..];
+        }
+    }
+
+    /// Waits until the recorder has gone, or has seen the last round.
+    pub(crate) fn wait_for_farewell(&self) {
+        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write);
+        // Somebody else may be waiting to be asked, and may take the one byte; the end of the stream comes to both.
+        while self.wait() {}
+    }
+}
+
+/// The recorder's end.
+#[derive(Debug)]
+pub struct Rounds {
+    stream: UnixStream,
+}
+
+/// What the recorder is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Told {
+    /// A round; the program runs on.
+    Round(Collected),
+    /// Its last round; the program waits until [`Rounds`] is dropped, and ends.
+    Last(Collected),
+    /// It is no guest any more: it has executed another program, or was killed. What it wrote before `execve(2)` is here.
+    Gone(Option<Collected>),
+}
+
+/// A link: the recorder's end, and the descriptor that the guest is to get, which programs started from now on inherit.
+pub fn pair() -> io::Result<(Rounds, OwnedFd)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
+    Ok((Rounds { stream: ours }, theirs.into()))
+}
+
+impl Rounds {
+    /// Takes a round.
+    pub fn collect(&mut self) -> Result<Told> {
+        // Where the guest has shut its end, what it sent before is still to be read.
+        let _ = self.stream.write_all(&[0]);
+        let mut parting: Option<Collected> = None;
+        loop {
+            let Some((kind, mut round)) = receive(&mut self.stream)? else {
+                return Ok(Told::Gone(parting));
+            };
+            if let Some(before) = parting.take() {
+                round.written.union_with(&before.written);
+                round.ring_entries += before.ring_entries;
+            }
+            match kind {
+                Kind::Answer => return Ok(Told::Round(round)),
+                Kind::Last => return Ok(Told::Last(round)),
+                Kind::Parting => parting = Some(round),
+            }
+        }
+    }
+}
+
+impl AsFd for Rounds {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+fn encode(kind: Kind, collected: &Collected) -> Vec<u8> {
+    let kind = match kind {
+        Kind::Answer => 0,
+        Kind::Parting => 1,
+        Kind::Last => 2,
+    };
+    let mut words = vec![kind, collected.ring_entries];
+    for set in [&collected.written, &collected.areas] {
+        words.push(set.ranges().len() as u64);
+        words.extend(
+            set.ranges()
+                .iter()
+                .flat_map(|range| [range.start(), range.end()]),
+        );
+    }
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// The next message; `None` at the end of the stream, also within a message: the guest was killed.
+fn receive(stream: &mut impl Read) -> Result<Option<(Kind, Collected)>> {
+    match decode(stream) {
+        Err(Error::System { source, .. }) if source.kind() != io::ErrorKind::Interrupted => {
+            Ok(None)
+        }
+        message => message.map(Some),
+    }
+}
+
+fn decode(stream: &mut impl Read) -> Result<(Kind, Collected)> {
+    let kind = match word(stream)? {
+        0 => Kind::Answer,
+        1 => Kind::Parting,
+        2 => Kind::Last,
+        _ => return Err(Error::NoRound),
+    };
+    let ring_entries = word(stream)?;
+    let collected = Collected {
+        ring_entries,
+        written: ranges(stream)?,
+        areas: ranges(stream)?,
+    };
+    Ok((kind, collected))
+}
+
+fn word(stream: &mut impl Read) -> Result<u64> {
+    let mut bytes = [0; 8];
+    stream
+        .read_exact(&mut bytes)
+        .map_err(Error::system("read a round"))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn ranges(stream: &mut impl Read) -> Result<PageSet> {
+    let count = word(stream)?;
+    if count > RANGES_MAX {
+        return Err(Error::NoRound);
+    }
+    let mut ranges = Vec::new();
+    let mut chunk = vec![0; 16 * 4096];
+    let mut left = count as usize;
+    while left > 0 {
+        let take = left.min(4096);
+        let bytes = &mut chunk[..take * 16];
+        stream
+            .read_exact(bytes)
+            .map_err(Error::system("read a round"))?;
+        for pair in bytes.chunks_exact(16) {
+            let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+            let range = PageRange::new(number(&pair[..8]), number(&pair[8..]));
+            ranges.push(range.ok_or(Error::NoRound)?);
+        }
+        left -= take;
+    }
+    Ok(ranges.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::IntoRawFd;
+
+    use super::*;
+
+    fn collected(pages: u64) -> Collected {
+        let set = |step: u64| {
+            let pages = (0..pages).filter_map(|n| PageRange::new(n * step, n * step + 4096));
+            pages.collect::<PageSet>()
+        };
+        Collected {
+            written: set(16384),
+            areas: set(65536),
+            ring_entries: pages,
+        }
+    }
+
+    #[test]
+    fn rounds_arrive_as_they_were_sent() {
+        let (mut rounds, fd) = pair().unwrap();
+        let guest = GuestEnd::adopt(fd.into_raw_fd()).unwrap();
+        let asked = std::thread::spawn(move || {
+            for pages in [0, 10_000] {
+                assert!(guest.wait());
+                guest.send(Kind::Answer, &collected(pages));
+            }
+            guest.send(Kind::Parting, &collected(3));
+            guest.send(Kind::Last, &collected(0));
+            guest.wait_for_farewell();
+        });
+        assert_eq!(rounds.collect().unwrap(), Told::Round(collected(0)));
+        assert_eq!(rounds.collect().unwrap(), Told::Round(collected(10_000)));
+        let Told::Last(last) = rounds.collect().unwrap() else {
+            panic!("not the last");
+        };
+        assert_eq!(last.written, collected(3).written);
+        drop(rounds);
+        asked.join().unwrap();
+    }
+
+    #[test]
+    fn a_guest_that_is_killed_is_gone() {
+        let (mut rounds, fd) = pair().unwrap();
+        let guest = GuestEnd::adopt(fd.into_raw_fd()).unwrap();
+        let message = encode(Kind::Answer, &collected(5));
+        (&guest.stream)
+            .write_all(&message[..message.len() - 1])
+            .unwrap();
+        drop(guest);
+        assert_eq!(rounds.collect().unwrap(), Told::Gone(None));
+        assert!(matches!(decode(&mut &[9u8; 64][..]), Err(Error::NoRound)));
+    }
+}

@@ -1,0 +1,99 @@
+//! Child processes: `fork(2)`, and `vfork(2)` with its shared memory.
+#![allow(
+    unsafe_code,
+    reason = "processes that go on in the middle of a function"
+)]
+
+use std::ffi::{c_int, c_void};
+use std::io;
+
+/// The stack on which the machine runs a child of `vfork(2)`, until that executes another program.
+const STACK_BYTES: usize = 1 << 20;
+
+/// On which side of a fork one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Parent(i32),
+    Child,
+}
+
+/// `fork(2)`. The child has the calling thread only, and must not count on anything that another one held.
+pub(crate) fn fork() -> io::Result<Side> {
+    // SAFETY: libc's own function, so that its locks are free in the child. The callers hold those of this crate.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Side::Child),
+        pid => Ok(Side::Parent(pid)),
+    }
+}
+
+/// Runs `child` in a child process that shares our memory, while this thread waits: until the child executes another
+/// program, or ends. `child` must end the process and never return. The child's PID.
+pub(crate) fn vfork(child: &mut dyn FnMut()) -> io::Result<i32> {
+    struct Start<'a>(&'a mut dyn FnMut());
+    extern "C" fn begin(start: *mut c_void) -> c_int {
+        // SAFETY: the pointer that `vfork` gave to clone(2); the thread that owns it waits.
+        let start = unsafe { &mut *start.cast::<Start<'_>>() };
+        (start.0)();
+        libc::EXIT_FAILURE
+    }
+    let mut stack = vec![0u128; STACK_BYTES / size_of::<u128>()];
+    let mut start = Start(child);
+    // SAFETY: the stack is 16-byte aligned and stays until the child has done with it: CLONE_VFORK. The two processes
+    // share this thread's storage, as with any vfork(2), and only one of them runs at a time.
+    let pid = unsafe {
+        libc::clone(
+            begin,
+            stack.as_mut_ptr_range().end.cast(),
+            libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
+            (&raw mut start).cast(),
+        )
+    };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        pid => Ok(pid),
+    }
+}
+
+/// Starts a thread that no signal of the process goes to.
+pub(crate) fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    // SAFETY: two sets of signals on this stack, filled before they are read; the mask is this thread's own, and its child
+    // begins with it.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        spawned.map(drop)
+    }
+}
+
+/// Signals as a program finds them that was just executed, where Rust's runtime has changed them.
+pub(crate) fn reset_signals() {
+    for signal in [libc::SIGPIPE, libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: sets the default action, which runs nothing of ours.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
+/// Ends the process at once.
+pub(crate) fn exit(status: i32) -> ! {
+    // SAFETY: ends the process and runs nothing of it any more.
+    unsafe { libc::_exit(status) }
+}
+
+/// Ends the process by a signal's default action.
+pub(crate) fn die_of(signal: i32) -> ! {
+    // SAFETY: resets an action and a mask of this process, and signals it.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+        libc::raise(signal);
+    }
+    // Signals whose default is not the end do not come here.
+    exit(128 + signal)
+}

@@ -1,0 +1,338 @@
+//! KVM: one virtual machine, its memslots, its virtual processors.
+//!
+//! The crate `kvm-ioctls` has the calls; what it lacks, and what is unsafe there, is here.
+#![allow(
+    unsafe_code,
+    reason = "memslots name memory by address; KVM_RESET_DIRTY_RINGS is not in kvm-ioctls"
+)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+
+use kvm_bindings::{
+    CpuId, KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL, KVM_CAP_NR_MEMSLOTS,
+    KVM_CAP_SYNC_REGS, KVM_MAX_CPUID_ENTRIES, KVM_MEM_LOG_DIRTY_PAGES, KVM_SYNC_X86_REGS, Msrs,
+    kvm_enable_cap, kvm_msr_entry, kvm_regs, kvm_sregs, kvm_userspace_memory_region, kvm_xcrs,
+    kvm_xsave,
+};
+use kvm_ioctls::{Kvm, SyncReg, VcpuExit, VcpuFd, VmFd};
+
+use super::descriptors;
+use super::ring::Ring;
+use crate::error::{Error, Result};
+
+/// Where Intel's KVM may keep three pages of its own, as every user of KVM has it: in the fourth GiB, which no memslot of
+/// ours uses.
+const TSS_ADDRESS: usize = 0xfffb_d000;
+/// `KVM_EXIT_DIRTY_RING_FULL`.
+const EXIT_DIRTY_RING_FULL: u32 = 31;
+/// `_IO(KVMIO, 0xc7)`.
+const KVM_RESET_DIRTY_RINGS: libc::Ioctl = 0xaec7;
+
+/// How KVM tells of written pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Log {
+    /// It does not.
+    Off,
+    /// A ring per virtual processor, of so many bytes.
+    Ring(usize),
+    /// A bitmap per memslot.
+    Bitmap,
+}
+
+/// A virtual machine.
+#[derive(Debug)]
+pub(crate) struct Vm {
+    kvm: Kvm,
+    fd: VmFd,
+    log: Log,
+}
+
+/// What a virtual processor came back with.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// A byte was written to this port.
+    Out(u16),
+    /// Its ring of dirty pages must be emptied.
+    RingFull,
+    /// A signal arrived.
+    Interrupted,
+    /// This process has nothing, or not enough, at a guest-physical address; KVM says which since Linux 6.8.
+    BadMemory(Option<u64>),
+    /// Nothing that we know how to go on from.
+    Stopped(String),
+}
+
+/// Opens `/dev/kvm`, out of the program's way.
+pub(crate) fn open() -> Result<Kvm> {
+    let raised = |error: kvm_ioctls::Error| Error::NoKvm(error.into());
+    let kvm = Kvm::new().map_err(raised)?;
+    // SAFETY: `kvm` is open while it is borrowed.
+    let fd = unsafe { moved(kvm.as_raw_fd()) }.map_err(Error::NoKvm)?;
+    // SAFETY: the descriptor is one of /dev/kvm, and nobody else's.
+    Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd.into_raw_fd()) })
+}
+
+/// # Safety
+///
+/// The descriptor is open.
+unsafe fn moved(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: as promised to this function.
+    descriptors::out_of_the_way(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+fn refused(what: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> Error {
+    move |error| Error::Refused {
+        what,
+        source: error.into(),
+    }
+}
+
+/// The largest ring that KVM would give a processor, in bytes; 0 if it has none.
+pub(crate) fn ring_bytes_max(kvm: &Kvm) -> usize {
+    let offered = |cap| kvm.check_extension_raw(cap).max(0) as usize;
+    offered(KVM_CAP_DIRTY_LOG_RING_ACQ_REL.into()).max(offered(KVM_CAP_DIRTY_LOG_RING.into()))
+}
+
+/// How many memslots a machine may have.
+pub(crate) fn slots_max(kvm: &Kvm) -> u32 {
+    // Old kernels that do not know the capability have 32.
+    kvm.check_extension_raw(KVM_CAP_NR_MEMSLOTS.into()).max(32) as u32
+}
+
+/// Whether registers come with an exit.
+pub(crate) fn has_sync_regs(kvm: &Kvm) -> bool {
+    kvm.check_extension_raw(KVM_CAP_SYNC_REGS.into()) as u32 & KVM_SYNC_X86_REGS != 0
+}
+
+impl Vm {
+    /// Makes a machine.
+    pub(crate) fn create(log: Log) -> Result<Self> {
+        let kvm = open()?;
+        if !has_sync_regs(&kvm) {
+            return Err(Error::Lacks(
+                "registers that come with an exit (KVM_CAP_SYNC_REGS, Linux 4.18)",
+            ));
+        }
+        let made = kvm.create_vm().map_err(refused("make a virtual machine"))?;
+        // SAFETY: `made` is open while it is borrowed.
+        let fd =
+            unsafe { moved(made.as_raw_fd()) }.map_err(Error::system("duplicate a descriptor"))?;
+        // SAFETY: the descriptor is one of a virtual machine, and nobody else's.
+        let fd = unsafe { kvm.create_vmfd_from_rawfd(fd.into_raw_fd()) };
+        let fd = fd.map_err(refused("make a virtual machine"))?;
+        let mut vm = Self {
+            kvm,
+            fd,
+            log: Log::Off,
+        };
+        // Processors before Westmere need it; others do not mind.
+        let _ = vm.fd.set_tss_address(TSS_ADDRESS);
+        vm.set_log(log)?;
+        Ok(vm)
+    }
+
+    fn set_log(&mut self, log: Log) -> Result<()> {
+        if let Log::Ring(bytes) = log {
+            // The newer name promises an order of memory accesses that x86 has anyway.
+            let enabled = [KVM_CAP_DIRTY_LOG_RING_ACQ_REL, KVM_CAP_DIRTY_LOG_RING]
+                .into_iter()
+                .any(|cap| {
+                    let mut wanted = kvm_enable_cap {
+                        cap,
+                        ..Default::default()
+                    };
+                    wanted.args[0] = bytes as u64;
+                    self.fd.enable_cap(&wanted).is_ok()
+                });
+            if !enabled {
+                return Err(Error::Lacks(
+                    "ring of dirty pages (KVM_CAP_DIRTY_LOG_RING, Linux 5.11)",
+                ));
+            }
+        }
+        self.log = log;
+        Ok(())
+    }
+
+    /// Its own descriptors.
+    pub(crate) fn descriptors(&self) -> [RawFd; 2] {
+        [self.kvm.as_raw_fd(), self.fd.as_raw_fd()]
+    }
+
+    /// How it tells of written pages.
+    pub(crate) fn log(&self) -> Log {
+        self.log
+    }
+
+    /// What the processors may be told that they can do.
+    pub(crate) fn supported_cpuid(&self) -> Result<CpuId> {
+        let cpuid = self.kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES);
+        cpuid.map_err(refused("say what its processors can do"))
+    }
+
+    pub(crate) fn slots_max(&self) -> u32 {
+        slots_max(&self.kvm)
+    }
+
+    /// Makes a part of this process's address space guest-physical memory. Whatever is mapped there, now or later, is
+    /// what the guest sees; writes to it are logged if `logged`.
+    pub(crate) fn add_slot(
+        &self,
+        slot: u32,
+        physical: u64,
+        address: u64,
+        bytes: u64,
+        logged: bool,
+    ) -> Result<()> {
+        let region = kvm_userspace_memory_region {
+            slot,
+            flags: if logged { KVM_MEM_LOG_DIRTY_PAGES } else { 0 },
+            guest_phys_addr: physical,
+            memory_size: bytes,
+            userspace_addr: address,
+        };
+        // SAFETY: the guest reaches this memory through page tables of ours alone, which map what is the program's, and
+        // the machine's own part for the processor itself.
+        let added = unsafe { self.fd.set_user_memory_region(region) };
+        added.map_err(refused("take a memslot"))
+    }
+
+    /// A bit per page of a memslot: written since the last call.
+    pub(crate) fn dirty_bitmap(&self, slot: u32, bytes: u64) -> Result<Vec<u64>> {
+        let bitmap = self.fd.get_dirty_log(slot, bytes as usize);
+        bitmap.map_err(refused("say which pages are dirty"))
+    }
+
+    /// Protects again what was taken from the rings.
+    pub(crate) fn reset_rings(&self) -> Result<()> {
+        // SAFETY: the call has no argument, and concerns this machine's rings only.
+        match unsafe { libc::ioctl(self.fd.as_raw_fd(), KVM_RESET_DIRTY_RINGS) } {
+            -1 => Err(Error::Refused {
+                what: "reset its rings",
+                source: io::Error::last_os_error(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds a virtual processor.
+    pub(crate) fn add_cpu(&self, id: u64) -> Result<Cpu> {
+        let made = self
+            .fd
+            .create_vcpu(id)
+            .map_err(refused("make a virtual processor"))?;
+        // SAFETY: `made` is open while it is borrowed.
+        let fd =
+            unsafe { moved(made.as_raw_fd()) }.map_err(Error::system("duplicate a descriptor"))?;
+        let ring = match self.log {
+            Log::Ring(bytes) => {
+                Some(Ring::map(fd.as_fd(), bytes).map_err(Error::system("map a ring"))?)
+            }
+            Log::Off | Log::Bitmap => None,
+        };
+        // SAFETY: the descriptor is one of a virtual processor, and nobody else's.
+        let fd = unsafe { self.fd.create_vcpu_from_rawfd(fd.into_raw_fd()) };
+        let mut fd = fd.map_err(refused("make a virtual processor"))?;
+        fd.set_sync_valid_reg(SyncReg::Register);
+        Ok(Cpu { fd, ring })
+    }
+}
+
+/// A virtual processor.
+#[derive(Debug)]
+pub(crate) struct Cpu {
+    fd: VcpuFd,
+    ring: Option<Ring>,
+}
+
+impl Cpu {
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Lets it run until it needs us.
+    pub(crate) fn run(&mut self) -> Exit {
+        match self.fd.run() {
+            Ok(VcpuExit::IoOut(port, _)) => Exit::Out(port),
+            Ok(VcpuExit::Unsupported(EXIT_DIRTY_RING_FULL)) => Exit::RingFull,
+            Ok(VcpuExit::Intr) => Exit::Interrupted,
+            Ok(VcpuExit::MemoryFault { gpa, .. }) => Exit::BadMemory(Some(gpa)),
+            Ok(other) => Exit::Stopped(format!("{other:?}")),
+            Err(error) => match error.errno() {
+                libc::EINTR | libc::EAGAIN => Exit::Interrupted,
+                libc::EFAULT => Exit::BadMemory(None),
+                _ => Exit::Stopped(error.to_string()),
+            },
+        }
+    }
+
+    /// The general registers at the last exit.
+    pub(crate) fn regs(&mut self) -> &kvm_regs {
+        &self.fd.sync_regs_mut().regs
+    }
+
+    /// The general registers, to be changed before it runs on.
+    pub(crate) fn regs_mut(&mut self) -> &mut kvm_regs {
+        self.fd.set_sync_dirty_reg(SyncReg::Register);
+        &mut self.fd.sync_regs_mut().regs
+    }
+
+    /// Segments and control registers.
+    pub(crate) fn sregs(&self) -> Result<kvm_sregs> {
+        self.fd.get_sregs().map_err(refused("give its registers"))
+    }
+
+    pub(crate) fn set_sregs(&self, sregs: &kvm_sregs) -> Result<()> {
+        self.fd.set_sregs(sregs).map_err(refused("take registers"))
+    }
+
+    pub(crate) fn set_cpuid(&self, cpuid: &CpuId) -> Result<()> {
+        self.fd.set_cpuid2(cpuid).map_err(refused("take CPUID"))
+    }
+
+    /// Sets XCR0: which parts of the extended state there are.
+    pub(crate) fn set_xcr0(&self, parts: u64) -> Result<()> {
+        let mut xcrs = kvm_xcrs {
+            nr_xcrs: 1,
+            ..Default::default()
+        };
+        xcrs.xcrs[0].value = parts;
+        self.fd.set_xcrs(&xcrs).map_err(refused("take XCR0"))
+    }
+
+    /// Sets model-specific registers, given as index and value.
+    pub(crate) fn set_msrs(&self, values: &[(u32, u64)]) -> Result<()> {
+        let entries: Vec<kvm_msr_entry> = values
+            .iter()
+            .map(|(index, data)| kvm_msr_entry {
+                index: *index,
+                data: *data,
+                ..Default::default()
+            })
+            .collect();
+        let msrs = Msrs::from_entries(&entries).map_err(|_| Error::Lacks("room for registers"))?;
+        match self.fd.set_msrs(&msrs) {
+            Ok(set) if set == values.len() => Ok(()),
+            Ok(_) => Err(Error::Lacks("the registers of SYSCALL")),
+            Err(error) => Err(refused("take registers")(error)),
+        }
+    }
+
+    /// The floating-point and vector registers. All that CPUID offers fits into the 4 KiB of the older call.
+    pub(crate) fn xsave(&self) -> Result<Box<kvm_xsave>> {
+        let xsave = self.fd.get_xsave().map_err(refused("give its registers"))?;
+        Ok(Box::new(xsave))
+    }
+
+    pub(crate) fn set_xsave(&self, xsave: &kvm_xsave) -> Result<()> {
+        // SAFETY: the kernel reads no more than the 4 KiB of the structure: parts of the state that would need more are
+        // masked in CPUID, and are never enabled by arch_prctl(2).
+        unsafe { self.fd.set_xsave(xsave) }.map_err(refused("take registers"))
+    }
+
+    /// Its ring of dirty pages, if the machine logs that way.
+    pub(crate) fn take_ring(&mut self) -> Option<Ring> {
+        self.ring.take()
+    }
+}

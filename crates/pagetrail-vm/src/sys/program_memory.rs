@@ -1,0 +1,95 @@
+//! The program's memory as bytes: copied in and out by the kernel, which reports an address that is not there instead of
+//! ending the process.
+#![allow(
+    unsafe_code,
+    reason = "process_vm_readv(2) and process_vm_writev(2) take addresses"
+)]
+
+use rustix::io::Errno;
+
+/// Reads what is at `address`; all of it, or it is an error.
+pub(crate) fn read(address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+    copy(
+        libc::SYS_process_vm_readv,
+        address,
+        bytes.as_mut_ptr(),
+        bytes.len(),
+    )
+}
+
+/// Writes to `address`, which must be the program's; all of it, or it is an error.
+pub(crate) fn write(address: u64, bytes: &[u8]) -> Result<(), Errno> {
+    let from = bytes.as_ptr().cast_mut();
+    copy(libc::SYS_process_vm_writev, address, from, bytes.len())
+}
+
+/// Reads a 64-bit word.
+pub(crate) fn read_word(address: u64) -> Result<u64, Errno> {
+    let mut bytes = [0; 8];
+    read(address, &mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Reads a text that ends with a zero byte, of at most a page.
+pub(crate) fn read_text(address: u64) -> Result<Vec<u8>, Errno> {
+    let mut text = Vec::new();
+    let mut byte = [0];
+    while text.len() < 4096 {
+        read(address + text.len() as u64, &mut byte)?;
+        match byte {
+            [0] => return Ok(text),
+            [byte] => text.push(byte),
+        }
+    }
+    Err(Errno::NAMETOOLONG)
+}
+
+fn copy(number: libc::c_long, address: u64, ours: *mut u8, len: usize) -> Result<(), Errno> {
+    if len == 0 {
+        return Ok(());
+    }
+    let here = libc::iovec {
+        iov_base: ours.cast(),
+        iov_len: len,
+    };
+    let there = libc::iovec {
+        iov_base: address as *mut _,
+        iov_len: len,
+    };
+    // SAFETY: `ours` is a buffer of `len` bytes, which only reading writes to; the other address is not followed in this
+    // function, and no reference to the program's memory exists in Rust.
+    let copied = unsafe {
+        libc::syscall(
+            number,
+            libc::getpid(),
+            &raw const here,
+            1usize,
+            &raw const there,
+            1usize,
+            0usize,
+        )
+    };
+    match copied {
+        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::FAULT)),
+        n if n as usize == len => Ok(()),
+        _ => Err(Errno::FAULT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_both_ways_and_reports_what_is_not_there() {
+        let target = [1u8, 2, 3, 0];
+        let address = target.as_ptr() as u64;
+        let mut bytes = [0; 4];
+        read(address, &mut bytes).unwrap();
+        assert_eq!(bytes, target);
+        assert_eq!(read_text(address).unwrap(), [1, 2, 3]);
+        assert_eq!(read(16, &mut bytes), Err(Errno::FAULT));
+        assert_eq!(write(16, &bytes), Err(Errno::FAULT));
+        assert_eq!(read_text(16), Err(Errno::FAULT));
+    }
+}
