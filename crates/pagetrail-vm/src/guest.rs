@@ -17,9 +17,14 @@ use crate::processor::{Processor, Saved, Stop, cpuid};
 use crate::program;
 use crate::rounds::WriteLog;
 use crate::rounds::link::{GuestEnd, Kind};
-use crate::sys::call::Call;
+use crate::signals::frame::{self, Taken};
+use crate::signals::{self, Action, Signals};
+use crate::sys::call::{Call, call};
 use crate::sys::child::{self, Side};
 use crate::sys::kvm::{Log, Vm};
+use crate::sys::{program_memory, signal};
+
+const EINTR: i64 = -(libc::EINTR as i64);
 
 /// The program in the machine, seen from its one thread.
 #[derive(Debug)]
@@ -29,17 +34,22 @@ pub(crate) struct Guest {
     pub(crate) processor: Processor,
     /// While it is recorded.
     recording: Option<Recording>,
+    /// Whether memory that is not there is being searched.
+    searches: bool,
+    pub(crate) signals: Signals,
     path: PathBuf,
     descriptors: Vec<RawFd>,
 }
 
 /// What the program waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Needs {
     /// A system call is to be done.
     Call(Call),
-    /// It did what a signal answers.
-    Signal(Fault),
+    /// It did what a signal answers, with these registers.
+    Fault(Fault, kvm_regs),
+    /// A signal has arrived while it had these registers.
+    Signal(kvm_regs),
 }
 
 /// What is there while the program is recorded.
@@ -48,6 +58,11 @@ struct Recording {
     log: Arc<WriteLog>,
     /// Nobody, where rounds are collected in this process.
     link: Option<Arc<GuestEnd>>,
+}
+
+/// The number of a signal in a `siginfo_t`.
+fn info_number(info: &[u8; signal::INFO_BYTES]) -> u32 {
+    u32::from_le_bytes([info[0], info[1], info[2], info[3]])
 }
 
 fn locked(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
@@ -83,6 +98,8 @@ impl Guest {
             memory: Arc::new(Mutex::new(memory)),
             processor,
             recording,
+            searches: false,
+            signals: Signals::inherited(),
             path: PathBuf::new(),
             descriptors,
         })
@@ -126,7 +143,7 @@ impl Guest {
             rsp: stack_pointer,
             ..Default::default()
         };
-        self.processor.enter(&locked(&self.memory), &context);
+        self.enter(&context);
     }
 
     pub(crate) fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -153,14 +170,31 @@ impl Guest {
         loop {
             let call = match self.run_on()? {
                 Needs::Call(call) => call,
-                Needs::Signal(fault) => self.deliver(fault)?,
+                Needs::Fault(fault, context) => {
+                    self.deliver(fault, &context)?;
+                    continue;
+                }
+                Needs::Signal(context) => {
+                    self.take_signal(context)?;
+                    continue;
+                }
             };
             match calls::perform(self, &call)? {
+                Next::Return(result) if self.was_interrupted(result) => {
+                    let mut context = self.processor.at_call();
+                    context.rax = result as u64;
+                    if self.begins_anew(&call, result) {
+                        // To the instruction `syscall`, with what it takes.
+                        context.rip -= 2;
+                        context.rax = call.number;
+                    }
+                    self.take_signal(context)?;
+                }
                 Next::Return(result) => self.processor.return_from_call(result),
                 Next::ReturnAnew(result) => {
                     let mut context = self.processor.at_call();
                     context.rax = result as u64;
-                    self.processor.enter(&locked(&self.memory), &context);
+                    self.enter(&context);
                 }
                 Next::Entered => {}
             }
@@ -184,7 +218,8 @@ impl Guest {
                 }
                 Stop::Exception(exception) => {
                     if let Some(fault) = self.exception(&exception)? {
-                        return Ok(Needs::Signal(fault));
+                        let context = self.processor.at_exception(&exception.frame);
+                        return Ok(Needs::Fault(fault, context));
                     }
                 }
                 Stop::RingFull => {
@@ -192,16 +227,12 @@ impl Guest {
                         log.drain(&self.vm, &self.memory())?;
                     }
                 }
+                Stop::Interrupted if signal::has_arrived() => match self.at_stop()? {
+                    Some(context) => return Ok(Needs::Signal(context)),
+                    None => signal::let_run(),
+                },
                 Stop::Interrupted => {}
-                Stop::BadMemory(physical) => {
-                    let address =
-                        physical.and_then(|physical| self.memory().address_of_physical(physical));
-                    return Ok(Needs::Signal(Fault {
-                        signal: libc::SIGBUS,
-                        code: libc::BUS_ADRERR,
-                        address: address.unwrap_or(0),
-                    }));
-                }
+                Stop::BadMemory => self.search_bad_memory()?,
             }
         }
     }
@@ -214,20 +245,138 @@ impl Guest {
                 exception.vector, exception.frame.rip
             )));
         }
-        let resolved = match exception.access() {
-            Some((address, access)) => Some(self.memory().fault(&self.vm, address, access)?),
-            None => None,
+        let Some((address, access)) = exception.access() else {
+            return Ok(Some(exception.signal(None)));
         };
-        match resolved {
-            Some(Resolved::Mapped) => Ok(None),
-            _ => Ok(Some(exception.signal(resolved))),
+        let resolved = self
+            .memory()
+            .fault(&self.vm, address, access, self.searches)?;
+        if resolved != Resolved::Mapped {
+            return Ok(Some(exception.signal(Some(resolved))));
+        }
+        if self.searches && program_memory::read(address, &mut [0]).is_err() {
+            self.searches = false;
+            return Ok(Some(exception.beyond_the_file()));
+        }
+        Ok(None)
+    }
+
+    /// The program has touched what is mapped and has no memory: behind the end of a file. KVM does not say where; but the
+    /// processor does, page by page, when the tables are empty.
+    fn search_bad_memory(&mut self) -> Result<()> {
+        let Some(context) = self.at_stop()? else {
+            return Err(Error::Stopped("its own memory is not there".into()));
+        };
+        self.searches = true;
+        self.memory().forget_all();
+        self.enter(&context);
+        Ok(())
+    }
+
+    /// Lets the program go on with these registers.
+    pub(crate) fn enter(&mut self, context: &kvm_regs) {
+        self.processor.enter(&locked(&self.memory), context);
+    }
+
+    fn at_stop(&mut self) -> Result<Option<kvm_regs>> {
+        self.processor.at_stop(&locked(&self.memory))
+    }
+
+    /// Whether a call has ended, or not begun, because a signal has arrived.
+    fn was_interrupted(&self, result: i64) -> bool {
+        signal::has_arrived() && matches!(result, signal::NOT_BEGUN | EINTR)
+    }
+
+    /// Whether such a call is made again, when the handler has returned.
+    fn begins_anew(&self, call: &Call, result: i64) -> bool {
+        let number = signal::arrived_number().unwrap_or_default();
+        let restarts = self
+            .signals
+            .action(number)
+            .is_some_and(|action| action.restarts());
+        result == signal::NOT_BEGUN || restarts && !signals::never_restarts(call.number)
+    }
+
+    /// Begins the handler of the signal that has arrived, behind which these registers are restored.
+    fn take_signal(&mut self, context: kvm_regs) -> Result<()> {
+        let Some(info) = signal::take() else {
+            return Ok(());
+        };
+        let number = info_number(&info);
+        match self.signals.begin(number) {
+            Some(action) => self.begin_handler(number, &action, &context, &info, [0; 3]),
+            None => {
+                // The program has changed its mind since: the kernel decides.
+                self.enter(&context);
+                self.signals.set_mask(self.signals.mask);
+                call(libc::SYS_kill, &[std::process::id().into(), number.into()]);
+                Ok(())
+            }
         }
     }
 
-    /// A signal for what the program did itself.
-    fn deliver(&mut self, fault: Fault) -> Result<Call> {
+    /// A signal for what the program did itself: its handler begins, or it ends.
+    fn deliver(&mut self, fault: Fault, context: &kvm_regs) -> Result<()> {
+        let number = fault.signal as u32;
+        if !self.signals.takes_fault(number) {
+            self.part()?;
+            child::die_of(fault.signal)
+        }
+        let mut info = [0; signal::INFO_BYTES];
+        info[..4].copy_from_slice(&fault.signal.to_le_bytes());
+        info[8..12].copy_from_slice(&fault.code.to_le_bytes());
+        info[16..24].copy_from_slice(&fault.address.to_le_bytes());
+        let action = self.signals.begin(number).unwrap_or_default();
+        let detail = [fault.vector.into(), fault.error, fault.address];
+        self.begin_handler(number, &action, context, &info, detail)
+    }
+
+    fn begin_handler(
+        &mut self,
+        number: u32,
+        action: &Action,
+        context: &kvm_regs,
+        info: &[u8; signal::INFO_BYTES],
+        fault: [u64; 3],
+    ) -> Result<()> {
+        let frame = frame::build(&Taken {
+            context,
+            mask: self.signals.mask,
+            stack: self.signals.stack,
+            info,
+            restorer: action.restorer,
+            flags: action.flags,
+            state: &self.processor.state()?,
+            parts: self.processor.state_parts(),
+            fault,
+        });
+        if program_memory::write(frame.address, &frame.bytes).is_err() {
+            return self.kill_by_fault();
+        }
+        if let Some(log) = self.log() {
+            log.note(frame.address, frame.bytes.len() as u64);
+        }
+        let begun = kvm_regs {
+            rip: action.handler,
+            rsp: frame.address,
+            rdi: number.into(),
+            rsi: frame.info(),
+            rdx: frame.context(),
+            rax: 0,
+            // Direction and trap flags are down in a handler.
+            rflags: context.rflags & !0x500,
+            ..*context
+        };
+        self.enter(&begun);
+        let mask = self.signals.mask_in(number, action);
+        self.signals.set_mask(mask);
+        Ok(())
+    }
+
+    /// Ends a program whose stack cannot take a handler's frame, or has none.
+    pub(crate) fn kill_by_fault(&self) -> Result<()> {
         self.part()?;
-        child::die_of(fault.signal)
+        child::die_of(libc::SIGSEGV)
     }
 
     /// Sends what was written so far, if somebody records.
@@ -294,7 +443,7 @@ impl Guest {
         child: Saved,
         storage: Option<u64>,
     ) -> io::Result<i32> {
-        let recording = self.recording.clone();
+        let (recording, signals) = (self.recording.clone(), self.signals.clone());
         let context = child.context;
         let mut child = Some(child);
         let pid = child::vfork(&mut || {
@@ -309,6 +458,8 @@ impl Guest {
             }
         });
         self.recording = recording;
+        // The child has had its own, but in the same memory.
+        self.signals = signals;
         pid
     }
 

@@ -21,6 +21,7 @@ mod memory;
 mod processor;
 mod program;
 mod rounds;
+mod signals;
 mod sys;
 
 use std::convert::Infallible;

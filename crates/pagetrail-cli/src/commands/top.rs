@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pagetrail::{Error, State, Watch};
-use pagetrail_trail::{End, Mapping};
+use pagetrail_trail::{End, Event, Mapping};
 
 use crate::args::TopArgs;
 use crate::exit;

@@ -1,13 +1,14 @@
 //! System calls: what is passed on to the kernel as it is, and what is not.
 //!
 //! The program's calls are this process's calls. Those are different that concern memory ([`crate::memory::mapping`]),
-//! processes ([`process`]), descriptors that are the machine's ([`descriptors`]), or the processor; and those that the
+//! processes ([`process`]), signals ([`signals`]), descriptors that are the machine's ([`descriptors`]), or the processor; and those that the
 //! machine does not do, which say so to the program where programs know how to go on ([`ABSENT`]) and end it where they do not.
 //! What the kernel writes meanwhile is in [`written`].
 
 mod descriptors;
 mod identity;
 mod process;
+mod signals;
 mod written;
 
 use crate::error::{Error, Result};
@@ -15,6 +16,7 @@ use crate::guest::Guest;
 use crate::memory::Memory;
 use crate::memory::mapping::Mmap;
 use crate::sys::call::Call;
+use crate::sys::signal::pass_on_unless_arrived;
 
 const ENOSYS: i64 = -(libc::ENOSYS as i64);
 const EPERM: i64 = -(libc::EPERM as i64);
@@ -76,6 +78,9 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
     if let Some(result) = on_memory(&mut guest.memory(), call)? {
         return Ok(Next::ReturnAnew(result));
     }
+    if let Some(next) = signals::perform(guest, call)? {
+        return Ok(next);
+    }
     let [a, b, ..] = call.arguments;
     let result = match number {
         libc::SYS_arch_prctl => arch_prctl(guest, a, b)?,
@@ -90,7 +95,7 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
             descriptors::perform(guest.descriptors(), call)
         }
         libc::SYS_readlink | libc::SYS_readlinkat => identity::read_link(guest, call),
-        _ => call.pass_on(),
+        _ => pass_on_unless_arrived(call),
     };
     if let Some(log) = guest.log()
         && !written::by(call, result, |address, bytes| log.note(address, bytes))

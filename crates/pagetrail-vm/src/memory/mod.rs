@@ -103,8 +103,15 @@ impl Memory {
         self.slots.iter().try_for_each(|slot| slot.add(vm))
     }
 
-    /// Resolves a page fault: fills the tables around `address`, as far as what is mapped there reaches.
-    pub(crate) fn fault(&mut self, vm: &Vm, address: u64, access: Access) -> Result<Resolved> {
+    /// Resolves a page fault: fills the tables around `address`, as far as what is mapped there reaches; or for its page
+    /// `alone`.
+    pub(crate) fn fault(
+        &mut self,
+        vm: &Vm,
+        address: u64,
+        access: Access,
+        alone: bool,
+    ) -> Result<Resolved> {
         let Some((range, allowed)) = self.areas.at(address) else {
             return Ok(Resolved::NothingThere);
         };
@@ -119,9 +126,10 @@ impl Memory {
                 slot
             }
         };
-        let block = address & !(BLOCK - 1);
-        let start = block.max(range.start());
-        let end = (block + BLOCK).min(range.end());
+        let around = if alone { PAGE } else { BLOCK };
+        let first = address & !(around - 1);
+        let start = first.max(range.start());
+        let end = (first + around).min(range.end());
         self.table.fill(start, end, slot.physical(start), allowed)?;
         Ok(Resolved::Mapped)
     }
@@ -131,15 +139,14 @@ impl Memory {
         self.table.clear(range.start(), range.end());
     }
 
+    /// Takes all of the program's addresses out.
+    pub(crate) fn forget_all(&mut self) {
+        self.table.clear(0, USER_END);
+    }
+
     /// The virtual address of a page in a memslot; `None` for the machine's own.
     pub(crate) fn address_of(&self, slot: u32, page: u64) -> Option<u64> {
         Some(self.slots.numbered(slot)?.address + page * PAGE)
-    }
-
-    /// The virtual address of a guest-physical one.
-    pub(crate) fn address_of_physical(&self, physical: u64) -> Option<u64> {
-        let slot = self.slots.numbered((physical / slots::SLOT) as u32)?;
-        Some(slot.address + physical % slots::SLOT)
     }
 
     /// The machine itself has written here, as the kernel would have.

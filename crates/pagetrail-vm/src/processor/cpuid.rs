@@ -5,6 +5,10 @@ use kvm_bindings::{CpuId, kvm_cpuid_entry2};
 /// x87, SSE, AVX, and the three parts of AVX-512.
 const STATE_PARTS: u64 = 0b1110_0111;
 
+/// What `FXSAVE` writes; with a header behind it, it is the least that `XSAVE` does.
+const FXSAVE_BYTES: u32 = 512;
+const STATE_BYTES_MIN: u32 = 576;
+
 /// What the set-up of a processor depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Features {
@@ -12,6 +16,8 @@ pub(crate) struct Features {
     pub(crate) fsgsbase: bool,
     /// The parts of the extended state; 0 without `XSAVE`.
     pub(crate) xcr0: u64,
+    /// The length of the extended state in the processor's standard format.
+    pub(crate) state_bytes: usize,
 }
 
 /// Masks what KVM supports.
@@ -70,9 +76,17 @@ pub(crate) fn features(cpuid: &CpuId) -> Features {
     };
     let has_xsave = find(1, 0).is_some_and(|entry| entry.ecx & 1 << 26 != 0);
     let parts = find(0xd, 0).map_or(0, |entry| u64::from(entry.eax));
+    // Each part beyond the first two says how long it is, and where it begins.
+    let ends = (2..64).filter_map(|part| find(0xd, part).map(|entry| entry.eax + entry.ebx));
+    let state_bytes = if has_xsave {
+        ends.max().unwrap_or(0).max(STATE_BYTES_MIN)
+    } else {
+        FXSAVE_BYTES
+    };
     Features {
         fsgsbase: find(7, 0).is_some_and(|entry| entry.ebx & 1 != 0),
         xcr0: if has_xsave { parts } else { 0 },
+        state_bytes: state_bytes as usize,
     }
 }
 
@@ -107,7 +121,7 @@ mod tests {
             entry(1, 0, all),
             entry(7, 0, all),
             entry(0xd, 0, all),
-            entry(0xd, 2, all),
+            entry(0xd, 2, [256, 576, 0, 0]),
             entry(0xd, 9, all),
             entry(0xd, 18, all),
             entry(0x4000_0000, 0, all),
@@ -118,6 +132,7 @@ mod tests {
         let offered = offered(supported);
         let features = features(&offered);
         assert_eq!(features.xcr0, 0xe7);
+        assert_eq!(features.state_bytes, 832);
         assert!(features.fsgsbase);
         assert_eq!(physical_bits(&offered), 40);
         let leaves: Vec<_> = offered

@@ -79,6 +79,44 @@ pub(crate) fn vector(port: u16) -> Option<u8> {
     (vector < VECTORS).then_some(vector as u8)
 }
 
+/// Where in its way a processor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In the program.
+    Program,
+    /// A system call is done, and the program not entered yet.
+    AfterCall,
+    /// At [`RETURN`].
+    BeforeReturn,
+    /// An exception is resolved, and the program not entered yet.
+    AfterException,
+    /// Elsewhere in ring 0.
+    Within,
+}
+
+/// Tells the place by the instruction pointer.
+pub(crate) fn place(rip: u64) -> Place {
+    let Some(offset) = rip.checked_sub(SYSTEM_BASE) else {
+        return Place::Program;
+    };
+    let exceptions_end = EXCEPTIONS + u64::from(VECTORS) * EXCEPTION_BYTES;
+    match offset {
+        // Behind `out`.
+        _ if offset == CALL + 2 => Place::AfterCall,
+        RETURN => Place::BeforeReturn,
+        _ if (EXCEPTIONS..exceptions_end).contains(&offset) => {
+            let vector = (offset - EXCEPTIONS) / EXCEPTION_BYTES;
+            // The `out` and what is before it; the frame stays until the program is entered.
+            let done = if pushes_error(vector as u8) { 7 } else { 9 };
+            match (offset - EXCEPTIONS) % EXCEPTION_BYTES >= done {
+                true => Place::AfterException,
+                false => Place::Within,
+            }
+        }
+        _ => Place::Within,
+    }
+}
+
 /// Writes what all processors share.
 pub(crate) fn write_common(system: &SystemMemory) {
     system.write(CALL, &CALL_CODE);
@@ -224,6 +262,26 @@ mod tests {
         assert!(end <= CODE + PAGE);
         assert_eq!(vector(PORT_CALL), None);
         assert_eq!(vector(PORT_EXCEPTION + VECTORS), None);
+    }
+
+    #[test]
+    fn places_are_told_by_the_instruction_pointer() {
+        let at = |offset| place(SYSTEM_BASE + offset);
+        assert_eq!(place(0x40_1000), Place::Program);
+        assert_eq!([at(CALL), at(CALL + 2)], [Place::Within, Place::AfterCall]);
+        assert_eq!(
+            [at(RETURN), at(RETURN + 1)],
+            [Place::BeforeReturn, Place::Within]
+        );
+        for vector in 0..VECTORS as u8 {
+            let code = exception_code(vector);
+            let out = code.iter().position(|byte| *byte == 0xe6).unwrap() as u64;
+            let entry = EXCEPTIONS + u64::from(vector) * EXCEPTION_BYTES;
+            assert_eq!(
+                [at(entry + out), at(entry + out + 2)],
+                [Place::Within, Place::AfterException]
+            );
+        }
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub(crate) struct Fault {
     pub(crate) signal: i32,
     pub(crate) code: i32,
     pub(crate) address: u64,
+    /// The exception and its error code.
+    pub(crate) vector: u8,
+    pub(crate) error: u64,
 }
 
 impl Exception {
@@ -46,6 +49,15 @@ impl Exception {
             _ => Access::Read,
         };
         Some((self.frame.cr2, access))
+    }
+
+    /// The signal for a page that is mapped, and has no memory.
+    pub(crate) fn beyond_the_file(&self) -> Fault {
+        Fault {
+            signal: libc::SIGBUS,
+            code: libc::BUS_ADRERR,
+            ..self.signal(None)
+        }
     }
 
     /// The signal that Linux sends for it (arch/x86/kernel/traps.c); for a page fault, after what `resolved` says.
@@ -69,6 +81,8 @@ impl Exception {
             signal,
             code,
             address,
+            vector: self.vector,
+            error: self.frame.error,
         }
     }
 }

@@ -16,7 +16,9 @@ use crate::error::{Error, Result};
 use crate::memory::{Memory, SYSTEM_BASE};
 use crate::sys::kvm::{Cpu, Exit, Vm};
 use crate::sys::ring::Ring;
-use entry::{Frame, Page};
+use crate::sys::signal;
+use cpuid::Features;
+use entry::{Frame, Page, Place};
 use fault::Exception;
 
 /// Why the program does not run on by itself.
@@ -28,7 +30,8 @@ pub(crate) enum Stop {
     Exception(Exception),
     RingFull,
     Interrupted,
-    BadMemory(Option<u64>),
+    /// Memory that its tables have is not there.
+    BadMemory,
 }
 
 /// A virtual processor in long mode.
@@ -36,6 +39,7 @@ pub(crate) enum Stop {
 pub(crate) struct Processor {
     cpu: Cpu,
     page: Page,
+    features: Features,
 }
 
 /// All that a program has in a processor.
@@ -56,7 +60,7 @@ impl Processor {
             memory.map_system(common)?;
         }
         memory.map_system(page.physical())?;
-        let cpu = vm.add_cpu(id)?;
+        let mut cpu = vm.add_cpu(id)?;
         let cpuid = cpuid::offered(vm.supported_cpuid()?);
         cpu.set_cpuid(&cpuid)?;
         let has = cpuid::features(&cpuid);
@@ -65,7 +69,12 @@ impl Processor {
             cpu.set_xcr0(has.xcr0)?;
         }
         cpu.set_msrs(&state::system_call_msrs())?;
-        Ok(Self { cpu, page })
+        signal::stop_by(cpu.stop_byte());
+        Ok(Self {
+            cpu,
+            page,
+            features: has,
+        })
     }
 
     pub(crate) fn descriptor(&self) -> RawFd {
@@ -89,7 +98,7 @@ impl Processor {
             }
             Exit::RingFull => Ok(Stop::RingFull),
             Exit::Interrupted => Ok(Stop::Interrupted),
-            Exit::BadMemory(physical) => Ok(Stop::BadMemory(physical)),
+            Exit::BadMemory => Ok(Stop::BadMemory),
             Exit::Out(port) => Err(Error::Stopped(format!("port {port:#x}"))),
             Exit::Stopped(why) => {
                 let rip = self.cpu.regs().rip;
@@ -122,6 +131,58 @@ impl Processor {
             rflags: frame.rflags,
             ..*self.cpu.regs()
         }
+    }
+
+    /// The program's registers where a signal has stopped it; `None` within an entry, which goes on to its end.
+    pub(crate) fn at_stop(&mut self, memory: &Memory) -> Result<Option<kvm_regs>> {
+        let regs = *self.cpu.regs();
+        let frame = self.page.frame(memory.system());
+        Ok(match entry::place(regs.rip) {
+            Place::Program => {
+                self.to_ring_0()?;
+                Some(regs)
+            }
+            Place::AfterCall => Some(self.at_call()),
+            Place::BeforeReturn => Some(kvm_regs {
+                rip: frame.rip,
+                rsp: frame.rsp,
+                rflags: frame.rflags,
+                ..regs
+            }),
+            Place::AfterException => Some(self.at_exception(&frame)),
+            Place::Within => None,
+        })
+    }
+
+    /// The parts of the extended state.
+    pub(crate) fn state_parts(&self) -> u64 {
+        self.features.xcr0
+    }
+
+    /// How many bytes of extended state there are.
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.features.state_bytes
+    }
+
+    /// The extended state in the processor's standard format.
+    pub(crate) fn state(&self) -> Result<Vec<u8>> {
+        let xsave = self.cpu.xsave()?;
+        let mut bytes: Vec<u8> = xsave
+            .region
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
+        bytes.truncate(self.state_bytes());
+        Ok(bytes)
+    }
+
+    /// Sets the extended state; what is no state is left out.
+    pub(crate) fn set_state(&self, bytes: &[u8]) -> Result<()> {
+        let mut xsave = self.cpu.xsave()?;
+        for (word, bytes) in xsave.region.iter_mut().zip(bytes.chunks_exact(4)) {
+            *word = bytes.try_into().map_or(0, u32::from_le_bytes);
+        }
+        self.cpu.set_xsave(&xsave)
     }
 
     /// Lets a system call return.

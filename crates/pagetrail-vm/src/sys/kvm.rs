@@ -57,8 +57,8 @@ pub(crate) enum Exit {
     RingFull,
     /// A signal arrived.
     Interrupted,
-    /// This process has nothing, or not enough, at a guest-physical address; KVM says which since Linux 6.8.
-    BadMemory(Option<u64>),
+    /// This process has nothing, or not enough, at an address that the guest's tables have.
+    BadMemory,
     /// Nothing that we know how to go on from.
     Stopped(String),
 }
@@ -257,11 +257,11 @@ impl Cpu {
             Ok(VcpuExit::IoOut(port, _)) => Exit::Out(port),
             Ok(VcpuExit::Unsupported(EXIT_DIRTY_RING_FULL)) => Exit::RingFull,
             Ok(VcpuExit::Intr) => Exit::Interrupted,
-            Ok(VcpuExit::MemoryFault { gpa, .. }) => Exit::BadMemory(Some(gpa)),
+            Ok(VcpuExit::MemoryFault { .. }) => Exit::BadMemory,
             Ok(other) => Exit::Stopped(format!("{other:?}")),
             Err(error) => match error.errno() {
                 libc::EINTR | libc::EAGAIN => Exit::Interrupted,
-                libc::EFAULT => Exit::BadMemory(None),
+                libc::EFAULT | libc::EHWPOISON => Exit::BadMemory,
                 _ => Exit::Stopped(error.to_string()),
             },
         }
@@ -329,6 +329,11 @@ impl Cpu {
         // SAFETY: the kernel reads no more than the 4 KiB of the structure: parts of the state that would need more are
         // masked in CPUID, and are never enabled by arch_prctl(2).
         unsafe { self.fd.set_xsave(xsave) }.map_err(refused("take registers"))
+    }
+
+    /// The byte that makes it come back.
+    pub(crate) fn stop_byte(&mut self) -> *mut u8 {
+        &raw mut self.fd.get_kvm_run().immediate_exit
     }
 
     /// Its ring of dirty pages, if the machine logs that way.

@@ -9,4 +9,5 @@ pub(crate) mod descriptors;
 pub(crate) mod kvm;
 pub(crate) mod program_memory;
 pub(crate) mod ring;
+pub(crate) mod signal;
 pub(crate) mod system_memory;

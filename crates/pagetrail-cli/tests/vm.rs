@@ -1,0 +1,178 @@
+//! Programs as guests of KVM: what they print, how they end, and what is told of their writes, beside a native run.
+//!
+//! Needs a KVM that runs guests, which the machine with nested virtualization that `cargo xtask test` starts has.
+
+#![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
+
+use common::{address, number, pagetrail, report, run};
+
+/// Why there are no guests here; `None` where there are.
+static NO_GUEST: LazyLock<Option<String>> = LazyLock::new(|| {
+    let output = run(Path::new("/"), &["vm", "check"]);
+    (output.status.code() != Some(0)).then(|| {
+        let text = [&output.stdout[..], &output.stderr].concat();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        text.lines().last().unwrap_or_default().to_owned()
+    })
+});
+
+fn no_guest() -> bool {
+    if let Some(reason) = &*NO_GUEST {
+        eprintln!("not here: {reason}");
+    }
+    NO_GUEST.is_some()
+}
+
+/// Compiles a program of this directory.
+fn compiled(directory: &Path, source: &str, flags: &[&str]) -> PathBuf {
+    let program = directory.join(source);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests")
+        .join(source)
+        .with_extension("c");
+    let mut cc = Command::new("cc");
+    let cc = cc
+        .arg("-O1")
+        .args(flags)
+        .arg("-o")
+        .arg(&program)
+        .arg(source);
+    let compiled = cc.output().expect("a C compiler");
+    assert!(compiled.status.success(), "{compiled:?}");
+    program
+}
+
+fn natively(directory: &Path, command: &[&str]) -> Output {
+    let mut native = Command::new(command[0]);
+    let native = native.args(&command[1..]).current_dir(directory);
+    native.stdin(Stdio::null()).output().expect("it starts")
+}
+
+/// The same output, the same errors, the same end.
+#[track_caller]
+fn same(directory: &Path, command: &[&str]) {
+    let native = natively(directory, command);
+    let mut guest = pagetrail(directory, &["vm", "run", "--"]);
+    let guest = guest.args(command).output().expect("it starts");
+    assert_eq!(
+        String::from_utf8_lossy(&guest.stdout),
+        String::from_utf8_lossy(&native.stdout),
+        "{command:?}: {guest:?}"
+    );
+    assert_eq!(guest.stderr, native.stderr, "{command:?}: {guest:?}");
+    assert_eq!(guest.status, native.status, "{command:?}");
+}
+
+#[test]
+fn programs_find_what_they_find_natively() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    for flags in [&[][..], &["-static", "-no-pie"]] {
+        let program = compiled(directory.path(), "vm_program", flags);
+        let program = program.to_str().expect("UTF-8");
+        for case in [
+            "memory", "signals", "children", "identity", "exit", "crash", "divide",
+        ] {
+            same(directory.path(), &[program, case]);
+        }
+    }
+}
+
+#[test]
+fn shells_and_interpreters_run() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = directory.path().join("script");
+    std::fs::write(&script, "#!/bin/sh -e\necho $0 $*; exit 5\n").expect("a script");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).expect("its mode");
+    let commands: [&[&str]; 6] = [
+        &["./script", "a", "b"],
+        &[
+            "sh",
+            "-c",
+            "seq 100 | sort -r | head -3; echo $(expr 6 '*' 7); exit 3",
+        ],
+        &[
+            "bash",
+            "-c",
+            "trap 'echo got' USR1; kill -USR1 $$; x=$(echo sub); echo ${x^^}; sleep 0.1 & wait; echo $?",
+        ],
+        &[
+            "awk",
+            "BEGIN { for (i = 0; i < 10000; i++) s += i * i; print s; exit 2 }",
+        ],
+        &["sh", "-c", "kill -TERM $$"],
+        &[
+            "python3",
+            "-c",
+            "import json, subprocess, zlib\nprint(subprocess.run(['echo', 'x'], capture_output=True).stdout)\n\
+             print(zlib.crc32(json.dumps(list(range(1000))).encode()))",
+        ],
+    ];
+    for command in commands {
+        same(directory.path(), command);
+    }
+}
+
+#[test]
+fn what_is_not_supported_ends_with_one_line() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let threads = "import threading; t = threading.Thread(target=print); t.start(); t.join()";
+    let output = run(
+        directory.path(),
+        &["vm", "run", "--", "python3", "-c", threads],
+    );
+    let message = common::error_line(&output, 3);
+    assert!(message.contains("threads"), "{message}");
+}
+
+#[test]
+fn missing_programs_are_told_as_shells_do() {
+    if no_guest() {
+        return;
+    }
+    let output = run(Path::new("/"), &["vm", "run", "--", "/nowhere/at/all"]);
+    common::error_line(&output, 127);
+    let output = run(Path::new("/"), &["vm", "run", "--", "/etc/passwd"]);
+    common::error_line(&output, 126);
+}
+
+/// `known_pages` writes every third of 300 pages, which it has not touched before.
+#[test]
+fn a_recording_has_the_pages_that_were_written_and_no_others() {
+    const BASE: u64 = 0x1000_0000_0000;
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = compiled(directory.path(), "known_pages", &[]);
+    let program = program.to_str().expect("UTF-8");
+    let recorded = run(
+        directory.path(),
+        &["record", "--vm", "--interval", "50ms", "--", program, "20"],
+    );
+    assert_eq!(recorded.status.code(), Some(0), "{recorded:?}");
+    assert_eq!(recorded.stdout, b"ready\n");
+    let report = report(directory.path(), "pagetrail.trail");
+    assert_eq!(report["technique"], "kvm", "{report}");
+    let mappings = report["mappings"].as_array().expect("mappings");
+    let known = mappings
+        .iter()
+        .find(|mapping| address(&mapping["start"]) == BASE);
+    let known = known.unwrap_or_else(|| panic!("{report}"));
+    assert_eq!(number(&known["pages_written"]), 100, "{known}");
+}

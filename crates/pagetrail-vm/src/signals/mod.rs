@@ -1,0 +1,184 @@
+//! Signals for the program: what it has said about each, and the frame on its stack with which a handler begins
+//! ([`frame`]).
+//!
+//! The process's signals are the program's. What the program leaves to the kernel, the kernel does. A signal for which it has a
+//! handler is kept by [`crate::sys::signal`] until the program is between two instructions that we know.
+
+pub(crate) mod frame;
+
+use crate::sys::signal;
+
+const SIGNALS: u32 = 64;
+const DEFAULT: u64 = 0;
+const IGNORE: u64 = 1;
+const NO_DEFER: u64 = libc::SA_NODEFER as u64;
+/// On a stack of its own.
+pub(crate) const ON_STACK: u64 = libc::SA_ONSTACK as u64;
+const RESET: u64 = libc::SA_RESETHAND as u64;
+const RESTART: u64 = libc::SA_RESTART as u64;
+/// `SIGKILL` and `SIGSTOP`, which nobody can block.
+const UNBLOCKABLE: u64 = bit(libc::SIGKILL as u32) | bit(libc::SIGSTOP as u32);
+
+const fn bit(signal: u32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// What is to be done about a signal: `struct kernel_sigaction`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Action {
+    pub(crate) handler: u64,
+    pub(crate) flags: u64,
+    pub(crate) restorer: u64,
+    pub(crate) mask: u64,
+}
+
+impl Action {
+    /// As the kernel lays it out.
+    pub(crate) fn from_bytes(bytes: &[u8; 32]) -> Self {
+        let word = |n: usize| {
+            bytes[n * 8..n * 8 + 8]
+                .try_into()
+                .map_or(0, u64::from_le_bytes)
+        };
+        Self {
+            handler: word(0),
+            flags: word(1),
+            restorer: word(2),
+            mask: word(3),
+        }
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        let words = [self.handler, self.flags, self.restorer, self.mask];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn is_handler(&self) -> bool {
+        self.handler > IGNORE
+    }
+
+    /// Whether system calls that it interrupts begin anew.
+    pub(crate) fn restarts(&self) -> bool {
+        self.flags & RESTART != 0
+    }
+}
+
+/// The stack for handlers (`sigaltstack(2)`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HandlerStack {
+    pub(crate) address: u64,
+    /// 0: there is none.
+    pub(crate) bytes: u64,
+}
+
+impl HandlerStack {
+    pub(crate) fn contains(&self, stack_pointer: u64) -> bool {
+        stack_pointer.wrapping_sub(self.address).wrapping_sub(1) < self.bytes
+    }
+}
+
+/// What the program has said about signals.
+#[derive(Clone, Debug)]
+pub(crate) struct Signals {
+    actions: Vec<Action>,
+    /// The signals that it has blocked.
+    pub(crate) mask: u64,
+    pub(crate) stack: HandlerStack,
+}
+
+impl Signals {
+    /// As a program finds them at its start.
+    pub(crate) fn inherited() -> Self {
+        let action = |signal| Action {
+            handler: match signal::action_now(signal) {
+                IGNORE => IGNORE,
+                _ => DEFAULT,
+            },
+            ..Action::default()
+        };
+        Self {
+            actions: (1..=SIGNALS).map(action).collect(),
+            mask: signal::mask(),
+            stack: HandlerStack::default(),
+        }
+    }
+
+    /// What is to be done about a signal; `None` if there is no such signal.
+    pub(crate) fn action(&self, signal: u32) -> Option<Action> {
+        let index = signal.checked_sub(1)?;
+        self.actions.get(index as usize).copied()
+    }
+
+    /// `sigaction(2)`; the kernel's result.
+    pub(crate) fn set_action(&mut self, signal: u32, action: Action) -> i64 {
+        let result = match action.is_handler() {
+            true if UNBLOCKABLE & bit(signal) != 0 => -i64::from(libc::EINVAL),
+            true => signal::keep(signal),
+            false => signal::leave(signal, action.handler, action.flags),
+        };
+        if result == 0 {
+            self.actions[signal as usize - 1] = action;
+        }
+        result
+    }
+
+    /// `sigprocmask(2)`: blocks these and no others.
+    pub(crate) fn set_mask(&mut self, mask: u64) {
+        self.mask = mask & !UNBLOCKABLE;
+        signal::set_mask(self.mask);
+    }
+
+    /// The action for a signal that the program takes now; `None` where it has no handler for it.
+    pub(crate) fn begin(&mut self, signal: u32) -> Option<Action> {
+        let action = self.action(signal).filter(Action::is_handler)?;
+        if action.flags & RESET != 0 {
+            self.set_action(signal, Action::default());
+        }
+        Some(action)
+    }
+
+    /// The mask while a handler runs.
+    pub(crate) fn mask_in(&self, signal: u32, action: &Action) -> u64 {
+        let own = if action.flags & NO_DEFER == 0 {
+            bit(signal)
+        } else {
+            0
+        };
+        self.mask | action.mask | own
+    }
+
+    /// Whether a signal for what the program did itself can be taken now.
+    pub(crate) fn takes_fault(&self, signal: u32) -> bool {
+        self.mask & bit(signal) == 0
+            && self
+                .action(signal)
+                .is_some_and(|action| action.is_handler())
+    }
+}
+
+/// Calls that end with `EINTR` whatever a handler's flags say (`signal(7)`).
+pub(crate) fn never_restarts(number: u64) -> bool {
+    matches!(
+        number as i64,
+        libc::SYS_pause
+            | libc::SYS_rt_sigsuspend
+            | libc::SYS_rt_sigtimedwait
+            | libc::SYS_poll
+            | libc::SYS_ppoll
+            | libc::SYS_select
+            | libc::SYS_pselect6
+            | libc::SYS_epoll_wait
+            | libc::SYS_epoll_pwait
+            | libc::SYS_epoll_pwait2
+            | libc::SYS_nanosleep
+            | libc::SYS_clock_nanosleep
+            | libc::SYS_msgrcv
+            | libc::SYS_msgsnd
+            | libc::SYS_semop
+            | libc::SYS_semtimedop
+    )
+}
