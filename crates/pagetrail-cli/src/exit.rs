@@ -69,7 +69,10 @@ fn words(error: &anyhow::Error) -> String {
         Some(Error::OwnProcess { pid }) => format!("process {pid} is pagetrail itself"),
         // The library's messages carry their sources already.
         Some(error) if error.source().is_some() => error.to_string(),
-        _ => format!("{error:#}"),
+        _ => match error.downcast_ref::<pagetrail_vm::Error>() {
+            Some(error) => error.to_string(),
+            None => format!("{error:#}"),
+        },
     }
 }
 

@@ -174,5 +174,5 @@ fn a_recording_has_the_pages_that_were_written_and_no_others() {
         .iter()
         .find(|mapping| address(&mapping["start"]) == BASE);
     let known = known.unwrap_or_else(|| panic!("{report}"));
-    assert_eq!(number(&known["pages_written"]), 100, "{known}");
+    assert_eq!(number(&known["distinct_pages"]), 100, "{known}");
 }

@@ -11,9 +11,9 @@ use kvm_bindings::kvm_regs;
 
 use crate::calls::{self, Next};
 use crate::error::{Error, Result};
-use crate::memory::{Memory, Resolved};
+use crate::memory::{Memory, Resolved, SYSTEM_BASE};
 use crate::processor::fault::{Exception, Fault};
-use crate::processor::{Processor, Saved, Stop, cpuid};
+use crate::processor::{Processor, Saved, Stop, cpuid, entry};
 use crate::program;
 use crate::rounds::WriteLog;
 use crate::rounds::link::{GuestEnd, Kind};
@@ -239,6 +239,10 @@ impl Guest {
 
     /// Resolves an exception, or says which signal it is.
     fn exception(&mut self, exception: &Exception) -> Result<Option<Fault>> {
+        if exception.frame.rip == SYSTEM_BASE + entry::CALL {
+            // Seen on a KVM that emulates what hardware lacks.
+            return Err(Error::Lacks("SYSCALL that enters ring 0"));
+        }
         if exception.is_ours() {
             return Err(Error::Stopped(format!(
                 "exception {} in ring 0 at {:#x}",

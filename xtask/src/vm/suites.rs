@@ -27,6 +27,8 @@ struct Wanted {
     only: Option<&'static str>,
     /// Whether the guest has two memory nodes.
     two_nodes: bool,
+    /// Whether the guest can have guests.
+    nested: bool,
 }
 
 impl Wanted {
@@ -36,6 +38,7 @@ impl Wanted {
             name,
             only: None,
             two_nodes: false,
+            nested: false,
         }
     }
 
@@ -52,6 +55,13 @@ impl Wanted {
             ..self
         }
     }
+
+    const fn with_guests(self) -> Self {
+        Self {
+            nested: true,
+            ..self
+        }
+    }
 }
 
 const SUITES: &[Wanted] = &[
@@ -65,6 +75,7 @@ const SUITES: &[Wanted] = &[
     Wanted::new("pagetrail-cli", "tier")
         .only("7.x")
         .on_two_nodes(),
+    Wanted::new("pagetrail-cli", "vm").only("7.x").with_guests(),
 ];
 
 /// Emulation is some 20 times slower than the host.
@@ -76,6 +87,7 @@ struct Suite {
     name: String,
     only: Option<&'static str>,
     two_nodes: bool,
+    nested: bool,
     program: PathBuf,
     /// Its package's directory, where cargo would run it.
     dir: PathBuf,
@@ -132,6 +144,7 @@ fn run_on(
         let machine = Machine {
             timeout: TIMEOUT,
             numa: suite.two_nodes,
+            nested: suite.nested,
             ..Machine::default()
         };
         println!("-- {} in the {}", suite.name, place(series));
@@ -201,6 +214,7 @@ fn suite(message: &Value) -> Result<Option<Suite>> {
         name: name.to_owned(),
         only: wanted.only,
         two_nodes: wanted.two_nodes,
+        nested: wanted.nested,
         program: program.into(),
         dir: dir.context("a test without a manifest")?.to_owned(),
     }))
@@ -225,6 +239,7 @@ mod tests {
             name: "conformance".to_owned(),
             only: None,
             two_nodes: false,
+            nested: false,
             program: "/t/deps/conformance-1".into(),
             dir: "/p".into(),
         };

@@ -155,7 +155,7 @@ fn outputs(call: &Call) -> Option<&'static [Output]> {
         libc::SYS_ioctl if call.arguments[1] >> 8 & 0xff == u64::from(b'T') => &[Bytes(2, 64)],
         libc::SYS_get_robust_list => &[Bytes(1, 8), Bytes(2, 8)],
         libc::SYS_mincore => &[Array(2, 1, 1)],
-        libc::SYS_clone | libc::SYS_clone3 => &[],
+        libc::SYS_execve | libc::SYS_execveat => &[],
         libc::SYS_write
         | libc::SYS_pwrite64
         | libc::SYS_writev

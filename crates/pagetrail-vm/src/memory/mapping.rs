@@ -52,7 +52,7 @@ fn has(flags: u64, flag: libc::c_int) -> bool {
 fn pages(address: u64, bytes: u64) -> Option<PageRange> {
     let end = address.checked_add(bytes.checked_next_multiple_of(PAGE)?)?;
     let range = PageRange::new(address, end)?;
-    (address % PAGE == 0 && end <= USER_END).then_some(range)
+    (address.is_multiple_of(PAGE) && end <= USER_END).then_some(range)
 }
 
 /// As the kernel is to have it: KVM reads on behalf of who may only execute.
@@ -78,7 +78,7 @@ impl Memory {
         if fixed {
             match pages(address, wanted.bytes) {
                 Some(range) => reserved = self.reserve_gaps(range)?,
-                None if wanted.bytes == 0 || address % PAGE != 0 => return Ok(EINVAL),
+                None if wanted.bytes == 0 || !address.is_multiple_of(PAGE) => return Ok(EINVAL),
                 None => return Ok(ENOMEM),
             }
         } else if address >= USER_END {
@@ -135,8 +135,8 @@ impl Memory {
         }
         let Some(range) = pages(address, bytes) else {
             return Ok(match bytes {
-                0 if address % PAGE == 0 => 0,
-                _ if address % PAGE == 0 => ENOMEM,
+                0 if address.is_multiple_of(PAGE) => 0,
+                _ if address.is_multiple_of(PAGE) => ENOMEM,
                 _ => EINVAL,
             });
         };

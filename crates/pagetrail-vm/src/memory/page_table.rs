@@ -90,7 +90,7 @@ impl<W: Deref<Target = [AtomicU64]>> PageTable<W> {
         }
         let table = self.table_for(start, 0)?;
         for page in (start..end).step_by(PAGE as usize) {
-            let entry = physical + (page - start) | flags;
+            let entry = (physical + (page - start)) | flags;
             self.entry(table, 0, page).store(entry, Ordering::Release);
         }
         Ok(())
