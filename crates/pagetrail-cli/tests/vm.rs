@@ -114,7 +114,7 @@ fn shells_and_interpreters_run() {
         ],
         &["sh", "-c", "kill -TERM $$"],
         &[
-            "python3",
+            "/usr/bin/python3",
             "-c",
             "import json, subprocess, zlib\nprint(subprocess.run(['echo', 'x'], capture_output=True).stdout)\n\
              print(zlib.crc32(json.dumps(list(range(1000))).encode()))",
@@ -131,11 +131,9 @@ fn what_is_not_supported_ends_with_one_line() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    let threads = "import threading; t = threading.Thread(target=print); t.start(); t.join()";
-    let output = run(
-        directory.path(),
-        &["vm", "run", "--", "python3", "-c", threads],
-    );
+    let program = compiled(directory.path(), "vm_program", &["-pthread"]);
+    let program = program.to_str().expect("UTF-8");
+    let output = run(directory.path(), &["vm", "run", "--", program, "threads"]);
     let message = common::error_line(&output, 3);
     assert!(message.contains("threads"), "{message}");
 }

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
@@ -19,7 +20,7 @@
 
 static void *map_at(void *at, size_t bytes, int protection, int flags)
 {
-	return mmap(at, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    return mmap(at, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
 }
 
 static sigjmp_buf back;
@@ -28,214 +29,228 @@ static volatile int fault_code;
 
 static void on_fault(int number, siginfo_t *info, void *context)
 {
-	(void)context;
-	fault_address = (uintptr_t)info->si_addr;
-	fault_code = info->si_code * 100 + number;
-	siglongjmp(back, 1);
+    (void)context;
+    fault_address = (uintptr_t)info->si_addr;
+    fault_code = info->si_code * 100 + number;
+    siglongjmp(back, 1);
 }
 
 /* What a write does, or the signal that it gives. */
 static void try_write(const char *what, char *at, uintptr_t base)
 {
-	if (sigsetjmp(back, 1) == 0) {
-		*(volatile char *)at = 1;
-		printf("%s: written\n", what);
-	} else {
-		printf("%s: signal %d, %lx\n", what, fault_code, fault_address - base);
-	}
+    if (sigsetjmp(back, 1) == 0) {
+        *(volatile char *)at = 1;
+        printf("%s: written\n", what);
+    } else {
+        printf("%s: signal %d, %lx\n", what, fault_code, fault_address - base);
+    }
 }
 
 static void catch_faults(void)
 {
-	struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
-	sigaction(SIGSEGV, &action, NULL);
-	sigaction(SIGBUS, &action, NULL);
-	sigaction(SIGILL, &action, NULL);
+    struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
+    sigaction(SIGSEGV, &action, NULL);
+    sigaction(SIGBUS, &action, NULL);
+    sigaction(SIGILL, &action, NULL);
 }
 
 static int memory(void)
 {
-	catch_faults();
-	char *area = map_at(NULL, 64 * PAGE, PROT_READ | PROT_WRITE, 0);
-	uintptr_t base = (uintptr_t)area;
-	memset(area, 7, 64 * PAGE);
-	mprotect(area + 8 * PAGE, 8 * PAGE, PROT_READ);
-	try_write("read-only", area + 9 * PAGE + 5, base);
-	mprotect(area + 9 * PAGE, PAGE, PROT_READ | PROT_WRITE);
-	try_write("writable again", area + 9 * PAGE + 5, base);
-	munmap(area + 20 * PAGE, 4 * PAGE);
-	try_write("unmapped", area + 21 * PAGE, base);
-	printf("over the hole: %d\n", mprotect(area + 18 * PAGE, 8 * PAGE, PROT_READ) ? errno : 0);
-	try_write("before the hole", area + 19 * PAGE, base);
-	char *fixed = map_at(area + 20 * PAGE, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_FIXED);
-	printf("fixed: %d %d\n", fixed == area + 20 * PAGE, fixed[PAGE]);
-	madvise(area + 30 * PAGE, PAGE, MADV_DONTNEED);
-	printf("discarded: %d, its neighbour: %d\n", area[30 * PAGE], area[31 * PAGE]);
-	char *moved = mremap(area + 40 * PAGE, 8 * PAGE, 512 * PAGE, MREMAP_MAYMOVE);
-	printf("moved: %d %d\n", moved[7 * PAGE], moved[8 * PAGE]);
-	moved[511 * PAGE] = 1;
+    catch_faults();
+    char *area = map_at(NULL, 64 * PAGE, PROT_READ | PROT_WRITE, 0);
+    uintptr_t base = (uintptr_t)area;
+    memset(area, 7, 64 * PAGE);
+    mprotect(area + 8 * PAGE, 8 * PAGE, PROT_READ);
+    try_write("read-only", area + 9 * PAGE + 5, base);
+    mprotect(area + 9 * PAGE, PAGE, PROT_READ | PROT_WRITE);
+    try_write("writable again", area + 9 * PAGE + 5, base);
+    munmap(area + 20 * PAGE, 4 * PAGE);
+    try_write("unmapped", area + 21 * PAGE, base);
+    printf("over the hole: %d\n", mprotect(area + 18 * PAGE, 8 * PAGE, PROT_READ) ? errno : 0);
+    try_write("before the hole", area + 19 * PAGE, base);
+    char *fixed = map_at(area + 20 * PAGE, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_FIXED);
+    printf("fixed: %d %d\n", fixed == area + 20 * PAGE, fixed[PAGE]);
+    madvise(area + 30 * PAGE, PAGE, MADV_DONTNEED);
+    printf("discarded: %d, its neighbour: %d\n", area[30 * PAGE], area[31 * PAGE]);
+    char *moved = mremap(area + 40 * PAGE, 8 * PAGE, 512 * PAGE, MREMAP_MAYMOVE);
+    printf("moved: %d %d\n", moved[7 * PAGE], moved[8 * PAGE]);
+    moved[511 * PAGE] = 1;
 
-	size_t huge = 2ul << 40;
-	char *reserved = map_at(NULL, huge, PROT_NONE, MAP_NORESERVE);
-	printf("reserved: %d\n", reserved != MAP_FAILED);
-	try_write("reserved", reserved + huge / 2, (uintptr_t)reserved);
-	mprotect(reserved + huge / 2, 4 * PAGE, PROT_READ | PROT_WRITE);
-	try_write("taken of it", reserved + huge / 2, (uintptr_t)reserved);
+    size_t huge = 2ul << 40;
+    char *reserved = map_at(NULL, huge, PROT_NONE, MAP_NORESERVE);
+    printf("reserved: %d\n", reserved != MAP_FAILED);
+    try_write("reserved", reserved + huge / 2, (uintptr_t)reserved);
+    mprotect(reserved + huge / 2, 4 * PAGE, PROT_READ | PROT_WRITE);
+    try_write("taken of it", reserved + huge / 2, (uintptr_t)reserved);
 
-	char *heap = sbrk(0);
-	sbrk(1 << 20);
-	heap[(1 << 20) - 1] = 3;
-	sbrk(-(1 << 19));
-	try_write("behind the break", heap + (1 << 20) - 1, (uintptr_t)heap);
+    char *heap = sbrk(0);
+    sbrk(1 << 20);
+    heap[(1 << 20) - 1] = 3;
+    sbrk(-(1 << 19));
+    try_write("behind the break", heap + (1 << 20) - 1, (uintptr_t)heap);
 
-	char name[] = "/tmp/vm_program.XXXXXX";
-	int file = mkstemp(name);
-	unlink(name);
-	char text[2 * PAGE];
-	memset(text, 'x', sizeof text);
-	printf("file: %zd\n", write(file, text, sizeof text));
-	char *private = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
-	char *shared = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-	private[0] = 'p';
-	shared[1] = 's';
-	pwrite(file, "w", 1, PAGE);
-	pread(file, text, 2, 0);
-	printf("file: %.2s, private: %.2s, shared: %.2s, %c\n", text, private, shared, shared[PAGE]);
-	try_write("behind the file's end", private + 3 * PAGE, (uintptr_t)private);
-	printf("read into read-only memory: %d\n", read(0, area + 10 * PAGE, 1) < 0 ? errno : 0);
-	return 0;
+    char name[] = "/tmp/vm_program.XXXXXX";
+    int file = mkstemp(name);
+    unlink(name);
+    char text[2 * PAGE];
+    memset(text, 'x', sizeof text);
+    printf("file: %zd\n", write(file, text, sizeof text));
+    char *private = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
+    char *shared = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    private[0] = 'p';
+    shared[1] = 's';
+    pwrite(file, "w", 1, PAGE);
+    pread(file, text, 2, 0);
+    printf("file: %.2s, private: %.2s, shared: %.2s, %c\n", text, private, shared, shared[PAGE]);
+    try_write("behind the file's end", private + 3 * PAGE, (uintptr_t)private);
+    printf("read into read-only memory: %d\n", read(0, area + 10 * PAGE, 1) < 0 ? errno : 0);
+    return 0;
 }
 
 static volatile sig_atomic_t alarms;
 
 static void on_alarm(int number)
 {
-	(void)number;
-	double clobber = alarms;
-	alarms++;
-	__asm__ volatile("pxor %%xmm0, %%xmm0\npxor %%xmm7, %%xmm7" ::: "xmm0", "xmm7");
-	(void)clobber;
+    (void)number;
+    double clobber = alarms;
+    alarms++;
+    __asm__ volatile("pxor %%xmm0, %%xmm0\npxor %%xmm7, %%xmm7" ::: "xmm0", "xmm7");
+    (void)clobber;
 }
 
 static int signals(void)
 {
-	/* In a loop that makes no system call, with vector registers in use. */
-	struct sigaction action = { .sa_handler = on_alarm };
-	sigaction(SIGALRM, &action, NULL);
-	struct itimerval timer = { { 0, 5000 }, { 0, 5000 } };
-	setitimer(ITIMER_REAL, &timer, NULL);
-	double sum = 0;
-	while (alarms < 20)
-		for (int i = 0; i < 1000; i++)
-			sum += i * 0.5 - (i / 2.0);
-	printf("sum: %g\n", sum);
-	/* A call that is interrupted, and one that begins anew. */
-	int ends[2];
-	char byte;
-	pipe(ends);
-	ssize_t got = read(ends[0], &byte, 1);
-	printf("interrupted: %zd %d\n", got, got < 0 ? errno : 0);
-	setitimer(ITIMER_REAL, &(struct itimerval){ { 0, 0 }, { 0, 20000 } }, NULL);
-	action.sa_flags = SA_RESTART;
-	sigaction(SIGALRM, &action, NULL);
-	if (fork() == 0) {
-		usleep(300000);
-		write(ends[1], "y", 1);
-		_exit(0);
-	}
-	got = read(ends[0], &byte, 1);
-	printf("begun anew: %zd %c\n", got, byte);
-	wait(NULL);
-	/* Blocked, pending, on a stack of its own. */
-	sigset_t set, old;
-	sigemptyset(&set);
-	sigaddset(&set, SIGALRM);
-	sigprocmask(SIG_BLOCK, &set, &old);
-	alarms = 0;
-	raise(SIGALRM);
-	printf("blocked: %d\n", (int)alarms);
-	stack_t stack = { .ss_sp = malloc(65536), .ss_size = 65536 };
-	sigaltstack(&stack, NULL);
-	action.sa_flags = SA_ONSTACK;
-	sigaction(SIGALRM, &action, NULL);
-	sigsuspend(&old);
-	printf("taken: %d\n", (int)alarms);
-	catch_faults();
-	try_write("no memory", (char *)64, 0);
-	if (sigsetjmp(back, 1) == 0)
-		__asm__ volatile("ud2");
-	printf("no instruction: signal %d\n", fault_code);
-	signal(SIGPIPE, SIG_IGN);
-	close(ends[0]);
-	printf("ignored: %zd %d\n", write(ends[1], "z", 1), errno);
-	return 0;
+    /* In a loop that makes no system call, with vector registers in use. */
+    struct sigaction action = { .sa_handler = on_alarm };
+    sigaction(SIGALRM, &action, NULL);
+    struct itimerval timer = { { 0, 5000 }, { 0, 5000 } };
+    setitimer(ITIMER_REAL, &timer, NULL);
+    double sum = 0;
+    while (alarms < 20)
+        for (int i = 0; i < 1000; i++)
+            sum += i * 0.5 - (i / 2.0);
+    printf("sum: %g\n", sum);
+    /* A call that is interrupted, and one that begins anew. */
+    int ends[2];
+    char byte;
+    pipe(ends);
+    ssize_t got = read(ends[0], &byte, 1);
+    printf("interrupted: %zd %d\n", got, got < 0 ? errno : 0);
+    setitimer(ITIMER_REAL, &(struct itimerval){ { 0, 0 }, { 0, 20000 } }, NULL);
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGALRM, &action, NULL);
+    if (fork() == 0) {
+        usleep(300000);
+        write(ends[1], "y", 1);
+        _exit(0);
+    }
+    got = read(ends[0], &byte, 1);
+    printf("begun anew: %zd %c\n", got, byte);
+    wait(NULL);
+    /* Blocked, pending, on a stack of its own. */
+    sigset_t set, old;
+    sigemptyset(&set);
+    sigaddset(&set, SIGALRM);
+    sigprocmask(SIG_BLOCK, &set, &old);
+    alarms = 0;
+    raise(SIGALRM);
+    printf("blocked: %d\n", (int)alarms);
+    stack_t stack = { .ss_sp = malloc(65536), .ss_size = 65536 };
+    sigaltstack(&stack, NULL);
+    action.sa_flags = SA_ONSTACK;
+    sigaction(SIGALRM, &action, NULL);
+    sigsuspend(&old);
+    printf("taken: %d\n", (int)alarms);
+    catch_faults();
+    try_write("no memory", (char *)64, 0);
+    if (sigsetjmp(back, 1) == 0)
+        __asm__ volatile("ud2");
+    printf("no instruction: signal %d\n", fault_code);
+    signal(SIGPIPE, SIG_IGN);
+    close(ends[0]);
+    printf("ignored: %zd %d\n", write(ends[1], "z", 1), errno);
+    return 0;
 }
 
 extern char **environ;
 
 static int children(const char *self)
 {
-	int status;
-	int value = 1;
-	fflush(stdout);
-	if (fork() == 0) {
-		value = 2;
-		_exit(40 + value);
-	}
-	wait(&status);
-	printf("forked: %d, here: %d\n", WEXITSTATUS(status), value);
-	pid_t pid;
-	char *arguments[] = { (char *)self, "exit", NULL };
-	printf("spawned: %d\n", posix_spawn(&pid, self, NULL, NULL, arguments, environ));
-	waitpid(pid, &status, 0);
-	printf("its status: %d\n", WEXITSTATUS(status));
-	printf("not there: %d\n", posix_spawn(&pid, "/nowhere", NULL, NULL, arguments, environ));
-	printf("by a shell: %d\n", WEXITSTATUS(system("exit 9")));
-	volatile int shared = 0;
-	if (vfork() == 0) {
-		shared = 5;
-		_exit(0);
-	}
-	wait(NULL);
-	printf("shared: %d\n", shared);
-	if (fork() == 0)
-		*(volatile int *)8 = 0;
-	wait(&status);
-	printf("killed by: %d\n", WTERMSIG(status));
-	return 0;
+    int status;
+    int value = 1;
+    fflush(stdout);
+    if (fork() == 0) {
+        value = 2;
+        _exit(40 + value);
+    }
+    wait(&status);
+    printf("forked: %d, here: %d\n", WEXITSTATUS(status), value);
+    pid_t pid;
+    char *arguments[] = { (char *)self, "exit", NULL };
+    printf("spawned: %d\n", posix_spawn(&pid, self, NULL, NULL, arguments, environ));
+    waitpid(pid, &status, 0);
+    printf("its status: %d\n", WEXITSTATUS(status));
+    printf("not there: %d\n", posix_spawn(&pid, "/nowhere", NULL, NULL, arguments, environ));
+    printf("by a shell: %d\n", WEXITSTATUS(system("exit 9")));
+    volatile int shared = 0;
+    if (vfork() == 0) {
+        shared = 5;
+        _exit(0);
+    }
+    wait(NULL);
+    printf("shared: %d\n", shared);
+    if (fork() == 0)
+        *(volatile int *)8 = 0;
+    wait(&status);
+    printf("killed by: %d\n", WTERMSIG(status));
+    return 0;
 }
 
 static int identity(void)
 {
-	char path[512] = { 0 };
-	ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-	printf("exe: %zd %s\n", length, path);
-	printf("name: %s\n", program_invocation_short_name);
-	printf("executed: %s\n", (char *)getauxval(AT_EXECFN));
-	printf("closed: %d %d\n", close(200), close(900));
-	printf("first free: %d\n", open("/dev/null", O_RDONLY));
-	return 0;
+    char path[512] = { 0 };
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    printf("exe: %zd %s\n", length, path);
+    printf("name: %s\n", program_invocation_short_name);
+    printf("executed: %s\n", (char *)getauxval(AT_EXECFN));
+    printf("closed: %d %d\n", close(200), close(900));
+    printf("first free: %d\n", open("/dev/null", O_RDONLY));
+    return 0;
+}
+
+static void *in_thread(void *argument)
+{
+    puts("a thread ran");
+    return argument;
+}
+
+static int threads(void)
+{
+    pthread_t thread;
+    return pthread_create(&thread, NULL, in_thread, NULL) || pthread_join(thread, NULL);
 }
 
 int main(int count, char **arguments)
 {
-	const char *which = count > 1 ? arguments[1] : "";
-	setvbuf(stdout, NULL, _IOFBF, 65536);
-	int status = 1;
-	if (!strcmp(which, "memory"))
-		status = memory();
-	else if (!strcmp(which, "signals"))
-		status = signals();
-	else if (!strcmp(which, "children"))
-		status = children(arguments[0]);
-	else if (!strcmp(which, "identity"))
-		status = identity();
-	else if (!strcmp(which, "exit"))
-		status = 21;
-	else if (!strcmp(which, "crash"))
-		*(volatile int *)16 = 1;
-	else if (!strcmp(which, "divide"))
-		status = 1 / (count - 2);
-	fflush(stdout);
-	return status;
+    const char *which = count > 1 ? arguments[1] : "";
+    setvbuf(stdout, NULL, _IOFBF, 65536);
+    int status = 1;
+    if (!strcmp(which, "memory"))
+        status = memory();
+    else if (!strcmp(which, "signals"))
+        status = signals();
+    else if (!strcmp(which, "children"))
+        status = children(arguments[0]);
+    else if (!strcmp(which, "identity"))
+        status = identity();
+    else if (!strcmp(which, "threads"))
+        status = threads();
+    else if (!strcmp(which, "exit"))
+        status = 21;
+    else if (!strcmp(which, "crash"))
+        *(volatile int *)16 = 1;
+    else if (!strcmp(which, "divide"))
+        status = 1 / (count - 2);
+    fflush(stdout);
+    return status;
 }

@@ -445,7 +445,7 @@ impl Guest {
     pub(crate) fn run_vfork_child(
         &mut self,
         child: Saved,
-        storage: Option<u64>,
+        begin: &dyn Fn(&mut Self) -> Result<()>,
     ) -> io::Result<i32> {
         let (recording, signals) = (self.recording.clone(), self.signals.clone());
         let context = child.context;
@@ -456,7 +456,7 @@ impl Guest {
                 recording.link = None;
             }
             if let Some(child) = child.take()
-                && let Err(error) = self.run_child(child, context, storage)
+                && let Err(error) = self.run_child(child, context, begin)
             {
                 crate::end_with(&error);
             }
@@ -471,12 +471,10 @@ impl Guest {
         &mut self,
         child: Saved,
         context: kvm_regs,
-        storage: Option<u64>,
+        begin: &dyn Fn(&mut Self) -> Result<()>,
     ) -> Result<Infallible> {
         self.restore(child, context)?;
-        if let Some(storage) = storage {
-            self.processor.set_bases(Some(storage), None)?;
-        }
+        begin(self)?;
         self.run()
     }
 

@@ -66,6 +66,7 @@ fn become_one(command: &[OsString], log: Log, link: Option<RawFd>) -> Result<Inf
     let environment: Vec<OsString> = std::env::vars_os()
         .map(|(name, value)| [name, value].join(std::ffi::OsStr::new("=")))
         .collect();
+    sys::child::reset_signals();
     let mut guest = Guest::new(log)?;
     guest.load(&found, &environment)?;
     // The file is mapped; the program expects the lowest numbers for its own files.
@@ -74,7 +75,6 @@ fn become_one(command: &[OsString], log: Log, link: Option<RawFd>) -> Result<Inf
         guest.answer(link)?;
     }
     set_name(guest.path());
-    sys::child::reset_signals();
     guest.run()
 }
 

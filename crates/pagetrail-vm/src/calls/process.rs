@@ -3,11 +3,16 @@
 //! A child of `fork(2)` runs in a machine of its own, over its copy of the memory; a child of `vfork(2)` runs on this
 //! machine's processor while its parent waits, as the kernel has it. Another program (`execve(2)`) runs natively.
 
-use super::{Next, process};
+use std::io;
+
+use kvm_bindings::kvm_regs;
+
+use super::Next;
 use crate::error::{Error, Result};
 use crate::guest::Guest;
+use crate::processor::Saved;
 use crate::rounds::link::Kind;
-use crate::sys::call::Call;
+use crate::sys::call::{Call, call};
 use crate::sys::child::{self, Side};
 use crate::sys::program_memory::{read_word, write};
 
@@ -24,9 +29,9 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn by(call: &Call) -> Option<Self> {
-        let [a, b, c, d, e, _] = call.arguments;
-        Some(match call.number as i64 {
+    fn by(made: &Call) -> Option<Self> {
+        let [a, b, c, d, e, _] = made.arguments;
+        Some(match made.number as i64 {
             libc::SYS_fork => Self {
                 flags: libc::SIGCHLD as u64,
                 ..Self::default()
@@ -70,12 +75,12 @@ const CHILD_FLAGS: u64 = (libc::CLONE_VM
     | libc::CLONE_CHILD_CLEARTID
     | libc::CLONE_SETTLS
     | libc::SIGCHLD) as u64;
-/// `CLONE_CLEAR_SIGHAND`, which says what is done in the child anyway: handlers are not taken over.
+/// `CLONE_CLEAR_SIGHAND`.
 const CLEAR_HANDLERS: u64 = 1 << 32;
 
 /// `fork(2)`, `vfork(2)`, `clone(2)`, `clone3(2)`.
-pub(super) fn clone(guest: &mut Guest, call: &Call) -> Result<Next> {
-    let Some(wanted) = Wanted::by(call) else {
+pub(super) fn clone(guest: &mut Guest, made: &Call) -> Result<Next> {
+    let Some(wanted) = Wanted::by(made) else {
         return Ok(Next::Return(-i64::from(libc::EFAULT)));
     };
     if wanted.has(libc::CLONE_THREAD) {
@@ -94,51 +99,68 @@ pub(super) fn clone(guest: &mut Guest, call: &Call) -> Result<Next> {
     if wanted.flags & 0xff != libc::SIGCHLD as u64 && wanted.flags & 0xff != 0 {
         return Ok(Next::Return(EINVAL));
     }
-    let mut context = guest.processor.at_call();
-    let mut child_context = context;
-    child_context.rax = 0;
+    let context = guest.processor.at_call();
+    let mut child = context;
+    child.rax = 0;
     if wanted.stack != 0 {
-        child_context.rsp = wanted.stack;
+        child.rsp = wanted.stack;
     }
-    if wanted.has(libc::CLONE_VM) {
-        let child = guest.processor.save(child_context)?;
-        let parent = guest.processor.save(context)?;
-        let pid = match guest.run_vfork_child(
-            child,
-            wanted.has(libc::CLONE_SETTLS).then_some(wanted.storage),
-        ) {
-            Ok(pid) => i64::from(pid),
-            Err(error) => -i64::from(error.raw_os_error().unwrap_or(libc::EAGAIN)),
-        };
-        context.rax = pid as u64;
-        guest.restore(parent, context)?;
-        process::note_id(guest, &wanted, pid);
-        return Ok(Next::Entered);
+    let saved = guest.processor.save(child)?;
+    match wanted.has(libc::CLONE_VM) {
+        true => vfork(guest, &wanted, saved, context),
+        false => fork(guest, &wanted, &saved),
     }
-    let saved = guest.processor.save(child_context)?;
+}
+
+/// The child begins with `child`; the parent, when it goes on, with `context`.
+fn vfork(guest: &mut Guest, wanted: &Wanted, child: Saved, mut context: kvm_regs) -> Result<Next> {
+    let parent = guest.processor.save(context)?;
+    let pid = guest.run_vfork_child(child, &|guest| begin_child(guest, wanted));
+    let result = result_of(pid);
+    context.rax = result as u64;
+    guest.restore(parent, context)?;
+    note_id(guest, wanted, result);
+    Ok(Next::Entered)
+}
+
+fn fork(guest: &mut Guest, wanted: &Wanted, child: &Saved) -> Result<Next> {
     match guest.fork() {
-        Err(error) => Ok(Next::Return(-i64::from(
-            error.raw_os_error().unwrap_or(libc::EAGAIN),
-        ))),
-        Ok(Side::Parent(pid)) => {
-            note_id(guest, &wanted, pid.into());
-            Ok(Next::Return(pid.into()))
-        }
         Ok(Side::Child) => {
-            guest.become_child(&saved)?;
-            if wanted.has(libc::CLONE_SETTLS) {
-                guest.processor.set_bases(Some(wanted.storage), None)?;
-            }
-            if wanted.has(libc::CLONE_CHILD_SETTID) {
-                // As with the kernel, an address that is not there is the program's loss.
-                let _ = write(wanted.child_id, &std::process::id().to_le_bytes());
-            }
-            if wanted.has(libc::CLONE_CHILD_CLEARTID) {
-                crate::sys::call::call(libc::SYS_set_tid_address, &[wanted.child_id]);
-            }
+            guest.become_child(child)?;
+            begin_child(guest, wanted)?;
             Ok(Next::Entered)
         }
+        Ok(Side::Parent(pid)) => {
+            note_id(guest, wanted, pid.into());
+            Ok(Next::Return(pid.into()))
+        }
+        Err(error) => Ok(Next::Return(result_of(Err(error)))),
     }
+}
+
+fn result_of(pid: io::Result<i32>) -> i64 {
+    match pid {
+        Ok(pid) => pid.into(),
+        Err(error) => -i64::from(error.raw_os_error().unwrap_or(libc::EAGAIN)),
+    }
+}
+
+/// What `clone(2)` was asked for in the child, before that goes on.
+fn begin_child(guest: &mut Guest, wanted: &Wanted) -> Result<()> {
+    if wanted.flags & CLEAR_HANDLERS != 0 {
+        guest.signals.clear_handlers();
+    }
+    if wanted.has(libc::CLONE_SETTLS) {
+        guest.processor.set_bases(Some(wanted.storage), None)?;
+    }
+    if wanted.has(libc::CLONE_CHILD_SETTID) {
+        // As with the kernel, an address that is not there is the program's loss.
+        let _ = write(wanted.child_id, &std::process::id().to_le_bytes());
+    }
+    if wanted.has(libc::CLONE_CHILD_CLEARTID) {
+        call(libc::SYS_set_tid_address, &[wanted.child_id]);
+    }
+    Ok(())
 }
 
 /// Tells the parent its child's number, where it has asked for it.
@@ -152,9 +174,9 @@ fn note_id(guest: &Guest, wanted: &Wanted, pid: i64) {
 }
 
 /// `execve(2)`: from there on nothing is left of the machine.
-pub(super) fn execute(guest: &mut Guest, call: &Call) -> Result<i64> {
+pub(super) fn execute(guest: &mut Guest, made: &Call) -> Result<i64> {
     guest.send_round(Kind::Parting)?;
-    Ok(call.pass_on())
+    Ok(made.pass_on())
 }
 
 /// `exit_group(2)`.

@@ -21,6 +21,8 @@ use crate::sys::program_memory;
 
 /// Where a program goes that may go anywhere: far from this process's own file, and with room for its heap.
 const ANYWHERE: u64 = 0x2000_0000_0000;
+/// What is left free below a stack: a program that needs more runs into nothing else.
+const GUARD_BYTES: u64 = 1 << 20;
 const STACK_BYTES_MIN: u64 = 128 << 10;
 const STACK_BYTES_MAX: u64 = 256 << 20;
 const STACK_BYTES_DEFAULT: u64 = 8 << 20;
@@ -198,9 +200,12 @@ fn make_stack(memory: &mut Memory, contents: &Contents<'_>, path: &Path) -> Resu
         .next_multiple_of(PAGE);
     let mapping = Mmap {
         flags: PRIVATE | (libc::MAP_NORESERVE | libc::MAP_STACK) as u64,
-        ..Mmap::anonymous(bytes, libc::PROT_READ | libc::PROT_WRITE)
+        ..Mmap::anonymous(GUARD_BYTES + bytes, libc::PROT_NONE)
     };
-    let start = done(memory.mmap(mapping)?).map_err(failed(path))?;
+    let guard = done(memory.mmap(mapping)?).map_err(failed(path))?;
+    let start = guard + GUARD_BYTES;
+    let writable = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    done(memory.mprotect(start, bytes, writable)?).map_err(failed(path))?;
     let (pointer, contents) = stack::build(start + bytes, contents);
     if pointer < start + bytes / 2 {
         // As Linux has it: no more than a part of the stack may be arguments.

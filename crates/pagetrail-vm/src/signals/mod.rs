@@ -16,6 +16,8 @@ const NO_DEFER: u64 = libc::SA_NODEFER as u64;
 pub(crate) const ON_STACK: u64 = libc::SA_ONSTACK as u64;
 const RESET: u64 = libc::SA_RESETHAND as u64;
 const RESTART: u64 = libc::SA_RESTART as u64;
+/// What the kernel needs to know of a handler's flags: when there is a SIGCHLD at all.
+const CHILD_FLAGS: u64 = (libc::SA_NOCLDSTOP | libc::SA_NOCLDWAIT) as u64;
 /// `SIGKILL` and `SIGSTOP`, which nobody can block.
 const UNBLOCKABLE: u64 = bit(libc::SIGKILL as u32) | bit(libc::SIGSTOP as u32);
 
@@ -117,13 +119,25 @@ impl Signals {
     pub(crate) fn set_action(&mut self, signal: u32, action: Action) -> i64 {
         let result = match action.is_handler() {
             true if UNBLOCKABLE & bit(signal) != 0 => -i64::from(libc::EINVAL),
-            true => signal::keep(signal),
+            true => signal::keep(signal, action.flags & CHILD_FLAGS),
             false => signal::leave(signal, action.handler, action.flags),
         };
         if result == 0 {
             self.actions[signal as usize - 1] = action;
         }
         result
+    }
+
+    /// Leaves to the kernel whatever has a handler, as a new program does.
+    pub(crate) fn clear_handlers(&mut self) {
+        for signal in 1..=SIGNALS {
+            if self
+                .action(signal)
+                .is_some_and(|action| action.is_handler())
+            {
+                self.set_action(signal, Action::default());
+            }
+        }
     }
 
     /// `sigprocmask(2)`: blocks these and no others.

@@ -145,10 +145,10 @@ pub(crate) fn mask() -> u64 {
     mask
 }
 
-/// Keeps a signal for the program from now on.
-pub(crate) fn keep(signal: u32) -> i64 {
+/// Keeps a signal for the program from now on; `more` are flags about when there is one.
+pub(crate) fn keep(signal: u32, more: u64) -> i64 {
     let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTORER;
-    set_action(signal, arrived as *const () as u64, flags as u64)
+    set_action(signal, arrived as *const () as u64, flags as u64 | more)
 }
 
 /// Lets the kernel do by itself what there is to do: the default, or nothing.
