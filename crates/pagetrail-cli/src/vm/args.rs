@@ -10,8 +10,8 @@ use clap::{Args, Subcommand};
     pagetrail vm check\n  \
     pagetrail vm run -- python3 -c 'print(1)'\n  \
     pagetrail record --vm -- ./prog\n\n\
-    It is a tracker, not a sandbox: the program keeps its own rights. What is not supported ends it with one line on\n\
-    standard error and exit status 3.")]
+    It is a tracker, not a sandbox: the program keeps its own rights. What is not supported\n\
+    (threads, for one) ends it with one line on standard error and exit status 3.")]
 pub(crate) struct VmArgs {
     #[command(subcommand)]
     pub(crate) command: VmCommand,
