@@ -85,6 +85,12 @@ const RESULTS: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// What ours, the kernel's own tiering and DAMON's make of a program whose hot pages lie so, in a guest with two nodes.
+const TIERS: &[(&str, &str)] = &[
+    ("scattered", "tier_guest_scattered.json"),
+    ("stretch", "tier_guest_stretch.json"),
+];
+
 /// Kernels in whose guests `pagetrail bench` compares techniques that the host lacks, and the results.
 const GUESTS: &[(&str, &str)] = &[("6.12", "guest-6.12.json"), ("7.x", "guest-7.x.json")];
 
@@ -96,12 +102,13 @@ pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
     match only {
         Some("guests") => return bench_guests(repo),
         Some("adaptive") => return bench_adaptive(repo, false),
+        Some("tier-guest") => return bench_tiers(repo),
         _ => {}
     }
     let wanted = |name: &str| only.is_none_or(|only| name.strip_suffix(".json") == Some(only));
     ensure!(
         RESULTS.iter().any(|(name, _)| wanted(name)),
-        "no such benchmark; there are: {}, adaptive, guests, collector, checkpointer",
+        "no such benchmark; there are: {}, adaptive, guests, tier-guest, collector, checkpointer",
         RESULTS
             .iter()
             .filter_map(|(name, _)| name.strip_suffix(".json"))
@@ -116,10 +123,28 @@ pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
     match only {
         None => {
             bench_adaptive(repo, false)?;
+            bench_tiers(repo)?;
             bench_guests(repo)
         }
+        Some("tier") => bench_tiers(repo),
         Some(_) => Ok(()),
     }
+}
+
+/// Ours beside the kernel's own tiering.
+fn bench_tiers(repo: &Repo) -> Result<()> {
+    let mut build = repo.cargo(&["build", "--release", "--package", "pagetrail-tier"]);
+    let built = build.args(["--example", "bench_tier_guest"]).status()?;
+    ensure!(built.success(), "the program does not build");
+    let program = repo.target.join("release/examples/bench_tier_guest");
+    for (layout, name) in TIERS {
+        println!("== {name}");
+        let mut xtask = Command::new(std::env::current_exe()?);
+        // Little memory, because most of the near node is taken away first.
+        xtask.args(["vm", "--kernel", "7.x", "--numa", "2", "--memory", "768M"]);
+        keep(repo, name, xtask.arg("--").arg(&program).arg(layout))?;
+    }
+    Ok(())
 }
 
 /// The suite of the technique `adaptive`, generated workloads and real programs.

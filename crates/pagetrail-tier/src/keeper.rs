@@ -1,7 +1,8 @@
 //! [`Keeper`]: turns the loop for one target: track, classify, migrate.
 //!
-//! It keeps no time: whoever has it calls [`begin_period`](Keeper::begin_period), [`window`](Keeper::window) as often as
-//! the settings say, and [`end_period`](Keeper::end_period). Dropped, it leaves the target's pages where they are.
+//! It keeps no time: whoever has it calls [`begin_period`](Keeper::begin_period), then [`window`](Keeper::window) until a
+//! [report](WindowReport) says that the period is over, and [`end_period`](Keeper::end_period). Dropped, it leaves the target's
+//! pages where they are.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::policy::histogram::Histogram;
 use crate::policy::plan::{Plan, Unit};
 use crate::policy::settings::{Settings, SettingsError};
 use crate::policy::table::Place;
-use crate::policy::{Policy, Usage};
+use crate::policy::{Demand, Policy, Usage};
 use crate::source::{Ability, Source};
 
 /// How a target is kept.
@@ -53,7 +54,9 @@ pub struct WindowReport {
     /// Where the memory is after that.
     pub usage: Usage,
     /// What it could use of fast memory.
-    pub demand: u64,
+    pub demand: Demand,
+    /// Whether it was the last one of its period.
+    pub over: bool,
     /// How long the source took.
     pub collect: Duration,
     /// How long the policy took.
@@ -71,6 +74,8 @@ pub struct Totals {
     pub periods: u64,
     /// Periods that were not, since those before were calm.
     pub pauses: u64,
+    /// Periods that were to be no more than a glance, and were tracked for what that told.
+    pub alarms: u64,
     /// Faults that the target took for being asked.
     pub faults: u64,
     /// Bytes moved into fast memory.
@@ -91,8 +96,13 @@ pub struct Keeper {
     clock: Clock,
     capacity: u64,
     patience: Option<Duration>,
+    /// Whether the window that runs is a glance: a sample only is asked about.
+    glancing: bool,
+    /// Whether the period is tracked.
+    tracking: bool,
     /// Windows of this period so far.
     in_period: u32,
+    /// Bytes that were moved in this period; of a dry run those that would be.
     moved_in_period: u64,
     totals: Totals,
 }
@@ -117,31 +127,75 @@ impl Keeper {
             clock: Clock::default(),
             capacity: options.capacity,
             patience: options.patience,
+            glancing: false,
+            tracking: false,
             in_period: 0,
             moved_in_period: 0,
             totals: Totals::default(),
         })
     }
 
-    /// Begins a period; whether it is to be tracked. If not, there is nothing to do until the next.
+    /// Begins a period; whether it has windows. If not, there is nothing to do until the next.
     ///
     /// # Errors
     ///
     /// The target has ended, or cannot be watched.
     pub fn begin_period(&mut self) -> Result<bool> {
-        if !self.clock.tick() {
-            self.totals.pauses += 1;
-            return Ok(false);
+        self.glancing = false;
+        if self.clock.tick() {
+            return self.track().map(|()| true);
         }
+        if self.policy.settings().glance {
+            let sample = self.policy.glance();
+            if !sample.is_empty() {
+                self.glancing = true;
+                // What was touched in the pause is no answer.
+                self.source.window()?;
+                self.source.rearm(&sample)?;
+                return Ok(true);
+            }
+        }
+        self.totals.pauses += 1;
+        Ok(false)
+    }
+
+    /// Begins to track.
+    fn track(&mut self) -> Result<()> {
+        self.tracking = true;
         self.in_period = 0;
         self.moved_in_period = 0;
         self.totals.periods += 1;
         // What was touched before, in a pause perhaps, is no window.
         self.source.window()?;
-        self.policy.begin();
         self.look()?;
-        self.source.rearm(&self.policy.awake())?;
-        Ok(true)
+        self.source.rearm(&self.policy.awake())
+    }
+
+    /// Ends the window of a glance: goes on to track where that is due.
+    fn glanced(&mut self) -> Result<WindowReport> {
+        let began = Instant::now();
+        let mut report = WindowReport {
+            index: self.totals.windows,
+            ..WindowReport::default()
+        };
+        self.glancing = false;
+        let sample = self.source.window()?;
+        report.collect = began.elapsed();
+        report.doubt = self.policy.glanced(&sample);
+        report.over = !report.doubt;
+        report.policy = began.elapsed() - report.collect;
+        if report.doubt {
+            self.clock.wake();
+            self.totals.alarms += 1;
+            self.track()?;
+        } else {
+            self.totals.pauses += 1;
+        }
+        report.usage = self.policy.usage();
+        report.demand = self.policy.demand();
+        self.totals.windows += 1;
+        self.totals.busy += began.elapsed();
+        Ok(report)
     }
 
     /// Finds out which pages there are, and where.
@@ -162,6 +216,9 @@ impl Keeper {
     ///
     /// The target has ended, or cannot be watched any longer.
     pub fn window(&mut self) -> Result<WindowReport> {
+        if self.glancing {
+            return self.glanced();
+        }
         let began = Instant::now();
         let sample = self.source.window()?;
         let collected = Instant::now();
@@ -199,16 +256,39 @@ impl Keeper {
         self.source.rearm(&noted.rearm)?;
         report.usage = self.policy.usage();
         report.policy = policy_time;
+        if noted.doubt {
+            // What was learned of this program is of another.
+            self.in_period = 0;
+            self.clock.wake();
+        }
+        report.over = self.is_over();
         self.totals.windows += 1;
         self.totals.faults += report.faults;
         self.totals.busy += began.elapsed();
         Ok(report)
     }
 
-    /// Ends a period.
-    pub fn end_period(&mut self) {
-        self.clock
-            .tracked(self.moved_in_period, self.policy.settings());
+    /// Ends a period, after the window that was its last one: until the next the target takes no faults.
+    ///
+    /// # Errors
+    ///
+    /// The target has ended.
+    pub fn end_period(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.tracking) {
+            self.clock
+                .tracked(self.moved_in_period, self.policy.settings());
+        }
+        self.source.rest()
+    }
+
+    /// Whether a period ends with this window: all its windows are over, or it is as calm as the one before.
+    fn is_over(&self) -> bool {
+        let settings = self.policy.settings();
+        let (windows, settled) = (settings.windows.into(), settings.settle_after.into());
+        let calm_so_far = u128::from(self.moved_in_period) * u128::from(windows)
+            < u128::from(settings.calm_bytes) * u128::from(self.in_period);
+        self.in_period >= windows
+            || settled > 0 && self.in_period >= settled && self.clock.was_calm() && calm_so_far
     }
 
     /// Moves what a plan says; what has moved.
@@ -235,8 +315,12 @@ impl Keeper {
             *report.failures.entry(Reason::NoRoom).or_default() += without_room as u64;
         }
         report.moving = began.elapsed();
-        let bytes = report.promoted_bytes + report.demoted_bytes;
-        self.moved_in_period += bytes;
+        if self.mover.is_dry() {
+            // The same pages in plan after plan, since they stay where they are.
+            self.moved_in_period = self.moved_in_period.max(plan.bytes());
+        } else {
+            self.moved_in_period += report.promoted_bytes + report.demoted_bytes;
+        }
         self.totals.promoted_bytes += report.promoted_bytes;
         self.totals.demoted_bytes += report.demoted_bytes;
         for (reason, count) in &report.failures {
@@ -271,8 +355,12 @@ impl Keeper {
         outcome.moved_bytes()
     }
 
-    /// How much of the target's memory may be fast from now on.
+    /// How much of the target's memory may be fast from now on. When that is another amount altogether, the next period is
+    /// tracked in any case.
     pub fn set_capacity(&mut self, bytes: u64) {
+        if self.capacity.abs_diff(bytes) >= self.policy.settings().calm_bytes {
+            self.clock.wake();
+        }
         self.capacity = bytes;
     }
 

@@ -28,5 +28,5 @@ pub use policy::plan::{Plan, Unit};
 pub use policy::pool::{Member, Pool, PoolError};
 pub use policy::settings::{Ranking, Settings, SettingsError};
 pub use policy::table::{Place, Run};
-pub use policy::{Noted, Policy, Sample, Tells, Usage};
+pub use policy::{Demand, Noted, Policy, Sample, Tells, Usage};
 pub use sys::nodes::{Node, nodes};

@@ -1,6 +1,6 @@
-/* A program whose hot set is known: hot_set PAGES.
+/* A program whose hot set is known: hot_set PAGES [RUN].
  *
- * Page i is hot in stage s if i % 5 == s % 5; SIGUSR1 begins the next stage. Hot pages are read all the time, those with an
+ * Page i is hot in stage s if i / RUN % 5 == s % 5, RUN being 1 if it is not given; SIGUSR1 begins the next stage. Hot pages are read all the time, those with an
  * odd number written as well; another page is touched now and then. SIGTERM has it check that every page holds what it
  * should, and end.
  */
@@ -34,7 +34,8 @@ static uint64_t stamp(size_t page)
 int main(int argc, char **argv)
 {
     size_t pages = argc > 1 ? strtoul(argv[1], NULL, 10) : 0;
-    if (pages == 0)
+    size_t run = argc > 2 ? strtoul(argv[2], NULL, 10) : 1;
+    if (pages == 0 || run == 0)
         return 2;
     char *memory = mmap(BASE, pages * PAGE, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
@@ -52,7 +53,10 @@ int main(int argc, char **argv)
     fflush(stdout);
     uint32_t random = 1;
     while (!over) {
-        for (size_t page = stage % STAGES; page < pages; page += STAGES) {
+        size_t now = stage % STAGES;
+        for (size_t page = 0; page < pages; page++) {
+            if (page / run % STAGES != now)
+                continue;
             volatile uint64_t *words = (uint64_t *)(memory + page * PAGE);
             if (words[0] != stamp(page) || words[1] != written[page])
                 return 1;

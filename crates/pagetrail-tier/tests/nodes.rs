@@ -176,7 +176,6 @@ fn the_hot_set_is_found_followed_and_left_in_peace() {
         totals.faults < totals.windows * hot_pages * 7 / 10,
         "{totals:?}"
     );
-    keeper.end_period();
     let before = program.in_fast(2);
     drop(keeper);
     thread::sleep(WINDOW);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use pagetrail::{PageRange, PageSet};
-use pagetrail_tier::{Place, Policy, Pool, Ranking, Run, Sample, Settings, Tells};
+use pagetrail_tier::{Demand, Place, Policy, Pool, Ranking, Run, Sample, Settings, Tells};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -181,7 +181,7 @@ proptest! {
         let mut pool = Pool::new(total);
         for (index, (initial, demand)) in members.iter().enumerate() {
             pool.join(&index.to_string(), *initial).unwrap();
-            pool.demand(&index.to_string(), *demand);
+            pool.demand(&index.to_string(), demand_of(*demand));
         }
         for demands in rounds {
             pool.balance(&settings);
@@ -191,16 +191,24 @@ proptest! {
                 let part = |percent: u64| member.initial * percent / 100;
                 prop_assert!(member.size >= part(75) && member.size <= part(125), "{:?}", member);
                 // Nobody is given what he does not want, but for the lower limit.
-                prop_assert!(member.size <= member.demand.unwrap().max(part(75)));
+                prop_assert!(member.size <= member.demand.unwrap().steady.max(part(75)));
             }
             for (index, demand) in demands.iter().enumerate() {
-                pool.demand(&index.to_string(), *demand);
+                pool.demand(&index.to_string(), demand_of(*demand));
             }
         }
         for index in 0..members.len() {
             pool.leave(&index.to_string());
         }
         prop_assert_eq!(pool.free(), total);
+    }
+}
+
+/// Four fifths of what is hot are wanted, as by default.
+fn demand_of(steady: u64) -> Demand {
+    Demand {
+        wanted: steady * 4 / 5,
+        steady,
     }
 }
 

@@ -96,6 +96,41 @@ fn check(technique: Technique) {
     assert!(round(&mut watch).is_empty());
 }
 
+/// At rest nothing costs a fault, and the round after it has what was written meanwhile, and before.
+fn rests(technique: Technique) {
+    if !works(technique) {
+        return;
+    }
+    let mut buffer = Buffer::new();
+    let mut watch = Watch::builder()
+        .target(Target::ranges([buffer.range]))
+        .technique(technique)
+        .start()
+        .unwrap();
+    watch.collect_unarmed().unwrap().commit();
+    buffer.write(7);
+    watch.rest().unwrap();
+    let before = minor_faults();
+    (0..PAGES / 2).for_each(|page| buffer.write(page));
+    assert!(
+        minor_faults() - before < 20,
+        "{technique}: nothing is armed"
+    );
+    let round = watch.collect().unwrap();
+    let written: Vec<u64> = (0..PAGES as u64 / 2).collect();
+    assert!(buffer.pages(&written).difference(round.pages()).is_empty());
+    round.commit();
+    // Armed again.
+    buffer.write(9);
+    assert_eq!(*watch.collect().unwrap().pages(), buffer.pages(&[9]));
+}
+
+#[test]
+fn at_rest_the_target_takes_no_faults_and_nothing_is_lost() {
+    rests(Technique::PagemapScan);
+    rests(Technique::AccessScan);
+}
+
 #[test]
 fn pages_stay_unarmed_until_they_are_armed() {
     check(Technique::PagemapScan);

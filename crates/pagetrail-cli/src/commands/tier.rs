@@ -185,7 +185,7 @@ fn plan(args: &PlanArgs) -> Result<ExitCode> {
         fast_bytes: usage.fast,
         slow_bytes: usage.slow,
         allowed_bytes: args.fast.bytes(),
-        demand_bytes: keeper.policy().demand(),
+        demand_bytes: keeper.policy().demand().wanted,
         cut: plan.cut,
         left_out_bytes: plan.left_out_bytes,
         fast_by_degree: history.fast.clone(),

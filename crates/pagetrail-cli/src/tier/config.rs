@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
-use pagetrail_tier::source::{Damon, Source, Watched, WatchedKind};
+use pagetrail_tier::source::{Damon, PageIdle, Source, Watched, WatchedKind};
 use pagetrail_tier::{Error, Settings};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
@@ -118,6 +118,8 @@ pub(crate) enum SourceKind {
     Turns,
     /// regions that DAMON saw touched, without faults; one process on a machine
     Damon,
+    /// accesses by the kernel's idle page tracking, without faults, where a kernel has it
+    Idle,
 }
 
 impl SourceKind {
@@ -127,6 +129,10 @@ impl SourceKind {
             Self::Accesses => WatchedKind::Accesses,
             Self::Writes => WatchedKind::Writes,
             Self::Turns => WatchedKind::Turns,
+            Self::Idle => {
+                pagetrail::Target::process(pid)?;
+                return Ok(Box::new(PageIdle::start(pid)?));
+            }
             Self::Damon => {
                 pagetrail::Target::process(pid)?;
                 return Ok(Box::new(Damon::start(pid, window)?));

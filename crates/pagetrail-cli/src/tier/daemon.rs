@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use pagetrail_tier::{Error, Pool, nodes};
+use pagetrail_tier::{Demand, Error, Pool, nodes};
 
 use super::config::{Config, Mode, Slow, Target};
 use super::find;
@@ -152,8 +152,16 @@ impl Daemon {
     fn share(&mut self) {
         if self.config.mode == Mode::Pool {
             for kept in &self.kept {
-                let demands = kept.processes.iter().map(Process::demand);
-                let known: Option<u64> = demands.sum();
+                let known = kept
+                    .processes
+                    .iter()
+                    .try_fold(Demand::default(), |sum, process| {
+                        let demand = process.demand()?;
+                        Some(Demand {
+                            wanted: sum.wanted + demand.wanted,
+                            steady: sum.steady + demand.steady,
+                        })
+                    });
                 if let (Some(demand), false) = (known, kept.processes.is_empty()) {
                     self.pool.demand(&kept.target.name, demand);
                 }
@@ -244,7 +252,7 @@ impl Daemon {
                 name: kept.target.name.clone(),
                 share_bytes: kept.target.fast.bytes(),
                 allowed_bytes: member.map_or(0, |member| member.size),
-                demand_bytes: member.and_then(|member| member.demand),
+                demand_bytes: member.and_then(|member| Some(member.demand?.wanted)),
                 processes: kept.processes.iter_mut().map(Process::status).collect(),
                 refused: kept
                     .refused
@@ -324,7 +332,11 @@ impl Kept {
 
     /// Shares what the target may use among its processes: by what they could use, or alike where that is not known.
     fn allow(&mut self, bytes: u64) {
-        let demands: Option<Vec<u64>> = self.processes.iter().map(Process::demand).collect();
+        let demands = self
+            .processes
+            .iter()
+            .map(|process| Some(process.demand()?.wanted));
+        let demands: Option<Vec<u64>> = demands.collect();
         let count = self.processes.len() as u64;
         let weights = match demands {
             Some(demands) if demands.iter().any(|demand| *demand > 0) => demands,

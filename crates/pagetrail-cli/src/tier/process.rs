@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use pagetrail_tier::mover::{DryRun, Mover, NodeMover, NodeOptions, SwapMover};
-use pagetrail_tier::{Keeper, KeeperOptions, Settings};
+use pagetrail_tier::{Demand, Keeper, KeeperOptions};
 
 use super::config::{Config, Memory, Slow, SourceKind};
 use super::heat::History;
@@ -50,8 +50,8 @@ fn command_line(pid: u32) -> String {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Phase {
-    /// Windows of the period that are left.
-    Tracking(u32),
+    /// Windows of a period run.
+    Tracking,
     /// Until the next period begins.
     Waiting(Instant),
     /// Likewise, because the last ones were calm.
@@ -66,7 +66,7 @@ pub(crate) struct Process {
     phase: Phase,
     /// When the period began.
     began: Instant,
-    demand: u64,
+    demand: Demand,
     /// Whether a window has told of demand.
     measured: bool,
     pub(crate) history: History,
@@ -96,7 +96,7 @@ impl Process {
             keeper: Keeper::new(source, mover, options)?,
             phase: Phase::Waiting(now),
             began: now,
-            demand: 0,
+            demand: Demand::default(),
             measured: false,
             history: History::default(),
         })
@@ -109,22 +109,24 @@ impl Process {
         now: Instant,
     ) -> Result<(), pagetrail_tier::Error> {
         match self.phase {
-            Phase::Tracking(left) => {
+            Phase::Tracking => {
                 let report = self.keeper.window()?;
                 self.demand = report.demand;
                 self.history.add(&mut self.keeper, &report);
-                self.phase = Phase::Tracking(left.saturating_sub(1));
-                if left <= 1 {
+                if report.over {
                     self.measured = true;
-                    self.keeper.end_period();
-                    self.phase = Phase::Waiting(self.began + config.period);
+                    self.keeper.end_period()?;
+                    self.phase = match self.keeper.pause() {
+                        0 => Phase::Waiting(self.began + config.period),
+                        _ => Phase::Paused(self.began + config.period),
+                    };
                 }
             }
             Phase::Waiting(until) | Phase::Paused(until) if now < until => {}
             Phase::Waiting(_) | Phase::Paused(_) => {
                 self.began = now;
                 self.phase = match self.keeper.begin_period()? {
-                    true => Phase::Tracking(windows(&config.policy)),
+                    true => Phase::Tracking,
                     false => Phase::Paused(now + config.period),
                 };
             }
@@ -133,7 +135,7 @@ impl Process {
     }
 
     /// What it could use of fast memory, once a period has told.
-    pub(crate) fn demand(&self) -> Option<u64> {
+    pub(crate) fn demand(&self) -> Option<Demand> {
         self.measured.then_some(self.demand)
     }
 
@@ -153,7 +155,7 @@ impl Process {
         let usage = self.keeper.policy().usage();
         let totals = self.keeper.totals();
         let state = match self.phase {
-            Phase::Tracking(_) => "tracking",
+            Phase::Tracking => "tracking",
             Phase::Waiting(_) => "waiting",
             Phase::Paused(_) => "paused",
         };
@@ -165,7 +167,7 @@ impl Process {
             fast_bytes: usage.fast,
             slow_bytes: usage.slow,
             allowed_bytes: self.keeper.capacity(),
-            demand_bytes: self.demand,
+            demand_bytes: self.demand.wanted,
             windows: totals.windows,
             periods: totals.periods,
             pauses: totals.pauses,
@@ -180,9 +182,4 @@ impl Process {
             busy_s: totals.busy.as_secs_f64(),
         }
     }
-}
-
-/// How many windows of a period are tracked.
-fn windows(settings: &Settings) -> u32 {
-    settings.windows.into()
 }

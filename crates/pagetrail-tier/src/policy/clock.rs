@@ -25,6 +25,11 @@ impl Clock {
         false
     }
 
+    /// Whether the last period that was tracked moved little.
+    pub fn was_calm(&self) -> bool {
+        self.calm > 0
+    }
+
     /// Ends a period that was tracked and moved so much.
     pub fn tracked(&mut self, moved_bytes: u64, settings: &Settings) {
         self.calm = match moved_bytes < settings.calm_bytes {

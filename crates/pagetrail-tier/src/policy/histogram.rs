@@ -1,5 +1,8 @@
 //! [`Histogram`]: how many bytes of each rank there are, in fast and in slow memory.
 
+use super::page::Page;
+use super::table::Place;
+
 /// Bytes by rank and place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
@@ -16,35 +19,58 @@ pub struct Histogram {
 /// Counts units by place and rank, as cheaply as can be: this is done for every page in every window.
 #[derive(Debug)]
 pub(super) struct Tally {
-    /// For each of slow, fast, slow and fixed, fast and fixed: bytes by rank.
-    bytes: Vec<u64>,
-    ranks: usize,
+    /// For each rank: bytes by the kind of place that a page tells.
+    bytes: Vec<[u64; Page::KINDS]>,
 }
 
 impl Tally {
     pub(super) fn new(rank_max: u16) -> Self {
-        let ranks = usize::from(rank_max) + 1;
         Self {
-            bytes: vec![0; 4 * ranks],
-            ranks,
+            bytes: vec![[0; Page::KINDS]; usize::from(rank_max) + 1],
         }
     }
 
     #[inline]
-    pub(super) fn add(&mut self, fast: bool, fixed: bool, rank: u16, bytes: u64) {
-        let row = usize::from(fast) + 2 * usize::from(fixed);
-        self.bytes[row * self.ranks + usize::from(rank)] += bytes;
+    pub(super) fn add(&mut self, kind: usize, rank: u16, bytes: u64) {
+        self.bytes[usize::from(rank)][kind] += bytes;
     }
 
     pub(super) fn finish(self) -> Histogram {
-        let mut rows = self.bytes.chunks(self.ranks);
-        let mut row = || rows.next().unwrap_or_default().to_vec();
-        let (slow, fast) = (row(), row());
-        Histogram {
-            fast,
-            slow,
-            fixed_slow: row().iter().sum(),
-            fixed_fast: row().iter().sum(),
+        let mut histogram = Histogram {
+            fast: vec![0; self.bytes.len()],
+            slow: vec![0; self.bytes.len()],
+            ..Histogram::default()
+        };
+        for (rank, row) in self.bytes.iter().enumerate() {
+            for (kind, bytes) in row.iter().enumerate() {
+                if let Some(sum) = histogram.of(kind, rank as u16) {
+                    *sum += bytes;
+                }
+            }
+        }
+        histogram
+    }
+}
+
+impl Histogram {
+    /// The bytes that a page of some kind and rank counts among; none for one that is nowhere.
+    fn of(&mut self, kind: usize, rank: u16) -> Option<&mut u64> {
+        match Page::place_of(kind) {
+            (Place::Absent, _) => None,
+            (Place::Fast, true) => Some(&mut self.fixed_fast),
+            (Place::Slow, true) => Some(&mut self.fixed_slow),
+            (Place::Fast, false) => self.fast.get_mut(usize::from(rank)),
+            (Place::Slow, false) => self.slow.get_mut(usize::from(rank)),
+        }
+    }
+
+    /// Counts a unit elsewhere, after it has become of another kind.
+    pub(super) fn shift(&mut self, from: usize, to: usize, rank: u16, bytes: u64) {
+        if let Some(sum) = self.of(from, rank) {
+            *sum -= bytes;
+        }
+        if let Some(sum) = self.of(to, rank) {
+            *sum += bytes;
         }
     }
 }

@@ -15,9 +15,9 @@ use pagetrail::PageSet;
 
 use cursor::{Cursor, push};
 use histogram::{Histogram, Tally};
-use page::Asked;
+use page::{Asked, Page};
 use plan::Plan;
-use rank::{Degrees, count};
+use rank::Degrees;
 use settings::{Ranking, Settings, SettingsError};
 use spot_check::Samples;
 use table::{Place, Run, Table, Units};
@@ -64,17 +64,29 @@ pub struct Usage {
     pub slow: u64,
 }
 
+/// How much fast memory a target could use, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Demand {
+    /// What it wants: the share of what is hot by its degree that the settings name.
+    pub wanted: u64,
+    /// What was touched in most of the windows that count: what it could use for sure.
+    pub steady: u64,
+}
+
 /// The policy for one target.
 pub struct Policy {
     settings: Settings,
     tells: Tells,
+    degrees: Degrees,
     table: Table,
     /// Of the table as it is, or nothing where it changed since.
     histogram: Option<Histogram>,
     /// Windows since everything was doubted.
     since_doubt: u32,
-    /// Windows since the first, or since [`Self::begin`].
+    /// Windows since the first, or since everything was doubted.
     seen: u16,
+    /// All windows.
+    windows: u64,
 }
 
 impl Policy {
@@ -87,17 +99,14 @@ impl Policy {
         settings.validate()?;
         Ok(Self {
             since_doubt: u32::MAX,
+            degrees: Degrees::new(&settings),
             settings,
             tells,
             table: Table::new(page_bytes),
             histogram: None,
             seen: 0,
+            windows: 0,
         })
-    }
-
-    /// Says that windows were left out: what is remembered is old.
-    pub fn begin(&mut self) {
-        self.seen = 0;
     }
 
     /// The settings.
@@ -123,6 +132,7 @@ impl Policy {
                 }
             }
         }
+        self.degrees = Degrees::new(&settings);
         self.settings = settings;
         self.histogram = None;
         Ok(())
@@ -142,17 +152,24 @@ impl Policy {
 
     /// Says that a page, or huge page, is somewhere now.
     pub fn moved(&mut self, address: u64, place: Place) {
-        if let Some(page) = self.table.unit_mut(address) {
-            page.set_place(place);
-            self.histogram = None;
-        }
+        self.change(address, |page| page.set_place(place));
     }
 
     /// Says that a page cannot be moved, until the next layout says where it is.
     pub fn fix(&mut self, address: u64) {
-        if let Some(page) = self.table.unit_mut(address) {
-            page.set_fixed(true);
-            self.histogram = None;
+        self.change(address, |page| page.set_fixed(true));
+    }
+
+    /// Changes where a unit is, and counts it there.
+    fn change(&mut self, address: u64, change: impl FnOnce(&mut Page)) {
+        let Some((page, bytes)) = self.table.unit_mut(address) else {
+            return;
+        };
+        let before = page.kind();
+        change(page);
+        if let Some(histogram) = &mut self.histogram {
+            let rank = self.degrees.rank(page, address);
+            histogram.shift(before, page.kind(), rank, bytes);
         }
     }
 
@@ -164,13 +181,15 @@ impl Policy {
             writes: sample.written.is_some(),
             // The window after everything was doubted is the one that asks.
             doubtful: self.since_doubt == 0,
+            settled: self.seen >= settings.windows.into(),
         };
         let mut accessed = Cursor::new(sample.accessed.as_ref());
         let mut written = Cursor::new(sample.written.as_ref());
         let mut noted = Noted::default();
-        let mut samples = Samples::new(settings, self.seen);
+        let mut samples = Samples::new(settings, self.windows);
         let mut tally = Tally::new(settings.rank_max());
-        let degrees = Degrees::new(settings);
+        let degrees = &self.degrees;
+        let mask = u16::MAX >> (16 - settings.windows);
         let (page_bytes, block_bytes) = (self.table.page_bytes(), self.table.block_bytes());
         let mut behind = 0;
         for block in self.table.blocks_mut() {
@@ -189,7 +208,7 @@ impl Policy {
                         push(&mut noted.rearm, base, behind);
                     }
                     noted.answered += u64::from(awake && (read || wrote));
-                    count(&degrees, &mut tally, page, base, block_bytes);
+                    tally.add(page.kind(), degrees.rank(page, base), block_bytes);
                 }
                 Units::Small(pages) => {
                     let mut start = base;
@@ -199,23 +218,30 @@ impl Policy {
                         let (wrote, wrote_until) = written.at(start);
                         let end = behind.min(read_until).min(wrote_until);
                         let index = |address: u64| ((address - base) / page_bytes) as usize;
+                        let touched = read || wrote;
                         for (at, page) in pages[index(start)..index(end)].iter_mut().enumerate() {
                             let address = start + at as u64 * page_bytes;
+                            // Most of most memory: not used, and hardly used before.
+                            if !touched && page.is_at_the_bottom() {
+                                page.observe_nothing(mask, asked);
+                                tally.add(page.kind(), degrees.rank(page, address), page_bytes);
+                                continue;
+                            }
                             if page.is_absent() {
-                                if read || wrote {
+                                if touched {
                                     push(&mut noted.unknown, address, address + page_bytes);
                                 }
                                 continue;
                             }
                             let awake = !page.is_asleep();
-                            samples.take(page, read || wrote);
+                            samples.take(page, touched);
                             if page.observe(settings, tells, asked, read, wrote)
                                 || samples.draw(page, address)
                             {
                                 push(&mut noted.rearm, address, address + page_bytes);
                             }
-                            noted.answered += u64::from(awake && (read || wrote));
-                            count(&degrees, &mut tally, page, address, page_bytes);
+                            noted.answered += u64::from(awake && touched);
+                            tally.add(page.kind(), degrees.rank(page, address), page_bytes);
                         }
                         start = end;
                     }
@@ -229,6 +255,7 @@ impl Policy {
         self.histogram = Some(tally.finish());
         self.since_doubt = self.since_doubt.saturating_add(1);
         self.seen = self.seen.saturating_add(1);
+        self.windows += 1;
         if in_doubt && self.since_doubt >= self.settings.windows.into() {
             noted.doubt = true;
             self.doubt(&mut noted.rearm);
@@ -238,12 +265,11 @@ impl Policy {
 
     /// How many bytes of each rank there are.
     pub fn histogram(&mut self) -> &Histogram {
-        let (settings, table) = (&self.settings, &self.table);
+        let (settings, table, degrees) = (&self.settings, &self.table, &self.degrees);
         self.histogram.get_or_insert_with(|| {
             let mut tally = Tally::new(settings.rank_max());
-            let degrees = Degrees::new(settings);
             table.for_each(|address, bytes, page| {
-                count(&degrees, &mut tally, page, address, bytes);
+                tally.add(page.kind(), degrees.rank(page, address), bytes);
             });
             tally.finish()
         })
@@ -258,11 +284,62 @@ impl Policy {
         }
     }
 
-    /// How much fast memory the target could use: the share of what is hot by its degree that the settings name.
-    pub fn demand(&mut self) -> u64 {
+    /// How much fast memory the target could use.
+    pub fn demand(&mut self) -> Demand {
         let (least, percent) = (self.hot_rank(), self.settings.share_percent);
-        let hot = u128::from(self.histogram().bytes_from(least));
-        u64::try_from(hot * u128::from(percent) / 100).unwrap_or(u64::MAX)
+        let steady = least.max(self.steady_rank());
+        let hot = self.histogram().bytes_from(least);
+        let wanted = u128::from(hot) * u128::from(percent) / 100;
+        Demand {
+            wanted: u64::try_from(wanted).unwrap_or(u64::MAX),
+            steady: self.histogram().bytes_from(steady),
+        }
+    }
+
+    /// Picks a sample of the pages that should be in use, to be asked about in one window and left alone again.
+    ///
+    /// What that window told is for [`Self::glanced`].
+    pub fn glance(&mut self) -> PageSet {
+        let (page_bytes, block_bytes) = (self.table.page_bytes(), self.table.block_bytes());
+        self.windows += 1;
+        let mut samples = Samples::new(&self.settings, self.windows);
+        let mut picked = PageSet::new();
+        for block in self.table.blocks_mut() {
+            let base = block.base;
+            let (pages, bytes) = block.units_mut(page_bytes, block_bytes);
+            for (index, page) in pages.iter_mut().enumerate() {
+                let address = base + index as u64 * bytes;
+                if samples.glance(page, address) {
+                    push(&mut picked, address, address + bytes);
+                }
+            }
+        }
+        picked
+    }
+
+    /// Takes what a window told about the sample alone; whether the program does something else than before. Then all pages
+    /// that are left alone are to be asked about.
+    pub fn glanced(&mut self, sample: &Sample) -> bool {
+        let (page_bytes, block_bytes) = (self.table.page_bytes(), self.table.block_bytes());
+        let mut cursors = [&sample.accessed, &sample.written].map(|set| Cursor::new(set.as_ref()));
+        let mut samples = Samples::new(&self.settings, self.windows);
+        for block in self.table.blocks_mut() {
+            let base = block.base;
+            let (pages, bytes) = block.units_mut(page_bytes, block_bytes);
+            for (index, page) in pages.iter_mut().enumerate() {
+                let address = base + index as u64 * bytes;
+                // Each cursor goes on, whatever the other says.
+                let touched = cursors.iter_mut().fold(false, |any, cursor| {
+                    cursor.any(address, address + bytes) | any
+                });
+                samples.take(page, touched);
+            }
+        }
+        let in_doubt = samples.contradict(&self.settings);
+        if in_doubt {
+            self.doubt(&mut PageSet::new());
+        }
+        in_doubt
     }
 
     /// What should move so that the hottest pages are in fast memory, of which at most `capacity` bytes may be used.
@@ -282,14 +359,12 @@ impl Policy {
         let (page_bytes, block_bytes) = (self.table.page_bytes(), self.table.block_bytes());
         let mut woken = PageSet::new();
         for block in self.table.blocks_mut() {
-            let (pages, bytes) = match &mut block.units {
-                Units::Huge(page) => (std::slice::from_mut(page), block_bytes),
-                Units::Small(pages) => (&mut pages[..], page_bytes),
-            };
+            let base = block.base;
+            let (pages, bytes) = block.units_mut(page_bytes, block_bytes);
             for (index, page) in pages.iter_mut().enumerate() {
                 if page.is_asleep() {
                     page.doubt();
-                    let address = block.base + index as u64 * bytes;
+                    let address = base + index as u64 * bytes;
                     push(&mut woken, address, address + bytes);
                 }
             }
@@ -300,9 +375,8 @@ impl Policy {
     /// The pages that can be hot, by their degree, and are in a place: for tests and reports.
     pub fn hottest(&self, least: u16) -> PageSet {
         let mut hot = PageSet::new();
-        let degrees = Degrees::new(&self.settings);
         self.table.for_each(|address, bytes, page| {
-            if degrees.rank(page, address) >= least {
+            if self.degrees.rank(page, address) >= least {
                 push(&mut hot, address, address + bytes);
             }
         });
@@ -327,7 +401,7 @@ impl Policy {
             if self
                 .table
                 .unit_mut(address)
-                .is_some_and(|page| !page.is_asleep())
+                .is_some_and(|(page, _)| !page.is_asleep())
             {
                 push(&mut awake, address, address + self.table.page_bytes());
             }
@@ -337,10 +411,29 @@ impl Policy {
 
     /// Calls `found` with address, size, rank and place of every page, or huge page, in ascending order.
     pub fn for_each(&self, mut found: impl FnMut(u64, u64, u16, Place)) {
-        let degrees = Degrees::new(&self.settings);
         self.table.for_each(|address, bytes, page| {
-            found(address, bytes, degrees.rank(page, address), page.place());
+            found(
+                address,
+                bytes,
+                self.degrees.rank(page, address),
+                page.place(),
+            );
         });
+    }
+
+    /// From which rank on a page was used in most windows.
+    fn steady_rank(&self) -> u16 {
+        let settings = &self.settings;
+        match settings.ranking {
+            Ranking::Degree => {
+                let least = match self.tells.accesses {
+                    true => settings.read_weight,
+                    false => settings.write_weight,
+                };
+                u16::from(settings.windows) * u16::from(least) / 2 + 1
+            }
+            _ => self.hot_rank(),
+        }
     }
 
     /// From which rank on a page is hot.

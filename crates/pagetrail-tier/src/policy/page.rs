@@ -19,7 +19,14 @@ mod state {
     pub(super) const WROTE: u8 = 1 << 3;
     /// It was left alone, and is asked about before its time.
     pub(super) const SPOT: u8 = 1 << 4;
+    /// It is left alone as one that is used rarely: nothing is said of it meanwhile.
+    pub(super) const RARE: u8 = 1 << 5;
 }
+
+/// From this level on a page was touched so often in a row that it should be in use.
+const TRUSTED: u8 = 3;
+/// From this level on it counts as touched while it is left alone, whatever was seen before.
+const SURE: u8 = 4;
 
 /// What is remembered of a page.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +51,8 @@ pub(super) struct Asked {
     pub(super) writes: bool,
     /// Whether all that was known is in doubt: who is not used now has no history.
     pub(super) doubtful: bool,
+    /// Whether all of the history that is kept was seen: one without a touch is that of a page that is used rarely.
+    pub(super) settled: bool,
 }
 
 impl Page {
@@ -69,6 +78,40 @@ impl Page {
             Place::Slow => 2,
         };
         self.state = self.state & !state::PLACE | bits;
+    }
+
+    /// How many kinds of place there are: absent, fast or slow, and each of them with pages that cannot be moved.
+    pub(super) const KINDS: usize = 8;
+
+    /// Where it is and whether it cannot be moved, as a small number.
+    #[inline]
+    pub(super) fn kind(&self) -> usize {
+        usize::from(self.state & (state::PLACE | state::FIXED))
+    }
+
+    /// What such a number stands for.
+    pub(super) fn place_of(kind: usize) -> (Place, bool) {
+        let page = Self {
+            state: kind as u8,
+            ..Self::default()
+        };
+        (page.place(), page.is_fixed())
+    }
+
+    /// Whether it is at the bottom of the queue: a window in which it is not touched is remembered, and that is all.
+    #[inline]
+    pub(super) fn is_at_the_bottom(&self) -> bool {
+        self.level | self.rest | self.slept | self.state & state::SPOT == 0
+    }
+
+    /// Takes a window in which it was not touched, at the bottom of the queue.
+    #[inline]
+    pub(super) fn observe_nothing(&mut self, mask: u16, asked: Asked) {
+        self.reads = (self.reads << u8::from(asked.accesses)) & mask;
+        self.writes = (self.writes << u8::from(asked.writes)) & mask;
+        if asked.writes {
+            self.set(state::WROTE, false);
+        }
     }
 
     pub(super) fn is_absent(&self) -> bool {
@@ -97,12 +140,18 @@ impl Page {
 
     /// Whether it is left alone after having been touched so often in a row that it should be in use.
     pub(super) fn is_trusted(&self) -> bool {
-        self.is_asleep() && self.level >= 3
+        self.is_asleep() && self.level >= TRUSTED
+    }
+
+    /// Whether it was touched so often in a row that it should be in use, left alone at the moment or not.
+    pub(super) fn should_be_in_use(&self) -> bool {
+        self.level >= TRUSTED
     }
 
     /// Has it asked about in the next window.
     pub(super) fn wake(&mut self) {
         self.rest = 0;
+        self.set(state::RARE, false);
     }
 
     /// Has it asked about in the next window, and whatever it was trusted with it must earn again.
@@ -114,6 +163,11 @@ impl Page {
     /// Has it asked about in the next window, as a sample of those that are left alone.
     pub(super) fn spot_check(&mut self) {
         self.wake();
+        self.set(state::SPOT, true);
+    }
+
+    /// Has it asked about in one window as a sample, and left alone as before afterwards.
+    pub(super) fn glance(&mut self) {
         self.set(state::SPOT, true);
     }
 
@@ -139,17 +193,15 @@ impl Page {
         accessed: bool,
         written: bool,
     ) -> bool {
-        // Most of most memory: not used, and not used before.
-        let history = self.reads | self.writes | u16::from(self.level | self.rest | self.slept);
-        if history == 0 && !accessed && !written {
-            return false;
-        }
         let asleep = self.is_asleep();
         let (mut read_bit, mut write_bit) = (accessed || written, written);
         if asleep {
-            (read_bit, write_bit) = (true, self.state & state::WROTE != 0);
+            let counts =
+                self.state & state::RARE == 0 && !self.counts_answers_only(settings, asked);
+            (read_bit, write_bit) = (counts, counts && self.state & state::WROTE != 0);
         }
         let mask = u16::MAX >> (16 - settings.windows);
+        let silent = self.reads | self.writes == 0;
         if asked.accesses {
             self.reads = (self.reads << 1 | u16::from(read_bit)) & mask;
         }
@@ -158,7 +210,11 @@ impl Page {
         }
         if asleep {
             self.rest -= 1;
-            self.slept = self.slept.saturating_add(1);
+            if self.state & state::RARE == 0 {
+                self.slept = self.slept.saturating_add(1);
+            } else if self.rest == 0 {
+                self.set(state::RARE, false);
+            }
             return self.rest == 0;
         }
         if asked.writes {
@@ -169,6 +225,10 @@ impl Page {
             self.level = (self.level + 1).min(settings.level_max);
             self.rest = match self.level {
                 0 => 0,
+                1 if silent && asked.settled && settings.rare_rest > 0 => {
+                    self.set(state::RARE, true);
+                    1 + settings.rare_rest
+                }
                 level => 1 << (level - 1),
             };
             return self.rest == 0;
@@ -184,6 +244,13 @@ impl Page {
             self.level = self.level.saturating_sub(1);
         }
         false
+    }
+
+    /// Whether the windows in which it is left alone do not count as touched: once all that is remembered was seen, touches
+    /// that meet by chance would outdo pages that are really in use.
+    #[inline]
+    fn counts_answers_only(&self, settings: &Settings, asked: Asked) -> bool {
+        settings.only_answers && asked.settled && self.level < SURE
     }
 
     /// Erases the windows in which it was taken for touched, behind the newest where that is an answer.
@@ -208,9 +275,17 @@ impl Page {
     pub(super) fn weighed(&self, reads: &[u16; 256], writes: &[u16; 256]) -> u16 {
         let sum = |weights: &[u16; 256], history: u16| {
             let [low, high] = history.to_le_bytes();
-            weights[usize::from(low)] + weights[usize::from(high)]
+            match high {
+                // With eight windows, as by default, always.
+                0 => weights[usize::from(low)],
+                _ => weights[usize::from(low)] + weights[usize::from(high)],
+            }
         };
-        sum(reads, self.reads) + sum(writes, self.writes)
+        let read = sum(reads, self.reads);
+        match self.writes {
+            0 => read,
+            history => read + sum(writes, history),
+        }
     }
 
     /// Its temperature.
@@ -251,6 +326,7 @@ mod tests {
         accesses: true,
         writes: false,
         doubtful: false,
+        settled: false,
     };
 
     /// In which of `windows` windows a page that is always touched takes a fault.
@@ -289,6 +365,23 @@ mod tests {
             page.observe(&settings, READS, ASKED, matches!(window, 1 | 3 | 6), false);
             assert_eq!(page.degree(&settings), window);
         }
+    }
+
+    #[test]
+    fn once_all_is_known_answers_alone_count_at_a_low_level() {
+        let settings = Settings::default();
+        let degrees = |settled| {
+            let asked = Asked { settled, ..ASKED };
+            let mut page = Page::new(Place::Slow, false);
+            page.reads = 1 << 7;
+            [true; 6].map(|touched| {
+                page.observe(&settings, READS, asked, touched, false);
+                page.degree(&settings)
+            })
+        };
+        // Asked in the windows 1, 3 and 6.
+        assert_eq!(degrees(true), [1, 1, 2, 2, 2, 3]);
+        assert_eq!(degrees(false), [1, 2, 3, 4, 5, 6]);
     }
 
     #[test]
@@ -331,6 +424,7 @@ mod tests {
             accesses: false,
             writes: true,
             doubtful: false,
+            settled: false,
         };
         let mut page = Page::new(Place::Slow, false);
         page.level = 3;
@@ -345,6 +439,34 @@ mod tests {
         page.observe(&settings, tells, ASKED, false, false);
         page.observe(&settings, tells, writes, false, false);
         assert_eq!(page.degree(&settings), 3 + 1 + 3);
+    }
+
+    #[test]
+    fn a_page_that_is_used_rarely_is_asked_about_less_and_counts_what_was_seen() {
+        let settings = Settings::default();
+        let settled = Asked {
+            settled: true,
+            ..ASKED
+        };
+        let mut page = Page::new(Place::Slow, false);
+        page.level = 1;
+        for _ in 0..settings.windows {
+            page.observe(&settings, READS, settled, false, false);
+        }
+        let mut armed = true;
+        let mut asked = Vec::new();
+        for window in 1..=8 {
+            if armed {
+                asked.push(window);
+            }
+            armed = page.observe(&settings, READS, settled, true, false);
+        }
+        // Left alone for three windows; from then on it is one like the others.
+        assert_eq!(asked, [1, 5, 8]);
+        assert_eq!(page.degree(&settings), 3, "what was seen");
+        page.observe(&settings, READS, settled, false, false);
+        page.doubt();
+        assert!(!page.is_asleep());
     }
 
     #[test]

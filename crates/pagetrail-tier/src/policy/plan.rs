@@ -6,7 +6,6 @@
 
 use super::Policy;
 use super::histogram::Histogram;
-use super::rank::Degrees;
 use super::table::Place;
 
 /// A page, or a huge page.
@@ -145,12 +144,11 @@ impl Policy {
         let mut promote = Sorted::new(&budget.promote);
         let none = |bytes: &[u64]| bytes.iter().all(|bytes| *bytes == 0);
         if !none(&budget.demote) || !none(&budget.promote) {
-            let degrees = Degrees::new(&self.settings);
             self.table.for_each(|address, bytes, page| {
                 if page.is_fixed() {
                     return;
                 }
-                let rank = degrees.rank(page, address);
+                let rank = self.degrees.rank(page, address);
                 let (list, leaves_room) = match page.place() {
                     Place::Fast => (&mut demote, true),
                     _ => (&mut promote, false),

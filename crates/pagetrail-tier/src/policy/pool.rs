@@ -2,10 +2,12 @@
 //!
 //! HMM-V, section 4.4. Each target has a share of its own; what it is allowed at a time lies between a lower and an
 //! upper part of that. One that wants less than it has gives the rest to the pool, one that wants more gets it as far
-//! as the pool reaches, all in proportion to what they lack.
+//! as the pool reaches, all in proportion to what they lack. What is left then goes, ours, to those that want no more but
+//! use more in most windows: by the paper's share of 80% a target whose memory is all hot would be sated without a fifth of it.
 
 use std::collections::BTreeMap;
 
+use super::Demand;
 use super::settings::Settings;
 
 /// What the pool knows of a target.
@@ -15,8 +17,8 @@ pub struct Member {
     pub initial: u64,
     /// What it is allowed at the moment.
     pub size: u64,
-    /// How much of its memory is hot, if that is known.
-    pub demand: Option<u64>,
+    /// What it wants and could use, if that is known.
+    pub demand: Option<Demand>,
 }
 
 /// A target cannot have what it asks for.
@@ -106,32 +108,32 @@ impl Pool {
     }
 
     /// Says how much of a target's memory is hot.
-    pub fn demand(&mut self, name: &str, bytes: u64) {
+    pub fn demand(&mut self, name: &str, demand: Demand) {
         if let Some(member) = self.members.get_mut(name) {
-            member.demand = Some(bytes);
+            member.demand = Some(demand);
         }
     }
 
     /// Shares anew. A member whose demand is not known keeps what it has.
     pub fn balance(&mut self, settings: &Settings) {
-        let mut lacks: Vec<(String, u64)> = Vec::new();
-        for (name, member) in &mut self.members {
-            let Some(demand) = member.demand else {
-                continue;
-            };
-            let part = |percent: u16| {
-                let bytes = u128::from(member.initial) * u128::from(percent) / 100;
-                u64::try_from(bytes).unwrap_or(u64::MAX)
-            };
-            let (lower, upper) = (part(settings.lower_percent), part(settings.upper_percent));
-            let wanted = demand.clamp(lower, upper.max(lower));
-            if wanted <= member.size {
-                self.free += member.size - wanted;
-                member.size = wanted;
-            } else {
-                lacks.push((name.clone(), wanted - member.size));
+        for member in self.members.values_mut() {
+            if let Some(demand) = member.demand {
+                let wanted = member.within_limits(demand.wanted, settings);
+                self.free += member.size.saturating_sub(wanted);
+                member.size = member.size.min(wanted);
             }
         }
+        self.give(settings, |demand| demand.wanted);
+        self.give(settings, |demand| demand.steady);
+    }
+
+    /// Gives what is free to those that have less than some part of their demand.
+    fn give(&mut self, settings: &Settings, part: impl Fn(Demand) -> u64) {
+        let lacks = self.members.iter().filter_map(|(name, member)| {
+            let should = member.within_limits(part(member.demand?), settings);
+            Some((name.clone(), should.checked_sub(member.size)?))
+        });
+        let lacks: Vec<(String, u64)> = lacks.collect();
         let all: u128 = lacks.iter().map(|(_, lack)| u128::from(*lack)).sum();
         if all == 0 {
             return;
@@ -149,9 +151,29 @@ impl Pool {
     }
 }
 
+impl Member {
+    /// As much as it may have of some bytes.
+    fn within_limits(&self, bytes: u64, settings: &Settings) -> u64 {
+        let part = |percent: u16| {
+            let bytes = u128::from(self.initial) * u128::from(percent) / 100;
+            u64::try_from(bytes).unwrap_or(u64::MAX)
+        };
+        let (lower, upper) = (part(settings.lower_percent), part(settings.upper_percent));
+        bytes.clamp(lower, upper.max(lower))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is wanted is all that is used.
+    fn exactly(bytes: u64) -> Demand {
+        Demand {
+            wanted: bytes,
+            steady: bytes,
+        }
+    }
 
     #[test]
     fn the_papers_four_programs() {
@@ -159,7 +181,7 @@ mod tests {
         let mut pool = Pool::new(32 << 10);
         for (name, demand) in [("1", 10 << 10), ("2", 6656), ("3", 6656), ("4", 1 << 10)] {
             pool.join(name, 8 << 10).unwrap();
-            pool.demand(name, demand);
+            pool.demand(name, exactly(demand));
         }
         pool.balance(&Settings::default());
         let sizes: Vec<u64> = pool.members().map(|(_, member)| member.size).collect();
@@ -172,7 +194,7 @@ mod tests {
         let mut pool = Pool::new(400);
         for (name, demand) in [("a", 125), ("b", 110), ("c", 90), ("d", 100)] {
             pool.join(name, 100).unwrap();
-            pool.demand(name, demand);
+            pool.demand(name, exactly(demand));
         }
         pool.balance(&Settings::default());
         let size = |name| pool.member(name).unwrap().size;
@@ -181,6 +203,24 @@ mod tests {
             [107, 102, 90, 100]
         );
         assert_eq!(pool.free(), 1);
+    }
+
+    #[test]
+    fn what_is_left_goes_to_who_uses_more_than_he_wants() {
+        let mut pool = Pool::new(300);
+        for (name, steady) in [("all hot", 125), ("half", 60), ("idle", 0)] {
+            pool.join(name, 100).unwrap();
+            let wanted = steady * 80 / 100;
+            pool.demand(name, Demand { wanted, steady });
+        }
+        pool.balance(&Settings::default());
+        let sizes: Vec<u64> = pool.members().map(|(_, member)| member.size).collect();
+        assert_eq!(sizes, [125, 75, 75]);
+        assert_eq!(pool.free(), 25);
+        // Again and again the same.
+        let before = pool.clone();
+        pool.balance(&Settings::default());
+        assert_eq!(pool, before);
     }
 
     #[test]

@@ -1,25 +1,27 @@
 //! [`Degrees`]: the rank of a page, by its degree or as other designs have it.
 
-use super::histogram::Tally;
 use super::page::Page;
 use super::settings::{RANDOM_RANKS, Ranking, Settings};
 use super::spot_check::scatter;
-use super::table::Place;
 
 /// Ranks of pages under some settings.
-pub(super) struct Degrees<'a> {
-    settings: &'a Settings,
+pub(super) struct Degrees {
+    ranking: Ranking,
+    windows: u8,
+    threshold: u16,
     /// Weighted counts of the ones in a byte of a history: counting them for each page would take longer.
     reads: [u16; 256],
     writes: [u16; 256],
 }
 
-impl<'a> Degrees<'a> {
-    pub(super) fn new(settings: &'a Settings) -> Self {
+impl Degrees {
+    pub(super) fn new(settings: &Settings) -> Self {
         let weighted =
             |weight: u8| std::array::from_fn(|byte| byte.count_ones() as u16 * u16::from(weight));
         Self {
-            settings,
+            ranking: settings.ranking,
+            windows: settings.windows,
+            threshold: settings.threshold.into(),
             reads: weighted(settings.read_weight),
             writes: weighted(settings.write_weight),
         }
@@ -27,34 +29,19 @@ impl<'a> Degrees<'a> {
 
     #[inline]
     pub(super) fn rank(&self, page: &Page, address: u64) -> u16 {
-        match self.settings.ranking {
+        match self.ranking {
             Ranking::Degree => page.weighed(&self.reads, &self.writes),
             _ => self.other_rank(page, address),
         }
     }
 
     fn other_rank(&self, page: &Page, address: u64) -> u16 {
-        let settings = self.settings;
-        match settings.ranking {
+        match self.ranking {
             Ranking::Degree => page.weighed(&self.reads, &self.writes),
-            Ranking::Threshold => {
-                u16::from(page.touches(settings.windows) >= settings.threshold.into())
-            }
+            Ranking::Threshold => u16::from(page.touches(self.windows) >= self.threshold),
             Ranking::TwoLists => page.touches(2),
             Ranking::FirstTouch => 0,
             Ranking::Random => scatter(address >> 12, RANDOM_RANKS.into()) as u16,
         }
     }
-}
-
-#[inline]
-pub(super) fn count(
-    degrees: &Degrees<'_>,
-    tally: &mut Tally,
-    page: &Page,
-    address: u64,
-    bytes: u64,
-) {
-    let fast = page.place() == Place::Fast;
-    tally.add(fast, page.is_fixed(), degrees.rank(page, address), bytes);
 }

@@ -61,11 +61,22 @@ pub struct Settings {
     /// Ours: when a page that was left alone turns out not to be used, the windows in which it was taken for used are erased
     /// from its history.
     pub take_back: bool,
+    /// Ours: once all the windows that count were seen, a page of a level below 4 that is left alone does not count as touched
+    /// in them. Otherwise one touch by chance counts as two, and two as five.
+    pub only_answers: bool,
     /// Ours: of the pages that are left alone, one in so many is asked about all the same in every window; 0 for none.
     pub spot_check: u8,
     /// Ours: when more than this part of those turn out not to be used, the program does something else than before, and
     /// all pages that are left alone are asked about at once.
     pub doubt_percent: u8,
+    /// Ours: a page that is touched after not having been touched in any window that is remembered is left alone for so
+    /// many windows more, which do not count as touched: it is asked about less often for being used rarely.
+    pub rare_rest: u8,
+    /// Ours: a period after a calm one ends after so many windows if it is calm, too; 0 for never.
+    pub settle_after: u8,
+    /// Ours: in a period that is not tracked a sample of the pages that are left alone is asked about in one window. When
+    /// they are not used any longer, by `doubt_percent`, the period is tracked after all.
+    pub glance: bool,
     /// How pages are put into an order.
     pub ranking: Ranking,
     /// For [`Ranking::Threshold`]: hot is what was touched in so many of the last windows.
@@ -88,8 +99,12 @@ impl Default for Settings {
             decide_every: 1,
             margin: 4,
             take_back: true,
+            only_answers: true,
             spot_check: 32,
             doubt_percent: 50,
+            rare_rest: 2,
+            settle_after: 3,
+            glance: true,
             ranking: Ranking::Degree,
             threshold: 4,
         }
@@ -115,7 +130,11 @@ impl Settings {
             decide_every: 8,
             margin: 0,
             take_back: false,
+            only_answers: false,
             spot_check: 0,
+            rare_rest: 0,
+            settle_after: 0,
+            glance: false,
             ..Self::default()
         }
     }
@@ -126,6 +145,8 @@ impl Settings {
             level_max: 0,
             degree_min: 1,
             margin: 0,
+            settle_after: 0,
+            glance: false,
             ranking,
             ..Self::default()
         }
@@ -178,6 +199,12 @@ impl Settings {
             (100..=10_000).contains(&self.upper_percent),
         )?;
         within("doubt_percent", self.doubt_percent, 100, "1 to 100")?;
+        check(
+            "rare_rest",
+            self.rare_rest.into(),
+            "at most 64",
+            self.rare_rest <= 64,
+        )?;
         within("decide_every", self.decide_every, u8::MAX, "1 to 255")?;
         within("threshold", self.threshold, WINDOWS_MAX, "1 to 16")
     }

@@ -16,10 +16,10 @@ impl Samples {
     /// Fewer tell nothing.
     const LEAST: u32 = 8;
 
-    pub(super) fn new(settings: &Settings, window: u16) -> Self {
+    pub(super) fn new(settings: &Settings, window: u64) -> Self {
         Self {
             one_in: settings.spot_check.into(),
-            salt: scatter(u64::from(window) + 1, 1 << 31),
+            salt: scatter(window + 1, 1 << 31),
             used: 0,
             unused: 0,
         }
@@ -40,14 +40,25 @@ impl Samples {
     /// Picks a page that is left alone, or does not.
     #[inline]
     pub(super) fn draw(&mut self, page: &mut Page, address: u64) -> bool {
-        if self.one_in == 0 || !page.is_trusted() {
-            return false;
-        }
-        let picked = scatter((address >> 12) ^ self.salt, self.one_in) == 0;
+        let picked = page.is_trusted() && self.picks(address);
         if picked {
             page.spot_check();
         }
         picked
+    }
+
+    /// Picks a page that should be in use, and is to be left alone as before, or does not.
+    pub(super) fn glance(&mut self, page: &mut Page, address: u64) -> bool {
+        let picked = page.should_be_in_use() && self.picks(address);
+        if picked {
+            page.glance();
+        }
+        picked
+    }
+
+    #[inline]
+    fn picks(&self, address: u64) -> bool {
+        self.one_in > 0 && scatter((address >> 12) ^ self.salt, self.one_in) == 0
     }
 
     pub(super) fn contradict(&self, settings: &Settings) -> bool {

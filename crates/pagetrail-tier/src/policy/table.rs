@@ -60,6 +60,14 @@ impl Block {
         }
     }
 
+    /// Its pages, or its huge page, and how large each is.
+    pub(super) fn units_mut(&mut self, page_bytes: u64, block_bytes: u64) -> (&mut [Page], u64) {
+        match &mut self.units {
+            Units::Huge(page) => (std::slice::from_mut(page), block_bytes),
+            Units::Small(pages) => (&mut pages[..], page_bytes),
+        }
+    }
+
     fn page(&self, index: usize) -> Page {
         match &self.units {
             Units::Small(pages) => pages[index],
@@ -188,19 +196,20 @@ impl Table {
         self.blocks = new;
     }
 
-    /// The page, or huge page, at an address, as far as it is there.
-    pub(super) fn unit_mut(&mut self, address: u64) -> Option<&mut Page> {
-        let base = address - address % self.block_bytes();
+    /// The page, or huge page, at an address, as far as it is there, and its size.
+    pub(super) fn unit_mut(&mut self, address: u64) -> Option<(&mut Page, u64)> {
+        let (page_bytes, block_bytes) = (self.page_bytes, self.block_bytes());
+        let base = address - address % block_bytes;
         let at = self
             .blocks
             .binary_search_by_key(&base, |block| block.base)
             .ok()?;
-        let index = ((address - base) / self.page_bytes) as usize;
-        let page = match &mut self.blocks[at].units {
-            Units::Small(pages) => &mut pages[index],
-            Units::Huge(page) => page,
+        let index = ((address - base) / page_bytes) as usize;
+        let (page, bytes) = match &mut self.blocks[at].units {
+            Units::Small(pages) => (&mut pages[index], page_bytes),
+            Units::Huge(page) => (page, block_bytes),
         };
-        (!page.is_absent()).then_some(page)
+        (!page.is_absent()).then_some((page, bytes))
     }
 
     /// Calls `found` with the address, the size and the memory of every unit that is there, in ascending order.

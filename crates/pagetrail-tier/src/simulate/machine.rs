@@ -9,7 +9,7 @@ use std::time::Duration;
 use pagetrail::{Mapped, PageRange, PageSet};
 
 use super::price::Bill;
-use super::workload::Accesses;
+use super::program::Accesses;
 use crate::error::Result;
 use crate::mover::{Mover, Outcome, Reason, Runs};
 use crate::policy::plan::Unit;
@@ -198,6 +198,11 @@ impl Source for SimulatedSource {
             state.armed[page] = true;
             state.written[page] = false;
         }
+        Ok(())
+    }
+
+    fn rest(&mut self) -> Result<()> {
+        self.machine.state().armed.fill(false);
         Ok(())
     }
 

@@ -4,12 +4,16 @@
 //! [`Mover`](crate::mover::Mover). Nothing here has a latency of its own: time is priced ([`Prices`]), accesses by where
 //! their page is, and faults, scans and moved bytes by what they cost. Say so wherever such a number is shown.
 
+mod graph;
 mod machine;
 mod price;
+mod program;
 mod run;
 mod workload;
 
+pub use graph::{breadth_first, page_rank};
 pub use machine::{Machine, Report, SimulatedMover, SimulatedSource};
 pub use price::{Bill, Prices};
+pub use program::{Accesses, Program, Recorded};
 pub use run::{Outcome, RunOptions, Window, run, run_perfect};
-pub use workload::{Accesses, Workload, WorkloadKind};
+pub use workload::{Workload, WorkloadKind};

@@ -2,31 +2,24 @@
 
 use super::machine::{Machine, Report};
 use super::price::Bill;
-use super::workload::{Workload, WorkloadKind};
+use super::program::Program;
 use crate::error::Result;
 use crate::keeper::{Keeper, KeeperOptions, WindowReport};
 use crate::policy::settings::Settings;
 
-/// What to run.
+/// How a program is run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// The program.
-    pub workload: WorkloadKind,
-    /// Its pages.
-    pub pages: usize,
-    /// How many of them fit into fast memory.
+    /// How many of its pages fit into fast memory.
     pub fast_pages: usize,
-    /// How long.
+    /// How long; a program that ends before is over then.
     pub windows: u64,
-    /// Every so many windows tracking begins, if the clock switch lets it, and goes on for as many as the settings count
-    /// over; 0 tracks all the time.
+    /// Every so many windows a period begins; 0 tracks all the time.
     pub period: u64,
     /// The policy.
     pub settings: Settings,
     /// What the source tells.
     pub report: Report,
-    /// Of the program's draws.
-    pub seed: u64,
 }
 
 /// A window of a run.
@@ -74,9 +67,8 @@ impl Outcome {
 /// # Errors
 ///
 /// A setting makes no sense.
-pub fn run(options: &RunOptions) -> Result<Outcome> {
-    let machine = Machine::new(options.pages, options.fast_pages);
-    let mut workload = Workload::new(options.workload, options.pages, options.seed);
+pub fn run(program: &mut dyn Program, options: &RunOptions) -> Result<Outcome> {
+    let machine = Machine::new(program.pages(), options.fast_pages);
     let keeper = KeeperOptions {
         settings: options.settings.clone(),
         capacity: options.fast_pages as u64 * pagetrail::page_size(),
@@ -88,22 +80,24 @@ pub fn run(options: &RunOptions) -> Result<Outcome> {
     let mut windows = Vec::new();
     for window in 0..options.windows {
         let before = machine.bill();
-        let in_period = window.checked_rem(options.period).unwrap_or(0);
-        if window > 0 && options.period > 0 && in_period == 0 {
+        if window > 0 && options.period > 0 && window.is_multiple_of(options.period) {
             tracking = keeper.begin_period()?;
         }
-        let changed = workload.moves_next();
-        machine.touch(&workload.run());
+        let changed = program.moves_next();
+        let Some(accesses) = program.run() else {
+            break;
+        };
+        machine.touch(&accesses);
         let report = match tracking {
             true => keeper.window()?,
             false => WindowReport::default(),
         };
-        if options.period > 0 && tracking && in_period + 1 >= options.settings.windows.into() {
-            keeper.end_period();
+        if report.over && options.period > 0 {
+            keeper.end_period()?;
             tracking = false;
         }
         windows.push(Window {
-            found: machine.fast_part(&workload.hot()),
+            found: machine.fast_part(&program.hot()),
             changed,
             bill: machine.bill().since(&before),
             report,
@@ -116,12 +110,14 @@ pub fn run(options: &RunOptions) -> Result<Outcome> {
 }
 
 /// The same with an oracle in place of the loop: what is hot in a window is in fast memory in it, at no cost.
-pub fn run_perfect(options: &RunOptions) -> Bill {
-    let machine = Machine::new(options.pages, options.fast_pages);
-    let mut workload = Workload::new(options.workload, options.pages, options.seed);
+pub fn run_perfect(program: &mut dyn Program, options: &RunOptions) -> Bill {
+    let machine = Machine::new(program.pages(), options.fast_pages);
     for _ in 0..options.windows {
-        let accesses = workload.run();
-        machine.place(&workload.hottest_first()[..options.fast_pages]);
+        let Some(accesses) = program.run() else {
+            break;
+        };
+        let fits = options.fast_pages.min(program.pages());
+        machine.place(&program.hottest_first()[..fits]);
         machine.touch(&accesses);
     }
     machine.bill()

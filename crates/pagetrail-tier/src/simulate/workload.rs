@@ -1,9 +1,11 @@
 //! [`Workload`]: programs that know what they touch.
 //!
 //! HMM-V, section 5: random accesses of which 90% go to a hot set, fixed or moving in four stages; a hot window that
-//! walks through memory; and Zipf's law. Everything is drawn from a seed.
+//! walks through memory; all memory alike; and Zipf's law. Everything is drawn from a seed.
 
 use fastrand::Rng;
+
+use super::program::{Accesses, Program};
 
 /// What kind of program.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,22 +22,15 @@ pub enum WorkloadKind {
         /// How long it stays.
         windows: u64,
     },
-    /// A fifth of memory from one end to the other, which every so many windows is the next fifth.
+    /// A fifth of memory from one end to the other, again and again, which every so many windows is the next fifth.
     Sequential {
         /// How long it stays.
         windows: u64,
     },
+    /// All pages one after the other, again and again.
+    Sweep,
     /// The k-th page is touched in proportion to 1/k.
     Zipf,
-}
-
-/// The accesses of a window, page by page.
-#[derive(Clone, Debug, Default)]
-pub struct Accesses {
-    /// Reads of each page.
-    pub reads: Vec<u32>,
-    /// Writes of each page.
-    pub writes: Vec<u32>,
 }
 
 /// A program.
@@ -64,7 +59,7 @@ impl Workload {
     pub fn new(kind: WorkloadKind, pages: usize, seed: u64) -> Self {
         let mut random = Rng::with_seed(seed);
         let mut order: Vec<u32> = (0..pages as u32).collect();
-        if !matches!(kind, WorkloadKind::Sequential { .. }) {
+        if !matches!(kind, WorkloadKind::Sequential { .. } | WorkloadKind::Sweep) {
             random.shuffle(&mut order);
         }
         let mut sums = Vec::new();
@@ -101,35 +96,6 @@ impl Workload {
         self
     }
 
-    /// How many pages it has.
-    pub fn pages(&self) -> usize {
-        self.pages
-    }
-
-    /// Whether the hot set is another one in the next window.
-    pub fn moves_next(&self) -> bool {
-        match self.kind {
-            WorkloadKind::Moving { windows, .. } | WorkloadKind::Sequential { windows } => {
-                self.window > 0 && self.window.is_multiple_of(windows)
-            }
-            _ => false,
-        }
-    }
-
-    /// The pages that are hot in the window that was run last, ascending; for Zipf's law a fifth of all.
-    pub fn hot(&self) -> Vec<u32> {
-        let mut hot = self.order[self.hot_span()].to_vec();
-        hot.sort_unstable();
-        hot
-    }
-
-    /// All pages, those that are used most in the window that was run last in front.
-    pub fn hottest_first(&self) -> Vec<u32> {
-        let hot = self.hot_span();
-        let (before, behind) = (&self.order[..hot.start], &self.order[hot.end..]);
-        [&self.order[hot.clone()], before, behind].concat()
-    }
-
     fn hot_span(&self) -> std::ops::Range<usize> {
         let fifth = self.pages / 5;
         match self.kind {
@@ -140,12 +106,57 @@ impl Workload {
                 let stage = (self.window.saturating_sub(1) / windows % 5) as usize;
                 stage * fifth..(stage + 1) * fifth
             }
+            WorkloadKind::Sweep => 0..self.pages,
             WorkloadKind::Zipf => 0..fifth,
         }
     }
 
-    /// Runs a window.
-    pub fn run(&mut self) -> Accesses {
+    /// The page of the next access.
+    fn draw(&mut self, access: u64, hot: &std::ops::Range<usize>) -> u32 {
+        match self.kind {
+            WorkloadKind::Zipf => {
+                let most = self.sums.last().copied().unwrap_or_default();
+                let drawn = self.random.f64() * most;
+                let rank = self.sums.partition_point(|sum| *sum < drawn);
+                self.order[rank.min(self.pages - 1)]
+            }
+            WorkloadKind::Sequential { .. } | WorkloadKind::Sweep => {
+                self.order[hot.start + access as usize % hot.len()]
+            }
+            _ if self.random.u64(0..100) >= HOT_ACCESSES => self.random.u32(0..self.pages as u32),
+            _ => self.order[self.random.usize(hot.clone())],
+        }
+    }
+}
+
+impl Program for Workload {
+    fn pages(&self) -> usize {
+        self.pages
+    }
+
+    fn moves_next(&self) -> bool {
+        match self.kind {
+            WorkloadKind::Moving { windows, .. } | WorkloadKind::Sequential { windows } => {
+                self.window > 0 && self.window.is_multiple_of(windows)
+            }
+            _ => false,
+        }
+    }
+
+    /// For Zipf's law a fifth of all.
+    fn hot(&self) -> Vec<u32> {
+        let mut hot = self.order[self.hot_span()].to_vec();
+        hot.sort_unstable();
+        hot
+    }
+
+    fn hottest_first(&self) -> Vec<u32> {
+        let hot = self.hot_span();
+        let (before, behind) = (&self.order[..hot.start], &self.order[hot.end..]);
+        [&self.order[hot.clone()], before, behind].concat()
+    }
+
+    fn run(&mut self) -> Option<Accesses> {
         if self.moves_next() && matches!(self.kind, WorkloadKind::Moving { .. }) {
             self.random.shuffle(&mut self.order);
         }
@@ -156,29 +167,15 @@ impl Workload {
         };
         let hot = self.hot_span();
         for access in 0..self.accesses {
-            let page = match self.kind {
-                WorkloadKind::Zipf => {
-                    let most = self.sums.last().copied().unwrap_or_default();
-                    let drawn = self.random.f64() * most;
-                    self.order[self
-                        .sums
-                        .partition_point(|sum| *sum < drawn)
-                        .min(self.pages - 1)]
-                }
-                _ if self.random.u64(0..100) >= HOT_ACCESSES => {
-                    self.random.u32(0..self.pages as u32)
-                }
-                WorkloadKind::Sequential { .. } => {
-                    self.order[hot.start + access as usize % hot.len()]
-                }
-                _ => self.order[self.random.usize(hot.clone())],
-            };
-            let list = match self.write_every > 0 && access % self.write_every == 0 {
+            let page = self.draw(access, &hot);
+            // Who goes through memory again and again does not write the same pages each time.
+            let turn = access + access / hot.len().max(1) as u64;
+            let list = match self.write_every > 0 && turn % self.write_every == 0 {
                 true => &mut made.writes,
                 false => &mut made.reads,
             };
             list[page as usize] += 1;
         }
-        made
+        Some(made)
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use pagetrail::{Mapped, PageRange, PageSet, mapped_pages, page_size};
 
-use super::{Ability, Source};
+use super::{Ability, Source, everywhere};
 use crate::error::{Error, Result};
 use crate::policy::{Sample, Tells};
 
@@ -167,8 +167,7 @@ impl Source for Damon {
 
     fn mapped(&mut self) -> Result<Mapped> {
         // Every page that a region may have: what is mapped from files is left out by being shared with others.
-        let all = PageSet::from_iter(PageRange::new(page_size(), 1 << 47));
-        self.mapped_within(&all)
+        self.mapped_within(&everywhere())
     }
 
     fn mapped_within(&mut self, addresses: &PageSet) -> Result<Mapped> {

@@ -1,15 +1,17 @@
 //! [`Source`]: what tells which pages of a target were touched in a window.
 
 mod damon;
+mod idle;
 mod replay;
 mod watched;
 
-use pagetrail::{Mapped, PageSet};
+use pagetrail::{Mapped, PageRange, PageSet, page_size};
 
 use crate::error::Result;
 use crate::policy::{Sample, Tells};
 
 pub use damon::Damon;
+pub use idle::PageIdle;
 pub use replay::Replay;
 pub use watched::{Watched, WatchedKind};
 
@@ -24,6 +26,11 @@ pub struct Ability {
     pub pages: bool,
     /// Whether asking costs its program something that leaving a page alone saves.
     pub spares: bool,
+}
+
+/// All addresses that a process can have: the kernel refuses to look behind them.
+fn everywhere() -> PageSet {
+    PageSet::from_iter(PageRange::new(page_size(), (1 << 47) - page_size()))
 }
 
 /// Tells window by window which pages of a target were touched.
@@ -45,6 +52,15 @@ pub trait Source: Send {
     ///
     /// As for [`window`](Self::window).
     fn rearm(&mut self, pages: &PageSet) -> Result<()>;
+
+    /// Has nothing told about until the next window, which tells of everything: a pause costs the target no faults.
+    ///
+    /// # Errors
+    ///
+    /// As for [`window`](Self::window).
+    fn rest(&mut self) -> Result<()> {
+        Ok(())
+    }
 
     /// The pages that exist now.
     ///

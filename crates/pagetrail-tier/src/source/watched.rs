@@ -134,6 +134,10 @@ impl Source for Watched {
         }
     }
 
+    fn rest(&mut self) -> Result<()> {
+        Ok(self.watch.rest()?)
+    }
+
     fn mapped(&mut self) -> Result<Mapped> {
         let addresses = self.addresses();
         self.mapped_within(&addresses)

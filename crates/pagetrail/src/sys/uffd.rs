@@ -161,9 +161,18 @@ impl Uffd {
     ///
     /// `ENOENT`, and nothing is protected, when a part of the range is not registered so.
     pub(crate) fn protect_from_access(&self, range: PageRange) -> Result<(), Errno> {
+        self.access_protect(range, RWPROTECT_MODE_RWP)
+    }
+
+    /// Lifts that protection.
+    pub(crate) fn release_to_access(&self, range: PageRange) -> Result<(), Errno> {
+        self.access_protect(range, 0)
+    }
+
+    fn access_protect(&self, range: PageRange, mode: u64) -> Result<(), Errno> {
         let mut arg = uffdio_writeprotect {
             range: uffdio(range),
-            mode: RWPROTECT_MODE_RWP,
+            mode,
         };
         while_changing(|| {
             // SAFETY: UFFDIO_RWPROTECT takes a `uffdio_rwprotect`, which is laid out the same; pages keep their contents.

@@ -211,6 +211,16 @@ impl Tracker for AccessScan {
         Ok(())
     }
 
+    fn rest(&mut self) -> Result<()> {
+        for range in self.armed.ranges() {
+            // Likewise: there is nothing to lift.
+            if self.uffd.release_to_access(*range) == Err(Errno::SRCH) {
+                return Err(Error::Gone { pid: self.pid });
+            }
+        }
+        Ok(())
+    }
+
     fn harvest(&mut self, layout: &[Armed], out: &mut PageSet) -> Result<Harvest> {
         let mut harvest = Harvest::default();
         for Armed { range, permissions } in layout {

@@ -183,6 +183,11 @@ pub(crate) trait Tracker: Send {
         Ok(())
     }
 
+    /// Leaves everything unarmed, as far as it can: the target takes no fault until the next harvest, which reports all of it.
+    fn rest(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes sure that the kernel itself can write to `range` until the next harvest.
     fn prepare_for_kernel_write(&mut self, _: PageRange) {}
 

@@ -168,6 +168,18 @@ impl Watch {
         Ok(())
     }
 
+    /// Leaves everything unarmed, for a while in which nobody asks: the target takes no fault, and the next round reports all
+    /// its pages.
+    ///
+    /// Techniques other than `pagemap-scan` and `access-scan` go on as before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gone`] when the target has ended.
+    pub fn rest(&mut self) -> Result<()> {
+        self.space.rest()
+    }
+
     /// Takes what was written into `pending`.
     fn harvest(&mut self) -> Result<Told> {
         let before = Instant::now();

@@ -155,6 +155,11 @@ impl Space {
         self.tracker.rearm(pages)
     }
 
+    /// Leaves everything unarmed until the next collect.
+    pub(crate) fn rest(&mut self) -> Result<()> {
+        self.tracker.rest()
+    }
+
     pub(crate) fn prepare_for_kernel_write(&mut self, range: PageRange) {
         self.tracker.prepare_for_kernel_write(range);
     }

@@ -399,6 +399,15 @@ impl Tracker for PagemapScan {
         Ok(())
     }
 
+    fn rest(&mut self) -> Result<()> {
+        for range in self.armed.ranges() {
+            if self.uffd.release(*range) == Err(Errno::SRCH) {
+                return Err(Error::Gone { pid: self.pid });
+            }
+        }
+        Ok(())
+    }
+
     fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {
         self.harvest_leaving(&PageSet::new(), out)
     }

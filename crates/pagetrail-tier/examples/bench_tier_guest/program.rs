@@ -1,0 +1,173 @@
+//! [`HotSet`]: the program whose hot set is known, and where the kernel has its pages.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use pagetrail::{PageRange, PageSet, mapped_pages, page_size};
+use pagetrail_tier::mover::{Mover, NodeMover, NodeOptions};
+use pagetrail_tier::{Place, Unit};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::Error;
+
+/// What `hot_set.c` says of itself.
+const BASE: u64 = 0x1000_0000_0000;
+pub(crate) const STAGES: u64 = 5;
+
+/// The programs, compiled.
+pub(crate) struct Built {
+    directory: TempDir,
+}
+
+impl Built {
+    pub(crate) fn new() -> Result<Self, Error> {
+        let directory = tempfile::tempdir()?;
+        let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+        for (name, source) in [
+            ("hot_set", home.join("tests/hot_set.c")),
+            ("hog", home.join("examples/bench_tier_guest/hog.c")),
+        ] {
+            let mut cc = Command::new("cc");
+            let out = directory.path().join(name);
+            if !cc
+                .arg("-O1")
+                .arg("-o")
+                .arg(out)
+                .arg(source)
+                .status()?
+                .success()
+            {
+                return Err(format!("{name}.c does not compile").into());
+            }
+        }
+        Ok(Self { directory })
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Takes all of node 0 but so many MiB, until it is dropped.
+    pub(crate) fn hog(&self, leave_mib: u64) -> Result<Hog, Error> {
+        let mut command = Command::new(self.program("hog"));
+        let command = command.arg(leave_mib.to_string());
+        let (child, input) = start(command.stdin(Stdio::piped()))?;
+        Ok(Hog { child, input })
+    }
+}
+
+/// Somebody who has most of node 0.
+pub(crate) struct Hog {
+    child: Child,
+    input: Option<ChildStdin>,
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts a program and waits until it is ready.
+fn start(command: &mut Command) -> Result<(Child, Option<ChildStdin>), Error> {
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let input = child.stdin.take();
+    let output = child.stdout.as_mut().ok_or("it is piped")?;
+    let mut line = String::new();
+    BufReader::new(output).read_line(&mut line)?;
+    match line.as_str() {
+        "ready\n" => Ok((child, input)),
+        _ => Err(format!("the program does not begin: '{line}'").into()),
+    }
+}
+
+/// The program.
+pub(crate) struct HotSet {
+    child: Child,
+    pages: u64,
+    run_pages: u64,
+}
+
+impl HotSet {
+    /// Starts it with its first fifth in fast memory, and no more.
+    pub(crate) fn start(built: &Built, pages: u64, run_pages: u64) -> Result<Self, Error> {
+        let mut command = Command::new(built.program("hot_set"));
+        let command = command.arg(pages.to_string()).arg(run_pages.to_string());
+        let (child, _) = start(command)?;
+        let program = Self {
+            child,
+            pages,
+            run_pages,
+        };
+        let units = |pages: std::ops::Range<u64>| -> Vec<Unit> {
+            pages
+                .map(|page| Unit {
+                    address: BASE + page * page_size(),
+                    bytes: page_size(),
+                    rank: 0,
+                })
+                .collect()
+        };
+        let mut mover = NodeMover::new(program.pid(), NodeOptions::default());
+        let forever = Duration::from_secs(3600);
+        mover.carry_out(&units(pages / STAGES..pages), Place::Slow, forever);
+        mover.carry_out(&units(0..pages / STAGES), Place::Fast, forever);
+        Ok(program)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Error> {
+        Ok(kill_process(Pid::from_child(&self.child), signal)?)
+    }
+
+    pub(crate) fn next_stage(&self) -> Result<(), Error> {
+        self.signal(Signal::USR1)
+    }
+
+    /// Faults that were resolved without reading from a disk, hints and protections included.
+    pub(crate) fn minor_faults(&self) -> u64 {
+        let text =
+            std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        // Behind the name, which may hold anything.
+        let fields = text.rsplit(") ").next().unwrap_or_default();
+        let field = fields.split(' ').nth(7);
+        field.and_then(|field| field.parse().ok()).unwrap_or(0)
+    }
+
+    /// The part of the pages that are hot in a stage that is in fast memory, and how many of all are, as the kernel has it.
+    pub(crate) fn in_fast(&self, stage: u64) -> Result<(f64, u64), Error> {
+        let arena = PageSet::from_iter(PageRange::new(BASE, BASE + self.pages * page_size()));
+        let mapped = mapped_pages(self.pid(), &arena)?;
+        let mut kernel = NodeMover::new(self.pid(), NodeOptions::default());
+        let runs = kernel.places(&mapped)?;
+        let fast = runs.iter().filter(|run| run.place == Place::Fast);
+        let fast: PageSet = fast.map(|run| run.range).collect();
+        let hot: Vec<u64> = (0..self.pages)
+            .filter(|page| page / self.run_pages % STAGES == stage % STAGES)
+            .collect();
+        let found = hot
+            .iter()
+            .filter(|page| fast.contains(BASE + **page * page_size()));
+        Ok((found.count() as f64 / hot.len() as f64, fast.pages()))
+    }
+
+    /// Ends it; whether its memory was as it should be.
+    pub(crate) fn finish(&mut self) -> Result<bool, Error> {
+        self.signal(Signal::TERM)?;
+        Ok(self.child.wait()?.success())
+    }
+}
+
+impl Drop for HotSet {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,273 @@
+//! [`PageIdle`]: the kernel's idle page tracking as a source: accessed bits, by `/sys/kernel/mm/page_idle/bitmap`.
+//!
+//! It costs the process no faults, only the setting of bits, tells pages apart, and says nothing about writes. The bitmap is
+//! of physical pages, which `/proc/PID/pagemap` names to whoever has `CAP_SYS_ADMIN`. It needs `CONFIG_IDLE_PAGE_TRACKING`,
+//! which Debian's kernels are built without. `Documentation/admin-guide/mm/idle_page_tracking.rst`.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use pagetrail::{Mapped, PageRange, PageSet, mapped_pages, page_size};
+
+use super::{Ability, Source, everywhere};
+use crate::error::{Error, Result};
+use crate::policy::{Sample, Tells};
+
+const BITMAP: &str = "/sys/kernel/mm/page_idle/bitmap";
+/// Bits of an entry of `pagemap`: whether there is a page, and which.
+const PRESENT: u64 = 1 << 63;
+const FRAME: u64 = (1 << 55) - 1;
+/// Entries, or words of the bitmap, that one call reads or writes.
+const BATCH: usize = 4096;
+const WORD_BYTES: u64 = 8;
+
+/// The pages of a process whose accessed bits are set.
+pub struct PageIdle {
+    pid: u32,
+    pagemap: File,
+    bitmap: File,
+    /// What is told about: of everything else nothing is known.
+    armed: PageSet,
+}
+
+impl PageIdle {
+    /// Begins to watch a process.
+    ///
+    /// # Errors
+    ///
+    /// The kernel has no idle page tracking, or it is not permitted.
+    pub fn start(pid: u32) -> Result<Self> {
+        Self::start_at(Path::new(BITMAP), pid)
+    }
+
+    fn start_at(bitmap: &Path, pid: u32) -> Result<Self> {
+        let opened = OpenOptions::new().read(true).write(true).open(bitmap);
+        let bitmap = opened.map_err(|error| {
+            Error::NotHere(format!(
+                "this kernel tracks no idle pages ({}: {error})",
+                bitmap.display()
+            ))
+        })?;
+        let path = format!("/proc/{pid}/pagemap");
+        let pagemap = File::open(&path).map_err(|source| Error::Io {
+            what: format!("opening {path}"),
+            source,
+        })?;
+        Ok(Self {
+            pid,
+            pagemap,
+            bitmap,
+            armed: PageSet::new(),
+        })
+    }
+
+    /// Small pages, and huge ones as one, with the number of their (first) physical page.
+    fn frames(&self, pages: &PageSet, huge: &PageSet) -> Result<Vec<(PageRange, u64)>> {
+        let mut frames = Vec::new();
+        let whole = page_size() * 512;
+        let mut add = |range: PageRange, step: u64| -> io::Result<()> {
+            let step_pages = (step / page_size()) as usize;
+            let mut entries = vec![0; BATCH * WORD_BYTES as usize];
+            let mut start = range.start();
+            while start < range.end() {
+                let pages = ((range.end() - start) / page_size()).min(BATCH as u64) as usize;
+                let entries = &mut entries[..pages * WORD_BYTES as usize];
+                self.pagemap
+                    .read_exact_at(entries, start / page_size() * WORD_BYTES)?;
+                for (index, entry) in words(entries).enumerate().step_by(step_pages) {
+                    let first = start + index as u64 * page_size();
+                    let unit = PageRange::new(first, first + step);
+                    if entry & PRESENT != 0 {
+                        frames.extend(unit.map(|unit| (unit, entry & FRAME)));
+                    }
+                }
+                start += pages as u64 * page_size();
+            }
+            Ok(())
+        };
+        let (small, huge) = (pages.difference(huge), pages.intersection(huge));
+        let small = small.ranges().iter().map(|range| (range, page_size()));
+        let huge = huge.ranges().iter().map(|range| {
+            let is_whole = range.start() % whole == 0 && range.bytes() % whole == 0;
+            (range, if is_whole { whole } else { page_size() })
+        });
+        for (range, step) in small.chain(huge) {
+            add(*range, step).map_err(|source| Error::Io {
+                what: format!("reading the page tables of process {}", self.pid),
+                source,
+            })?;
+        }
+        if !frames.is_empty() && frames.iter().all(|(_, frame)| *frame == 0) {
+            return Err(Error::NotHere(
+                "physical pages are not told: it takes CAP_SYS_ADMIN".into(),
+            ));
+        }
+        Ok(frames)
+    }
+
+    /// Those of some pages that are not idle any longer.
+    fn used(&self, frames: &[(PageRange, u64)]) -> Result<PageSet> {
+        let mut idle: BTreeMap<u64, u64> =
+            frames.iter().map(|(_, frame)| (frame / 64, 0)).collect();
+        self.each_run(&mut idle, |bitmap, bytes, at| {
+            bitmap.read_exact_at(bytes, at)
+        })?;
+        let is_idle = |frame: u64| {
+            idle.get(&(frame / 64))
+                .is_some_and(|word| word >> (frame % 64) & 1 == 1)
+        };
+        let used = frames.iter().filter(|(_, frame)| !is_idle(*frame));
+        Ok(used.map(|(range, _)| *range).collect())
+    }
+
+    /// Reads or writes words of the bitmap, neighbours in one call.
+    fn each_run(
+        &self,
+        bits: &mut BTreeMap<u64, u64>,
+        call: impl Fn(&File, &mut [u8], u64) -> io::Result<()>,
+    ) -> Result<()> {
+        let mut all: Vec<(u64, &mut u64)> = bits
+            .iter_mut()
+            .map(|(index, word)| (*index, word))
+            .collect();
+        for run in all.chunk_by_mut(|(before, _), (index, _)| before + 1 == *index) {
+            for batch in run.chunks_mut(BATCH) {
+                let mut bytes: Vec<u8> = batch
+                    .iter()
+                    .flat_map(|(_, word)| word.to_ne_bytes())
+                    .collect();
+                let first = batch.first().map_or(0, |(index, _)| *index);
+                call(&self.bitmap, &mut bytes, first * WORD_BYTES).map_err(|source| Error::Io {
+                    what: "asking which pages are idle".into(),
+                    source,
+                })?;
+                for ((_, word), read) in batch.iter_mut().zip(words(&bytes)) {
+                    **word = read;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    let (words, _) = bytes.as_chunks();
+    words.iter().map(|word| u64::from_ne_bytes(*word))
+}
+
+impl Source for PageIdle {
+    fn ability(&self) -> Ability {
+        Ability {
+            name: "page_idle",
+            tells: Tells {
+                accesses: true,
+                ..Tells::default()
+            },
+            pages: true,
+            // A bit that is set costs a walk through the page tables: what HMM-V's queue is made to save.
+            spares: true,
+        }
+    }
+
+    fn window(&mut self) -> Result<Sample> {
+        let mapped = self.mapped()?;
+        let armed = mapped.present.intersection(&self.armed);
+        let used = self.used(&self.frames(&armed, &mapped.huge)?)?;
+        self.armed = armed.difference(&used);
+        Ok(Sample {
+            accessed: Some(mapped.present.difference(&self.armed)),
+            written: None,
+        })
+    }
+
+    fn rearm(&mut self, pages: &PageSet) -> Result<()> {
+        let mapped = self.mapped_within(pages)?;
+        let mut bits = BTreeMap::<u64, u64>::new();
+        for (_, frame) in self.frames(&mapped.present, &mapped.huge)? {
+            *bits.entry(frame / 64).or_default() |= 1 << (frame % 64);
+        }
+        self.each_run(&mut bits, |bitmap, bytes, at| {
+            bitmap.write_all_at(bytes, at)
+        })?;
+        self.armed.union_with(&mapped.present);
+        Ok(())
+    }
+
+    fn rest(&mut self) -> Result<()> {
+        self.armed = PageSet::new();
+        Ok(())
+    }
+
+    fn mapped(&mut self) -> Result<Mapped> {
+        // What is mapped from files is left out by being shared with others.
+        self.mapped_within(&everywhere())
+    }
+
+    fn mapped_within(&mut self, addresses: &PageSet) -> Result<Mapped> {
+        Ok(mapped_pages(self.pid, addresses)?)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::print_stderr, reason = "a test that cannot run says so")]
+mod tests {
+    use super::*;
+
+    const PAGES: u64 = 64;
+
+    /// Pages of this process that are in memory, and locked there.
+    fn own_pages() -> (Vec<u8>, PageSet) {
+        let mut buffer = vec![0u8; ((PAGES + 1) * page_size()) as usize];
+        buffer.fill(1);
+        let start = (buffer.as_ptr() as u64).next_multiple_of(page_size());
+        let range = PageRange::new(start, start + PAGES * page_size());
+        (buffer, PageSet::from_iter(range))
+    }
+
+    #[test]
+    fn pages_whose_bit_the_kernel_clears_are_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("bitmap");
+        let missing = PageIdle::start_at(&path, std::process::id()).err().unwrap();
+        assert!(missing.is_machine_limit(), "{missing}");
+        // The kernel's file stands in for itself: as long as all physical memory, and sparse.
+        File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        let (buffer, own) = own_pages();
+        let mut source = PageIdle::start_at(&path, std::process::id()).unwrap();
+        match source.rearm(&own) {
+            Err(error) if error.is_machine_limit() => {
+                eprintln!("not tested here: {error}");
+                return;
+            }
+            done => done.unwrap(),
+        }
+        let told = |source: &mut PageIdle| {
+            let sample = source.window().unwrap();
+            sample.accessed.unwrap().intersection(&own)
+        };
+        assert_eq!(told(&mut source), PageSet::new(), "all are idle");
+        // The kernel clears the bit of a page that was used.
+        let page = own.ranges()[0].start() + 3 * page_size();
+        let one = PageSet::from_iter(PageRange::new(page, page + page_size()));
+        let (_, frame) = source.frames(&one, &PageSet::new()).unwrap()[0];
+        let mut word = [0; 8];
+        source
+            .bitmap
+            .read_exact_at(&mut word, frame / 64 * 8)
+            .unwrap();
+        let bits = u64::from_ne_bytes(word) & !(1 << (frame % 64));
+        source
+            .bitmap
+            .write_all_at(&bits.to_ne_bytes(), frame / 64 * 8)
+            .unwrap();
+        assert_eq!(told(&mut source), one);
+        // Until it is armed, nothing is known of it.
+        assert_eq!(told(&mut source), one);
+        source.rearm(&one).unwrap();
+        assert!(!told(&mut source).intersects(one.ranges()[0]));
+        drop(buffer);
+    }
+}
