@@ -170,7 +170,7 @@ impl Program for Workload {
             let page = self.draw(access, &hot);
             // Who goes through memory again and again does not write the same pages each time.
             let turn = access + access / hot.len().max(1) as u64;
-            let list = match self.write_every > 0 && turn % self.write_every == 0 {
+            let list = match self.write_every > 0 && turn.is_multiple_of(self.write_every) {
                 true => &mut made.writes,
                 false => &mut made.reads,
             };
