@@ -320,7 +320,7 @@ fn main() -> Result<()> {
             by_fast("moving, 15% hot", &moving(15), &[20], 20)?,
         ]))
     })?;
-    figure("well_placed", &|| Ok(well_placed()?))?;
+    figure("well_placed", &well_placed)?;
     println!("{document:#}");
     Ok(())
 }
