@@ -60,6 +60,10 @@ fn misuse_ends_with_a_line_that_says_what_happened() {
         ("free_stack", "not from this heap"),
         ("free_alias", "was handed out at another address"),
         ("realloc_freed", "double free, the object was freed before"),
+        (
+            "corrupted_books",
+            "are corrupted: something wrote over them",
+        ),
     ];
     for (case, expected) in cases {
         let output = under(program, "8").arg(case).output().unwrap();

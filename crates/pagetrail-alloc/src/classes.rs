@@ -46,7 +46,8 @@ static BY_SIZE: [u8; SMALL_MAX / ALIGN + 1] = {
 /// The class for objects of `size` bytes, at most [`SMALL_MAX`].
 #[inline]
 pub(crate) fn class_of(size: usize) -> usize {
-    BY_SIZE[size.div_ceil(ALIGN)].into()
+    // No overflow: sizes are small.
+    BY_SIZE[(size + ALIGN - 1) >> ALIGN.trailing_zeros()].into()
 }
 
 /// The smallest class that holds `size` bytes and whose objects all have this alignment (a power of two), if any.

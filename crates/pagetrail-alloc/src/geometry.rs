@@ -58,12 +58,31 @@ impl Windows {
         self.base + (part << self.window_shift) + offset
     }
 
+    /// Where the objects of the slab at an offset are handed out.
+    pub(crate) const fn slab_place(&self, offset: usize) -> SlabPlace {
+        // Slabs begin at multiples of 65536, so that both shifts have room below.
+        SlabPlace((self.base + offset) | (self.part_shift << 8 | self.window_shift) as usize)
+    }
+
     /// The offset of an address, and whether an object that begins there is handed out at this address.
     #[inline]
     pub(crate) const fn offset(&self, address: usize) -> (usize, bool) {
         let within = address - self.base;
         let offset = within & (self.bytes() - 1);
         (offset, within >> self.window_shift == self.part(offset))
+    }
+}
+
+/// Where the objects of a slab are handed out, in a word.
+#[derive(Clone, Copy)]
+pub(crate) struct SlabPlace(pub(crate) usize);
+
+impl SlabPlace {
+    /// The address of the object that begins at an offset in the slab.
+    #[inline]
+    pub(crate) const fn address(self, offset: usize) -> usize {
+        let part = (offset % PAGE) >> (self.0 >> 8 & 0x3f);
+        (self.0 & !(SLAB - 1)) + (part << (self.0 & 0x3f)) + offset
     }
 }
 
@@ -94,6 +113,8 @@ mod tests {
             for offset in (0..1 << 20).step_by(16) {
                 let address = windows.address(offset);
                 assert_eq!(windows.offset(address), (offset, true));
+                let slab = windows.slab_place(offset / SLAB * SLAB);
+                assert_eq!(slab.address(offset % SLAB), address);
                 let part = offset % PAGE / part_bytes;
                 assert_eq!(address, 0x7000_0000_0000 + (part << 20) + offset);
                 for other in (0..parts.count() as usize).filter(|&other| other != part) {

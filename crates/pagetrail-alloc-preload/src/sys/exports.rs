@@ -25,6 +25,16 @@ fn or_errno(object: *mut u8) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 extern "C" fn malloc(size: size_t) -> *mut c_void {
+    // Nearly always; the rest is a function of its own, so that nothing needs saving here.
+    match global::allocate_at_hand(size) {
+        Some(object) => object.as_ptr().cast(),
+        None => malloc_slowly(size),
+    }
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_slowly(size: size_t) -> *mut c_void {
     or_errno(global::allocate(size))
 }
 
@@ -41,6 +51,20 @@ extern "C" fn calloc(count: size_t, size: size_t) -> *mut c_void {
 /// As for libc's function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free(object: *mut c_void) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        if !global::free_at_hand(object.cast()) {
+            free_slowly(object);
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_slowly(object: *mut c_void) {
     if !object.is_null() {
         // SAFETY: as the caller promises.
         unsafe { global::free(object.cast()) };

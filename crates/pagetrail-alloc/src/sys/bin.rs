@@ -2,11 +2,11 @@
 
 use super::core::Core;
 use super::fatal;
-use super::registry::{self, Kind};
+use super::registry;
 use super::slab::{Slab, Slot};
 use super::superblock::Superblock;
-use crate::geometry::SLAB;
 use std::ptr::null;
+use std::sync::atomic::AtomicU8;
 
 /// A class with fewer slabs takes memory in small steps.
 const FEW_SLABS: u32 = 16;
@@ -94,24 +94,31 @@ impl Bin {
 
     /// Takes objects in.
     pub(crate) fn put_objects(&mut self, slots: &[Slot], core: &Core) {
-        // Neighbours are often of one slab.
+        // Neighbours are often of one slab: then their bytes are in one table, and say which objects they are.
         let mut last: *const Slab = null();
+        let mut states = (null(), 0);
         for slot in slots {
             let address = slot.object as usize;
-            let found = registry::find(address);
-            if found.kind != Kind::Superblock {
-                fatal::abort("the cache that held ", address, " is corrupted");
-            }
-            // SAFETY: the registry says that it is one; the object is of this class, as it was when it came to the cache.
+            let object_in =
+                |states: *const AtomicU8| (slot.state as usize).wrapping_sub(states as usize);
+            // SAFETY: the registry says where a superblock is; the object is of this class, as it was when it came to the
+            // cache.
             unsafe {
-                let slab = Superblock::slab_at(found.hint, address);
-                let books = slab.books();
-                if !std::ptr::eq(slab, last) {
-                    slab.check(books, address);
-                    last = slab;
+                if object_in(states.0) >= states.1 {
+                    let hint = registry::hint(address);
+                    if hint == 0 {
+                        fatal::abort("the cache that held ", address, " is corrupted");
+                    }
+                    let slab = Superblock::slab_at(hint, address);
+                    slab.check(slab.books(), address);
+                    (last, states) = (slab, slab.states());
+                    if object_in(states.0) >= states.1 {
+                        fatal::abort("the cache that held ", address, " is corrupted");
+                    }
                 }
+                let (slab, books) = (&*last, (*last).books());
                 let was_full = !books.has_objects();
-                slab.put(books, address % SLAB, address);
+                slab.put(books, object_in(states.0), address);
                 if books.owned {
                     continue;
                 }
@@ -120,7 +127,7 @@ impl Bin {
                 }
                 if books.used == 0 {
                     self.keep_or_give(slab, core);
-                    last = null();
+                    states.1 = 0;
                 }
             }
         }

@@ -4,7 +4,7 @@ use super::core::Core;
 use super::slab::{ALLOCATED, FREE, Slab, Slot};
 use crate::classes::{CLASSES, SIZES};
 use crate::geometry::PAGE;
-use std::ptr::{null, null_mut};
+use std::ptr::{NonNull, null, null_mut};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Runs of up to this many pages are cached as well.
@@ -93,21 +93,21 @@ impl Cache {
         cache
     }
 
-    /// An object that is at hand, or null.
-    #[inline]
-    pub(crate) fn pop(&mut self, magazine: usize) -> *mut u8 {
+    /// An object that is at hand.
+    #[inline(always)]
+    pub(crate) fn pop(&mut self, magazine: usize) -> Option<NonNull<u8>> {
         debug_assert!(magazine < MAGAZINES);
         // SAFETY: classes and lengths of cached runs are below that.
         let magazine = unsafe { self.magazines.get_unchecked_mut(magazine) };
         if magazine.count == 0 {
-            return null_mut();
+            return None;
         }
         magazine.count -= 1;
         // SAFETY: so many slots are filled, with objects that are out of their slabs, whose bytes stay where they are.
         unsafe {
             let slot = *magazine.slots.add(magazine.count as usize);
             (*slot.state).store(ALLOCATED, Ordering::Relaxed);
-            slot.object
+            Some(NonNull::new_unchecked(slot.object))
         }
     }
 
@@ -116,7 +116,7 @@ impl Cache {
     /// # Safety
     ///
     /// The object is the caller's, of the magazine's class, and `state` is its byte.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn push(
         &mut self,
         magazine: usize,

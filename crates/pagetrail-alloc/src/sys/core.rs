@@ -17,7 +17,7 @@ use crate::classes::{self, ALIGN, CLASSES, SMALL_MAX};
 use crate::geometry::{PAGE, SLAB};
 use crate::parts::Parts;
 use rustix::io::Errno;
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// No object is larger.
@@ -194,19 +194,41 @@ impl Core {
 
     #[inline(always)]
     fn allocate_small(&self, cache: &mut Cache, class: usize) -> *mut u8 {
-        let object = cache.pop(class);
-        if !object.is_null() {
-            return object;
+        match cache.pop(class) {
+            Some(object) => object.as_ptr(),
+            None => self.allocate_from_empty(cache, class),
         }
-        self.allocate_from_empty(cache, class)
     }
 
     #[cold]
     #[inline(never)]
     fn allocate_from_empty(&self, cache: &mut Cache, class: usize) -> *mut u8 {
-        match cache.fill(class, self) {
-            true => cache.pop(class),
-            false => null_mut(),
+        match cache.fill(class, self).then(|| cache.pop(class)).flatten() {
+            Some(object) => object.as_ptr(),
+            None => null_mut(),
+        }
+    }
+
+    /// The same, if it is at hand.
+    #[inline(always)]
+    pub(crate) fn allocate_at_hand(cache: &mut Cache, size: usize) -> Option<NonNull<u8>> {
+        match size > SMALL_MAX {
+            true => None,
+            false => cache.pop(classes::class_of(size)),
+        }
+    }
+
+    /// Takes a small object back, if there is room for it at hand.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::free`], but what is no object does no harm.
+    #[inline(always)]
+    pub(crate) unsafe fn free_at_hand(&self, cache: &mut Cache, object: *mut u8) -> bool {
+        match self.find_small(object as usize) {
+            // SAFETY: an object and its byte, as found; the program has given it up.
+            Some((state, class)) => unsafe { cache.push(class, object, state) },
+            None => false,
         }
     }
 
@@ -243,11 +265,9 @@ impl Core {
         let pages = size.div_ceil(PAGE).max(1);
         if align == PAGE
             && let Some(magazine) = cache::magazine_of_runs(pages)
+            && let Some(object) = cache.pop(magazine)
         {
-            let object = cache.pop(magazine);
-            if !object.is_null() {
-                return (object, false);
-            }
+            return (object.as_ptr(), false);
         }
         let owner = self.common.owner;
         if pages <= RUN_PAGES_MAX && align / PAGE <= RUN_PAGES_MAX {
@@ -267,20 +287,14 @@ impl Core {
     /// The small object at an address, if the program has one there: its byte and its class.
     #[inline(always)]
     fn find_small(&self, address: usize) -> Option<(*const AtomicU8, usize)> {
-        let found = registry::find(address);
-        if found.kind != Kind::Superblock {
+        let hint = registry::hint(address);
+        if hint == 0 {
             return None;
         }
-        // SAFETY: the registry says that it is one, and none is given back before its heap.
-        let (superblock, slab) = unsafe {
-            let superblock = &*(found.description as *const Superblock);
-            (superblock, Superblock::slab_at(found.hint, address))
-        };
-        let (state, class) = slab.object_at(address % SLAB)?;
-        let (_, is_its_window) = superblock.windows.offset(address);
-        let is_ours = is_its_window && superblock.owner == self.common.owner;
-        (is_ours && state.load(Ordering::Relaxed) == ALLOCATED)
-            .then_some((&raw const *state, class))
+        // SAFETY: the registry says that a superblock is there, and none is given back before its heap.
+        let slab = unsafe { Superblock::slab_at(hint, address) };
+        let (state, class) = slab.find(address, (&raw const *self) as usize)?;
+        (state.load(Ordering::Relaxed) == ALLOCATED).then_some((&raw const *state, class))
     }
 
     /// What is at an address that the program says is an object; ends the program if none is.

@@ -9,7 +9,7 @@ use crate::parts::Parts;
 use crate::settings;
 use libc::{c_void, pthread_key_t};
 use std::alloc::{GlobalAlloc, Layout};
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 static CORE: AtomicPtr<Core> = AtomicPtr::new(null_mut());
@@ -109,6 +109,32 @@ unsafe extern "C" fn at_thread_end(cache: *mut c_void) {
 #[inline]
 pub fn allocate(size: usize) -> *mut u8 {
     with(|core, cache| core.allocate(cache, size)).unwrap_or(null_mut())
+}
+
+/// As [`allocate`], where that takes a few instructions; `None` says nothing.
+#[inline(always)]
+pub fn allocate_at_hand(size: usize) -> Option<NonNull<u8>> {
+    match thread::get() {
+        // SAFETY: a thread's cache is its own, and nothing in a call comes back here.
+        Word::Has(cache) => Core::allocate_at_hand(unsafe { &mut *cache }, size),
+        Word::Fresh | Word::Leaving => None,
+    }
+}
+
+/// As [`free`], where that takes a few instructions; if not, nothing was done, and false. Null is no object.
+///
+/// # Safety
+///
+/// As for `free(3)`.
+#[inline(always)]
+pub unsafe fn free_at_hand(object: *mut u8) -> bool {
+    match thread::get() {
+        // SAFETY: as in `with`; as the caller promises.
+        Word::Has(cache) => unsafe {
+            (*CORE.load(Ordering::Relaxed)).free_at_hand(&mut *cache, object)
+        },
+        Word::Fresh | Word::Leaving => false,
+    }
 }
 
 /// As `calloc(3)` for one object, but for `errno`.

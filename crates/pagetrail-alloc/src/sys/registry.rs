@@ -21,7 +21,7 @@ const LEAVES: usize = 1 << (47 - LEAF_SHIFT);
 struct Entry {
     /// A pointer to the description, and its [`Kind`].
     description: AtomicUsize,
-    /// Something of the description's that is wanted at once.
+    /// Of a superblock: where the books of its slabs are; else 0. All that `free` of a small object asks for.
     hint: AtomicUsize,
 }
 
@@ -55,18 +55,28 @@ const NOTHING: Found = Found {
     hint: 0,
 };
 
+#[inline(always)]
+fn entry(address: usize) -> Option<&'static Entry> {
+    let leaf = LEAVES_TABLE
+        .get(address >> LEAF_SHIFT)?
+        .load(Ordering::Acquire);
+    // SAFETY: leaves are never given back, and all their words may be read by anybody.
+    let leaf = unsafe { leaf.as_ref()? };
+    Some(&leaf[address >> STEP_SHIFT & (LEAF_ENTRIES - 1)])
+}
+
+/// The hint of an address, 0 where no superblock is.
+#[inline(always)]
+pub(crate) fn hint(address: usize) -> usize {
+    entry(address).map_or(0, |entry| entry.hint.load(Ordering::Acquire))
+}
+
 /// The entry of an address.
 #[inline(always)]
 pub(crate) fn find(address: usize) -> Found {
-    let Some(leaf) = LEAVES_TABLE.get(address >> LEAF_SHIFT) else {
+    let Some(entry) = entry(address) else {
         return NOTHING;
     };
-    let leaf = leaf.load(Ordering::Acquire);
-    if leaf.is_null() {
-        return NOTHING;
-    }
-    // SAFETY: leaves are never given back, and all their words may be read by anybody.
-    let entry = unsafe { &(*leaf)[address >> STEP_SHIFT & (LEAF_ENTRIES - 1)] };
     let description = entry.description.load(Ordering::Acquire);
     let kind = match description & 3 {
         1 => Kind::Superblock,
@@ -120,6 +130,6 @@ fn set(step: usize, description: usize, hint: usize) {
     let leaf = LEAVES_TABLE[step / LEAF_ENTRIES].load(Ordering::Relaxed);
     // SAFETY: the leaves of what is entered exist, for good.
     let entry = unsafe { &(*leaf)[step % LEAF_ENTRIES] };
-    entry.hint.store(hint, Ordering::Relaxed);
+    entry.hint.store(hint, Ordering::Release);
     entry.description.store(description, Ordering::Release);
 }

@@ -7,10 +7,10 @@
 use super::fatal;
 use super::superblock::Superblock;
 use crate::classes::SIZES;
-use crate::geometry::{self, PAGE, SLAB};
+use crate::geometry::{self, PAGE, SLAB, SlabPlace};
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 /// In an object's byte: it is not the program's.
 pub(crate) const FREE: u8 = 0;
@@ -71,10 +71,15 @@ pub(crate) struct Slab {
     shape: AtomicU64,
     /// A byte for each object.
     states: AtomicPtr<AtomicU8>,
+    /// Where its objects are handed out.
+    place: AtomicUsize,
+    /// The heap, while there are objects; else 0.
+    owner: AtomicUsize,
     books: UnsafeCell<Books>,
 }
 
 /// What belongs to who holds the lock of the class, or of the superblocks while there is no class.
+#[repr(C)]
 pub(crate) struct Books {
     pub(crate) superblock: *const Superblock,
     seal: u64,
@@ -113,6 +118,8 @@ impl Slab {
         Self {
             shape: AtomicU64::new(Shape::NONE.0),
             states: AtomicPtr::new(null_mut()),
+            place: AtomicUsize::new(0),
+            owner: AtomicUsize::new(0),
             books: UnsafeCell::new(Books {
                 superblock,
                 seal: 0,
@@ -170,7 +177,11 @@ impl Slab {
             (books.used, books.high) = (0, 0);
             books.generation += 1;
             self.states.store(states.cast(), Ordering::Relaxed);
-            self.shape.store(Shape::of(class).0, Ordering::Release);
+            self.shape.store(Shape::of(class).0, Ordering::Relaxed);
+            let superblock = &*books.superblock;
+            let place = superblock.windows.slab_place(superblock.offset_of(self));
+            self.place.store(place.0, Ordering::Relaxed);
+            self.owner.store(superblock.owner, Ordering::Release);
             books.seal = self.expected_seal(books);
         }
     }
@@ -182,6 +193,7 @@ impl Slab {
     /// All objects are in, and the caller holds the lock of the class.
     pub(crate) unsafe fn end(&self) -> (*mut u8, usize) {
         let bytes = marks_bytes(self.shape().class());
+        self.owner.store(0, Ordering::Relaxed);
         self.shape.store(Shape::NONE.0, Ordering::Relaxed);
         self.states.store(null_mut(), Ordering::Relaxed);
         // SAFETY: as the caller promises.
@@ -223,6 +235,29 @@ impl Slab {
         Some((unsafe { &*states.add(object) }, shape.class()))
     }
 
+    /// The object of this heap that is handed out at this address: its byte and its class; `None` if there is none.
+    #[inline(always)]
+    pub(crate) fn find(&self, address: usize, owner: usize) -> Option<(&AtomicU8, usize)> {
+        if self.owner.load(Ordering::Relaxed) != owner {
+            return None;
+        }
+        let shape = self.shape();
+        let offset = address % SLAB;
+        let object = shape.object_at(offset);
+        let place = SlabPlace(self.place.load(Ordering::Relaxed));
+        if object * shape.size() != offset || place.address(offset) != address {
+            return None;
+        }
+        // SAFETY: a slab with an owner has a byte for each object that begins in it.
+        let state = unsafe { &*self.states.load(Ordering::Relaxed).add(object) };
+        Some((state, shape.class()))
+    }
+
+    /// The bytes of its objects, and how many there are.
+    pub(crate) fn states(&self) -> (*const AtomicU8, usize) {
+        (self.states.load(Ordering::Relaxed), self.shape().capacity())
+    }
+
     /// Takes out up to `wanted` objects, those at low addresses first; `found` gets offset and byte of each.
     pub(crate) fn take(
         &self,
@@ -253,14 +288,9 @@ impl Slab {
         taken
     }
 
-    /// Takes in an object that begins at this offset.
+    /// Takes in an object, by its number, which is below the slab's capacity.
     #[inline]
-    pub(crate) fn put(&self, books: &mut Books, offset: usize, address: usize) {
-        let shape = self.shape();
-        let object = shape.object_at(offset);
-        if object >= shape.capacity() {
-            fatal::abort("free of ", address, ": its memory has no such object");
-        }
+    pub(crate) fn put(&self, books: &mut Books, object: usize, address: usize) {
         let (group, bit) = (object / 64, 1 << (object % 64));
         // SAFETY: a group of this slab.
         let bits = unsafe { &mut *books.bits.add(group) };

@@ -314,7 +314,10 @@ impl Superblock {
 
     /// Enters the pages of a slab that its objects have reached in the page tables of all windows; `few`: no more than needed.
     ///
-    /// One call per window is cheaper than a fault per page and window, and a page is mapped in all of them sooner or later.
+    /// One call per window is cheaper than a fault per page and window, and a page is mapped in all of them sooner or later. But
+    /// while somebody tracks the memory, entering it by reading is of no use: each page would fault once more, when it is first
+    /// written (and neighbours do not come along). Then it is entered by writing; these pages are new, so they count as
+    /// written anyway. Windows in which few objects begin are left alone.
     pub(crate) fn touch(&self, slab: &Slab, books: &mut Books, few: bool) {
         let needed = slab.high_pages(books);
         if needed <= books.touched_pages {
@@ -328,9 +331,16 @@ impl Superblock {
         let bytes = (to - books.touched_pages) as usize * PAGE;
         books.touched_pages = to;
         self.publish(slab, books);
-        for part in 0..self.parts {
-            // SAFETY: mapped.
-            unsafe { map::populate(self.windows.address_in(part, from), bytes) };
+        let window = |part| self.windows.address_in(part, from);
+        // SAFETY: mapped, and nobody has an object there that anybody uses yet.
+        unsafe {
+            if map::is_tracked(window(0)) {
+                if slab.shape().size() * self.parts <= PAGE {
+                    (0..self.parts).for_each(|part| map::populate_writing(window(part), bytes));
+                }
+            } else {
+                (0..self.parts).for_each(|part| map::populate(window(part), bytes));
+            }
         }
     }
 
