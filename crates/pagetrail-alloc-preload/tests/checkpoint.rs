@@ -49,7 +49,12 @@ fn a_rewound_program_finds_all_objects_of_one_instant() {
             sleep(Duration::from_millis(30));
             let mut image = store.image(number).unwrap();
             assert!(image.rewind(child.id()).unwrap().pages > 0);
+            // What the rewinding wrote is noticed in all parts of a page.
+            process.checkpoint(&mut writer).unwrap();
         }
+        // Of pages of which only what has changed was stored, all bytes are what they were.
+        let verified = store.verify().unwrap();
+        assert!(verified.is_sound(), "{parts} parts: {verified:?}");
         sleep(Duration::from_millis(30));
         // What is mapped several times is in the image once.
         let image = store.image(last.number).unwrap();

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Model, PAGE, contents, range, store};
-use pagetrail::PageSet;
+use pagetrail::{PageRange, PageSet};
 use pagetrail_checkpoint::storage::{Directory, Fault, Faulty, InMemory, Name, Storage};
 use pagetrail_checkpoint::{Compression, Error, Store, WriterOptions};
 use std::collections::BTreeMap;
@@ -291,6 +291,84 @@ fn what_is_missing_is_said() {
     let other = memory.get(Name::Manifest(1)).unwrap();
     memory.put(Name::Manifest(2), other);
     assert!(!store.verify().unwrap().is_sound());
+}
+
+/// A page as good as incompressible.
+fn noise(seed: u64) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut page = vec![0; PAGE as usize];
+    random.fill(&mut page);
+    page
+}
+
+#[test]
+fn of_pages_that_changed_in_parts_the_parts_are_stored() {
+    const PAGES: u64 = 64;
+    for compression in [Compression::None, Compression::Lz4] {
+        let (_, store, mut writer) = store(WriterOptions {
+            compression,
+            ..WriterOptions::default()
+        });
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut model = Model::default();
+        model.map(0, PAGES);
+        (0..PAGES).for_each(|page| model.write(page, noise(page)));
+        let base = model.checkpoint(&mut writer).unwrap().cost.stored_bytes;
+        let mut models = vec![model.clone()];
+        // More than patches may lie upon each other.
+        for number in 1..80 {
+            for page in 0..PAGES {
+                let mut contents = model.pages[&page].clone();
+                let at = random.usize(0..30) * 128;
+                random.fill(&mut contents[at..at + 128]);
+                model.pages.insert(page, contents);
+                let start = page * PAGE + at as u64;
+                model
+                    .changed
+                    .insert(PageRange::new(start, start + 128).unwrap());
+                model.written.insert(range(page, page + 1));
+            }
+            let cost = model.checkpoint(&mut writer).unwrap().cost;
+            assert_eq!(cost.stored_pages, PAGES);
+            // 128 bytes of contents, 32 of a hash, a few more.
+            let is_whole = number % 33 == 0;
+            assert_eq!(cost.stored_bytes > base / 2, is_whole, "{number}: {cost:?}");
+            assert!(
+                is_whole || cost.stored_bytes < PAGES * 184 + 8192,
+                "{cost:?}"
+            );
+            models.push(model.clone());
+        }
+        assert!(store.verify().unwrap().is_sound());
+        for (number, model) in (1..).zip(&models) {
+            model.assert_is(&mut store.image(number).unwrap());
+        }
+        // What is left is the last whole copies and the patches upon them.
+        writer.prune(1).unwrap();
+        let found = store.verify().unwrap();
+        assert!(found.is_sound() && found.unused_packs == 0, "{found:?}");
+        assert!(found.packs <= 33, "{found:?}");
+        model.assert_is(&mut store.image(80).unwrap());
+    }
+}
+
+#[test]
+fn bytes_that_changed_unsaid_are_found_by_verifying() {
+    let (_, store, mut writer) = store(WriterOptions::default());
+    let mut model = Model::default();
+    model.map(0, 4);
+    (0..4).for_each(|page| model.write(page, noise(page)));
+    model.checkpoint(&mut writer).unwrap();
+    let mut contents = noise(2);
+    (contents[100], contents[3000]) = (1, 2);
+    model.write(2, contents);
+    model.whole.clear();
+    let said = PageRange::new(2 * PAGE + 96, 2 * PAGE + 112).unwrap();
+    model.changed.insert(said);
+    model.checkpoint(&mut writer).unwrap();
+    let found = store.verify().unwrap();
+    assert_eq!(found.damages.len(), 1, "{found:?}");
+    assert!(found.damages[0].contains("past the end of an object"));
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! A pack: the contents of pages in compressed frames, and an index that has the hash of every page.
 //!
+//! A pack may have patches as well: pages that are another pack's but for some bytes.
+//!
 //! The index hash names the pack, the index has a hash of every frame and every page: one wrong bit anywhere is found.
 
 use super::codec::{self, RAW};
 use super::is_page_size;
+use super::patch::{FIRST_PATCH, Patch};
 use super::wire::{Decoded, Decoder, Encoder, Malformed};
 use crate::error::{Error, Result};
 use crate::hash::Hash;
@@ -11,6 +14,8 @@ use crate::storage::{Name, Object, Storage};
 use std::io;
 
 const MAGIC: &[u8; 8] = b"PTPACK\0\x01";
+/// Of a pack with patches.
+const MAGIC_PATCHED: &[u8; 8] = b"PTPACK\0\x02";
 pub(super) const END: &[u8; 8] = b"PTPKEND\n";
 pub(super) const HEADER_BYTES: u64 = 16;
 /// Offset of the index, its hash, the end mark.
@@ -35,10 +40,72 @@ pub(crate) struct Index {
     pub(crate) page_size: u32,
     pub(super) frame_pages: u32,
     pub(super) frames: Vec<Frame>,
+    /// Pages in frames.
     pub(crate) pages: Vec<Hash>,
+    pub(crate) patched: Option<Patched>,
+}
+
+/// The patches of a pack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Patched {
+    /// The place of the first page in frames that has the patches' bytes, one behind the other.
+    pub(super) data_from: u32,
+    /// The packs whose pages are patched.
+    pub(crate) bases: Vec<Hash>,
+    pub(crate) patches: Vec<Patch>,
+}
+
+impl Patched {
+    /// The patch at a place.
+    pub(crate) fn at(&self, place: u32) -> Option<&Patch> {
+        self.patches.get(place.checked_sub(FIRST_PATCH)? as usize)
+    }
+
+    /// Where among the patches' bytes each begins, and in the end how many there are.
+    fn starts(&self) -> Vec<u64> {
+        let mut starts = vec![0];
+        let mut at = 0;
+        starts.extend(self.patches.iter().map(|patch| {
+            at += patch.bytes();
+            at
+        }));
+        starts
+    }
 }
 
 impl Index {
+    /// The hash of the page at a place, if there is one.
+    pub(crate) fn hash_of(&self, place: u32) -> Option<Hash> {
+        match place.checked_sub(FIRST_PATCH) {
+            None => self.pages.get(place as usize).copied(),
+            Some(_) => Some(self.patched.as_ref()?.at(place)?.hash),
+        }
+    }
+
+    /// Whether there are pages at all places from this one on.
+    pub(crate) fn has(&self, place: u32, pages: u64) -> bool {
+        let (from, count) = match place.checked_sub(FIRST_PATCH) {
+            None => (place, self.pages.len()),
+            Some(at) => (at, self.patched.as_ref().map_or(0, |p| p.patches.len())),
+        };
+        u64::from(from) + pages <= count as u64
+    }
+
+    /// The pack and the place of the page that the one at a place is a patch of, if it is one.
+    pub(crate) fn base_of(&self, place: u32) -> Option<(Hash, u32)> {
+        let patched = self.patched.as_ref()?;
+        let patch = patched.at(place)?;
+        Some((*patched.bases.get(patch.base as usize)?, patch.place))
+    }
+
+    /// How many pages it can be asked for, patched ones included.
+    pub(crate) fn page_count(&self) -> usize {
+        match &self.patched {
+            None => self.pages.len(),
+            Some(patched) => patched.data_from as usize + patched.patches.len(),
+        }
+    }
+
     /// Length of the whole pack, in bytes.
     pub(crate) fn file_bytes(&self) -> u64 {
         let frames = self.frames.iter();
@@ -68,8 +135,9 @@ impl Index {
         Hash(*hasher.finalize().as_bytes())
     }
 
-    pub(super) fn header(page_size: u32, frame_pages: u32) -> Vec<u8> {
-        let mut header = Encoder(MAGIC.to_vec());
+    pub(super) fn header(page_size: u32, frame_pages: u32, patched: bool) -> Vec<u8> {
+        let magic = if patched { MAGIC_PATCHED } else { MAGIC };
+        let mut header = Encoder(magic.to_vec());
         header.u32(page_size);
         header.u32(frame_pages);
         header.0
@@ -87,14 +155,21 @@ impl Index {
             }
         }
         self.pages.iter().for_each(|page| out.hash(page));
+        if let Some(patched) = &self.patched {
+            out.u32(patched.data_from);
+            out.list(&patched.bases, Encoder::hash);
+            out.list(&patched.patches, |out, patch| patch.encode(out));
+        }
         out.0
     }
 
     fn decode(header: &[u8], body: &[u8], offset: u64) -> Decoded<Self> {
         let mut decoder = Decoder(header);
-        if decoder.take(MAGIC.len())? != MAGIC {
-            return Err(Malformed("it does not begin as a pack"));
-        }
+        let is_patched = match decoder.take(MAGIC.len())? {
+            magic if magic == MAGIC => false,
+            magic if magic == MAGIC_PATCHED => true,
+            _ => return Err(Malformed("it does not begin as a pack")),
+        };
         let (page_size, frame_pages) = (decoder.u32()?, decoder.u32()?);
         let frame_bytes = u64::from(page_size) * u64::from(frame_pages);
         if !is_page_size(page_size) || frame_pages == 0 || frame_bytes > FRAME_BYTES_MAX {
@@ -102,7 +177,7 @@ impl Index {
         }
         let mut decoder = Decoder(body);
         let (frames, pages) = (decoder.u32()?, decoder.u32()?);
-        if pages == 0 || frames != pages.div_ceil(frame_pages) {
+        if pages == 0 || pages >= FIRST_PATCH || frames != pages.div_ceil(frame_pages) {
             return Err(Malformed("its frames do not hold its pages"));
         }
         if u64::from(pages) * Hash::BYTES as u64 > decoder.0.len() as u64 {
@@ -115,6 +190,7 @@ impl Index {
             frame_pages,
             frames: Vec::with_capacity(frames as usize),
             pages: Vec::with_capacity(pages as usize),
+            patched: None,
         };
         for _ in 0..frames {
             let (codec, stored_bytes) = (decoder.u8()?, decoder.u32()?);
@@ -136,6 +212,9 @@ impl Index {
         for _ in 0..pages {
             index.pages.push(decoder.hash()?);
         }
+        if is_patched {
+            index.patched = Some(index.decode_patched(&mut decoder)?);
+        }
         decoder.end()?;
         for frame in 0..frames {
             let bytes = index.pages_of(frame).len() as u64 * u64::from(page_size);
@@ -153,9 +232,31 @@ impl Index {
     }
 }
 
+impl Index {
+    fn decode_patched(&self, decoder: &mut Decoder<'_>) -> Decoded<Patched> {
+        let data_from = decoder.u32()?;
+        let bases = decoder.list(Decoder::hash)?;
+        let patches =
+            decoder.list(|decoder| Patch::decode(decoder, self.page_size, bases.len()))?;
+        let patched = Patched {
+            data_from,
+            bases,
+            patches,
+        };
+        let bytes = patched.starts().last().copied().unwrap_or(0);
+        let data_pages = bytes.div_ceil(self.page_size.into());
+        match u64::from(data_from) + data_pages == self.pages.len() as u64 {
+            true => Ok(patched),
+            false => Err(Malformed("its patches are not as long as their bytes")),
+        }
+    }
+}
+
 /// A pack that can be read.
 pub(crate) struct Pack {
     pub(crate) index: Index,
+    /// Where among the patches' bytes each begins.
+    starts: Vec<u64>,
     object: Box<dyn Object>,
 }
 
@@ -197,18 +298,15 @@ impl Pack {
         if index.name != name {
             return Err(damaged(name, "its index is not the one that was written"));
         }
-        Ok(Self { index, object })
+        let starts = index.patched.as_ref().map(Patched::starts);
+        Ok(Self {
+            index,
+            starts: starts.unwrap_or_default(),
+            object,
+        })
     }
 
-    /// The pages of a frame, checked against their hashes.
-    pub(crate) fn frame(&self, frame: u32) -> Result<Vec<u8>> {
-        let mut stored = Vec::new();
-        let mut pages = Vec::new();
-        self.frame_into(frame, &mut stored, &mut pages)?;
-        Ok(pages)
-    }
-
-    /// The same with the memory of earlier frames.
+    /// The pages of a frame, checked against their hashes, with the memory of earlier frames.
     pub(crate) fn frame_into(
         &self,
         frame: u32,
@@ -257,6 +355,19 @@ impl Pack {
             ));
         }
         Ok(())
+    }
+
+    /// Of the bytes of the patch at a place, those from `from` on: the page in frames and the byte there at which they begin,
+    /// and how many are in that page.
+    pub(crate) fn patch_bytes(&self, place: u32, from: u64) -> Option<(u32, usize, usize)> {
+        let patched = self.index.patched.as_ref()?;
+        let at = place.checked_sub(FIRST_PATCH)? as usize;
+        let (start, end) = (self.starts.get(at)? + from, *self.starts.get(at + 1)?);
+        let page_size = u64::from(self.index.page_size);
+        let page = patched.data_from + (start / page_size) as u32;
+        let within = start % page_size;
+        let count = end.checked_sub(start)?.min(page_size - within);
+        (count > 0).then_some((page, within as usize, count as usize))
     }
 
     /// Reads and checks every frame.

@@ -5,7 +5,8 @@
 //! order. A page that is neither compressed nor cut off at the end of its parcel is never copied.
 
 use super::codec::{Compression, RAW};
-use super::pack::{END, Frame, HEADER_BYTES, Index};
+use super::pack::{END, Frame, HEADER_BYTES, Index, Patched};
+use super::patch::{FIRST_PATCH, Patch};
 use super::wire::Encoder;
 use crate::hash::Hash;
 use crate::storage::{Draft, Name, Storage};
@@ -16,6 +17,9 @@ pub(crate) struct PackWriter {
     pub(crate) gather: Gather,
     pub(crate) frames: Frames,
     pub(crate) packing: Packing,
+    /// Pages that other packs have but for some bytes, and these bytes.
+    patched: Option<Patched>,
+    patch_bytes: Vec<u8>,
 }
 
 /// How frames are made.
@@ -223,10 +227,58 @@ impl PackWriter {
                 written: Vec::new(),
                 offset: HEADER_BYTES,
                 draft: None,
-                header: Index::header(page_size, frame_pages),
+                header: Index::header(page_size, frame_pages, false),
             },
             packing,
+            patched: None,
+            patch_bytes: Vec::new(),
         }
+    }
+
+    /// Makes it a pack that may have patches; false if it has begun without.
+    pub(crate) fn allow_patches(&mut self) -> bool {
+        if self.patched.is_none() && self.frames.draft.is_none() {
+            let Packing {
+                page_size,
+                frame_pages,
+                ..
+            } = self.packing;
+            self.frames.header = Index::header(page_size, frame_pages, true);
+            self.patched = Some(Patched::default());
+        }
+        self.patched.is_some()
+    }
+
+    /// Adds a page that is `base`'s but for some bytes of `page`; says its place among the pages. `None` if the pack has
+    /// begun without patches.
+    pub(crate) fn patch(&mut self, base: Hash, mut patch: Patch, page: &[u8]) -> Option<u32> {
+        let patched = self.patched.as_mut()?;
+        let known = patched.bases.iter().rposition(|known| *known == base);
+        patch.base = known.unwrap_or_else(|| {
+            patched.bases.push(base);
+            patched.bases.len() - 1
+        }) as u32;
+        for &(start, length) in &patch.ranges {
+            let bytes = &page[start as usize..][..length as usize];
+            self.patch_bytes.extend_from_slice(bytes);
+        }
+        patched.patches.push(patch);
+        Some(FIRST_PATCH + (patched.patches.len() - 1) as u32)
+    }
+
+    /// Adds the bytes of patches as pages of their own, behind all others.
+    fn put_patch_bytes(&mut self, storage: &dyn Storage) -> io::Result<()> {
+        let Some(patched) = &mut self.patched else {
+            return Ok(());
+        };
+        patched.data_from = self.gather.pages.len() as u32;
+        let page_size = self.packing.page_size as usize;
+        let mut bytes = std::mem::take(&mut self.patch_bytes);
+        bytes.resize(bytes.len().next_multiple_of(page_size), 0);
+        let pages: Vec<&[u8]> = bytes.chunks_exact(page_size).collect();
+        self.gather.pages.extend(Hash::of_pages(&pages));
+        let packed = self.gather.add(vec![&bytes]).pack(self.packing);
+        self.frames.append(&packed, storage)
     }
 
     /// Adds a page; says its place among the pages.
@@ -246,6 +298,7 @@ impl PackWriter {
     /// Writes the index and gives the pack its name; `None` when there is nothing in it. Pages that could not be published
     /// stay in [`Gather::pages`].
     pub(crate) fn publish(&mut self, storage: &dyn Storage) -> io::Result<Option<Index>> {
+        self.put_patch_bytes(storage)?;
         let last = self.gather.end().pack(self.packing);
         self.frames.append(&last, storage)?;
         let Some(draft) = self.frames.draft.take() else {
@@ -257,6 +310,7 @@ impl PackWriter {
             frame_pages: self.packing.frame_pages,
             frames: std::mem::take(&mut self.frames.written),
             pages: std::mem::take(&mut self.gather.pages),
+            patched: self.patched.take(),
         };
         match self.frames.end(draft, &mut index) {
             Ok(()) => Ok(Some(index)),
@@ -303,10 +357,11 @@ mod tests {
             assert_eq!(index.pages, hashes);
             let pack = Pack::open(&storage, index.name).unwrap();
             assert_eq!(pack.index, index);
+            let (mut stored, mut pages) = (Vec::new(), Vec::new());
             for page in 0..count {
                 let (frame, at) = index.find(page as u32);
-                let frame = pack.frame(frame).unwrap();
-                assert_eq!(frame[at..at + 4096], contents[page * 4096..][..4096]);
+                pack.frame_into(frame, &mut stored, &mut pages).unwrap();
+                assert_eq!(pages[at..at + 4096], contents[page * 4096..][..4096]);
             }
         }
     }

@@ -24,7 +24,7 @@ use pagetrail::{
     page_size,
 };
 use precopy::{Next, Rule};
-use staging::Staging;
+use staging::{Parts, Staging};
 use std::time::{Duration, Instant};
 
 pub use precopy::Mode;
@@ -63,6 +63,9 @@ pub struct ProcessCheckpointer {
     layout: Layout,
     /// Pages that the store is to get with the next checkpoint.
     owed: PageSet,
+    /// Those of them that it gets whole; of the others, what may have changed since the last checkpoint.
+    owed_whole: PageSet,
+    owed_bytes: PageSet,
     /// Addresses at which it has to forget what it knew.
     renewed: PageSet,
     /// The process has another program than the last checkpoint.
@@ -88,6 +91,8 @@ impl ProcessCheckpointer {
             options,
             layout: Layout::new(pid),
             owed: PageSet::new(),
+            owed_whole: PageSet::new(),
+            owed_bytes: PageSet::new(),
             renewed: PageSet::new(),
             replaced: false,
         })
@@ -127,8 +132,7 @@ impl ProcessCheckpointer {
                 writer.begin_anew();
             }
             if let Some(manifest) = self.attempt(writer)? {
-                self.owed.clear();
-                self.renewed.clear();
+                self.forget_owed();
                 self.layout.settle();
                 return Ok(manifest);
             }
@@ -139,6 +143,13 @@ impl ProcessCheckpointer {
         )))
     }
 
+    fn forget_owed(&mut self) {
+        self.owed.clear();
+        self.owed_whole.clear();
+        self.owed_bytes.clear();
+        self.renewed.clear();
+    }
+
     /// `None` when the process has replaced its program meanwhile.
     fn attempt(&mut self, writer: &mut Writer) -> Result<Option<Manifest>> {
         let began = Instant::now();
@@ -146,11 +157,13 @@ impl ProcessCheckpointer {
         let mut draft = writer.draft(page_size() as u32);
         if draft.is_base() {
             self.layout = Layout::new(self.pid());
-            self.owed.clear();
-            self.renewed.clear();
+            self.forget_owed();
         }
         let mut staging = Staging::new(self.options.buffer_bytes);
         self.absorb(None)?;
+        if !self.owed_bytes.is_empty() {
+            draft.allow_changes();
+        }
         self.owed = self.owed.intersection(self.layout.addresses());
         draft.forget(&self.renewed);
         let mut todo = self.owed.clone();
@@ -202,7 +215,12 @@ impl ProcessCheckpointer {
             descriptors: descriptors.unwrap_or_else(|| describe::descriptors(self.pid())),
             ..self.process(threads)
         };
-        self.finish(draft, staging, process, cost, began).map(Some)
+        let parts = Parts {
+            pages: self.owed.difference(&self.owed_whole),
+            changed: self.owed_bytes.clone(),
+        };
+        self.finish(draft, staging, &parts, process, cost, began)
+            .map(Some)
     }
 
     /// Puts what is staged, and publishes.
@@ -210,12 +228,13 @@ impl ProcessCheckpointer {
         &mut self,
         mut draft: Draft<'_>,
         staging: Staging,
+        parts: &Parts,
         process: Process,
         cost: Cost,
         began: Instant,
     ) -> Result<Manifest> {
         let mappings = self.layout.mappings(&self.memory);
-        staging.drain(&mut draft)?;
+        staging.drain(&mut draft, parts)?;
         draft.publish(Description {
             process: Some(process),
             mappings,
@@ -264,6 +283,11 @@ impl ProcessCheckpointer {
             Some(units) => units.in_first_windows(round.pages()),
             None => round.pages().clone(),
         };
+        let (in_parts, changed) = match round.units() {
+            Some(units) => (units.pages().clone(), units.bytes().clone()),
+            None => Default::default(),
+        };
+        let whole = written.difference(&in_parts).union(&contents);
         let found = Found {
             pages: written
                 .union(&contents)
@@ -276,6 +300,8 @@ impl ProcessCheckpointer {
             .any(|event| matches!(event, Event::Exec { .. }));
         round.commit();
         self.owed = self.owed.difference(&found.renewed).union(&found.pages);
+        self.owed_whole = self.owed_whole.union(&whole);
+        self.owed_bytes.union_with(&changed);
         self.renewed.union_with(&found.renewed);
         Ok(found)
     }

@@ -68,7 +68,7 @@ impl Image {
         let now = hold.threads().to_vec();
         let mut undo = Vec::new();
         let outcome = self
-            .put_back(&memory, &candidates, &mut undo)
+            .put_back(&memory, &candidates, &regions, &mut undo)
             .and_then(|()| Ok(hold.set_registers(&then)?));
         if let Err(error) = outcome {
             for (address, before) in undo.iter().rev() {
@@ -91,10 +91,14 @@ impl Image {
     }
 
     /// Writes the pages that differ; `undo` gets what was there.
+    ///
+    /// Shared memory that is mapped several times (a sub-page heap is) is written at each of its addresses: who tracks the
+    /// process tells by the address which part of a page was written.
     fn put_back(
         &mut self,
         memory: &Memory,
         pages: &PageSet,
+        regions: &[Region],
         undo: &mut Vec<(u64, Vec<u8>)>,
     ) -> Result<()> {
         let page_size = self.manifest().page_size as usize;
@@ -112,11 +116,36 @@ impl Image {
                 if then != now && !missing.contains(address) {
                     undo.push((address, now.to_vec()));
                     memory.write(address, then)?;
+                    for alias in aliases(regions, address) {
+                        memory.write(alias, then)?;
+                    }
                 }
             }
         }
         Ok(())
     }
+}
+
+/// The other addresses at which a page of shared memory is mapped.
+fn aliases(regions: &[Region], address: u64) -> impl Iterator<Item = u64> + '_ {
+    let shown = |region: &Region, address: u64| address - region.range.start() + region.offset;
+    let here = regions.partition_point(|region| region.range.end() <= address);
+    let here = regions.get(here).filter(|region| {
+        region.permissions.shared && region.inode != 0 && region.range.start() <= address
+    });
+    here.into_iter().flat_map(move |here| {
+        let at = shown(here, address);
+        let others = regions.iter().filter(move |other| {
+            (other.inode, other.device) == (here.inode, here.device) && other.permissions.write
+        });
+        others.filter_map(move |other| {
+            let alias = other
+                .range
+                .start()
+                .checked_add(at.checked_sub(other.offset)?)?;
+            (alias < other.range.end() && alias != address).then_some(alias)
+        })
+    })
 }
 
 fn refused(pid: u32, reason: &str) -> Error {

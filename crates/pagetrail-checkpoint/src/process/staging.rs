@@ -8,6 +8,13 @@ use crate::store::intake::chunks;
 use crate::store::writer::Draft;
 use pagetrail::{Memory, PageRange, PageSet, page_size};
 
+/// Pages of which it is known what may have changed since the last checkpoint (units of a sub-page heap).
+#[derive(Default)]
+pub(crate) struct Parts {
+    pub(crate) pages: PageSet,
+    pub(crate) changed: PageSet,
+}
+
 /// Copies, in the order in which they were made.
 pub(crate) struct Staging {
     bytes_max: u64,
@@ -41,7 +48,8 @@ impl Staging {
         match overflow {
             Some(draft) if self.bytes + pages.bytes() > self.bytes_max => {
                 // What is staged is older, and must not come behind.
-                std::mem::replace(self, Self::new(self.bytes_max)).drain(draft)?;
+                let staged = std::mem::replace(self, Self::new(self.bytes_max));
+                staged.drain(draft, &Parts::default())?;
                 let chunks = chunks(pages.ranges(), page_size());
                 draft.put_each(&chunks, |at, buffer| {
                     let bytes = chunks[at].iter().map(PageRange::bytes).sum::<u64>();
@@ -76,14 +84,19 @@ impl Staging {
         }
     }
 
-    /// Hands everything to the store, the newest copy of each page.
-    pub(crate) fn drain(self, draft: &mut Draft<'_>) -> Result<()> {
+    /// Hands everything to the store, the newest copy of each page: of those in `parts` what has changed, as far as the
+    /// store has the rest.
+    pub(crate) fn drain(self, draft: &mut Draft<'_>, parts: &Parts) -> Result<()> {
         let mut done = PageSet::new();
         let mut fresh = Vec::new();
         for Batch { ranges, bytes } in self.batches.into_iter().rev() {
             let whole: PageSet = ranges.iter().copied().collect();
-            let kept = whole.difference(&done);
+            let mut kept = whole.difference(&done);
             done.union_with(&whole);
+            if let Some(bytes) = &bytes {
+                let pages = parts.pages.intersection(&kept);
+                kept = kept.difference(&draft.put_changed(&ranges, bytes, &pages, &parts.changed));
+            }
             match bytes {
                 Some(bytes) if kept == whole => fresh.push((ranges, bytes)),
                 Some(bytes) if !kept.is_empty() => {

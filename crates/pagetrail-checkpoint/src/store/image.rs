@@ -1,12 +1,11 @@
 //! [`Image`]: a checkpoint's memory, to be read.
 
+use super::packs::Packs;
 use super::{Store, flatten};
 use crate::error::{Error, Result};
 use crate::format::manifest::Manifest;
-use crate::format::pack::Pack;
 use crate::hash::Hash;
 use crate::map::{PageMap, Source};
-use crate::parallel::try_each;
 use crate::storage::Name;
 use pagetrail::{PageRange, PageSet};
 
@@ -14,11 +13,7 @@ use pagetrail::{PageRange, PageSet};
 pub struct Image {
     manifest: Manifest,
     pub(crate) map: PageMap,
-    packs: Vec<Pack>,
-    /// The frame read last: neighbours mostly come from the same.
-    frame: Option<(u32, u32)>,
-    stored: Vec<u8>,
-    contents: Vec<u8>,
+    packs: Packs,
 }
 
 impl std::fmt::Debug for Image {
@@ -38,9 +33,6 @@ impl Image {
             manifest,
             map,
             packs,
-            frame: None,
-            stored: Vec::new(),
-            contents: Vec::new(),
         })
     }
 
@@ -57,9 +49,7 @@ impl Image {
     /// The hash of a page's contents; `None` where it is zero, or not in the image.
     pub(crate) fn hash_at(&self, source: Source) -> Option<Hash> {
         match source {
-            Source::Stored { pack, page } => {
-                Some(self.packs[pack as usize].index.pages[page as usize])
-            }
+            Source::Stored { pack, page } => self.packs.index(pack).hash_of(page),
             Source::Zero | Source::Absent => None,
         }
     }
@@ -80,43 +70,11 @@ impl Image {
             let out = &mut buffer[from..filled];
             match run.source {
                 Source::Zero | Source::Absent => out.fill(0),
-                Source::Stored { pack, page } => self.read_stored(pack, page, out)?,
+                Source::Stored { pack, page } => self.packs.read(pack, page, out)?,
             }
         }
         buffer[filled..].fill(0);
         Ok(())
-    }
-
-    /// Copies pages that lie one behind the other in a pack: whole frames by all processors, to where they belong; parts of
-    /// frames by way of the frame that is kept.
-    fn read_stored(&mut self, pack: u32, page: u32, out: &mut [u8]) -> Result<()> {
-        let page_size = self.map.page_size() as usize;
-        let mut whole = Vec::new();
-        let mut page = page;
-        let mut rest = out;
-        while !rest.is_empty() {
-            let of = &self.packs[pack as usize];
-            let (frame, at) = of.index.find(page);
-            let frame_bytes = of.frame_bytes(frame);
-            let count = frame_bytes.saturating_sub(at).min(rest.len());
-            let (part, behind) = std::mem::take(&mut rest).split_at_mut(count);
-            rest = behind;
-            page += (count / page_size) as u32;
-            if count == frame_bytes && count > 0 {
-                whole.push((frame, part));
-                continue;
-            }
-            if self.frame != Some((pack, frame)) {
-                self.frame = None;
-                of.frame_into(frame, &mut self.stored, &mut self.contents)?;
-                self.frame = Some((pack, frame));
-            }
-            part.copy_from_slice(&self.contents[at..at + count]);
-        }
-        let of = &self.packs[pack as usize];
-        try_each(whole, 4, |(frame, part), stored: &mut Vec<u8>| {
-            of.decode(frame, stored, part)
-        })
     }
 }
 
@@ -126,16 +84,12 @@ pub(crate) fn open_all(
     manifest: &Manifest,
     map: &PageMap,
     names: &[Hash],
-) -> Result<Vec<Pack>> {
-    let packs: Vec<Pack> = names
-        .iter()
-        .map(|name| Pack::open(store.storage(), *name))
-        .collect::<Result<_>>()?;
+) -> Result<Packs> {
+    let packs = Packs::open(store, names)?;
     for run in map.runs() {
         if let Source::Stored { pack, page } = run.source {
-            let index = &packs[pack as usize].index;
-            let last = u64::from(page) + run.pages;
-            if last > index.pages.len() as u64 || index.page_size != manifest.page_size {
+            let index = packs.index(pack);
+            if !index.has(page, run.pages) || index.page_size != manifest.page_size {
                 let name = Name::Manifest(manifest.number);
                 return Err(store.damaged(name, "a pack lacks a page that it needs"));
             }

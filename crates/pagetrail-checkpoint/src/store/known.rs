@@ -1,5 +1,6 @@
 //! [`Known`]: which contents the packs of a store have already, so that equal pages are stored once.
 
+use crate::format::pack::{Index, Patched};
 use crate::hash::Hash;
 use crate::map::Source;
 use std::collections::HashMap;
@@ -10,6 +11,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 pub(crate) struct Known {
     pub(crate) packs: Vec<Hash>,
     contents: Vec<Vec<Hash>>,
+    patched: Vec<Option<Patched>>,
     /// By the first bytes of the hash; of two contents that agree in these one is forgotten, and may be stored twice.
     places: HashMap<u64, (u32, u32), BuildHasherDefault<Identity>>,
 }
@@ -40,13 +42,24 @@ impl Known {
         self.packs.len() as u32
     }
 
-    pub(crate) fn add(&mut self, name: Hash, pages: Vec<Hash>) {
+    pub(crate) fn add(&mut self, index: Index) {
         let pack = self.next();
-        for (page, hash) in (0..).zip(&pages) {
+        for (page, hash) in (0..).zip(&index.pages) {
             self.places.entry(hash.short()).or_insert((pack, page));
         }
-        self.packs.push(name);
-        self.contents.push(pages);
+        self.packs.push(index.name);
+        self.contents.push(index.pages);
+        self.patched.push(index.patched);
+    }
+
+    /// The hash of a page that is stored, its pack's name, and how many patches it is made of.
+    pub(crate) fn stored(&self, pack: u32, place: u32) -> Option<(Hash, Hash, u8)> {
+        let name = *self.packs.get(pack as usize)?;
+        if let Some(hash) = self.contents[pack as usize].get(place as usize) {
+            return Some((*hash, name, 0));
+        }
+        let patch = self.patched[pack as usize].as_ref()?.at(place)?;
+        Some((patch.hash, name, patch.depth))
     }
 
     /// Notes a page of the pack to come, which [`Self::add`] or [`Self::forget`] settles.
@@ -88,7 +101,12 @@ mod tests {
     fn contents_are_found_until_they_are_forgotten() {
         let hashes: Vec<Hash> = (0..10u8).map(|n| Hash::of(&[n])).collect();
         let mut known = Known::default();
-        known.add(Hash::of(b"pack"), hashes[..5].to_vec());
+        known.packs.push(Hash::of(b"pack"));
+        known.contents.push(hashes[..5].to_vec());
+        known.patched.push(None);
+        for (page, hash) in (0..5).zip(&hashes) {
+            known.places.insert(hash.short(), (0, page));
+        }
         let stored = |pack, page| Some(Source::Stored { pack, page });
         assert_eq!(known.find(&hashes[3], &[]), stored(0, 3));
         assert_eq!(known.find(&hashes[5], &[]), None);

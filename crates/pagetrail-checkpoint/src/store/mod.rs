@@ -3,10 +3,12 @@
 //! Readers need no lock: objects appear whole and never change. One that reads while a writer prunes may find that an
 //! object has gone, and says so.
 
+pub(crate) mod changed;
 pub(crate) mod diff;
 pub(crate) mod image;
 pub(crate) mod intake;
 pub(crate) mod known;
+pub(crate) mod packs;
 pub(crate) mod prune;
 pub(crate) mod verify;
 pub(crate) mod writer;

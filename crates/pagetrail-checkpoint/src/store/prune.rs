@@ -3,15 +3,18 @@
 //! The order sees to that: first the oldest checkpoint that stays becomes a base, by one rename; then those before it go,
 //! the newest of them first, so that each that is still there has its parents; then packs that nobody needs.
 
+use super::packs::Packs;
 use super::writer::Writer;
 use super::{Store, flatten, renumbered};
 use crate::error::{Error, Result};
 use crate::format::manifest::Manifest;
 use crate::format::pack::Pack;
 use crate::format::pack_writer::PackWriter;
+use crate::format::patch::FIRST_PATCH;
 use crate::hash::Hash;
 use crate::map::{PageMap, Run, Source};
 use crate::storage::Name;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What pruning has removed.
@@ -62,6 +65,10 @@ impl Writer {
         }
         pruned.packs = self.remove_unused_packs()?;
         pruned.repacked = self.repack()?;
+        if pruned.repacked > 0 {
+            // Those that only patches in packs that are gone needed.
+            pruned.packs += self.remove_unused_packs()?;
+        }
         if !numbers.is_empty() || pruned.repacked > 0 {
             self.learn()?;
         }
@@ -141,38 +148,43 @@ impl Writer {
         let mut repacked = 0;
         // Anew each time: what is written may be what another pack has, and add to its use.
         while let Some((pack, pages)) = self.sparse_pack()? {
-            self.repack_one(&pack, &pages)?;
+            self.repack_one(pack, &pages)?;
             repacked += 1;
         }
         Ok(repacked)
     }
 
-    fn sparse_pack(&self) -> Result<Option<(Pack, BTreeSet<u32>)>> {
-        for (name, pages) in self.store.used_pages()? {
-            let pack = Pack::open(self.store.storage(), name)?;
-            if pages.len() * 2 < pack.index.pages.len() {
-                return Ok(Some((pack, pages)));
+    /// A pack that is to be replaced, and its pages that checkpoints name.
+    fn sparse_pack(&self) -> Result<Option<(Hash, BTreeSet<u32>)>> {
+        let used = self.store.used_pages()?;
+        for (name, pages) in &used {
+            let pack = Pack::open(self.store.storage(), *name)?;
+            if pages.all().count() * 2 < pack.index.page_count() {
+                // Those whose patches need it go first: their pages are stored whole then.
+                let mut name = *name;
+                while let Some(user) = used.get(&name).and_then(|pages| pages.users.first()) {
+                    name = *user;
+                }
+                let named = used.get(&name).map(|pages| pages.named.clone());
+                return Ok(Some((name, named.unwrap_or_default())));
             }
         }
         Ok(None)
     }
 
-    fn repack_one(&mut self, pack: &Pack, pages: &BTreeSet<u32>) -> Result<()> {
+    fn repack_one(&mut self, name: Hash, pages: &BTreeSet<u32>) -> Result<()> {
         let failed = || Error::io(format!("cannot write to {}", self.store.storage().place()));
-        let page_size = pack.index.page_size as usize;
+        let mut packs = Packs::open(&self.store, &[name])?;
+        let page_size = packs.index(0).page_size as usize;
         let options = self.options();
         let storage = self.store.storage();
         let mut out = PackWriter::new(page_size as u32, options.frame_pages, options.compression);
         let mut places = BTreeMap::new();
-        let mut frame = (u32::MAX, Vec::new());
+        let mut contents = vec![0; page_size];
         for page in pages {
-            let (number, at) = pack.index.find(*page);
-            if frame.0 != number {
-                frame = (number, pack.frame(number)?);
-            }
-            let hash = pack.index.pages[*page as usize];
-            let contents = &frame.1[at..at + page_size];
-            let place = out.push(contents, hash, storage).map_err(failed())?;
+            packs.read(0, *page, &mut contents)?;
+            let hash = Hash::of(&contents);
+            let place = out.push(&contents, hash, storage).map_err(failed())?;
             places.insert(*page, place);
         }
         let Some(index) = out.publish(storage).map_err(failed())? else {
@@ -180,13 +192,13 @@ impl Writer {
         };
         for number in self.store.numbers()? {
             let mut manifest = self.store.manifest(number)?;
-            if let Some(at) = manifest.packs.iter().position(|n| *n == pack.index.name) {
+            if let Some(at) = manifest.packs.iter().position(|n| *n == name) {
                 moved(&mut manifest, at as u32, index.name, &places);
                 let bytes = manifest.seal();
                 self.publish_manifest(&manifest, &bytes)?;
             }
         }
-        self.remove_object(Name::Pack(pack.index.name))
+        self.remove_object(Name::Pack(name))
     }
 }
 
@@ -212,17 +224,57 @@ fn moved(manifest: &mut Manifest, from: u32, to: Hash, places: &BTreeMap<u32, u3
     manifest.map = map;
 }
 
+/// What is needed of a pack.
+#[derive(Default)]
+pub(super) struct Used {
+    /// Pages that checkpoints name.
+    named: BTreeSet<u32>,
+    /// Pages that are patched by needed pages of other packs, and these packs.
+    patched: BTreeSet<u32>,
+    users: BTreeSet<Hash>,
+}
+
+impl Used {
+    /// All pages.
+    pub(super) fn all(&self) -> impl Iterator<Item = u32> + '_ {
+        self.named.union(&self.patched).copied()
+    }
+}
+
 impl Store {
-    /// Which pages of which packs the checkpoints name.
-    pub(super) fn used_pages(&self) -> Result<BTreeMap<Hash, BTreeSet<u32>>> {
-        let mut used: BTreeMap<Hash, BTreeSet<u32>> = BTreeMap::new();
+    /// Which pages of which packs the checkpoints need.
+    pub(super) fn used_pages(&self) -> Result<BTreeMap<Hash, Used>> {
+        let mut used: BTreeMap<Hash, Used> = BTreeMap::new();
         for number in self.numbers()? {
             let manifest = self.manifest(number)?;
             for run in manifest.map.runs() {
                 if let Source::Stored { pack, page } = run.source {
                     let pages = used.entry(manifest.packs[pack as usize]).or_default();
-                    pages.extend(page..page + run.pages as u32);
+                    pages.named.extend(page..page + run.pages as u32);
                 }
+            }
+        }
+        let patches = |name: &Hash, pages: &BTreeSet<u32>| -> Vec<(Hash, u32)> {
+            let patches = pages.range(FIRST_PATCH..);
+            patches.map(|place| (*name, *place)).collect()
+        };
+        let mut open: BTreeMap<Hash, Pack> = BTreeMap::new();
+        let named = used.iter();
+        let mut todo: Vec<(Hash, u32)> = named
+            .flat_map(|(name, pages)| patches(name, &pages.named))
+            .collect();
+        while let Some((name, place)) = todo.pop() {
+            let pack = match open.entry(name) {
+                Entry::Occupied(pack) => pack.into_mut(),
+                Entry::Vacant(room) => room.insert(Pack::open(self.storage(), name)?),
+            };
+            let Some((base, place)) = pack.index.base_of(place) else {
+                continue;
+            };
+            let pages = used.entry(base).or_default();
+            pages.users.insert(name);
+            if pages.patched.insert(place) && place >= FIRST_PATCH {
+                todo.push((base, place));
             }
         }
         Ok(used)

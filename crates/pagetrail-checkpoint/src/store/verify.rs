@@ -1,8 +1,8 @@
 //! Verifying a store: every block hashed, every parent and every pack present.
 
+use super::packs::Packs;
 use super::{Store, flatten, image};
 use crate::error::{Error, Result};
-use crate::format::pack::Pack;
 use crate::storage::Name;
 use std::collections::BTreeSet;
 
@@ -49,14 +49,18 @@ impl Store {
             });
             found.note(number, examined);
         }
+        // Where that cannot be told, something was found already.
+        let needed = self.used_pages().unwrap_or_default();
+        used.extend(needed.keys().copied());
         for name in &names {
             let Name::Pack(hash) = *name else {
                 continue;
             };
             found.packs += 1;
-            let verified = Pack::open(self.storage(), hash).and_then(|pack| {
-                found.pages += pack.index.pages.len() as u64;
-                pack.verify()
+            let verified = Packs::open(self, &[hash]).and_then(|mut packs| {
+                found.pages += packs.index(0).page_count() as u64;
+                let pages = needed.get(&hash).into_iter();
+                packs.verify(0, pages.flat_map(|pages| pages.all()))
             });
             if let Err(error) = verified {
                 found.add(error.to_string());

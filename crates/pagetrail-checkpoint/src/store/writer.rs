@@ -42,7 +42,7 @@ pub struct Writer {
     options: WriterOptions,
     pub(super) known: Known,
     /// The checkpoint that the next one builds on.
-    head: Option<Head>,
+    pub(super) head: Option<Head>,
     next: u64,
     _lock: Lock,
 }
@@ -57,10 +57,10 @@ impl std::fmt::Debug for Lock {
 }
 
 #[derive(Debug)]
-struct Head {
+pub(super) struct Head {
     parent: Parent,
     /// By the packs that are known.
-    map: PageMap,
+    pub(super) map: PageMap,
 }
 
 /// What a checkpoint says besides its pages.
@@ -112,8 +112,7 @@ impl Writer {
             self.next = self.next.max(newest.saturating_add(1));
             let (_, packs) = flatten(&self.store.chain(newest)?);
             for name in packs {
-                let index = Pack::open(self.store.storage(), name)?.index;
-                known.add(name, index.pages);
+                known.add(Pack::open(self.store.storage(), name)?.index);
             }
         }
         if let Some(head) = &mut self.head {
@@ -162,7 +161,7 @@ pub struct Draft<'writer> {
     pub(super) writer: &'writer mut Writer,
     pub(super) page_size: u32,
     /// Whether it builds on the head.
-    over: bool,
+    pub(super) over: bool,
     pub(super) pack: PackWriter,
     pub(super) staged: PageMap,
 }
@@ -199,8 +198,8 @@ impl Draft<'_> {
         let storage = self.writer.store.storage();
         if let Some(index) = self.pack.publish(storage).map_err(failed())? {
             stored_bytes += index.file_bytes();
-            cost.stored_pages = index.pages.len() as u64;
-            self.writer.known.add(index.name, index.pages);
+            cost.stored_pages = index.page_count() as u64;
+            self.writer.known.add(index);
         }
         let saved: PageSet = description
             .mappings

@@ -20,6 +20,9 @@ pub(crate) struct Model {
     /// Written since the last checkpoint, and addresses with a new mapping.
     pub(crate) written: PageSet,
     pub(crate) renewed: PageSet,
+    /// Of what was written, pages that have changed as a whole; of the others, the bytes that have changed.
+    pub(crate) whole: PageSet,
+    pub(crate) changed: PageSet,
 }
 
 pub(crate) fn range(from: u64, to: u64) -> PageRange {
@@ -43,19 +46,36 @@ impl Model {
     pub(crate) fn write(&mut self, page: u64, contents: Vec<u8>) {
         self.pages.insert(page, contents);
         self.written.insert(range(page, page + 1));
+        self.whole.insert(range(page, page + 1));
+    }
+
+    /// Changes a few bytes of a page.
+    pub(crate) fn write_parts(&mut self, page: u64, random: &mut fastrand::Rng) {
+        let zeros = || vec![0; PAGE as usize];
+        let contents = self.pages.entry(page).or_insert_with(zeros);
+        for _ in 0..random.usize(1..5) {
+            let start = random.usize(0..250) * 16;
+            let length = random.usize(1..=6) * 16;
+            contents[start..start + length].fill(random.u8(..));
+            let at = page * PAGE + start as u64;
+            let range = PageRange::new(at, at + length as u64).unwrap();
+            self.changed.insert(range);
+        }
+        self.written.insert(range(page, page + 1));
     }
 
     /// Something happens.
     pub(crate) fn change(&mut self, random: &mut fastrand::Rng) {
         for _ in 0..random.u32(0..30) {
             let page = random.u64(0..64);
-            match random.u32(0..20) {
+            match random.u32(0..30) {
                 0 => self.map(page, page + random.u64(1..8)),
                 1 => self.unmap(page, page + random.u64(1..8)),
                 _ if !self.mapped.contains(page * PAGE) => {}
                 2 => self.write(page, vec![0; PAGE as usize]),
                 // Few different contents, so that equal ones occur.
                 3..10 => self.write(page, contents(random.u64(0..10))),
+                20.. => self.write_parts(page, random),
                 _ => self.write(page, contents(random.u64(..))),
             }
         }
@@ -72,8 +92,15 @@ impl Model {
             draft.forget(&self.renewed);
             self.written.clone()
         };
+        draft.allow_changes();
+        let in_parts = pages.difference(&self.whole);
         for range in pages.ranges() {
-            draft.put(&[*range], &self.read(*range))?;
+            let contents = self.read(*range);
+            let put = draft.put_changed(&[*range], &contents, &in_parts, &self.changed);
+            let rest = PageSet::from_iter([*range]).difference(&put);
+            for range in rest.ranges() {
+                draft.put(&[*range], &self.read(*range))?;
+            }
         }
         Ok(())
     }
@@ -107,6 +134,8 @@ impl Model {
         })?;
         self.written.clear();
         self.renewed.clear();
+        self.whole.clear();
+        self.changed.clear();
         Ok(manifest)
     }
 

@@ -108,11 +108,12 @@ pub(crate) fn add(
         let start = superblock.base + page * PAGE;
         let whole = || PageRange::new(start, start + PAGE);
         pages.extend(whole());
-        // In its first use nothing else can have been there.
+        // In its first use nothing else can have been there. In a later one, a page that was given back to the system and came
+        // again has lost what was there before, all of it.
         let is_same = word.generation() == 1
-            || then
-                .and_then(|then| then.get(slab))
-                .is_some_and(|then| then.generation() == word.generation());
+            || then.and_then(|then| then.get(slab)).is_some_and(|then| {
+                then.generation() == word.generation() && page % SLAB_PAGES < then.touched_pages()
+            });
         let all = u64::MAX >> (64 - superblock.parts);
         if !is_same || word.size() == 0 || bits == all {
             count += u64::from(superblock.parts);

@@ -1,0 +1,180 @@
+//! [`Packs`]: packs to be read, and those that their patched pages are made of.
+
+use super::Store;
+use crate::error::{Error, Result};
+use crate::format::pack::{Index, Pack};
+use crate::format::patch::{FIRST_PATCH, Patch};
+use crate::hash::Hash;
+use crate::parallel::try_each;
+use crate::storage::Name;
+use std::collections::BTreeMap;
+
+/// Open packs. Those that were asked for have the numbers of their names; those that patches need follow when they do: a patch
+/// that nobody needs may be of a pack that has gone.
+pub(crate) struct Packs {
+    store: Store,
+    packs: Vec<Pack>,
+    numbers: BTreeMap<Hash, u32>,
+    /// Of each pack the frame read last: neighbours mostly come from the same.
+    frames: Vec<Option<(u32, Vec<u8>)>>,
+    stored: Vec<u8>,
+}
+
+impl Packs {
+    pub(crate) fn open(store: &Store, names: &[Hash]) -> Result<Self> {
+        let mut all = Self {
+            store: store.clone(),
+            packs: Vec::new(),
+            numbers: BTreeMap::new(),
+            frames: Vec::new(),
+            stored: Vec::new(),
+        };
+        for name in names {
+            all.add(*name)?;
+        }
+        Ok(all)
+    }
+
+    fn add(&mut self, name: Hash) -> Result<u32> {
+        let pack = Pack::open(self.store.storage(), name)?;
+        let number = self.packs.len() as u32;
+        self.numbers.insert(name, number);
+        self.packs.push(pack);
+        self.frames.push(None);
+        Ok(number)
+    }
+
+    fn number(&mut self, name: Hash) -> Result<u32> {
+        match self.numbers.get(&name) {
+            Some(number) => Ok(*number),
+            None => self.add(name),
+        }
+    }
+
+    /// What a pack has.
+    pub(crate) fn index(&self, pack: u32) -> &Index {
+        &self.packs[pack as usize].index
+    }
+
+    /// Copies pages that lie one behind the other in a pack.
+    pub(crate) fn read(&mut self, pack: u32, place: u32, out: &mut [u8]) -> Result<()> {
+        if place < FIRST_PATCH {
+            return self.read_plain(pack, place, out);
+        }
+        let page_size = self.index(pack).page_size as usize;
+        for (place, page) in (place..).zip(out.chunks_exact_mut(page_size)) {
+            self.read_patched(pack, place, page)?;
+        }
+        Ok(())
+    }
+
+    /// Whole frames by all processors, to where they belong; parts of frames by way of the frame that is kept.
+    fn read_plain(&mut self, pack: u32, place: u32, out: &mut [u8]) -> Result<()> {
+        let page_size = self.index(pack).page_size as usize;
+        let mut whole = Vec::new();
+        let mut place = place;
+        let mut rest = out;
+        while !rest.is_empty() {
+            let of = &self.packs[pack as usize];
+            let (frame, at) = of.index.find(place);
+            let frame_bytes = of.frame_bytes(frame);
+            let count = frame_bytes.saturating_sub(at).min(rest.len());
+            let (part, behind) = std::mem::take(&mut rest).split_at_mut(count);
+            rest = behind;
+            place += (count / page_size) as u32;
+            if count == frame_bytes && count > 0 {
+                whole.push((frame, part));
+                continue;
+            }
+            let contents = self.frame(pack, frame)?;
+            part.copy_from_slice(&contents[at..at + count]);
+        }
+        let of = &self.packs[pack as usize];
+        try_each(whole, 4, |(frame, part), stored: &mut Vec<u8>| {
+            of.decode(frame, stored, part)
+        })
+    }
+
+    fn frame(&mut self, pack: u32, frame: u32) -> Result<&[u8]> {
+        let kept = &mut self.frames[pack as usize];
+        let mut contents = match kept.take() {
+            Some((number, contents)) if number == frame => contents,
+            other => {
+                let mut contents = other.map(|(_, contents)| contents).unwrap_or_default();
+                let of = &self.packs[pack as usize];
+                of.frame_into(frame, &mut self.stored, &mut contents)?;
+                contents
+            }
+        };
+        let (_, contents) = kept.insert((frame, std::mem::take(&mut contents)));
+        Ok(contents)
+    }
+
+    /// Puts a page together: what it is a patch of, and so on, then the patches, the oldest first.
+    fn read_patched(&mut self, pack: u32, place: u32, page: &mut [u8]) -> Result<()> {
+        let mut patches: Vec<(u32, u32, Patch)> = Vec::new();
+        let (mut pack, mut place) = (pack, place);
+        while place >= FIRST_PATCH {
+            let index = self.index(pack);
+            let patch = index.patched.as_ref().and_then(|p| p.at(place)).cloned();
+            let (Some(patch), Some((base, next_place))) = (patch, index.base_of(place)) else {
+                return Err(self.lacks(pack));
+            };
+            let next = self.number(base)?;
+            // Each is of fewer patches than the one before, down to none.
+            if patches
+                .last()
+                .is_some_and(|(.., above)| above.depth != patch.depth + 1)
+            {
+                return Err(self.lacks(pack));
+            }
+            patches.push((pack, place, patch));
+            (pack, place) = (next, next_place);
+        }
+        let fits = self.index(pack).has(place, 1)
+            && self.index(pack).page_size as usize == page.len()
+            && patches.last().is_none_or(|(.., patch)| patch.depth == 1);
+        if !fits {
+            return Err(self.lacks(pack));
+        }
+        self.read_plain(pack, place, page)?;
+        let mut data = Vec::new();
+        for (pack, place, patch) in patches.iter().rev() {
+            data.clear();
+            while let Some((of, at, count)) =
+                self.packs[*pack as usize].patch_bytes(*place, data.len() as u64)
+            {
+                let (frame, begin) = self.index(*pack).find(of);
+                let contents = self.frame(*pack, frame)?;
+                data.extend_from_slice(&contents[begin + at..begin + at + count]);
+            }
+            patch.apply(&data, page);
+        }
+        Ok(())
+    }
+
+    fn lacks(&self, pack: u32) -> Error {
+        Error::Damaged {
+            object: Name::Pack(self.index(pack).name).to_string(),
+            reason: "a page that a patch is of is not as the patch has it".into(),
+        }
+    }
+
+    /// Reads every frame of a pack, and of its patched pages those that are `needed`.
+    pub(crate) fn verify(&mut self, pack: u32, needed: impl Iterator<Item = u32>) -> Result<()> {
+        self.packs[pack as usize].verify()?;
+        let mut page = vec![0; self.index(pack).page_size as usize];
+        for place in needed.filter(|place| *place >= FIRST_PATCH) {
+            self.read_patched(pack, place, &mut page)?;
+            if Some(Hash::of(&page)) != self.index(pack).hash_of(place) {
+                return Err(Error::Damaged {
+                    object: Name::Pack(self.index(pack).name).to_string(),
+                    reason: "a page of which only the changes were stored had others besides: \
+                             the program wrote past the end of an object"
+                        .into(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
