@@ -2,7 +2,9 @@
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
-use pagetrail::{Capabilities, Choice, PageRange, PageSet, Status, Target, Technique, Watch};
+use pagetrail::{
+    Capabilities, Choice, Notice, Noticed, PageRange, PageSet, Status, Target, Technique, Watch,
+};
 use pagetrail_alloc::{Heap, Parts};
 use std::alloc::Layout;
 use std::collections::BTreeSet;
@@ -143,6 +145,53 @@ fn units_are_what_was_written_and_no_more() {
             let missed = right.bytes.difference(round.units().unwrap().bytes());
             assert!(missed.is_empty(), "{parts} parts: {missed:?}");
             round.commit();
+        }
+    }
+}
+
+/// Reads something in some objects; the units in which they begin.
+fn read(objects: &Objects, random: &mut fastrand::Rng, count: usize) -> BTreeSet<u64> {
+    let mut touched = BTreeSet::new();
+    for _ in 0..count {
+        let (object, bytes) = objects.all[random.usize(..objects.all.len())];
+        let at = random.u64(0..bytes);
+        // SAFETY: within the object.
+        unsafe { object.add(at as usize).read_volatile() };
+        touched.insert(objects.unit(object.as_ptr() as u64 + at));
+    }
+    touched
+}
+
+#[test]
+fn units_that_were_only_read_are_told_where_accesses_are_noticed() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    for technique in [Technique::AccessScan, Technique::Mprotect] {
+        let works = Capabilities::probe_one(technique);
+        if *works != Status::Works {
+            println!("not here: {technique} {works}");
+            continue;
+        }
+        for parts in Parts::ALL {
+            let mut random = fastrand::Rng::with_seed(seed ^ u64::from(parts.count()));
+            let objects = Objects::new(parts, &mut random);
+            let mut watch = Watch::builder()
+                .target(Target::ranges([objects.windows()]))
+                .technique(Choice::from(technique))
+                .notice(Notice::Accesses)
+                .start()
+                .unwrap();
+            for _ in 0..6 {
+                let (reads, writes) = (random.usize(0..200), random.usize(0..100));
+                let mut right = read(&objects, &mut random, reads);
+                right.extend(write(&objects, &mut random, writes).units);
+                let round = watch.collect().unwrap();
+                assert_eq!(round.noticed(), Noticed::Accesses);
+                let units = round.units().unwrap();
+                let found: BTreeSet<u64> = units.units().iter_units(units.unit_bytes()).collect();
+                assert_eq!(found, right, "{technique}, {parts} parts");
+                round.commit();
+            }
         }
     }
 }

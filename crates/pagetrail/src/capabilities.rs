@@ -140,7 +140,7 @@ fn round_trip(technique: Technique) -> Status {
         }
         // It acts on the whole process, where somebody else may be using it.
         Technique::SoftDirty => soft_dirty_round_trip(),
-        Technique::Mprotect => see_two_touches(mprotect::Mprotect::default()),
+        Technique::Mprotect => see_two_touches(mprotect::Mprotect::new(Noticed::Writes)),
         Technique::Compare => compare::Compare::new(None).map_or_else(failed, see_two_touches),
         Technique::AccessScan => with_uffd(false, "Linux 7.3", |fd| {
             AccessScan::new(fd, None, HugePages::Split)

@@ -7,6 +7,7 @@
 
 use super::shared_words::SharedWords;
 use crate::page_set::{PageRange, PageSet, page_size};
+use crate::round::Noticed;
 use rustix::mm::{MprotectFlags, mprotect};
 use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -55,6 +56,7 @@ fn wait_for_handlers() {
 pub(crate) struct Guard {
     slot: &'static Slot,
     range: PageRange,
+    noticing: Noticed,
 }
 
 impl std::fmt::Debug for Slot {
@@ -66,8 +68,9 @@ impl std::fmt::Debug for Slot {
 impl Guard {
     /// Protects `range`, which must be mapped readable and writable and stay so.
     ///
-    /// The kernel's own writes to protected memory fail with `EFAULT`; the caller has been told.
-    pub(crate) fn new(range: PageRange) -> io::Result<Self> {
+    /// The kernel's own writes to protected memory (and its reads, where accesses are noticed) fail with `EFAULT`; the caller
+    /// has been told.
+    pub(crate) fn new(range: PageRange, noticing: Noticed) -> io::Result<Self> {
         install()?;
         let words = SharedWords::new(1 + range.pages().div_ceil(64) as usize)?;
         let slot = free_slot();
@@ -77,8 +80,12 @@ impl Guard {
             .store(Box::into_raw(Box::new(words)), Ordering::Release);
         slot.end.store(range.end(), Ordering::Release);
         GUARDS_MADE.fetch_add(1, Ordering::SeqCst);
-        let guard = Self { slot, range };
-        protect(range)?;
+        let guard = Self {
+            slot,
+            range,
+            noticing,
+        };
+        protect(range, noticing)?;
         Ok(guard)
     }
 
@@ -98,7 +105,7 @@ impl Guard {
         let mut take = |run: PageRange| {
             out.insert(run);
             if outcome.is_ok() {
-                outcome = protect(run);
+                outcome = protect(run, self.noticing);
             }
             if outcome.is_err() {
                 // Still writable without a fault: written until it is protected again.
@@ -276,12 +283,14 @@ fn release_as_counted(address: u64) -> bool {
     released
 }
 
-/// Whether the fault is a write to a page that may be written by now: a thread that ran into a protection shortly
+/// Whether the fault is an access to a page that is accessible by now: a thread that ran into a protection shortly
 /// before its guard was dropped. Nobody else's handler must see it: the usual ones restore the default action.
 fn is_late(code: libc::c_int, address: u64, context: *mut libc::c_void) -> bool {
     const SEGV_ACCERR: libc::c_int = 2;
     /// The access was a write; Intel SDM volume 3, "Page-fault exceptions".
     const WRITE: i64 = 1 << 1;
+    /// It was a fetch of an instruction.
+    const FETCH: i64 = 1 << 4;
     if code != SEGV_ACCERR {
         return false;
     }
@@ -289,15 +298,13 @@ fn is_late(code: libc::c_int, address: u64, context: *mut libc::c_void) -> bool 
     let error =
         unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
     let page = address & !(page_size() - 1);
-    // SAFETY: makes the page present, as the write is about to do, and leaves what it holds; Linux 5.14.
-    error & WRITE != 0
-        && unsafe {
-            libc::madvise(
-                page as *mut _,
-                page_size() as usize,
-                libc::MADV_POPULATE_WRITE,
-            )
-        } == 0
+    let advice = match error & WRITE {
+        0 => libc::MADV_POPULATE_READ,
+        _ => libc::MADV_POPULATE_WRITE,
+    };
+    // SAFETY: makes the page present, as the access is about to do, and leaves what it holds; Linux 5.14.
+    error & FETCH == 0
+        && unsafe { libc::madvise(page as *mut _, page_size() as usize, advice) } == 0
 }
 
 /// Makes the page writable, then notes it: in this order a page that a harvest protects again is never left
@@ -394,15 +401,13 @@ fn pass_on(
     }
 }
 
-fn protect(range: PageRange) -> rustix::io::Result<()> {
-    // SAFETY: taking away the right to write makes no access undefined: the handler gives it back.
-    unsafe {
-        mprotect(
-            range.start() as *mut _,
-            range.bytes() as usize,
-            MprotectFlags::READ,
-        )
-    }
+fn protect(range: PageRange, noticing: Noticed) -> rustix::io::Result<()> {
+    let left = match noticing {
+        Noticed::Writes => MprotectFlags::READ,
+        Noticed::Accesses => MprotectFlags::empty(),
+    };
+    // SAFETY: taking away access rights makes no access undefined: the handler gives them back.
+    unsafe { mprotect(range.start() as *mut _, range.bytes() as usize, left) }
 }
 
 fn unprotect(range: PageRange) -> rustix::io::Result<()> {
@@ -448,7 +453,7 @@ mod tests {
             })
             .collect();
         for _ in 0..3000 {
-            let guard = Guard::new(range).unwrap();
+            let guard = Guard::new(range, Noticed::Writes).unwrap();
             guard.harvest(&mut PageSet::new()).unwrap();
         }
         stop.store(true, Ordering::Relaxed);

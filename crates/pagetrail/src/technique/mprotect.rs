@@ -1,8 +1,9 @@
 //! `mprotect`: the oldest way. Memory is made read-only; the first write to each page raises `SIGSEGV`, whose handler
-//! notes the page and makes it writable. Own process, given ranges.
+//! notes the page and makes it writable. Own process, given ranges. Where accesses are to be noticed, memory is made
+//! inaccessible instead, and the first read raises the signal as well.
 //!
 //! Works on every kernel and without privilege, at some five times the price of `pagemap-scan` per first write,
-//! and with two limits: a system call that writes into a protected page fails with `EFAULT` instead of
+//! and with two limits: a system call that writes into a protected page (or reads from one that is inaccessible) fails with `EFAULT` instead of
 //! faulting (see [`prepare_for_kernel_write`](crate::Watch::prepare_for_kernel_write)), and the ranges must
 //! keep their mapping and their access rights while they are watched.
 //!
@@ -14,23 +15,40 @@ use super::{ArmError, Armed, Harvest, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
+use crate::round::Noticed;
 use crate::sys::segv::Guard;
 
 /// The technique's state.
-#[derive(Default)]
 pub(crate) struct Mprotect {
     guards: Vec<Guard>,
+    noticing: Noticed,
+}
+
+impl Mprotect {
+    /// Notices writes, or all accesses.
+    pub(crate) fn new(noticing: Noticed) -> Self {
+        Self {
+            guards: Vec::new(),
+            noticing,
+        }
+    }
 }
 
 impl Tracker for Mprotect {
+    fn noticing(&self) -> Noticed {
+        self.noticing
+    }
+
     fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
-        if region.permissions.execute || !region.permissions.read {
+        let permissions = region.permissions;
+        if permissions.execute || !permissions.read || !permissions.write {
             return Err(ArmError::GivenUp(
                 "mprotect tracks plain readable and writable memory only".into(),
             ));
         }
+        let guard = Guard::new(region.range, self.noticing);
         self.guards
-            .push(Guard::new(region.range).map_err(Error::io("protecting memory"))?);
+            .push(guard.map_err(Error::io("protecting memory"))?);
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use crate::heap::heaps::Heaps;
 use crate::page_set::page_size;
 use crate::proc::maps::{self, Maps};
 use crate::proc::status::Status;
+use crate::round::Noticed;
 use crate::sys::uffd::Uffd;
 use crate::target::{Kind, Target};
 use crate::technique::access_scan::AccessScan;
@@ -68,7 +69,10 @@ impl Config {
                 Box::new(Userfaultfd::new(fd.ok_or_else(missing)?, self.block_pages)?)
             }
             Technique::SoftDirty => Box::new(SoftDirty::new(pid, self.stopped_world)?),
-            Technique::Mprotect => Box::new(Mprotect::default()),
+            Technique::Mprotect if self.notice == Notice::Accesses => {
+                Box::new(Mprotect::new(Noticed::Accesses))
+            }
+            Technique::Mprotect => Box::new(Mprotect::new(Noticed::Writes)),
             Technique::Compare => Box::new(Compare::new(pid)?),
             Technique::AccessScan if self.notice == Notice::Alternate => Box::new(Alternate::new(
                 fd.ok_or_else(missing)?,

@@ -28,7 +28,7 @@ pub enum Notice {
     /// Writes.
     #[default]
     Writes,
-    /// Every access, reads included: technique `access-scan`.
+    /// Every access, reads included: technique `access-scan`, or `mprotect` for ranges of the own process.
     Accesses,
     /// A round of writes, a round of accesses, and so on ([`Round::noticed`](crate::Round::noticed) says which): techniques
     /// `pagemap-scan` and `access-scan` in turns.
@@ -96,6 +96,7 @@ pub(crate) fn pick(
 fn can_notice(technique: Technique, notice: Option<Notice>) -> Result<Notice> {
     let of_accesses = technique == Technique::AccessScan;
     match notice {
+        Some(Notice::Accesses) if technique == Technique::Mprotect => Ok(Notice::Accesses),
         None if of_accesses => Ok(Notice::Accesses),
         None | Some(Notice::Writes) if !of_accesses => Ok(Notice::Writes),
         Some(notice) if of_accesses && notice != Notice::Writes => Ok(notice),
@@ -105,7 +106,7 @@ fn can_notice(technique: Technique, notice: Option<Notice>) -> Result<Notice> {
                 true => {
                     "it does not tell writes from reads: ask for accesses, or for another technique"
                 }
-                false => "it notices writes only: for accesses use access-scan",
+                false => "it notices writes only: for accesses use access-scan, or mprotect",
             }
             .into(),
         }),
@@ -119,6 +120,7 @@ fn candidates(target: &Target, notice: Notice, presuming: bool) -> Vec<Technique
     use Technique::{AccessScan, Adaptive, Compare, Mprotect, PagemapScan, SoftDirty, Userfaultfd};
     let presuming = (presuming && notice == Notice::Writes).then_some(Adaptive);
     let others: &[Technique] = match target.0 {
+        Kind::OwnRanges(_) if notice == Notice::Accesses => &[AccessScan, Mprotect],
         _ if notice != Notice::Writes => &[AccessScan],
         Kind::OwnRanges(_) => &[PagemapScan, Userfaultfd, Mprotect, Compare],
         Kind::Own => &[PagemapScan],
@@ -208,14 +210,20 @@ mod tests {
 
     #[test]
     fn accesses_need_their_own_technique() {
-        use Technique::{AccessScan, PagemapScan};
+        use Technique::{AccessScan, Mprotect, PagemapScan};
         assert_eq!(can_notice(AccessScan, None).unwrap(), Notice::Accesses);
         assert_eq!(
             can_notice(AccessScan, Some(Notice::Alternate)).unwrap(),
             Notice::Alternate
         );
         assert_eq!(can_notice(PagemapScan, None).unwrap(), Notice::Writes);
+        assert_eq!(can_notice(Mprotect, None).unwrap(), Notice::Writes);
+        assert_eq!(
+            can_notice(Mprotect, Some(Notice::Accesses)).unwrap(),
+            Notice::Accesses
+        );
         for (technique, notice) in [
+            (Mprotect, Notice::Alternate),
             (AccessScan, Notice::Writes),
             (PagemapScan, Notice::Accesses),
             (PagemapScan, Notice::Alternate),
@@ -224,6 +232,10 @@ mod tests {
         }
         let own = Target::own();
         assert_eq!(candidates(&own, Notice::Accesses, true), [AccessScan]);
+        let ranges = Target::ranges([]);
+        let both = [AccessScan, Mprotect];
+        assert_eq!(candidates(&ranges, Notice::Accesses, true), both);
+        assert_eq!(candidates(&ranges, Notice::Alternate, true), [AccessScan]);
     }
 
     #[test]
