@@ -388,6 +388,36 @@ typedef struct {
 } pagetrail_given_up;
 
 /**
+ * How much was written of sub-page heaps.
+ */
+typedef struct {
+    /**
+     * Into how many parts a page is divided (the most, where a process has several heaps that differ); 0 without a heap.
+     */
+    uint32_t parts;
+    /**
+     * Zero.
+     */
+    uint32_t reserved;
+    /**
+     * Bytes in a unit, a part of a page.
+     */
+    uint64_t unit_bytes;
+    /**
+     * Units that were written.
+     */
+    uint64_t count;
+    /**
+     * Bytes of the pages of which units were written, each page once.
+     */
+    uint64_t page_bytes;
+    /**
+     * Bytes of the addresses of all heaps, all windows.
+     */
+    uint64_t window_bytes;
+} pagetrail_units_info;
+
+/**
  * The cheapest technique that works here for the target.
  */
 #define PAGETRAIL_TECHNIQUE_AUTO 0
@@ -790,6 +820,41 @@ pagetrail_status pagetrail_round_commit(pagetrail_round *round);
  * PAGETRAIL_STATUS_NO_ROUND: it was ended before. BUSY. Any thread.
  */
 pagetrail_status pagetrail_round_give_back(pagetrail_round *round);
+
+/**
+ * Tells how much was written of the process's sub-page heaps (libpagetrail_alloc.so) by units, parts of pages.
+ *
+ * `info`: gets it; all zero where there is no such heap. `size`: sizeof(pagetrail_units_info) as the caller knows it.
+ *
+ * PAGETRAIL_STATUS_NO_ROUND: it was ended. BUSY. Any thread.
+ */
+pagetrail_status pagetrail_round_get_units_info(const pagetrail_round *round,
+                                                pagetrail_units_info *info,
+                                                size_t size);
+
+/**
+ * The units that were written of sub-page heaps, as the parts of pages that they are, at the addresses of each heap's first
+ * window, whichever window the program has used. As pagetrail_round_written(); none where there is no such heap.
+ */
+pagetrail_status pagetrail_round_units(const pagetrail_round *round,
+                                       const pagetrail_range **ranges,
+                                       size_t *count);
+
+/**
+ * The bytes that may have changed in sub-page heaps: those of all objects that begin in a written unit, at the addresses of
+ * each heap's first window. As pagetrail_round_written(), but not whole pages; none where there is no such heap.
+ */
+pagetrail_status pagetrail_round_unit_bytes(const pagetrail_round *round,
+                                            const pagetrail_range **ranges,
+                                            size_t *count);
+
+/**
+ * The addresses of all sub-page heaps, all windows: what pagetrail_round_written() gives there, once for each window in which
+ * a page was written, the units tell more exactly. As pagetrail_round_written(); none where there is no such heap.
+ */
+pagetrail_status pagetrail_round_unit_windows(const pagetrail_round *round,
+                                              const pagetrail_range **ranges,
+                                              size_t *count);
 
 /**
  * Makes an empty set.

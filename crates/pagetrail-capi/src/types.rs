@@ -229,6 +229,24 @@ pub struct RoundInfo {
     pub given_up_count: u64,
 }
 
+/// How much was written of sub-page heaps.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UnitsInfo {
+    /// Into how many parts a page is divided (the most, where a process has several heaps that differ); 0 without a heap.
+    pub parts: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Bytes in a unit, a part of a page.
+    pub unit_bytes: u64,
+    /// Units that were written.
+    pub count: u64,
+    /// Bytes of the pages of which units were written, each page once.
+    pub page_bytes: u64,
+    /// Bytes of the addresses of all heaps, all windows.
+    pub window_bytes: u64,
+}
+
 /// What kind of event it is: one of PAGETRAIL_EVENT_*. More may come: ignore those you do not know.
 pub type EventKind = u32;
 /// Something that the user should know; the text says it.

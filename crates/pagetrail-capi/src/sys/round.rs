@@ -12,7 +12,7 @@ use std::fmt;
 use std::mem::MaybeUninit;
 
 /// The watch that a round belongs to.
-fn given(round: Option<&Round>) -> Result<&Watch, Failure> {
+pub(super) fn given(round: Option<&Round>) -> Result<&Watch, Failure> {
     let round = round.ok_or_else(|| null("round is a null pointer"))?;
     // SAFETY: a round's pointer is its watch's: `pagetrail_watch_collect` makes no others.
     Ok(unsafe { &*std::ptr::from_ref(round).cast::<Watch>() })
