@@ -28,7 +28,9 @@ pub(crate) fn install(repo: &Repo, args: &[String]) -> Result<()> {
     install::install(repo, &prefix, install::Profile::Release)?;
     preload::install(repo, &prefix)?;
     println!(
-        "installed the C library and libpagetrail_softdirty.so in {}",
+        "installed the C library, {} and {} in {}",
+        preload::SOFT_DIRTY.library,
+        preload::ALLOC.library,
         prefix.display()
     );
     Ok(())

@@ -1,5 +1,5 @@
 //! Man pages and shell completions: the command writes them from its own definitions, the C library's page is made from its
-//! header, and that of `libpagetrail_softdirty.so` is written by hand. They are build products, made where a package is made, and not checked in: so none can be stale.
+//! header, and those of the libraries for `LD_PRELOAD` are written by hand. They are build products, made where a package is made, and not checked in: so none can be stale.
 //!
 //! `pagetrail.h` is checked in, for those who have no cargo; `tidy` and the tests see to it that it is fresh.
 
@@ -14,7 +14,7 @@ use crate::preload;
 use crate::repo::Repo;
 
 /// Writes `pagetrail.h`; builds `pagetrail` and lets it write `man/*.1` and `completions/*` under `dir`, and adds
-/// `man/pagetrail.3` and `man/libpagetrail_softdirty.7`.
+/// `man/pagetrail.3`, `man/libpagetrail_softdirty.7` and `man/libpagetrail_alloc.7`.
 pub(crate) fn run(repo: &Repo, dir: Option<&str>) -> Result<()> {
     let dir = match dir {
         Some(dir) => PathBuf::from(dir),
@@ -33,7 +33,7 @@ pub(crate) fn run(repo: &Repo, dir: Option<&str>) -> Result<()> {
         .context("cannot run pagetrail")?;
     ensure!(status.success(), "pagetrail generate failed: {status}");
     capi::write_man_page(&repo.root, &dir.join("man"))?;
-    preload::write_man_page(&repo.root, &dir.join("man"))?;
+    preload::write_man_pages(&repo.root, &dir.join("man"))?;
     for part in ["man", "completions"] {
         println!(
             "{} files in {}",

@@ -56,15 +56,18 @@ usage: cargo xtask TASK
                    --quick some minutes)
   bench checkpointer [ROUNDS]
                    the same for CRIU, in a guest
-  bench subpage [programs|throughput]
-                   the same for the sub-page allocator: databases and trees by parts of a page, and
-                   its throughput beside libc's
+  subpage suites   Python's and Redis' own tests on the sub-page allocator, for every number of
+                   parts (half an hour; a short form is part of 'test')
+  bench subpage [programs|throughput|checkpoints]
+                   the same for the sub-page allocator: databases and trees by parts of a page, its
+                   throughput beside libc's, and what checkpoints take
   generate [DIR]   pagetrail.h anew; man pages and shell completions, from the command's own
                    definitions and from pagetrail.h, to DIR (default: target/share)
   capi             test the C library as a user of C has it: symbols, compilers, sanitizers, valgrind
   install --prefix DIR
                    the C library (header, shared and static library, pkg-config file) and
-                   libpagetrail_softdirty.so, with their man pages
+                   the libraries for LD_PRELOAD (soft-dirty bits, the sub-page allocator), with
+                   their man pages
 ";
 
 fn main() -> ExitCode {
@@ -104,6 +107,10 @@ fn run(args: &[String]) -> Result<ExitCode> {
             steps.finish()
         }
         "soak" => long::soak(&repo)?,
+        "subpage" => match rest {
+            [what] if what == "suites" => subpage::suites::run(&repo)?,
+            _ => bail!("subpage takes suites\n{USAGE}"),
+        },
         "checkpointer" => checkpointer::test(&repo)? == steps::Outcome::Passed,
         "collector" => collector::test(&repo)? == steps::Outcome::Passed,
         "bench" => match rest {
@@ -150,7 +157,7 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         {
             rest.get(2)
         }
-        "generate" | "bench" => rest.get(1),
+        "generate" | "bench" | "subpage" => rest.get(1),
         _ => rest.first(),
     }
 }

@@ -4,6 +4,9 @@
 //! Programs do a fixed amount of work and say what processor time it took, the kernel's faults included; runs of all
 //! variants take turns, so that a busy machine is busy for all of them.
 
+mod checkpoints;
+pub(crate) mod suites;
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -153,15 +156,19 @@ impl Kit {
         words
     }
 
-    /// Runs on libc's allocator, or on ours.
-    fn run(&self, words: &[String], parts: Option<&str>) -> Result<Value> {
+    /// A program on libc's allocator, or on ours.
+    fn under(&self, words: &[String], parts: Option<&str>) -> Command {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).env("PYTHONMALLOC", "malloc");
         if let Some(parts) = parts {
             command.env("LD_PRELOAD", &self.library);
             command.env("PAGETRAIL_PARTS", parts);
         }
-        said(command)
+        command
+    }
+
+    fn run(&self, words: &[String], parts: Option<&str>) -> Result<Value> {
+        said(self.under(words, parts))
     }
 
     /// The same while its rounds are recorded; also what was written.
@@ -218,7 +225,10 @@ pub(crate) fn bench(repo: &Repo, part: Option<&str>) -> Result<()> {
     let results = match part {
         None | Some("programs") => programs(&kit)?,
         Some("throughput") => throughput(&kit)?,
-        Some(other) => bail!("bench subpage takes programs or throughput, not '{other}'"),
+        Some("checkpoints") => checkpoints::measure(repo, &kit, &WORKLOADS[..6])?,
+        Some(other) => {
+            bail!("bench subpage takes programs, throughput or checkpoints, not '{other}'")
+        }
     };
     let name = format!("subpage_{}.json", part.unwrap_or("programs"));
     let results = json!({"schema": 1, "kernel": release.trim(), "runs": RUNS, "results": results});
@@ -226,7 +236,8 @@ pub(crate) fn bench(repo: &Repo, part: Option<&str>) -> Result<()> {
     let text = serde_json::to_string_pretty(&results)? + "\n";
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     if part.is_none() {
-        return bench(repo, Some("throughput"));
+        bench(repo, Some("throughput"))?;
+        return bench(repo, Some("checkpoints"));
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::steps::{Outcome, Steps};
 use crate::table::Table;
 use crate::tally::Tally;
 use crate::vm::suites;
-use crate::{capi, checkpointer, collector, packages, tidy, victims, vm};
+use crate::{capi, checkpointer, collector, packages, subpage, tidy, victims, vm};
 
 /// Runs every step, prints the table and the sum; true if nothing failed.
 pub(crate) fn run(repo: &Repo) -> Result<bool> {
@@ -33,6 +33,9 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("object stores", || object_stores(repo, &mut tally));
     steps.run("C library", || capi::check(repo));
     steps.run("programs on libgc", || collector::test(repo));
+    steps.run("programs' tests on the sub-page allocator", || {
+        subpage::suites::short(repo)
+    });
     steps.run("CRIU", || checkpointer::test(repo));
     steps.run("suites in guests", || suites::run(repo, &rows, &mut tally));
     steps.run("model against real machines", || {

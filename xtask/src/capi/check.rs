@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::{header, install, symbols};
+use crate::preload;
 use crate::repo::{Repo, program};
 use crate::steps::{NotHere, Outcome};
 use crate::vm;
@@ -94,6 +95,20 @@ const PROGRAMS: &[Program] = &[
         )],
     },
     Program {
+        path: "tests/units",
+        arguments: &[],
+        not: &[
+            (
+                Mode::Sanitized,
+                "its child has the malloc of libpagetrail_alloc.so in the place of the sanitizer's",
+            ),
+            (
+                Mode::Valgrind,
+                "valgrind traces what it runs by ptrace(2) no further than its own process",
+            ),
+        ],
+    },
+    Program {
         path: ACCESS,
         arguments: &[],
         not: &[],
@@ -117,6 +132,11 @@ pub(crate) fn check(repo: &Repo) -> Result<Outcome> {
         fs::remove_dir_all(&prefix)?;
     }
     install::install(repo, &prefix, install::Profile::Dev)?;
+    let mut cargo = repo.cargo(&["build", "--quiet", "--package", preload::ALLOC.package]);
+    ensure!(
+        cargo.status()?.success(),
+        "the allocator's library does not build"
+    );
     let mut failures = 0;
     let mut tell = |what: &str, outcome: Result<()>| match outcome {
         Ok(()) => println!("{what}: fine"),
@@ -218,6 +238,10 @@ fn compile_and_run(repo: &Repo, prefix: &Path, program: &Program, mode: Mode) ->
     };
     let output = command
         .args(program.arguments)
+        .env(
+            "ALLOC_LIBRARY",
+            repo.target.join("debug").join(preload::ALLOC.library),
+        )
         .stdin(Stdio::null())
         .output()?;
     if !output.status.success() {
