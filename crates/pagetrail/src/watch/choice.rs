@@ -28,7 +28,7 @@ pub enum Notice {
     /// Writes.
     #[default]
     Writes,
-    /// Every access, reads included: technique `access-scan`, or `mprotect` for ranges of the own process.
+    /// Every access, reads included: technique `access-scan`, or, where it is asked for, `mprotect` for ranges of the own process.
     Accesses,
     /// A round of writes, a round of accesses, and so on ([`Round::noticed`](crate::Round::noticed) says which): techniques
     /// `pagemap-scan` and `access-scan` in turns.
@@ -120,7 +120,6 @@ fn candidates(target: &Target, notice: Notice, presuming: bool) -> Vec<Technique
     use Technique::{AccessScan, Adaptive, Compare, Mprotect, PagemapScan, SoftDirty, Userfaultfd};
     let presuming = (presuming && notice == Notice::Writes).then_some(Adaptive);
     let others: &[Technique] = match target.0 {
-        Kind::OwnRanges(_) if notice == Notice::Accesses => &[AccessScan, Mprotect],
         _ if notice != Notice::Writes => &[AccessScan],
         Kind::OwnRanges(_) => &[PagemapScan, Userfaultfd, Mprotect, Compare],
         Kind::Own => &[PagemapScan],
@@ -232,10 +231,9 @@ mod tests {
         }
         let own = Target::own();
         assert_eq!(candidates(&own, Notice::Accesses, true), [AccessScan]);
+        // Not `mprotect`, unless somebody asks: system calls that read from such memory fail.
         let ranges = Target::ranges([]);
-        let both = [AccessScan, Mprotect];
-        assert_eq!(candidates(&ranges, Notice::Accesses, true), both);
-        assert_eq!(candidates(&ranges, Notice::Alternate, true), [AccessScan]);
+        assert_eq!(candidates(&ranges, Notice::Accesses, true), [AccessScan]);
     }
 
     #[test]
