@@ -255,6 +255,6 @@ fn registers_mappings_and_names_are_told() {
     assert!(libc.is_some_and(|mapping| mapping.build_id.len() >= 16 && !mapping.saved));
     let second = process.checkpoint(&mut writer).unwrap();
     assert!(second.parent.is_some_and(|parent| parent.id == manifest.id));
-    assert!(second.cost.copied_pages < manifest.cost.copied_pages);
+    assert!(second.cost.stored_pages < manifest.cost.stored_pages);
     victim.finish();
 }
