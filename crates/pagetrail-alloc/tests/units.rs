@@ -9,8 +9,15 @@ use pagetrail_alloc::{Heap, Parts};
 use std::alloc::Layout;
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const WINDOW: u64 = 16 << 20;
+
+/// One test at a time: a watch on the whole process registers other tests' heaps as well, and memory has one userfaultfd.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn can_watch() -> bool {
     let works = Capabilities::probe_one(Technique::PagemapScan);
@@ -90,6 +97,7 @@ fn write(objects: &Objects, random: &mut fastrand::Rng, count: usize) -> Written
 
 #[test]
 fn units_are_what_was_written_and_no_more() {
+    let _alone = alone();
     if !can_watch() {
         return;
     }
@@ -164,6 +172,7 @@ fn read(objects: &Objects, random: &mut fastrand::Rng, count: usize) -> BTreeSet
 
 #[test]
 fn units_that_were_only_read_are_told_where_accesses_are_noticed() {
+    let _alone = alone();
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     for technique in [Technique::AccessScan, Technique::Mprotect] {
@@ -198,6 +207,7 @@ fn units_that_were_only_read_are_told_where_accesses_are_noticed() {
 
 #[test]
 fn a_new_heap_is_found_and_what_it_never_used_is_not_written() {
+    let _alone = alone();
     if !can_watch() {
         return;
     }

@@ -1,7 +1,8 @@
 //! [`Cache`]: objects of each class that one thread has at hand, so that most calls take no lock.
 
-use super::core::Core;
+use super::core::{Core, SHARED_CACHES};
 use super::slab::{ALLOCATED, FREE, Slab, Slot};
+use super::thread;
 use crate::classes::{CLASSES, SIZES};
 use crate::geometry::PAGE;
 use std::ptr::{NonNull, null, null_mut};
@@ -240,5 +241,54 @@ impl Cache {
                 unsafe { core.bin(class).lock().leave_slab(slab, core) };
             }
         }
+    }
+}
+
+/// Who has which cache.
+impl Core {
+    /// A cache that no thread has; null if there is no memory.
+    pub(crate) fn take_cache(&self) -> *mut Cache {
+        let mut caches = self.caches.lock();
+        // SAFETY: caches are never given back before their heap.
+        unsafe {
+            if !caches.idle.is_null() {
+                let cache = caches.idle;
+                caches.idle = std::mem::replace(&mut (*cache).next_idle, null_mut());
+                return cache;
+            }
+            let Ok(place) = self.pool.lock().take(bytes()) else {
+                return null_mut();
+            };
+            let cache = Cache::make(place);
+            (*cache).next = std::mem::replace(&mut caches.all, cache);
+            cache
+        }
+    }
+
+    /// Takes a cache back whose thread has come to its end.
+    ///
+    /// # Safety
+    ///
+    /// It is from [`Self::take_cache`], and the caller's.
+    pub(crate) unsafe fn give_cache(&self, cache: *mut Cache) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            (*cache).empty(self);
+            let mut caches = self.caches.lock();
+            (*cache).next_idle = std::mem::replace(&mut caches.idle, cache);
+        }
+    }
+
+    /// Calls `call` with a cache that is shared; `None` if there is no memory for one.
+    pub(crate) fn with_shared_cache<R>(
+        &self,
+        call: impl FnOnce(&Self, &mut Cache) -> R,
+    ) -> Option<R> {
+        let mut place = self.shared_caches[thread::number() % SHARED_CACHES].lock();
+        if place.is_null() {
+            *place = self.take_cache();
+        }
+        // SAFETY: caches are never given back before their heap, and the lock makes this one ours.
+        unsafe { place.as_mut() }.map(|cache| call(self, cache))
     }
 }

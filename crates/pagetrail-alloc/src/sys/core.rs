@@ -12,7 +12,6 @@ use super::pool::Pool;
 use super::registry::{self, Kind};
 use super::slab::{ALLOCATED, FREE, Slab, Slot};
 use super::superblock::{Common, Superblock, Superblocks};
-use super::thread;
 use crate::classes::{self, ALIGN, CLASSES, SMALL_MAX};
 use crate::geometry::{PAGE, SLAB};
 use crate::parts::Parts;
@@ -24,7 +23,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 const BYTES_MAX: usize = isize::MAX as usize;
 
 /// How many caches threads share that have none.
-const SHARED_CACHES: usize = 4;
+pub(super) const SHARED_CACHES: usize = 4;
 
 /// A heap's books. Locks are taken in the order of the fields.
 pub(crate) struct Core {
@@ -44,7 +43,7 @@ pub(crate) struct Core {
 /// The caches of a heap.
 pub(crate) struct Caches {
     pub(super) all: *mut Cache,
-    idle: *mut Cache,
+    pub(super) idle: *mut Cache,
 }
 
 // SAFETY: its pointers are to caches of its heap.
@@ -135,52 +134,6 @@ impl Core {
             // SAFETY: the registry says that it is one.
             pages.give(unsafe { &*(found.description as *const Arena) }, address);
         }
-    }
-
-    /// A cache that no thread has; null if there is no memory.
-    pub(crate) fn take_cache(&self) -> *mut Cache {
-        let mut caches = self.caches.lock();
-        // SAFETY: caches are never given back before their heap.
-        unsafe {
-            if !caches.idle.is_null() {
-                let cache = caches.idle;
-                caches.idle = std::mem::replace(&mut (*cache).next_idle, null_mut());
-                return cache;
-            }
-            let Ok(place) = self.pool.lock().take(cache::bytes()) else {
-                return null_mut();
-            };
-            let cache = Cache::make(place);
-            (*cache).next = std::mem::replace(&mut caches.all, cache);
-            cache
-        }
-    }
-
-    /// Takes a cache back whose thread has come to its end.
-    ///
-    /// # Safety
-    ///
-    /// It is from [`Self::take_cache`], and the caller's.
-    pub(crate) unsafe fn give_cache(&self, cache: *mut Cache) {
-        // SAFETY: as the caller promises.
-        unsafe {
-            (*cache).empty(self);
-            let mut caches = self.caches.lock();
-            (*cache).next_idle = std::mem::replace(&mut caches.idle, cache);
-        }
-    }
-
-    /// Calls `call` with a cache that is shared; `None` if there is no memory for one.
-    pub(crate) fn with_shared_cache<R>(
-        &self,
-        call: impl FnOnce(&Self, &mut Cache) -> R,
-    ) -> Option<R> {
-        let mut place = self.shared_caches[thread::number() % SHARED_CACHES].lock();
-        if place.is_null() {
-            *place = self.take_cache();
-        }
-        // SAFETY: caches are never given back before their heap, and the lock makes this one ours.
-        unsafe { place.as_mut() }.map(|cache| call(self, cache))
     }
 
     /// Memory of at least `size` bytes, not zeroed; null if there is none.
