@@ -31,13 +31,16 @@ fn start(parts: &str) -> Option<Child> {
 
 #[test]
 fn a_rewound_program_finds_all_objects_of_one_instant() {
-    for parts in ["1", "8", "64"] {
+    for (parts, trust_units) in [("1", true), ("8", true), ("8", false), ("64", true)] {
         let Some(mut child) = start(parts) else {
             return;
         };
         let store = Store::create_on(Arc::new(InMemory::new())).unwrap();
         let mut writer = store.writer(WriterOptions::default()).unwrap();
-        let options = ProcessOptions::default();
+        let options = ProcessOptions {
+            trust_units,
+            ..ProcessOptions::default()
+        };
         let mut process = ProcessCheckpointer::attach(child.id(), options).unwrap();
         let first = process.checkpoint(&mut writer).unwrap();
         let mut last = first.clone();

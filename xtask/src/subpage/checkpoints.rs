@@ -77,7 +77,7 @@ fn of_program(
             fs::remove_dir_all(&store)?;
         }
         let status = Command::new(&kit.pagetrail)
-            .args(["checkpoint", "--compression", "none"])
+            .args(["checkpoint", "--trust-units", "--compression", "none"])
             .args(["--every", EVERY, "--count", CHECKPOINTS, "-p"])
             .arg(pid.to_string())
             .arg("--store")

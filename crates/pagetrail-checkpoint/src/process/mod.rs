@@ -42,6 +42,10 @@ pub struct ProcessOptions {
     /// How much is kept in memory before it is written, in bytes; what is written by the program while more than that is
     /// copied may be stored twice.
     pub buffer_bytes: u64,
+    /// Of a page of a sub-page heap, store only what its written units say has changed. A program that writes past the end of
+    /// an object into another part of the page makes such an image damaged, so it has to be trusted not to; otherwise its
+    /// pages are stored whole.
+    pub trust_units: bool,
 }
 
 impl Default for ProcessOptions {
@@ -50,6 +54,7 @@ impl Default for ProcessOptions {
             mode: Mode::Precopy,
             technique: Choice::Auto,
             buffer_bytes: 256 << 20,
+            trust_units: false,
         }
     }
 }
@@ -283,7 +288,7 @@ impl ProcessCheckpointer {
             Some(units) => units.in_first_windows(round.pages()),
             None => round.pages().clone(),
         };
-        let (in_parts, changed) = match round.units() {
+        let (in_parts, changed) = match round.units().filter(|_| self.options.trust_units) {
             Some(units) => (units.pages().clone(), units.bytes().clone()),
             None => Default::default(),
         };

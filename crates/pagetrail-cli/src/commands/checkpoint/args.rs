@@ -80,6 +80,9 @@ pub(crate) struct TakeArgs {
     /// How to notice writes; auto is the cheapest that works for the process
     #[arg(long, value_name = "TECHNIQUE", default_value = "auto", value_parser = technique_parser())]
     pub(crate) technique: TechniqueChoice,
+    /// Store of pages of a sub-page heap only the units written; trusts the program not to write past its objects
+    #[arg(long)]
+    pub(crate) trust_units: bool,
     #[command(flatten)]
     pub(crate) writing: WritingArgs,
     /// Keep numbers about the checkpoints in a file, as Prometheus reads them

@@ -32,6 +32,7 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
             ModeArg::Stop => Mode::Stop,
         },
         technique: args.technique.0,
+        trust_units: args.trust_units,
         ..ProcessOptions::default()
     };
     let signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
