@@ -9,7 +9,7 @@ use pagetrail_checkpoint::storage::{InMemory, Name, Storage};
 use pagetrail_checkpoint::{Compression, Hash, Store, WriterOptions};
 use std::sync::Arc;
 
-/// A small store of two checkpoints.
+/// A small store of three checkpoints, with a page that is a patch of a patch.
 fn small(compression: Compression) -> (InMemory, Store) {
     let (memory, store, mut writer) = store(WriterOptions {
         compression,
@@ -23,7 +23,16 @@ fn small(compression: Compression) -> (InMemory, Store) {
     model.checkpoint(&mut writer).unwrap();
     model.write(1, contents(100));
     model.write(2, vec![0; common::PAGE as usize]);
+    let mut random = fastrand::Rng::with_seed(1);
+    model.write_parts(0, &mut random);
     model.checkpoint(&mut writer).unwrap();
+    model.write_parts(0, &mut random);
+    model.checkpoint(&mut writer).unwrap();
+    let packs = memory.names().unwrap().into_iter().filter_map(|name| {
+        let bytes = memory.get(name)?;
+        matches!(name, Name::Pack(_)).then_some(bytes[7])
+    });
+    assert_eq!(packs.filter(|version| *version == 2).count(), 2);
     (memory, store)
 }
 
