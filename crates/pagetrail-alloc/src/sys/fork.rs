@@ -2,8 +2,8 @@
 //!
 //! What is mapped shared would be the parent's and the child's at once. So before a fork, with every lock of every heap
 //! held, shared memory is copied; the child puts the copies in the place of the originals, at the same addresses, before
-//! anything else of it runs (`pthread_atfork(3)`; ours are registered by the first call for memory, so they are the last
-//! before the fork and the first after it). That costs time and memory in proportion to what small objects take; `vfork(2)`
+//! anything else of it runs (`pthread_atfork(3)`; ours are registered when the program is loaded, or by the first call for memory
+//! if that comes before, so they are the last before the fork and the first after it). That costs time and memory in proportion to what small objects take; `vfork(2)`
 //! and `posix_spawn(3)` do not come here, and need not.
 //!
 //! What does not call the handlers leaves both processes with the same memory: a bare `clone(2)` and `_Fork(3)`. Their
@@ -30,21 +30,30 @@ static COPIED: AtomicBool = AtomicBool::new(false);
 
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
+/// Registers when the program is loaded. With the first call for memory would be too late where that comes while another
+/// thread is about to fork: its handlers have been looked up then, and the child would get locks that nobody gives back.
+#[used]
+// SAFETY: functions in this section are called before `main`, one after the other; it calls nothing that needs more.
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = register;
+
+extern "C" fn register() {
+    if !REGISTERED.swap(true, Ordering::Relaxed) {
+        // SAFETY: functions of this signature, that stay.
+        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    }
+}
+
 /// Makes a heap's memory survive forks.
 ///
 /// # Safety
 ///
 /// The heap stays until it [leaves](leave).
 pub(crate) unsafe fn join(core: *mut Core) {
-    {
-        let mut heaps = HEAPS.lock();
-        // SAFETY: as the caller promises.
-        unsafe { (*core).next = std::mem::replace(&mut heaps.0, core) };
-    }
-    if !REGISTERED.swap(true, Ordering::Relaxed) {
-        // SAFETY: functions of this signature, that stay.
-        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
-    }
+    register();
+    let mut heaps = HEAPS.lock();
+    // SAFETY: as the caller promises.
+    unsafe { (*core).next = std::mem::replace(&mut heaps.0, core) };
 }
 
 /// Takes a heap out of the list.
