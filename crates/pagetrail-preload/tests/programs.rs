@@ -63,15 +63,19 @@ fn passes(case: &str, reader: &str) {
     let Some(program) = program().filter(|_| can_answer()) else {
         return;
     };
+    let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("softdirty-{case}-{reader}.log"));
+    let _ = std::fs::remove_file(&log);
     let mut command = under(&library(), program);
     let output = command
         .env("PAGETRAIL_SOFTDIRTY_READER", reader)
+        .env("PAGETRAIL_SOFTDIRTY_LOG", &log)
         .arg(case)
         .output()
         .unwrap();
+    let log = std::fs::read_to_string(log).unwrap_or_default();
     assert!(
         output.status.success(),
-        "{case}, for {reader}: {}: {}",
+        "{case}, for {reader}: {}: {}\nthe library said:\n{log}",
         output.status,
         text(&output)
     );
