@@ -24,6 +24,10 @@ const BUDGET_NS: i64 = 10;
 /// For so long nothing is presumed in a block where that did not pay.
 const PAUSE_ROUNDS: u32 = 16;
 
+/// A page that waits for a call to be worth it has one every so many rounds at the latest, as a power of two: it is reported
+/// until then, and one that is written now and then but not often enough for a question would wait for ever.
+const WAIT_LOG_MAX: u32 = 4;
+
 /// So many questions, at least, must have found pages cooled down before all are asked.
 const ALARM_MIN: u64 = 2;
 
@@ -199,7 +203,12 @@ impl Adaptive {
                     }
                     if page.standing() == Standing::Waiting {
                         let waited = i64::from(page.rounds_since_seen(round)) + 1;
-                        spans.want(start, address, gain.max(1) * waited);
+                        let mut worth = gain.max(1) * waited;
+                        if due >= WAIT_LOG_MAX {
+                            worth = worth.max(self.call_ns);
+                            asking = true;
+                        }
+                        spans.want(start, address, worth);
                         vain += gain.max(0);
                     } else if costs.ask_log(page.level()) <= due && !page.seen_in(round) {
                         spans.want(start, address, self.call_ns);

@@ -53,7 +53,7 @@ pub(super) fn hot_then_cold(t: &mut Trial<'_>) -> Outcome {
         let mut quiet = 0;
         while t.collect()?.intersection(&of_memory).pages() > sentinels {
             quiet += 1;
-            if quiet > 70 {
+            if quiet > 90 {
                 return broken("nobody writes any more, and pages are reported for ever");
             }
         }
