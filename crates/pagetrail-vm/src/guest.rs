@@ -121,7 +121,12 @@ impl Guest {
                 let mut memory = locked(&memory);
                 match log.collect(&vm, &mut memory) {
                     Ok(collected) => link.send(Kind::Answer, &collected),
-                    Err(error) => tracing::error!(%error, "no round"),
+                    Err(error) => {
+                        tracing::error!(%error, "no round");
+                        // Who asked would wait for ever.
+                        link.hang_up();
+                        return;
+                    }
                 }
             }
         })

@@ -67,6 +67,11 @@ impl GuestEnd {
         }
     }
 
+    /// Ends the link: to the recorder it is as if the guest had gone.
+    pub(crate) fn hang_up(&self) {
+        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+    }
+
     /// Waits until the recorder has gone, or has seen the last round.
     pub(crate) fn wait_for_farewell(&self) {
         let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write);
@@ -244,6 +249,14 @@ mod tests {
         assert_eq!(last.written, collected(3).written);
         drop(rounds);
         asked.join().unwrap();
+    }
+
+    #[test]
+    fn a_guest_that_hangs_up_is_gone() {
+        let (mut rounds, fd) = pair().unwrap();
+        let guest = GuestEnd::adopt(fd.into_raw_fd()).unwrap();
+        guest.hang_up();
+        assert_eq!(rounds.collect().unwrap(), Told::Gone(None));
     }
 
     #[test]

@@ -120,8 +120,9 @@ impl WriteLog {
             .into_iter()
             .for_each(|range| gathered.add(range));
         gathered.merge();
-        let mut written = mem::take(&mut gathered.written);
-        memory.take_bitmaps(vm, &mut written)?;
+        // First what may fail: what was gathered stays for the next round then.
+        memory.take_bitmaps(vm, &mut gathered.written)?;
+        let written = mem::take(&mut gathered.written);
         let areas = memory.areas.all();
         Ok(Collected {
             written: written.intersection(&areas),

@@ -176,3 +176,39 @@ fn pages_written_in_most_rounds_cost_few_faults() {
         "{reported} of {written_count} reported"
     );
 }
+
+/// Whatever faults and calls cost: what is written in every round, now and then, or no more is left alone, waits, or is asked
+/// by turns, and in the end nothing is reported.
+#[test]
+fn an_idle_program_is_soon_told_of_no_more() {
+    for (fault_ns, call_ns) in [
+        (1_000, 1_500),
+        (20_000, 10_000),
+        (20_000, 300_000),
+        (100_000, 50_000),
+    ] {
+        let memory = Shared::new(1536);
+        let Some(mut watch) = watch(&memory) else {
+            return;
+        };
+        watch.costs = Costs::of(fault_ns, 1_500);
+        let mut random = fastrand::Rng::with_seed(11);
+        let mut turn = |writes: bool| {
+            if writes {
+                (0..12).for_each(|page| memory.write(page * 17));
+                memory.write(random.u64(..1536));
+            }
+            // It would be measured.
+            watch.call_ns = call_ns;
+            round(&mut watch).0.pages()
+        };
+        for phase in 0..3 {
+            (0..28).for_each(|_| assert!(turn(true) >= 12));
+            let quiet = (0..90).take_while(|_| turn(false) > 0).count();
+            assert!(
+                quiet < 90,
+                "fault {fault_ns} ns, call {call_ns} ns, phase {phase}: reported for ever"
+            );
+        }
+    }
+}
