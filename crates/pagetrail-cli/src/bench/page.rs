@@ -1,13 +1,12 @@
 //! The results as one self-contained page of HTML, without scripts.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use super::results::{Figure, Results, Tracked};
 use super::table::{self, Sheet};
 use super::{chart, definitions};
-use crate::report::html::{STYLE_SHEET, escape, fill};
+use crate::report::html::{STYLE_SHEET, escape, fill, notice_list};
 
 /// What the charts show.
 const FIGURES: [(&str, Figure); 2] = [
@@ -24,24 +23,12 @@ pub(crate) fn write(results: &Results, out: &mut dyn Write) -> io::Result<()> {
         "css" => STYLE_SHEET.into(),
         "bench-css" => CHART_STYLE.into(),
         "setting" => escape(&table::setting(results)).into_owned().into(),
-        "notices" => notices(results),
+        "notices" => notice_list(&table::absences(results)).into(),
         "charts" => charts(results).into(),
         "overhead" => definitions::OVERHEAD.into(),
         "tables" => tables(results).into(),
         other => unreachable!("the template names {other}"),
     })
-}
-
-fn notices(results: &Results) -> Cow<'static, str> {
-    let lines = table::absences(results);
-    if lines.is_empty() {
-        return "".into();
-    }
-    let items: String = lines
-        .iter()
-        .map(|line| format!("<li>{}</li>\n", escape(line)))
-        .collect();
-    format!("<ul class=\"notices\">\n{items}</ul>\n").into()
 }
 
 fn charts(results: &Results) -> String {

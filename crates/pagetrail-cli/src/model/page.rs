@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::compare::{Document, PAYERS, plus, time};
 use crate::bench::page::{CHART_STYLE, html_table};
-use crate::report::html::{STYLE_SHEET, escape, fill};
+use crate::report::html::{STYLE_SHEET, escape, fill, notice_list};
 use crate::report::lines::{self, Line, Point, Scale};
 use crate::report::words;
 
@@ -39,14 +39,7 @@ pub(crate) fn write(document: &Document<'_>, out: &mut dyn Write) -> io::Result<
 fn notices(document: &Document<'_>) -> String {
     let absent = document.absent.iter().cloned();
     let lines: Vec<String> = absent.chain(document.unpriced()).collect();
-    if lines.is_empty() {
-        return String::new();
-    }
-    let items: String = lines
-        .iter()
-        .map(|line| format!("<li>{}</li>\n", escape(line)))
-        .collect();
-    format!("<ul class=\"notices\">\n{items}</ul>\n")
+    notice_list(&lines)
 }
 
 fn charts(document: &Document<'_>) -> String {

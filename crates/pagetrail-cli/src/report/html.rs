@@ -37,7 +37,7 @@ pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Resul
         "command" => Cow::Borrowed(&command),
         "subtitle" => subtitle(trail).into(),
         "facts" => facts(recording).into(),
-        "notices" => notices(trail).into(),
+        "notices" => notice_list(&words::notices(trail)).into(),
         "maps" => {
             let parts = std::iter::once(&recording.main).chain(&recording.accesses);
             parts.map(map).collect::<String>().into()
@@ -81,6 +81,18 @@ pub(crate) fn fill<'a>(
         out.write_all(rest.as_bytes())?;
     }
     Ok(())
+}
+
+/// What is to be said before all else, a line each; nothing where there is nothing to say.
+pub(crate) fn notice_list(lines: &[String]) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    let items: String = lines
+        .iter()
+        .map(|line| format!("<li>{}</li>\n", escape(line)))
+        .collect();
+    format!("<ul class=\"notices\">\n{items}</ul>\n")
 }
 
 /// Text made safe as content and as a quoted attribute.
@@ -216,18 +228,6 @@ fn facts(recording: &Recording<'_>) -> String {
         fact("Faults avoided, about", &avoided, &told);
     }
     out
-}
-
-fn notices(trail: &Trail) -> String {
-    let lines = words::notices(trail);
-    if lines.is_empty() {
-        return String::new();
-    }
-    let items: String = lines
-        .iter()
-        .map(|line| format!("<li>{}</li>\n", escape(line)))
-        .collect();
-    format!("<ul class=\"notices\">\n{items}</ul>\n")
 }
 
 fn resolution(trail: &Trail, heat: &Heatmap) -> String {

@@ -13,7 +13,7 @@ use super::config::Mode;
 use super::daemon::{Daemon, Shares};
 use super::heat::{Heat, History};
 use super::status::Status;
-use crate::report::html::{STYLE_SHEET, escape, fill};
+use crate::report::html::{STYLE_SHEET, escape, fill, notice_list};
 use crate::report::{palette, words};
 
 const WIDTH: f64 = 600.0;
@@ -97,17 +97,6 @@ pub(crate) fn write(
         "processes" => entries.iter().map(section).collect::<String>().into(),
         other => unreachable!("the template names {other}"),
     })
-}
-
-fn notice_list(lines: &[String]) -> String {
-    if lines.is_empty() {
-        return String::new();
-    }
-    let items: String = lines
-        .iter()
-        .map(|line| format!("<li>{}</li>\n", escape(line)))
-        .collect();
-    format!("<ul class=\"notices\">\n{items}</ul>\n")
 }
 
 fn section(entry: &Entry<'_>) -> String {

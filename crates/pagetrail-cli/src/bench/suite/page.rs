@@ -8,7 +8,7 @@ use super::goals::Goals;
 use super::results::{Measured, ProgramMeasured, Suite};
 use super::table;
 use crate::bench::page::{CHART_STYLE, html_table};
-use crate::report::html::{STYLE_SHEET, escape, fill};
+use crate::report::html::{STYLE_SHEET, escape, fill, notice_list};
 use crate::report::words;
 
 /// Writes the page.
@@ -17,7 +17,7 @@ pub(crate) fn write(suite: &Suite, out: &mut dyn Write) -> io::Result<()> {
         "css" => STYLE_SHEET.into(),
         "bench-css" => CHART_STYLE.into(),
         "setting" => escape(&table::setting(suite)).into_owned().into(),
-        "notices" => notices(suite).into(),
+        "notices" => notice_list(&table::absences(suite)).into(),
         "legend" => legend(suite).into(),
         "charts" => charts(suite).into(),
         "tables" => {
@@ -26,18 +26,6 @@ pub(crate) fn write(suite: &Suite, out: &mut dyn Write) -> io::Result<()> {
         }
         other => unreachable!("the template names {other}"),
     })
-}
-
-fn notices(suite: &Suite) -> String {
-    let lines = table::absences(suite);
-    if lines.is_empty() {
-        return String::new();
-    }
-    let items: String = lines
-        .iter()
-        .map(|line| format!("<li>{}</li>\n", escape(line)))
-        .collect();
-    format!("<ul class=\"notices\">\n{items}</ul>\n")
 }
 
 fn legend(suite: &Suite) -> String {
