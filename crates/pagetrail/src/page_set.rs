@@ -255,7 +255,11 @@ impl PageSet {
         let mut out = Self::new();
         while let (Some(x), Some(y)) = (self.ranges.get(i), other.ranges.get(j)) {
             out.ranges.extend(x.intersection(y));
-            if x.end <= y.end { i += 1 } else { j += 1 }
+            if x.end <= y.end {
+                i = first_behind(&self.ranges, i + 1, y.start);
+            } else {
+                j = first_behind(&other.ranges, j + 1, x.start);
+            }
         }
         out
     }
@@ -267,9 +271,7 @@ impl PageSet {
         let mut j = 0;
         for range in &self.ranges {
             let mut start = range.start;
-            while other.ranges.get(j).is_some_and(|hole| hole.end <= start) {
-                j += 1;
-            }
+            j = first_behind(&other.ranges, j, start);
             let mut k = j;
             while let Some(hole) = other.ranges.get(k).filter(|hole| hole.start < range.end) {
                 out.ranges.extend(PageRange::new(start, hole.start));
@@ -281,6 +283,21 @@ impl PageSet {
         }
         out
     }
+}
+
+/// The first of `ranges`, from `from` on, that ends behind `address`. Quick when that is near, and not slow when it is far: a
+/// set of few ranges is met with one of many in each round.
+fn first_behind(ranges: &[PageRange], from: usize, address: u64) -> usize {
+    let (mut known, mut step) = (from, 1);
+    while ranges
+        .get(known + step - 1)
+        .is_some_and(|range| range.end <= address)
+    {
+        known += step;
+        step *= 2;
+    }
+    let rest = &ranges[known.min(ranges.len())..ranges.len().min(known + step - 1)];
+    known + rest.partition_point(|range| range.end <= address)
 }
 
 impl Extend<PageRange> for PageSet {

@@ -194,9 +194,9 @@ impl Space {
         // it anew would cost as much as filling it.
         let outcome = if pending.written.is_empty() {
             pending.presumed.clear();
-            let outcome = self.tracker.harvest(&layout, &mut pending.written);
-            if let Ok(harvest) = &outcome {
-                pending.presumed.union_with(&harvest.presumed);
+            let mut outcome = self.tracker.harvest(&layout, &mut pending.written);
+            if let Ok(harvest) = &mut outcome {
+                std::mem::swap(&mut pending.presumed, &mut harvest.presumed);
             }
             outcome
         } else {

@@ -132,6 +132,11 @@ impl Costs {
         self.ask_log[usize::from(level & LEVEL_MAX)].into()
     }
 
+    /// The lowest level at which a page is asked more seldom than `due` says; above [`LEVEL_MAX`] where there is none.
+    pub(super) fn level_resting(&self, due: u32) -> u8 {
+        self.ask_log.partition_point(|log| u32::from(*log) <= due) as u8
+    }
+
     /// The highest level that makes a difference.
     pub(super) fn level_max(&self) -> u8 {
         (self.steps * ASK_LOG_MAX as u8).min(LEVEL_MAX)

@@ -7,9 +7,9 @@
 
 use super::Adaptive;
 use super::blocks::{Blocks, pages_within};
-use super::cost::{self, ASK_LOG_MAX, LOOK_NS};
+use super::cost::{self, ASK_LOG_MAX, Costs, LEVEL_MAX, LOOK_NS};
 use super::spans::Spans;
-use super::table::Standing;
+use super::table::{Page, Standing};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::round::Presumption;
 use crate::technique::pagemap_scan::block_bytes;
@@ -50,22 +50,48 @@ struct Worth {
 impl Worth {
     /// A page that it saves `gain` to arm.
     fn add(&mut self, gain: i64) {
+        // Without a branch: hot pages lie among others as chance has it.
+        let hot = gain < 0;
         self.pages += 1;
         self.whole -= gain;
-        if gain < 0 {
-            self.parts -= gain;
-            self.hot += 1;
-            self.within_stretch = false;
-        } else if !self.within_stretch {
-            self.within_stretch = true;
-            self.stretches += 1;
-        }
+        self.parts -= gain.min(0);
+        self.hot += u32::from(hot);
+        self.stretches += i64::from(!hot & !self.within_stretch);
+        self.within_stretch = !hot;
+    }
+
+    /// So many pages that are better left alone, which it saves `gain`, a negative number, to arm.
+    fn add_hot(&mut self, pages: usize, gain: i64) {
+        self.pages += pages as i64;
+        self.whole -= gain;
+        self.parts -= gain;
+        self.hot += pages as u32;
+        self.within_stretch = false;
     }
 
     /// Half of it is for questions.
     fn pays(&self, call: i64) -> bool {
         let saved = self.whole.max(self.parts - self.stretches * call);
         saved / 2 >= call / 8 + self.pages * LOOK_NS
+    }
+}
+
+/// Neighbours that are presumed written, and not asked in this round.
+struct Resting {
+    pages: usize,
+    /// What it saves to arm them: less than nothing.
+    gain: i64,
+}
+
+impl Resting {
+    /// Those that `pages` begin with, if they are presumed on at least so much evidence.
+    fn of(pages: &[Page], level: u8, costs: &Costs) -> Self {
+        let mut found = Self { pages: 0, gain: 0 };
+        for page in pages.iter().take_while(|page| page.rests(level)) {
+            found.pages += 1;
+            found.gain += costs.gain(page.written);
+        }
+        found
     }
 }
 
@@ -136,6 +162,12 @@ impl Adaptive {
                 true => ASK_LOG_MAX,
                 false => due(block.start() >> block_shift, round),
             };
+            // Of pages that rest nothing is to be learnt or done, and most pages of a round do where presuming pays. What the scan
+            // has re-armed does not rest.
+            let resting_level = match looked {
+                true => costs.level_resting(due),
+                false => LEVEL_MAX + 1,
+            };
             let known = self.table.block_mut(block.start(), round);
             // A question is asked of all pages of the block that are due, so they share its price.
             let worth_asking = costs.worth_asking(self.call_ns / i64::from(known.hot.max(1)));
@@ -157,12 +189,22 @@ impl Adaptive {
                     spans.close();
                     border = mapping;
                 }
-                let first = ((part.start() - block.start()) >> page_shift) as usize;
-                let count = (part.bytes() >> page_shift) as usize;
-                let mut address = part.start();
-                for page in &mut pages[first..first + count] {
-                    let start = address;
-                    address += page_bytes;
+                let mut at = ((part.start() - block.start()) >> page_shift) as usize;
+                let end = ((part.end() - block.start()) >> page_shift) as usize;
+                while at < end {
+                    let start = block.start() + ((at as u64) << page_shift);
+                    let resting = Resting::of(&pages[at..end], resting_level, costs);
+                    if resting.pages > 0 {
+                        presumed.extend_back(start, (resting.pages as u64) << page_shift);
+                        worth.add_hot(resting.pages, resting.gain);
+                        spans.spare(-resting.gain);
+                        faults -= resting.gain;
+                        at += resting.pages;
+                        continue;
+                    }
+                    let page = &mut pages[at];
+                    at += 1;
+                    let address = start + page_bytes;
                     let standing = page.standing();
                     match standing {
                         Standing::Armed => page.observe_write(round),

@@ -45,6 +45,12 @@ impl Page {
         self.standing_and_level & cost::LEVEL_MAX
     }
 
+    /// Whether it is presumed written on that much evidence, or more.
+    pub(super) fn rests(self, level: u8) -> bool {
+        let presumed = (Standing::Presumed as u8) << 6;
+        (presumed + level..=presumed + cost::LEVEL_MAX).contains(&self.standing_and_level)
+    }
+
     pub(super) fn set(&mut self, standing: Standing, level: u8) {
         self.standing_and_level = (standing as u8) << 6 | level.min(cost::LEVEL_MAX);
     }
