@@ -287,7 +287,7 @@ static void corrupted_books(void) {
     uint64_t *superblock = (uint64_t *)(start + 64), base = superblock[0], window = superblock[1];
     uint64_t slab = ((uint64_t)(uintptr_t)objects[0] - base) % window / 65536;
     uint64_t *books = (uint64_t *)(superblock[2] - superblock[3] * 128 + slab * 128);
-    books[5] ^= 1ul << 40;
+    books[4] ^= 1ul << 40;
     for (int i = 0; i < COUNT; i++)
         free(objects[i]);
 }

@@ -176,7 +176,7 @@ fn all_windows_show_the_same_bytes() {
     }
 }
 
-/// Bytes of memory behind the addresses from `start` on (`proc_pid_smaps(5)`).
+/// Bytes of memory behind the addresses from `start` on, each once however often it is mapped (`proc_pid_smaps(5)`).
 fn resident(start: usize, bytes: usize) -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut here = false;
@@ -186,8 +186,8 @@ fn resident(start: usize, bytes: usize) -> usize {
             && let Ok(from) = usize::from_str_radix(from, 16)
         {
             here = (start..start + bytes).contains(&from);
-        } else if let Some(rss) = line.strip_prefix("Rss:").filter(|_| here) {
-            kib += rss.trim().trim_end_matches(" kB").parse::<usize>().unwrap();
+        } else if let Some(pss) = line.strip_prefix("Pss:").filter(|_| here) {
+            kib += pss.trim().trim_end_matches(" kB").parse::<usize>().unwrap();
         }
     }
     kib << 10
@@ -203,14 +203,18 @@ fn mappings_grow_with_the_logarithm_and_memory_comes_back() {
     let stats = heap.stats();
     assert_eq!(stats.superblock_bytes, 256 << 20);
     assert_eq!(stats.mappings, 5 * 64);
-    // The first window of the first superblock, of 16 MiB, and full.
+    for object in &objects {
+        // SAFETY: it has so many bytes.
+        unsafe { object.write_bytes(7, 3840) };
+    }
+    // The first superblock, of 16 MiB, and full.
     let base = objects[0].as_ptr() as usize & !((2 << 20) - 1);
-    assert_eq!(resident(base, 16 << 20), 16 << 20);
+    assert_eq!(resident(base, 64 * (16 << 20)), 16 << 20);
     for object in objects {
         // SAFETY: nobody uses it any more.
         unsafe { heap.free(object) };
     }
-    let kept = resident(base, 16 << 20);
+    let kept = resident(base, 64 * (16 << 20));
     assert!(kept < 6 << 20, "{kept} bytes are still there");
 }
 

@@ -2,7 +2,6 @@
 
 use super::core::Core;
 use super::fatal;
-use super::registry;
 use super::slab::{Slab, Slot};
 use super::superblock::Superblock;
 use std::ptr::null;
@@ -105,11 +104,9 @@ impl Bin {
             // cache.
             unsafe {
                 if object_in(states.0) >= states.1 {
-                    let hint = registry::hint(address);
-                    if hint == 0 {
+                    let Some(slab) = Superblock::slab_of(address) else {
                         fatal::abort("the cache that held ", address, " is corrupted");
-                    }
-                    let slab = Superblock::slab_at(hint, address);
+                    };
                     slab.check(slab.books(), address);
                     (last, states) = (slab, slab.states());
                     if object_in(states.0) >= states.1 {

@@ -25,19 +25,41 @@ const MAGAZINE_RUNS: usize = 8;
 /// How many objects a magazine gets when it is first filled; twice as many each further time.
 const FIRST_OBJECTS: u32 = 4;
 
+/// Objects of a class, from `bottom` up to `top`, the next to be handed out last. Pointers instead of a number, because then a
+/// call takes fewer steps.
 struct Magazine {
-    count: u32,
-    capacity: u32,
-    /// How many objects it gets next time.
-    batch: u32,
-    slots: *mut Slot,
+    top: *mut Slot,
+    bottom: *mut Slot,
+    end: *mut Slot,
     /// Where objects come from.
     slab: *const Slab,
+}
+
+impl Magazine {
+    fn count(&self) -> u32 {
+        // SAFETY: both are in the slots of this magazine, in this order.
+        unsafe { self.top.offset_from(self.bottom) as u32 }
+    }
+
+    fn capacity(&self) -> u32 {
+        // SAFETY: the same.
+        unsafe { self.end.offset_from(self.bottom) as u32 }
+    }
+
+    /// # Safety
+    ///
+    /// So many slots are filled.
+    unsafe fn set_count(&mut self, count: u32) {
+        // SAFETY: as the caller promises.
+        self.top = unsafe { self.bottom.add(count as usize) };
+    }
 }
 
 /// What one thread has at hand.
 pub(crate) struct Cache {
     magazines: [Magazine; MAGAZINES],
+    /// How many objects a magazine gets next time.
+    batches: [u32; MAGAZINES],
     /// The next of all caches of the heap.
     pub(crate) next: *mut Cache,
     /// The next of those that no thread has.
@@ -80,15 +102,16 @@ impl Cache {
             (&raw mut (*cache).next_idle).write(null_mut());
             for index in 0..MAGAZINES {
                 let magazine = (&raw mut (*cache).magazines).cast::<Magazine>().add(index);
-                let capacity = capacity(index);
+                let end = slots.add(capacity(index));
                 magazine.write(Magazine {
-                    count: 0,
-                    capacity: capacity as u32,
-                    batch: FIRST_OBJECTS.min(capacity as u32 / 2),
-                    slots,
+                    top: slots,
+                    bottom: slots,
+                    end,
                     slab: null(),
                 });
-                slots = slots.add(capacity);
+                let batch = (&raw mut (*cache).batches).cast::<u32>().add(index);
+                batch.write(FIRST_OBJECTS);
+                slots = end;
             }
         }
         cache
@@ -100,13 +123,13 @@ impl Cache {
         debug_assert!(magazine < MAGAZINES);
         // SAFETY: classes and lengths of cached runs are below that.
         let magazine = unsafe { self.magazines.get_unchecked_mut(magazine) };
-        if magazine.count == 0 {
+        if magazine.top == magazine.bottom {
             return None;
         }
-        magazine.count -= 1;
-        // SAFETY: so many slots are filled, with objects that are out of their slabs, whose bytes stay where they are.
+        // SAFETY: slots below the top are filled, with objects that are out of their slabs, whose bytes stay where they are.
         unsafe {
-            let slot = *magazine.slots.add(magazine.count as usize);
+            magazine.top = magazine.top.sub(1);
+            let slot = *magazine.top;
             (*slot.state).store(ALLOCATED, Ordering::Relaxed);
             Some(NonNull::new_unchecked(slot.object))
         }
@@ -127,18 +150,15 @@ impl Cache {
         debug_assert!(magazine < MAGAZINES);
         // SAFETY: classes and lengths of cached runs are below that.
         let magazine = unsafe { self.magazines.get_unchecked_mut(magazine) };
-        if magazine.count == magazine.capacity {
+        if magazine.top == magazine.end {
             return false;
         }
         // SAFETY: there is a free slot; as the caller promises.
         unsafe {
             (*state).store(FREE, Ordering::Relaxed);
-            magazine
-                .slots
-                .add(magazine.count as usize)
-                .write(Slot { object, state });
+            magazine.top.write(Slot { object, state });
+            magazine.top = magazine.top.add(1);
         }
-        magazine.count += 1;
         true
     }
 
@@ -146,8 +166,9 @@ impl Cache {
     #[cold]
     pub(crate) fn fill(&mut self, class: usize, core: &Core) -> bool {
         let magazine = &mut self.magazines[class];
-        let wanted = magazine.batch.max(1);
-        magazine.batch = (wanted * 2).min(magazine.capacity / 2).max(1);
+        let batch_max = magazine.capacity() / 2;
+        let wanted = self.batches[class].min(batch_max);
+        self.batches[class] = (wanted * 2).min(batch_max);
         let mut bin = core.bin(class).lock();
         // Filled from the end on, so that the lowest address is handed out first.
         let mut left = wanted;
@@ -162,7 +183,7 @@ impl Cache {
             let taken = unsafe {
                 bin.take_objects(magazine.slab, left as usize, |slot| {
                     left -= 1;
-                    magazine.slots.add(left as usize).write(slot);
+                    magazine.bottom.add(left as usize).write(slot);
                 })
             };
             debug_assert!(taken > 0, "a slab with objects gives some");
@@ -172,31 +193,31 @@ impl Cache {
             }
         }
         let taken = wanted - left;
-        if left > 0 {
-            // SAFETY: both are within the slots.
-            unsafe {
-                let from = magazine.slots.add(left as usize);
-                std::ptr::copy(from, magazine.slots, taken as usize);
+        // SAFETY: both are within the slots, of which so many are filled then.
+        unsafe {
+            if left > 0 {
+                let from = magazine.bottom.add(left as usize);
+                std::ptr::copy(from, magazine.bottom, taken as usize);
             }
+            magazine.set_count(taken);
         }
-        magazine.count = taken;
         taken > 0
     }
 
     /// Puts the older half of a full magazine back.
     #[cold]
     pub(crate) fn drain(&mut self, magazine: usize, core: &Core) {
-        let count = self.magazines[magazine].count;
+        let count = self.magazines[magazine].count();
         self.put_back(magazine, count - count / 2, core);
     }
 
     /// Puts everything back, and the slabs that objects came from.
     pub(crate) fn empty(&mut self, core: &Core) {
         for index in 0..MAGAZINES {
-            let count = self.magazines[index].count;
+            let count = self.magazines[index].count();
             self.put_back(index, count, core);
+            self.batches[index] = FIRST_OBJECTS;
             let magazine = &mut self.magazines[index];
-            magazine.batch = FIRST_OBJECTS;
             let slab = std::mem::replace(&mut magazine.slab, null());
             if !slab.is_null() {
                 // SAFETY: it is the magazine's.
@@ -211,19 +232,19 @@ impl Cache {
         }
         let magazine = &mut self.magazines[index];
         // SAFETY: so many slots are filled.
-        let slots = unsafe { std::slice::from_raw_parts(magazine.slots, count as usize) };
+        let slots = unsafe { std::slice::from_raw_parts(magazine.bottom, count as usize) };
         if index < CLASSES {
             core.bin(index).lock().put_objects(slots, core);
         } else {
             core.put_runs(slots);
         }
-        let rest = magazine.count - count;
-        // SAFETY: both are within the slots.
+        let rest = magazine.count() - count;
+        // SAFETY: both are within the slots, of which so many are filled then.
         unsafe {
-            let from = magazine.slots.add(count as usize);
-            std::ptr::copy(from, magazine.slots, rest as usize);
+            let from = magazine.bottom.add(count as usize);
+            std::ptr::copy(from, magazine.bottom, rest as usize);
+            magazine.set_count(rest);
         }
-        magazine.count = rest;
     }
 
     /// In a forked child, for the cache of a thread that is not there: its slabs are anybody's again. What it had at hand
@@ -234,7 +255,7 @@ impl Cache {
     /// The thread does not exist, and had no lock when the process was forked.
     pub(crate) unsafe fn abandon(&mut self, core: &Core) {
         for (class, magazine) in self.magazines.iter_mut().enumerate() {
-            magazine.count = 0;
+            magazine.top = magazine.bottom;
             let slab = std::mem::replace(&mut magazine.slab, null());
             if !slab.is_null() {
                 // SAFETY: it is the magazine's.

@@ -56,6 +56,7 @@ unsafe impl Sync for Core {}
 enum Found<'heap> {
     Small {
         class: usize,
+        state: *const AtomicU8,
     },
     Run {
         arena: &'heap Arena,
@@ -240,24 +241,27 @@ impl Core {
     /// The small object at an address, if the program has one there: its byte and its class.
     #[inline(always)]
     fn find_small(&self, address: usize) -> Option<(*const AtomicU8, usize)> {
-        let hint = registry::hint(address);
-        if hint == 0 {
+        let hint = registry::hint(address)?;
+        if !hint.part.has(address) {
             return None;
         }
         // SAFETY: the registry says that a superblock is there, and none is given back before its heap.
-        let slab = unsafe { Superblock::slab_at(hint, address) };
-        let (state, class) = slab.find(address, (&raw const *self) as usize)?;
+        let slab = unsafe { Superblock::slab_by_hint(hint, address) };
+        self.find_in(slab, address)
+    }
+
+    #[inline(always)]
+    fn find_in(&self, slab: &Slab, address: usize) -> Option<(*const AtomicU8, usize)> {
+        let (state, class) = slab.find(address % SLAB, (&raw const *self) as usize)?;
         (state.load(Ordering::Relaxed) == ALLOCATED).then_some((&raw const *state, class))
     }
 
     /// What is at an address that the program says is an object; ends the program if none is.
     fn find(&self, address: usize, call: &str) -> Found<'_> {
-        if let Some((_, class)) = self.find_small(address) {
-            return Found::Small { class };
+        if let Some((state, class)) = self.find_small(address) {
+            return Found::Small { class, state };
         }
-        let registry::Found {
-            kind, description, ..
-        } = registry::find(address);
+        let registry::Found { kind, description } = registry::find(address);
         // SAFETY: the registry says what the description is of, and none is given back before its heap.
         unsafe {
             match kind {
@@ -282,7 +286,16 @@ impl Core {
                         return Found::Huge { huge, bytes };
                     }
                 }
-                Kind::None | Kind::Superblock => {}
+                Kind::Superblock => {
+                    let superblock = &*(description as *const Superblock);
+                    if superblock.windows.offset(address).1
+                        && let Some((state, class)) =
+                            self.find_in(superblock.slab_at(address), address)
+                    {
+                        return Found::Small { class, state };
+                    }
+                }
+                Kind::None => {}
             }
         }
         self.complain(address, call)
@@ -294,11 +307,7 @@ impl Core {
         const INSIDE: &str = ": no object begins there, it is the inside of one or nothing";
         const FOREIGN: &str = ": it is of another heap";
         const TWICE: &str = ": double free, the object was freed before";
-        let registry::Found {
-            kind,
-            description,
-            hint,
-        } = registry::find(address);
+        let registry::Found { kind, description } = registry::find(address);
         // SAFETY: as in `find`.
         let why = unsafe {
             match kind {
@@ -306,7 +315,7 @@ impl Core {
                 Kind::Superblock => {
                     let superblock = &*(description as *const Superblock);
                     let (_, is_its_window) = superblock.windows.offset(address);
-                    let slab = Superblock::slab_at(hint, address);
+                    let slab = superblock.slab_at(address);
                     match slab.object_at(address % SLAB) {
                         _ if superblock.owner != self.common.owner => FOREIGN,
                         Some(_) if is_its_window => TWICE,
@@ -345,19 +354,36 @@ impl Core {
         // SAFETY: an object and its byte, as found; the program has given it up.
         unsafe {
             match self.find_small(object as usize) {
-                Some((state, class)) => {
-                    if !cache.push(class, object, state) {
-                        self.free_to_full(cache, class, object, state);
-                    }
-                }
-                None => self.free_pages(cache, object),
+                Some((state, class)) => self.keep(cache, class, object, state),
+                None => self.free_otherwise(cache, object),
+            }
+        }
+    }
+
+    /// Keeps an object at hand.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::free`]; the magazine is that of the object, and `state` its byte.
+    #[inline(always)]
+    unsafe fn keep(
+        &self,
+        cache: &mut Cache,
+        magazine: usize,
+        object: *mut u8,
+        state: *const AtomicU8,
+    ) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if !cache.push(magazine, object, state) {
+                self.free_to_full(cache, magazine, object, state);
             }
         }
     }
 
     /// # Safety
     ///
-    /// As for [`Self::free`]; the magazine is full, and is that of the object.
+    /// As for [`Self::keep`]; the magazine is full.
     #[cold]
     #[inline(never)]
     unsafe fn free_to_full(
@@ -376,21 +402,17 @@ impl Core {
     ///
     /// As for [`Self::free`].
     #[inline(never)]
-    unsafe fn free_pages(&self, cache: &mut Cache, object: *mut u8) {
+    unsafe fn free_otherwise(&self, cache: &mut Cache, object: *mut u8) {
         // SAFETY: objects and their bytes, as found; the program has given up this one.
         unsafe {
             match self.find(object as usize, "free of ") {
-                Found::Small { .. } => self.complain(object as usize, "free of "),
+                Found::Small { class, state } => self.keep(cache, class, object, state),
                 Found::Run {
                     arena,
                     state,
                     pages,
                 } => match cache::magazine_of_runs(pages) {
-                    Some(magazine) => {
-                        if !cache.push(magazine, object, state) {
-                            self.free_to_full(cache, magazine, object, state);
-                        }
-                    }
+                    Some(magazine) => self.keep(cache, magazine, object, state),
                     None => {
                         (*state).store(FREE, Ordering::Relaxed);
                         self.pages.lock().give(arena, object as usize);

@@ -2,7 +2,7 @@
 
 use super::map;
 use super::pool::Pool;
-use super::registry::{self, Kind, STEP};
+use super::registry::{self, Hint, Kind, STEP};
 use crate::geometry::PAGE;
 use rustix::io::Errno;
 use std::ptr::null;
@@ -83,7 +83,9 @@ impl Huges {
                 next,
                 previous: null(),
             });
-            let entered = registry::enter(start as usize, 1, Kind::Huge, place as usize, |_| 0);
+            let entered = registry::enter(start as usize, 1, Kind::Huge, place as usize, |_| {
+                Hint::NONE
+            });
             if let Err(errno) = entered {
                 pool.give(place.cast(), size_of::<Huge>());
                 return Err(errno);

@@ -4,7 +4,6 @@
 //! no descriptor. So a heap grows when the program has no descriptor left, whatever files its limits allow
 //! (`RLIMIT_FSIZE`), and nothing breaks when the program closes descriptors that it does not know.
 
-use crate::geometry::PAGE;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 use std::ffi::c_void;
@@ -147,50 +146,14 @@ pub(crate) unsafe fn unmap(start: *mut u8, bytes: usize) {
     let _ = unsafe { rustix::mm::munmap(start.cast(), bytes) };
 }
 
-/// Enters memory in the page tables before it is touched, many pages at the price of one fault. Reading suffices: shared
-/// memory that nobody tracks becomes writable by it, and what somebody tracks is not written by it.
-///
-/// # Safety
-///
-/// The memory is mapped.
-pub(crate) unsafe fn populate(start: usize, bytes: usize) {
-    // SAFETY: as the caller promises. Without Linux 5.14 it fails, and faults come one by one.
-    let _ = unsafe { rustix::mm::madvise(start as *mut c_void, bytes, Advice::LinuxPopulateRead) };
-}
-
-/// The same by writing, for memory that somebody tracks: it counts as written then.
+/// Enters memory in the page tables before it is touched, as written; its contents stay what they are.
 ///
 /// # Safety
 ///
 /// The memory is mapped, and writable.
-pub(crate) unsafe fn populate_writing(start: usize, bytes: usize) {
-    // SAFETY: as the caller promises; the contents stay what they are.
+pub(crate) unsafe fn populate(start: usize, bytes: usize) {
+    // SAFETY: as the caller promises. Without Linux 5.14 it fails, and faults come one by one.
     let _ = unsafe { rustix::mm::madvise(start as *mut c_void, bytes, Advice::LinuxPopulateWrite) };
-}
-
-/// Whether a page of zeros that was entered by reading faults when it is written, as it does where writes are tracked.
-///
-/// # Safety
-///
-/// The page is mapped, holds zeros, and nobody uses it.
-pub(crate) unsafe fn is_tracked(page: usize) -> bool {
-    // SAFETY: as the caller promises; zero is written over zero.
-    unsafe {
-        populate(page, PAGE);
-        let before = faults();
-        (page as *mut u8).write_volatile(0);
-        faults() != before
-    }
-}
-
-/// How many faults this thread has had.
-fn faults() -> libc::c_long {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: room for the answer; zeros are one, too.
-    unsafe {
-        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
-        usage.assume_init().ru_minflt
-    }
 }
 
 /// Takes the pages out of shared memory, in all windows; they read as zeros then.

@@ -5,7 +5,7 @@
 
 use super::fatal;
 use super::map;
-use super::registry::{self, Kind};
+use super::registry::{self, Hint, Kind};
 use crate::geometry::PAGE;
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -427,7 +427,9 @@ impl Arena {
                     table: books.add(64).cast(),
                 });
             }
-            registry::enter(base as usize, bytes, Kind::Arena, arena as usize, |_| 0)?;
+            registry::enter(base as usize, bytes, Kind::Arena, arena as usize, |_| {
+                Hint::NONE
+            })?;
             Ok(arena.cast_const())
         });
         if made.is_err() {

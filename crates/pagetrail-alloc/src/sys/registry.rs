@@ -5,9 +5,10 @@
 
 use super::lock::Locked;
 use super::map;
+use crate::geometry::PartBits;
 use rustix::io::Errno;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// Bytes of address space in one entry.
 pub(crate) const STEP: usize = 1 << STEP_SHIFT;
@@ -17,12 +18,30 @@ const LEAF_SHIFT: u32 = 30;
 /// User addresses are below 2^47, unless a program asks for more.
 const LEAVES: usize = 1 << (47 - LEAF_SHIFT);
 
-/// What is in a step of addresses.
+/// What is in a step of addresses; of a power of two of bytes, so that finding it takes a shift.
+#[repr(C, align(32))]
 struct Entry {
     /// A pointer to the description, and its [`Kind`].
     description: AtomicUsize,
-    /// Of a superblock: where the books of its slabs are; else 0. All that `free` of a small object asks for.
-    hint: AtomicUsize,
+    /// The two fields of a [`Hint`].
+    slabs: AtomicUsize,
+    part: AtomicU32,
+}
+
+/// All that `free` of a small object asks for, where a step is in one window of a superblock.
+#[derive(Clone, Copy)]
+pub(crate) struct Hint {
+    /// The books of the step's first slab; the others are behind them. 0 where it is not so.
+    pub(crate) slabs: usize,
+    /// Of the addresses at which objects are handed out.
+    pub(crate) part: PartBits,
+}
+
+impl Hint {
+    pub(crate) const NONE: Self = Self {
+        slabs: 0,
+        part: PartBits(0),
+    };
 }
 
 type Leaf = [Entry; LEAF_ENTRIES];
@@ -46,13 +65,11 @@ pub(crate) enum Kind {
 pub(crate) struct Found {
     pub(crate) kind: Kind,
     pub(crate) description: usize,
-    pub(crate) hint: usize,
 }
 
 const NOTHING: Found = Found {
     kind: Kind::None,
     description: 0,
-    hint: 0,
 };
 
 #[inline(always)]
@@ -65,10 +82,13 @@ fn entry(address: usize) -> Option<&'static Entry> {
     Some(&leaf[address >> STEP_SHIFT & (LEAF_ENTRIES - 1)])
 }
 
-/// The hint of an address, 0 where no superblock is.
+/// The hint of an address, if there is one.
 #[inline(always)]
-pub(crate) fn hint(address: usize) -> usize {
-    entry(address).map_or(0, |entry| entry.hint.load(Ordering::Acquire))
+pub(crate) fn hint(address: usize) -> Option<Hint> {
+    let entry = entry(address)?;
+    let slabs = entry.slabs.load(Ordering::Acquire);
+    let part = PartBits(entry.part.load(Ordering::Relaxed));
+    (slabs != 0).then_some(Hint { slabs, part })
 }
 
 /// The entry of an address.
@@ -87,7 +107,6 @@ pub(crate) fn find(address: usize) -> Found {
     Found {
         kind,
         description: description & !3,
-        hint: entry.hint.load(Ordering::Relaxed),
     }
 }
 
@@ -97,7 +116,7 @@ pub(crate) fn enter(
     bytes: usize,
     kind: Kind,
     description: usize,
-    hint: impl Fn(usize) -> usize,
+    hint: impl Fn(usize) -> Hint,
 ) -> Result<(), Errno> {
     let _writing = WRITING.lock();
     let steps = start >> STEP_SHIFT..(start + bytes).div_ceil(STEP);
@@ -122,14 +141,15 @@ pub(crate) fn enter(
 pub(crate) fn leave(start: usize, bytes: usize) {
     let _writing = WRITING.lock();
     for step in start >> STEP_SHIFT..(start + bytes).div_ceil(STEP) {
-        set(step, 0, 0);
+        set(step, 0, Hint::NONE);
     }
 }
 
-fn set(step: usize, description: usize, hint: usize) {
+fn set(step: usize, description: usize, hint: Hint) {
     let leaf = LEAVES_TABLE[step / LEAF_ENTRIES].load(Ordering::Relaxed);
     // SAFETY: the leaves of what is entered exist, for good.
     let entry = unsafe { &(*leaf)[step % LEAF_ENTRIES] };
-    entry.hint.store(hint, Ordering::Release);
+    entry.part.store(hint.part.0, Ordering::Relaxed);
+    entry.slabs.store(hint.slabs, Ordering::Release);
     entry.description.store(description, Ordering::Release);
 }

@@ -7,7 +7,7 @@
 use super::fatal;
 use super::superblock::Superblock;
 use crate::classes::SIZES;
-use crate::geometry::{self, PAGE, SLAB, SlabPlace};
+use crate::geometry::{self, PAGE, SLAB};
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -57,8 +57,8 @@ impl Shape {
         (self.0 >> 18 & 0x1fff) as usize
     }
 
-    #[inline]
-    fn object_at(self, offset: usize) -> usize {
+    #[inline(always)]
+    fn object_at(self, offset: usize) -> Option<usize> {
         geometry::object_at(offset, (self.0 >> 32) as u32)
     }
 }
@@ -71,8 +71,6 @@ pub(crate) struct Slab {
     shape: AtomicU64,
     /// A byte for each object.
     states: AtomicPtr<AtomicU8>,
-    /// Where its objects are handed out.
-    place: AtomicUsize,
     /// The heap, while there are objects; else 0.
     owner: AtomicUsize,
     books: UnsafeCell<Books>,
@@ -118,7 +116,6 @@ impl Slab {
         Self {
             shape: AtomicU64::new(Shape::NONE.0),
             states: AtomicPtr::new(null_mut()),
-            place: AtomicUsize::new(0),
             owner: AtomicUsize::new(0),
             books: UnsafeCell::new(Books {
                 superblock,
@@ -178,10 +175,8 @@ impl Slab {
             books.generation += 1;
             self.states.store(states.cast(), Ordering::Relaxed);
             self.shape.store(Shape::of(class).0, Ordering::Relaxed);
-            let superblock = &*books.superblock;
-            let place = superblock.windows.slab_place(superblock.offset_of(self));
-            self.place.store(place.0, Ordering::Relaxed);
-            self.owner.store(superblock.owner, Ordering::Release);
+            let owner = (*books.superblock).owner;
+            self.owner.store(owner, Ordering::Release);
             books.seal = self.expected_seal(books);
         }
     }
@@ -226,28 +221,23 @@ impl Slab {
     #[inline]
     pub(crate) fn object_at(&self, offset: usize) -> Option<(&AtomicU8, usize)> {
         let shape = self.shape();
-        let object = shape.object_at(offset);
         let states = self.states.load(Ordering::Relaxed);
-        if object * shape.size() != offset || states.is_null() {
+        if states.is_null() {
             return None;
         }
+        let object = shape.object_at(offset)?;
         // SAFETY: there is a byte for each object that begins in the slab.
         Some((unsafe { &*states.add(object) }, shape.class()))
     }
 
-    /// The object of this heap that is handed out at this address: its byte and its class; `None` if there is none.
+    /// The object of this heap that begins at an offset in the slab: its byte and its class; `None` if there is none.
     #[inline(always)]
-    pub(crate) fn find(&self, address: usize, owner: usize) -> Option<(&AtomicU8, usize)> {
+    pub(crate) fn find(&self, offset: usize, owner: usize) -> Option<(&AtomicU8, usize)> {
         if self.owner.load(Ordering::Relaxed) != owner {
             return None;
         }
         let shape = self.shape();
-        let offset = address % SLAB;
-        let object = shape.object_at(offset);
-        let place = SlabPlace(self.place.load(Ordering::Relaxed));
-        if object * shape.size() != offset || place.address(offset) != address {
-            return None;
-        }
+        let object = shape.object_at(offset)?;
         // SAFETY: a slab with an owner has a byte for each object that begins in it.
         let state = unsafe { &*self.states.load(Ordering::Relaxed).add(object) };
         Some((state, shape.class()))

@@ -3,9 +3,9 @@
 use super::descriptor::Descriptor;
 use super::map;
 use super::pool::Pool;
-use super::registry::{self, Kind, STEP};
+use super::registry::{self, Found, Hint, Kind, STEP};
 use super::slab::{self, Books, Slab};
-use crate::geometry::{PAGE, SLAB, Windows};
+use crate::geometry::{self, PAGE, SLAB, Windows};
 use crate::parts::Parts;
 use rustix::io::Errno;
 use std::ptr::{null, null_mut};
@@ -274,26 +274,52 @@ impl Superblock {
         (self.windows.bytes() * self.parts).next_multiple_of(STEP)
     }
 
-    /// For the registry: where the slabs of a step begin, and a mask for their numbers.
-    fn hint(&self, step: usize) -> usize {
-        const { assert!(size_of::<Slab>() > STEP / SLAB) };
+    /// For the registry. Small windows have none; they are made where the program may have few addresses.
+    fn hint(&self, step: usize) -> Hint {
+        if self.windows.bytes() < STEP {
+            return Hint::NONE;
+        }
         let (offset, _) = self.windows.offset(step);
-        let slabs = self.slabs as usize + offset / SLAB * size_of::<Slab>();
-        slabs | (STEP.min(self.windows.bytes()) / SLAB - 1)
+        Hint {
+            slabs: self.slabs as usize + offset / SLAB * size_of::<Slab>(),
+            part: self.windows.part_bits(self.windows.window(step)),
+        }
     }
 
-    /// The slab of an address in a superblock, by the hint that the registry gives. One that was never used is zeros, and has
-    /// no objects.
+    /// The slab of an address, by the hint of the registry. One that was never used is zeros, and has no objects.
     ///
     /// # Safety
     ///
-    /// The hint is of this address, and of a superblock.
+    /// The hint is of this address.
     #[inline(always)]
-    pub(crate) unsafe fn slab_at<'heap>(hint: usize, address: usize) -> &'heap Slab {
-        let mask = size_of::<Slab>() - 1;
-        let number = (address / SLAB) & hint & mask;
+    pub(crate) unsafe fn slab_by_hint<'heap>(hint: Hint, address: usize) -> &'heap Slab {
+        let number = (address / SLAB) % (STEP / SLAB);
         // SAFETY: the books have room for all slabs.
-        unsafe { &*((hint & !mask) as *const Slab).add(number) }
+        unsafe { &*(hint.slabs as *const Slab).add(number) }
+    }
+
+    /// The slab of an address in this superblock.
+    pub(crate) fn slab_at(&self, address: usize) -> &Slab {
+        let (offset, _) = self.windows.offset(address);
+        // SAFETY: the books have room for all slabs.
+        unsafe { &*self.slabs.add(offset / SLAB) }
+    }
+
+    /// The slab of an address, if a superblock is there.
+    pub(crate) fn slab_of<'heap>(address: usize) -> Option<&'heap Slab> {
+        // SAFETY: the registry says that a superblock is there, and none is given back before its heap.
+        unsafe {
+            if let Some(hint) = registry::hint(address) {
+                return Some(Self::slab_by_hint(hint, address));
+            }
+            match registry::find(address) {
+                Found {
+                    kind: Kind::Superblock,
+                    description,
+                } => Some((*(description as *const Self)).slab_at(address)),
+                _ => None,
+            }
+        }
     }
 
     /// Where a slab begins.
@@ -314,10 +340,10 @@ impl Superblock {
 
     /// Enters the pages of a slab that its objects have reached in the page tables of all windows; `few`: no more than needed.
     ///
-    /// One call per window is cheaper than a fault per page and window, and a page is mapped in all of them sooner or later. But
-    /// while somebody tracks the memory, entering it by reading is of no use: each page would fault once more, when it is first
-    /// written (and neighbours do not come along). Then it is entered by writing; these pages are new, so they count as
-    /// written anyway. Windows in which few objects begin are left alone.
+    /// One call per window is cheaper than a fault per page and window, and most pages are written in all of them sooner or later.
+    /// They are entered by writing, though reading enters neighbours along with a page: an entry that is not marked as written
+    /// yet costs the processor more than that, when it is (`bench/README.md`), or a fault, while somebody tracks the memory.
+    /// These pages are new, so they count as written anyway. Windows in which few objects begin are left alone.
     pub(crate) fn touch(&self, slab: &Slab, books: &mut Books, few: bool) {
         let needed = slab.high_pages(books);
         if needed <= books.touched_pages {
@@ -327,20 +353,15 @@ impl Superblock {
             true => needed.next_multiple_of(FEW_PAGES).min(SLAB_PAGES),
             false => SLAB_PAGES,
         };
-        let from = self.offset_of(slab) + books.touched_pages as usize * PAGE;
-        let bytes = (to - books.touched_pages) as usize * PAGE;
+        let pages = books.touched_pages as usize..to as usize;
+        let from = self.offset_of(slab) + pages.start * PAGE;
+        let bytes = pages.len() * PAGE;
         books.touched_pages = to;
         self.publish(slab, books);
-        let window = |part| self.windows.address_in(part, from);
-        // SAFETY: mapped, and nobody has an object there that anybody uses yet.
-        unsafe {
-            if map::is_tracked(window(0)) {
-                if slab.shape().size() * self.parts <= PAGE {
-                    (0..self.parts).for_each(|part| map::populate_writing(window(part), bytes));
-                }
-            } else {
-                (0..self.parts).for_each(|part| map::populate(window(part), bytes));
-            }
+        let busy = geometry::busy_parts(slab.shape().size(), self.parts, pages);
+        for part in (0..self.parts).filter(|part| busy >> part & 1 != 0) {
+            // SAFETY: mapped and writable.
+            unsafe { map::populate(self.windows.address_in(part, from), bytes) };
         }
     }
 
