@@ -8,19 +8,21 @@ int main(int argc, char **argv) {
     if (argc < 5)
         return 2;
     long records = atol(argv[1]), bytes = atol(argv[2]), updates = atol(argv[3]), per_pause = atol(argv[4]);
-    double begin = work_cpu_ms();
+    work_heed_signals();
+    struct work_mark begin = work_mark();
     std::map<long, std::unique_ptr<char[]>> nodes;
     for (long i = 0; i < records; i++) {
         auto &node = nodes[static_cast<long>(work_random())];
         node = std::make_unique<char[]>(bytes);
         memset(node.get(), static_cast<int>(i), bytes);
     }
-    double filled = work_cpu_ms();
-    for (long i = 0; i < updates; i++) {
+    struct work_mark filled = work_mark();
+    long i = 0;
+    for (; i < updates && !work_ended; i++) {
         auto at = nodes.lower_bound(static_cast<long>(work_random()));
         if (at != nodes.end())
             memset(at->second.get(), static_cast<int>(work_random()), bytes);
         work_pause(i, per_pause);
     }
-    work_report(filled - begin, work_cpu_ms() - filled);
+    work_report(begin, filled, i);
 }

@@ -9,7 +9,8 @@ int main(int argc, char **argv) {
         return 2;
     long records = atol(argv[1]), bytes = atol(argv[2]), updates = atol(argv[3]), per_pause = atol(argv[4]);
     std::string value(bytes, 0);
-    double begin = work_cpu_ms();
+    work_heed_signals();
+    struct work_mark begin = work_mark();
     tkrzw::TinyDBM db(records * 2);
     auto put = [&](long key, char with) {
         value.assign(bytes, with);
@@ -17,12 +18,13 @@ int main(int argc, char **argv) {
     };
     for (long i = 0; i < records; i++)
         put(i, static_cast<char>(i));
-    double filled = work_cpu_ms();
-    for (long i = 0; i < updates; i++) {
+    struct work_mark filled = work_mark();
+    long i = 0;
+    for (; i < updates && !work_ended; i++) {
         long key = static_cast<long>(work_random() % records);
         put(key, static_cast<char>(work_random()));
         work_pause(i, per_pause);
     }
-    work_report(filled - begin, work_cpu_ms() - filled);
+    work_report(begin, filled, i);
     return db.CountSimple() != records;
 }

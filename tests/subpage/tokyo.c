@@ -8,19 +8,21 @@ int main(int argc, char **argv) {
         return 2;
     long records = atol(argv[1]), bytes = atol(argv[2]), updates = atol(argv[3]), per_pause = atol(argv[4]);
     char *value = malloc(bytes);
-    double begin = work_cpu_ms();
+    work_heed_signals();
+    struct work_mark begin = work_mark();
     TCMDB *db = tcmdbnew2((uint32_t)records * 2);
     for (long i = 0; i < records; i++) {
         memset(value, (int)i, bytes);
         tcmdbput(db, &i, sizeof i, value, (int)bytes);
     }
-    double filled = work_cpu_ms();
-    for (long i = 0; i < updates; i++) {
+    struct work_mark filled = work_mark();
+    long i = 0;
+    for (; i < updates && !work_ended; i++) {
         long key = (long)(work_random() % (uint64_t)records);
         memset(value, (int)work_random(), bytes);
         tcmdbput(db, &key, sizeof key, value, (int)bytes);
         work_pause(i, per_pause);
     }
-    work_report(filled - begin, work_cpu_ms() - filled);
+    work_report(begin, filled, i);
     return tcmdbrnum(db) != (uint64_t)records;
 }

@@ -1,6 +1,7 @@
 /* What the measured programs share: random numbers, and a line of JSON with what they took. */
 #ifndef WORK_H
 #define WORK_H
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,11 +19,19 @@ static inline uint64_t work_random(void) {
     return work_state;
 }
 
-/* Time of all processors that the process has used, the kernel's faults included. */
-static inline double work_cpu_ms(void) {
+/* Time of all processors that the process has used, the kernel's faults included, and how many faults there were. */
+struct work_mark {
+    double cpu_ms;
+    long faults;
+};
+
+static inline struct work_mark work_mark(void) {
     struct timespec t;
+    struct rusage usage;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return t.tv_sec * 1e3 + t.tv_nsec / 1e6;
+    getrusage(RUSAGE_SELF, &usage);
+    struct work_mark mark = {t.tv_sec * 1e3 + t.tv_nsec / 1e6, usage.ru_minflt};
+    return mark;
 }
 
 /* The work of an interval, then sleep: the same number of changes in each round, however slow the machine. */
@@ -33,7 +42,45 @@ static inline void work_pause(long i, long per_pause) {
     }
 }
 
-static inline void work_report(double fill_ms, double update_ms) {
-    printf("{\"fill_ms\":%.3f,\"update_ms\":%.3f}\n", fill_ms, update_ms);
+/* SIGTERM ends the updates early; the report is made all the same. */
+static volatile sig_atomic_t work_ended;
+
+static void work_end(int signal) {
+    (void)signal;
+    work_ended = 1;
+}
+
+static inline void work_heed_signals(void) {
+    signal(SIGTERM, work_end);
+}
+
+/* The number behind a word at the beginning of a line of a file. */
+static inline long work_number(const char *path, const char *word) {
+    char line[256];
+    long number = -1;
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, word, strlen(word)))
+            number = atol(line + strlen(word));
+    if (file)
+        fclose(file);
+    return number;
+}
+
+/* What the process holds now: memory, each page counted once however often it is mapped, and page tables. */
+static inline long work_memory_kib(void) {
+    return work_number("/proc/self/smaps_rollup", "Pss:");
+}
+
+static inline long work_page_tables_kib(void) {
+    return work_number("/proc/self/status", "VmPTE:");
+}
+
+static inline void work_report(struct work_mark begin, struct work_mark filled, long updates) {
+    struct work_mark end = work_mark();
+    printf("{\"fill_ms\":%.3f,\"update_ms\":%.3f,\"fill_faults\":%ld,\"update_faults\":%ld,\"updates\":%ld,"
+           "\"memory_kib\":%ld,\"page_tables_kib\":%ld}\n",
+           filled.cpu_ms - begin.cpu_ms, end.cpu_ms - filled.cpu_ms, filled.faults - begin.faults,
+           end.faults - filled.faults, updates, work_memory_kib(), work_page_tables_kib());
 }
 #endif

@@ -1,0 +1,178 @@
+//! What it costs to watch reads of a sub-page heap, beside watching writes of it, by parts of a page; as JSON.
+//!
+//! `cargo run --release -p pagetrail-alloc --example bench_reads [ROUNDS]`
+//!
+//! Rounds of random objects of 64 bytes, one access each, by the heap's own process. Each round's units are compared with those
+//! that were accessed. `first_touch_ns` is what an access costs, beyond one that nobody watches, by which its unit is noticed.
+
+#![allow(clippy::print_stdout, reason = "the result")]
+
+use pagetrail::{Capabilities, Choice, Notice, PageRange, Round, Status, Target, Technique, Watch};
+use pagetrail_alloc::{Heap, Parts};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+use std::alloc::Layout;
+use std::collections::BTreeSet;
+use std::hint::black_box;
+use std::ptr::NonNull;
+use std::time::Instant;
+
+const OBJECTS: usize = 100_000;
+const OBJECT_BYTES: usize = 64;
+/// Accesses in a round.
+const ACCESSES: usize = 5000;
+const PARTS: [u32; 6] = [1, 2, 4, 8, 16, 64];
+/// The first superblock of a heap has room for all objects.
+const WINDOW_BYTES: u64 = 16 << 20;
+
+const WATCHES: [(Technique, Notice); 4] = [
+    (Technique::PagemapScan, Notice::Writes),
+    (Technique::Mprotect, Notice::Writes),
+    (Technique::Mprotect, Notice::Accesses),
+    (Technique::AccessScan, Notice::Accesses),
+];
+
+struct Objects {
+    heap: Heap,
+    all: Vec<NonNull<u8>>,
+    windows: PageRange,
+}
+
+impl Objects {
+    fn new(parts: Parts) -> Self {
+        let heap = Heap::new(parts).expect("memory");
+        let layout = Layout::from_size_align(OBJECT_BYTES, 16).expect("a layout");
+        let all: Vec<_> = (0..OBJECTS)
+            .map(|_| heap.allocate(layout).expect("memory"))
+            .collect();
+        let least = all.iter().map(|object| object.as_ptr() as u64).min();
+        let base = least.unwrap_or(0) & !((2 << 20) - 1);
+        let windows = PageRange::new(base, base + WINDOW_BYTES * u64::from(parts.count()));
+        let windows = windows.expect("a range");
+        let addresses = windows.start()..windows.end();
+        assert!(
+            all.iter()
+                .all(|object| addresses.contains(&(object.as_ptr() as u64)))
+        );
+        Self { heap, all, windows }
+    }
+
+    /// The unit in which an object begins, at its address in the first window.
+    fn unit(&self, object: NonNull<u8>) -> u64 {
+        let unit_bytes = 4096 / u64::from(self.heap.parts().count());
+        let within = (object.as_ptr() as u64 - self.windows.start()) % WINDOW_BYTES;
+        self.windows.start() + within / unit_bytes * unit_bytes
+    }
+}
+
+fn main() {
+    let rounds = std::env::args().nth(1);
+    let rounds = rounds.map_or(21, |rounds| rounds.parse().expect("a number of rounds"));
+    let mut rows = Vec::new();
+    for parts in PARTS.into_iter().filter_map(Parts::new) {
+        let objects = Objects::new(parts);
+        let alone = [Notice::Writes, Notice::Accesses].map(|notice| {
+            let mut random = fastrand::Rng::with_seed(1);
+            median((0..rounds).map(|_| access(&objects, notice, &mut random).1))
+        });
+        for (technique, notice) in WATCHES {
+            let alone = alone[usize::from(notice == Notice::Accesses)];
+            rows.push(measure(&objects, technique, notice, alone, rounds));
+        }
+    }
+    let result = json!({
+        "schema": 1,
+        "objects": OBJECTS,
+        "object_bytes": OBJECT_BYTES,
+        "accesses": ACCESSES,
+        "rounds": rounds,
+        "rows": rows,
+    });
+    println!("{result}");
+}
+
+fn measure(
+    objects: &Objects,
+    technique: Technique,
+    notice: Notice,
+    alone: f64,
+    rounds: usize,
+) -> Value {
+    let mut row = json!({
+        "parts": objects.heap.parts().count(),
+        "technique": technique.to_string(),
+        "notices": if notice == Notice::Accesses { "reads and writes" } else { "writes" },
+        "unwatched_ns": alone,
+    });
+    let works = Capabilities::probe_one(technique);
+    if *works != Status::Works {
+        row["not_here"] = works.to_string().into();
+        return row;
+    }
+    let mut watch = Watch::builder()
+        .target(Target::ranges([objects.windows]))
+        .technique(Choice::from(technique))
+        .notice(notice)
+        .start()
+        .expect("a watch");
+    let mut random = fastrand::Rng::with_seed(2);
+    let (mut accesses_ns, mut collects_us, mut units) = (vec![], vec![], vec![]);
+    for _ in 0..rounds {
+        let (right, ns) = access(objects, notice, &mut random);
+        let began = Instant::now();
+        let round = watch.collect().expect("a round");
+        collects_us.push(began.elapsed().as_secs_f64() * 1e6);
+        assert_eq!(found(&round), right, "it checks its answer");
+        round.commit();
+        accesses_ns.push(ns);
+        units.push(right.len() as f64);
+    }
+    let (ns, units) = (median(accesses_ns), median(units));
+    row["access_ns"] = ns.into();
+    row["units"] = units.into();
+    row["first_touch_ns"] = ((ns - alone) * ACCESSES as f64 / units).into();
+    row["collect_us"] = median(collects_us).into();
+    row
+}
+
+fn found(round: &Round<'_>) -> BTreeSet<u64> {
+    let units = round.units().expect("a heap");
+    units.units().iter_units(units.unit_bytes()).collect()
+}
+
+/// Accesses random objects; their units, and processor time for each access.
+fn access(objects: &Objects, notice: Notice, random: &mut fastrand::Rng) -> (BTreeSet<u64>, f64) {
+    let chosen: Vec<NonNull<u8>> = (0..ACCESSES)
+        .map(|_| objects.all[random.usize(..OBJECTS)])
+        .collect();
+    let began = processor_ns();
+    for object in &chosen {
+        // SAFETY: objects of this heap, of which nobody else knows.
+        unsafe {
+            match notice {
+                Notice::Accesses => _ = black_box(object.read_volatile()),
+                _ => object.write_volatile(1),
+            }
+        }
+    }
+    let ns = (processor_ns() - began) / ACCESSES as f64;
+    (
+        chosen
+            .into_iter()
+            .map(|object| objects.unit(object))
+            .collect(),
+        ns,
+    )
+}
+
+/// Of this thread, faults and signals included.
+fn processor_ns() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
