@@ -56,11 +56,13 @@ usage: cargo xtask TASK
                    --quick some minutes)
   bench checkpointer [ROUNDS]
                    the same for CRIU, in a guest
-  subpage suites   Python's and Redis' own tests on the sub-page allocator, for every number of
-                   parts (half an hour; a short form is part of 'test')
-  bench subpage [programs|throughput|checkpoints]
+  subpage suites [python|redis] [PARTS ..]
+                   Python's and Redis' own tests on the sub-page allocator, for every number of
+                   parts (an hour and more; a short form is part of 'test')
+  bench subpage [programs|throughput|checkpoints|reads [ROUNDS]]
                    the same for the sub-page allocator: databases and trees by parts of a page, its
-                   throughput beside libc's, and what checkpoints take
+                   throughput and memory beside libc's, what checkpoints take, and what it costs to
+                   watch reads
   generate [DIR]   pagetrail.h anew; man pages and shell completions, from the command's own
                    definitions and from pagetrail.h, to DIR (default: target/share)
   capi             test the C library as a user of C has it: symbols, compilers, sanitizers, valgrind
@@ -108,7 +110,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         }
         "soak" => long::soak(&repo)?,
         "subpage" => match rest {
-            [what] if what == "suites" => subpage::suites::run(&repo)?,
+            [what, asked @ ..] if what == "suites" => subpage::suites::run(&repo, asked)?,
             _ => bail!("subpage takes suites\n{USAGE}"),
         },
         "checkpointer" => checkpointer::test(&repo)? == steps::Outcome::Passed,
@@ -120,9 +122,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
             [what, part @ ..] if what == "collector" => {
                 collector::bench(&repo, part).map(|()| true)?
             }
-            [what, part @ ..] if what == "subpage" => {
-                subpage::bench(&repo, part.first().map(String::as_str)).map(|()| true)?
-            }
+            [what, part @ ..] if what == "subpage" => subpage::bench(&repo, part).map(|()| true)?,
             [what, quick] if what == "adaptive" && quick == "--quick" => {
                 long::bench_adaptive(&repo, true).map(|()| true)?
             }
@@ -147,17 +147,22 @@ fn run(args: &[String]) -> Result<ExitCode> {
 /// The first argument that `task` does not take.
 fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
     match task {
-        "vm" | "bochs" | "install" | "measure-collector" | "measure-checkpointer" => None,
-        "bench" if rest.first().is_some_and(|arg| arg == "collector") => rest.get(3),
+        "vm" | "bochs" | "install" | "subpage" | "measure-collector" | "measure-checkpointer" => {
+            None
+        }
         "bench"
             if rest
                 .first()
-                .is_some_and(|arg| arg == "checkpointer" || arg == "subpage")
-                || quick_adaptive(rest) =>
+                .is_some_and(|arg| arg == "collector" || arg == "subpage") =>
+        {
+            rest.get(3)
+        }
+        "bench"
+            if rest.first().is_some_and(|arg| arg == "checkpointer") || quick_adaptive(rest) =>
         {
             rest.get(2)
         }
-        "generate" | "bench" | "subpage" => rest.get(1),
+        "generate" | "bench" => rest.get(1),
         _ => rest.first(),
     }
 }

@@ -64,6 +64,11 @@ const PACKAGES: &[Package] = &[
         why: "makes that load",
     },
     Package {
+        name: "tcl",
+        shown_by: "tclsh",
+        why: "runs Redis' own tests",
+    },
+    Package {
         name: "sqlite3",
         shown_by: "sqlite3",
         why: "is measured under adaptive",

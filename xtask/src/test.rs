@@ -33,8 +33,11 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("object stores", || object_stores(repo, &mut tally));
     steps.run("C library", || capi::check(repo));
     steps.run("programs on libgc", || collector::test(repo));
-    steps.run("programs' tests on the sub-page allocator", || {
-        subpage::suites::short(repo)
+    steps.run("Python's tests on the sub-page allocator", || {
+        subpage::suites::short_of_python(repo)
+    });
+    steps.run("Redis' tests on the sub-page allocator", || {
+        subpage::suites::short_of_redis(repo)
     });
     steps.run("CRIU", || checkpointer::test(repo));
     steps.run("suites in guests", || suites::run(repo, &rows, &mut tally));

@@ -17,6 +17,7 @@ mod mirror;
 pub(crate) mod model;
 mod process;
 mod qemu;
+pub(crate) mod redis;
 pub(crate) mod suites;
 
 use std::env;

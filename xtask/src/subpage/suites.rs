@@ -1,177 +1,220 @@
 //! `cargo xtask subpage suites`: programs' own tests on the sub-page allocator, for every number of parts.
 //!
-//! Python's are where its interpreter is; Redis' come with its sources, which Debian's mirror has (`apt-get source`).
+//! A test that fails is tried once more, and without our allocator: what fails there as well says nothing about it. A program
+//! that crashes, or that the allocator ends, has failed whatever comes after.
 
-use std::fs;
-use std::io::{BufRead, BufReader};
+mod python;
+mod redis;
+
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::repo::{Repo, program};
-use crate::steps::{NotHere, Outcome, Steps};
+use crate::repo::Repo;
+use crate::steps::{Outcome, Steps};
 
 const ALL_PARTS: [&str; 7] = ["1", "2", "4", "8", "16", "32", "64"];
 
-/// Python's tests of what allocates most, and of threads and forks.
-const PYTHON: [&str; 6] = [
-    "test_dict",
-    "test_list",
-    "test_json",
-    "test_sqlite3",
-    "test_threading",
-    "test_fork1",
-];
+/// What the allocator's messages begin with.
+const FATAL: &str = "pagetrail-alloc: ";
 
-/// Of these, what fits into the test of everything.
-const PYTHON_SHORT: [&str; 3] = ["test_dict", "test_json", "test_fork1"];
+/// What a program runs on.
+#[derive(Clone, Copy)]
+enum Allocator<'a> {
+    Libc,
+    Ours { library: &'a Path, parts: &'a str },
+}
 
-/// Redis' tests that need one server, which runs on our allocator, and no other program.
-const REDIS: [&str; 11] = [
-    "unit/keyspace",
-    "unit/expire",
-    "unit/sort",
-    "unit/bitops",
-    "unit/type/string",
-    "unit/type/incr",
-    "unit/type/list",
-    "unit/type/list-2",
-    "unit/type/set",
-    "unit/type/zset",
-    "unit/type/hash",
-];
+impl Allocator<'_> {
+    /// What `LD_PRELOAD` is to be.
+    fn preload(&self) -> &Path {
+        match self {
+            Self::Libc => Path::new(""),
+            Self::Ours { library, .. } => library,
+        }
+    }
 
-/// All of it; true if nothing failed.
-pub(crate) fn run(repo: &Repo) -> Result<bool> {
-    let library = library(repo)?;
+    fn parts(&self) -> &str {
+        match self {
+            Self::Libc => "1",
+            Self::Ours { parts, .. } => parts,
+        }
+    }
+}
+
+/// What a run of a suite found wrong.
+#[derive(Default)]
+struct Failures {
+    /// Names of tests.
+    tests: BTreeSet<String>,
+    /// Why the run does not count, however many tests went well.
+    crash: Option<String>,
+}
+
+impl Failures {
+    fn is_empty(&self) -> bool {
+        self.tests.is_empty() && self.crash.is_none()
+    }
+}
+
+/// Runs what is asked for: `python`, `redis` or both, for some parts or all; true if nothing failed.
+pub(crate) fn run(repo: &Repo, asked: &[String]) -> Result<bool> {
+    let (suites, parts): (Vec<&str>, Vec<&str>) = asked
+        .iter()
+        .map(String::as_str)
+        .partition(|word| ["python", "redis"].contains(word));
+    if let Some(bad) = parts.iter().find(|parts| !ALL_PARTS.contains(parts)) {
+        bail!("subpage suites takes python, redis, and parts of {ALL_PARTS:?}, not '{bad}'");
+    }
+    let all = |suite| suites.is_empty() || suites.contains(&suite);
+    let library = library(repo, "release")?;
     let mut steps = Steps::default();
-    for parts in ALL_PARTS {
-        steps.run(&format!("Python, {parts} parts"), || {
-            python(&library, parts, &PYTHON)
-        });
-        steps.run(&format!("Redis, {parts} parts"), || {
-            redis(repo, &library, parts)
-        });
+    for allocator in ours(&library, if parts.is_empty() { &ALL_PARTS } else { &parts }) {
+        let parts = allocator.parts();
+        if all("python") {
+            steps.run(&format!("Python, {parts} parts"), || {
+                python::test(allocator, python::ALL)
+            });
+        }
+        if all("redis") {
+            steps.run(&format!("Redis, {parts} parts"), || {
+                redis::test(repo, allocator, None)
+            });
+        }
     }
     Ok(steps.finish())
 }
 
-/// What is part of the test of everything.
-pub(crate) fn short(repo: &Repo) -> Result<Outcome> {
-    python(&library(repo)?, "8", &PYTHON_SHORT)
+fn ours<'a>(
+    library: &'a Path,
+    parts: &'a [&'a str],
+) -> impl Iterator<Item = Allocator<'a>> + use<'a> {
+    parts
+        .iter()
+        .map(move |parts| Allocator::Ours { library, parts })
 }
 
-fn library(repo: &Repo) -> Result<PathBuf> {
+/// What is part of the test of everything, for each suite.
+pub(crate) fn short_of_python(repo: &Repo) -> Result<Outcome> {
+    let library = library(repo, "debug")?;
+    let parts = "8";
+    let library = &library;
+    python::test(Allocator::Ours { library, parts }, python::SHORT)
+}
+
+/// The same of Redis.
+pub(crate) fn short_of_redis(repo: &Repo) -> Result<Outcome> {
+    let library = library(repo, "debug")?;
+    let parts = "8";
+    let library = &library;
+    redis::test(repo, Allocator::Ours { library, parts }, Some(redis::SHORT))
+}
+
+fn library(repo: &Repo, profile: &str) -> Result<PathBuf> {
     let mut cargo = repo.cargo(&["build", "--quiet", "--package", "pagetrail-alloc-preload"]);
+    if profile == "release" {
+        cargo.arg("--release");
+    }
     ensure!(cargo.status()?.success(), "the library does not build");
-    Ok(repo.target.join("debug/libpagetrail_alloc.so"))
+    Ok(repo.target.join(profile).join("libpagetrail_alloc.so"))
 }
 
-fn python(library: &Path, parts: &str, tests: &[&str]) -> Result<Outcome> {
-    let python = ["python3", "/usr/bin/python3"].into_iter().find(|python| {
-        let mut has = Command::new(python);
-        has.args(["-c", "import test.test_dict, test.test_sqlite3, sqlite3"]);
-        let has = has.stdout(Stdio::null()).stderr(Stdio::null());
-        has.status().is_ok_and(|status| status.success())
-    });
-    let Some(python) = python else {
-        return Err(NotHere::error("apt-get install libpython3-testsuite"));
-    };
-    let mut command = Command::new(python);
-    command
-        .args(["-m", "test", "--timeout", "1200"])
-        .args(tests)
-        .env("PYTHONMALLOC", "malloc")
-        .env("LD_PRELOAD", library)
-        .env("PAGETRAIL_PARTS", parts);
-    Ok(Outcome::of(command.status()?.success()))
-}
-
-/// The server, gone with this.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// Runs a suite on our allocator, and tells what is wrong with it from what is wrong with the suite here.
+fn judge(
+    allocator: Allocator<'_>,
+    mut run: impl FnMut(Allocator<'_>) -> Result<Failures>,
+) -> Result<Outcome> {
+    let first = run(allocator)?;
+    if first.is_empty() {
+        return Ok(Outcome::Passed);
     }
-}
-
-fn redis(repo: &Repo, library: &Path, parts: &str) -> Result<Outcome> {
-    if program("tclsh").is_none() || program("redis-server").is_none() {
-        return Err(NotHere::error("apt-get install tcl redis-server"));
+    if let Some(crash) = first.crash {
+        println!("crashed: {crash}");
+        return Ok(Outcome::Failed);
     }
-    let sources = redis_sources(repo)?;
-    let (server, port) = start_redis(repo, library, parts)?;
-    let mut command = Command::new("tclsh");
-    command
-        .args(["tests/test_helper.tcl", "--host", "127.0.0.1", "--port"])
-        .arg(port.to_string())
-        .args([
-            "--clients",
-            "1",
-            "--singledb",
-            "--tags",
-            "-needs:debug -slow",
-        ])
-        .args(REDIS.iter().flat_map(|test| ["--single", test]))
-        .current_dir(sources);
-    let passed = command.status()?.success();
-    // What has crashed is no success of those that came before.
-    let mut server = server;
-    let is_alive = server.0.try_wait()?.is_none();
-    Ok(Outcome::of(passed && is_alive))
-}
-
-/// Starts a server at a port that is free.
-fn start_redis(repo: &Repo, library: &Path, parts: &str) -> Result<(Server, u16)> {
-    let dir = repo.target.join("subpage/redis-data");
-    fs::create_dir_all(&dir)?;
-    let port = std::net::TcpListener::bind("127.0.0.1:0")?
-        .local_addr()?
-        .port();
-    let mut command = Command::new("redis-server");
-    command
-        .args(["--port", &port.to_string(), "--save", "", "--dir"])
-        .arg(&dir)
-        .args(["--enable-debug-command", "yes", "--daemonize", "no"])
-        .env("LD_PRELOAD", library)
-        .env("PAGETRAIL_PARTS", parts)
-        .stdout(Stdio::piped());
-    let mut server = Server(command.spawn()?);
-    let stdout = server.0.stdout.take().context("no standard output")?;
-    let mut lines = BufReader::new(stdout).lines();
-    let ready = lines.find(|line| {
-        let line = line.as_deref().unwrap_or_default();
-        line.contains("Ready to accept connections")
-    });
-    ensure!(ready.is_some(), "redis-server does not start");
-    // It goes on talking, and must not wait for somebody to listen.
-    std::thread::spawn(move || lines.for_each(drop));
-    Ok((server, port))
-}
-
-/// The sources of Redis, from Debian's mirror.
-fn redis_sources(repo: &Repo) -> Result<PathBuf> {
-    let dir = repo.target.join("subpage/redis-sources");
-    let found = || -> Option<PathBuf> {
-        let entries = fs::read_dir(&dir).ok()?.flatten();
-        let mut paths = entries.map(|entry| entry.path());
-        paths.find(|path| path.join("tests/test_helper.tcl").exists())
-    };
-    if let Some(found) = found() {
-        return Ok(found);
+    println!("failed: {:?}; again, and on libc's allocator:", first.tests);
+    let again = run(allocator)?;
+    if let Some(crash) = again.crash {
+        println!("crashed: {crash}");
+        return Ok(Outcome::Failed);
     }
-    fs::create_dir_all(&dir)?;
-    let mut command = Command::new("apt-get");
-    command
-        .args(["source", "--quiet", "redis"])
-        .current_dir(&dir)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let _ = command.status();
-    found().ok_or_else(|| {
-        NotHere::error("apt-get source redis does not work (a deb-src line for apt, and dpkg-dev)")
-    })
+    let native = run(Allocator::Libc)?;
+    let mut fine = true;
+    for test in &first.tests {
+        if !again.tests.contains(test) {
+            println!("failed once, passed once: {test}");
+        } else if native.tests.contains(test) {
+            println!("fails on libc's allocator, too: {test}");
+        } else {
+            println!("fails on ours, not on libc's: {test}");
+            fine = false;
+        }
+    }
+    Ok(Outcome::of(fine))
+}
+
+/// Runs a command; what it printed, both streams.
+fn output(command: &mut Command) -> Result<(Output, String)> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot run {command:?}"))?;
+    let text = [&*output.stdout, b"\n", &*output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    Ok((output, text))
+}
+
+/// The allocator's own complaint in what was printed.
+fn complaint(text: &str) -> Option<String> {
+    text.lines()
+        .find(|line| line.contains(FATAL))
+        .map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failures(tests: &[&str], crash: Option<&str>) -> Failures {
+        Failures {
+            tests: tests.iter().map(|&test| test.to_owned()).collect(),
+            crash: crash.map(str::to_owned),
+        }
+    }
+
+    /// What comes of these runs on ours, and this one on libc's.
+    fn outcome(ours: &[Failures], libc: &[&str]) -> Outcome {
+        let mut ours = ours.iter();
+        let allocator = Allocator::Ours {
+            library: Path::new("/l"),
+            parts: "8",
+        };
+        let run = |allocator: Allocator<'_>| {
+            let next = match allocator {
+                Allocator::Libc => return Ok(failures(libc, None)),
+                Allocator::Ours { .. } => ours.next().unwrap(),
+            };
+            Ok(Failures {
+                tests: next.tests.clone(),
+                crash: next.crash.clone(),
+            })
+        };
+        judge(allocator, run).unwrap()
+    }
+
+    #[test]
+    fn only_what_fails_on_ours_alone_fails() {
+        let none = || failures(&[], None);
+        let some = || failures(&["a", "b"], None);
+        assert_eq!(outcome(&[none()], &[]), Outcome::Passed);
+        assert_eq!(outcome(&[some(), some()], &["a", "b"]), Outcome::Passed);
+        assert_eq!(outcome(&[some(), some()], &["a"]), Outcome::Failed);
+        let other = failures(&["a"], None);
+        assert_eq!(outcome(&[some(), other], &["a"]), Outcome::Passed);
+        let crash = || failures(&[], Some("signal 6"));
+        assert_eq!(outcome(&[crash()], &[]), Outcome::Failed);
+        assert_eq!(outcome(&[some(), crash()], &["a", "b"]), Outcome::Failed);
+    }
 }

@@ -125,15 +125,20 @@ impl Apt {
         self.unpack(into)
     }
 
-    /// Downloads a source package; its upstream archive, until the next download.
-    pub(super) fn source(&self, package: &str) -> Result<PathBuf> {
+    /// Downloads a source package, and unpacks its upstream archive, without the top directory, into `into`.
+    pub(super) fn unpack_source(&self, package: &str, into: &Path) -> Result<()> {
         self.clear_downloads()?;
         self.run("apt-get", &["source", "--download-only", package])?;
         for entry in fs::read_dir(self.downloads())? {
             let file = entry?.path();
             let name = file.file_name().unwrap_or_default().to_string_lossy();
             if name.contains(".orig.tar.") && !name.ends_with(".asc") {
-                return Ok(file);
+                fs::create_dir_all(into)?;
+                let mut tar = bound("tar");
+                tar.arg("-xf").arg(&file).arg("--strip-components=1");
+                let status = tar.arg("-C").arg(into).status().context("cannot run tar")?;
+                ensure!(status.success(), "tar fails on {}", file.display());
+                return Ok(());
             }
         }
         bail!("the source package {package} has no upstream archive")

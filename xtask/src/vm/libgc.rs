@@ -2,9 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::apt::Apt;
 use super::cache::Cache;
@@ -52,17 +51,6 @@ fn download(cache: &Cache) -> Result<PathBuf> {
         let apt = Apt::open(cache.dir.join("apt").join(suite), &mirror, &[suite])?;
         apt.fetch(&packages, suite, fresh)?;
         let sources = cache.dir.join("apt").join(format!("{suite}-source"));
-        let source = Apt::open_sources(sources, &mirror, suite)?.source("libgc")?;
-        unpack(&source, &fresh.join("source"))
+        Apt::open_sources(sources, &mirror, suite)?.unpack_source("libgc", &fresh.join("source"))
     })
-}
-
-/// Unpacks an archive without its top directory.
-fn unpack(archive: &Path, into: &Path) -> Result<()> {
-    fs::create_dir_all(into)?;
-    let mut tar = Command::new("tar");
-    tar.arg("-xf").arg(archive).arg("--strip-components=1");
-    let status = tar.arg("-C").arg(into).status().context("cannot run tar")?;
-    ensure!(status.success(), "tar fails on {}", archive.display());
-    Ok(())
 }
