@@ -20,7 +20,7 @@ pub(super) fn measure(repo: &Repo, rounds: usize) -> Result<Vec<Value>> {
     for row in rows {
         let name = format!(
             "{:>3} parts, {} of {}",
-            row["parts"],
+            row["parts"].as_u64().unwrap_or_default(),
             row["technique"].as_str().unwrap_or_default(),
             row["notices"].as_str().unwrap_or_default(),
         );

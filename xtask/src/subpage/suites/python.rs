@@ -44,7 +44,8 @@ pub(super) fn test(allocator: Allocator<'_>, tests: &[&str]) -> Result<Outcome> 
 fn run(python: &str, allocator: Allocator<'_>, test: &str) -> Result<Failures> {
     let mut command = Command::new(python);
     command
-        .args(["-m", "test", "--timeout", "1200", test])
+        // Only so are all tests named that failed.
+        .args(["-m", "test", "-v", "--timeout", "1200", test])
         .env("PYTHONMALLOC", "malloc")
         .env("LD_PRELOAD", allocator.preload())
         .env("PAGETRAIL_PARTS", allocator.parts());
