@@ -5,6 +5,7 @@
 //! Rounds of random objects of 64 bytes, one access each, by the heap's own process. Each round's units are compared with those
 //! that were accessed. `first_touch_ns` is what an access costs, beyond one that nobody watches, by which its unit is noticed.
 
+#![allow(unsafe_code, reason = "it reads and writes bare memory of a heap")]
 #![allow(clippy::print_stdout, reason = "the result")]
 
 use pagetrail::{Capabilities, Choice, Notice, PageRange, Round, Status, Target, Technique, Watch};
