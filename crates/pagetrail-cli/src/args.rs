@@ -104,6 +104,9 @@ pub(crate) struct CheckArgs {
     pub(crate) json: bool,
 }
 
+/// Numbers of parts that a page of a sub-page heap can have.
+pub(crate) const PARTS: [&str; 7] = ["1", "2", "4", "8", "16", "32", "64"];
+
 /// Arguments of `record`.
 #[derive(Args, Debug)]
 pub(crate) struct RecordArgs {
@@ -127,11 +130,11 @@ pub(crate) struct RecordArgs {
         value_name = "N",
         conflicts_with = "pid",
         hide_possible_values = true,
-        value_parser = ["1", "2", "4", "8", "16", "32", "64"]
+        value_parser = PARTS
     )]
     pub(crate) parts: Option<String>,
     /// Run the program in a virtual machine on KVM, and let the processor tell what it writes (see pagetrail vm)
-    #[arg(long, conflicts_with_all = ["pid", "technique", "access", "parts", "vain_page", "exact", "huge_pages", "block_pages"])]
+    #[arg(long, conflicts_with_all = ["pid", "technique", "access", "vain_page", "exact", "huge_pages", "block_pages"])]
     pub(crate) vm: bool,
     /// Time from round to round, with its unit
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]

@@ -6,53 +6,11 @@
 mod common;
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use common::subpage::{PLACE, bytes, compile_nodes, library};
 use common::{error_line, pagetrail, report, run};
 use pagetrail::{Capabilities, Technique};
-use serde_json::Value;
-
-/// Where the library is named.
-const PLACE: &str = "PAGETRAIL_ALLOC_LIBRARY";
-
-/// The library. Cargo builds for a test what it can link, and this it cannot.
-fn library() -> PathBuf {
-    let program = Path::new(env!("CARGO_BIN_EXE_pagetrail"));
-    let profile = program.parent().expect("a directory of its profile");
-    let name = match profile.file_name().and_then(|name| name.to_str()) {
-        Some("debug") | None => "dev",
-        Some(name) => name,
-    };
-    let target = profile.parent().expect("the target directory");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "pagetrail-alloc-preload"]);
-    cargo.args(["--profile", name, "--target-dir"]).arg(target);
-    assert!(
-        cargo.status().expect("cargo").success(),
-        "it does not build"
-    );
-    profile.join("libpagetrail_alloc.so")
-}
-
-/// `tests/victims/nodes.c`: 20,000 objects, of which it changes 2,000 a millisecond, 8 bytes of each.
-fn compile_nodes(directory: &Path) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/victims/nodes.c");
-    let mut cc = Command::new("cc");
-    cc.args(["-O2", "-pthread", "-o"])
-        .arg(directory.join("nodes"));
-    let status = cc.arg(source).status();
-    assert!(status.is_ok_and(|status| status.success()), "cc failed");
-}
-
-/// Bytes of pages and of units that a recording has, by parts.
-fn bytes(report: &Value, parts: u32) -> (u64, u64) {
-    let units = &report["units"];
-    assert_eq!(units["parts"], parts);
-    let of = |key: &str| units[key].as_u64().expect("a number");
-    assert!(of("unit_writes") >= of("page_writes") && of("page_writes") > 0);
-    (of("page_bytes"), of("unit_bytes"))
-}
 
 #[test]
 fn units_stand_beside_pages() {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 
+use common::subpage::{PLACE, bytes, compile_nodes, library};
 use common::{address, number, pagetrail, report, run};
 
 /// Why there are no guests here; `None` where there are.
@@ -79,7 +80,7 @@ fn programs_find_what_they_find_natively() {
         let program = compiled(directory.path(), "vm_program", flags);
         let program = program.to_str().expect("UTF-8");
         for case in [
-            "memory", "signals", "children", "identity", "exit", "crash", "divide",
+            "memory", "signals", "children", "identity", "about", "exit", "crash", "divide",
         ] {
             same(directory.path(), &[program, case]);
         }
@@ -139,6 +140,33 @@ fn what_is_not_supported_ends_with_one_line() {
 }
 
 #[test]
+fn memory_has_a_bound_where_one_is_asked_for() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = compiled(directory.path(), "vm_program", &[]);
+    let program = program.to_str().expect("UTF-8");
+    let bounded = ["vm", "run", "--memory", "64M", "--", program, "greedy"];
+    let output = run(directory.path(), &bounded);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (first, second) = text.split_once('\n').expect("two lines");
+    let words: Vec<&str> = first.split(' ').collect();
+    // Its stack, and its libraries' data, take some.
+    let got: u32 = words[1].parse().expect("a number");
+    assert!((32..64).contains(&got), "{text}");
+    assert_eq!((words[0], words[2]), ("1", "1"), "{text}");
+    assert_eq!(second, "0 0\n", "{text}");
+    let too_little = run(
+        directory.path(),
+        &["vm", "run", "--memory", "64K", "--", "true"],
+    );
+    let message = common::error_line(&too_little, 2);
+    assert!(message.contains("Cannot allocate memory"), "{message}");
+}
+
+#[test]
 fn missing_programs_are_told_as_shells_do() {
     if no_guest() {
         return;
@@ -173,4 +201,35 @@ fn a_recording_has_the_pages_that_were_written_and_no_others() {
         .find(|mapping| address(&mapping["start"]) == BASE);
     let known = known.unwrap_or_else(|| panic!("{report}"));
     assert_eq!(number(&known["distinct_pages"]), 100, "{known}");
+}
+
+/// Each part of a page has an address of its own, so that the processor tells them apart.
+#[test]
+fn a_recording_tells_parts_of_pages() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    let library = library();
+    compile_nodes(here);
+    let arguments = [
+        "record",
+        "--vm",
+        "--interval",
+        "20ms",
+        "--parts",
+        "16",
+        "--",
+        "./nodes",
+        "2",
+    ];
+    let output = pagetrail(here, &arguments).env(PLACE, library).output();
+    let output = output.expect("the command starts");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report = report(here, "pagetrail.trail");
+    assert_eq!(report["technique"], "kvm", "{report}");
+    let (pages, units) = bytes(&report, 16);
+    // How much less depends on how far the program comes between two rounds.
+    assert!(0 < units && units < pages, "{units} of {pages}");
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -228,6 +229,115 @@ static int identity(void)
     return 0;
 }
 
+/* The line of a file about mappings that has an address, and the number behind `key` among its details. */
+static int mapping_of(const char *path, uintptr_t address, const char *key, char *line, size_t room)
+{
+    FILE *file = fopen(path, "r");
+    char text[1024];
+    int number = -1, within = 0;
+    line[0] = 0;
+    while (file && fgets(text, sizeof text, file)) {
+        unsigned long start, end;
+        if (sscanf(text, "%lx-%lx ", &start, &end) == 2) {
+            within = start <= address && address < end;
+            if (within)
+                snprintf(line, room, "%s", text);
+        } else if (within && key && !strncmp(text, key, strlen(key)))
+            sscanf(text + strlen(key), "%d", &number);
+    }
+    if (file)
+        fclose(file);
+    return number;
+}
+
+static void show_mapping(const char *what, uintptr_t address, const char *name)
+{
+    char line[1024], rights[8] = "none", *at = NULL;
+    mapping_of("/proc/self/maps", address, NULL, line, sizeof line);
+    sscanf(line, "%*s %7s", rights);
+    if (name)
+        at = strstr(line, name);
+    printf("%s: %s, %s\n", what, rights, name ? at && at[strlen(name)] == '\n' ? "named" : "not named" : "");
+}
+
+static int about_itself(void)
+{
+    char path[512] = { 0 }, line[1024], text[64];
+    int local = 0, status;
+    readlink("/proc/self/exe", path, sizeof path - 1);
+    sbrk(4096);
+    show_mapping("stack", (uintptr_t)&local, "[stack]");
+    show_mapping("heap", (uintptr_t)sbrk(0) - 1, "[heap]");
+    show_mapping("code", (uintptr_t)about_itself, path);
+    show_mapping("nothing", 4096 * 8, NULL);
+    char *area = map_at(NULL, 5 * PAGE, PROT_NONE, 0);
+    mprotect(area + 2 * PAGE, PAGE, PROT_READ | PROT_WRITE);
+    area[2 * PAGE] = 1;
+    show_mapping("reserved", (uintptr_t)area, NULL);
+    show_mapping("writable", (uintptr_t)area + 2 * PAGE, NULL);
+    printf("its size: %d kB", mapping_of("/proc/self/smaps", (uintptr_t)area + 2 * PAGE, "Size:", line, sizeof line));
+    printf(", in memory: %d kB\n", mapping_of("/proc/self/smaps", (uintptr_t)area + 2 * PAGE, "Rss:", line, sizeof line));
+    munmap(area, 5 * PAGE);
+    show_mapping("gone", (uintptr_t)area + 2 * PAGE, NULL);
+
+    FILE *file = fopen("/proc/self/maps", "r");
+    unsigned long start, end, before = 0;
+    int sorted = 1, others = 0;
+    while (fgets(line, sizeof line, file)) {
+        sscanf(line, "%lx-%lx", &start, &end);
+        sorted &= before <= start && start < end;
+        before = end;
+        others += strstr(line, "pagetrail\n") != NULL || strstr(line, "kvm") != NULL;
+    }
+    fclose(file);
+    printf("sorted: %d, the machine's: %d\n", sorted, others);
+    int directory = open("/proc/self", O_RDONLY | O_DIRECTORY);
+    int maps = openat(directory, "maps", O_RDONLY | O_CLOEXEC);
+    printf("relative: %zd, %d, to be written: %zd\n", read(maps, text, 12), fcntl(maps, F_GETFD), write(maps, "x", 1));
+    printf("for writing: %d\n", open("/proc/self/maps", O_WRONLY) < 0 ? errno : 0);
+
+    pthread_attr_t attributes;
+    void *stack;
+    size_t bytes;
+    printf("stack known: %d", pthread_getattr_np(pthread_self(), &attributes));
+    pthread_attr_getstack(&attributes, &stack, &bytes);
+    printf(" %d\n", (char *)stack <= (char *)&local && (char *)&local < (char *)stack + bytes);
+
+    struct stat by_path, by_link, opened;
+    snprintf(text, sizeof text, "/proc/%d/exe", getpid());
+    int program = open(text, O_RDONLY);
+    stat(path, &by_path);
+    stat("/proc/self/exe", &by_link);
+    fstat(program, &opened);
+    printf("program: %d %d, %zd %.3s\n", by_path.st_ino == by_link.st_ino, by_path.st_ino == opened.st_ino,
+           read(program, text, 4), text + 1);
+    printf("may be run: %d\n", access("/proc/self/exe", X_OK));
+    fflush(stdout);
+    if (fork() == 0) {
+        execl("/proc/self/exe", "again", "exit", NULL);
+        _exit(99);
+    }
+    wait(&status);
+    printf("run again: %d\n", WEXITSTATUS(status));
+    return 0;
+}
+
+/* How many MiB there are. */
+static int greedy(void)
+{
+    int reserved = map_at(NULL, 1ul << 40, PROT_NONE, MAP_NORESERVE) != MAP_FAILED, count = 0;
+    char *area;
+    while (count < 4096 && (area = map_at(NULL, 1 << 20, PROT_READ | PROT_WRITE, 0)) != MAP_FAILED) {
+        area[0] = 1;
+        count++;
+    }
+    printf("%d %d %d\n", reserved, count, errno == ENOMEM);
+    area = map_at(NULL, 1 << 20, PROT_NONE, 0);
+    printf("%d", mprotect(area, 1 << 20, PROT_READ | PROT_WRITE) == 0);
+    printf(" %d\n", sbrk(64 << 20) != (void *)-1);
+    return 0;
+}
+
 static void *in_thread(void *argument)
 {
     puts("a thread ran");
@@ -253,6 +363,10 @@ int main(int count, char **arguments)
         status = children(arguments[0]);
     else if (!strcmp(which, "identity"))
         status = identity();
+    else if (!strcmp(which, "about"))
+        status = about_itself();
+    else if (!strcmp(which, "greedy"))
+        status = greedy();
     else if (!strcmp(which, "threads"))
         status = threads();
     else if (!strcmp(which, "exit"))

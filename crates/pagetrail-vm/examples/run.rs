@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let command: Vec<_> = std::env::args_os().skip(1).collect();
-    match pagetrail_vm::become_guest(&command) {
+    match pagetrail_vm::become_guest(&command, &pagetrail_vm::Settings::default()) {
         Ok(never) => match never {},
         Err(error) => {
             eprintln!("run: {error}");

@@ -127,7 +127,7 @@ fn try_with(log: Log) -> Result<()> {
     Ok(())
 }
 
-fn mapped(guest: &Guest, bytes: u64, protection: libc::c_int) -> Result<u64> {
+pub(crate) fn mapped(guest: &Guest, bytes: u64, protection: libc::c_int) -> Result<u64> {
     let result = guest.memory().mmap(Mmap::anonymous(bytes, protection))?;
     u64::try_from(result).map_err(|_| {
         let error = std::io::Error::from_raw_os_error(-result as i32);
@@ -136,7 +136,7 @@ fn mapped(guest: &Guest, bytes: u64, protection: libc::c_int) -> Result<u64> {
 }
 
 /// A system call that nobody makes.
-const NUMBER: u64 = 0x5ca1_ab1e;
+pub(crate) const NUMBER: u64 = 0x5ca1_ab1e;
 
 /// `mov rax, ADDRESS; mov byte [rax], 1`
 fn store(text: &mut Vec<u8>, address: u64) {
@@ -146,7 +146,7 @@ fn store(text: &mut Vec<u8>, address: u64) {
 }
 
 /// `mov eax, NUMBER; syscall`
-fn call(text: &mut Vec<u8>) {
+pub(crate) fn call(text: &mut Vec<u8>) {
     text.push(0xb8);
     text.extend((NUMBER as u32).to_le_bytes());
     text.extend([0x0f, 0x05]);

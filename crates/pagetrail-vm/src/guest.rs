@@ -229,7 +229,7 @@ impl Guest {
                 }
                 Stop::RingFull => {
                     if let Some(log) = self.log() {
-                        log.drain(&self.vm, &self.memory())?;
+                        log.drain(&self.vm)?;
                     }
                 }
                 Stop::Interrupted if signal::has_arrived() => match self.at_stop()? {

@@ -43,31 +43,55 @@ pub const STATUS_UNSUPPORTED: i32 = 3;
 /// Bytes of a processor's ring: 65,536 pages, the largest that there is.
 const RING_BYTES: usize = 1 << 20;
 
+/// What a program is given.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Settings {
+    /// How much memory it may have that it can write to, its stack included; what it only reserves does not count. More is
+    /// refused by `ENOMEM`. A forked child may have as much again, and a program executed by `execve(2)` any amount.
+    pub memory_bytes_max: Option<u64>,
+    /// Environment variables that this process has not, or otherwise.
+    pub variables: Vec<(OsString, OsString)>,
+}
+
 /// Turns this process into the program: its descriptors, its directory, its PID, its exit status.
 ///
 /// It returns only where the program cannot begin, or asks for something that the machine does not do.
-pub fn become_guest(command: &[OsString]) -> Result<Infallible> {
-    become_one(command, Log::Off, None)
+pub fn become_guest(command: &[OsString], settings: &Settings) -> Result<Infallible> {
+    become_one(command, settings, Log::Off, None)
 }
 
 /// The same, and sends its rounds to who holds the other end of the [`pair`], of which this process was started with one as
 /// the descriptor `link`.
-pub fn recorded_guest(command: &[OsString], link: RawFd) -> Result<Infallible> {
-    become_one(command, best_log()?, Some(link))
+pub fn recorded_guest(
+    command: &[OsString],
+    settings: &Settings,
+    link: RawFd,
+) -> Result<Infallible> {
+    become_one(command, settings, best_log()?, Some(link))
 }
 
-fn become_one(command: &[OsString], log: Log, link: Option<RawFd>) -> Result<Infallible> {
+fn become_one(
+    command: &[OsString],
+    settings: &Settings,
+    log: Log,
+    link: Option<RawFd>,
+) -> Result<Infallible> {
     let found = program::find(command, std::env::var_os("PATH").as_deref()).map_err(|source| {
         Error::Program {
             program: command.first().cloned().unwrap_or_default().into(),
             source,
         }
     })?;
+    let given = |name: &OsString| settings.variables.iter().any(|(given, _)| given == name);
     let environment: Vec<OsString> = std::env::vars_os()
+        .filter(|(name, _)| !given(name))
+        .chain(settings.variables.iter().cloned())
         .map(|(name, value)| [name, value].join(std::ffi::OsStr::new("=")))
         .collect();
     sys::child::reset_signals();
     let mut guest = Guest::new(log)?;
+    guest.memory().bytes_max = settings.memory_bytes_max;
     guest.load(&found, &environment)?;
     // The file is mapped; the program expects the lowest numbers for its own files.
     drop(found);

@@ -4,10 +4,13 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use pagetrail_vm::Settings;
 use pagetrail_vm::check::{self, Report};
 use serde::Serialize;
 
+use crate::bench::size::Size;
 use crate::exit;
+use crate::tracking::subpage;
 use crate::vm::args::{CheckArgs, RunArgs, VmArgs, VmCommand};
 
 /// Runs the subcommand.
@@ -20,9 +23,15 @@ pub(crate) fn run(args: &VmArgs) -> Result<ExitCode> {
 
 /// Comes back only with what went wrong.
 fn become_guest(args: &RunArgs) -> Result<ExitCode> {
+    let mut settings = Settings::default();
+    settings.memory_bytes_max = args.memory.map(Size::bytes);
+    if let Some(parts) = &args.parts {
+        let variables = subpage::variables(parts)?;
+        settings.variables = variables.map(|(name, value)| (name.into(), value)).into();
+    }
     match args.rounds {
-        Some(fd) => pagetrail_vm::recorded_guest(&args.command, fd)?,
-        None => pagetrail_vm::become_guest(&args.command)?,
+        Some(fd) => pagetrail_vm::recorded_guest(&args.command, &settings, fd)?,
+        None => pagetrail_vm::become_guest(&args.command, &settings)?,
     };
     Ok(ExitCode::SUCCESS)
 }

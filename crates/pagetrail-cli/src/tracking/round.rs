@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use pagetrail::Ended;
+use pagetrail::{Ended, Units};
 use pagetrail_trail::{End, Event, Presumed, Round, UnitWrites};
 
 /// The number of a round; a trail counts to 2^32.
@@ -32,11 +32,16 @@ pub(crate) fn convert(index: u32, round: &pagetrail::Round<'_>) -> Round {
         written: round.pages().clone(),
         fresh: round.fresh().clone(),
         events: round.events().iter().filter_map(event).collect(),
-        units: round.units().map(|units| UnitWrites {
-            parts: units.parts(),
-            windows: units.windows().clone(),
-            units: units.units().clone(),
-        }),
+        units: round.units().map(unit_writes),
+    }
+}
+
+/// What a sub-page heap tells, as the trail keeps it.
+pub(crate) fn unit_writes(units: &Units) -> UnitWrites {
+    UnitWrites {
+        parts: units.parts(),
+        windows: units.windows().clone(),
+        units: units.units().clone(),
     }
 }
 

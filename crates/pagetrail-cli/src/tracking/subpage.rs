@@ -15,15 +15,18 @@ const PLACE: &str = "PAGETRAIL_ALLOC_LIBRARY";
 
 /// Gives the program a heap whose pages are divided into so many parts.
 pub(crate) fn preload(command: &mut Command, parts: &str) -> Result<()> {
+    command.envs(variables(parts)?);
+    Ok(())
+}
+
+/// The environment in which a program has such a heap.
+pub(crate) fn variables(parts: &str) -> Result<[(&'static str, OsString); 2]> {
     let mut libraries = OsString::from(library()?);
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         libraries.push(":");
         libraries.push(others);
     }
-    command
-        .env("LD_PRELOAD", libraries)
-        .env("PAGETRAIL_PARTS", parts);
-    Ok(())
+    Ok([("LD_PRELOAD", libraries), ("PAGETRAIL_PARTS", parts.into())])
 }
 
 fn library() -> Result<PathBuf> {

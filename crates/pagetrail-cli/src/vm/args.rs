@@ -4,6 +4,9 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
+use crate::args::PARTS;
+use crate::bench::size::Size;
+
 /// Arguments of `vm`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
@@ -21,7 +24,7 @@ pub(crate) struct VmArgs {
 #[derive(Subcommand, Debug)]
 pub(crate) enum VmCommand {
     /// Run a program as the guest of a virtual machine; its output and exit status are the program's
-    #[command(override_usage = "pagetrail vm run -- <CMD>...")]
+    #[command(override_usage = "pagetrail vm run [OPTIONS] -- <CMD>...")]
     Run(RunArgs),
     /// Say what KVM offers here, and whether a guest ran
     Check(CheckArgs),
@@ -33,6 +36,13 @@ pub(crate) struct RunArgs {
     /// A descriptor that asks for rounds; for `record --vm`
     #[arg(long, value_name = "FD", hide = true)]
     pub(crate) rounds: Option<i32>,
+    /// How much memory the program may have that it can write to; more is refused as if there were none
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<Size>,
+    /// Start the program on the sub-page allocator, as record --parts does: its parts of pages are then written at addresses
+    /// of their own
+    #[arg(long, value_name = "N", hide_possible_values = true, value_parser = PARTS)]
+    pub(crate) parts: Option<String>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use pagetrail::{Ended, PageSet, Region};
+use pagetrail::{Ended, Heaps, PageSet, Region};
 use pagetrail_trail::{End, Event, Header, Round};
 use pagetrail_vm::{Collected, Rounds, Told};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,7 +18,7 @@ use crate::commands::report::{read, write_pictures};
 use crate::exit;
 use crate::recording::output::Output;
 use crate::recording::recorder::{Recorder, Totals};
-use crate::tracking::round::{end, ns};
+use crate::tracking::round::{end, ns, unit_writes};
 use crate::tracking::schedule::Schedule;
 use crate::tracking::signals::{Addressee, Signals};
 use crate::tracking::start::unix_ms;
@@ -34,14 +34,18 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     let (rounds, link) = pagetrail_vm::pair().context("cannot make a pair of sockets")?;
     let mut guest = Command::new(env::current_exe().context("cannot find this program")?);
     guest
-        .args(["vm", "run", "--rounds", &link.as_raw_fd().to_string(), "--"])
+        .args(["vm", "run", "--rounds", &link.as_raw_fd().to_string()])
+        .args(args.parts.iter().flat_map(|parts| ["--parts", parts]))
+        .arg("--")
         .args(&args.target.command);
     let child = guest.spawn().context("cannot start the virtual machine")?;
     drop(link);
+    let heaps = args.parts.as_ref().map(|_| Heaps::new(child.id()));
     let mut session = Session {
         signals: Signals::take(Addressee::Program(child.id())).context("cannot handle signals")?,
         child,
         rounds: Some(rounds),
+        heaps,
         began: Instant::now(),
         ended: None,
     };
@@ -63,6 +67,8 @@ struct Session {
     signals: Signals,
     /// `None` once no more come.
     rounds: Option<Rounds>,
+    /// What tells parts of pages apart, where the program is to have such a heap.
+    heaps: Option<Heaps>,
     began: Instant,
     ended: Option<ExitStatus>,
 }
@@ -153,17 +159,22 @@ impl Session {
         };
         if let Some(collected) = collected {
             let now = self.began.elapsed();
+            let regions = self.regions(&collected);
+            let mut written = collected.written;
+            let heaps = self.heaps.as_mut();
+            let units = heaps.and_then(|heaps| heaps.units_of(&regions, &mut written));
             let round = Round {
                 index: recorder.totals().rounds,
                 start_ns: ns(*from),
                 duration_ns: ns(now.saturating_sub(*from)),
                 collect_ns: ns(collect),
-                written: collected.written.clone(),
+                units: units.as_ref().map(unit_writes),
+                written,
                 events,
                 ..Round::default()
             };
             *from = now;
-            recorder.keep(round, &self.regions(&collected), &[])?;
+            recorder.keep(round, &regions, &[])?;
         }
         Ok(state)
     }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "not every test needs all of it")]
 
+pub(crate) mod subpage;
+
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 

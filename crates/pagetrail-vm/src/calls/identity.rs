@@ -1,24 +1,163 @@
-//! What the program learns about itself where the kernel would tell about the machine.
+//! What the program learns about itself where the kernel would tell about the machine: which file it is, and what it has mapped.
+//!
+//! `/proc/self/exe` becomes the program's path in the same call. `maps` and `smaps` are opened by the kernel, and then replaced by a
+//! copy without what is the machine's: what is mapped when the file is opened.
 
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use rustix::fs::MemfdFlags;
+
+use super::maps;
 use crate::guest::Guest;
-use crate::sys::call::Call;
+use crate::sys::call::{Call, call};
 use crate::sys::program_memory::{read_text, write};
+use crate::sys::signal::pass_on_unless_arrived;
 
 const EFAULT: i64 = -(libc::EFAULT as i64);
 
+/// A file of `/proc` that is about the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Own {
+    /// Its file.
+    Program,
+    /// Its mappings.
+    Mappings,
+}
+
+/// What a call with a path does to the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Opens,
+    Asks,
+}
+
+/// Does a call on such a file; `None` for any other, which is to be passed on as it is.
+pub(super) fn perform(guest: &Guest, call: &Call) -> Option<i64> {
+    let (directory, path, used) = path_of(call)?;
+    let directory = directory.map(|argument| call.arguments[argument]);
+    match (own(directory, call.arguments[path])?, used) {
+        (Own::Program, _) => {
+            let target = CString::new(guest.path().as_os_str().as_bytes()).ok()?;
+            let mut call = *call;
+            call.arguments[path] = target.as_ptr() as u64;
+            Some(pass_on_unless_arrived(&call))
+        }
+        (Own::Mappings, Use::Opens) => {
+            let opened = pass_on_unless_arrived(call);
+            Some(if opened < 0 {
+                opened
+            } else {
+                without_machine(guest, opened)
+            })
+        }
+        (Own::Mappings, Use::Asks) => None,
+    }
+}
+
+/// Which arguments are directory and path, for calls that follow links.
+fn path_of(call: &Call) -> Option<(Option<usize>, usize, Use)> {
+    let has = |argument: usize, flag: i32| call.arguments[argument] & flag as u64 != 0;
+    let no_follow = libc::AT_SYMLINK_NOFOLLOW;
+    Some(match call.number as i64 {
+        libc::SYS_open if !has(1, libc::O_NOFOLLOW) => (None, 0, Use::Opens),
+        libc::SYS_openat if !has(2, libc::O_NOFOLLOW) => (Some(0), 1, Use::Opens),
+        libc::SYS_openat2 => (Some(0), 1, Use::Opens),
+        libc::SYS_stat | libc::SYS_access | libc::SYS_execve => (None, 0, Use::Asks),
+        libc::SYS_newfstatat if !has(3, no_follow) => (Some(0), 1, Use::Asks),
+        libc::SYS_statx if !has(2, no_follow) => (Some(0), 1, Use::Asks),
+        libc::SYS_faccessat => (Some(0), 1, Use::Asks),
+        libc::SYS_faccessat2 if !has(3, no_follow) => (Some(0), 1, Use::Asks),
+        libc::SYS_execveat if !has(4, no_follow) => (Some(0), 1, Use::Asks),
+        _ => return None,
+    })
+}
+
+/// Which of the files a path names.
+fn own(directory: Option<u64>, path: u64) -> Option<Own> {
+    let text = read_text(path).ok()?;
+    let own = match text.rsplit(|byte| *byte == b'/').next()? {
+        b"exe" => Own::Program,
+        b"maps" | b"smaps" => Own::Mappings,
+        _ => return None,
+    };
+    let whole = match text.first()? {
+        b'/' => text,
+        _ => [&directory_path(directory)?[..], b"/", &text].concat(),
+    };
+    is_about(&whole, std::process::id()).then_some(own)
+}
+
+fn directory_path(directory: Option<u64>) -> Option<Vec<u8>> {
+    let link = match directory.map(|number| number as i32) {
+        None | Some(libc::AT_FDCWD) => "/proc/self/cwd".to_owned(),
+        Some(number) => format!("/proc/self/fd/{number}"),
+    };
+    let path = std::fs::read_link(link).ok()?;
+    Some(OsString::from(path).into_vec())
+}
+
+/// Whether a path is that of a file about a process.
+fn is_about(path: &[u8], pid: u32) -> bool {
+    let pid = pid.to_string();
+    let parts = path.split(|byte| *byte == b'/');
+    let parts: Vec<&[u8]> = parts.filter(|part| !matches!(*part, b"" | b".")).collect();
+    match parts[..] {
+        [b"proc", who, _] | [b"proc", who, b"task", _, _] => {
+            who == b"self" || who == b"thread-self" || who == pid.as_bytes()
+        }
+        _ => false,
+    }
+}
+
+/// Puts the program's part of what a descriptor reads in its place.
+fn without_machine(guest: &Guest, opened: i64) -> i64 {
+    match replace(guest, opened) {
+        Ok(()) => opened,
+        Err(error) => {
+            call(libc::SYS_close, &[opened as u64]);
+            -i64::from(error.raw_os_error().unwrap_or(libc::EIO))
+        }
+    }
+}
+
+fn replace(guest: &Guest, opened: i64) -> io::Result<()> {
+    let status = call(libc::SYS_fcntl, &[opened as u64, libc::F_GETFL as u64]);
+    if status & i64::from(libc::O_PATH) != 0 {
+        return Ok(());
+    }
+    let text = std::fs::read(format!("/proc/self/fd/{opened}"))?;
+    let own = {
+        let memory = guest.memory();
+        maps::own_part(&text, &memory.areas, &memory.names())
+    };
+    let mut copy = File::from(rustix::fs::memfd_create("maps", MemfdFlags::CLOEXEC)?);
+    copy.write_all(&own)?;
+    // Again, at its beginning, and not to be written to.
+    let copy = File::open(format!("/proc/self/fd/{}", copy.as_raw_fd()))?;
+    let flags = call(libc::SYS_fcntl, &[opened as u64, libc::F_GETFD as u64]);
+    let flags = match flags & i64::from(libc::FD_CLOEXEC) {
+        0 => 0,
+        _ => libc::O_CLOEXEC,
+    };
+    let moved = [copy.as_raw_fd() as u64, opened as u64, flags as u64];
+    match call(libc::SYS_dup3, &moved) {
+        error @ ..0 => Err(io::Error::from_raw_os_error(-error as i32)),
+        _ => Ok(()),
+    }
+}
+
 /// `readlink(2)` and its like: `/proc/self/exe` is the program.
 pub(super) fn read_link(guest: &Guest, call: &Call) -> i64 {
-    let [path, buffer, bytes] = match call.number as i64 {
-        libc::SYS_readlink => [call.arguments[0], call.arguments[1], call.arguments[2]],
-        _ => [call.arguments[1], call.arguments[2], call.arguments[3]],
+    let [a, b, c, d, ..] = call.arguments;
+    let (directory, path, buffer, bytes) = match call.number as i64 {
+        libc::SYS_readlink => (None, a, b, c),
+        _ => (Some(a), b, c, d),
     };
-    let own = format!("/proc/{}/exe", std::process::id());
-    let Ok(text) = read_text(path) else {
-        return call.pass_on();
-    };
-    if text != b"/proc/self/exe" && text != own.as_bytes() {
+    if own(directory, path) != Some(Own::Program) {
         return call.pass_on();
     }
     if bytes as i32 <= 0 {
@@ -35,4 +174,71 @@ pub(super) fn read_link(guest: &Guest, call: &Call) -> i64 {
 /// Writes to the program's memory; the result as the kernel has it.
 pub(super) fn write_or_fault(address: u64, bytes: &[u8]) -> i64 {
     write(address, bytes).map_or(EFAULT, |()| 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_files_are_told_by_their_paths() {
+        let about = |path: &str| is_about(path.as_bytes(), 77);
+        for path in [
+            "/proc/self/maps",
+            "/proc/77/exe",
+            "/proc//self/./smaps",
+            "/proc/thread-self/maps",
+            "/proc/self/task/78/maps",
+        ] {
+            assert!(about(path), "{path}");
+        }
+        for path in [
+            "/proc/78/maps",
+            "/proc/maps",
+            "/tmp/maps",
+            "/proc/self/../1/maps",
+            "/proc/self/task/maps",
+            "/x/proc/self/maps",
+        ] {
+            assert!(!about(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn paths_are_those_of_calls_that_follow_links() {
+        let text = c"/proc/self/exe";
+        let asked = |number: i64, arguments: [u64; 6]| {
+            let call = Call {
+                number: number as u64,
+                arguments,
+            };
+            let (directory, path, _) = path_of(&call)?;
+            own(directory.map(|n| call.arguments[n]), call.arguments[path])
+        };
+        let path = text.as_ptr() as u64;
+        let here = libc::AT_FDCWD as u32 as u64;
+        assert_eq!(
+            asked(libc::SYS_open, [path, 0, 0, 0, 0, 0]),
+            Some(Own::Program)
+        );
+        assert_eq!(
+            asked(libc::SYS_newfstatat, [here, path, 0, 0, 0, 0]),
+            Some(Own::Program)
+        );
+        let link_itself = libc::AT_SYMLINK_NOFOLLOW as u64;
+        assert_eq!(
+            asked(libc::SYS_newfstatat, [here, path, 0, link_itself, 0, 0]),
+            None
+        );
+        assert_eq!(asked(libc::SYS_unlink, [path, 0, 0, 0, 0, 0]), None);
+        assert_eq!(asked(libc::SYS_open, [16, 0, 0, 0, 0, 0]), None);
+        let relative = c"self/maps".as_ptr() as u64;
+        let proc = File::open("/proc").unwrap();
+        let directory = proc.as_raw_fd() as u64;
+        assert_eq!(
+            asked(libc::SYS_openat, [directory, relative, 0, 0, 0, 0]),
+            Some(Own::Mappings)
+        );
+        assert_eq!(asked(libc::SYS_open, [relative, 0, 0, 0, 0, 0]), None);
+    }
 }

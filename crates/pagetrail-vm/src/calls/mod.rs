@@ -1,12 +1,14 @@
 //! System calls: what is passed on to the kernel as it is, and what is not.
 //!
 //! The program's calls are this process's calls. Those are different that concern memory ([`crate::memory::mapping`]),
-//! processes ([`process`]), signals ([`signals`]), descriptors that are the machine's ([`descriptors`]), or the processor; and those that the
+//! processes ([`process`]), signals ([`signals`]), descriptors that are the machine's ([`descriptors`]), files about the program itself
+//! ([`identity`]), or the processor; and those that the
 //! machine does not do, which say so to the program where programs know how to go on ([`ABSENT`]) and end it where they do not.
 //! What the kernel writes meanwhile is in [`written`].
 
 mod descriptors;
 mod identity;
+mod maps;
 mod process;
 mod signals;
 mod written;
@@ -95,7 +97,7 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
             descriptors::perform(guest.descriptors(), call)
         }
         libc::SYS_readlink | libc::SYS_readlinkat => identity::read_link(guest, call),
-        _ => pass_on_unless_arrived(call),
+        _ => identity::perform(guest, call).unwrap_or_else(|| pass_on_unless_arrived(call)),
     };
     if let Some(log) = guest.log()
         && !written::by(call, result, |address, bytes| log.note(address, bytes))

@@ -45,41 +45,51 @@ impl Allowed {
 
 /// Ranges of addresses that do not overlap, each with what is allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Areas(BTreeMap<u64, (u64, Allowed)>);
+pub(crate) struct Areas {
+    ranges: BTreeMap<u64, (u64, Allowed)>,
+    /// How much of it may be written to.
+    writable_bytes: u64,
+}
 
 impl Areas {
     /// Something is mapped here now, instead of whatever was.
     pub(crate) fn insert(&mut self, range: PageRange, allowed: Allowed) {
         self.remove(range);
+        if allowed.write {
+            self.writable_bytes += range.bytes();
+        }
         let (mut start, mut end) = (range.start(), range.end());
-        if let Some((&before, &(to, same))) = self.0.range(..start).next_back()
+        if let Some((&before, &(to, same))) = self.ranges.range(..start).next_back()
             && to == start
             && same == allowed
         {
             start = before;
         }
-        if let Some(&(to, same)) = self.0.get(&end)
+        if let Some(&(to, same)) = self.ranges.get(&end)
             && same == allowed
         {
-            self.0.remove(&end);
+            self.ranges.remove(&end);
             end = to;
         }
-        self.0.insert(start, (end, allowed));
+        self.ranges.insert(start, (end, allowed));
     }
 
     /// Nothing is mapped here any more.
     pub(crate) fn remove(&mut self, range: PageRange) {
         for (piece, allowed) in self.pieces(range) {
             // The area that has this piece, which may reach further on both sides.
-            let Some((&start, &(end, _))) = self.0.range(..=piece.start()).next_back() else {
+            let Some((&start, &(end, _))) = self.ranges.range(..=piece.start()).next_back() else {
                 continue;
             };
-            self.0.remove(&start);
+            self.ranges.remove(&start);
+            if allowed.write {
+                self.writable_bytes -= piece.bytes();
+            }
             if start < piece.start() {
-                self.0.insert(start, (piece.start(), allowed));
+                self.ranges.insert(start, (piece.start(), allowed));
             }
             if piece.end() < end {
-                self.0.insert(piece.end(), (end, allowed));
+                self.ranges.insert(piece.end(), (end, allowed));
             }
         }
     }
@@ -93,16 +103,16 @@ impl Areas {
 
     /// The area around an address.
     pub(crate) fn at(&self, address: u64) -> Option<(PageRange, Allowed)> {
-        let (&start, &(end, allowed)) = self.0.range(..=address).next_back()?;
+        let (&start, &(end, allowed)) = self.ranges.range(..=address).next_back()?;
         let range = PageRange::new(start, end)?;
         range.contains(address).then_some((range, allowed))
     }
 
     /// The parts of a range that are the program's, ascending.
     pub(crate) fn pieces(&self, range: PageRange) -> Vec<(PageRange, Allowed)> {
-        let first = self.0.range(..=range.start()).next_back();
+        let first = self.ranges.range(..=range.start()).next_back();
         let first = first.map_or(range.start(), |(&start, _)| start);
-        let areas = self.0.range(first..range.end());
+        let areas = self.ranges.range(first..range.end());
         areas
             .filter_map(|(&start, &(end, allowed))| {
                 let piece = PageRange::new(start, end)?.intersection(&range)?;
@@ -137,9 +147,21 @@ impl Areas {
         self.gaps(range).is_empty()
     }
 
+    /// How much memory the program may write to.
+    pub(crate) fn writable_bytes(&self) -> u64 {
+        self.writable_bytes
+    }
+
+    /// How much of a range it may write to.
+    pub(crate) fn writable_bytes_in(&self, range: PageRange) -> u64 {
+        let pieces = self.pieces(range).into_iter();
+        let writable = pieces.filter(|(_, allowed)| allowed.write);
+        writable.map(|(piece, _)| piece.bytes()).sum()
+    }
+
     /// What the program may write to.
     pub(crate) fn writable(&self) -> PageSet {
-        let all = self.0.iter();
+        let all = self.ranges.iter();
         all.filter(|(_, (_, allowed))| allowed.write)
             .filter_map(|(&start, &(end, _))| PageRange::new(start, end))
             .collect()
@@ -147,7 +169,7 @@ impl Areas {
 
     /// All of them, as a set.
     pub(crate) fn all(&self) -> PageSet {
-        let all = self.0.iter();
+        let all = self.ranges.iter();
         all.filter_map(|(&start, &(end, _))| PageRange::new(start, end))
             .collect()
     }
@@ -223,6 +245,9 @@ mod tests {
             prop_assert_eq!(&pieces, &areas.all());
             prop_assert!(pieces.intersection(&gaps).is_empty());
             prop_assert_eq!(pieces.union(&gaps).pages(), PAGES);
+            let writable = pages.iter().flatten().filter(|allowed| allowed.write).count() as u64;
+            prop_assert_eq!(areas.writable_bytes(), writable << 12);
+            prop_assert_eq!(areas.writable_bytes_in(whole), writable << 12);
             let before = areas.before_gap(whole).map_or(0, |range| range.pages());
             let expected = pages.iter().take_while(|page| page.is_some()).count() as u64;
             prop_assert_eq!(before, expected);

@@ -75,6 +75,13 @@ impl Memory {
             has(wanted.flags, libc::MAP_FIXED) && !has(wanted.flags, libc::MAP_FIXED_NOREPLACE);
         let mut address = wanted.address;
         let mut reserved = Vec::new();
+        if Allowed::from_protection(wanted.protection).write {
+            let replaced = pages(address, wanted.bytes).filter(|_| fixed);
+            let replaced = replaced.map_or(0, |range| self.areas.writable_bytes_in(range));
+            if self.exceeds(wanted.bytes.saturating_sub(replaced)) {
+                return Ok(ENOMEM);
+            }
+        }
         if fixed {
             match pages(address, wanted.bytes) {
                 Some(range) => reserved = self.reserve_gaps(range)?,
@@ -143,6 +150,11 @@ impl Memory {
         let Some(ours) = self.areas.before_gap(range) else {
             return Ok(ENOMEM);
         };
+        if Allowed::from_protection(protection).write
+            && self.exceeds(ours.bytes() - self.areas.writable_bytes_in(ours))
+        {
+            return Ok(ENOMEM);
+        }
         // Piece by piece, since the kernel, too, keeps what it has done when it fails at a later mapping.
         for (piece, _) in self.areas.pieces(ours) {
             let result = call(
@@ -168,6 +180,9 @@ impl Memory {
         let old = pages(address, old_bytes);
         if old.is_some_and(|old| !self.areas.cover(old)) {
             return Ok(EFAULT);
+        }
+        if allowed.write && self.exceeds(new_bytes.saturating_sub(old_bytes)) {
+            return Ok(ENOMEM);
         }
         let mut reserved = Vec::new();
         if has(flags, libc::MREMAP_FIXED) {
@@ -262,6 +277,12 @@ impl Memory {
             self.heap.end = address;
         }
         Ok(self.heap.end as i64)
+    }
+
+    /// Whether so much more to write to would be more than the program may have.
+    fn exceeds(&self, added: u64) -> bool {
+        let bytes = self.areas.writable_bytes().saturating_add(added);
+        added > 0 && self.bytes_max.is_some_and(|max| bytes > max)
     }
 
     /// Takes what is free in a range, before something of the program's is mapped over it.

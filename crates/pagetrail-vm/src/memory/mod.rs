@@ -19,11 +19,12 @@ use std::ops::Range;
 use pagetrail::{PageRange, PageSet};
 
 use crate::error::{Error, Result};
+use crate::rounds::bits::add_runs;
 use crate::sys::kvm::{Log, Vm};
 use crate::sys::system_memory::SystemMemory;
 use areas::{Access, Areas};
 use page_table::PageTable;
-use slots::Slots;
+use slots::{Slot, Slots};
 
 /// Bytes in a page.
 pub(crate) const PAGE: u64 = 4096;
@@ -57,6 +58,10 @@ pub(crate) struct Memory {
     slots: Slots,
     /// Between the end of the program's file and its break.
     heap: Range<u64>,
+    /// Of the thread that began.
+    pub(crate) stack: Option<PageRange>,
+    /// How much the program may have that it may write to.
+    pub(crate) bytes_max: Option<u64>,
     /// What holds something else than before, though nothing was written: discarded, moved, mapped over.
     changed: Vec<PageRange>,
 }
@@ -71,6 +76,8 @@ impl Memory {
             table: PageTable::new(system, TABLES_FROM),
             slots: Slots::new(physical_bits, vm.slots_max()),
             heap: 0..0,
+            stack: None,
+            bytes_max: None,
             changed: Vec::new(),
         };
         memory.add_system(vm)?;
@@ -103,8 +110,8 @@ impl Memory {
         self.slots.iter().try_for_each(|slot| slot.add(vm))
     }
 
-    /// Resolves a page fault: fills the tables around `address`, as far as what is mapped there reaches; or for its page
-    /// `alone`.
+    /// Resolves a page fault: fills the tables around `address`, as far as what is mapped there reaches in its block; where that
+    /// is the whole block, for all whole blocks of the mapping in the same GiB, which take an entry each. Or for its page `alone`.
     pub(crate) fn fault(
         &mut self,
         vm: &Vm,
@@ -131,6 +138,13 @@ impl Memory {
         let start = first.max(range.start());
         let end = (first + around).min(range.end());
         self.table.fill(start, end, slot.physical(start), allowed)?;
+        let fills_block = end - start == BLOCK;
+        if fills_block {
+            let start = range.start().max(slot.address).next_multiple_of(BLOCK);
+            let end = range.end().min(slot.address + slot.bytes()) & !(BLOCK - 1);
+            self.table
+                .fill_blocks(start, end, slot.physical(start), allowed)?;
+        }
         Ok(Resolved::Mapped)
     }
 
@@ -144,9 +158,9 @@ impl Memory {
         self.table.clear(0, USER_END);
     }
 
-    /// The virtual address of a page in a memslot; `None` for the machine's own.
-    pub(crate) fn address_of(&self, slot: u32, page: u64) -> Option<u64> {
-        Some(self.slots.numbered(slot)?.address + page * PAGE)
+    /// The memslots that it has, by address.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.slots.iter()
     }
 
     /// The machine itself has written here, as the kernel would have.
@@ -157,6 +171,16 @@ impl Memory {
     /// What has changed otherwise than by the guest's writes since the last call.
     pub(crate) fn take_changed(&mut self) -> Vec<PageRange> {
         mem::take(&mut self.changed)
+    }
+
+    /// What the kernel would call some of the mappings.
+    pub(crate) fn names(&self) -> Vec<(PageRange, &'static str)> {
+        let heap = PageRange::new(self.heap.start, self.heap.end.next_multiple_of(PAGE));
+        let names = [(heap, "[heap]"), (self.stack, "[stack]")];
+        let known = names.into_iter();
+        known
+            .filter_map(|(range, name)| Some((range?, name)))
+            .collect()
     }
 
     /// What the program may write to.
@@ -187,13 +211,7 @@ pub(crate) fn pages_around(address: u64, bytes: u64) -> Option<PageRange> {
 fn pages_in(bitmap: &[u64], address: u64) -> PageSet {
     let mut ranges = Vec::new();
     for (index, word) in bitmap.iter().enumerate() {
-        let mut rest = *word;
-        while rest != 0 {
-            let bit = u64::from(rest.trailing_zeros());
-            let page = address + (index as u64 * 64 + bit) * PAGE;
-            ranges.extend(PageRange::new(page, page + PAGE));
-            rest &= rest - 1;
-        }
+        add_runs(*word, address + index as u64 * 64 * PAGE, &mut ranges);
     }
     ranges.into_iter().collect()
 }

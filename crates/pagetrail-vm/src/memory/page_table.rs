@@ -33,6 +33,21 @@ const fn span(level: u32) -> u64 {
     PAGE << (9 * level)
 }
 
+/// An entry of what the program may do.
+fn flags(allowed: Allowed) -> u64 {
+    let mut flags = USER;
+    if allowed.read {
+        flags |= PRESENT;
+    }
+    if allowed.write {
+        flags |= WRITABLE;
+    }
+    if !allowed.execute {
+        flags |= NO_EXECUTE;
+    }
+    flags
+}
+
 impl<W: Deref<Target = [AtomicU64]>> PageTable<W> {
     /// An empty root at `from`, and tables behind it.
     pub(crate) fn new(words: W, from: u64) -> Self {
@@ -69,16 +84,7 @@ impl<W: Deref<Target = [AtomicU64]>> PageTable<W> {
         physical: u64,
         allowed: Allowed,
     ) -> Result<()> {
-        let mut flags = USER;
-        if allowed.read {
-            flags |= PRESENT;
-        }
-        if allowed.write {
-            flags |= WRITABLE;
-        }
-        if !allowed.execute {
-            flags |= NO_EXECUTE;
-        }
+        let flags = flags(allowed);
         if end - start == BLOCK {
             let middle = self.table_for(start, 1)?;
             let entry = self.entry(middle, 1, start);
@@ -92,6 +98,25 @@ impl<W: Deref<Target = [AtomicU64]>> PageTable<W> {
         for page in (start..end).step_by(PAGE as usize) {
             let entry = (physical + (page - start)) | flags;
             self.entry(table, 0, page).store(entry, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Maps the whole blocks `start..end`, which lie within one GiB, as far as they have no entry yet.
+    pub(crate) fn fill_blocks(
+        &mut self,
+        start: u64,
+        end: u64,
+        physical: u64,
+        allowed: Allowed,
+    ) -> Result<()> {
+        let flags = flags(allowed) | LARGE;
+        let middle = self.table_for(start, 1)?;
+        for block in (start..end).step_by(BLOCK as usize) {
+            let entry = self.entry(middle, 1, block);
+            if entry.load(Ordering::Relaxed) & PRESENT == 0 {
+                entry.store((physical + (block - start)) | flags, Ordering::Release);
+            }
         }
         Ok(())
     }
@@ -237,6 +262,29 @@ mod tests {
             BLOCK * 700 + 5 * PAGE
         );
         assert_eq!(table.next, used + PAGE);
+    }
+
+    #[test]
+    fn blocks_come_together_and_leave_alone_what_is_there() {
+        let mut table = empty(16);
+        filled(
+            &mut table,
+            BLOCK * 9 + PAGE,
+            BLOCK * 9 + 2 * PAGE,
+            BLOCK * 909,
+            RW,
+        );
+        table
+            .fill_blocks(BLOCK * 8, BLOCK * 12, BLOCK * 700, RW)
+            .unwrap();
+        for (block, physical) in [(8, 700), (10, 702), (11, 703)] {
+            let found = translate(&table, BLOCK * block + 5).unwrap();
+            assert_eq!(found.0, BLOCK * physical + 5);
+        }
+        assert_eq!(translate(&table, BLOCK * 9 + PAGE).unwrap().0, BLOCK * 909);
+        assert_eq!(translate(&table, BLOCK * 9), None);
+        assert_eq!(translate(&table, BLOCK * 12), None);
+        assert_eq!(translate(&table, BLOCK * 7), None);
     }
 
     #[test]

@@ -51,8 +51,8 @@ impl Slot {
 #[derive(Debug)]
 pub(crate) struct Slots {
     by_address: BTreeMap<u64, u32>,
-    /// By number; 0 is the machine's own.
-    addresses: Vec<Option<u64>>,
+    /// The next one's; 0 is the machine's own.
+    next: u32,
     numbers_end: u32,
 }
 
@@ -62,7 +62,7 @@ impl Slots {
         let physical = 1u64 << (physical_bits.clamp(32, 52) - 30);
         Self {
             by_address: BTreeMap::new(),
-            addresses: vec![None],
+            next: 1,
             numbers_end: u32::try_from(physical).unwrap_or(u32::MAX).min(slots_max),
         }
     }
@@ -77,28 +77,22 @@ impl Slots {
     /// A new memslot for a virtual address that has none.
     pub(crate) fn add(&mut self, address: u64) -> Result<Slot> {
         let address = address & !(SLOT - 1);
-        if self.addresses.len() as u32 == DEVICES {
-            self.addresses.push(None);
+        if self.next == DEVICES {
+            self.next += 1;
         }
-        let number = self.addresses.len() as u32;
+        let number = self.next;
         if number >= self.numbers_end {
             return Err(Error::Unsupported(format!(
                 "memory in more than {} different GiB of the address space",
                 self.numbers_end
             )));
         }
-        self.addresses.push(Some(address));
+        self.next += 1;
         self.by_address.insert(address, number);
         Ok(Slot { number, address })
     }
 
-    /// The memslot with a number.
-    pub(crate) fn numbered(&self, number: u32) -> Option<Slot> {
-        let address = (*self.addresses.get(number as usize)?)?;
-        Some(Slot { number, address })
-    }
-
-    /// All of them.
+    /// All of them, by address.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
         let all = self.by_address.iter();
         all.map(|(&address, &number)| Slot { number, address })
@@ -126,13 +120,12 @@ mod tests {
             let physical = slot.physical(address);
             assert_ne!(physical / SLOT, 0, "that is the machine's own");
             assert_ne!(physical / SLOT, u64::from(DEVICES));
-            let back = slots.numbered((physical / SLOT) as u32).unwrap();
+            let number = (physical / SLOT) as u32;
+            let back = slots.iter().find(|slot| slot.number == number).unwrap();
             assert_eq!(back.address + physical % SLOT, address);
         }
         assert_eq!(slots.iter().count(), 4, "the last two are neighbours");
         assert_eq!(slots.of(0x7fff_ffff_0000).unwrap().bytes(), SLOT - 0x1000);
-        assert_eq!(slots.numbered(0), None);
-        assert_eq!(slots.numbered(DEVICES), None);
     }
 
     #[test]

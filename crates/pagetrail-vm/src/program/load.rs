@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use pagetrail::PageRange;
 use rustix::io::Errno;
 
 use super::elf::{Elf, FILE_HEADER, Segment};
@@ -213,6 +214,7 @@ fn make_stack(memory: &mut Memory, contents: &Contents<'_>, path: &Path) -> Resu
     }
     program_memory::write(pointer, &contents).map_err(|error| failed(path)(error.into()))?;
     memory.wrote(pointer, contents.len() as u64);
+    memory.stack = PageRange::new(start, start + bytes);
     Ok(pointer)
 }
 

@@ -2,6 +2,7 @@
 //!
 //! [`WriteLog`] gathers; [`link`] carries rounds from the process that has become the guest to the one that records.
 
+pub(crate) mod bits;
 pub(crate) mod link;
 
 use std::mem;
@@ -13,6 +14,7 @@ use crate::error::Result;
 use crate::memory::{Memory, pages_around};
 use crate::sys::kvm::Vm;
 use crate::sys::ring::Ring;
+use bits::SlotPages;
 
 /// So many ranges are kept apart until they are merged.
 const LOOSE_MAX: usize = 1 << 16;
@@ -36,6 +38,8 @@ pub(crate) struct WriteLog(Mutex<Gathered>);
 #[derive(Debug, Default)]
 struct Gathered {
     rings: Vec<Ring>,
+    /// What the rings had.
+    told: SlotPages,
     written: PageSet,
     loose: Vec<PageRange>,
     ring_entries: u64,
@@ -43,7 +47,7 @@ struct Gathered {
 
 impl Gathered {
     fn add(&mut self, range: PageRange) {
-        // Rings and buffers mostly go upwards.
+        // Buffers mostly go upwards.
         if let Some(last) = self.loose.last_mut()
             && last.end() == range.start()
             && let Some(longer) = PageRange::new(last.start(), range.end())
@@ -62,21 +66,18 @@ impl Gathered {
         self.written.union_with(&loose);
     }
 
-    fn drain(&mut self, vm: &Vm, memory: &Memory) -> Result<()> {
-        let mut rings = mem::take(&mut self.rings);
-        let mut taken = 0;
-        for ring in &mut rings {
-            taken += ring.take(|slot, page| {
-                if let Some(address) = memory.address_of(slot, page) {
-                    PageRange::new(address, address + crate::memory::PAGE)
-                        .into_iter()
-                        .for_each(|range| self.add(range));
-                }
-            });
-        }
-        self.rings = rings;
+    /// Takes what the rings have; how many entries that was. Their pages are not told again until the rings are reset.
+    fn take(&mut self) -> u64 {
+        let told = &mut self.told;
+        let rings = self.rings.iter_mut();
+        let taken = rings.map(|ring| ring.take(|slot, page| told.set(slot, page)));
+        let taken = taken.sum();
         self.ring_entries += taken;
-        if taken > 0 {
+        taken
+    }
+
+    fn drain(&mut self, vm: &Vm) -> Result<()> {
+        if self.take() > 0 {
             // Protects the pages again: what is written from here on is told anew.
             vm.reset_rings()?;
         }
@@ -107,19 +108,21 @@ impl WriteLog {
     }
 
     /// Empties the rings: one of them is full.
-    pub(crate) fn drain(&self, vm: &Vm, memory: &Memory) -> Result<()> {
-        self.gathered().drain(vm, memory)
+    pub(crate) fn drain(&self, vm: &Vm) -> Result<()> {
+        self.gathered().drain(vm)
     }
 
     /// Ends a round and begins the next.
     pub(crate) fn collect(&self, vm: &Vm, memory: &mut Memory) -> Result<Collected> {
         let mut gathered = self.gathered();
-        gathered.drain(vm, memory)?;
+        gathered.drain(vm)?;
         memory
             .take_changed()
             .into_iter()
             .for_each(|range| gathered.add(range));
         gathered.merge();
+        let told: PageSet = gathered.told.drain(memory.slots()).into_iter().collect();
+        gathered.written.union_with(&told);
         // First what may fail: what was gathered stays for the next round then.
         memory.take_bitmaps(vm, &mut gathered.written)?;
         let written = mem::take(&mut gathered.written);

@@ -7,6 +7,8 @@
 
 use rustix::io::Errno;
 
+const PAGE: usize = crate::memory::PAGE as usize;
+
 /// Reads what is at `address`; all of it, or it is an error.
 pub(crate) fn read(address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
     copy(
@@ -33,13 +35,16 @@ pub(crate) fn read_word(address: u64) -> Result<u64, Errno> {
 /// Reads a text that ends with a zero byte, of at most a page.
 pub(crate) fn read_text(address: u64) -> Result<Vec<u8>, Errno> {
     let mut text = Vec::new();
-    let mut byte = [0];
-    while text.len() < 4096 {
-        read(address + text.len() as u64, &mut byte)?;
-        match byte {
-            [0] => return Ok(text),
-            [byte] => text.push(byte),
+    while text.len() < PAGE {
+        let at = address + text.len() as u64;
+        // Behind the end of the page there may be nothing.
+        let mut piece = vec![0; PAGE - at as usize % PAGE];
+        read(at, &mut piece)?;
+        if let Some(end) = piece.iter().position(|byte| *byte == 0) {
+            text.extend(&piece[..end]);
+            return Ok(text);
         }
+        text.extend(piece);
     }
     Err(Errno::NAMETOOLONG)
 }

@@ -16,9 +16,10 @@ use std::collections::VecDeque;
 /// How many tables are kept: after the last harvest, the one before it, ..
 const TABLES: usize = 3;
 
-/// The heaps of a process.
+/// The sub-page heaps of one process, from round to round. A [`Watch`](crate::Watch) has its own; this is for who learns of
+/// writes by other means.
 #[derive(Debug)]
-pub(crate) struct Heaps {
+pub struct Heaps {
     pid: u32,
     found: Vec<Followed>,
 }
@@ -34,7 +35,7 @@ struct Followed {
 
 impl Heaps {
     /// None known so far.
-    pub(crate) fn new(pid: u32) -> Self {
+    pub fn new(pid: u32) -> Self {
         Self {
             pid,
             found: Vec::new(),
@@ -49,6 +50,14 @@ impl Heaps {
                 followed.tables = std::iter::repeat_n(table, TABLES).collect();
             }
         }
+    }
+
+    /// Makes units of the pages written since the last call, before which nothing was lost; `None` without heaps. To be called
+    /// after each round, with the mappings of that moment.
+    ///
+    /// Takes out of `written` what only seems to be so: pages of new mappings in which nothing ever was.
+    pub fn units_of(&mut self, regions: &[Region], written: &mut PageSet) -> Option<Units> {
+        self.units(regions, None, false, written, &mut PageSet::default())
     }
 
     /// Makes units of what was harvested; `None` without heaps, or where none is `within` what is watched. `carried`: some of it is of a round that was not committed.

@@ -1,0 +1,140 @@
+//! [`SlotPages`]: pages told by memslot and number, in any order, and given out by address. Pure.
+//!
+//! A bit per page and a bit per 64 of those: an entry of a ring costs two stores, whatever the order of the entries, and nobody
+//! sorts.
+
+use std::mem;
+
+use pagetrail::PageRange;
+
+use crate::memory::PAGE;
+use crate::memory::slots::{SLOT, Slot};
+
+/// Words of 64 pages in a memslot.
+const WORDS: usize = (SLOT / PAGE / 64) as usize;
+
+/// The pages of one memslot.
+#[derive(Debug)]
+struct Bits {
+    words: Box<[u64]>,
+    /// Which of the words are not zero.
+    filled: [u64; WORDS / 64],
+}
+
+impl Bits {
+    fn empty() -> Self {
+        Self {
+            words: vec![0; WORDS].into(),
+            filled: [0; WORDS / 64],
+        }
+    }
+
+    fn set(&mut self, page: u64) {
+        let word = (page / 64) as usize % WORDS;
+        self.words[word] |= 1 << (page % 64);
+        self.filled[word / 64] |= 1 << (word % 64);
+    }
+
+    /// Takes all pages out; the first possible one is at `address`.
+    fn drain(&mut self, address: u64, ranges: &mut Vec<PageRange>) {
+        for (group, filled) in self.filled.iter_mut().enumerate() {
+            let mut rest = mem::take(filled);
+            while rest != 0 {
+                let word = group * 64 + rest.trailing_zeros() as usize;
+                rest &= rest - 1;
+                let first = address + word as u64 * 64 * PAGE;
+                add_runs(mem::take(&mut self.words[word]), first, ranges);
+            }
+        }
+    }
+}
+
+/// Pages of all memslots, by their numbers.
+#[derive(Debug, Default)]
+pub(super) struct SlotPages(Vec<Option<Bits>>);
+
+impl SlotPages {
+    pub(super) fn set(&mut self, slot: u32, page: u64) {
+        let slot = slot as usize;
+        if self.0.len() <= slot {
+            self.0.resize_with(slot + 1, || None);
+        }
+        self.0[slot].get_or_insert_with(Bits::empty).set(page);
+    }
+
+    /// Takes the pages of these memslots out, in their order.
+    pub(super) fn drain(&mut self, slots: impl Iterator<Item = Slot>) -> Vec<PageRange> {
+        let mut ranges = Vec::new();
+        for slot in slots {
+            if let Some(Some(bits)) = self.0.get_mut(slot.number as usize) {
+                bits.drain(slot.address, &mut ranges);
+            }
+        }
+        ranges
+    }
+}
+
+/// Adds the pages whose bits are set; the first bit's page is at `address`, behind all that is there.
+pub(crate) fn add_runs(word: u64, address: u64, ranges: &mut Vec<PageRange>) {
+    let mut rest = word;
+    while rest != 0 {
+        let first = rest.trailing_zeros();
+        let count = (rest >> first).trailing_ones();
+        let start = address + u64::from(first) * PAGE;
+        let end = start + u64::from(count) * PAGE;
+        match ranges.last_mut() {
+            Some(last) if last.end() == start => {
+                *last = PageRange::new(last.start(), end).unwrap_or(*last);
+            }
+            _ => ranges.extend(PageRange::new(start, end)),
+        }
+        rest &= u64::MAX.checked_shl(first + count).unwrap_or(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagetrail::PageSet;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// As the pages themselves say.
+        #[test]
+        fn pages_come_out_as_they_went_in(
+            pages in prop::collection::vec((1u32..4, prop_oneof![0u64..200, 0u64..SLOT / PAGE]), 0..300)
+        ) {
+            // Their numbers are in another order than their addresses.
+            let slots = [3u32, 1, 2].map(|number| Slot { number, address: u64::from(4 - number % 3) << 30 });
+            let mut sorted = slots.to_vec();
+            sorted.sort_by_key(|slot| slot.address);
+            let mut told = SlotPages::default();
+            let mut expected = PageSet::new();
+            for (number, page) in pages {
+                told.set(number, page);
+                let slot = slots.iter().find(|slot| slot.number == number).unwrap();
+                let start = slot.address + page * PAGE;
+                expected.insert(PageRange::new(start, start + PAGE).unwrap());
+            }
+            let ranges = told.drain(sorted.iter().copied());
+            prop_assert!(ranges.is_sorted());
+            let set: PageSet = ranges.into_iter().collect();
+            prop_assert_eq!(&set, &expected);
+            prop_assert!(told.drain(sorted.into_iter()).is_empty());
+        }
+    }
+
+    #[test]
+    fn runs_go_on_from_word_to_word() {
+        let mut ranges = Vec::new();
+        add_runs(1 << 63 | 0b110, 0x4000_0000, &mut ranges);
+        add_runs(u64::MAX, 0x4004_0000, &mut ranges);
+        add_runs(1, 0x4008_0000, &mut ranges);
+        let expected = [
+            PageRange::new(0x4000_1000, 0x4000_3000).unwrap(),
+            PageRange::new(0x4003_f000, 0x4008_1000).unwrap(),
+        ];
+        assert_eq!(ranges, expected);
+    }
+}
