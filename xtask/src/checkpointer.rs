@@ -148,6 +148,7 @@ fn in_guest(repo: &Repo, kit: &Kit, rounds: usize, mebibytes: &[&str]) -> Result
         timeout: Duration::from_secs(900),
         memory_mib: 4096,
         modules: MODULES,
+        ..vm::Needs::default()
     };
     let output = vm::output(repo, "6.12", &machine, command)?;
     let lines = output

@@ -272,8 +272,7 @@ fn measured_in_guest(repo: &Repo, kit: &Kit, rounds: usize) -> Result<Value> {
     let command = [&verb[..], &paths].concat();
     let needs = vm::Needs {
         timeout: Duration::from_secs(3600),
-        memory_mib: 2048,
-        modules: &[],
+        ..vm::Needs::default()
     };
     let output = vm::output(repo, "6.12", &needs, command)?;
     serde_json::from_slice(&output).context("the guest's results")

@@ -45,6 +45,8 @@ usage: cargo xtask TASK
                    logging (bochs --help)
   model            the model against machines that this one is not: an emulated processor with
                    page modification logging, nested paging, a kernel with soft-dirty
+  exact            a program as a guest of KVM, held against what it writes: by page modification
+                   logging on that emulated processor, and with nested paging; part of 'test'
   soak             the long form of the tests, an hour or so
   collector        the programs on libgc, which are part of 'test'
   checkpointer     CRIU, which is part of 'test'
@@ -105,6 +107,13 @@ fn run(args: &[String]) -> Result<ExitCode> {
             let mut tally = tally::Tally::default();
             steps.run("model against real machines", || {
                 vm::model::run(&repo, &mut tally)
+            });
+            steps.finish()
+        }
+        "exact" => {
+            let mut steps = steps::Steps::default();
+            steps.run("programs as guests, exactly", || {
+                vm::exact::run(&repo, None)
             });
             steps.finish()
         }

@@ -44,6 +44,9 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("model against real machines", || {
         vm::model::run(repo, &mut tally)
     });
+    steps.run("programs as guests, exactly", || {
+        vm::exact::run(repo, Some(&rows))
+    });
     steps.run("techniques", || techniques(&rows));
     for line in &tally.failures {
         println!("{line}");

@@ -9,6 +9,7 @@ mod apt;
 pub(crate) mod bochs;
 mod cache;
 pub(crate) mod criu;
+pub(crate) mod exact;
 mod guest;
 mod initrd;
 mod kernel;
@@ -53,6 +54,8 @@ COMMAND is root there, and has no standard input. It runs in emulation: do not t
   --kernel SERIES    6.1, 6.12 or 7.x (default 6.12); 'list' shows the releases
   --numa 2           a second memory node, without processors and slow
   --nested           virtualization inside the guest (AMD's, with nested paging)
+  --counted          one processor, and each instruction takes a nanosecond: the time stamp counter
+                     counts instructions
   --module NAME      load this kernel module first (may be repeated, in their order)
   --memory SIZE      such as 512M or 2G (default)
   --timeout SECONDS  end the guest when COMMAND has run so long (default 300)
@@ -98,6 +101,27 @@ pub(crate) struct Needs {
     pub(crate) timeout: Duration,
     pub(crate) memory_mib: u32,
     pub(crate) modules: &'static [&'static str],
+    /// Guests of its own.
+    pub(crate) nested: bool,
+    /// Time that passes by instructions.
+    pub(crate) counted: bool,
+}
+
+impl Default for Needs {
+    fn default() -> Self {
+        let Machine {
+            timeout,
+            memory_mib,
+            ..
+        } = Machine::default();
+        Self {
+            timeout,
+            memory_mib,
+            modules: &[],
+            nested: false,
+            counted: false,
+        }
+    }
 }
 
 /// What a command prints in a guest of a series, in the root of the repository.
@@ -114,6 +138,8 @@ pub(crate) fn output(
         timeout: needs.timeout,
         memory_mib: needs.memory_mib,
         modules: needs.modules.iter().map(|&name| name.to_owned()).collect(),
+        nested: needs.nested,
+        counted: needs.counted,
         ..Machine::default()
     };
     let job = Job {
@@ -126,6 +152,9 @@ pub(crate) fn output(
         output.extend_from_slice(bytes);
         Ok(())
     })?;
+    if end != End::Exited(0) {
+        eprint!("{}", String::from_utf8_lossy(&output));
+    }
     match end {
         End::Exited(0) => Ok(output),
         End::Exited(status) => bail!("the command in the {} exits with {status}", place(series)),
@@ -163,6 +192,7 @@ impl Options {
                     machine.numa = true;
                 }
                 "--nested" => machine.nested = true,
+                "--counted" => machine.counted = true,
                 "--module" => machine.modules.push(value()?.clone()),
                 "--memory" => machine.memory_mib = mebibytes(value()?)?,
                 "--timeout" => machine.timeout = seconds(value()?)?,
@@ -185,6 +215,7 @@ impl Default for Machine {
             memory_mib: 2048,
             numa: false,
             nested: false,
+            counted: false,
             plugin: None,
             modules: Vec::new(),
             timeout: Duration::from_secs(300),

@@ -5,6 +5,7 @@ export PATH=/bin
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
+mount -t debugfs debug /sys/kernel/debug
 mount -t devtmpfs dev /dev
 mount -t tmpfs tmp /tmp
 mkdir /dev/shm

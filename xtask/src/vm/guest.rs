@@ -29,6 +29,8 @@ pub(crate) struct Machine {
     pub(crate) numa: bool,
     /// AMD's virtualization, with nested paging.
     pub(crate) nested: bool,
+    /// One processor, whose clock advances by a nanosecond per instruction, so that its time stamp counter counts them.
+    pub(crate) counted: bool,
     /// A plugin for the emulator, and the file that it writes.
     pub(crate) plugin: Option<(PathBuf, PathBuf)>,
     /// Modules to load besides those that the rig needs.
@@ -171,8 +173,20 @@ impl Guest<'_> {
         } else {
             "max"
         };
+        let clock: &[&str] = match self.machine.counted {
+            true => &[
+                "-accel",
+                "tcg,thread=single",
+                "-smp",
+                "1",
+                "-icount",
+                "shift=0",
+            ],
+            false => &["-accel", "tcg,thread=multi", "-smp", "2"],
+        };
         command
-            .args(["-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "2"])
+            .args(clock)
+            .args(["-cpu", cpu])
             .args([
                 "-nodefaults",
                 "-display",

@@ -1,0 +1,237 @@
+//! A program in the virtual machine whose writes are known, and a judge that holds every round against them.
+//!
+//! The program is the OoH paper's Listing 1: an array, one write to each page of it per pass; and passes that leave pages out.
+//! All is one file, so that it can be the only program of a machine: linked statically (`cargo rustc -p pagetrail-vm --example
+//! exact -- -C target-feature=+crt-static`), it runs under `cargo xtask bochs`, where the processor logs pages by itself.
+//!
+//! Usage: `exact [pml]`. Exit status 0 if every round is exact; with `pml` only if page-modification logging is on, and pages
+//! were written without an exit for each.
+#![allow(unsafe_code, reason = "an array where both know it")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "it talks to who started it"
+)]
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::ptr;
+
+use pagetrail::{PageRange, PageSet};
+use pagetrail_vm::{Rounds, Settings, Told, check};
+
+const BASE: u64 = 0x1000_0000_0000;
+const PAGE: u64 = 4096;
+/// Eight times what a processor's log of modified pages holds.
+const PAGES: u64 = 4096;
+/// Exits of all machines, where debugfs is mounted.
+const EXITS: &str = "/sys/kernel/debug/kvm/exits";
+/// The stack, the buffers of system calls, the list of what to do: what the program writes besides its array.
+const OTHERS_MAX: u64 = 128;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// One access of a pass: a page, and whether it is written.
+type Step = (u64, bool);
+
+/// What a round is called, and what the program does meanwhile.
+type Pass = (&'static str, fn() -> Vec<Step>);
+
+/// The rounds.
+const PASSES: &[Pass] = &[
+    ("first touch", all),
+    ("nothing", Vec::new),
+    ("listing 1", all),
+    ("only reads", || {
+        (0..PAGES).map(|page| (page, false)).collect()
+    }),
+    ("every third, reads between", || {
+        (0..PAGES).map(|page| (page, page % 3 == 0)).collect()
+    }),
+    ("at random", at_random),
+    ("listing 1, three times", || {
+        (0..3).flat_map(|_| all()).collect()
+    }),
+    ("one page", || vec![(PAGES - 1, true)]),
+    ("half, backwards", || {
+        (0..PAGES / 2).rev().map(|page| (page, true)).collect()
+    }),
+];
+
+fn all() -> Vec<Step> {
+    (0..PAGES).map(|page| (page, true)).collect()
+}
+
+fn at_random() -> Vec<Step> {
+    let mut state = 42u64;
+    let mut below = |bound: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % bound
+    };
+    (0..5000).map(|_| (below(PAGES), below(2) == 1)).collect()
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let word = |n: usize| arguments.get(n).and_then(|word| word.to_str());
+    let result = match (word(0), word(1)) {
+        (None, _) => judge(false),
+        (Some("pml"), None) => judge(true),
+        (Some("write"), None) => write(),
+        (Some("machine"), Some(link)) => machine(link, &arguments[2..]),
+        _ => Err("usage: exact [pml]".into()),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("exact: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Becomes the program.
+fn machine(link: &str, command: &[OsString]) -> Result<bool> {
+    pagetrail_vm::recorded_guest(command, &Settings::default(), link.parse()?)?;
+    Ok(false)
+}
+
+/// The program: a pass for each byte that it reads, and a byte when it is done.
+fn write() -> Result<bool> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping where nothing is.
+    let at = unsafe {
+        libc::mmap(
+            BASE as *mut _,
+            (PAGES * PAGE) as usize,
+            protection,
+            flags,
+            -1,
+            0,
+        )
+    };
+    if at as u64 != BASE {
+        return Err("there is no room for the array".into());
+    }
+    let array: *mut u8 = at.cast();
+    let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
+    for (_, steps) in PASSES {
+        let steps = steps();
+        input.read_exact(&mut [0])?;
+        for (page, writes) in steps {
+            let offset = (page * PAGE) as usize;
+            // SAFETY: the page is one of the array.
+            unsafe {
+                let byte = array.add(offset);
+                let value = ptr::read_volatile(byte);
+                if writes {
+                    ptr::write_volatile(byte, value.wrapping_add(1));
+                }
+            }
+        }
+        output.write_all(&[1])?;
+        output.flush()?;
+    }
+    Ok(true)
+}
+
+fn judge(wants_pml: bool) -> Result<bool> {
+    let report = check::report()?;
+    println!(
+        "virtualization {}, page-modification logging {}, ring of {} pages",
+        report.virtualization.unwrap_or("not known"),
+        match report.page_modification_logging {
+            Some(true) => "on",
+            Some(false) => "off",
+            None => "not known",
+        },
+        report.ring_pages
+    );
+    if wants_pml && report.page_modification_logging != Some(true) {
+        return Err("this KVM does not use page-modification logging".into());
+    }
+    let this = std::env::current_exe()?;
+    let (mut rounds, link) = pagetrail_vm::pair()?;
+    let mut program = Command::new(&this)
+        .args(["machine", &link.as_raw_fd().to_string()])
+        .arg(&this)
+        .arg("write")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    drop(link);
+    let mut fine = true;
+    for (name, steps) in PASSES {
+        let before = exits();
+        next_pass(&mut program)?;
+        let exits = before.and_then(|before| Some(exits()? - before));
+        let steps = steps();
+        fine &= hold_against(name, &steps, &mut rounds, exits)?;
+        // What was written before is logged without an exit, by an eighth of the pages that a log has room for.
+        if wants_pml && *name == "listing 1" {
+            let few = exits.is_some_and(|exits| exits < PAGES / 64);
+            if !few {
+                println!("  an exit for more than every 64th page");
+            }
+            fine &= few;
+        }
+    }
+    drop(rounds);
+    let ended = program.wait()?;
+    if !ended.success() {
+        println!("the program has ended with {ended}");
+    }
+    Ok(fine && ended.success())
+}
+
+fn next_pass(program: &mut Child) -> Result<()> {
+    let no_pipe = "the program has no pipe";
+    program.stdin.as_mut().ok_or(no_pipe)?.write_all(&[1])?;
+    let output = program.stdout.as_mut().ok_or(no_pipe)?;
+    output
+        .read_exact(&mut [0])
+        .map_err(|_| "the program is gone")?;
+    Ok(())
+}
+
+fn hold_against(
+    name: &str,
+    steps: &[Step],
+    rounds: &mut Rounds,
+    exits: Option<u64>,
+) -> Result<bool> {
+    // The last one comes by itself when the program ends.
+    let (Told::Round(told) | Told::Last(told)) = rounds.collect()? else {
+        return Err("the program is gone".into());
+    };
+    let page_of = |page: u64| PageRange::new(BASE + page * PAGE, BASE + (page + 1) * PAGE);
+    let written = steps.iter().filter(|(_, writes)| *writes);
+    let expected: PageSet = written.filter_map(|(page, _)| page_of(*page)).collect();
+    let array: PageSet = PageRange::new(BASE, BASE + PAGES * PAGE)
+        .into_iter()
+        .collect();
+    let of_array = told.written.intersection(&array);
+    let missing = expected.difference(&of_array).pages();
+    let extra = of_array.difference(&expected).pages();
+    let others = told.written.difference(&array).pages();
+    println!(
+        "{name}: {} written, {missing} missing, {extra} too many; {others} elsewhere; {} ring entries, {} exits",
+        expected.pages(),
+        told.ring_entries,
+        exits.map_or("?".into(), |exits| exits.to_string())
+    );
+    // The first round has the program's start.
+    let few = others <= OTHERS_MAX || name == PASSES[0].0;
+    Ok(missing == 0 && extra == 0 && few)
+}
+
+fn exits() -> Option<u64> {
+    fs::read_to_string(EXITS).ok()?.trim().parse().ok()
+}
