@@ -108,7 +108,7 @@ pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
     let wanted = |name: &str| only.is_none_or(|only| name.strip_suffix(".json") == Some(only));
     ensure!(
         RESULTS.iter().any(|(name, _)| wanted(name)),
-        "no such benchmark; there are: {}, adaptive, guests, tier-guest, collector, checkpointer",
+        "no such benchmark; there are: {}, adaptive, guests, tier-guest, collector, checkpointer, subpage, vm",
         RESULTS
             .iter()
             .filter_map(|(name, _)| name.strip_suffix(".json"))

@@ -56,6 +56,7 @@ usage: cargo xtask TASK
   bench adaptive [--quick]
                    the workloads and programs of bench/definitions/adaptive.toml (half an hour; with
                    --quick some minutes)
+  bench vm         what the virtual machine costs a program: exits, instructions, collects (guests)
   bench checkpointer [ROUNDS]
                    the same for CRIU, in a guest
   subpage suites [python|redis] [PARTS ..]
@@ -132,6 +133,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
                 collector::bench(&repo, part).map(|()| true)?
             }
             [what, part @ ..] if what == "subpage" => subpage::bench(&repo, part).map(|()| true)?,
+            [what] if what == "vm" => vm::bench::run(&repo).map(|()| true)?,
             [what, quick] if what == "adaptive" && quick == "--quick" => {
                 long::bench_adaptive(&repo, true).map(|()| true)?
             }

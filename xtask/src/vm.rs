@@ -6,6 +6,7 @@
 //! installed on the host.
 
 mod apt;
+pub(crate) mod bench;
 pub(crate) mod bochs;
 mod cache;
 pub(crate) mod criu;

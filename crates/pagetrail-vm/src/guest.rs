@@ -151,6 +151,10 @@ impl Guest {
         self.enter(&context);
     }
 
+    pub(crate) fn vm(&self) -> &Vm {
+        &self.vm
+    }
+
     pub(crate) fn memory(&self) -> MutexGuard<'_, Memory> {
         locked(&self.memory)
     }

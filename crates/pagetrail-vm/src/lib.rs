@@ -16,6 +16,8 @@
 mod calls;
 pub mod check;
 mod error;
+#[doc(hidden)]
+pub mod figures;
 mod guest;
 mod memory;
 mod processor;

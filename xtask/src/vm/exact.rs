@@ -76,6 +76,11 @@ fn build(repo: &Repo) -> Result<PathBuf> {
     Ok(kept)
 }
 
+/// What it prints where page-modification logging tells of writes.
+pub(crate) fn with_pml(repo: &Repo) -> Result<String> {
+    on_bochs(repo, &build(repo)?)
+}
+
 fn on_bochs(repo: &Repo, built: &Path) -> Result<String> {
     println!("-- on an emulated Intel processor");
     let command = [built.display().to_string(), "pml".to_owned()];

@@ -107,6 +107,11 @@ impl WriteLog {
         self.gathered().written.union_with(&memory.writable());
     }
 
+    /// The first half of [`Self::drain`], for measurements.
+    pub(crate) fn take_entries(&self) -> u64 {
+        self.gathered().take()
+    }
+
     /// Empties the rings: one of them is full.
     pub(crate) fn drain(&self, vm: &Vm) -> Result<()> {
         self.gathered().drain(vm)

@@ -1,0 +1,213 @@
+//! What the virtual machine costs a program, counted: `cargo xtask bench vm`.
+//!
+//! `bench_vm programs` runs the same work natively, as a guest, and as a guest that is recorded, in a process of its own each, and
+//! holds them beside each other. Under `cargo xtask vm --nested --counted` the time stamp counter counts instructions: those of the
+//! program, of its kernel, and of everything of ours in between. `bench_vm rings` measures collects of a guest of a few
+//! instructions, on any KVM. Both print one JSON document.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "it talks to who started it"
+)]
+
+mod clock;
+mod work;
+
+use std::ffi::OsString;
+use std::os::fd::AsRawFd;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use pagetrail_vm::figures::{Parts, Sign, Writer};
+use pagetrail_vm::{Settings, check};
+use serde_json::{Value, json};
+
+use work::Work;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Entries of a ring, of which there is room for twice as many.
+const ENTRIES: u64 = 32 << 10;
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let word = |n: usize| arguments.get(n).and_then(|word| word.to_str());
+    let result = match (word(0), word(1)) {
+        (Some("programs"), None) => programs(),
+        (Some("rings"), None) => rings(),
+        (Some("work"), Some(name)) => work(name),
+        (Some("machine"), Some(link)) => machine(link, &arguments[2..]),
+        _ => Err("usage: bench_vm programs|rings".into()),
+    };
+    match result {
+        Ok(document) => {
+            println!("{document}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("bench_vm: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn work(name: &str) -> Result<Value> {
+    Ok(Work::named(name).ok_or("no such work")?.run())
+}
+
+/// Becomes a program; recorded, if `link` is a number.
+fn machine(link: &str, command: &[OsString]) -> Result<Value> {
+    let settings = Settings::default();
+    match link.parse() {
+        Ok(link) => pagetrail_vm::recorded_guest(command, &settings, link)?,
+        Err(_) => pagetrail_vm::become_guest(command, &settings)?,
+    };
+    Ok(Value::Null)
+}
+
+/// How a program runs.
+#[derive(Clone, Copy, PartialEq)]
+enum Mode {
+    Natively,
+    Guest,
+    /// Its writes are told once, at its end.
+    Recorded,
+}
+
+const MODES: [(Mode, &str); 3] = [
+    (Mode::Natively, "native"),
+    (Mode::Guest, "guest"),
+    (Mode::Recorded, "recorded"),
+];
+
+fn programs() -> Result<Value> {
+    let mut results = Vec::new();
+    for work in work::ALL {
+        let mut result = json!({ "work": work.name });
+        for (mode, name) in MODES {
+            result[name] = run(work.name, mode)?;
+        }
+        let sums = MODES.map(|(_, name)| result[name]["checksum"].clone());
+        if sums.iter().any(|sum| *sum != sums[0]) {
+            return Err(format!("{}: the results differ: {sums:?}", work.name).into());
+        }
+        results.push(result);
+    }
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    Ok(json!({
+        "kernel": release.trim(),
+        "virtualization": check::report()?.virtualization,
+        "page_modification_logging": check::report()?.page_modification_logging,
+        "calls": work::CALLS,
+        "touched_bytes": work::TOUCHED_BYTES,
+        "programs": results,
+        "bare_exit": bare_exit()?,
+        "rings": rings()?,
+    }))
+}
+
+fn run(name: &str, mode: Mode) -> Result<Value> {
+    let this = std::env::current_exe()?;
+    let mut command = Command::new(&this);
+    let link = match mode {
+        Mode::Natively => None,
+        Mode::Guest => {
+            command.args(["machine", "-"]).arg(&this);
+            None
+        }
+        Mode::Recorded => {
+            let (rounds, link) = pagetrail_vm::pair()?;
+            command.args(["machine", &link.as_raw_fd().to_string()]);
+            command.arg(&this);
+            Some((rounds, link))
+        }
+    };
+    let child = command
+        .args(["work", name])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    if let Some((mut rounds, link)) = link {
+        drop(link);
+        // Told when the program has ended, and not earlier.
+        wait_for_output(&child)?;
+        rounds.collect()?;
+    }
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        return Err(format!("{name}: {}", output.status).into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// Waits until a program has printed what it has to say.
+fn wait_for_output(child: &std::process::Child) -> Result<()> {
+    let output = child.stdout.as_ref().ok_or("no pipe")?;
+    let mut polled = [rustix::event::PollFd::new(
+        output,
+        rustix::event::PollFlags::IN,
+    )];
+    rustix::event::poll(&mut polled, None)?;
+    Ok(())
+}
+
+/// An exit, and the way back, with nothing done in between.
+fn bare_exit() -> Result<Value> {
+    let mut guest = Writer::new(&[], Sign::Call)?;
+    (0..1000).try_for_each(|_| guest.pass())?;
+    let began = clock::ticks();
+    (0..work::CALLS).try_for_each(|_| guest.pass())?;
+    Ok(json!({ "ticks": (clock::ticks() - began) as f64 / work::CALLS as f64 }))
+}
+
+/// What an entry of a ring costs in a collect, in several orders of pages.
+fn rings() -> Result<Value> {
+    let forward: Vec<u64> = (0..ENTRIES).collect();
+    let third = |page: u64| page * 3;
+    let mut shuffled = forward.clone();
+    // Every page once, far from the one before: the number is odd, and there are a power of two.
+    for (index, page) in shuffled.iter_mut().enumerate() {
+        *page = (index as u64 * 20_261) % ENTRIES;
+    }
+    let orders = [
+        ("one after the other", forward.clone()),
+        ("every third", forward.into_iter().map(third).collect()),
+        ("scattered", shuffled),
+    ];
+    let mut results = Vec::new();
+    for (name, order) in orders {
+        let mut guest = Writer::new(&order, Sign::Exception)?;
+        // What is new is more than writes.
+        guest.pass()?;
+        guest.collect()?;
+        let mut whole = Vec::new();
+        let mut parts = Vec::new();
+        for _ in 0..25 {
+            guest.pass()?;
+            let (began, ticks) = (Instant::now(), clock::ticks());
+            let collected = guest.collect()?;
+            whole.push((began.elapsed(), clock::ticks() - ticks));
+            if collected.ring_entries != ENTRIES || collected.written.pages() != ENTRIES {
+                return Err(
+                    format!("{name}: a round has {} entries", collected.ring_entries).into(),
+                );
+            }
+            guest.pass()?;
+            parts.push(guest.collect_in_parts()?);
+        }
+        // What else the machine does can only add to it.
+        whole.sort();
+        parts.sort_by_key(|parts: &Parts| parts.take + parts.reset + parts.merge);
+        let ((elapsed, ticks), least) = (whole[0], parts[0]);
+        let per = |value: u128| (value as f64 / ENTRIES as f64 * 10.0).round() / 10.0;
+        results.push(json!({
+            "order": name,
+            "entries": ENTRIES,
+            "ns_per_entry": per(elapsed.as_nanos()),
+            "ticks_per_entry": per(ticks.into()),
+            "take_ns": per(least.take.as_nanos()),
+            "reset_ns": per(least.reset.as_nanos()),
+            "merge_ns": per(least.merge.as_nanos()),
+        }));
+    }
+    Ok(results.into())
+}

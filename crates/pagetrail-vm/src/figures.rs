@@ -1,0 +1,123 @@
+//! A guest of a few instructions whose exits and rounds can be timed, on any KVM. For `examples/bench_vm`; no part of the
+//! library's interface.
+
+use std::time::{Duration, Instant};
+
+use crate::RING_BYTES;
+use crate::check::{self, NUMBER};
+use crate::error::{Error, Result};
+use crate::guest::{Guest, Needs};
+use crate::memory::PAGE;
+use crate::sys::kvm::Log;
+use crate::sys::program_memory;
+
+/// How a guest says that it has done its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// By a system call.
+    Call,
+    /// By an exception, which a KVM that emulates instructions does as well.
+    Exception,
+}
+
+/// Writes to the pages of a list, gives a sign, and begins anew.
+#[derive(Debug)]
+pub struct Writer(Guest);
+
+/// How long the parts of a collect took.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts {
+    /// How many entries there were.
+    pub entries: u64,
+    /// Reading them.
+    pub take: Duration,
+    /// KVM protects their pages again.
+    pub reset: Duration,
+    /// A set of pages is made of them.
+    pub merge: Duration,
+}
+
+impl Writer {
+    /// A guest that writes to these pages of an array, in this order.
+    pub fn new(order: &[u64], sign: Sign) -> Result<Self> {
+        let mut guest = Guest::new(Log::Ring(RING_BYTES))?;
+        let writable = libc::PROT_READ | libc::PROT_WRITE;
+        let pages = order.iter().max().map_or(1, |last| last + 1);
+        let array = check::mapped(&guest, pages * PAGE, writable)?;
+        let list: Vec<u8> = order
+            .iter()
+            .flat_map(|page| (array + page * PAGE).to_le_bytes())
+            .collect();
+        let list_at = check::mapped(&guest, (list.len() as u64).max(1), writable)?;
+        let code = check::mapped(&guest, PAGE, writable)?;
+        put(list_at, &list)?;
+        put(code, &text(list_at, order.len() as u64, sign))?;
+        let executable = libc::PROT_READ | libc::PROT_EXEC;
+        guest.memory().mprotect(code, PAGE, executable as u64)?;
+        guest.begin_at(code, 0);
+        Ok(Self(guest))
+    }
+
+    /// Lets it write to its pages once.
+    pub fn pass(&mut self) -> Result<()> {
+        match self.0.run_on()? {
+            Needs::Call(call) if call.number == NUMBER => {
+                self.0.processor.return_from_call(0);
+                Ok(())
+            }
+            Needs::Fault(fault, context) if fault.signal == libc::SIGTRAP => {
+                self.0.enter(&context);
+                Ok(())
+            }
+            other => Err(Error::Stopped(format!("the guest came with {other:x?}"))),
+        }
+    }
+
+    /// Takes a round, as a recorder has it.
+    pub fn collect(&mut self) -> Result<crate::Collected> {
+        self.0.collect()
+    }
+
+    /// Takes a round, part by part.
+    pub fn collect_in_parts(&mut self) -> Result<Parts> {
+        let Some(log) = self.0.log() else {
+            return Err(Error::Lacks("log"));
+        };
+        let began = Instant::now();
+        let entries = log.take_entries();
+        let taken = Instant::now();
+        self.0.vm().reset_rings()?;
+        let reset = Instant::now();
+        self.0.collect()?;
+        Ok(Parts {
+            entries,
+            take: taken - began,
+            reset: reset - taken,
+            merge: reset.elapsed(),
+        })
+    }
+}
+
+fn put(address: u64, bytes: &[u8]) -> Result<()> {
+    program_memory::write(address, bytes)
+        .map_err(|error| Error::system("write the guest's memory")(error.into()))
+}
+
+fn text(list: u64, count: u64, sign: Sign) -> Vec<u8> {
+    let mut text = vec![0x48, 0xbe]; // mov rsi, list
+    text.extend(list.to_le_bytes());
+    text.extend([0x48, 0xb9]); // mov rcx, count
+    text.extend(count.to_le_bytes());
+    text.extend([0x48, 0x85, 0xc9, 0x74, 0x0f]); // test rcx, rcx; jz behind the loop
+    text.extend([0x48, 0x8b, 0x06, 0xc6, 0x00, 0x01]); // mov rax, [rsi]; mov byte [rax], 1
+    text.extend([0x48, 0x83, 0xc6, 0x08]); // add rsi, 8
+    text.extend([0x48, 0xff, 0xc9, 0x75, 0xf1]); // dec rcx; jnz to the loop's beginning
+    match sign {
+        Sign::Call => check::call(&mut text),
+        Sign::Exception => text.push(0xcc), // int3
+    }
+    let back = -(text.len() as i32 + 5);
+    text.push(0xe9); // jmp to the beginning
+    text.extend(back.to_le_bytes());
+    text
+}
