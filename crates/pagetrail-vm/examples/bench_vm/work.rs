@@ -20,6 +20,8 @@ pub(crate) const CALLS: u64 = 10_000;
 /// A piece of work and its name.
 pub(crate) struct Work {
     pub(crate) name: &'static str,
+    /// Whether it is also measured while it is recorded.
+    pub(crate) is_recorded: bool,
     run: fn() -> Value,
 }
 
@@ -27,6 +29,7 @@ pub(crate) struct Work {
 pub(crate) const ALL: &[Work] = &[
     Work {
         name: "getpid",
+        is_recorded: true,
         run: || {
             calls(&mut || {
                 // SAFETY: a call without arguments.
@@ -36,10 +39,12 @@ pub(crate) const ALL: &[Work] = &[
     },
     Work {
         name: "read of 1 byte",
+        is_recorded: true,
         run: reads,
     },
     Work {
         name: "touch 1 GiB",
+        is_recorded: false,
         run: || {
             let memory = map(TOUCHED_BYTES);
             json!({ "first": measured(|| write_all(memory, TOUCHED_BYTES)) })
@@ -47,6 +52,7 @@ pub(crate) const ALL: &[Work] = &[
     },
     Work {
         name: "write 16 MiB again, 20 times",
+        is_recorded: true,
         run: || {
             let memory = map(REWRITTEN_BYTES);
             let first = measured(|| write_all(memory, REWRITTEN_BYTES));
@@ -60,14 +66,17 @@ pub(crate) const ALL: &[Work] = &[
     },
     Work {
         name: "k-means",
+        is_recorded: true,
         run: || twice(Points::new, Points::cluster),
     },
     Work {
         name: "matrix multiply",
+        is_recorded: true,
         run: || twice(Matrices::new, Matrices::multiply),
     },
     Work {
         name: "sort",
+        is_recorded: true,
         run: || twice(Numbers::new, Numbers::sort),
     },
 ];
