@@ -289,7 +289,9 @@ fn what_cannot_be_is_told_in_a_line() {
     );
     assert!(told.contains("nobody answers"), "{told}");
     let own = std::process::id().to_string();
-    let plan = ["tier", "plan", "-p", &own, "--fast", "1M"];
+    let plan = [
+        "tier", "plan", "-p", &own, "--fast", "1M", "--source", "accesses",
+    ];
     let output = run(directory, &plan);
     let code = if Capabilities::probe().works(Technique::AccessScan) {
         return;

@@ -193,6 +193,7 @@ fn plan(args: &PlanArgs) -> Result<ExitCode> {
         promote: parts(&plan.promote, &regions),
         demote: parts(&plan.demote, &regions),
     };
+    let writes_only = !keeper.ability().tells.accesses;
     drop(keeper);
     if let Some(file) = html {
         let title = format!("What would move, process {}", args.pid);
@@ -206,7 +207,7 @@ fn plan(args: &PlanArgs) -> Result<ExitCode> {
     }
     let out = match args.json {
         true => serde_json::to_string_pretty(&document)? + "\n",
-        false => text(&document, &plan),
+        false => text(&document, &plan, writes_only),
     };
     print(&out)?;
     Ok(ExitCode::SUCCESS)
@@ -262,8 +263,11 @@ fn sum(document: &Planned, plan: &Plan) -> String {
     )
 }
 
-fn text(document: &Planned, plan: &Plan) -> String {
+fn text(document: &Planned, plan: &Plan, writes_only: bool) -> String {
     let mut out = sum(document, plan) + "\n";
+    if writes_only {
+        out += "this source tells of writes only: what is only read counts as cold\n";
+    }
     let size = |bytes: u64| words::bytes(bytes as f64);
     out += &format!(
         "hot from degree {} on; wanted {}; hot and without room {}\n",

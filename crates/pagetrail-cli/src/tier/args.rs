@@ -50,7 +50,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "SIZE")]
     pub(crate) fast: Size,
     /// What tells which pages are used
-    #[arg(long, value_name = "SOURCE", default_value = "accesses")]
+    #[arg(long, value_name = "SOURCE", default_value = "auto")]
     pub(crate) source: SourceKind,
     /// How many windows to watch
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]

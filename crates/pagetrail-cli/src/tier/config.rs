@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
+use pagetrail::{Capabilities, Technique};
 use pagetrail_tier::source::{Damon, PageIdle, Source, Watched, WatchedKind};
 use pagetrail_tier::{Error, Settings};
 use serde::{Deserialize, Deserializer, Serialize, de};
@@ -109,8 +110,10 @@ impl<'de> Deserialize<'de> for Slow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum SourceKind {
-    /// reads and writes alike (access-scan, Linux 7.3)
+    /// accesses where the kernel tells of them, else writes
     #[default]
+    Auto,
+    /// reads and writes alike (access-scan, Linux 7.3)
     Accesses,
     /// writes only (pagemap-scan, Linux 6.7)
     Writes,
@@ -126,6 +129,10 @@ impl SourceKind {
     /// Begins to watch a process.
     pub(crate) fn start(self, pid: u32, window: Duration) -> Result<Box<dyn Source>, Error> {
         let kind = match self {
+            Self::Auto => match Capabilities::probe_one(Technique::AccessScan).reason() {
+                None => WatchedKind::Accesses,
+                Some(_) => WatchedKind::Writes,
+            },
             Self::Accesses => WatchedKind::Accesses,
             Self::Writes => WatchedKind::Writes,
             Self::Turns => WatchedKind::Turns,

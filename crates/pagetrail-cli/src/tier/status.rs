@@ -91,6 +91,7 @@ impl Status {
             "target",
             "process",
             "state",
+            "source",
             "fast",
             "slow",
             "allowed",
@@ -102,7 +103,7 @@ impl Status {
         ]);
         for target in &self.targets {
             if target.processes.is_empty() {
-                let none = ["-", "not running", "", ""].map(str::to_owned);
+                let none = ["-", "not running", "", "", ""].map(str::to_owned);
                 let allowed = size(target.allowed_bytes);
                 table.add_row(
                     [vec![printable(&target.name)], none.to_vec(), vec![allowed]].concat(),
@@ -117,6 +118,7 @@ impl Status {
                     printable(&target.name),
                     format!("{} {}", process.pid, printable(&process.command)),
                     process.state.clone(),
+                    process.source.clone(),
                     size(process.fast_bytes),
                     size(process.slow_bytes),
                     size(process.allowed_bytes),
