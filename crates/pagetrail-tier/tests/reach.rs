@@ -94,6 +94,24 @@ fn after_it_moves_within_five() {
     }
 }
 
+/// Whatever level the new hot pages have reached when they are left for others, all at once. (Everything is doubted at most
+/// once in as many windows as a degree counts over.)
+#[test]
+fn after_it_moves_again_within_five_wherever_the_queue_is() {
+    for windows in 10..=40 {
+        let moving = WorkloadKind::Moving {
+            hot_percent: 15,
+            windows,
+        };
+        let outcome = run(&mut program(moving, SEEDS[0]), &options(20, 4 * windows)).unwrap();
+        show(&format!("moving every {windows} windows"), &outcome);
+        for stage in 1..4 {
+            let found = outcome.windows[(stage * windows + 4) as usize].found;
+            assert!(found >= 0.95, "stage {stage} of {windows} windows: {found}");
+        }
+    }
+}
+
 #[test]
 fn the_queue_halves_the_faults_at_the_same_accuracy() {
     for (hot_percent, fast) in [(10, 15), (20, 25), (40, 45)] {

@@ -332,7 +332,7 @@ impl Policy {
                 let touched = cursors.iter_mut().fold(false, |any, cursor| {
                     cursor.any(address, address + bytes) | any
                 });
-                samples.take(page, touched);
+                samples.take_picked(page, touched);
             }
         }
         let in_doubt = samples.contradict(&self.settings);

@@ -143,6 +143,12 @@ impl Page {
         self.is_asleep() && self.level >= TRUSTED
     }
 
+    /// Whether it was left alone for having been touched so often in a row, and is asked about now.
+    #[inline]
+    pub(super) fn is_trusted_and_asked(&self) -> bool {
+        self.level >= TRUSTED && self.rest == 0 && self.slept > 0
+    }
+
     /// Whether it was touched so often in a row that it should be in use, left alone at the moment or not.
     pub(super) fn should_be_in_use(&self) -> bool {
         self.level >= TRUSTED

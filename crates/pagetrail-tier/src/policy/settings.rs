@@ -66,8 +66,8 @@ pub struct Settings {
     pub only_answers: bool,
     /// Ours: of the pages that are left alone, one in so many is asked about all the same in every window; 0 for none.
     pub spot_check: u8,
-    /// Ours: when more than this part of those turn out not to be used, the program does something else than before, and
-    /// all pages that are left alone are asked about at once.
+    /// Ours: when more than this part of those turn out not to be used, or of the pages of level 3 and above where most of them
+    /// are asked at once, the program does something else than before, and all pages that are left alone are asked about.
     pub doubt_percent: u8,
     /// Ours: a page that is touched after not having been touched in any window that is remembered is left alone for so
     /// many windows more, which do not count as touched: it is asked about less often for being used rarely.

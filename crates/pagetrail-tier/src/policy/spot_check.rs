@@ -1,15 +1,23 @@
-//! [`Samples`]: of the pages that are left alone, some are asked about all the same: is the program doing what it did?
+//! [`Samples`]: of the pages that are left alone, some are asked about before their time: is the program doing what it did?
 
 use super::page::Page;
 use super::settings::Settings;
 
 /// Samples of the pages that are left alone: are they used, as is taken for granted?
+///
+/// Those of one level are asked together, and who does not answer is trusted no longer: when most of all that are trusted are
+/// asked in their turn there is nobody left to pick, so that then they are the sample.
 pub(super) struct Samples {
     one_in: u64,
     /// Changes with the window, so that it is other pages' turn.
     salt: u64,
     used: u32,
     unused: u32,
+    /// The same of pages whose turn it is.
+    used_in_turn: u32,
+    unused_in_turn: u32,
+    /// Pages that are trusted, and not asked.
+    resting: u32,
 }
 
 impl Samples {
@@ -22,12 +30,30 @@ impl Samples {
             salt: scatter(window + 1, 1 << 31),
             used: 0,
             unused: 0,
+            used_in_turn: 0,
+            unused_in_turn: 0,
+            resting: 0,
         }
     }
 
-    /// Takes the answer of a page that was picked in the last window.
+    /// Takes the answer of a page that was picked in the last window, or whose turn it is.
     #[inline]
     pub(super) fn take(&mut self, page: &mut Page, touched: bool) {
+        if page.is_trusted() {
+            self.resting += 1;
+        } else if page.is_trusted_and_asked() {
+            *(if touched {
+                &mut self.used_in_turn
+            } else {
+                &mut self.unused_in_turn
+            }) += 1;
+        }
+        self.take_picked(page, touched);
+    }
+
+    /// Takes the answer of a page that was picked in the last window, where nobody else was asked.
+    #[inline]
+    pub(super) fn take_picked(&mut self, page: &mut Page, touched: bool) {
         if page.take_spot() {
             *(if touched {
                 &mut self.used
@@ -62,8 +88,13 @@ impl Samples {
     }
 
     pub(super) fn contradict(&self, settings: &Settings) -> bool {
-        let all = self.used + self.unused;
-        all >= Self::LEAST && self.unused * 100 > all * u32::from(settings.doubt_percent)
+        let in_turn = self.used_in_turn + self.unused_in_turn;
+        let (used, unused) = match self.one_in > 0 && in_turn > self.resting {
+            true => (self.used_in_turn, self.unused_in_turn),
+            false => (self.used, self.unused),
+        };
+        let all = used + unused;
+        all >= Self::LEAST && unused * 100 > all * u32::from(settings.doubt_percent)
     }
 }
 
