@@ -2,15 +2,13 @@
 
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Command, Stdio};
+mod common;
 
+use common::Program;
 use pagetrail::{Capabilities, Target, Technique};
 use pagetrail_tier::mover::{DryRun, NodeMover, NodeOptions};
 use pagetrail_tier::source::{Watched, WatchedKind};
 use pagetrail_tier::{Keeper, KeeperOptions};
-use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
 fn a_thousand_cycles_leave_nothing_behind() {
@@ -20,23 +18,8 @@ fn a_thousand_cycles_leave_nothing_behind() {
         return;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let program = directory.path().join("hot_set");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hot_set.c");
-    let mut cc = Command::new("cc");
-    let compiled = cc.arg("-O1").arg("-o").arg(&program).arg(source).status();
-    assert!(compiled.is_ok_and(|status| status.success()), "cc failed");
-    let mut command = Command::new(program);
-    let mut child = command
-        .arg("200")
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut line = String::new();
-    let stdout = child.stdout.take().expect("it is piped");
-    BufReader::new(stdout)
-        .read_line(&mut line)
-        .expect("its first line");
-    let pid = child.id();
+    let mut program = Program::start(directory.path(), &[200]);
+    let pid = program.pid();
     let descriptors = |pid: u32| {
         let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors");
         entries.count()
@@ -55,10 +38,5 @@ fn a_thousand_cycles_leave_nothing_behind() {
         keeper.window().expect("it runs");
     }
     assert_eq!((descriptors(pid), descriptors(std::process::id())), before);
-    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
-    let status = child.wait().expect("it ends");
-    assert!(
-        status.success(),
-        "its memory is as it should be: {status:?}"
-    );
+    program.finish();
 }

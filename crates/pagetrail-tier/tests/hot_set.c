@@ -1,8 +1,9 @@
-/* A program whose hot set is known: hot_set PAGES [RUN].
+/* A program whose hot set is known: hot_set PAGES [RUN [WRITES [HUGE]]].
  *
- * Page i is hot in stage s if i / RUN % 5 == s % 5, RUN being 1 if it is not given; SIGUSR1 begins the next stage. Hot pages are read all the time, those with an
- * odd number written as well; another page is touched now and then. SIGTERM has it check that every page holds what it
- * should, and end.
+ * Page i is hot in stage s if i / RUN % 5 == s % 5, RUN being 1 if it is not given; SIGUSR1 begins the next stage. Hot
+ * pages are read all the time, and every WRITESth (2nd if it is not given, none if 0) is written as well; another page is
+ * touched now and then. With HUGE its memory is of huge pages. SIGTERM has it check that every page holds what it should,
+ * and end.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -35,13 +36,15 @@ int main(int argc, char **argv)
 {
     size_t pages = argc > 1 ? strtoul(argv[1], NULL, 10) : 0;
     size_t run = argc > 2 ? strtoul(argv[2], NULL, 10) : 1;
+    size_t writes = argc > 3 ? strtoul(argv[3], NULL, 10) : 2;
+    int huge = argc > 4 && strtoul(argv[4], NULL, 10);
     if (pages == 0 || run == 0)
         return 2;
     char *memory = mmap(BASE, pages * PAGE, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (memory != BASE)
         return 2;
-    madvise(memory, pages * PAGE, MADV_NOHUGEPAGE);
+    madvise(memory, pages * PAGE, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     uint64_t *written = calloc(pages, sizeof *written);
     if (written == NULL)
         return 2;
@@ -60,7 +63,7 @@ int main(int argc, char **argv)
             volatile uint64_t *words = (uint64_t *)(memory + page * PAGE);
             if (words[0] != stamp(page) || words[1] != written[page])
                 return 1;
-            if (page % 2)
+            if (writes && page % writes == writes - 1)
                 words[1] = ++written[page];
         }
         random = random * 1664525 + 1013904223;

@@ -4,97 +4,46 @@
 
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
-use std::io::{BufRead, BufReader};
-use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+mod common;
+
 use std::thread;
 use std::time::Duration;
 
+use common::{BASE, Program, STAGES};
 use pagetrail::{Capabilities, PageRange, PageSet, Target, Technique, mapped_pages, page_size};
 use pagetrail_tier::mover::{Mover, NodeMover, NodeOptions};
 use pagetrail_tier::source::{Damon, Source, Watched, WatchedKind};
 use pagetrail_tier::{Keeper, KeeperOptions, Place, Settings, WindowReport, nodes};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-/// What `hot_set.c` says of itself.
-const BASE: u64 = 0x1000_0000_0000;
-const STAGES: u64 = 5;
 const PAGES: u64 = 2000;
 /// Emulation is slow.
 const WINDOW: Duration = Duration::from_millis(400);
 /// What a program of this kind has besides: stack, heap, data.
 const OTHER_PAGES: u64 = 100;
 
-struct Program(Child);
-
-impl Program {
-    fn start(directory: &Path) -> Self {
-        let program = directory.join("hot_set");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hot_set.c");
-        let mut cc = Command::new("cc");
-        let status = cc.arg("-O1").arg("-o").arg(&program).arg(source).status();
-        assert!(status.is_ok_and(|status| status.success()), "cc failed");
-        let mut command = Command::new(program);
-        let command = command.arg(PAGES.to_string()).stdout(Stdio::piped());
-        let mut running = Self(command.spawn().expect("it starts"));
-        let stdout = running.0.stdout.as_mut().expect("it is piped");
-        let mut line = String::new();
-        BufReader::new(stdout)
-            .read_line(&mut line)
-            .expect("its first line");
-        assert_eq!(line, "ready\n");
-        running
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_child(&self.0);
-        kill_process(pid, signal).expect("it runs");
-    }
-
-    /// The pages that are hot in a stage and in fast memory, as a part of all that are hot, and how many pages are in fast
-    /// memory: as the kernel has it.
-    fn in_fast(&self, stage: u64) -> (f64, u64) {
-        let pid = self.0.id();
-        let page = page_size();
-        let arena = PageSet::from_iter(PageRange::new(BASE, BASE + PAGES * page));
-        let mapped = mapped_pages(pid, &arena).expect("it runs");
-        assert_eq!(mapped.present, arena);
-        let mut kernel = NodeMover::new(pid, NodeOptions::default());
-        let runs = kernel.places(&mapped).expect("it runs");
-        let fast: PageSet = runs
-            .iter()
-            .filter(|run| run.place == Place::Fast)
-            .map(|run| run.range)
-            .collect();
-        // numa_maps counts by itself.
-        assert_eq!(fast.pages(), self.on_node_0(), "{fast:?}");
-        let hot = (stage % STAGES..PAGES).step_by(STAGES as usize);
-        let found = hot
-            .clone()
-            .filter(|i| fast.contains(BASE + i * page))
-            .count();
-        (found as f64 / hot.count() as f64, fast.pages())
-    }
-
-    /// The arena's pages on node 0, by `/proc/PID/numa_maps`.
-    fn on_node_0(&self) -> u64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/numa_maps", self.0.id()));
-        let text = text.expect("numa_maps");
-        let line = text
-            .lines()
-            .find(|line| line.starts_with(&format!("{BASE:x} ")));
-        let mut words = line.expect("the arena").split(' ');
-        let count = words.find_map(|word| word.strip_prefix("N0="));
-        count.map_or(0, |count| count.parse().expect("a number"))
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// The pages that are hot in a stage and in fast memory, as a part of all that are hot, and how many pages are in fast
+/// memory: as the kernel has it.
+fn in_fast(program: &Program, stage: u64) -> (f64, u64) {
+    let page = page_size();
+    let arena = PageSet::from_iter(PageRange::new(BASE, BASE + PAGES * page));
+    let mapped = mapped_pages(program.pid(), &arena).expect("it runs");
+    assert_eq!(mapped.present, arena);
+    let mut kernel = NodeMover::new(program.pid(), NodeOptions::default());
+    let runs = kernel.places(&mapped).expect("it runs");
+    let fast: PageSet = runs
+        .iter()
+        .filter(|run| run.place == Place::Fast)
+        .map(|run| run.range)
+        .collect();
+    // numa_maps counts by itself.
+    assert_eq!(fast.pages(), program.on_node_0(), "{fast:?}");
+    let hot = (stage % STAGES..PAGES).step_by(STAGES as usize);
+    let found = hot
+        .clone()
+        .filter(|i| fast.contains(BASE + i * page))
+        .count();
+    (found as f64 / hot.count() as f64, fast.pages())
 }
 
 fn not_here() -> Option<String> {
@@ -131,8 +80,8 @@ fn the_hot_set_is_found_followed_and_left_in_peace() {
         return;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let mut program = Program::start(directory.path());
-    let pid = program.0.id();
+    let mut program = Program::start(directory.path(), &[PAGES]);
+    let pid = program.pid();
     // All memory came from node 0; a fifth and a little may stay there.
     let hot_pages = PAGES / STAGES;
     let capacity = (hot_pages + hot_pages / 10 + OTHER_PAGES) * page_size();
@@ -150,7 +99,7 @@ fn the_hot_set_is_found_followed_and_left_in_peace() {
     let window = |keeper: &mut Keeper, program: &Program, stage| {
         thread::sleep(WINDOW);
         let report = keeper.window().expect("it runs");
-        let (found, fast) = program.in_fast(stage);
+        let (found, fast) = in_fast(program, stage);
         show(&report, found, fast);
         assert!(report.usage.fast <= capacity, "{report:?}");
         assert!(fast * page_size() <= capacity, "the kernel's count, too");
@@ -159,8 +108,6 @@ fn the_hot_set_is_found_followed_and_left_in_peace() {
     let first: Vec<f64> = (0..8).map(|_| window(&mut keeper, &program, 0)).collect();
     assert!(first[2] >= 0.95, "found within three windows: {first:?}");
     assert!(first[7] >= 0.95, "and kept: {first:?}");
-    // Between two periods or at the latest in the next but one a second move is noticed, too, but not within five windows
-    // when all hot pages happen to be asked about at once: see the README of the figures.
     program.signal(Signal::USR1);
     let moved: Vec<f64> = (0..6).map(|_| window(&mut keeper, &program, 1)).collect();
     assert!(
@@ -174,13 +121,15 @@ fn the_hot_set_is_found_followed_and_left_in_peace() {
         totals.faults < totals.windows * hot_pages * 7 / 10,
         "{totals:?}"
     );
-    let before = program.in_fast(1);
+    let before = in_fast(&program, 1);
     drop(keeper);
     thread::sleep(WINDOW);
-    assert_eq!(program.in_fast(1), before, "its pages stay where they are");
-    program.signal(Signal::TERM);
-    let status = program.0.wait().expect("it ends");
-    assert!(status.success(), "{status:?}, signal {:?}", status.signal());
+    assert_eq!(
+        in_fast(&program, 1),
+        before,
+        "its pages stay where they are"
+    );
+    program.finish();
 }
 
 #[test]
@@ -190,9 +139,9 @@ fn damon_tells_whether_a_program_runs() {
         return;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let program = Program::start(directory.path());
+    let program = Program::start(directory.path(), &[PAGES]);
     let arena = PageSet::from_iter(PageRange::new(BASE, BASE + PAGES * page_size()));
-    let mut damon = match Damon::start(program.0.id(), WINDOW) {
+    let mut damon = match Damon::start(program.pid(), WINDOW) {
         Err(error) if error.is_machine_limit() => {
             eprintln!("not tested here: {error}");
             return;

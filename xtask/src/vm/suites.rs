@@ -29,6 +29,8 @@ struct Wanted {
     two_nodes: bool,
     /// Whether the guest can have guests.
     nested: bool,
+    /// Modules that the guest loads for it.
+    modules: &'static [&'static str],
 }
 
 impl Wanted {
@@ -39,6 +41,7 @@ impl Wanted {
             only: None,
             two_nodes: false,
             nested: false,
+            modules: &[],
         }
     }
 
@@ -62,6 +65,10 @@ impl Wanted {
             ..self
         }
     }
+
+    const fn with_modules(self, modules: &'static [&'static str]) -> Self {
+        Self { modules, ..self }
+    }
 }
 
 const SUITES: &[Wanted] = &[
@@ -72,6 +79,9 @@ const SUITES: &[Wanted] = &[
     Wanted::new("pagetrail-tier", "nodes")
         .only("7.x")
         .on_two_nodes(),
+    Wanted::new("pagetrail-tier", "swap")
+        .only("7.x")
+        .with_modules(&["zram"]),
     Wanted::new("pagetrail-cli", "tier")
         .only("7.x")
         .on_two_nodes(),
@@ -88,6 +98,7 @@ struct Suite {
     only: Option<&'static str>,
     two_nodes: bool,
     nested: bool,
+    modules: &'static [&'static str],
     program: PathBuf,
     /// Its package's directory, where cargo would run it.
     dir: PathBuf,
@@ -145,6 +156,7 @@ fn run_on(
             timeout: TIMEOUT,
             numa: suite.two_nodes,
             nested: suite.nested,
+            modules: suite.modules.iter().map(|&name| name.into()).collect(),
             ..Machine::default()
         };
         println!("-- {} in the {}", suite.name, place(series));
@@ -218,6 +230,7 @@ fn suite(message: &Value) -> Result<Option<Suite>> {
         only: wanted.only,
         two_nodes: wanted.two_nodes,
         nested: wanted.nested,
+        modules: wanted.modules,
         program: program.into(),
         dir: dir.context("a test without a manifest")?.to_owned(),
     }))
@@ -243,6 +256,7 @@ mod tests {
             only: None,
             two_nodes: false,
             nested: false,
+            modules: &[],
             program: "/t/deps/conformance-1".into(),
             dir: "/p".into(),
         };

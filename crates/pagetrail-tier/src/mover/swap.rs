@@ -1,10 +1,15 @@
 //! [`SwapMover`]: fast memory is memory, slow memory is swap (or zram), and pages are sent there and fetched back by
 //! `process_madvise(2)`. For machines with one node.
+//!
+//! `MADV_WILLNEED` reads pages into the swap cache and leaves it to the program to fault for each: so a byte of each is
+//! read here afterwards, which maps it.
 
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use pagetrail::{Mapped, PageRange, PageSet};
+use pagetrail::{Mapped, PageRange, PageSet, page_size};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -64,6 +69,18 @@ impl SwapMover {
             Err(Errno::NOMEM) => Err(Reason::Absent),
             Err(Errno::AGAIN | Errno::BUSY) => Err(Reason::Busy),
             Err(_) => Err(Reason::Refused),
+        }
+    }
+
+    /// Has pages mapped that were read ahead. What cannot be read is told by [`Self::check`].
+    fn fetch(&self, batch: &[Unit]) {
+        let Ok(memory) = File::open(format!("/proc/{}/mem", self.pid)) else {
+            return;
+        };
+        for unit in batch {
+            for address in (unit.address..unit.address + unit.bytes).step_by(page_size() as usize) {
+                let _ = memory.read_at(&mut [0], address);
+            }
         }
     }
 
@@ -136,8 +153,10 @@ impl Mover for SwapMover {
                     .extend(batch.iter().map(|unit| (*unit, reason)));
                 continue;
             }
-            // The advice is taken where it can be: what came of it the page tables tell. Reading ahead goes on in the
-            // background, so that what is not there yet counts as busy.
+            if to == Place::Fast {
+                self.fetch(batch);
+            }
+            // The advice is taken where it can be: what came of it the page tables tell.
             let there = self
                 .check(batch, to)
                 .unwrap_or_else(|_| vec![false; batch.len()]);
