@@ -5,6 +5,8 @@
 pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
+    /// Whether a harness came to its end, and said so.
+    pub(crate) has_result: bool,
     /// What the harnesses said of the tests that failed, to be said again at the end of a long run.
     pub(crate) failures: Vec<String>,
     /// Within such words.
@@ -43,6 +45,7 @@ impl Tally {
         let Some(result) = line.strip_prefix("test result: ") else {
             return;
         };
+        self.has_result = true;
         let words: Vec<&str> = result.split([' ', ';']).collect();
         for pair in words.windows(2) {
             let Ok(count) = pair[0].parse::<u64>() else {
@@ -82,6 +85,7 @@ test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 5 filtered out
             tally.feed(piece);
         }
         assert_eq!((tally.passed, tally.failed), (13, 2));
+        assert!(tally.has_result);
     }
 
     #[test]
@@ -100,7 +104,11 @@ assertion failed: 1 > 2
 failures:
     bad
 
-test result: FAILED. 1 passed; 1 failed; 0 ignored
+",
+        );
+        assert!(!tally.has_result);
+        tally.feed(
+            b"test result: FAILED. 1 passed; 1 failed; 0 ignored
 \nrunning 1 test
 test good ... ok
 ",
