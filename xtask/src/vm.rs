@@ -255,7 +255,8 @@ struct Rig {
     busybox: PathBuf,
     /// Of the guest that runs: its files, and what it leaves.
     dir: PathBuf,
-    _lock: fs::File,
+    /// Of the cache, and of `dir`, which a run with another cache would use as well.
+    _locks: [fs::File; 2],
 }
 
 impl Rig {
@@ -267,17 +268,18 @@ impl Rig {
             ));
         }
         let cache = Cache::open()?;
-        let lock = cache.lock()?;
+        let of_cache = cache.lock()?;
         let qemu = Qemu::fetch(&cache)?;
         let busybox = busybox(&cache)?;
         let dir = repo.target.join("vm");
         fs::create_dir_all(&dir)?;
+        let of_dir = cache::lock(&dir)?;
         Ok(Self {
             cache,
             qemu,
             busybox,
             dir,
-            _lock: lock,
+            _locks: [of_cache, of_dir],
         })
     }
 

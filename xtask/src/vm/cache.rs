@@ -14,6 +14,20 @@ pub(super) struct Cache {
     pub(super) dir: PathBuf,
 }
 
+/// Waits until no other run uses a directory; it is ours until the file is dropped.
+pub(super) fn lock(dir: &Path) -> Result<File> {
+    let file = File::create(dir.join("lock"))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            eprintln!("xtask: waiting for another guest to end");
+            file.lock()?;
+        }
+        Err(TryLockError::Error(error)) => bail!("cannot lock {}: {error}", dir.display()),
+    }
+    Ok(file)
+}
+
 impl Cache {
     /// Makes it if need be.
     pub(super) fn open() -> Result<Self> {
@@ -28,16 +42,7 @@ impl Cache {
 
     /// Waits until no other run uses the cache or a guest; it is ours until the file is dropped.
     pub(super) fn lock(&self) -> Result<File> {
-        let file = File::create(self.dir.join("lock"))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                eprintln!("xtask: waiting for another guest to end");
-                file.lock()?;
-            }
-            Err(TryLockError::Error(error)) => bail!("cannot lock the cache: {error}"),
-        }
-        Ok(file)
+        lock(&self.dir)
     }
 
     /// The piece `name`, if it is there.
