@@ -7,9 +7,10 @@
 
 use super::Adaptive;
 use super::blocks::{Blocks, pages_within};
-use super::cost::{self, ASK_LOG_MAX, Costs, LEVEL_MAX, LOOK_NS};
+use super::cost::{self, ASK_LOG_MAX};
+use super::inspect::{Inspection, Notes};
 use super::spans::Spans;
-use super::table::{Page, Standing};
+use super::table::Standing;
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::round::Presumption;
 use crate::technique::pagemap_scan::block_bytes;
@@ -24,76 +25,8 @@ const BUDGET_NS: i64 = 10;
 /// For so long nothing is presumed in a block where that did not pay.
 const PAUSE_ROUNDS: u32 = 16;
 
-/// A page that waits for a call to be worth it has one every so many rounds at the latest, as a power of two: it is reported
-/// until then, and one that is written now and then but not often enough for a question would wait for ever.
-const WAIT_LOG_MAX: u32 = 4;
-
 /// So many questions, at least, must have found pages cooled down before all are asked.
 const ALARM_MIN: u64 = 2;
-
-/// What it would save to leave a block alone for a round, as this round has it.
-#[derive(Default)]
-struct Worth {
-    /// Where nothing in it is re-armed, in nanoseconds.
-    whole: i64,
-    /// Where pages that are better armed are re-armed: without these, and without the calls.
-    parts: i64,
-    /// Stretches of such pages, with a call for each.
-    stretches: i64,
-    /// Pages that are better left alone.
-    hot: u32,
-    within_stretch: bool,
-    /// Reported pages.
-    pages: i64,
-}
-
-impl Worth {
-    /// A page that it saves `gain` to arm.
-    fn add(&mut self, gain: i64) {
-        // Without a branch: hot pages lie among others as chance has it.
-        let hot = gain < 0;
-        self.pages += 1;
-        self.whole -= gain;
-        self.parts -= gain.min(0);
-        self.hot += u32::from(hot);
-        self.stretches += i64::from(!hot & !self.within_stretch);
-        self.within_stretch = !hot;
-    }
-
-    /// So many pages that are better left alone, which it saves `gain`, a negative number, to arm.
-    fn add_hot(&mut self, pages: usize, gain: i64) {
-        self.pages += pages as i64;
-        self.whole -= gain;
-        self.parts -= gain;
-        self.hot += pages as u32;
-        self.within_stretch = false;
-    }
-
-    /// Half of it is for questions.
-    fn pays(&self, call: i64) -> bool {
-        let saved = self.whole.max(self.parts - self.stretches * call);
-        saved / 2 >= call / 8 + self.pages * LOOK_NS
-    }
-}
-
-/// Neighbours that are presumed written, and not asked in this round.
-struct Resting {
-    pages: usize,
-    /// What it saves to arm them: less than nothing.
-    gain: i64,
-}
-
-impl Resting {
-    /// Those that `pages` begin with, if they are presumed on at least so much evidence.
-    fn of(pages: &[Page], level: u8, costs: &Costs) -> Self {
-        let mut found = Self { pages: 0, gain: 0 };
-        for page in pages.iter().take_while(|page| page.rests(level)) {
-            found.pages += 1;
-            found.gain += costs.gain(page.written);
-        }
-        found
-    }
-}
 
 impl Adaptive {
     /// Learns which of the pages that were asked have cooled down; gives the blocks in which most have.
@@ -145,16 +78,19 @@ impl Adaptive {
         alarmed: &PageSet,
         presumed: &mut PageSet,
     ) -> Vec<PageRange> {
-        let (round, page_bytes, block_bytes) = (self.round, page_size(), block_bytes());
+        let (round, block_bytes) = (self.round, block_bytes());
         // Divisions would take as long as all the rest.
-        let (page_shift, block_shift) = (page_bytes.trailing_zeros(), block_bytes.trailing_zeros());
-        let costs = &self.costs;
-        let mut spans = Spans::new(self.call_ns, std::mem::take(&mut self.room));
+        let (page_shift, block_shift) =
+            (page_size().trailing_zeros(), block_bytes.trailing_zeros());
+        let mut notes = Notes {
+            presumed,
+            asked: &mut self.asked,
+            spans: Spans::new(self.call_ns, std::mem::take(&mut self.room)),
+        };
         // A collect is to take about as long as the plain scan, so calls must not take much longer than looking at pages does.
         let mut budget = BUDGET_CALLS * self.call_ns + out.pages() as i64 * BUDGET_NS;
         let mut leave = PageSet::new();
-        let armed = self.writes.armed().ranges();
-        let (mut mapping, mut border) = (0, 0);
+        let mut borders = Borders::of(self.writes.armed());
         let mut blocks = Blocks::of(out, block_bytes);
         while let Some((block, parts)) = blocks.next_block() {
             let looked = self.left.covers(block);
@@ -162,117 +98,32 @@ impl Adaptive {
                 true => ASK_LOG_MAX,
                 false => due(block.start() >> block_shift, round),
             };
-            // Of pages that rest nothing is to be learnt or done, and most pages of a round do where presuming pays. What the scan
-            // has re-armed does not rest.
-            let resting_level = match looked {
-                true => costs.level_resting(due),
-                false => LEVEL_MAX + 1,
-            };
             let known = self.table.block_mut(block.start(), round);
-            // A question is asked of all pages of the block that are due, so they share its price.
-            let worth_asking = costs.worth_asking(self.call_ns / i64::from(known.hot.max(1)));
-            let pages = &mut known.pages;
-            let mut worth = Worth::default();
-            // What it would cost to let the next scan re-arm everything: faults of what is presumed and not due, vain reports of
-            // what waits.
-            let (mut faults, mut vain) = (0, 0);
-            let mut asking = false;
-            spans.begin();
+            let mut seen = Inspection::new(&self.costs, self.call_ns, round, due, known.hot);
+            notes.spans.begin();
             for part in parts {
-                while armed
-                    .get(mapping)
-                    .is_some_and(|range| range.end() <= part.start())
-                {
-                    mapping += 1;
+                if borders.between(part) {
+                    notes.spans.close();
                 }
-                if mapping != border {
-                    spans.close();
-                    border = mapping;
-                }
-                let mut at = ((part.start() - block.start()) >> page_shift) as usize;
+                let first = ((part.start() - block.start()) >> page_shift) as usize;
                 let end = ((part.end() - block.start()) >> page_shift) as usize;
-                while at < end {
-                    let start = block.start() + ((at as u64) << page_shift);
-                    let resting = Resting::of(&pages[at..end], resting_level, costs);
-                    if resting.pages > 0 {
-                        presumed.extend_back(start, (resting.pages as u64) << page_shift);
-                        worth.add_hot(resting.pages, resting.gain);
-                        spans.spare(-resting.gain);
-                        faults -= resting.gain;
-                        at += resting.pages;
-                        continue;
-                    }
-                    let page = &mut pages[at];
-                    at += 1;
-                    let address = start + page_bytes;
-                    let standing = page.standing();
-                    match standing {
-                        Standing::Armed => page.observe_write(round),
-                        Standing::Asked => {
-                            page.observe_write(round);
-                            page.set(Standing::Asked, (page.level() + 1).min(costs.level_max()));
-                        }
-                        Standing::Presumed | Standing::Waiting => {
-                            presumed.extend_back(start, page_bytes);
-                        }
-                    }
-                    if !looked {
-                        // The scan has re-armed it. Whether the next one shall not is what matters.
-                        match standing {
-                            Standing::Armed => {
-                                worth.add(costs.gain(cost::after_write(page.written)))
-                            }
-                            Standing::Waiting => {
-                                page.stand(Standing::Armed);
-                                page.pass_over(round);
-                            }
-                            Standing::Presumed | Standing::Asked => {
-                                worth.add(costs.gain(page.written));
-                                page.stand(Standing::Asked);
-                                page.pass_over(round);
-                                self.asked.extend_back(start, page_bytes);
-                            }
-                        }
-                        continue;
-                    }
-                    let gain = costs.gain(page.written);
-                    worth.add(gain);
-                    match standing {
-                        Standing::Armed if gain <= worth_asking => page.stand(Standing::Presumed),
-                        Standing::Armed => page.stand(Standing::Waiting),
-                        Standing::Asked => page.stand(Standing::Presumed),
-                        Standing::Presumed | Standing::Waiting => {}
-                    }
-                    if page.standing() == Standing::Waiting {
-                        let waited = i64::from(page.rounds_since_seen(round)) + 1;
-                        let mut worth = gain.max(1) * waited;
-                        if due >= WAIT_LOG_MAX {
-                            worth = worth.max(self.call_ns);
-                            asking = true;
-                        }
-                        spans.want(start, address, worth);
-                        vain += gain.max(0);
-                    } else if costs.ask_log(page.level()) <= due && !page.seen_in(round) {
-                        spans.want(start, address, self.call_ns);
-                        asking = true;
-                    } else {
-                        // Not due; or written in this round, as was noticed, so that there is nothing to ask.
-                        spans.spare(-gain);
-                        faults -= gain;
-                    }
+                let pages = &mut known.pages[first..end];
+                match looked {
+                    true => seen.looked_at(part.start(), pages, &mut notes),
+                    false => seen.rearmed(part.start(), pages, &mut notes),
                 }
             }
-            known.hot = worth.hot;
-            let calls = spans.cost();
-            let calls_pay = calls == 0 || faults + vain > calls;
+            known.hot = seen.hot();
+            let calls = notes.spans.cost();
+            let calls_pay = calls == 0 || seen.lost_without_calls() > calls;
             let affordable = calls <= budget;
-            if calls_pay && !affordable && !asking {
+            if calls_pay && !affordable && !seen.asking {
                 // What waits goes on waiting.
-                spans.give_up();
+                notes.spans.give_up();
             }
             if calls_pay
-                && (affordable || !asking)
-                && worth.pays(self.call_ns)
+                && (affordable || !seen.asking)
+                && seen.pays()
                 && round.wrapping_sub(known.not_before) as i32 >= 0
                 && !self.whole.intersects(block)
             {
@@ -281,14 +132,41 @@ impl Adaptive {
                     budget -= calls;
                 }
             } else {
-                spans.give_up();
-                if !calls_pay && !asking {
+                notes.spans.give_up();
+                if !calls_pay && !seen.asking {
                     known.not_before = round.wrapping_add(PAUSE_ROUNDS);
                 }
             }
         }
         self.left = leave;
-        spans.finish()
+        notes.spans.finish()
+    }
+}
+
+/// Where one armed range ends and the next begins: no call may reach over such a place.
+struct Borders<'a> {
+    armed: &'a [PageRange],
+    /// The armed range of the last part.
+    last: usize,
+}
+
+impl<'a> Borders<'a> {
+    fn of(armed: &'a PageSet) -> Self {
+        let armed = armed.ranges();
+        Self { armed, last: 0 }
+    }
+
+    /// Whether there is one between the last part and this one, parts in ascending order.
+    fn between(&mut self, part: &PageRange) -> bool {
+        let before = self.last;
+        while self
+            .armed
+            .get(self.last)
+            .is_some_and(|range| range.end() <= part.start())
+        {
+            self.last += 1;
+        }
+        self.last != before
     }
 }
 
@@ -319,20 +197,5 @@ mod tests {
                 assert_eq!(asked.len(), 256 >> log);
             }
         }
-    }
-
-    #[test]
-    fn mixed_pages_are_left_to_the_scan() {
-        let of = |gains: &[i64]| {
-            let mut worth = Worth::default();
-            gains.iter().for_each(|gain| worth.add(*gain));
-            worth.pays(1_500)
-        };
-        // Hot pages among few others pay, page by page beside as many others they do not.
-        assert!(of(&[-900, -900, -900, -900, 1_400, -900, -900]));
-        assert!(!of(&[-600, 500, -600, 500, -600, 500, -600, 500]));
-        // Where a page is hot for certain, neighbours may be reported in vain.
-        assert!(of(&[-1_000, 200, -1_000, 200, -1_000, 200]));
-        assert!(!of(&[]));
     }
 }

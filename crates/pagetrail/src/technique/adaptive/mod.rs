@@ -20,6 +20,7 @@ mod blocks;
 mod cost;
 mod decide;
 mod exact;
+mod inspect;
 mod spans;
 mod sweeps;
 mod table;
