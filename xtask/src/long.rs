@@ -59,6 +59,18 @@ const RESULTS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "adaptive.json",
+        &[
+            "--package",
+            "pagetrail-cli",
+            "--",
+            "bench",
+            "--json",
+            "--suite",
+            "bench/definitions/adaptive.toml",
+        ],
+    ),
+    (
         "sweep.json",
         &[
             "--package",
@@ -101,14 +113,14 @@ const GUEST_BENCH: &[&str] = &["bench", "--json", "--runs", "3", "--size", "1M,1
 pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
     match only {
         Some("guests") => return bench_guests(repo),
-        Some("adaptive") => return bench_adaptive(repo, false),
+        Some("programs") => return bench_programs(repo),
         Some("tier-guest") => return bench_tiers(repo),
         _ => {}
     }
     let wanted = |name: &str| only.is_none_or(|only| name.strip_suffix(".json") == Some(only));
     ensure!(
         RESULTS.iter().any(|(name, _)| wanted(name)),
-        "no such benchmark; there are: {}, adaptive, guests, tier-guest, collector, checkpointer, subpage, vm",
+        "no such benchmark; there are: {}, programs, guests, tier-guest, collector, checkpointer, subpage, vm",
         RESULTS
             .iter()
             .filter_map(|(name, _)| name.strip_suffix(".json"))
@@ -122,7 +134,7 @@ pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
     }
     match only {
         None => {
-            bench_adaptive(repo, false)?;
+            bench_programs(repo)?;
             bench_tiers(repo)?;
             bench_guests(repo)
         }
@@ -147,25 +159,17 @@ fn bench_tiers(repo: &Repo) -> Result<()> {
     Ok(())
 }
 
-/// The suite of the technique `adaptive`, generated workloads and real programs.
-///
-/// The short form is kept apart, since it shows less.
-pub(crate) fn bench_adaptive(repo: &Repo, quick: bool) -> Result<()> {
-    let name = match quick {
-        true => "adaptive_quick.json",
-        false => "adaptive.json",
-    };
+/// Real programs under `adaptive` and `pagemap-scan`; those on libgc are compiled for it.
+fn bench_programs(repo: &Repo) -> Result<()> {
+    let name = "programs.json";
     println!("== {name}");
     let programs = collector::programs(repo)?;
     let mut cargo = repo.cargo(&["run", "--quiet", "--release", "--package", "pagetrail-cli"]);
     cargo
         .args(["--", "bench", "--json", "--suite"])
-        .arg(repo.root.join("bench/definitions/adaptive.toml"))
+        .arg(repo.root.join("bench/definitions/programs.toml"))
         .arg("--programs")
         .arg(programs);
-    if quick {
-        cargo.arg("--quick");
-    }
     keep(repo, name, &mut cargo)
 }
 

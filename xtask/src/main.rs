@@ -53,9 +53,8 @@ usage: cargo xtask TASK
   bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
   bench collector [here|guest [ROUNDS]]
                    the same for the programs on libgc, on this machine and in a guest (half an hour)
-  bench adaptive [--quick]
-                   the workloads and programs of bench/definitions/adaptive.toml (half an hour; with
-                   --quick some minutes)
+  bench programs   real programs under 'adaptive' and 'pagemap-scan' (ten minutes); bench adaptive
+                   has generated workloads (a quarter of an hour)
   bench vm         what the virtual machine costs a program: exits, instructions, collects (guests)
   bench checkpointer [ROUNDS]
                    the same for CRIU, in a guest
@@ -134,9 +133,6 @@ fn run(args: &[String]) -> Result<ExitCode> {
             }
             [what, part @ ..] if what == "subpage" => subpage::bench(&repo, part).map(|()| true)?,
             [what] if what == "vm" => vm::bench::run(&repo).map(|()| true)?,
-            [what, quick] if what == "adaptive" && quick == "--quick" => {
-                long::bench_adaptive(&repo, true).map(|()| true)?
-            }
             _ => long::bench(&repo, rest.first().map(String::as_str)).map(|()| true)?,
         },
         // In a guest, started by the tasks above.
@@ -168,16 +164,8 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         {
             rest.get(3)
         }
-        "bench"
-            if rest.first().is_some_and(|arg| arg == "checkpointer") || quick_adaptive(rest) =>
-        {
-            rest.get(2)
-        }
+        "bench" if rest.first().is_some_and(|arg| arg == "checkpointer") => rest.get(2),
         "generate" | "bench" => rest.get(1),
         _ => rest.first(),
     }
-}
-
-fn quick_adaptive(rest: &[String]) -> bool {
-    matches!(rest, [what, how, ..] if what == "adaptive" && how == "--quick")
 }

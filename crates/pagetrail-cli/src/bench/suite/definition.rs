@@ -20,17 +20,21 @@ pub(crate) struct Definition {
     /// Pages that one fault releases at most, with the technique `userfaultfd`.
     #[serde(default = "one")]
     pub(crate) block_pages: u32,
-    /// Lengths of rounds, and how many of them.
+    /// Lengths of rounds for workloads, and how many of them.
+    #[serde(default)]
     pub(crate) length: Vec<Length>,
     /// The same for the short form, which measures each program once.
     #[serde(default)]
     pub(crate) quick: Vec<Length>,
     /// A round of a workload lasts for so many operations for each of its milliseconds: what a writer does in that time
     /// when it is not tracked and has a processor to itself. So a busy machine writes the same pages, only later.
+    #[serde(default)]
     pub(crate) operations_per_ms: u64,
     /// The length of rounds for programs, in milliseconds.
+    #[serde(default = "program_round_ms")]
     pub(crate) program_round_ms: u64,
     /// Each program under each technique in turn, so often.
+    #[serde(default = "one")]
     pub(crate) program_runs: u32,
     #[serde(default)]
     pub(crate) workload: Vec<Workload>,
@@ -134,6 +138,14 @@ impl Definition {
             "block_pages must be from 1 to {BLOCK_PAGES_MAX}"
         );
         ensure!(definition.program_runs > 0, "no runs of programs");
+        ensure!(
+            definition.workload.is_empty() || !definition.length.is_empty(),
+            "workloads, but no [[length]] of rounds"
+        );
+        ensure!(
+            definition.workload.is_empty() || definition.operations_per_ms > 0,
+            "workloads, but no operations_per_ms"
+        );
         for workload in &definition.workload {
             ensure!(
                 (2..=1 << 32).contains(&workload.pages),
@@ -158,10 +170,42 @@ fn one() -> u32 {
     1
 }
 
+fn program_round_ms() -> u64 {
+    100
+}
+
 fn techniques<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Technique>, D::Error> {
     let names = Vec::<String>::deserialize(from)?;
     let parsed = names.iter().map(|name| name.parse());
     parsed
         .collect::<Result<_, _>>()
         .map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recorded_suites_can_be_read() {
+        let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/definitions");
+        let mut found = 0;
+        for file in fs::read_dir(definitions).unwrap() {
+            Definition::read(&file.unwrap().path()).unwrap();
+            found += 1;
+        }
+        assert!(found >= 3, "{found}");
+    }
+
+    #[test]
+    fn workloads_need_rounds() {
+        let head = "techniques = [\"compare\"]\nvain_page_ns = 1\n";
+        let workload = "[[workload]]\nname = \"w\"\npages = 2\nseed = 1\nwork = 0\npattern = { kind = \"uniform\" }\n";
+        let length = "[[length]]\nround_ms = 1\nwarm_up = 0\nrounds = 1\nruns = 1\n";
+        let error = |text: String| Definition::parse(&text).unwrap_err().to_string();
+        Definition::parse(head).unwrap();
+        assert!(error(format!("{head}{workload}")).contains("[[length]]"));
+        assert!(error(format!("{head}{length}{workload}")).contains("operations_per_ms"));
+        Definition::parse(&format!("operations_per_ms = 1\n{head}{length}{workload}")).unwrap();
+    }
 }
