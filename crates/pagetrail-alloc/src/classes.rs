@@ -1,10 +1,16 @@
-//! Size classes: which sizes small objects are rounded up to.
+//! Size classes: which sizes objects are rounded up to that share pages.
 //!
 //! Steps of 16 bytes up to 256, then eight to each doubling: at most an eighth is lost, a sixteenth on average. What is
-//! larger than the largest class gets whole pages.
+//! larger than the largest class gets whole pages, of which an eighth at most is lost from there on.
+
+use crate::geometry::PAGE;
 
 /// How many classes there are.
-pub(crate) const CLASSES: usize = 47;
+pub(crate) const CLASSES: usize = 72;
+
+/// Classes below this one have objects of less than a page, which lie in memory that is mapped once per part; the others' is
+/// mapped once.
+pub(crate) const WINDOW_CLASSES: usize = 47;
 
 /// The size of the largest class.
 pub(crate) const SMALL_MAX: usize = SIZES[CLASSES - 1] as usize;
@@ -52,7 +58,8 @@ pub(crate) fn class_of(size: usize) -> usize {
 
 /// The smallest class that holds `size` bytes and whose objects all have this alignment (a power of two), if any.
 pub(crate) fn class_aligned(size: usize, align: usize) -> Option<usize> {
-    if size > SMALL_MAX {
+    // Larger alignments would get more than they ask for, where whole pages of their own are enough.
+    if size > SMALL_MAX || align > PAGE {
         return None;
     }
     // Slabs begin at multiples of more than any class, so a size that is a multiple of the alignment suffices.
@@ -66,7 +73,9 @@ mod tests {
     #[test]
     fn sizes_ascend_and_lose_little() {
         assert_eq!((SIZES[0], SIZES[15], SIZES[16]), (16, 256, 288));
-        assert_eq!(SMALL_MAX, 3840);
+        assert_eq!(SMALL_MAX, 32768);
+        let around = [WINDOW_CLASSES - 1, WINDOW_CLASSES].map(|class| SIZES[class]);
+        assert_eq!(around, [3840, 4096]);
         for pair in SIZES.windows(2) {
             assert!(pair[0] < pair[1] && pair[1] % 16 == 0);
             assert!((pair[1] - pair[0]) * 8 <= pair[1].max(128));
@@ -84,7 +93,7 @@ mod tests {
 
     #[test]
     fn aligned_classes_are_multiples() {
-        for shift in 0..12 {
+        for shift in 0..=12 {
             let align = 1 << shift;
             for size in 0..=SMALL_MAX {
                 if let Some(class) = class_aligned(size, align) {
@@ -97,7 +106,11 @@ mod tests {
             class_aligned(10, 1024).map(|class| SIZES[class]),
             Some(1024)
         );
-        assert_eq!(class_aligned(3000, 2048), None);
+        assert_eq!(
+            class_aligned(5000, 4096).map(|class| SIZES[class]),
+            Some(8192)
+        );
+        assert_eq!(class_aligned(100, 8192), None);
         assert_eq!(class_aligned(SMALL_MAX + 1, 1), None);
     }
 }

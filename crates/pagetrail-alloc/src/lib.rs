@@ -8,7 +8,7 @@
 //! The heap tells its layout to whoever watches (`docs/heap-format.md`), and `pagetrail` reports *units*, parts of pages, where
 //! it finds one.
 //!
-//! Objects of a page and more are mapped once.
+//! Objects of a page and more are mapped once; up to 32 KiB they share pages.
 //!
 //! Two faces: [`GlobalHeap`] is the heap of the process, with a cache per thread, the same as `libpagetrail_alloc.so` offers to
 //! any program as `malloc`; a [`Heap`] is one apart.

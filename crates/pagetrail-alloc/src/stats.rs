@@ -8,6 +8,8 @@ pub struct Stats {
     pub superblocks: usize,
     /// Bytes of small objects that they have room for; memory is taken as it is used.
     pub superblock_bytes: usize,
+    /// Bytes of objects of a page and a bit, which share pages, that there is room for.
+    pub plain_bytes: usize,
     /// Bytes of objects in runs of whole pages.
     pub run_bytes: usize,
     /// Bytes of objects that are mappings of their own.

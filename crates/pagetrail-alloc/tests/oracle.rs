@@ -5,6 +5,9 @@
 
 use pagetrail_alloc::{Heap, Parts};
 use std::alloc::Layout;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
 /// An object as the model knows it: filled with a pattern of its own.
@@ -193,6 +196,16 @@ fn resident(start: usize, bytes: usize) -> usize {
     kib << 10
 }
 
+/// Bytes of the pages that are there at these addresses (`proc_pid_pagemap(5)`).
+fn present(addresses: Range<usize>) -> usize {
+    let pagemap = File::open("/proc/self/pagemap").unwrap();
+    let mut entries = vec![0; addresses.len() / 4096 * 8];
+    let at = addresses.start as u64 / 4096 * 8;
+    pagemap.read_exact_at(&mut entries, at).unwrap();
+    let present = entries.chunks_exact(8).filter(|entry| entry[7] & 0x80 != 0);
+    present.count() * 4096
+}
+
 #[test]
 fn mappings_grow_with_the_logarithm_and_memory_comes_back() {
     let heap = Heap::new(Parts::new(64).unwrap()).unwrap();
@@ -216,6 +229,39 @@ fn mappings_grow_with_the_logarithm_and_memory_comes_back() {
     }
     let kept = resident(base, 64 * (16 << 20));
     assert!(kept < 6 << 20, "{kept} bytes are still there");
+}
+
+#[test]
+fn objects_of_a_page_and_a_bit_share_pages() {
+    const MANY: usize = 2000;
+    for parts in Parts::ALL {
+        for bytes in [4200, 4368, 8464, 16_656, 28_000] {
+            let heap = Heap::new(parts).unwrap();
+            let layout = Layout::from_size_align(bytes, 16).unwrap();
+            let objects: Vec<_> = (0..MANY).map(|_| heap.allocate(layout).unwrap()).collect();
+            for object in &objects {
+                // SAFETY: it has so many bytes.
+                unsafe { object.write_bytes(7, bytes) };
+            }
+            // Mapped once, whatever the number of parts: superblocks of 16, 16 and 32 MiB at most.
+            assert!(heap.stats().mappings <= 3, "{:?}", heap.stats());
+            let addresses = objects.iter().map(|object| object.as_ptr() as usize);
+            let base = addresses.clone().min().unwrap() & !((2 << 20) - 1);
+            let first = base..base + (16 << 20);
+            let count = addresses.filter(|address| first.contains(address)).count();
+            let taken = present(first.clone());
+            assert!(
+                taken < count * bytes * 6 / 5,
+                "{count} objects of {bytes} bytes take {taken}"
+            );
+            for object in objects {
+                // SAFETY: nobody uses it any more.
+                unsafe { heap.free(object) };
+            }
+            let kept = present(first);
+            assert!(kept < 4 << 20, "{kept} bytes are still there");
+        }
+    }
 }
 
 #[test]

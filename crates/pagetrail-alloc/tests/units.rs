@@ -206,6 +206,51 @@ fn units_that_were_only_read_are_told_where_accesses_are_noticed() {
 }
 
 #[test]
+fn objects_that_share_pages_without_parts_are_told_by_pages() {
+    let _alone = alone();
+    if !can_watch() {
+        return;
+    }
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    for parts in Parts::ALL {
+        let mut random = fastrand::Rng::with_seed(seed ^ u64::from(parts.count()));
+        let heap = Heap::new(parts).unwrap();
+        let layout = Layout::from_size_align(4368, 16).unwrap();
+        let objects: Vec<_> = (0..1000).map(|_| heap.allocate(layout).unwrap()).collect();
+        let least = objects.iter().map(|object| object.as_ptr() as u64).min();
+        let base = least.unwrap() & !((2 << 20) - 1);
+        let mut watch = Watch::builder()
+            .target(Target::ranges(PageRange::new(base, base + (16 << 20))))
+            .technique(Choice::from(Technique::PagemapScan))
+            .start()
+            .unwrap();
+        // So that no page is touched for the first time.
+        for object in &objects {
+            // SAFETY: it has so many bytes.
+            unsafe { object.write_bytes(1, 4368) };
+        }
+        watch.collect().unwrap().commit();
+        for _ in 0..6 {
+            let mut right = BTreeSet::new();
+            for _ in 0..random.usize(0..100) {
+                let at = random.usize(..4368);
+                // SAFETY: within the object.
+                let place = unsafe { objects[random.usize(..objects.len())].add(at) };
+                // SAFETY: the same.
+                unsafe { place.write(random.u8(..)) };
+                right.insert(place.as_ptr() as u64 & !4095);
+            }
+            let round = watch.collect().unwrap();
+            assert!(round.units().is_none(), "{parts} parts");
+            let found: BTreeSet<u64> = round.pages().iter_units(4096).collect();
+            assert_eq!(found, right, "{parts} parts");
+            round.commit();
+        }
+    }
+}
+
+#[test]
 fn a_new_heap_is_found_and_what_it_never_used_is_not_written() {
     let _alone = alone();
     if !can_watch() {

@@ -7,9 +7,6 @@ use super::superblock::Superblock;
 use std::ptr::null;
 use std::sync::atomic::AtomicU8;
 
-/// A class with fewer slabs takes memory in small steps.
-const FEW_SLABS: u32 = 16;
-
 /// Slabs of one class. Whoever has a reference to it holds the lock of the class.
 pub(crate) struct Bin {
     first: *const Slab,
@@ -86,7 +83,7 @@ impl Bin {
                 // Full: objects that come back to it put it in the list.
                 books.owned = false;
             }
-            superblock.touch(slab, books, self.slabs < FEW_SLABS);
+            superblock.touch(slab, books, self.slabs);
             taken
         }
     }

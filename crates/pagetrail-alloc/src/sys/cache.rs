@@ -3,14 +3,14 @@
 use super::core::{Core, SHARED_CACHES};
 use super::slab::{ALLOCATED, FREE, Slab, Slot};
 use super::thread;
-use crate::classes::{CLASSES, SIZES};
+use crate::classes::{CLASSES, SIZES, WINDOW_CLASSES};
 use crate::geometry::PAGE;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Runs of up to this many pages are cached as well.
 pub(crate) const RUN_CLASSES: usize = 8;
-/// One per class of small objects, then one per length of runs.
+/// One per class, then one per length of runs.
 const MAGAZINES: usize = CLASSES + RUN_CLASSES;
 
 /// A magazine holds at most this many bytes, ..
@@ -18,9 +18,9 @@ const MAGAZINE_BYTES: usize = 16384;
 /// .. and objects, but some of each.
 const MAGAZINE_OBJECTS: usize = 128;
 const MAGAZINE_OBJECTS_LEAST: usize = 8;
-/// The same for runs.
-const MAGAZINE_RUN_BYTES: usize = 65536;
-const MAGAZINE_RUNS: usize = 8;
+/// The same for objects of a page and more.
+const MAGAZINE_LARGE_BYTES: usize = 65536;
+const MAGAZINE_LARGE_OBJECTS: usize = 8;
 
 /// How many objects a magazine gets when it is first filled; twice as many each further time.
 const FIRST_OBJECTS: u32 = 4;
@@ -67,10 +67,14 @@ pub(crate) struct Cache {
 }
 
 fn capacity(magazine: usize) -> usize {
-    match magazine.checked_sub(CLASSES) {
-        None => (MAGAZINE_BYTES / usize::from(SIZES[magazine]))
-            .clamp(MAGAZINE_OBJECTS_LEAST, MAGAZINE_OBJECTS),
-        Some(less) => (MAGAZINE_RUN_BYTES / PAGE / (less + 1)).min(MAGAZINE_RUNS),
+    let bytes = match magazine.checked_sub(CLASSES) {
+        None => usize::from(SIZES[magazine]),
+        Some(less) => (less + 1) * PAGE,
+    };
+    if magazine < WINDOW_CLASSES {
+        (MAGAZINE_BYTES / bytes).clamp(MAGAZINE_OBJECTS_LEAST, MAGAZINE_OBJECTS)
+    } else {
+        (MAGAZINE_LARGE_BYTES / bytes).min(MAGAZINE_LARGE_OBJECTS)
     }
 }
 

@@ -11,8 +11,8 @@ use super::pages::{Arena, Pages, RUN_PAGES_MAX};
 use super::pool::Pool;
 use super::registry::{self, Kind};
 use super::slab::{ALLOCATED, FREE, Slab, Slot};
-use super::superblock::{Common, Superblock, Superblocks};
-use crate::classes::{self, ALIGN, CLASSES, SMALL_MAX};
+use super::superblock::{Backing, Common, Superblock, Superblocks};
+use crate::classes::{self, ALIGN, CLASSES, SMALL_MAX, WINDOW_CLASSES};
 use crate::geometry::{PAGE, SLAB};
 use crate::parts::Parts;
 use rustix::io::Errno;
@@ -34,6 +34,8 @@ pub(crate) struct Core {
     pub(super) pages: Locked<Pages>,
     pub(super) huges: Locked<Huges>,
     pub(super) superblocks: Locked<Superblocks>,
+    /// For objects that share pages, but have no part of one to themselves.
+    pub(super) plain: Locked<Superblocks>,
     pub(super) pool: Locked<Pool>,
     pub(super) common: Common,
     /// The next of all heaps of the process.
@@ -84,7 +86,8 @@ impl Core {
                 bins: [const { Locked::new(Bin::new()) }; CLASSES],
                 pages: Locked::new(Pages::new()),
                 huges: Locked::new(Huges::new()),
-                superblocks: Locked::new(Superblocks::new()),
+                superblocks: Locked::new(Superblocks::new(Backing::Windows)),
+                plain: Locked::new(Superblocks::new(Backing::Plain)),
                 pool: Locked::new(Pool::new()),
                 common: Common {
                     parts,
@@ -107,9 +110,16 @@ impl Core {
 
     /// A slab for a bin, whose lock is held.
     pub(crate) fn take_slab(&self, class: usize) -> Option<*const Slab> {
-        let mut superblocks = self.superblocks.lock();
+        let mut superblocks = self.superblocks_of(class).lock();
         let mut pool = self.pool.lock();
         superblocks.take(class, &self.common, &mut pool).ok()
+    }
+
+    fn superblocks_of(&self, class: usize) -> &Locked<Superblocks> {
+        match class < WINDOW_CLASSES {
+            true => &self.superblocks,
+            false => &self.plain,
+        }
     }
 
     /// Takes a slab back from a bin.
@@ -118,9 +128,12 @@ impl Core {
     ///
     /// All its objects are in, it is in no list, and the lock of its class is held.
     pub(crate) unsafe fn give_slab(&self, slab: *const Slab) {
-        let mut superblocks = self.superblocks.lock();
         // SAFETY: as the caller promises.
-        unsafe { superblocks.give(slab, &mut self.pool.lock()) };
+        unsafe {
+            let class = (*slab).shape().class();
+            let mut superblocks = self.superblocks_of(class).lock();
+            superblocks.give(slab, &mut self.pool.lock());
+        }
     }
 
     /// Takes runs back from a cache.
@@ -299,49 +312,6 @@ impl Core {
             }
         }
         self.complain(address, call)
-    }
-
-    /// Says what is wrong with an address, and ends the program.
-    #[cold]
-    fn complain(&self, address: usize, call: &str) -> ! {
-        const INSIDE: &str = ": no object begins there, it is the inside of one or nothing";
-        const FOREIGN: &str = ": it is of another heap";
-        const TWICE: &str = ": double free, the object was freed before";
-        let registry::Found { kind, description } = registry::find(address);
-        // SAFETY: as in `find`.
-        let why = unsafe {
-            match kind {
-                Kind::None => ": not from this heap, or freed before and given back to the system",
-                Kind::Superblock => {
-                    let superblock = &*(description as *const Superblock);
-                    let (_, is_its_window) = superblock.windows.offset(address);
-                    let slab = superblock.slab_at(address);
-                    match slab.object_at(address % SLAB) {
-                        _ if superblock.owner != self.common.owner => FOREIGN,
-                        Some(_) if is_its_window => TWICE,
-                        Some(_) => {
-                            ": an object begins there, but was handed out at another address"
-                        }
-                        None if slab.shape().size() == 0 => {
-                            ": its memory was given back to the system"
-                        }
-                        None => INSIDE,
-                    }
-                }
-                Kind::Arena => {
-                    let arena = &*(description as *const Arena);
-                    match arena.run_at(address) {
-                        _ if arena.owner != self.common.owner => FOREIGN,
-                        Some(_) => TWICE,
-                        None => ": no object begins there, or it was freed before",
-                    }
-                }
-                Kind::Huge if (*(description as *const Huge)).owner != self.common.owner => FOREIGN,
-                Kind::Huge => INSIDE,
-            }
-        };
-        fatal::say(call, Some(address), why);
-        std::process::abort()
     }
 
     /// Takes an object back.

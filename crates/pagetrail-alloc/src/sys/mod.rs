@@ -2,7 +2,7 @@
 //!
 //! From below: [`map`] and [`registry`] are the kernel's mappings and where they are; [`pool`], [`slab`], [`superblock`],
 //! [`pages`] and [`huge`] keep books; [`bin`], [`cache`] and [`core`] are the way of an object from them to the program and back,
-//! [`whole`] what happens to a heap as a whole;
+//! [`complaint`] what is said of what is no object, [`whole`] what happens to a heap as a whole;
 //! [`heap`] and [`global`] are the faces. What can be said in numbers alone is in [`crate::classes`] and [`crate::geometry`].
 #![allow(
     unsafe_code,
@@ -11,6 +11,7 @@
 
 pub(crate) mod bin;
 pub(crate) mod cache;
+pub(crate) mod complaint;
 pub(crate) mod core;
 pub(crate) mod descriptor;
 pub(crate) mod environment;

@@ -6,7 +6,7 @@
 
 use super::fatal;
 use super::superblock::Superblock;
-use crate::classes::SIZES;
+use crate::classes::{ALIGN, SIZES};
 use crate::geometry::{self, PAGE, SLAB};
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
@@ -35,26 +35,27 @@ impl Shape {
     fn of(class: usize) -> Self {
         let size = SIZES[class];
         let reciprocal = geometry::reciprocal(size.into());
+        let steps = u64::from(size) / ALIGN as u64;
         Self(
-            u64::from(size)
+            steps
                 | (class as u64) << 12
-                | (capacity(class) as u64) << 18
+                | (capacity(class) as u64) << 19
                 | u64::from(reciprocal) << 32,
         )
     }
 
     #[inline]
     pub(crate) fn size(self) -> usize {
-        (self.0 & 0xfff) as usize
+        (self.0 & 0xfff) as usize * ALIGN
     }
 
     #[inline]
     pub(crate) fn class(self) -> usize {
-        (self.0 >> 12 & 0x3f) as usize
+        (self.0 >> 12 & 0x7f) as usize
     }
 
     fn capacity(self) -> usize {
-        (self.0 >> 18 & 0x1fff) as usize
+        (self.0 >> 19 & 0x1fff) as usize
     }
 
     #[inline(always)]

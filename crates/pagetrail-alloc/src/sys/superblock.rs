@@ -1,4 +1,4 @@
-//! [`Superblock`]: shared memory that is mapped once per part, and the slabs in it. [`Superblocks`]: all of a heap.
+//! [`Superblock`]: memory with slabs, and where it is mapped. [`Superblocks`]: all of a heap, of one kind.
 
 use super::descriptor::Descriptor;
 use super::map;
@@ -18,12 +18,29 @@ const BYTES_MAX: usize = 1 << 30;
 /// The smallest, where the program may have no more addresses (`RLIMIT_AS`).
 const BYTES_LEAST: usize = SLAB;
 
-/// How many pages of a slab enter the page tables at a time while it is its class's only one.
+/// A class with fewer slabs takes memory in small steps, so many pages of a slab at a time.
+const FEW_SLABS: u32 = 16;
 const FEW_PAGES: u32 = 4;
 const SLAB_PAGES: u32 = (SLAB / PAGE) as u32;
 
-/// Slabs that are not used are kept while they are no more than this, or an eighth of those that are.
-const KEPT_SLABS: usize = 64;
+/// What a superblock is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backing {
+    /// Shared memory that is mapped once per part, of which whoever watches is told.
+    Windows,
+    /// Private memory that is mapped once, for objects of a page and more.
+    Plain,
+}
+
+impl Backing {
+    /// Slabs that are not used are kept while they are no more than this, or an eighth of those that are.
+    fn kept_slabs(self) -> usize {
+        match self {
+            Self::Windows => 64,
+            Self::Plain => 32,
+        }
+    }
+}
 
 /// What every superblock of a heap has in common.
 pub(crate) struct Common {
@@ -36,6 +53,7 @@ pub(crate) struct Common {
 /// Memory with slabs.
 pub(crate) struct Superblock {
     pub(crate) windows: Windows,
+    backing: Backing,
     pub(crate) owner: usize,
     parts: usize,
     slabs: *mut Slab,
@@ -49,6 +67,7 @@ pub(crate) struct Superblock {
 
 /// The superblocks of a heap.
 pub(crate) struct Superblocks {
+    backing: Backing,
     newest: *const Superblock,
     /// Slabs of the newest that were used at some time.
     begun: usize,
@@ -66,8 +85,9 @@ pub(crate) struct Superblocks {
 unsafe impl Send for Superblocks {}
 
 impl Superblocks {
-    pub(crate) const fn new() -> Self {
+    pub(crate) const fn new(backing: Backing) -> Self {
         Self {
+            backing,
             newest: null(),
             begun: 0,
             kept: null(),
@@ -138,7 +158,7 @@ impl Superblocks {
     fn grow(&mut self, common: &Common, pool: &mut Pool) -> Result<(), Errno> {
         let mut bytes = self.bytes.clamp(BYTES_MIN, BYTES_MAX).next_power_of_two();
         let made = loop {
-            match Superblock::make(bytes, self.newest, common, pool) {
+            match Superblock::make(self.backing, bytes, self.newest, common, pool) {
                 Err(Errno::NOMEM) if bytes > BYTES_LEAST => bytes /= 2,
                 made => break made?,
             }
@@ -167,7 +187,7 @@ impl Superblocks {
             books.previous = null();
             books.next = std::mem::replace(&mut self.kept, slab);
             self.kept_count += 1;
-            while self.kept_count > KEPT_SLABS.max(self.used / 8) {
+            while self.kept_count > self.backing.kept_slabs().max(self.used / 8) {
                 self.kept_count -= 1;
                 let slab = &*self.kept;
                 let books = slab.books();
@@ -209,7 +229,7 @@ impl Superblocks {
             }
             Ok(())
         });
-        *self = Self::new();
+        *self = Self::new(self.backing);
     }
 }
 
@@ -220,24 +240,35 @@ fn books_bytes(slabs: usize) -> usize {
 
 impl Superblock {
     fn make(
+        backing: Backing,
         bytes: usize,
         next: *const Self,
         common: &Common,
         pool: &mut Pool,
     ) -> Result<*const Self, Errno> {
-        let parts = common.parts.count() as usize;
+        let divided = match backing {
+            Backing::Windows => common.parts,
+            Backing::Plain => Parts::ONE,
+        };
+        let parts = divided.count() as usize;
         let count = bytes / SLAB;
         let place = pool.take(size_of::<Self>())?.cast::<Self>();
         let books = map::private(books_bytes(count), 64, true);
         let span = (bytes * parts).next_multiple_of(STEP);
-        let base = books.and_then(|_| map::addresses(span, STEP));
+        let base = books.and_then(|_| match backing {
+            Backing::Windows => map::addresses(span, STEP),
+            Backing::Plain => map::private(span, STEP, true),
+        });
         let made = base.and_then(|base| {
             // SAFETY: addresses that nobody else knows; books and place are fresh, aligned and large enough.
             unsafe {
-                map::windows(base, bytes, parts)?;
+                if backing == Backing::Windows {
+                    map::windows(base, bytes, parts)?;
+                }
                 let slabs = books?.cast::<Slab>();
                 place.write(Self {
-                    windows: Windows::new(base as usize, bytes, common.parts),
+                    windows: Windows::new(base as usize, bytes, divided),
+                    backing,
                     owner: common.owner,
                     parts,
                     slabs,
@@ -249,8 +280,10 @@ impl Superblock {
                 let superblock = &*place;
                 let hint = |step| superblock.hint(step);
                 registry::enter(base as usize, span, Kind::Superblock, place as usize, hint)?;
-                let table = superblock.table as usize;
-                common.descriptor.add(&superblock.windows, table, count);
+                if backing == Backing::Windows {
+                    let table = superblock.table as usize;
+                    common.descriptor.add(&superblock.windows, table, count);
+                }
             }
             Ok(place.cast_const())
         });
@@ -338,18 +371,24 @@ impl Superblock {
         }
     }
 
-    /// Enters the pages of a slab that its objects have reached in the page tables of all windows; `few`: no more than needed.
+    /// Enters the pages of a slab that its objects have reached in the page tables of all windows. Those of large objects, which
+    /// may be used in part, and of the only one of the class's `slabs` are left to faults.
     ///
     /// One call per window is cheaper than a fault per page and window, and most pages are written in all of them sooner or later.
     /// They are entered by writing, though reading enters neighbours along with a page: an entry that is not marked as written
     /// yet costs the processor more than that, when it is (`bench/README.md`), or a fault, while somebody tracks the memory.
     /// These pages are new, so they count as written anyway. Windows in which few objects begin are left alone.
-    pub(crate) fn touch(&self, slab: &Slab, books: &mut Books, few: bool) {
+    pub(crate) fn touch(&self, slab: &Slab, books: &mut Books, slabs: u32) {
         let needed = slab.high_pages(books);
         if needed <= books.touched_pages {
             return;
         }
-        let to = match few {
+        if self.backing == Backing::Plain || slabs <= 1 {
+            books.touched_pages = needed;
+            self.publish(slab, books);
+            return;
+        }
+        let to = match slabs < FEW_SLABS {
             true => needed.next_multiple_of(FEW_PAGES).min(SLAB_PAGES),
             false => SLAB_PAGES,
         };
@@ -368,8 +407,14 @@ impl Superblock {
     /// Gives the memory of a slab without objects back.
     fn remove(&self, slab: &Slab, books: &mut Books) {
         let start = self.windows.address_in(0, self.offset_of(slab));
+        let bytes = books.touched_pages as usize * PAGE;
         // SAFETY: nobody has an object there.
-        unsafe { map::remove(start, books.touched_pages as usize * PAGE) };
+        unsafe {
+            match self.backing {
+                Backing::Windows => map::remove(start, bytes),
+                Backing::Plain => _ = map::discard(start, bytes),
+            }
+        }
         books.touched_pages = 0;
         self.publish(slab, books);
     }

@@ -10,14 +10,16 @@ impl Core {
     /// What it takes of the process.
     pub(crate) fn stats(&self) -> Stats {
         let (superblocks, superblock_bytes) = self.superblocks.lock().size();
+        let (plain, plain_bytes) = self.plain.lock().size();
         let (arenas, run_bytes) = self.pages.lock().size();
         let (huges, huge_bytes) = self.huges.lock().size();
         Stats {
             superblocks,
             superblock_bytes,
+            plain_bytes,
             run_bytes,
             huge_bytes,
-            mappings: superblocks * self.common.parts.count() as usize + arenas + huges,
+            mappings: superblocks * self.common.parts.count() as usize + plain + arenas + huges,
         }
     }
 
@@ -33,12 +35,14 @@ impl Core {
         self.pages.acquire();
         self.huges.acquire();
         self.superblocks.acquire();
+        self.plain.acquire();
         self.pool.acquire();
     }
 
     /// Gives all locks back.
     pub(crate) fn unlock_all(&self) {
         self.pool.release();
+        self.plain.release();
         self.superblocks.release();
         self.huges.release();
         self.pages.release();
@@ -130,6 +134,7 @@ impl Core {
             core.huges.lock().drop_all(&mut pool);
             core.pages.lock().drop_all();
             core.superblocks.lock().drop_all();
+            core.plain.lock().drop_all();
             let mut cache = core.caches.lock().all;
             while !cache.is_null() {
                 let next = (*cache).next;
