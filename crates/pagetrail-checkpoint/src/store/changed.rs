@@ -6,8 +6,9 @@ use crate::hash::Hash;
 use crate::map::{PageMap, Run, Source};
 use pagetrail::{PageRange, PageSet};
 
-/// A page is patched where at most one byte in so many has changed.
-const PATCH_MOST: u64 = 2;
+/// A page is patched where so many quarters of it have changed at most. What a patch takes besides is a hundredth of a page; but
+/// reading takes all patches that lie upon each other.
+const PATCH_QUARTERS_MOST: u64 = 3;
 
 impl Draft<'_> {
     /// Makes room for pages of which only the changes are stored ([`Self::put_changed`]); to be called before any are put.
@@ -134,7 +135,7 @@ fn parts(start: u64, page_size: u64, changed: &PageSet) -> Option<Vec<(u32, u32)
         }
         bytes += range.bytes();
     }
-    (bytes > 0 && bytes * PATCH_MOST <= page_size).then_some(parts)
+    (bytes > 0 && bytes * 4 <= page_size * PATCH_QUARTERS_MOST).then_some(parts)
 }
 
 #[cfg(test)]
@@ -158,6 +159,8 @@ mod tests {
         );
         assert_eq!(of(&[(8193, 8194), (8200, 8210)]), Some(vec![(0, 32)]));
         assert_eq!(of(&[(12280, 12300)]), Some(vec![(4080, 16)]));
+        assert_eq!(of(&[(8192, 11264)]), Some(vec![(0, 3072)]));
+        assert_eq!(of(&[(8192, 11265)]), None);
         assert_eq!(of(&[(8192, 12288)]), None);
         assert_eq!(of(&[(0, 8192), (12288, 20000)]), None);
     }
