@@ -35,6 +35,7 @@ pub(super) const WORKLOADS: &[Workload] = &[
         40_000,
         1000,
     ),
+    workload("Redis, 64 B", "redis.py", 200_000, 64, 100_000, 2000),
 ];
 
 const fn workload(
@@ -81,8 +82,10 @@ impl Kit {
                 return Err(NotHere::error(&format!("apt-get install {package}")));
             }
         }
-        if program("python3").is_none() {
-            return Err(NotHere::error("apt-get install python3"));
+        for (name, package) in [("python3", "python3"), ("redis-server", "redis-server")] {
+            if program(name).is_none() {
+                return Err(NotHere::error(&format!("apt-get install {package}")));
+            }
         }
         let packages = ["pagetrail-cli", "pagetrail-alloc-preload"];
         let mut cargo = repo.cargo(&["build", "--quiet", "--release"]);
