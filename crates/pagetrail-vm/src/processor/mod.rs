@@ -133,11 +133,14 @@ impl Processor {
         }
     }
 
-    /// The program's registers where a signal has stopped it; `None` within an entry, which goes on to its end.
+    /// The program's registers where a signal has stopped it; `None` within an entry, which goes on to its end, or on the
+    /// way to one.
     pub(crate) fn at_stop(&mut self, memory: &Memory) -> Result<Option<kvm_regs>> {
         let regs = *self.cpu.regs();
         let frame = self.page.frame(memory.system());
         Ok(match entry::place(regs.rip) {
+            // It would enter what it is to enter next with that exception.
+            Place::Program if self.cpu.is_delivering()? => None,
             Place::Program => {
                 self.to_ring_0()?;
                 Some(regs)

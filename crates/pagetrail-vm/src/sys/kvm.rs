@@ -278,6 +278,14 @@ impl Cpu {
         &mut self.fd.sync_regs_mut().regs
     }
 
+    /// Whether an exception is on its way to its entry: interrupted there, the processor goes on with it when it runs again,
+    /// whatever its registers are then.
+    pub(crate) fn is_delivering(&self) -> Result<bool> {
+        let events = self.fd.get_vcpu_events();
+        let exception = events.map_err(refused("say what is pending"))?.exception;
+        Ok(exception.injected != 0 || exception.pending != 0)
+    }
+
     /// Segments and control registers.
     pub(crate) fn sregs(&self) -> Result<kvm_sregs> {
         self.fd.get_sregs().map_err(refused("give its registers"))
