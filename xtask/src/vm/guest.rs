@@ -111,7 +111,11 @@ impl Guest<'_> {
         let lines = fs::read_to_string(self.result())?;
         let how = match (result(&lines), in_time) {
             (Some(status), _) => return Ok(Start::Ended(End::Exited(status))),
-            (None, false) if has_begun(&lines) => return Ok(Start::Ended(End::TimedOut)),
+            (None, false) if has_begun(&lines) => {
+                // The kernel names who has waited for minutes.
+                eprint!("{}", self.console_tail());
+                return Ok(Start::Ended(End::TimedOut));
+            }
             (None, false) => "did not boot in time",
             (None, true) => "died",
         };
@@ -276,7 +280,7 @@ impl Guest<'_> {
         self.dir.join("console.log")
     }
 
-    /// The last lines of the console, for a guest that gave no result.
+    /// The last lines of the console, for a guest that gave no result, or none in time.
     fn console_tail(&self) -> String {
         let console = fs::read(self.console()).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
