@@ -80,7 +80,15 @@ fn programs_find_what_they_find_natively() {
         let program = compiled(directory.path(), "vm_program", flags);
         let program = program.to_str().expect("UTF-8");
         for case in [
-            "memory", "signals", "children", "identity", "about", "exit", "crash", "divide",
+            "memory",
+            "signals",
+            "children",
+            "disturbed",
+            "identity",
+            "about",
+            "exit",
+            "crash",
+            "divide",
         ] {
             same(directory.path(), &[program, case]);
         }

@@ -323,6 +323,45 @@ static int about_itself(void)
 }
 
 /* How many MiB there are. */
+static volatile sig_atomic_t disturbances;
+
+static void on_disturbance(int number)
+{
+    (void)number;
+    disturbances = 1;
+}
+
+/* Signals for a program that takes page faults, while forks make all memory, the machine's too, be looked up anew: a fault is
+ * then interrupted on its way to whoever answers it. */
+static int disturbed(void)
+{
+    struct sigaction action = { .sa_handler = on_disturbance, .sa_flags = SA_RESTART };
+    sigaction(SIGUSR1, &action, NULL);
+    pid_t here = getpid(), by = fork();
+    if (by == 0)
+        for (;;)
+            if (getppid() != here || kill(here, SIGUSR1) != 0)
+                _exit(0);
+    int right = 0, status;
+    for (int i = 0; i < 20; i++) {
+        disturbances = 0;
+        pid_t pid = fork();
+        if (pid == 0)
+            _exit(i);
+        do {
+            char *pages = map_at(NULL, 16 * PAGE, PROT_READ | PROT_WRITE, 0);
+            for (int page = 0; page < 16; page++)
+                pages[page * PAGE] = 1;
+            munmap(pages, 16 * PAGE);
+        } while (!disturbances);
+        right += waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == i;
+    }
+    kill(by, SIGKILL);
+    waitpid(by, &status, 0);
+    printf("disturbed, right %d\n", right);
+    return 0;
+}
+
 static int greedy(void)
 {
     int reserved = map_at(NULL, 1ul << 40, PROT_NONE, MAP_NORESERVE) != MAP_FAILED, count = 0;
@@ -361,6 +400,8 @@ int main(int count, char **arguments)
         status = signals();
     else if (!strcmp(which, "children"))
         status = children(arguments[0]);
+    else if (!strcmp(which, "disturbed"))
+        status = disturbed();
     else if (!strcmp(which, "identity"))
         status = identity();
     else if (!strcmp(which, "about"))

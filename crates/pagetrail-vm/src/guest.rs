@@ -217,6 +217,7 @@ impl Guest {
             let stop = self
                 .processor
                 .run(|page| page.frame(locked(memory).system()))?;
+            signal::let_run_no_more();
             match stop {
                 Stop::Call => {
                     let regs = self.processor.raw();
@@ -238,6 +239,7 @@ impl Guest {
                 }
                 Stop::Interrupted if signal::has_arrived() => match self.at_stop()? {
                     Some(context) => return Ok(Needs::Signal(context)),
+                    // Once: it comes out by itself, and then it is where one can be taken.
                     None => signal::let_run(),
                 },
                 Stop::Interrupted => {}

@@ -98,12 +98,23 @@ pub(crate) fn arrived_number() -> Option<u32> {
     Some(u32::from_le_bytes([info[0], info[1], info[2], info[3]]))
 }
 
+/// Makes the processor come back at once while a signal waits, also when it was let run.
+pub(crate) fn let_run_no_more() {
+    if has_arrived() {
+        set_stop_byte(1);
+    }
+}
+
 /// Lets a processor run although a signal waits: it is where none can be taken.
 pub(crate) fn let_run() {
+    set_stop_byte(0);
+}
+
+fn set_stop_byte(value: u8) {
     let byte = STOP_BYTE.load(Ordering::Acquire);
     if !byte.is_null() {
         // SAFETY: the byte of a processor that lives as long as the program.
-        unsafe { byte.write_volatile(0) };
+        unsafe { byte.write_volatile(value) };
     }
 }
 
@@ -203,14 +214,11 @@ pub(crate) fn action_now(signal: u32) -> u64 {
 /// Runs at any instruction of ours: it stores, and changes what the kernel restores when it returns.
 extern "C" fn arrived(_: c_int, info: *const c_void, context: *mut c_void) {
     // SAFETY: the kernel hands over a `siginfo_t` and a `ucontext_t`; only one signal is here at a time, since all are
-    // blocked from here on. The stop byte is a processor's that lives as long as the program.
+    // blocked from here on.
     unsafe {
         (*INFO.0.get()).write(info.cast::<[u8; INFO_BYTES]>().read_unaligned());
         ARRIVED.store(true, Ordering::Release);
-        let byte = STOP_BYTE.load(Ordering::Acquire);
-        if !byte.is_null() {
-            byte.write_volatile(1);
-        }
+        set_stop_byte(1);
         let context = context.cast::<libc::ucontext_t>();
         (&raw mut (*context).uc_sigmask)
             .cast::<u64>()
