@@ -97,11 +97,16 @@ const RESULTS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What ours, the kernel's own tiering and DAMON's make of a program whose hot pages lie so, in a guest with two nodes.
+/// What ours, the kernel's own tiering and DAMON's make of a program whose hot pages lie so, and which faults moving causes, in
+/// a guest with two nodes.
 const TIERS: &[(&str, &str)] = &[
     ("scattered", "tier_guest_scattered.json"),
     ("stretch", "tier_guest_stretch.json"),
+    ("faults", "tier_guest_faults.json"),
 ];
+
+/// Programs that are recorded in a guest.
+const TIER_PROGRAMS: &[&str] = &["redis", "sqlite"];
 
 /// Kernels in whose guests `pagetrail bench` compares techniques that the host lacks, and the results.
 const GUESTS: &[(&str, &str)] = &[("6.12", "guest-6.12.json"), ("7.x", "guest-7.x.json")];
@@ -115,12 +120,13 @@ pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
         Some("guests") => return bench_guests(repo),
         Some("programs") => return bench_programs(repo),
         Some("tier-guest") => return bench_tiers(repo),
+        Some("tier-programs") => return bench_tier_programs(repo),
         _ => {}
     }
     let wanted = |name: &str| only.is_none_or(|only| name.strip_suffix(".json") == Some(only));
     ensure!(
         RESULTS.iter().any(|(name, _)| wanted(name)),
-        "no such benchmark; there are: {}, programs, guests, tier-guest, collector, checkpointer, subpage, vm",
+        "no such benchmark; there are: {}, programs, guests, tier-guest, tier-programs, collector, checkpointer, subpage, vm",
         RESULTS
             .iter()
             .filter_map(|(name, _)| name.strip_suffix(".json"))
@@ -136,9 +142,13 @@ pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
         None => {
             bench_programs(repo)?;
             bench_tiers(repo)?;
+            bench_tier_programs(repo)?;
             bench_guests(repo)
         }
-        Some("tier") => bench_tiers(repo),
+        Some("tier") => {
+            bench_tiers(repo)?;
+            bench_tier_programs(repo)
+        }
         Some(_) => Ok(()),
     }
 }
@@ -157,6 +167,34 @@ fn bench_tiers(repo: &Repo) -> Result<()> {
         keep(repo, name, xtask.arg("--").arg(&program).arg(layout))?;
     }
     Ok(())
+}
+
+/// What real programs touch, recorded in a guest, under ours and other policies on a simulated machine.
+fn bench_tier_programs(repo: &Repo) -> Result<()> {
+    let mut build = repo.cargo(&["build", "--release", "--package", "pagetrail-cli"]);
+    let built = build.args(["--package", "pagetrail-tier", "--bins", "--examples"]);
+    ensure!(built.status()?.success(), "the programs do not build");
+    let release = repo.target.join("release");
+    let dir = repo.target.join("tier");
+    fs::create_dir_all(&dir)?;
+    let name = "tier_programs.json";
+    println!("== {name}");
+    let mut replay = Command::new(release.join("examples/bench_tier"));
+    replay.arg("programs");
+    for program in TIER_PROGRAMS {
+        let trail = dir.join(format!("{program}.trail"));
+        let mut xtask = Command::new(std::env::current_exe()?);
+        xtask.args(["vm", "--kernel", "7.x", "--"]);
+        xtask.arg(release.join("examples/bench_tier_guest"));
+        xtask
+            .args(["record", program])
+            .arg(release.join("pagetrail"));
+        let recorded = xtask.stderr(Stdio::inherit()).output()?;
+        ensure!(recorded.status.success(), "{program}: {}", recorded.status);
+        fs::write(&trail, recorded.stdout)?;
+        replay.arg(trail);
+    }
+    keep(repo, name, &mut replay)
 }
 
 /// Real programs under `adaptive` and `pagemap-scan`; those on libgc are compiled for it.

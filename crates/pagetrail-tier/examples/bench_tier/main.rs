@@ -1,4 +1,5 @@
-//! HMM-V's figures in shape, on a simulated machine: `cargo xtask bench tier` records what this prints.
+//! HMM-V's figures in shape, on a simulated machine: `cargo xtask bench tier` records what this prints. With `programs` and the
+//! paths of recordings it prints what comes of these.
 //!
 //! No time here was measured: what is counted is priced. Every result says so by its prices.
 
@@ -6,6 +7,7 @@
 
 mod designs;
 mod four;
+mod programs;
 
 use designs::{Case, PERIOD, calm_bytes};
 use pagetrail_tier::simulate::{
@@ -54,13 +56,13 @@ fn by_fast(
     })
 }
 
-/// The mean degree of hot and of cold pages, and which part of the hottest fifth is hot.
-fn order(hot_percent: u32, level_max: u8) -> Result<(u64, [f64; 3])> {
-    let machine = Machine::new(PAGES, PAGES);
-    let mut program = Workload::new(WorkloadKind::Fixed { hot_percent }, PAGES, SEED);
+/// Faults; the mean degree of hot and of cold pages, and which part of as many of the hottest as are hot is hot.
+fn order(program: &mut dyn Program, level_max: u8) -> Result<(u64, [f64; 3])> {
+    let count = program.pages();
+    let machine = Machine::new(count, count);
     let options = KeeperOptions {
         settings: settings(level_max),
-        capacity: PAGES as u64 * pagetrail::page_size(),
+        capacity: count as u64 * pagetrail::page_size(),
         patience: None,
     };
     let source = Box::new(machine.source(Report::Accesses));
@@ -72,7 +74,7 @@ fn order(hot_percent: u32, level_max: u8) -> Result<(u64, [f64; 3])> {
         keeper.window()?;
     }
     let hot = program.hot();
-    let mut pages = Vec::with_capacity(PAGES);
+    let mut pages = Vec::with_capacity(count);
     keeper.policy().for_each(|_, _, degree, _| {
         let page = pages.len() as u32;
         pages.push((degree, hot.binary_search(&page).is_ok()));
@@ -93,10 +95,9 @@ fn order(hot_percent: u32, level_max: u8) -> Result<(u64, [f64; 3])> {
 }
 
 /// Tracked all the time: what asking costs, and whether the order of pages is the same.
-fn tracking(hot_percent: u32) -> Result<Value> {
-    let ((on, with), (off, without)) = (order(hot_percent, 7)?, order(hot_percent, 0)?);
+fn tracking(program: &dyn Fn() -> Box<dyn Program>) -> Result<Value> {
+    let ((on, with), (off, without)) = (order(&mut *program(), 7)?, order(&mut *program(), 0)?);
     Ok(json!({
-        "hot_percent": hot_percent,
         "faults_with_queue": on,
         "faults_without": off,
         "part": round(on as f64 / off as f64),
@@ -105,8 +106,8 @@ fn tracking(hot_percent: u32) -> Result<Value> {
     }))
 }
 
-fn degrees(level_max: u8) -> Result<Value> {
-    let (_, [hot, cold, _]) = order(20, level_max)?;
+fn degrees(program: &dyn Fn() -> Box<dyn Program>, level_max: u8) -> Result<Value> {
+    let (_, [hot, cold, _]) = order(&mut *program(), level_max)?;
     Ok(json!({ "queue": level_max > 0, "mean_degree_of_hot": hot, "mean_degree_of_cold": cold }))
 }
 
@@ -209,8 +210,15 @@ fn list<T>(items: impl IntoIterator<Item = T>, each: impl Fn(T) -> Result<Value>
 }
 
 fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [mode, paths @ ..] = &arguments[..]
+        && mode == "programs"
+    {
+        println!("{:#}", programs::document(paths)?);
+        return Ok(());
+    }
     // One figure only, for whoever works on it.
-    let only = std::env::args().nth(1);
+    let only = arguments.first();
     let fixed = |hot_percent| program(WorkloadKind::Fixed { hot_percent });
     let moving = |hot_percent| {
         program(WorkloadKind::Moving {
@@ -234,7 +242,7 @@ fn main() -> Result<()> {
         "pages": PAGES,
     });
     let mut figure = |name: &str, make: &dyn Fn() -> Result<Value>| -> Result<()> {
-        if only.as_deref().is_none_or(|only| only == name) {
+        if only.is_none_or(|only| only == name) {
             document[name] = make()?;
         }
         Ok(())
@@ -244,7 +252,11 @@ fn main() -> Result<()> {
             "what": "what asking costs, tracked all the time",
             "paper": "429.mcf: 20% slower by scanning everything, 2.6% with the queue; less than half in the mean",
             "differs": "a fault per question instead of an accessed bit: counts are compared, not slowdowns",
-            "ours": list([10, 20, 40, 60, 80], tracking)?,
+            "ours": list([10, 20, 40, 60, 80], |hot_percent| {
+                let mut row = tracking(&fixed(hot_percent))?;
+                row["hot_percent"] = hot_percent.into();
+                Ok(row)
+            })?,
         }))
     })?;
     figure("figure_3", &|| {
@@ -252,7 +264,7 @@ fn main() -> Result<()> {
             "what": "the order of pages with and without the queue",
             "paper": "the hot fifth stands out with both, a little higher with the queue",
             "differs": "in all windows a hot page is touched here, so that the queue can add nothing",
-            "ours": list([0, 7], degrees)?,
+            "ours": list([0, 7], |level_max| degrees(&fixed(20), level_max))?,
         }))
     })?;
     figure("figure_4", &|| {

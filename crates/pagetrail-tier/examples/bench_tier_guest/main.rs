@@ -2,7 +2,8 @@
 //!
 //! The program's hot fifth is known, and where its pages are is asked of the kernel after each window. A guest has no slow
 //! memory, so that time is priced; moves and faults are counted by the kernel. It takes over the machine: NUMA balancing,
-//! demotion and DAMON are switched on and off.
+//! demotion and DAMON are switched on and off. With `faults` it counts the faults that moving and asking cause, and with
+//! `record redis` or `record sqlite` and the path of `pagetrail` it prints the trail of one of them under load.
 
 #![allow(
     clippy::print_stdout,
@@ -11,10 +12,14 @@
 )]
 
 mod damon;
+mod faults;
 mod program;
+mod recording;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -24,7 +29,7 @@ use pagetrail_tier::mover::{NodeMover, NodeOptions};
 use pagetrail_tier::simulate::{Bill, Prices};
 use pagetrail_tier::source::{Watched, WatchedKind};
 use pagetrail_tier::{Keeper, KeeperOptions, Settings, nodes};
-use program::{Built, HotSet};
+use program::{Built, HotSet, Layout};
 use serde_json::{Value, json};
 
 type Error = Box<dyn std::error::Error>;
@@ -113,7 +118,13 @@ fn round(value: f64) -> f64 {
 
 fn run(built: &Built, design: Design, run_pages: u64) -> Result<Value, Error> {
     eprintln!("{}, runs of {run_pages} pages", design.name());
-    let mut program = HotSet::start(built, PAGES, run_pages)?;
+    let layout = Layout {
+        pages: PAGES,
+        run_pages,
+        write_every: 2,
+        fast_pages: PAGES / program::STAGES,
+    };
+    let mut program = HotSet::start(built, layout)?;
     let hog = built.hog(FREE_MIB)?;
     let hot = PAGES / program::STAGES;
     let mut keeper = match design {
@@ -192,19 +203,28 @@ fn run(built: &Built, design: Design, run_pages: u64) -> Result<Value, Error> {
 }
 
 fn main() -> Result<(), Error> {
-    let nodes = nodes();
-    if nodes.len() < 2 {
-        return Err(format!("{} memory node, two are needed", nodes.len()).into());
-    }
     let status = Capabilities::probe_one(Technique::AccessScan);
     if let Some(reason) = status.reason() {
         return Err(format!("access-scan: {reason}").into());
     }
-    let layout = std::env::args().nth(1);
-    let (hot_pages_are, run_pages) = match layout.as_deref() {
-        None | Some("scattered") => ("every fifth page", 1),
-        Some("stretch") => ("one stretch", PAGES / program::STAGES),
-        Some(other) => return Err(format!("'{other}' is neither scattered nor stretch").into()),
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if let ["record", program, pagetrail] = arguments[..] {
+        let trail = recording::record(program, Path::new(pagetrail))?;
+        return Ok(std::io::stdout().write_all(&trail)?);
+    }
+    let nodes = nodes();
+    if nodes.len() < 2 {
+        return Err(format!("{} memory node, two are needed", nodes.len()).into());
+    }
+    let (hot_pages_are, run_pages) = match arguments[..] {
+        [] | ["scattered"] => ("every fifth page", 1),
+        ["stretch"] => ("one stretch", PAGES / program::STAGES),
+        ["faults"] => {
+            println!("{:#}", faults::document()?);
+            return Ok(());
+        }
+        _ => return Err(format!("{arguments:?}: scattered, stretch, faults or record").into()),
     };
     let built = Built::new()?;
     let mut designs = Vec::new();

@@ -85,38 +85,49 @@ fn start(command: &mut Command) -> Result<(Child, Option<ChildStdin>), Error> {
     }
 }
 
+/// What the program is to be.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout {
+    pub(crate) pages: u64,
+    /// How many pages are hot one behind the other.
+    pub(crate) run_pages: u64,
+    /// Every so many pages is written, not only read; 0 for none.
+    pub(crate) write_every: u64,
+    /// How many of the first pages are in fast memory when it begins.
+    pub(crate) fast_pages: u64,
+}
+
 /// The program.
 pub(crate) struct HotSet {
     child: Child,
-    pages: u64,
-    run_pages: u64,
+    layout: Layout,
 }
 
 impl HotSet {
-    /// Starts it with its first fifth in fast memory, and no more.
-    pub(crate) fn start(built: &Built, pages: u64, run_pages: u64) -> Result<Self, Error> {
+    /// Starts it with its first pages in fast memory, and no other.
+    pub(crate) fn start(built: &Built, layout: Layout) -> Result<Self, Error> {
         let mut command = Command::new(built.program("hot_set"));
-        let command = command.arg(pages.to_string()).arg(run_pages.to_string());
-        let (child, _) = start(command)?;
-        let program = Self {
-            child,
-            pages,
-            run_pages,
-        };
-        let units = |pages: std::ops::Range<u64>| -> Vec<Unit> {
-            pages
-                .map(|page| Unit {
-                    address: BASE + page * page_size(),
-                    bytes: page_size(),
-                    rank: 0,
-                })
-                .collect()
-        };
-        let mut mover = NodeMover::new(program.pid(), NodeOptions::default());
-        let forever = Duration::from_secs(3600);
-        mover.carry_out(&units(pages / STAGES..pages), Place::Slow, forever);
-        mover.carry_out(&units(0..pages / STAGES), Place::Fast, forever);
+        for argument in [layout.pages, layout.run_pages, layout.write_every] {
+            command.arg(argument.to_string());
+        }
+        let (child, _) = start(&mut command)?;
+        let program = Self { child, layout };
+        program.move_to(layout.fast_pages..layout.pages, Place::Slow);
+        program.move_to(0..layout.fast_pages, Place::Fast);
         Ok(program)
+    }
+
+    /// Moves pages at once; how many have moved.
+    pub(crate) fn move_to(&self, pages: std::ops::Range<u64>, place: Place) -> usize {
+        let unit = |page: u64| Unit {
+            address: BASE + page * page_size(),
+            bytes: page_size(),
+            rank: 0,
+        };
+        let units: Vec<Unit> = pages.map(unit).collect();
+        let mut mover = NodeMover::new(self.pid(), NodeOptions::default());
+        let forever = Duration::from_secs(3600);
+        mover.carry_out(&units, place, forever).moved.len()
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -143,14 +154,15 @@ impl HotSet {
 
     /// The part of the pages that are hot in a stage that is in fast memory, and how many of all are, as the kernel has it.
     pub(crate) fn in_fast(&self, stage: u64) -> Result<(f64, u64), Error> {
-        let arena = PageSet::from_iter(PageRange::new(BASE, BASE + self.pages * page_size()));
+        let arena =
+            PageSet::from_iter(PageRange::new(BASE, BASE + self.layout.pages * page_size()));
         let mapped = mapped_pages(self.pid(), &arena)?;
         let mut kernel = NodeMover::new(self.pid(), NodeOptions::default());
         let runs = kernel.places(&mapped)?;
         let fast = runs.iter().filter(|run| run.place == Place::Fast);
         let fast: PageSet = fast.map(|run| run.range).collect();
-        let hot: Vec<u64> = (0..self.pages)
-            .filter(|page| page / self.run_pages % STAGES == stage % STAGES)
+        let hot: Vec<u64> = (0..self.layout.pages)
+            .filter(|page| page / self.layout.run_pages % STAGES == stage % STAGES)
             .collect();
         let found = hot
             .iter()

@@ -9,6 +9,7 @@ mod machine;
 mod price;
 mod program;
 mod run;
+mod trail;
 mod workload;
 
 pub use graph::{breadth_first, page_rank};
@@ -16,4 +17,5 @@ pub use machine::{Machine, Report, SimulatedMover, SimulatedSource};
 pub use price::{Bill, Prices};
 pub use program::{Accesses, Program, Recorded};
 pub use run::{Outcome, RunOptions, Window, run, run_perfect};
+pub use trail::recorded;
 pub use workload::{Workload, WorkloadKind};

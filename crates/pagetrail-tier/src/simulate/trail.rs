@@ -1,0 +1,95 @@
+//! [`recorded`]: a recording of a real program as a program on a simulated machine.
+//!
+//! A recording does not count accesses: it tells whether a page was touched in a round. A page that was written in a round
+//! of writes counts as one write, a page that was touched in a round of accesses, and not written in the round of writes
+//! beside it, as one read. What is used again within a round costs nothing, as if it stayed in the processor's cache.
+
+use pagetrail::{Noticed, PageSet};
+use pagetrail_trail::Trail;
+
+use super::program::{Accesses, Recorded};
+
+/// The program of a recording with rounds of writes and of accesses in turns; so many rounds, of either kind, are a window.
+///
+/// Its pages are those that were touched, in the order of their addresses. What is reported only because its mapping is new
+/// is no access. Rounds at the end that make no whole window are left out.
+pub fn recorded(trail: &Trail, rounds: usize) -> Recorded {
+    let page_bytes = trail.header.page_size;
+    let touched = |round: &pagetrail_trail::Round| round.written.difference(&round.fresh);
+    let mut all = PageSet::new();
+    for round in &trail.rounds {
+        all.union_with(&touched(round));
+    }
+    let addresses: Vec<u64> = all.iter_units(page_bytes).collect();
+    let windows = trail.rounds.chunks_exact(rounds.max(1)).map(|window| {
+        let mut made = Accesses {
+            reads: vec![0; addresses.len()],
+            writes: vec![0; addresses.len()],
+        };
+        let mut written = PageSet::new();
+        for round in window {
+            let pages = touched(round);
+            let (counts, pages) = match round.noticed {
+                Noticed::Writes => {
+                    written = pages.clone();
+                    (&mut made.writes, pages)
+                }
+                Noticed::Accesses => (&mut made.reads, pages.difference(&written)),
+            };
+            for address in pages.iter_units(page_bytes) {
+                if let Ok(page) = addresses.binary_search(&address) {
+                    counts[page] += 1;
+                }
+            }
+        }
+        made
+    });
+    Recorded::new(addresses.len(), windows.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use pagetrail::PageRange;
+    use pagetrail_trail::{Header, Round};
+
+    use super::super::program::Program;
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    fn pages(pages: &[u64]) -> PageSet {
+        let range = |page: &u64| PageRange::new(page * PAGE, (page + 1) * PAGE);
+        pages.iter().filter_map(range).collect()
+    }
+
+    #[test]
+    fn rounds_in_turns_become_reads_and_writes() {
+        let round = |noticed, written: &[u64], fresh: &[u64]| Round {
+            noticed,
+            written: pages(written),
+            fresh: pages(fresh),
+            ..Round::default()
+        };
+        let trail = Trail {
+            header: Header {
+                page_size: PAGE,
+                ..Header::default()
+            },
+            rounds: vec![
+                round(Noticed::Writes, &[3, 70, 99], &[99]),
+                round(Noticed::Accesses, &[3, 5], &[]),
+                round(Noticed::Writes, &[], &[]),
+                round(Noticed::Accesses, &[3, 5], &[]),
+                round(Noticed::Writes, &[70], &[]),
+            ],
+            ..Trail::default()
+        };
+        let mut program = recorded(&trail, 2);
+        // The pages 3, 5 and 70.
+        assert_eq!((program.pages(), program.windows()), (3, 2));
+        let first = program.run().unwrap();
+        assert_eq!((first.reads, first.writes), (vec![0, 1, 0], vec![1, 0, 1]));
+        let second = program.run().unwrap();
+        assert_eq!((second.reads, second.writes), (vec![1, 1, 0], vec![0; 3]));
+    }
+}
