@@ -2,8 +2,9 @@
  *
  * Page i is hot in stage s if i / RUN % 5 == s % 5, RUN being 1 if it is not given; SIGUSR1 begins the next stage. Hot
  * pages are read all the time, and every WRITESth (2nd if it is not given, none if 0) is written as well; another page is
- * touched now and then. With HUGE its memory is of huge pages. SIGTERM has it check that every page holds what it should,
- * and end.
+ * touched now and then. With HUGE its memory is of huge pages, and another page is touched as many times more rarely as there
+ * are pages in one: a huge page of which any is touched counts as used. At PASSES it counts how often it has gone through its
+ * hot pages. SIGTERM has it check that every page holds what it should, and end.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -14,8 +15,10 @@
 #include <unistd.h>
 
 #define BASE ((char *)0x100000000000)
+#define PASSES ((char *)0x200000000000)
 #define PAGE 4096
 #define STAGES 5
+#define HUGE_PAGES 512
 
 static volatile sig_atomic_t stage, over;
 
@@ -45,8 +48,10 @@ int main(int argc, char **argv)
     if (memory != BASE)
         return 2;
     madvise(memory, pages * PAGE, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    volatile uint64_t *passes = mmap(PASSES, PAGE, PROT_READ | PROT_WRITE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     uint64_t *written = calloc(pages, sizeof *written);
-    if (written == NULL)
+    if ((char *)passes != PASSES || written == NULL)
         return 2;
     for (size_t page = 0; page < pages; page++)
         *(uint64_t *)(memory + page * PAGE) = stamp(page);
@@ -66,8 +71,9 @@ int main(int argc, char **argv)
             if (writes && page % writes == writes - 1)
                 words[1] = ++written[page];
         }
+        ++*passes;
         random = random * 1664525 + 1013904223;
-        if (random >> 28 == 0)
+        if (random < UINT32_MAX / 16 / (huge ? HUGE_PAGES : 1))
             *(volatile uint64_t *)(memory + random % pages * PAGE);
         usleep(2000);
     }

@@ -79,8 +79,9 @@ const SUITES: &[Wanted] = &[
     Wanted::new("pagetrail-tier", "nodes")
         .only("7.x")
         .on_two_nodes(),
-    Wanted::new("pagetrail-tier", "swap")
+    Wanted::new("pagetrail-tier", "swap_and_huge")
         .only("7.x")
+        .on_two_nodes()
         .with_modules(&["zram"]),
     Wanted::new("pagetrail-cli", "tier")
         .only("7.x")

@@ -1,15 +1,23 @@
 //! The program whose hot set is known, for tests that watch and move it.
 #![allow(dead_code, reason = "each test uses a part")]
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 /// What `hot_set.c` says of itself.
 pub(crate) const BASE: u64 = 0x1000_0000_0000;
 pub(crate) const STAGES: u64 = 5;
+const PASSES: u64 = 0x2000_0000_0000;
+
+/// The machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A running `hot_set`, killed when it is dropped.
 pub(crate) struct Program(pub(crate) Child);
@@ -40,6 +48,27 @@ impl Program {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).expect("it runs");
+    }
+
+    /// Waits for some time, and until it has surely gone through all its hot pages in it: on a busy machine it may not run at
+    /// all for longer than a window.
+    pub(crate) fn run_for(&self, time: Duration) {
+        // The first that ends may have begun before, and one before that with what was hot before a signal.
+        const ENOUGH: u64 = 3;
+        let began = Instant::now();
+        let before = self.passes();
+        thread::sleep(time);
+        while self.passes() < before + ENOUGH {
+            assert!(began.elapsed() < PATIENCE, "the program does not go on");
+            thread::sleep(time / 10);
+        }
+    }
+
+    fn passes(&self) -> u64 {
+        let memory = File::open(format!("/proc/{}/mem", self.pid())).expect("its memory");
+        let mut bytes = [0; 8];
+        memory.read_exact_at(&mut bytes, PASSES).expect("its count");
+        u64::from_ne_bytes(bytes)
     }
 
     /// Has it check its memory, and end.

@@ -1,6 +1,7 @@
-//! To compressed memory and back, on a real kernel: it is asked by `smaps`, not by our own books.
+//! What a real kernel makes of moves other than those of single pages between nodes: to compressed memory and back, and of
+//! huge pages as one. It is asked by `smaps`, `numa_maps` and `vmstat`, not by our own books.
 //!
-//! Needs Linux 7.3 in a guest of the rig, with a zram device that is ours. Elsewhere it says so and passes.
+//! Needs Linux 7.3 in a guest of the rig, with a zram device that is ours and two memory nodes. Elsewhere it says so and passes.
 
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
@@ -10,14 +11,13 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Once;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{BASE, Program, STAGES};
 use pagetrail::{Capabilities, PageRange, PageSet, Target, Technique, mapped_pages, page_size};
-use pagetrail_tier::mover::{Mover, SwapMover};
+use pagetrail_tier::mover::{Mover, NodeMover, NodeOptions, SwapMover};
 use pagetrail_tier::source::{Watched, WatchedKind};
-use pagetrail_tier::{Keeper, KeeperOptions, Place, Settings, Unit};
+use pagetrail_tier::{Keeper, KeeperOptions, Place, Settings, Unit, nodes};
 use rustix::process::Signal;
 
 /// Emulation is slow.
@@ -27,6 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const FOREVER: Duration = Duration::from_secs(3600);
 /// What a program of this kind has besides: stack, heap, data.
 const OTHER_PAGES: u64 = 100;
+const HUGE_PAGES: u64 = 512;
 
 fn not_here() -> Option<String> {
     // Swap is switched on for all of a machine, and a device that is there may be somebody's.
@@ -86,23 +87,26 @@ fn present(program: &Program, pages: u64, stage: u64) -> f64 {
 }
 
 /// Turns the loop, period after period, until it is so.
-fn until(keeper: &mut Keeper, what: &str, mut is_so: impl FnMut() -> bool) {
+fn until(program: &Program, keeper: &mut Keeper, what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
+    let mut tracking = false;
     while !is_so() {
         assert!(Instant::now() < deadline, "not {what} in {PATIENCE:?}");
-        assert!(keeper.begin_period().expect("it runs"));
-        loop {
-            thread::sleep(WINDOW);
-            let report = keeper.window().expect("it runs");
-            eprintln!(
-                "{} KiB in, {} KiB out, {:?}",
-                report.promoted_bytes >> 10,
-                report.demoted_bytes >> 10,
-                report.failures
-            );
-            if report.over {
-                break keeper.end_period().expect("it runs");
-            }
+        if !tracking {
+            tracking = keeper.begin_period().expect("it runs");
+            assert!(tracking, "there are no pauses");
+        }
+        program.run_for(WINDOW);
+        let report = keeper.window().expect("it runs");
+        eprintln!(
+            "{} KiB in, {} KiB out, {:?}",
+            report.promoted_bytes >> 10,
+            report.demoted_bytes >> 10,
+            report.failures
+        );
+        if report.over {
+            keeper.end_period().expect("it runs");
+            tracking = false;
         }
     }
 }
@@ -172,7 +176,7 @@ fn what_is_cold_goes_to_zram_and_what_is_hot_stays() {
     let mover = SwapMover::new(program.pid(), None).expect("there is swap");
     let mut keeper = keeper(&program, Box::new(mover), fast_pages * page_size());
     for stage in 0..2 {
-        until(&mut keeper, "settled", || {
+        until(&program, &mut keeper, "settled", || {
             let swapped = smaps(&program, "Swap:", PAGES);
             let part = present(&program, PAGES, stage);
             eprintln!(
@@ -183,6 +187,63 @@ fn what_is_cold_goes_to_zram_and_what_is_hot_stays() {
         });
         program.signal(Signal::USR1);
     }
+    drop(keeper);
+    program.finish();
+}
+
+fn vmstat(name: &str) -> u64 {
+    let text = fs::read_to_string("/proc/vmstat").expect("vmstat");
+    let mut pairs = text.lines().filter_map(|line| line.split_once(' '));
+    let (_, number) = pairs.find(|(known, _)| *known == name).expect(name);
+    number.parse().expect("a number")
+}
+
+#[test]
+fn huge_pages_move_as_one() {
+    const COUNT: u64 = 10;
+    const PAGES: u64 = COUNT * HUGE_PAGES;
+    if let Some(reason) = not_here() {
+        eprintln!("not tested here: {reason}");
+        return;
+    }
+    if nodes().len() < 2 {
+        eprintln!("not tested here: one memory node, two are needed");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut program = Program::start(directory.path(), &[PAGES, HUGE_PAGES, 2, 1]);
+    assert_eq!(smaps(&program, "AnonHugePages:", PAGES), PAGES);
+    let before = ["thp_migration_success", "thp_migration_split"].map(vmstat);
+    // The two hot ones fit, and half of another.
+    let capacity = (2 * HUGE_PAGES + HUGE_PAGES / 2 + OTHER_PAGES) * page_size();
+    let mover = NodeMover::new(program.pid(), NodeOptions::default());
+    let mut keeper = keeper(&program, Box::new(mover), capacity);
+    for stage in 0..2 {
+        until(&program, &mut keeper, "settled", || {
+            let (on_0, huge) = (
+                program.on_node_0(),
+                smaps(&program, "AnonHugePages:", PAGES),
+            );
+            assert_eq!(huge, PAGES, "none is split");
+            assert_eq!(on_0 % HUGE_PAGES, 0, "none is in two places");
+            let mut kernel = NodeMover::new(program.pid(), NodeOptions::default());
+            let is_fast = |number: u64| {
+                let start = BASE + number * HUGE_PAGES * page_size();
+                let one = PageSet::from_iter(PageRange::new(start, start + page_size()));
+                let mapped = mapped_pages(program.pid(), &one).expect("it runs");
+                let runs = kernel.places(&mapped).expect("it runs");
+                runs.first().is_some_and(|run| run.place == Place::Fast)
+            };
+            let hot = [stage, stage + STAGES].map(is_fast);
+            eprintln!("stage {stage}: {on_0} pages on node 0, the hot ones among them: {hot:?}");
+            on_0 <= 2 * HUGE_PAGES && hot == [true; 2]
+        });
+        program.signal(Signal::USR1);
+    }
+    let [moved, split] = ["thp_migration_success", "thp_migration_split"].map(vmstat);
+    // Eight out, then two in and two out.
+    assert!(moved - before[0] >= 12, "{} moves", moved - before[0]);
+    assert_eq!(split, before[1]);
     drop(keeper);
     program.finish();
 }
