@@ -1,5 +1,6 @@
 //! [`Mover`]: what carries plans out, and knows where pages are.
 
+mod ledger;
 mod node;
 mod pace;
 mod swap;
@@ -14,6 +15,7 @@ use crate::error::Result;
 use crate::policy::plan::Unit;
 use crate::policy::table::{Place, Run};
 
+pub use ledger::Ledger;
 pub use node::{Kernel, NodeMover, NodeOptions, System};
 pub use swap::SwapMover;
 

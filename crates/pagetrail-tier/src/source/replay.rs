@@ -1,8 +1,9 @@
 //! [`Replay`]: a recorded trail as a source: what a policy would have done.
 //!
-//! A round is a window. A recording does not know which pages existed before they were touched: they come into being with
-//! their first touch, all small.
+//! A round is a window, whichever technique recorded it. A recording does not know which pages existed before they were
+//! touched, or which were given back: they come into being with their first touch, all small, and stay.
 
+use std::collections::VecDeque;
 use std::io::BufRead;
 
 use pagetrail::{Mapped, Noticed, PageSet};
@@ -12,11 +13,14 @@ use super::{Ability, Source};
 use crate::error::{Error, Result};
 use crate::policy::{Sample, Tells};
 
+/// Rounds that tell what all of a recording notices: writes and accesses take turns, if there are both.
+const TURNS: usize = 2;
+
 /// The rounds of a trail, one by one.
 pub struct Replay<R> {
     reader: Reader<R>,
-    /// The next round.
-    next: Option<Round>,
+    /// The next rounds.
+    ahead: VecDeque<Round>,
     tells: Tells,
     existing: PageSet,
 }
@@ -26,22 +30,31 @@ impl<R: BufRead + Send> Replay<R> {
     ///
     /// # Errors
     ///
-    /// It is none, or damaged.
+    /// It is none, or damaged, or of a machine with other pages.
     pub fn open(input: R) -> Result<Self> {
+        let reader = Reader::open(input)?;
+        let (theirs, ours) = (reader.header().page_size, pagetrail::page_size());
+        if theirs != ours {
+            let reason = format!("a recording of pages of {theirs} bytes, where they have {ours}");
+            return Err(Error::NotHere(reason));
+        }
         let mut replay = Self {
-            reader: Reader::open(input)?,
-            next: None,
+            reader,
+            ahead: VecDeque::with_capacity(TURNS),
             tells: Tells::default(),
             existing: PageSet::new(),
         };
-        // The first two rounds tell whether they take turns; one is kept, the other told from the technique.
-        replay.next = replay.read()?;
-        let first = replay.next.as_ref().map(|round| round.noticed);
-        let accesses = replay.reader.header().technique == "access-scan";
+        while replay.ahead.len() < TURNS
+            && let Some(round) = replay.read()?
+        {
+            replay.ahead.push_back(round);
+        }
+        let notices = |kind| replay.ahead.iter().any(|round| round.noticed == kind);
+        let (accesses, writes) = (notices(Noticed::Accesses), notices(Noticed::Writes));
         replay.tells = Tells {
             accesses,
-            writes: first == Some(Noticed::Writes),
-            in_turns: accesses && first == Some(Noticed::Writes),
+            writes,
+            in_turns: accesses && writes,
         };
         Ok(replay)
     }
@@ -69,10 +82,12 @@ impl<R: BufRead + Send> Source for Replay<R> {
     }
 
     fn window(&mut self) -> Result<Sample> {
-        let round = self.next.take().ok_or(Error::Over)?;
-        self.next = self.read()?;
+        let round = self.ahead.pop_front().ok_or(Error::Over)?;
+        let next = self.read()?;
+        self.ahead.extend(next);
         self.existing.union_with(&round.written);
-        let touched = Some(round.written);
+        // What is reported only because its mapping is new was not touched for that.
+        let touched = Some(round.written.difference(&round.fresh));
         Ok(match round.noticed {
             Noticed::Accesses => Sample {
                 accessed: touched,
@@ -101,5 +116,90 @@ impl<R: BufRead + Send> Source for Replay<R> {
             present: self.existing.intersection(addresses),
             ..Mapped::default()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagetrail::{PageRange, page_size};
+    use pagetrail_trail::{Header, Writer};
+
+    use super::*;
+
+    fn pages(pages: &[u64]) -> PageSet {
+        let range = |page: &u64| PageRange::new(page * page_size(), (page + 1) * page_size());
+        pages.iter().filter_map(range).collect()
+    }
+
+    /// A trail of a technique nobody knows, which noticed these pages.
+    fn trail(page_size: u64, rounds: &[(Noticed, &[u64], &[u64])]) -> Vec<u8> {
+        let header = Header {
+            page_size,
+            technique: "some".into(),
+            ..Header::default()
+        };
+        let mut writer = Writer::create(Vec::new(), &header).unwrap();
+        for (index, (noticed, touched, fresh)) in rounds.iter().enumerate() {
+            let round = Round {
+                index: index as u32,
+                noticed: *noticed,
+                written: pages(touched),
+                fresh: pages(fresh),
+                ..Round::default()
+            };
+            writer.round(&round).unwrap();
+        }
+        writer.finish(&pagetrail_trail::End::Gone).unwrap()
+    }
+
+    #[test]
+    fn it_tells_what_its_rounds_tell() {
+        use Noticed::{Accesses, Writes};
+        let tells = |kinds: &[Noticed]| {
+            let rounds: Vec<_> = kinds.iter().map(|kind| (*kind, &[][..], &[][..])).collect();
+            let bytes = trail(page_size(), &rounds);
+            let tells = Replay::open(&bytes[..]).unwrap().ability().tells;
+            (tells.accesses, tells.writes, tells.in_turns)
+        };
+        assert_eq!(tells(&[Accesses, Accesses, Accesses]), (true, false, false));
+        assert_eq!(tells(&[Writes, Writes]), (false, true, false));
+        assert_eq!(tells(&[Writes, Accesses, Writes]), (true, true, true));
+        assert_eq!(tells(&[Accesses, Writes]), (true, true, true));
+        assert_eq!(tells(&[]), (false, false, false));
+    }
+
+    #[test]
+    fn rounds_are_windows_until_it_is_over() {
+        let bytes = trail(
+            page_size(),
+            &[
+                (Noticed::Writes, &[1, 2, 9], &[9]),
+                (Noticed::Accesses, &[1, 5], &[]),
+            ],
+        );
+        let mut replay = Replay::open(&bytes[..]).unwrap();
+        let writes = replay.window().unwrap();
+        assert_eq!(
+            (writes.accessed, writes.written),
+            (None, Some(pages(&[1, 2])))
+        );
+        assert_eq!(replay.mapped().unwrap().present, pages(&[1, 2, 9]));
+        let accesses = replay.window().unwrap();
+        assert_eq!(
+            (accesses.accessed, accesses.written),
+            (Some(pages(&[1, 5])), None)
+        );
+        let within = replay.mapped_within(&pages(&[5, 6])).unwrap();
+        assert_eq!(within.present, pages(&[5]));
+        assert!(replay.window().unwrap_err().means_end());
+    }
+
+    #[test]
+    fn pages_of_another_size_are_refused() {
+        let bytes = trail(page_size() * 4, &[]);
+        let refused = Replay::open(&bytes[..])
+            .err()
+            .map(|error| error.to_string());
+        assert!(refused.is_some_and(|reason| reason.contains("16384")));
     }
 }
