@@ -15,10 +15,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{error_line, number, pagetrail, run};
-use pagetrail::{Capabilities, Technique};
+use pagetrail::{Capabilities, Noticed, PageRange, PageSet, Technique};
 use pagetrail_tier::nodes;
+use pagetrail_trail::{End, Header, Mapping, Round, Writer};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const PAGES: u64 = 1000;
 const PAGE: u64 = 4096;
@@ -169,6 +170,93 @@ fn a_plan_names_what_would_move() {
     let text = String::from_utf8(text).expect("UTF-8");
     assert!(text.contains("out of fast memory"), "{text}");
     assert_eq!(program.end(), Some(0));
+}
+
+/// A trail of accesses: 110 pages are touched in its first two rounds, the last ten of them in every round.
+fn recording(path: &Path) {
+    let header = Header {
+        pid: 4711,
+        page_size: PAGE,
+        technique: "access-scan".into(),
+        ..Header::default()
+    };
+    let file = fs::File::create(path).expect("a file");
+    let mut trail = Writer::create(file, &header).expect("it can be written");
+    let pages = |first: u64| PageRange::new((1000 + first) * PAGE, 1110 * PAGE).expect("not empty");
+    let mapping = Mapping {
+        range: pages(0),
+        name: "[heap]".into(),
+        permissions: "rw-p".into(),
+        untracked: None,
+        first_round: 0,
+        last_round: None,
+    };
+    trail.mapping(&mapping).expect("it can be written");
+    for index in 0..20 {
+        let round = Round {
+            index,
+            noticed: Noticed::Accesses,
+            written: PageSet::from_iter([pages(if index < 2 { 0 } else { 100 })]),
+            ..Round::default()
+        };
+        trail.round(&round).expect("it can be written");
+    }
+    trail.finish(&End::Exited(0)).expect("it can be written");
+}
+
+#[test]
+fn a_plan_for_a_recording_tells_what_would_have_been_done() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = directory.path();
+    recording(&directory.join("run.trail"));
+    let arguments = [
+        "tier",
+        "plan",
+        "--trail",
+        "run.trail",
+        "--fast",
+        "40K",
+        "--html",
+        "plan.html",
+    ];
+    let output = run(directory, &[&arguments[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let plan: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    // What was touched first was in fast memory, and what is hot has taken its place.
+    let expected = [
+        ("pid", 4711),
+        // The first round says which pages there are.
+        ("windows", 19),
+        ("fast_bytes", 10 * PAGE),
+        ("slow_bytes", 100 * PAGE),
+        ("promoted_bytes", 10 * PAGE),
+        ("demoted_bytes", 10 * PAGE),
+    ];
+    for (name, value) in expected {
+        assert_eq!(number(&plan[name]), value, "{name}: {plan:#}");
+    }
+    assert_eq!(plan["source"], "replay");
+    assert_eq!(
+        (&plan["promote"], &plan["demote"]),
+        (&json!([]), &json!([]))
+    );
+    assert!(number(&plan["faults"]) > 110, "{plan:#}");
+    let text = run(directory, &arguments).stdout;
+    let text = String::from_utf8(text).expect("UTF-8");
+    assert!(text.contains("moved in and"), "{text}");
+    let page = fs::read_to_string(directory.join("plan.html")).expect("the page");
+    assert!(page.contains("run.trail") && !page.contains("{{"));
+
+    // Half of it: the windows that are there, and no more.
+    let whole = fs::read(directory.join("run.trail")).expect("the trail");
+    fs::write(directory.join("run.trail"), &whole[..whole.len() / 2]).expect("written");
+    let output = run(directory, &arguments);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    fs::write(directory.join("run.trail"), "no trail").expect("written");
+    let told = error_line(&run(directory, &arguments), 2);
+    assert!(told.contains("run.trail"), "{told}");
+    let both = [&arguments[..], &["--source", "writes"]].concat();
+    assert_eq!(run(directory, &both).status.code(), Some(2));
 }
 
 #[test]

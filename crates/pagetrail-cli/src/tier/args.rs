@@ -21,9 +21,12 @@ pub(crate) struct TierArgs {
 #[derive(Subcommand, Debug)]
 pub(crate) enum TierCommand {
     /// Watch a process for some windows, and say what would move and why; nothing is moved
+    ///
+    /// Of a recording, each round is a window, and what would have been moved in each is in the page with pictures.
     #[command(after_help = "Examples:\n  \
         pagetrail tier plan -p 1234 --fast 1G\n  \
-        pagetrail tier plan -p 1234 --fast 64M --source writes --json")]
+        pagetrail tier plan -p 1234 --fast 64M --source writes --json\n  \
+        pagetrail tier plan --trail run.trail --fast 64M --html plan.html")]
     Plan(PlanArgs),
     /// Keep the hot pages of programs in fast memory until told to stop
     ///
@@ -43,23 +46,32 @@ pub(crate) enum TierCommand {
 /// Arguments of `tier plan`.
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
-    /// A running process
-    #[arg(short, long, value_name = "PID")]
-    pub(crate) pid: u32,
+    #[command(flatten)]
+    pub(crate) subject: SubjectArgs,
     /// How much of its memory may be fast
     #[arg(long, value_name = "SIZE")]
     pub(crate) fast: Size,
     /// What tells which pages are used
-    #[arg(long, value_name = "SOURCE", default_value = "auto")]
+    #[arg(
+        long,
+        value_name = "SOURCE",
+        default_value = "auto",
+        conflicts_with = "trail"
+    )]
     pub(crate) source: SourceKind,
-    /// How many windows to watch
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub(crate) windows: u32,
+    /// How many windows to watch [default: 8; all of a recording]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) windows: Option<u32>,
     /// How long a window is, with its unit
-    #[arg(long, value_name = "TIME", default_value = "600ms", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "600ms", value_parser = duration, conflicts_with = "trail")]
     pub(crate) window: Duration,
     /// The node that fast memory is on
-    #[arg(long, value_name = "NODE", default_value_t = 0)]
+    #[arg(
+        long,
+        value_name = "NODE",
+        default_value_t = 0,
+        conflicts_with = "trail"
+    )]
     pub(crate) fast_node: u32,
     /// Write one JSON document to standard output
     #[arg(long)]
@@ -67,6 +79,18 @@ pub(crate) struct PlanArgs {
     /// Write a self-contained page with pictures
     #[arg(long, value_name = "OUT")]
     pub(crate) html: Option<PathBuf>,
+}
+
+/// What a plan is for.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub(crate) struct SubjectArgs {
+    /// A running process
+    #[arg(short, long, value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+    /// A recording: what would have been done with the program
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trail: Option<PathBuf>,
 }
 
 /// Arguments of `tier run`.

@@ -7,5 +7,6 @@ mod find;
 pub(crate) mod heat;
 pub(crate) mod metrics;
 pub(crate) mod page;
+pub(crate) mod plan;
 mod process;
 pub(crate) mod status;

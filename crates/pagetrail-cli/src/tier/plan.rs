@@ -1,0 +1,323 @@
+//! `pagetrail tier plan`: what would move and why, of a process or in a recording; nothing does.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use comfy_table::{Table, presets};
+use pagetrail::{Memory, PageRange};
+use pagetrail_tier::mover::{DryRun, Ledger, Mover, NodeMover, NodeOptions};
+use pagetrail_tier::source::{Replay, Source};
+use pagetrail_tier::{Keeper, KeeperOptions, Plan, Settings, Unit};
+use pagetrail_trail::{Reader, Record};
+use serde::Serialize;
+
+use super::args::PlanArgs;
+use super::daemon::machine_limit;
+use super::heat::History;
+use super::page::{self, Entry};
+use crate::report::words;
+
+/// Lines of a plan in each direction.
+const LINES_MAX: usize = 20;
+/// Windows of a process, unless it is said how many.
+const WINDOWS: u32 = 8;
+
+/// The document of `tier plan --json`, schema 1. Within a schema number fields are only ever added.
+#[derive(Serialize)]
+struct Planned {
+    schema: u32,
+    pid: u32,
+    source: &'static str,
+    windows: u32,
+    fast_bytes: u64,
+    slow_bytes: u64,
+    allowed_bytes: u64,
+    /// What it could use of fast memory.
+    demand_bytes: u64,
+    /// The degree from which on pages should be in fast memory.
+    cut: u16,
+    /// Hot, and without room.
+    left_out_bytes: u64,
+    /// Bytes in fast memory by degree.
+    fast_by_degree: Vec<u64>,
+    slow_by_degree: Vec<u64>,
+    promote: Vec<Part>,
+    demote: Vec<Part>,
+    /// Of a recording: what had been moved before, over all windows.
+    promoted_bytes: u64,
+    demoted_bytes: u64,
+    /// What asking cost the program, or would have.
+    faults: u64,
+}
+
+/// Neighbouring pages that would move for the same reason.
+#[derive(Serialize)]
+struct Part {
+    start: String,
+    end: String,
+    bytes: u64,
+    degree: u16,
+    mapping: String,
+}
+
+/// What a plan is for.
+struct Subject {
+    name: String,
+    pid: u32,
+    source: Box<dyn Source>,
+    mover: Box<dyn Mover>,
+    /// Mappings and their names.
+    mappings: Vec<(PageRange, String)>,
+    /// How long a window is to be waited for; a recording has them all.
+    window: Option<Duration>,
+}
+
+impl Subject {
+    fn process(args: &PlanArgs, pid: u32) -> Result<Self> {
+        let source = (args.source)
+            .start(pid, args.window)
+            .map_err(machine_limit)?;
+        // Wherever slow memory is: it is not asked for.
+        let options = NodeOptions {
+            fast: args.fast_node,
+            ..NodeOptions::default()
+        };
+        let regions = Memory::of(pid)?.mappings()?.into_iter();
+        Ok(Self {
+            name: format!("process {pid}"),
+            pid,
+            source,
+            mover: Box::new(DryRun(NodeMover::new(pid, options))),
+            mappings: regions.map(|region| (region.range, region.name)).collect(),
+            window: Some(args.window),
+        })
+    }
+
+    fn recording(args: &PlanArgs, path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        let open = || -> Result<_> { Ok(BufReader::new(File::open(path)?)) };
+        let mut reader =
+            Reader::open(open().with_context(|| name.clone())?).with_context(|| name.clone())?;
+        let mut mappings = Vec::new();
+        while let Some(record) = reader.next_record().with_context(|| name.clone())? {
+            if let Record::Mapping(mapping) = record {
+                mappings.push((mapping.range, mapping.name));
+            }
+        }
+        Ok(Self {
+            pid: reader.header().pid,
+            source: Box::new(Replay::open(open()?)?),
+            mover: Box::new(Ledger::new(args.fast.bytes())),
+            mappings,
+            window: None,
+            name,
+        })
+    }
+}
+
+/// What `tier plan` prints.
+pub(crate) fn text_of(args: &PlanArgs) -> Result<String> {
+    let html = args
+        .html
+        .as_deref()
+        .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())));
+    let html = html.transpose()?;
+    let subject = match (args.subject.pid, &args.subject.trail) {
+        (Some(pid), _) => Subject::process(args, pid)?,
+        (None, Some(path)) => Subject::recording(args, path)?,
+        (None, None) => bail!("neither --pid nor --trail"),
+    };
+    let windows = match subject.window {
+        Some(_) => args.windows.unwrap_or(WINDOWS),
+        None => args.windows.unwrap_or(u32::MAX),
+    };
+    let remembered = if subject.window.is_some() {
+        windows
+    } else {
+        WINDOWS
+    };
+    let options = KeeperOptions {
+        settings: Settings {
+            windows: remembered.clamp(1, 16) as u8,
+            ..Settings::default()
+        },
+        capacity: args.fast.bytes(),
+        patience: None,
+    };
+    let mut keeper = Keeper::new(subject.source, subject.mover, options).map_err(machine_limit)?;
+    let mut history = History::default();
+    keeper.begin_period().map_err(machine_limit)?;
+    for _ in 0..windows {
+        subject.window.into_iter().for_each(thread::sleep);
+        let report = match keeper.window() {
+            // There was one at least, in which the program's pages came into being.
+            Err(error) if subject.window.is_none() && error.means_end() => break,
+            report => report.map_err(machine_limit)?,
+        };
+        history.add(&mut keeper, &report);
+    }
+    let plan = keeper.plan();
+    history.add_plan(&mut keeper, &plan);
+    let usage = keeper.policy().usage();
+    let totals = keeper.totals();
+    let document = Planned {
+        schema: 1,
+        pid: subject.pid,
+        source: keeper.ability().name,
+        windows: totals.windows as u32,
+        promoted_bytes: totals.promoted_bytes,
+        demoted_bytes: totals.demoted_bytes,
+        faults: totals.faults,
+        fast_bytes: usage.fast,
+        slow_bytes: usage.slow,
+        allowed_bytes: args.fast.bytes(),
+        demand_bytes: keeper.policy().demand().wanted,
+        cut: plan.cut,
+        left_out_bytes: plan.left_out_bytes,
+        fast_by_degree: history.fast.clone(),
+        slow_by_degree: history.slow.clone(),
+        promote: parts(&plan.promote, &subject.mappings),
+        demote: parts(&plan.demote, &subject.mappings),
+    };
+    let writes_only = !keeper.ability().tells.accesses;
+    drop(keeper);
+    if let Some(file) = html {
+        let title = format!("What would move, {}", subject.name);
+        let entry = Entry {
+            title: subject.name,
+            history: &history,
+        };
+        let mut out = BufWriter::new(file);
+        page::write(&title, &sum(&document, &plan), &[], &[], &[entry], &mut out)?;
+        out.flush()?;
+    }
+    Ok(match args.json {
+        true => serde_json::to_string_pretty(&document)? + "\n",
+        false => text(&document, &plan, writes_only),
+    })
+}
+
+/// Neighbours of one degree as one part.
+fn parts(units: &[Unit], mappings: &[(PageRange, String)]) -> Vec<Part> {
+    let mut sorted = units.to_vec();
+    sorted.sort_unstable();
+    let mut merged: Vec<Unit> = Vec::new();
+    for unit in sorted {
+        match merged.last_mut() {
+            Some(last) if last.address + last.bytes == unit.address && last.rank == unit.rank => {
+                last.bytes += unit.bytes;
+            }
+            _ => merged.push(unit),
+        }
+    }
+    let name = |address: u64| {
+        // Of a recording the last that was there.
+        let mut newest = mappings.iter().rev();
+        let mapping = newest.find(|(range, _)| range.contains(address));
+        mapping.map_or_else(String::new, |(_, name)| match name.is_empty() {
+            true => "anonymous".into(),
+            false => name.clone(),
+        })
+    };
+    merged
+        .into_iter()
+        .filter_map(|unit| {
+            PageRange::new(unit.address, unit.address + unit.bytes).map(|range| (range, unit.rank))
+        })
+        .map(|(range, degree)| Part {
+            start: format!("{:#x}", range.start()),
+            end: format!("{:#x}", range.end()),
+            bytes: range.bytes(),
+            degree,
+            mapping: name(range.start()),
+        })
+        .collect()
+}
+
+fn sum(document: &Planned, plan: &Plan) -> String {
+    let size = |bytes: u64| words::bytes(bytes as f64);
+    let all = |units: &[Unit]| size(units.iter().map(|unit| unit.bytes).sum());
+    format!(
+        "{} in fast memory and {} in slow, of which {} may be fast; by {} in {}, {} would move in and {} out",
+        size(document.fast_bytes),
+        size(document.slow_bytes),
+        size(document.allowed_bytes),
+        document.source,
+        words::plural(document.windows.into(), "window"),
+        all(&plan.promote),
+        all(&plan.demote),
+    )
+}
+
+fn text(document: &Planned, plan: &Plan, writes_only: bool) -> String {
+    let mut out = sum(document, plan) + "\n";
+    if writes_only {
+        out += "this source tells of writes only: what is only read counts as cold\n";
+    }
+    let size = |bytes: u64| words::bytes(bytes as f64);
+    if document.promoted_bytes + document.demoted_bytes > 0 {
+        out += &format!(
+            "until then {} moved in and {} out\n",
+            size(document.promoted_bytes),
+            size(document.demoted_bytes),
+        );
+    }
+    out += &format!(
+        "hot from degree {} on; wanted {}; hot and without room {}\n",
+        document.cut,
+        size(document.demand_bytes),
+        size(document.left_out_bytes)
+    );
+    for (title, why, list) in [
+        (
+            "into fast memory",
+            "hotter than what is there",
+            &document.promote,
+        ),
+        (
+            "out of fast memory",
+            "among the coldest there, and more is in use than allowed or hotter pages wait",
+            &document.demote,
+        ),
+    ] {
+        if list.is_empty() {
+            continue;
+        }
+        out += &format!("\n{title} ({why}):\n");
+        let mut largest: Vec<&Part> = list.iter().collect();
+        largest.sort_by_key(|part| std::cmp::Reverse(part.bytes));
+        let mut table = Table::new();
+        table
+            .load_style(presets::NOTHING)
+            .set_header(["addresses", "size", "degree", "mapping"]);
+        for part in largest.iter().take(LINES_MAX) {
+            table.add_row([
+                format!("{}..{}", part.start, part.end),
+                size(part.bytes),
+                part.degree.to_string(),
+                words::printable(&part.mapping).into_owned(),
+            ]);
+        }
+        out += &table
+            .lines()
+            .map(|line| line.trim_end().to_owned() + "\n")
+            .collect::<String>();
+        if largest.len() > LINES_MAX {
+            let rest = &largest[LINES_MAX..];
+            let bytes = rest.iter().map(|part| part.bytes).sum();
+            out += &format!(
+                "and {} more, {}\n",
+                words::plural(rest.len() as u64, "range"),
+                size(bytes)
+            );
+        }
+    }
+    if document.promote.is_empty() && document.demote.is_empty() {
+        out += "nothing: every page is where it should be\n";
+    }
+    out
+}
