@@ -59,6 +59,7 @@ pub(crate) enum Command {
         pagetrail record -p 1234 --duration 10s --html out.html\n  \
         pagetrail record -p 1234 --interval 1s --technique compare -o slow.trail\n  \
         pagetrail record -p 1234 --access\n  \
+        pagetrail record --vm --access -- ./prog\n  \
         pagetrail record --parts 8 -- ./prog"
     )]
     Record(RecordArgs),
@@ -114,7 +115,8 @@ pub(crate) struct RecordArgs {
     pub(crate) target: TargetArgs,
     #[command(flatten)]
     pub(crate) technique: TechniqueArgs,
-    /// Notice reads, too (Linux 7.3): rounds of writes and of accesses in turns, or of accesses only
+    /// Notice reads, too: rounds of writes and of accesses in turns, or of accesses only (Linux 7.3). With --vm both are told
+    /// of the same time, on any kernel
     #[arg(
         long,
         value_name = "WHICH",
@@ -134,7 +136,7 @@ pub(crate) struct RecordArgs {
     )]
     pub(crate) parts: Option<String>,
     /// Run the program in a virtual machine on KVM, and let the processor tell what it writes (see pagetrail vm)
-    #[arg(long, conflicts_with_all = ["pid", "technique", "access", "vain_page", "exact", "huge_pages", "block_pages"])]
+    #[arg(long, conflicts_with_all = ["pid", "technique", "vain_page", "exact", "huge_pages", "block_pages"])]
     pub(crate) vm: bool,
     /// Time from round to round, with its unit
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]

@@ -6,69 +6,11 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::LazyLock;
+use std::path::Path;
 
+use common::guest::{compiled, no_guest, same};
 use common::subpage::{PLACE, bytes, compile_nodes, library};
 use common::{address, number, pagetrail, report, run};
-
-/// Why there are no guests here; `None` where there are.
-static NO_GUEST: LazyLock<Option<String>> = LazyLock::new(|| {
-    let output = run(Path::new("/"), &["vm", "check"]);
-    (output.status.code() != Some(0)).then(|| {
-        let text = [&output.stdout[..], &output.stderr].concat();
-        let text = String::from_utf8_lossy(&text).into_owned();
-        text.lines().last().unwrap_or_default().to_owned()
-    })
-});
-
-fn no_guest() -> bool {
-    if let Some(reason) = &*NO_GUEST {
-        eprintln!("not here: {reason}");
-    }
-    NO_GUEST.is_some()
-}
-
-/// Compiles a program of this directory.
-fn compiled(directory: &Path, source: &str, flags: &[&str]) -> PathBuf {
-    let program = directory.join(source);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests")
-        .join(source)
-        .with_extension("c");
-    let mut cc = Command::new("cc");
-    let cc = cc
-        .arg("-O1")
-        .args(flags)
-        .arg("-o")
-        .arg(&program)
-        .arg(source);
-    let compiled = cc.output().expect("a C compiler");
-    assert!(compiled.status.success(), "{compiled:?}");
-    program
-}
-
-fn natively(directory: &Path, command: &[&str]) -> Output {
-    let mut native = Command::new(command[0]);
-    let native = native.args(&command[1..]).current_dir(directory);
-    native.stdin(Stdio::null()).output().expect("it starts")
-}
-
-/// The same output, the same errors, the same end.
-#[track_caller]
-fn same(directory: &Path, command: &[&str]) {
-    let native = natively(directory, command);
-    let mut guest = pagetrail(directory, &["vm", "run", "--"]);
-    let guest = guest.args(command).output().expect("it starts");
-    assert_eq!(
-        String::from_utf8_lossy(&guest.stdout),
-        String::from_utf8_lossy(&native.stdout),
-        "{command:?}: {guest:?}"
-    );
-    assert_eq!(guest.stderr, native.stderr, "{command:?}: {guest:?}");
-    assert_eq!(guest.status, native.status, "{command:?}");
-}
 
 #[test]
 fn programs_find_what_they_find_natively() {
@@ -77,7 +19,7 @@ fn programs_find_what_they_find_natively() {
     }
     let directory = tempfile::tempdir().expect("a directory");
     for flags in [&[][..], &["-static", "-no-pie"]] {
-        let program = compiled(directory.path(), "vm_program", flags);
+        let program = compiled(directory.path(), "vm_program.c", flags);
         let program = program.to_str().expect("UTF-8");
         for case in [
             "memory",
@@ -140,7 +82,7 @@ fn what_is_not_supported_ends_with_one_line() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    let program = compiled(directory.path(), "vm_program", &["-pthread"]);
+    let program = compiled(directory.path(), "vm_program.c", &["-pthread"]);
     let program = program.to_str().expect("UTF-8");
     let output = run(directory.path(), &["vm", "run", "--", program, "threads"]);
     let message = common::error_line(&output, 3);
@@ -153,7 +95,7 @@ fn memory_has_a_bound_where_one_is_asked_for() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    let program = compiled(directory.path(), "vm_program", &[]);
+    let program = compiled(directory.path(), "vm_program.c", &[]);
     let program = program.to_str().expect("UTF-8");
     let bounded = ["vm", "run", "--memory", "64M", "--", program, "greedy"];
     let output = run(directory.path(), &bounded);
@@ -193,7 +135,7 @@ fn a_recording_has_the_pages_that_were_written_and_no_others() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    let program = compiled(directory.path(), "known_pages", &[]);
+    let program = compiled(directory.path(), "known_pages.c", &[]);
     let program = program.to_str().expect("UTF-8");
     let recorded = run(
         directory.path(),

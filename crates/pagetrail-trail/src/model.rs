@@ -86,6 +86,14 @@ pub struct Round {
     pub units: Option<UnitWrites>,
 }
 
+impl Round {
+    /// Whether it tells of accesses in the very time of whose writes the round before it tells.
+    pub fn is_beside(&self, before: &Self) -> bool {
+        let kinds = (before.noticed, self.noticed);
+        kinds == (Noticed::Writes, Noticed::Accesses) && before.start_ns == self.start_ns
+    }
+}
+
 /// Writes to sub-page heaps, told apart within pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitWrites {

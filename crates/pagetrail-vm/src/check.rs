@@ -5,12 +5,11 @@ use std::fs;
 use pagetrail::{PageRange, PageSet};
 
 use crate::error::{Error, Result};
-use crate::guest::{Guest, Needs};
+use crate::guest::Guest;
 use crate::memory::PAGE;
-use crate::memory::mapping::Mmap;
 use crate::processor::cpuid;
 use crate::sys::kvm::{self, Log, Vm};
-use crate::sys::program_memory;
+use crate::trial::{Sign, begin, load, mapped, store};
 use crate::{RING_BYTES, best_log};
 
 /// What was found. What could not be told is `None`.
@@ -83,34 +82,83 @@ pub fn try_guest_by(bitmap: bool) -> Result<()> {
     })
 }
 
+/// Runs a guest that reads and writes pages that we know, in rounds, and holds against that what the bits in page tables tell
+/// of accesses.
+///
+/// A KVM without nested paging does not know when such a bit was cleared, and sets it once only.
+pub fn try_accesses() -> Result<()> {
+    try_accesses_with(Sign::Call)
+}
+
+/// The same on a KVM that emulates instructions: the guest comes back by exceptions, behind each of which the processor would
+/// forget addresses anyway.
+#[doc(hidden)]
+pub fn try_accesses_by_exceptions() -> Result<()> {
+    try_accesses_with(Sign::Exception)
+}
+
+fn try_accesses_with(sign: Sign) -> Result<()> {
+    const PAGES: u64 = 16;
+    // What is read and what is written in each round.
+    let rounds: [(&[u64], &[u64]); 5] = [
+        (&[1, 2, 7], &[3]),
+        (&[2], &[]),
+        (&[], &[]),
+        (&[2, 15], &[2, 4]),
+        (&[], &[4]),
+    ];
+    let mut guest = Guest::new(best_log()?)?;
+    if let Some(log) = guest.log() {
+        log.tell_accesses(&mut guest.memory());
+    }
+    let data = mapped(&guest, PAGES * PAGE, libc::PROT_READ | libc::PROT_WRITE)?;
+    let page = |n: u64| data + n * PAGE;
+    let mut text = Vec::new();
+    for (read, written) in rounds {
+        read.iter().for_each(|n| load(&mut text, page(*n) + n));
+        written.iter().for_each(|n| store(&mut text, page(*n) + n));
+        sign.give(&mut text);
+    }
+    begin(&mut guest, &text)?;
+    let pages = |numbers: &[u64]| -> PageSet {
+        let ranges = numbers.iter();
+        ranges
+            .filter_map(|n| PageRange::new(page(*n), page(n + 1)))
+            .collect()
+    };
+    // Those of the first round alone.
+    let early = pages(&[1, 3, 7]);
+    for (index, (read, written)) in rounds.iter().enumerate() {
+        sign.await_from(&mut guest)?;
+        let round = guest.collect()?;
+        let told = round.accessed.unwrap_or_default();
+        // A processor may tell more than it must: it reads ahead. But not what was left alone for whole rounds.
+        let missing = pages(read).union(&pages(written)).difference(&told);
+        let stale = told.intersection(&early);
+        if !missing.is_empty() || index > 0 && !stale.is_empty() || round.written != pages(written)
+        {
+            return Err(Error::Lacks(
+                "accessed bits that tell what a guest reads, as nested paging (EPT, NPT) has them",
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn try_with(log: Log) -> Result<()> {
     const PAGES: u64 = 16;
     let rounds: [&[u64]; 3] = [&[1, 2, 7], &[2, 15], &[]];
     let mut guest = Guest::new(log)?;
-    let writable = libc::PROT_READ | libc::PROT_WRITE;
-    let data = mapped(&guest, PAGES * PAGE, writable)?;
-    let code = mapped(&guest, PAGE, writable)?;
+    let data = mapped(&guest, PAGES * PAGE, libc::PROT_READ | libc::PROT_WRITE)?;
     let page = |n: u64| data + n * PAGE;
     let mut text = Vec::new();
     for round in rounds {
         round.iter().for_each(|n| store(&mut text, page(*n) + n));
-        call(&mut text);
+        Sign::Call.give(&mut text);
     }
-    program_memory::write(code, &text)
-        .map_err(|error| Error::system("write the guest's code")(error.into()))?;
-    guest
-        .memory()
-        .mprotect(code, PAGE, (libc::PROT_READ | libc::PROT_EXEC) as u64)?;
-    guest.begin_at(code, 0);
+    begin(&mut guest, &text)?;
     for (index, round) in rounds.iter().enumerate() {
-        match guest.run_on()? {
-            Needs::Call(call) if call.number == NUMBER => guest.processor.return_from_call(0),
-            other => {
-                return Err(Error::Stopped(format!(
-                    "the trial guest came back with {other:x?}"
-                )));
-            }
-        }
+        Sign::Call.await_from(&mut guest)?;
         let expected: PageSet = round
             .iter()
             .filter_map(|n| PageRange::new(page(*n), page(n + 1)))
@@ -125,29 +173,4 @@ fn try_with(log: Log) -> Result<()> {
         }
     }
     Ok(())
-}
-
-pub(crate) fn mapped(guest: &Guest, bytes: u64, protection: libc::c_int) -> Result<u64> {
-    let result = guest.memory().mmap(Mmap::anonymous(bytes, protection))?;
-    u64::try_from(result).map_err(|_| {
-        let error = std::io::Error::from_raw_os_error(-result as i32);
-        Error::system("map memory")(error)
-    })
-}
-
-/// A system call that nobody makes.
-pub(crate) const NUMBER: u64 = 0x5ca1_ab1e;
-
-/// `mov rax, ADDRESS; mov byte [rax], 1`
-fn store(text: &mut Vec<u8>, address: u64) {
-    text.extend([0x48, 0xb8]);
-    text.extend(address.to_le_bytes());
-    text.extend([0xc6, 0x00, 0x01]);
-}
-
-/// `mov eax, NUMBER; syscall`
-pub(crate) fn call(text: &mut Vec<u8>) {
-    text.push(0xb8);
-    text.extend((NUMBER as u32).to_le_bytes());
-    text.extend([0x0f, 0x05]);
 }

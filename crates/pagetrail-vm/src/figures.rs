@@ -4,25 +4,16 @@
 use std::time::{Duration, Instant};
 
 use crate::RING_BYTES;
-use crate::check::{self, NUMBER};
 use crate::error::{Error, Result};
-use crate::guest::{Guest, Needs};
+use crate::guest::Guest;
 use crate::memory::PAGE;
 use crate::sys::kvm::Log;
-use crate::sys::program_memory;
-
-/// How a guest says that it has done its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sign {
-    /// By a system call.
-    Call,
-    /// By an exception, which a KVM that emulates instructions does as well.
-    Exception,
-}
+pub use crate::trial::Sign;
+use crate::trial::{begin, mapped, put};
 
 /// Writes to the pages of a list, gives a sign, and begins anew.
 #[derive(Debug)]
-pub struct Writer(Guest);
+pub struct Writer(Guest, Sign);
 
 /// How long the parts of a collect took.
 #[derive(Clone, Copy, Debug)]
@@ -43,34 +34,20 @@ impl Writer {
         let mut guest = Guest::new(Log::Ring(RING_BYTES))?;
         let writable = libc::PROT_READ | libc::PROT_WRITE;
         let pages = order.iter().max().map_or(1, |last| last + 1);
-        let array = check::mapped(&guest, pages * PAGE, writable)?;
+        let array = mapped(&guest, pages * PAGE, writable)?;
         let list: Vec<u8> = order
             .iter()
             .flat_map(|page| (array + page * PAGE).to_le_bytes())
             .collect();
-        let list_at = check::mapped(&guest, (list.len() as u64).max(1), writable)?;
-        let code = check::mapped(&guest, PAGE, writable)?;
+        let list_at = mapped(&guest, (list.len() as u64).max(1), writable)?;
         put(list_at, &list)?;
-        put(code, &text(list_at, order.len() as u64, sign))?;
-        let executable = libc::PROT_READ | libc::PROT_EXEC;
-        guest.memory().mprotect(code, PAGE, executable as u64)?;
-        guest.begin_at(code, 0);
-        Ok(Self(guest))
+        begin(&mut guest, &text(list_at, order.len() as u64, sign))?;
+        Ok(Self(guest, sign))
     }
 
     /// Lets it write to its pages once.
     pub fn pass(&mut self) -> Result<()> {
-        match self.0.run_on()? {
-            Needs::Call(call) if call.number == NUMBER => {
-                self.0.processor.return_from_call(0);
-                Ok(())
-            }
-            Needs::Fault(fault, context) if fault.signal == libc::SIGTRAP => {
-                self.0.enter(&context);
-                Ok(())
-            }
-            other => Err(Error::Stopped(format!("the guest came with {other:x?}"))),
-        }
+        self.1.await_from(&mut self.0)
     }
 
     /// Takes a round, as a recorder has it.
@@ -98,11 +75,6 @@ impl Writer {
     }
 }
 
-fn put(address: u64, bytes: &[u8]) -> Result<()> {
-    program_memory::write(address, bytes)
-        .map_err(|error| Error::system("write the guest's memory")(error.into()))
-}
-
 fn text(list: u64, count: u64, sign: Sign) -> Vec<u8> {
     let mut text = vec![0x48, 0xbe]; // mov rsi, list
     text.extend(list.to_le_bytes());
@@ -112,10 +84,7 @@ fn text(list: u64, count: u64, sign: Sign) -> Vec<u8> {
     text.extend([0x48, 0x8b, 0x06, 0xc6, 0x00, 0x01]); // mov rax, [rsi]; mov byte [rax], 1
     text.extend([0x48, 0x83, 0xc6, 0x08]); // add rsi, 8
     text.extend([0x48, 0xff, 0xc9, 0x75, 0xf1]); // dec rcx; jnz to the loop's beginning
-    match sign {
-        Sign::Call => check::call(&mut text),
-        Sign::Exception => text.push(0xcc), // int3
-    }
+    sign.give(&mut text);
     let back = -(text.len() as i32 + 5);
     text.push(0xe9); // jmp to the beginning
     text.extend(back.to_le_bytes());

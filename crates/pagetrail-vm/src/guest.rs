@@ -439,7 +439,7 @@ impl Guest {
         self.recording = None;
         let vm = Vm::create(Log::Off)?;
         let mut memory = locked(&self.memory);
-        memory.add_all_slots(&vm)?;
+        memory.begin_child(&vm)?;
         self.processor = Processor::add(&vm, &mut memory, 0)?;
         self.processor.restore(&memory, saved)?;
         drop(memory);

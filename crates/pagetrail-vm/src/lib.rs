@@ -25,6 +25,7 @@ mod program;
 mod rounds;
 mod signals;
 mod sys;
+mod trial;
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -54,6 +55,9 @@ pub struct Settings {
     pub memory_bytes_max: Option<u64>,
     /// Environment variables that this process has not, or otherwise.
     pub variables: Vec<(OsString, OsString)>,
+    /// Whether rounds tell of reads as well, from the bits that the processor sets in page tables: every page then has an entry
+    /// of its own there. Whether it does set them is for [`check::try_accesses`] to say.
+    pub accesses: bool,
 }
 
 /// Turns this process into the program: its descriptors, its directory, its PID, its exit status.
@@ -94,6 +98,9 @@ fn become_one(
     sys::child::reset_signals();
     let mut guest = Guest::new(log)?;
     guest.memory().bytes_max = settings.memory_bytes_max;
+    if let Some(log) = guest.log().filter(|_| settings.accesses) {
+        log.tell_accesses(&mut guest.memory());
+    }
     guest.load(&found, &environment)?;
     // The file is mapped; the program expects the lowest numbers for its own files.
     drop(found);

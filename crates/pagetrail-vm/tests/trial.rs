@@ -22,3 +22,9 @@ fn what_a_guest_writes_is_told_by_rings() {
 fn what_a_guest_writes_is_told_by_bitmaps() {
     expect(check::try_guest_by(true));
 }
+
+#[test]
+fn what_a_guest_touches_is_told_by_page_tables() {
+    expect(check::try_accesses());
+    expect(check::try_accesses_by_exceptions());
+}

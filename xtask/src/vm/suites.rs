@@ -87,6 +87,9 @@ const SUITES: &[Wanted] = &[
         .only("7.x")
         .on_two_nodes(),
     Wanted::new("pagetrail-cli", "vm").only("7.x").with_guests(),
+    Wanted::new("pagetrail-cli", "vm_access")
+        .only("7.x")
+        .with_guests(),
 ];
 
 /// Emulation is some 20 times slower than the host.

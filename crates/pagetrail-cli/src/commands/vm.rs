@@ -24,6 +24,7 @@ pub(crate) fn run(args: &VmArgs) -> Result<ExitCode> {
 /// Comes back only with what went wrong.
 fn become_guest(args: &RunArgs) -> Result<ExitCode> {
     let mut settings = Settings::default();
+    settings.accesses = args.accesses;
     settings.memory_bytes_max = args.memory.map(Size::bytes);
     if let Some(parts) = &args.parts {
         let variables = subpage::variables(parts)?;
@@ -50,25 +51,35 @@ struct Document {
     guest: Option<&'static str>,
     /// Why none ran.
     reason: Option<String>,
+    /// Whether it was told what a guest read.
+    accesses: bool,
+    /// Why not.
+    accesses_reason: Option<String>,
+}
+
+/// What guests of a few instructions came to.
+struct Tried {
+    writes: pagetrail_vm::Result<&'static str>,
+    accesses: pagetrail_vm::Result<()>,
 }
 
 fn tell(args: &CheckArgs) -> Result<ExitCode> {
     let report = check::report()?;
-    let tried = check::try_guest();
-    let ran = tried.is_ok();
+    let tried = Tried {
+        writes: check::try_guest(),
+        accesses: check::try_accesses(),
+    };
+    let ran = tried.writes.is_ok();
     let text = match args.json {
-        true => serde_json::to_string(&document(&report, tried))?,
-        false => lines(&report, tried),
+        true => serde_json::to_string(&document(&report, &tried))?,
+        false => lines(&report, &tried),
     };
     writeln!(io::stdout(), "{text}").context("cannot write to standard output")?;
     Ok(ExitCode::from(if ran { 0 } else { exit::NEGATIVE }))
 }
 
-fn document(report: &Report, tried: pagetrail_vm::Result<&'static str>) -> Document {
-    let (guest, reason) = match tried {
-        Ok(by) => (Some(by), None),
-        Err(error) => (None, Some(error.to_string())),
-    };
+fn document(report: &Report, tried: &Tried) -> Document {
+    let reason = |error: &pagetrail_vm::Error| error.to_string();
     Document {
         schema: 1,
         virtualization: report.virtualization,
@@ -77,12 +88,14 @@ fn document(report: &Report, tried: pagetrail_vm::Result<&'static str>) -> Docum
         ring_pages: report.ring_pages,
         memslots: report.memslots,
         physical_bits: report.physical_bits,
-        guest,
-        reason,
+        guest: tried.writes.as_ref().ok().copied(),
+        reason: tried.writes.as_ref().err().map(reason),
+        accesses: tried.accesses.is_ok(),
+        accesses_reason: tried.accesses.as_ref().err().map(reason),
     }
 }
 
-fn lines(report: &Report, tried: pagetrail_vm::Result<&'static str>) -> String {
+fn lines(report: &Report, tried: &Tried) -> String {
     let told = |told: Option<bool>| match told {
         Some(true) => "yes".to_owned(),
         Some(false) => "no".to_owned(),
@@ -111,8 +124,15 @@ fn lines(report: &Report, tried: pagetrail_vm::Result<&'static str>) -> String {
             format!("{} bits", report.physical_bits),
         ),
         (
+            "what a guest reads",
+            match &tried.accesses {
+                Ok(()) => "told by accessed bits in its page tables".to_owned(),
+                Err(error) => format!("not told: {error}"),
+            },
+        ),
+        (
             "a guest",
-            match tried {
+            match &tried.writes {
                 Ok(by) => format!("ran; what it wrote was told exactly, by {by}"),
                 Err(error) => format!("did not run: {error}"),
             },

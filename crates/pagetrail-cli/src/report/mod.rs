@@ -54,8 +54,10 @@ pub(crate) struct Recording<'a> {
     pub(crate) whole: &'a Trail,
     /// Its writes; its accesses where it noticed nothing else.
     pub(crate) main: Part<'a>,
-    /// Its accesses, where they were noticed in turns with writes.
+    /// Its accesses, where they were noticed in turns with writes, or at once.
     pub(crate) accesses: Option<Part<'a>>,
+    /// Whether writes and accesses are of the same time.
+    pub(crate) is_at_once: bool,
 }
 
 /// The rounds of one kind.
@@ -73,12 +75,15 @@ impl<'a> Recording<'a> {
             analysis: Analysis::of(&trail),
             trail,
         };
+        let mut pairs = whole.rounds.iter().zip(whole.rounds.iter().skip(1));
+        let is_at_once = pairs.any(|(before, round)| round.is_beside(before));
         let in_turns = |noticed| part(noticed, Cow::Owned(whole.only(noticed)));
         match (has(Noticed::Writes), has(Noticed::Accesses)) {
             (true, true) => Self {
                 whole,
                 main: in_turns(Noticed::Writes),
                 accesses: Some(in_turns(Noticed::Accesses)),
+                is_at_once,
             },
             (_, accesses) => Self {
                 whole,
@@ -90,13 +95,14 @@ impl<'a> Recording<'a> {
                     Cow::Borrowed(whole),
                 ),
                 accesses: None,
+                is_at_once,
             },
         }
     }
 
     /// How long all rounds together lasted, in nanoseconds.
     pub(crate) fn duration_ns(&self) -> f64 {
-        let beside = self.accesses.as_ref();
+        let beside = self.accesses.as_ref().filter(|_| !self.is_at_once);
         (self.main.analysis.seconds + beside.map_or(0.0, |part| part.analysis.seconds)) * 1e9
     }
 

@@ -125,12 +125,15 @@ fn facts(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Re
     }
     if let Some(accesses) = &recording.accesses {
         entry("accessed", &totals(accesses), style, out)?;
-        let turns = format!(
-            "in turns: {} of writes, {} of accesses; for {} of the time nothing was noticed",
-            words::plural(recording.main.trail.rounds.len() as u64, "round"),
-            words::count(accesses.trail.rounds.len() as u64),
-            words::percent(recording.blind_ns() as f64 / recording.duration_ns().max(1.0))
-        );
+        let rounds = words::plural(recording.main.trail.rounds.len() as u64, "round");
+        let beside = words::count(accesses.trail.rounds.len() as u64);
+        let turns = match recording.is_at_once {
+            true => format!("at once: {rounds} of writes, {beside} of accesses in the same time"),
+            false => format!(
+                "in turns: {rounds} of writes, {beside} of accesses; for {} of the time nothing was noticed",
+                words::percent(recording.blind_ns() as f64 / recording.duration_ns().max(1.0))
+            ),
+        };
         entry("", &turns, style, out)?;
     }
     if let Some(presumed) = words::presumed(all) {

@@ -12,7 +12,8 @@ use crate::bench::size::Size;
 #[command(after_help = "Examples:\n  \
     pagetrail vm check\n  \
     pagetrail vm run -- python3 -c 'print(1)'\n  \
-    pagetrail record --vm -- ./prog\n\n\
+    pagetrail record --vm -- ./prog\n  \
+    pagetrail record --vm --access -- ./prog\n\n\
     It is a tracker, not a sandbox: the program keeps its own rights. What is not supported\n\
     (threads, for one) ends it with one line on standard error and exit status 3.")]
 pub(crate) struct VmArgs {
@@ -36,6 +37,9 @@ pub(crate) struct RunArgs {
     /// A descriptor that asks for rounds; for `record --vm`
     #[arg(long, value_name = "FD", hide = true)]
     pub(crate) rounds: Option<i32>,
+    /// Tell of accesses in those rounds; for `record --vm --access`
+    #[arg(long, hide = true, requires = "rounds")]
+    pub(crate) accesses: bool,
     /// How much memory the program may have that it can write to; more is refused as if there were none
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<Size>,

@@ -1,18 +1,21 @@
 //! `pagetrail record --vm`: a program in the virtual machine, whose rounds become a trail as those of a watch do.
+//!
+//! With accesses, what the machine collects at once becomes two rounds of the same time: one of writes, one of accesses.
 
 use std::env;
+use std::mem;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use pagetrail::{Ended, Heaps, PageSet, Region};
+use pagetrail::{Ended, Heaps, Noticed, PageSet, Region};
 use pagetrail_trail::{End, Event, Header, Round};
 use pagetrail_vm::{Collected, Rounds, Told};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::args::RecordArgs;
+use crate::args::{AccessArg, RecordArgs};
 use crate::commands::record::summary;
 use crate::commands::report::{read, write_pictures};
 use crate::exit;
@@ -30,22 +33,35 @@ const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
 pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     // Said here, before there is a process that could not say it better.
     pagetrail_vm::check::report()?;
+    if args.access.is_some() {
+        pagetrail_vm::check::try_accesses()?;
+    }
     let output = Output::open(&args.output)?;
     let (rounds, link) = pagetrail_vm::pair().context("cannot make a pair of sockets")?;
     let mut guest = Command::new(env::current_exe().context("cannot find this program")?);
     guest
         .args(["vm", "run", "--rounds", &link.as_raw_fd().to_string()])
         .args(args.parts.iter().flat_map(|parts| ["--parts", parts]))
+        .args(args.access.iter().map(|_| "--accesses"))
         .arg("--")
         .args(&args.target.command);
     let child = guest.spawn().context("cannot start the virtual machine")?;
     drop(link);
-    let heaps = args.parts.as_ref().map(|_| Heaps::new(child.id()));
+    let kinds = match args.access {
+        None => &[Noticed::Writes][..],
+        Some(AccessArg::Turns) => &[Noticed::Writes, Noticed::Accesses],
+        Some(AccessArg::Only) => &[Noticed::Accesses],
+    };
+    let kinds = kinds.iter().map(|noticed| Kind {
+        noticed: *noticed,
+        heaps: args.parts.as_ref().map(|_| Heaps::new(child.id())),
+    });
     let mut session = Session {
+        kinds: kinds.collect(),
         signals: Signals::take(Addressee::Program(child.id())).context("cannot handle signals")?,
         child,
         rounds: Some(rounds),
-        heaps,
+        rounds_max: args.rounds.unwrap_or(u32::MAX),
         began: Instant::now(),
         ended: None,
     };
@@ -67,10 +83,19 @@ struct Session {
     signals: Signals,
     /// `None` once no more come.
     rounds: Option<Rounds>,
-    /// What tells parts of pages apart, where the program is to have such a heap.
-    heaps: Option<Heaps>,
+    /// How many the trail is to have.
+    rounds_max: u32,
+    /// Which of them are made of what is collected.
+    kinds: Vec<Kind>,
     began: Instant,
     ended: Option<ExitStatus>,
+}
+
+/// Rounds of a kind.
+struct Kind {
+    noticed: Noticed,
+    /// What tells parts of pages apart, where the program is to have such a heap: it follows rounds of one kind.
+    heaps: Option<Heaps>,
 }
 
 /// What became of the program, as far as rounds tell.
@@ -90,14 +115,19 @@ impl Session {
             pid: self.child.id(),
             page_size: pagetrail::page_size(),
             technique: "kvm".into(),
-            reason: "it runs as a guest, and KVM logs its writes".into(),
+            reason: match args.access {
+                None => "it runs as a guest, and KVM logs its writes".into(),
+                Some(_) => {
+                    "it runs as a guest: KVM logs its writes, its page tables tell of accesses"
+                        .into()
+                }
+            },
             interval_ms: args.interval.as_millis() as u64,
             started_unix_ms: unix_ms(),
             attach_stopped_ns: 0,
         };
         let mut recorder = Recorder::begin(output.begin()?, &header).with_context(to_file)?;
         let mut schedule = Schedule::new(Instant::now(), args.interval, args.duration);
-        let limit = args.rounds.unwrap_or(u32::MAX);
         let mut from = Duration::ZERO;
         let state = loop {
             self.wait_until(schedule.deadline())?;
@@ -105,7 +135,8 @@ impl Session {
                 .take_round(&mut recorder, &mut from)
                 .with_context(to_file)?;
             let now = Instant::now();
-            if state == State::Over || recorder.totals().rounds >= limit || schedule.is_over(now) {
+            let enough = recorder.totals().rounds >= self.rounds_max;
+            if state == State::Over || enough || schedule.is_over(now) {
                 break state;
             }
             schedule.advance(now);
@@ -148,7 +179,7 @@ impl Session {
         let began = Instant::now();
         let told = rounds.collect()?;
         let collect = began.elapsed();
-        let (collected, state, events) = match told {
+        let (collected, state, mut events) = match told {
             Told::Round(collected) => (Some(collected), State::Running, Vec::new()),
             Told::Last(collected) => (Some(collected), State::Over, Vec::new()),
             Told::Gone(collected) => {
@@ -160,21 +191,31 @@ impl Session {
         if let Some(collected) = collected {
             let now = self.began.elapsed();
             let regions = self.regions(&collected);
-            let mut written = collected.written;
-            let heaps = self.heaps.as_mut();
-            let units = heaps.and_then(|heaps| heaps.units_of(&regions, &mut written));
-            let round = Round {
-                index: recorder.totals().rounds,
-                start_ns: ns(*from),
-                duration_ns: ns(now.saturating_sub(*from)),
-                collect_ns: ns(collect),
-                units: units.as_ref().map(unit_writes),
-                written,
-                events,
-                ..Round::default()
-            };
+            for kind in &mut self.kinds {
+                let index = recorder.totals().rounds;
+                if index >= self.rounds_max {
+                    break;
+                }
+                let mut pages = match kind.noticed {
+                    Noticed::Writes => collected.written.clone(),
+                    Noticed::Accesses => collected.accessed.clone().unwrap_or_default(),
+                };
+                let heaps = kind.heaps.as_mut();
+                let units = heaps.and_then(|heaps| heaps.units_of(&regions, &mut pages));
+                let round = Round {
+                    index,
+                    noticed: kind.noticed,
+                    start_ns: ns(*from),
+                    duration_ns: ns(now.saturating_sub(*from)),
+                    collect_ns: ns(collect),
+                    units: units.as_ref().map(unit_writes),
+                    written: pages,
+                    events: mem::take(&mut events),
+                    ..Round::default()
+                };
+                recorder.keep(round, &regions, &[])?;
+            }
             *from = now;
-            recorder.keep(round, &regions, &[])?;
         }
         Ok(state)
     }

@@ -1,7 +1,9 @@
 //! [`Replay`]: a recorded trail as a source: what a policy would have done.
 //!
-//! A round is a window, whichever technique recorded it. A recording does not know which pages existed before they were
-//! touched, or which were given back: they come into being with their first touch, all small, and stay.
+//! A round is a window, whichever technique recorded it; two rounds of the same time, one of writes and one of accesses, are
+//! one that tells both, as HMM-V's scanner of a guest's page tables does (`pagetrail record --vm --access`). A recording does not know
+//! which pages existed before they were touched, or which were given back: they come into being with their first touch, all
+//! small, and stay.
 
 use std::collections::VecDeque;
 use std::io::BufRead;
@@ -54,9 +56,22 @@ impl<R: BufRead + Send> Replay<R> {
         replay.tells = Tells {
             accesses,
             writes,
-            in_turns: accesses && writes,
+            in_turns: accesses && writes && !replay.is_pair(),
         };
         Ok(replay)
+    }
+
+    /// Whether the next two rounds are of the same time.
+    fn is_pair(&self) -> bool {
+        let [writes, accesses] = [self.ahead.front(), self.ahead.get(1)];
+        matches!((writes, accesses), (Some(writes), Some(accesses)) if accesses.is_beside(writes))
+    }
+
+    fn take(&mut self) -> Result<Round> {
+        let round = self.ahead.pop_front().ok_or(Error::Over)?;
+        let next = self.read()?;
+        self.ahead.extend(next);
+        Ok(round)
     }
 
     fn read(&mut self) -> Result<Option<Round>> {
@@ -82,22 +97,19 @@ impl<R: BufRead + Send> Source for Replay<R> {
     }
 
     fn window(&mut self) -> Result<Sample> {
-        let round = self.ahead.pop_front().ok_or(Error::Over)?;
-        let next = self.read()?;
-        self.ahead.extend(next);
-        self.existing.union_with(&round.written);
-        // What is reported only because its mapping is new was not touched for that.
-        let touched = Some(round.written.difference(&round.fresh));
-        Ok(match round.noticed {
-            Noticed::Accesses => Sample {
-                accessed: touched,
-                written: None,
-            },
-            Noticed::Writes => Sample {
-                accessed: None,
-                written: touched,
-            },
-        })
+        let rounds = 1 + u8::from(self.is_pair());
+        let mut sample = Sample::default();
+        for _ in 0..rounds {
+            let round = self.take()?;
+            self.existing.union_with(&round.written);
+            let told = match round.noticed {
+                Noticed::Accesses => &mut sample.accessed,
+                Noticed::Writes => &mut sample.written,
+            };
+            // What is reported only because its mapping is new was not touched for that.
+            *told = Some(round.written.difference(&round.fresh));
+        }
+        Ok(sample)
     }
 
     fn rearm(&mut self, _: &PageSet) -> Result<()> {
@@ -131,8 +143,17 @@ mod tests {
         pages.iter().filter_map(range).collect()
     }
 
-    /// A trail of a technique nobody knows, which noticed these pages.
+    /// A trail of a technique nobody knows, which noticed these pages in one round after the other.
     fn trail(page_size: u64, rounds: &[(Noticed, &[u64], &[u64])]) -> Vec<u8> {
+        trail_at(page_size, |index| index, rounds)
+    }
+
+    /// The same, with rounds that begin at these times.
+    fn trail_at(
+        page_size: u64,
+        start_ns: impl Fn(u64) -> u64,
+        rounds: &[(Noticed, &[u64], &[u64])],
+    ) -> Vec<u8> {
         let header = Header {
             page_size,
             technique: "some".into(),
@@ -143,6 +164,8 @@ mod tests {
             let round = Round {
                 index: index as u32,
                 noticed: *noticed,
+                start_ns: start_ns(index as u64),
+                duration_ns: 1,
                 written: pages(touched),
                 fresh: pages(fresh),
                 ..Round::default()
@@ -192,6 +215,37 @@ mod tests {
         let within = replay.mapped_within(&pages(&[5, 6])).unwrap();
         assert_eq!(within.present, pages(&[5]));
         assert!(replay.window().unwrap_err().means_end());
+    }
+
+    #[test]
+    fn rounds_of_the_same_time_are_one_window() {
+        use Noticed::{Accesses, Writes};
+        let rounds: [(Noticed, &[u64], &[u64]); 5] = [
+            (Writes, &[1], &[]),
+            (Accesses, &[1, 2], &[]),
+            (Writes, &[], &[]),
+            (Accesses, &[7], &[]),
+            // Cut off.
+            (Writes, &[3], &[]),
+        ];
+        let bytes = trail_at(page_size(), |index| index / 2, &rounds);
+        let mut replay = Replay::open(&bytes[..]).unwrap();
+        let tells = replay.ability().tells;
+        assert!(
+            tells.accesses && tells.writes && !tells.in_turns,
+            "{tells:?}"
+        );
+        for (written, accessed) in [
+            (&[1][..], Some(&[1, 2][..])),
+            (&[], Some(&[7])),
+            (&[3], None),
+        ] {
+            let sample = replay.window().unwrap();
+            assert_eq!(sample.written, Some(pages(written)));
+            assert_eq!(sample.accessed, accessed.map(pages));
+        }
+        assert!(replay.window().unwrap_err().means_end());
+        assert_eq!(replay.mapped().unwrap().present, pages(&[1, 2, 3, 7]));
     }
 
     #[test]

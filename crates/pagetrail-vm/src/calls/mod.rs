@@ -4,12 +4,13 @@
 //! processes ([`process`]), signals ([`signals`]), descriptors that are the machine's ([`descriptors`]), files about the program itself
 //! ([`identity`]), or the processor; and those that the
 //! machine does not do, which say so to the program where programs know how to go on ([`ABSENT`]) and end it where they do not.
-//! What the kernel writes meanwhile is in [`written`].
+//! What the kernel writes meanwhile is in [`written`], what it reads in [`reads`].
 
 mod descriptors;
 mod identity;
 mod maps;
 mod process;
+mod reads;
 mod signals;
 mod written;
 
@@ -99,13 +100,24 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
         libc::SYS_readlink | libc::SYS_readlinkat => identity::read_link(guest, call),
         _ => identity::perform(guest, call).unwrap_or_else(|| pass_on_unless_arrived(call)),
     };
-    if let Some(log) = guest.log()
-        && !written::by(call, result, |address, bytes| log.note(address, bytes))
-    {
-        tracing::debug!(call = number, "may have written anywhere");
+    note(guest, call, result);
+    Ok(Next::Return(result))
+}
+
+/// Adds to the round what the kernel has done for a call.
+fn note(guest: &Guest, call: &Call, result: i64) {
+    let Some(log) = guest.log() else {
+        return;
+    };
+    if !written::by(call, result, |address, bytes| log.note(address, bytes)) {
+        tracing::debug!(call = call.number, "may have written anywhere");
         log.note_anywhere(&guest.memory());
     }
-    Ok(Next::Return(result))
+    if log.tells_accesses() {
+        reads::by(call, result, |address, bytes| {
+            log.note_read(address, bytes);
+        });
+    }
 }
 
 /// Calls that change what is mapped.

@@ -26,9 +26,7 @@ pub(super) fn perform(guest: &mut Guest, call: &Call) -> Result<Option<Next>> {
         libc::SYS_sigaltstack => sigaltstack(guest, call),
         _ => return Ok(None),
     };
-    if let Some(log) = guest.log() {
-        super::written::by(call, result, |address, bytes| log.note(address, bytes));
-    }
+    super::note(guest, call, result);
     Ok(Some(Next::Return(result)))
 }
 

@@ -9,6 +9,7 @@
 //! are filled by faults and only ever say what `areas` allows.
 
 pub(crate) mod areas;
+pub(crate) mod loose;
 pub(crate) mod mapping;
 pub(crate) mod page_table;
 pub(crate) mod slots;
@@ -104,8 +105,9 @@ impl Memory {
         vm.add_slot(0, 0, system.address(), system.bytes(), false)
     }
 
-    /// Gives another machine the memory that this one has: that of a forked child.
-    pub(crate) fn add_all_slots(&self, vm: &Vm) -> Result<()> {
+    /// In a forked child: gives another machine the memory that this one has. Nobody asks what is touched.
+    pub(crate) fn begin_child(&mut self, vm: &Vm) -> Result<()> {
+        self.tell_accesses(false);
         self.add_system(vm)?;
         self.slots.iter().try_for_each(|slot| slot.add(vm))
     }
@@ -146,6 +148,28 @@ impl Memory {
                 .fill_blocks(start, end, slot.physical(start), allowed)?;
         }
         Ok(Resolved::Mapped)
+    }
+
+    /// Has accesses told from now on, before anything is mapped; or not any more.
+    pub(crate) fn tell_accesses(&mut self, tell: bool) {
+        self.table.tell_accesses(tell);
+    }
+
+    /// Takes the pages that the processors have touched since the last call, and has them told anew; `None` where accesses are
+    /// not told.
+    ///
+    /// A processor sets no bit for what it remembers, so all processors must forget. The table by which each of them begins to
+    /// look for an address is a page of this process's memory: when that is protected otherwise, KVM takes it from the guest and
+    /// makes all processors forget everything, before the call returns. If KVM has not given it to the guest since the last
+    /// time, nobody has looked for an address, and nobody remembers one.
+    pub(crate) fn take_accessed(&mut self) -> Result<Option<PageSet>> {
+        let accessed = self.table.take_accessed();
+        if accessed.is_some() {
+            let root = self.table.root();
+            let renewed = self.system().renew(root, PAGE);
+            renewed.map_err(Error::system("have the processors forget addresses"))?;
+        }
+        Ok(accessed)
     }
 
     /// Takes addresses out of the tables: the next access asks [`Self::fault`].

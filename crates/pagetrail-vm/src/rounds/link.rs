@@ -117,6 +117,9 @@ impl Rounds {
             };
             if let Some(before) = parting.take() {
                 round.written.union_with(&before.written);
+                if let (Some(accessed), Some(before)) = (&mut round.accessed, &before.accessed) {
+                    accessed.union_with(before);
+                }
                 round.ring_entries += before.ring_entries;
             }
             match kind {
@@ -140,8 +143,10 @@ fn encode(kind: Kind, collected: &Collected) -> Vec<u8> {
         Kind::Parting => 1,
         Kind::Last => 2,
     };
-    let mut words = vec![kind, collected.ring_entries];
-    for set in [&collected.written, &collected.areas] {
+    let accessed = collected.accessed.as_ref();
+    let mut words = vec![kind, collected.ring_entries, accessed.is_some().into()];
+    let sets = [&collected.written, &collected.areas];
+    for set in sets.into_iter().chain(accessed) {
         words.push(set.ranges().len() as u64);
         words.extend(
             set.ranges()
@@ -170,10 +175,15 @@ fn decode(stream: &mut impl Read) -> Result<(Kind, Collected)> {
         _ => return Err(Error::NoRound),
     };
     let ring_entries = word(stream)?;
+    let tells_accesses = word(stream)? != 0;
     let collected = Collected {
         ring_entries,
         written: ranges(stream)?,
         areas: ranges(stream)?,
+        accessed: match tells_accesses {
+            true => Some(ranges(stream)?),
+            false => None,
+        },
     };
     Ok((kind, collected))
 }
@@ -224,6 +234,7 @@ mod tests {
         Collected {
             written: set(16384),
             areas: set(65536),
+            accessed: (pages != 3).then(|| set(8192)),
             ring_entries: pages,
         }
     }

@@ -1,4 +1,5 @@
-//! Rounds: which pages were written, from the processors' rings, the kernel's writes, and what changed otherwise.
+//! Rounds: which pages were written, from the processors' rings, the kernel's writes, and what changed otherwise; and where
+//! that is wanted, which were touched at all, from the page tables and the kernel's reads.
 //!
 //! [`WriteLog`] gathers; [`link`] carries rounds from the process that has become the guest to the one that records.
 
@@ -8,16 +9,14 @@ pub(crate) mod link;
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pagetrail::{PageRange, PageSet};
+use pagetrail::PageSet;
 
 use crate::error::Result;
+use crate::memory::loose::LoosePages;
 use crate::memory::{Memory, pages_around};
 use crate::sys::kvm::Vm;
 use crate::sys::ring::Ring;
 use bits::SlotPages;
-
-/// So many ranges are kept apart until they are merged.
-const LOOSE_MAX: usize = 1 << 16;
 
 /// A round of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +24,8 @@ const LOOSE_MAX: usize = 1 << 16;
 pub struct Collected {
     /// The pages written since the last round.
     pub written: PageSet,
+    /// The pages touched since the last round: read, written, or executed; where that was [asked for](crate::Settings::accesses).
+    pub accessed: Option<PageSet>,
     /// What the program has mapped.
     pub areas: PageSet,
     /// How many entries of the processors' rings it took.
@@ -40,32 +41,13 @@ struct Gathered {
     rings: Vec<Ring>,
     /// What the rings had.
     told: SlotPages,
-    written: PageSet,
-    loose: Vec<PageRange>,
+    written: LoosePages,
+    /// What the kernel has read, and later what was touched at all; where that is wanted.
+    accessed: Option<LoosePages>,
     ring_entries: u64,
 }
 
 impl Gathered {
-    fn add(&mut self, range: PageRange) {
-        // Buffers mostly go upwards.
-        if let Some(last) = self.loose.last_mut()
-            && last.end() == range.start()
-            && let Some(longer) = PageRange::new(last.start(), range.end())
-        {
-            *last = longer;
-            return;
-        }
-        self.loose.push(range);
-        if self.loose.len() >= LOOSE_MAX {
-            self.merge();
-        }
-    }
-
-    fn merge(&mut self) {
-        let loose: PageSet = self.loose.drain(..).collect();
-        self.written.union_with(&loose);
-    }
-
     /// Takes what the rings have; how many entries that was. Their pages are not told again until the rings are reset.
     fn take(&mut self) -> u64 {
         let told = &mut self.told;
@@ -98,7 +80,27 @@ impl WriteLog {
     /// The kernel has written here.
     pub(crate) fn note(&self, address: u64, bytes: u64) {
         if let Some(range) = pages_around(address, bytes) {
-            self.gathered().add(range);
+            self.gathered().written.add(range);
+        }
+    }
+
+    /// Has accesses told as well, before anything is loaded.
+    pub(crate) fn tell_accesses(&self, memory: &mut Memory) {
+        memory.tell_accesses(true);
+        self.gathered().accessed = Some(LoosePages::default());
+    }
+
+    /// Whether accesses are told.
+    pub(crate) fn tells_accesses(&self) -> bool {
+        self.gathered().accessed.is_some()
+    }
+
+    /// The kernel has read here.
+    pub(crate) fn note_read(&self, address: u64, bytes: u64) {
+        if let Some(accessed) = &mut self.gathered().accessed
+            && let Some(range) = pages_around(address, bytes)
+        {
+            accessed.add(range);
         }
     }
 
@@ -120,20 +122,30 @@ impl WriteLog {
     /// Ends a round and begins the next.
     pub(crate) fn collect(&self, vm: &Vm, memory: &mut Memory) -> Result<Collected> {
         let mut gathered = self.gathered();
+        // Accesses first: a write of which no access is told is one all the same.
+        if let Some(touched) = memory.take_accessed()? {
+            let accessed = gathered.accessed.get_or_insert_default();
+            accessed.union_with(&touched);
+        }
         gathered.drain(vm)?;
         memory
             .take_changed()
             .into_iter()
-            .for_each(|range| gathered.add(range));
-        gathered.merge();
+            .for_each(|range| gathered.written.add(range));
         let told: PageSet = gathered.told.drain(memory.slots()).into_iter().collect();
         gathered.written.union_with(&told);
         // First what may fail: what was gathered stays for the next round then.
-        memory.take_bitmaps(vm, &mut gathered.written)?;
-        let written = mem::take(&mut gathered.written);
+        memory.take_bitmaps(vm, gathered.written.merge())?;
+        let written = gathered.written.take();
         let areas = memory.areas.all();
+        let accessed = gathered.accessed.as_mut().map(|accessed| {
+            let mut accessed = accessed.take();
+            accessed.union_with(&written);
+            accessed.intersection(&areas)
+        });
         Ok(Collected {
             written: written.intersection(&areas),
+            accessed,
             areas,
             ring_entries: mem::take(&mut gathered.ring_entries),
         })

@@ -7,13 +7,15 @@
 use std::io;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Memory that the virtual processors read and write by themselves, hence words that are atomic.
 #[derive(Debug)]
 pub(crate) struct SystemMemory {
     words: NonNull<AtomicU64>,
     bytes: usize,
+    /// What [`Self::renew`] changes.
+    is_executable: AtomicBool,
 }
 
 // SAFETY: it owns the mapping, and gives out atomic words only.
@@ -39,7 +41,11 @@ impl SystemMemory {
             return Err(io::Error::last_os_error());
         }
         let words = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { words, bytes })
+        Ok(Self {
+            words,
+            bytes,
+            is_executable: AtomicBool::new(false),
+        })
     }
 
     /// Where it is in this process.
@@ -50,6 +56,36 @@ impl SystemMemory {
     /// Its length in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes as u64
+    }
+
+    /// Has the kernel take a part of it out of all page tables, KVM's too, whence it comes back when it is used.
+    ///
+    /// It is protected otherwise: with the right to execute it or without, in turns, of which nobody makes use. Reading and
+    /// writing go on meanwhile (`mprotect(2)`; the notifiers are in mm/mprotect.c and virt/kvm/kvm_main.c).
+    pub(crate) fn renew(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        if offset
+            .checked_add(bytes)
+            .is_none_or(|end| end > self.bytes())
+        {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let execute = match self.is_executable.fetch_xor(true, Ordering::Relaxed) {
+            true => 0,
+            false => libc::PROT_EXEC,
+        };
+        let address = self.address() + offset;
+        // SAFETY: the part is one of the mapping, and stays as readable and writable as it is.
+        let done = unsafe {
+            libc::mprotect(
+                address as *mut _,
+                bytes as usize,
+                libc::PROT_READ | libc::PROT_WRITE | execute,
+            )
+        };
+        match done {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Writes whole words at a byte offset that is a multiple of 8; a rest is filled up with zeros.

@@ -2,17 +2,28 @@
 //!
 //! Tables are made as they are needed and never taken back, so that a processor that still remembers where one was finds one.
 //! An entry that is taken out comes back by a fault.
+//!
+//! A processor sets a bit in each entry by which it finds an address (Intel's manual, volume 3, section 5.8; AMD's, volume 2,
+//! section 5.4.2). Where those bits are to tell which pages were touched ([`PageTable::tell_accesses`], [`accessed`]), each page
+//! has an entry of its own.
+
+mod accessed;
 
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pagetrail::PageRange;
+
 use super::areas::Allowed;
+use super::loose::LoosePages;
 use super::{BLOCK, PAGE};
 use crate::error::{Error, Result};
 
 const PRESENT: u64 = 1;
 const WRITABLE: u64 = 1 << 1;
 const USER: u64 = 1 << 2;
+/// The processor has used the entry.
+const ACCESSED: u64 = 1 << 5;
 /// In an entry of the second-lowest level: it maps 2 MiB itself.
 const LARGE: u64 = 1 << 7;
 const NO_EXECUTE: u64 = 1 << 63;
@@ -26,6 +37,8 @@ pub(crate) struct PageTable<W> {
     root: u64,
     /// Where the next table comes.
     next: u64,
+    /// Pages that were touched and whose entries are gone, where accesses are to be told.
+    touched: Option<LoosePages>,
 }
 
 /// What an entry at a level spans.
@@ -55,7 +68,18 @@ impl<W: Deref<Target = [AtomicU64]>> PageTable<W> {
             words,
             root: from,
             next: from + PAGE,
+            touched: None,
         }
+    }
+
+    /// Has accesses told from now on, or not any more. What is mapped already must not be, to begin.
+    pub(crate) fn tell_accesses(&mut self, tell: bool) {
+        self.touched = tell.then(LoosePages::default);
+    }
+
+    /// Whether accesses are told.
+    pub(crate) fn tells_accesses(&self) -> bool {
+        self.touched.is_some()
     }
 
     pub(crate) fn words(&self) -> &W {
@@ -85,7 +109,7 @@ impl<W: Deref<Target = [AtomicU64]>> PageTable<W> {
         allowed: Allowed,
     ) -> Result<()> {
         let flags = flags(allowed);
-        if end - start == BLOCK {
+        if end - start == BLOCK && !self.tells_accesses() {
             let middle = self.table_for(start, 1)?;
             let entry = self.entry(middle, 1, start);
             let now = entry.load(Ordering::Relaxed);
@@ -97,12 +121,13 @@ impl<W: Deref<Target = [AtomicU64]>> PageTable<W> {
         let table = self.table_for(start, 0)?;
         for page in (start..end).step_by(PAGE as usize) {
             let entry = (physical + (page - start)) | flags;
-            self.entry(table, 0, page).store(entry, Ordering::Release);
+            self.put(table, 0, page, entry);
         }
         Ok(())
     }
 
-    /// Maps the whole blocks `start..end`, which lie within one GiB, as far as they have no entry yet.
+    /// Maps the whole blocks `start..end`, which lie within one GiB, as far as they have no entry yet; none where accesses are
+    /// told.
     pub(crate) fn fill_blocks(
         &mut self,
         start: u64,
@@ -110,6 +135,9 @@ impl<W: Deref<Target = [AtomicU64]>> PageTable<W> {
         physical: u64,
         allowed: Allowed,
     ) -> Result<()> {
+        if self.tells_accesses() {
+            return Ok(());
+        }
         let flags = flags(allowed) | LARGE;
         let middle = self.table_for(start, 1)?;
         for block in (start..end).step_by(BLOCK as usize) {
@@ -126,20 +154,36 @@ impl<W: Deref<Target = [AtomicU64]>> PageTable<W> {
         self.clear_in(self.root, LEVELS - 1, start..end);
     }
 
-    fn clear_in(&self, table: u64, level: u32, range: Range<u64>) {
+    fn clear_in(&mut self, table: u64, level: u32, range: Range<u64>) {
         let mut address = range.start;
         while address < range.end {
             let next = (address & !(span(level) - 1)) + span(level);
-            let entry = self.entry(table, level, address);
-            let now = entry.load(Ordering::Relaxed);
+            let now = self.entry(table, level, address).load(Ordering::Relaxed);
             if now & PRESENT != 0 {
                 if level == 0 || now & LARGE != 0 {
-                    entry.store(0, Ordering::Release);
+                    self.put(table, level, address, 0);
                 } else {
                     self.clear_in(now & ADDRESS, level - 1, address..next.min(range.end));
                 }
             }
             address = next;
+        }
+    }
+
+    /// Replaces an entry. That it was used is kept, where that is told.
+    fn put(&mut self, table: u64, level: u32, address: u64, new: u64) {
+        let entry = self.entry(table, level, address);
+        if self.touched.is_none() {
+            entry.store(new, Ordering::Release);
+            return;
+        }
+        // At once: the processor may be setting the bit.
+        let before = entry.swap(new, Ordering::AcqRel);
+        let touched = self.touched.as_mut();
+        if before & (PRESENT | ACCESSED) == PRESENT | ACCESSED
+            && let Some((touched, page)) = touched.zip(PageRange::new(address, address + PAGE))
+        {
+            touched.add(page);
         }
     }
 
@@ -176,9 +220,10 @@ impl<W: Deref<Target = [AtomicU64]>> PageTable<W> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{SYSTEM_BASE, USER_END};
     use super::*;
 
-    const RW: Allowed = Allowed {
+    pub(super) const RW: Allowed = Allowed {
         read: true,
         write: true,
         execute: false,
@@ -201,12 +246,12 @@ mod tests {
         None
     }
 
-    fn empty(pages: usize) -> PageTable<Box<[AtomicU64]>> {
+    pub(super) fn empty(pages: usize) -> PageTable<Box<[AtomicU64]>> {
         let words = (0..pages * 512).map(|_| AtomicU64::new(0)).collect();
         PageTable::new(words, PAGE)
     }
 
-    fn filled(
+    pub(super) fn filled(
         table: &mut PageTable<Box<[AtomicU64]>>,
         start: u64,
         end: u64,
@@ -291,17 +336,15 @@ mod tests {
     fn terabytes_without_tables_are_cleared_at_once() {
         let mut table = empty(16);
         filled(&mut table, 1 << 40, (1 << 40) + PAGE, BLOCK, RW);
-        table.clear(0, super::super::USER_END);
+        table.clear(0, USER_END);
         assert_eq!(translate(&table, 1 << 40), None);
     }
 
     #[test]
     fn what_is_ring_0s_is_not_the_programs() {
         let mut table = empty(16);
-        table
-            .map_system(super::super::SYSTEM_BASE + 0x1000, 0x1000)
-            .unwrap();
-        let (physical, entry) = translate(&table, super::super::SYSTEM_BASE + 0x1234).unwrap();
+        table.map_system(SYSTEM_BASE + 0x1000, 0x1000).unwrap();
+        let (physical, entry) = translate(&table, SYSTEM_BASE + 0x1234).unwrap();
         assert_eq!((physical, entry & USER), (0x1234, 0));
     }
 

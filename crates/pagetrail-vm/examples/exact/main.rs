@@ -1,6 +1,8 @@
-//! A program in the virtual machine whose writes are known, and a judge that holds every round against them.
+//! A program in the virtual machine whose reads and writes are known, and a judge that holds every round against them: first the
+//! writes alone, then both.
 //!
-//! The program is the OoH paper's Listing 1: an array, one write to each page of it per pass; and passes that leave pages out.
+//! The program is the OoH paper's Listing 1: an array, one write to each page of it per pass; passes that leave pages out; and
+//! passes without end, during which rounds are collected ([`turning`]).
 //! All is one file, so that it can be the only program of a machine: linked statically (`cargo rustc -p pagetrail-vm --example
 //! exact -- -C target-feature=+crt-static`), it runs under `cargo xtask bochs`, where the processor logs pages by itself.
 //!
@@ -12,6 +14,8 @@
     clippy::print_stderr,
     reason = "it talks to who started it"
 )]
+
+mod turning;
 
 use std::ffi::OsString;
 use std::fs;
@@ -82,8 +86,10 @@ fn main() -> ExitCode {
     let result = match (word(0), word(1)) {
         (None, _) => judge(false),
         (Some("pml"), None) => judge(true),
-        (Some("write"), None) => write(),
-        (Some("machine"), Some(link)) => machine(link, &arguments[2..]),
+        (Some("write"), Some(shared)) => write(shared),
+        (Some(how @ ("machine" | "machine-accesses")), Some(link)) => {
+            machine(link, how != "machine", &arguments[2..])
+        }
         _ => Err("usage: exact [pml]".into()),
     };
     match result {
@@ -97,13 +103,16 @@ fn main() -> ExitCode {
 }
 
 /// Becomes the program.
-fn machine(link: &str, command: &[OsString]) -> Result<bool> {
-    pagetrail_vm::recorded_guest(command, &Settings::default(), link.parse()?)?;
+fn machine(link: &str, accesses: bool, command: &[OsString]) -> Result<bool> {
+    let mut settings = Settings::default();
+    settings.accesses = accesses;
+    pagetrail_vm::recorded_guest(command, &settings, link.parse()?)?;
     Ok(false)
 }
 
-/// The program: a pass for each byte that it reads, and a byte when it is done.
-fn write() -> Result<bool> {
+/// The program: a pass for each byte that it reads, and a byte when it is done; then passes without end.
+fn write(shared: &str) -> Result<bool> {
+    let shared = turning::Shared::map(shared.parse()?)?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping where nothing is.
@@ -121,24 +130,26 @@ fn write() -> Result<bool> {
         return Err("there is no room for the array".into());
     }
     let array: *mut u8 = at.cast();
+    let touch = |(page, writes): Step| {
+        let offset = (page * PAGE) as usize;
+        // SAFETY: the page is one of the array.
+        unsafe {
+            let byte = array.add(offset);
+            let value = ptr::read_volatile(byte);
+            if writes {
+                ptr::write_volatile(byte, value.wrapping_add(1));
+            }
+        }
+    };
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
     for (_, steps) in PASSES {
         let steps = steps();
         input.read_exact(&mut [0])?;
-        for (page, writes) in steps {
-            let offset = (page * PAGE) as usize;
-            // SAFETY: the page is one of the array.
-            unsafe {
-                let byte = array.add(offset);
-                let value = ptr::read_volatile(byte);
-                if writes {
-                    ptr::write_volatile(byte, value.wrapping_add(1));
-                }
-            }
-        }
+        steps.into_iter().for_each(touch);
         output.write_all(&[1])?;
         output.flush()?;
     }
+    turning::turn(&shared, touch);
     Ok(true)
 }
 
@@ -157,12 +168,22 @@ fn judge(wants_pml: bool) -> Result<bool> {
     if wants_pml && report.page_modification_logging != Some(true) {
         return Err("this KVM does not use page-modification logging".into());
     }
+    let mut fine = true;
+    for how in ["machine", "machine-accesses"] {
+        println!("-- {how}");
+        fine &= judge_one(how, wants_pml)?;
+    }
+    Ok(fine)
+}
+
+fn judge_one(how: &str, wants_pml: bool) -> Result<bool> {
     let this = std::env::current_exe()?;
     let (mut rounds, link) = pagetrail_vm::pair()?;
+    let shared = turning::Shared::create()?;
     let mut program = Command::new(&this)
-        .args(["machine", &link.as_raw_fd().to_string()])
+        .args([how, &link.as_raw_fd().to_string()])
         .arg(&this)
-        .arg("write")
+        .args(["write", &shared.as_raw_fd().to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
@@ -172,8 +193,7 @@ fn judge(wants_pml: bool) -> Result<bool> {
         let before = exits();
         next_pass(&mut program)?;
         let exits = before.and_then(|before| Some(exits()? - before));
-        let steps = steps();
-        fine &= hold_against(name, &steps, &mut rounds, exits)?;
+        fine &= hold_against(name, &steps(), &mut rounds, exits)?;
         // What was written before is logged without an exit, by an eighth of the pages that a log has room for.
         if wants_pml && *name == "listing 1" {
             let few = exits.is_some_and(|exits| exits < PAGES / 64);
@@ -183,6 +203,7 @@ fn judge(wants_pml: bool) -> Result<bool> {
             fine &= few;
         }
     }
+    fine &= turning::judge(&shared, &mut rounds)?;
     drop(rounds);
     let ended = program.wait()?;
     if !ended.success() {
@@ -211,25 +232,35 @@ fn hold_against(
     let (Told::Round(told) | Told::Last(told)) = rounds.collect()? else {
         return Err("the program is gone".into());
     };
-    let page_of = |page: u64| PageRange::new(BASE + page * PAGE, BASE + (page + 1) * PAGE);
-    let written = steps.iter().filter(|(_, writes)| *writes);
-    let expected: PageSet = written.filter_map(|(page, _)| page_of(*page)).collect();
+    let page_of = |page: &u64| PageRange::new(BASE + page * PAGE, BASE + (page + 1) * PAGE);
     let array: PageSet = PageRange::new(BASE, BASE + PAGES * PAGE)
         .into_iter()
         .collect();
-    let of_array = told.written.intersection(&array);
-    let missing = expected.difference(&of_array).pages();
-    let extra = of_array.difference(&expected).pages();
+    let mut fine = true;
+    let mut compare = |what: &str, told: &PageSet, expected: PageSet| {
+        let of_array = told.intersection(&array);
+        let missing = expected.difference(&of_array).pages();
+        let extra = of_array.difference(&expected).pages();
+        fine &= missing == 0 && extra == 0;
+        let pages = expected.pages();
+        format!("{pages} {what}, {missing} missing, {extra} too many; ")
+    };
+    let written = steps.iter().filter(|(_, writes)| *writes);
+    let written = written.filter_map(|(page, _)| page_of(page)).collect();
+    let mut line = compare("written", &told.written, written);
+    if let Some(accessed) = &told.accessed {
+        let touched = steps.iter().filter_map(|(page, _)| page_of(page));
+        line += &compare("touched", accessed, touched.collect());
+    }
     let others = told.written.difference(&array).pages();
     println!(
-        "{name}: {} written, {missing} missing, {extra} too many; {others} elsewhere; {} ring entries, {} exits",
-        expected.pages(),
+        "{name}: {line}{others} elsewhere; {} ring entries, {} exits",
         told.ring_entries,
         exits.map_or("?".into(), |exits| exits.to_string())
     );
     // The first round has the program's start.
     let few = others <= OTHERS_MAX || name == PASSES[0].0;
-    Ok(missing == 0 && extra == 0 && few)
+    Ok(fine && few)
 }
 
 fn exits() -> Option<u64> {

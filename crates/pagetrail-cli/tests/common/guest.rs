@@ -1,0 +1,65 @@
+//! Programs as guests of KVM, beside a native run.
+
+#![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
+
+use super::{pagetrail, run};
+
+/// Why there are no guests here; `None` where there are.
+static NO_GUEST: LazyLock<Option<String>> = LazyLock::new(|| {
+    let output = run(Path::new("/"), &["vm", "check"]);
+    (output.status.code() != Some(0)).then(|| {
+        let text = [&output.stdout[..], &output.stderr].concat();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        text.lines().last().unwrap_or_default().to_owned()
+    })
+});
+
+/// Whether there are no guests here; says why.
+pub(crate) fn no_guest() -> bool {
+    if let Some(reason) = &*NO_GUEST {
+        eprintln!("not here: {reason}");
+    }
+    NO_GUEST.is_some()
+}
+
+/// Compiles a program of this directory.
+pub(crate) fn compiled(directory: &Path, source: &str, flags: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests")
+        .join(source);
+    let program = directory.join(source.file_stem().expect("a name"));
+    let compiler = match source.extension() {
+        Some(extension) if extension == "cpp" => "c++",
+        _ => "cc",
+    };
+    let mut compile = Command::new(compiler);
+    let compile = compile.arg("-O1").arg("-o").arg(&program).arg(source);
+    let compiled = compile.args(flags).output().expect("a C compiler");
+    assert!(compiled.status.success(), "{compiled:?}");
+    program
+}
+
+fn natively(directory: &Path, command: &[&str]) -> Output {
+    let mut native = Command::new(command[0]);
+    let native = native.args(&command[1..]).current_dir(directory);
+    native.stdin(Stdio::null()).output().expect("it starts")
+}
+
+/// The same output, the same errors, the same end.
+#[track_caller]
+pub(crate) fn same(directory: &Path, command: &[&str]) {
+    let native = natively(directory, command);
+    let mut guest = pagetrail(directory, &["vm", "run", "--"]);
+    let guest = guest.args(command).output().expect("it starts");
+    assert_eq!(
+        String::from_utf8_lossy(&guest.stdout),
+        String::from_utf8_lossy(&native.stdout),
+        "{command:?}: {guest:?}"
+    );
+    assert_eq!(guest.stderr, native.stderr, "{command:?}: {guest:?}");
+    assert_eq!(guest.status, native.status, "{command:?}");
+}

@@ -1,0 +1,116 @@
+//! A program that makes no system call, and touches the same pages again and again until it is told to touch others; rounds are
+//! collected while it runs on.
+//!
+//! What a processor remembers of page tables it must be made to forget at the end of each round, wherever it is: otherwise the
+//! next one lacks what was touched.
+#![allow(unsafe_code, reason = "words that two programs share")]
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagetrail_vm::Rounds;
+
+use super::{PAGE, Result, Step, hold_against};
+
+/// Far more than it takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(240);
+/// Which pages are touched; 0 before the first, and the last is the end.
+const PHASES: u64 = 2;
+const END: u64 = PHASES + 1;
+const ROUNDS: u64 = 2;
+
+/// Words that both sides see: what to touch, and how often that was done.
+pub(crate) struct Shared(*mut AtomicU64);
+
+impl Shared {
+    /// A descriptor that programs started from now on inherit.
+    pub(crate) fn create() -> Result<OwnedFd> {
+        let fd = rustix::fs::memfd_create("turning", rustix::fs::MemfdFlags::empty())?;
+        rustix::fs::ftruncate(&fd, PAGE)?;
+        Ok(fd)
+    }
+
+    pub(crate) fn map(descriptor: i32) -> Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, wherever there is room.
+        let at = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                PAGE as usize,
+                protection,
+                libc::MAP_SHARED,
+                descriptor,
+                0,
+            )
+        };
+        match at {
+            libc::MAP_FAILED => Err(io::Error::last_os_error().into()),
+            at => Ok(Self(at.cast())),
+        }
+    }
+
+    fn words(&self) -> &[AtomicU64; 2] {
+        // SAFETY: the mapping is never taken away, and any bits are an atomic word.
+        unsafe { &*self.0.cast() }
+    }
+}
+
+/// What is touched in a phase.
+fn steps(phase: u64) -> Vec<Step> {
+    // Other pages, and others are written, by phase; also the last ones of a table and the first of the next.
+    (0..64)
+        .map(|n| (480 + n * 5 + phase, n % 3 == phase % 3))
+        .collect()
+}
+
+/// The program: touches what it is told to until the end, by `touch`.
+pub(crate) fn turn(shared: &Shared, touch: impl Fn(Step)) {
+    let [phase, sweeps] = shared.words();
+    let phases: Vec<Vec<Step>> = (0..END).map(steps).collect();
+    loop {
+        let now = phase.load(Ordering::SeqCst);
+        let Some(steps) = phases.get(now as usize) else {
+            return;
+        };
+        steps.iter().for_each(|step| touch(*step));
+        sweeps.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The judge: collects while the program runs; whether each round had what was touched, and nothing else.
+pub(crate) fn judge(descriptor: &OwnedFd, rounds: &mut Rounds) -> Result<bool> {
+    let shared = Shared::map(descriptor.as_raw_fd())?;
+    let [phase, _] = shared.words();
+    let mut fine = true;
+    for now in 1..=PHASES {
+        phase.store(now, Ordering::SeqCst);
+        // It goes on with the one before for a moment, and a round has both.
+        await_sweep(&shared)?;
+        rounds.collect()?;
+        for round in 0..ROUNDS {
+            await_sweep(&shared)?;
+            let name = format!("turning, phase {now}, round {round}");
+            fine &= hold_against(&name, &steps(now), rounds, None)?;
+        }
+    }
+    phase.store(END, Ordering::SeqCst);
+    Ok(fine)
+}
+
+/// Waits until a sweep has begun and ended from now on.
+fn await_sweep(shared: &Shared) -> Result<()> {
+    let [_, sweeps] = shared.words();
+    let before = sweeps.load(Ordering::SeqCst);
+    let began = Instant::now();
+    while sweeps.load(Ordering::SeqCst) < before + 2 {
+        if began.elapsed() > PATIENCE {
+            return Err("the program does not turn".into());
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! [`LoosePages`]: pages that come one by one, in any order and many times, until somebody wants them as a set. Pure.
+
+use std::mem;
+
+use pagetrail::{PageRange, PageSet};
+
+/// So many ranges are kept apart until they are merged.
+const LOOSE_MAX: usize = 1 << 16;
+
+/// Pages, the last ones as they came.
+#[derive(Debug, Default)]
+pub(crate) struct LoosePages {
+    merged: PageSet,
+    loose: Vec<PageRange>,
+}
+
+impl LoosePages {
+    pub(crate) fn add(&mut self, range: PageRange) {
+        // What comes mostly goes upwards.
+        if let Some(last) = self.loose.last_mut()
+            && last.end() == range.start()
+            && let Some(longer) = PageRange::new(last.start(), range.end())
+        {
+            *last = longer;
+            return;
+        }
+        self.loose.push(range);
+        if self.loose.len() >= LOOSE_MAX {
+            self.merge();
+        }
+    }
+
+    pub(crate) fn union_with(&mut self, pages: &PageSet) {
+        self.merged.union_with(pages);
+    }
+
+    /// All of them, which stay.
+    pub(crate) fn merge(&mut self) -> &mut PageSet {
+        let loose: PageSet = self.loose.drain(..).collect();
+        self.merged.union_with(&loose);
+        &mut self.merged
+    }
+
+    /// Takes them out.
+    pub(crate) fn take(&mut self) -> PageSet {
+        mem::take(self.merge())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_kept_however_many_come() {
+        let mut pages = LoosePages::default();
+        let page = |n: u64| PageRange::new(n << 12, (n + 1) << 12).unwrap();
+        let mut expected = PageSet::new();
+        for n in 0..LOOSE_MAX as u64 + 10 {
+            // Every second one twice, and two in a row now and then.
+            let n = n / 2 * 2 + n % 100 / 99;
+            pages.add(page(n));
+            expected.insert(page(n));
+        }
+        pages.union_with(&PageSet::from_iter([page(1 << 20)]));
+        expected.insert(page(1 << 20));
+        assert_eq!(*pages.merge(), expected);
+        assert_eq!(pages.take(), expected);
+        assert!(pages.take().is_empty());
+    }
+}

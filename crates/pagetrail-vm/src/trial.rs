@@ -1,0 +1,94 @@
+//! Guests of a few instructions: what tries a KVM, and what times it.
+
+use crate::error::{Error, Result};
+use crate::guest::{Guest, Needs};
+use crate::memory::PAGE;
+use crate::memory::mapping::Mmap;
+use crate::sys::program_memory;
+
+/// A system call that nobody makes.
+const NUMBER: u64 = 0x5ca1_ab1e;
+
+/// How a guest says that it has done its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// By a system call.
+    Call,
+    /// By an exception, which a KVM that emulates instructions does as well.
+    Exception,
+}
+
+impl Sign {
+    /// The instructions that give it.
+    pub(crate) fn give(self, text: &mut Vec<u8>) {
+        match self {
+            Self::Call => call(text),
+            Self::Exception => text.push(0xcc), // int3
+        }
+    }
+
+    /// Runs a guest until it gives the sign, and lets it go on behind that.
+    pub(crate) fn await_from(self, guest: &mut Guest) -> Result<()> {
+        match (self, guest.run_on()?) {
+            (Self::Call, Needs::Call(call)) if call.number == NUMBER => {
+                guest.processor.return_from_call(0);
+                Ok(())
+            }
+            (Self::Exception, Needs::Fault(fault, context)) if fault.signal == libc::SIGTRAP => {
+                guest.enter(&context);
+                Ok(())
+            }
+            (_, other) => Err(Error::Stopped(format!(
+                "the trial guest came back with {other:x?}"
+            ))),
+        }
+    }
+}
+
+/// Lets a guest begin with these instructions.
+pub(crate) fn begin(guest: &mut Guest, text: &[u8]) -> Result<()> {
+    let writable = libc::PROT_READ | libc::PROT_WRITE;
+    let bytes = (text.len() as u64).next_multiple_of(PAGE);
+    let code = mapped(guest, bytes, writable)?;
+    put(code, text)?;
+    let executable = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+    guest.memory().mprotect(code, bytes, executable)?;
+    guest.begin_at(code, 0);
+    Ok(())
+}
+
+/// Writes to a guest's memory.
+pub(crate) fn put(address: u64, bytes: &[u8]) -> Result<()> {
+    program_memory::write(address, bytes)
+        .map_err(|error| Error::system("write the guest's memory")(error.into()))
+}
+
+/// Maps memory for a guest.
+pub(crate) fn mapped(guest: &Guest, bytes: u64, protection: libc::c_int) -> Result<u64> {
+    let result = guest.memory().mmap(Mmap::anonymous(bytes, protection))?;
+    u64::try_from(result).map_err(|_| {
+        let error = std::io::Error::from_raw_os_error(-result as i32);
+        Error::system("map memory")(error)
+    })
+}
+
+/// `mov rax, ADDRESS; mov byte [rax], 1`
+pub(crate) fn store(text: &mut Vec<u8>, address: u64) {
+    text.extend([0x48, 0xb8]);
+    text.extend(address.to_le_bytes());
+    text.extend([0xc6, 0x00, 0x01]);
+}
+
+/// `mov rax, ADDRESS; mov cl, [rax]`
+pub(crate) fn load(text: &mut Vec<u8>, address: u64) {
+    text.extend([0x48, 0xb8]);
+    text.extend(address.to_le_bytes());
+    text.extend([0x8a, 0x08]);
+}
+
+/// `mov eax, NUMBER; syscall`
+fn call(text: &mut Vec<u8>) {
+    text.push(0xb8);
+    text.extend((NUMBER as u32).to_le_bytes());
+    text.extend([0x0f, 0x05]);
+}
