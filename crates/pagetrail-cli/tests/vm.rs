@@ -37,6 +37,20 @@ fn programs_find_what_they_find_natively() {
     }
 }
 
+/// All that calls on memory return, and what is there afterwards, for the same random sequences of them.
+#[test]
+fn calls_on_memory_do_what_they_do_natively() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = compiled(directory.path(), "vm_memory.c", &[]);
+    let program = program.to_str().expect("UTF-8");
+    for seed in ["1", "2", "3", "4"] {
+        same(directory.path(), &[program, seed, "260"]);
+    }
+}
+
 #[test]
 fn shells_and_interpreters_run() {
     if no_guest() {

@@ -49,7 +49,7 @@ impl<'t> Header<'t> {
     }
 
     /// The line of a part of the mapping.
-    fn write(&self, part: PageRange, names: &[(PageRange, &str)], text: &mut Vec<u8>) {
+    fn write(&self, (part, rights): Part, names: &[(PageRange, &str)], text: &mut Vec<u8>) {
         let begins = text.len();
         let offset = match self.inode {
             b"0" => self.offset,
@@ -57,7 +57,9 @@ impl<'t> Header<'t> {
         };
         // Writing to a vector does not fail.
         let _ = write!(text, "{:08x}-{:08x} ", part.start(), part.end());
-        text.extend(self.permissions);
+        // The kernel's may be more, since KVM reads what the program may only write or execute.
+        text.extend(rights);
+        text.extend(self.permissions.last());
         let _ = write!(text, " {offset:08x} ");
         text.extend([self.device, b" ", self.inode, b" "].concat());
         let known = names.iter().find(|(range, _)| range.contains(part.start()));
@@ -94,7 +96,7 @@ pub(super) fn own_part(text: &[u8], areas: &Areas, names: &[(PageRange, &str)]) 
             for detail in &details {
                 match detail.starts_with(b"Size:") {
                     true => {
-                        let _ = writeln!(own, "Size:           {:8} kB", part.bytes() >> 10);
+                        let _ = writeln!(own, "Size:           {:8} kB", part.0.bytes() >> 10);
                     }
                     false => own.extend(*detail),
                 }
@@ -104,15 +106,18 @@ pub(super) fn own_part(text: &[u8], areas: &Areas, names: &[(PageRange, &str)]) 
     own
 }
 
-/// The program's parts of a mapping: what is next to each other is one, unless one has a name.
-fn parts(header: &Header<'_>, areas: &Areas, names: &[(PageRange, &str)]) -> Vec<PageRange> {
-    let mut parts: Vec<PageRange> = Vec::new();
-    for (piece, _) in areas.pieces(header.range) {
+/// A part of a mapping, and what the program may do with it.
+type Part = (PageRange, [u8; 3]);
+
+/// The program's parts of a mapping: what is next to each other, with the same rights, is one, unless one has a name.
+fn parts(header: &Header<'_>, areas: &Areas, names: &[(PageRange, &str)]) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    for (piece, allowed) in areas.pieces(header.range) {
         match parts.last_mut() {
-            Some(last) if last.end() == piece.start() => {
+            Some((last, rights)) if last.end() == piece.start() && *rights == allowed.shown() => {
                 *last = PageRange::new(last.start(), piece.end()).unwrap_or(*last);
             }
-            _ => parts.push(piece),
+            _ => parts.push((piece, allowed.shown())),
         }
     }
     if header.is_anonymous() {
@@ -125,11 +130,12 @@ fn parts(header: &Header<'_>, areas: &Areas, names: &[(PageRange, &str)]) -> Vec
     parts
 }
 
-/// A range in two, if `at` is within it.
-fn cut(range: PageRange, at: u64) -> impl Iterator<Item = PageRange> {
+/// A part in two, if `at` is within it.
+fn cut((range, rights): Part, at: u64) -> impl Iterator<Item = Part> {
     let at = at.clamp(range.start(), range.end());
     let below = PageRange::new(range.start(), at);
-    below.into_iter().chain(PageRange::new(at, range.end()))
+    let both = below.into_iter().chain(PageRange::new(at, range.end()));
+    both.map(move |range| (range, rights))
 }
 
 #[cfg(test)]
@@ -145,16 +151,20 @@ mod tests {
 ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
 ";
 
-    fn areas(ranges: &[(u64, u64)]) -> Areas {
+    const R_X: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+    const RW: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    const W: u64 = libc::PROT_WRITE as u64;
+
+    fn areas(ranges: &[(u64, u64, u64)]) -> Areas {
         let mut areas = Areas::default();
-        for (index, (start, end)) in ranges.iter().enumerate() {
+        for (start, end, protection) in ranges {
             let range = PageRange::new(*start, *end).unwrap();
-            areas.insert(range, Allowed::from_protection(index as u64 & 1));
+            areas.insert(range, Allowed::from_protection(*protection));
         }
         areas
     }
 
-    fn text(maps: &str, of: &[(u64, u64)]) -> String {
+    fn text(maps: &str, of: &[(u64, u64, u64)]) -> String {
         let heap = PageRange::new(0x51_0000, 0x51_8000).unwrap();
         let own = own_part(maps.as_bytes(), &areas(of), &[(heap, "[heap]")]);
         String::from_utf8(own).unwrap()
@@ -165,17 +175,19 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
         let own = text(
             MAPS,
             &[
-                (0x48_0000, 0x50_0000),
-                (0x50_0000, 0x51_0000),
-                (0x51_0000, 0x51_8000),
-                (0x7f00_0001_0000, 0x7f00_0002_0000),
+                (0x48_0000, 0x50_0000, R_X),
+                (0x50_0000, 0x51_0000, RW),
+                (0x51_0000, 0x51_8000, RW),
+                (0x7f00_0001_0000, 0x7f00_0001_8000, RW),
+                (0x7f00_0001_8000, 0x7f00_0002_0000, W),
             ],
         );
         let expected = "\
 00480000-00500000 r-xp 00081000 fe:01 77                                 /bin/some program
 00500000-00510000 rw-p 00000000 00:00 0\x20
 00510000-00518000 rw-p 00000000 00:00 0                                  [heap]
-7f0000010000-7f0000020000 rw-p 00000000 00:00 0                          [anon:x]
+7f0000010000-7f0000018000 rw-p 00000000 00:00 0                          [anon:x]
+7f0000018000-7f0000020000 -w-p 00000000 00:00 0                          [anon:x]
 ";
         assert_eq!(own, expected);
     }
@@ -183,7 +195,10 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
     #[test]
     fn what_is_all_the_programs_stays_as_it_is() {
         assert_eq!(text(MAPS, &[]), "");
-        let whole = [(0x40_0000, 0x50_0000), (0x7f00_0000_0000, 0x7f00_0003_0000)];
+        let whole = [
+            (0x40_0000, 0x50_0000, R_X),
+            (0x7f00_0000_0000, 0x7f00_0003_0000, RW),
+        ];
         let lines: Vec<&str> = MAPS.split_inclusive('\n').collect();
         assert_eq!(text(MAPS, &whole), [lines[0], lines[2]].concat());
     }
@@ -205,24 +220,28 @@ Size:                 32 kB
 Rss:                   8 kB
 VmFlags: rd wr mr mw me ac\x20
 ";
-        assert_eq!(text(smaps, &[(0x50_0000, 0x50_8000)]), expected);
+        assert_eq!(text(smaps, &[(0x50_0000, 0x50_8000, RW)]), expected);
     }
 
     #[test]
     fn the_kernels_own_text_is_understood() {
         let maps = std::fs::read("/proc/self/maps").unwrap();
-        // The addresses of programs, and no more.
-        let all = areas(&[(0x1000, crate::memory::USER_END)]);
-        let own = own_part(&maps, &all, &[]);
         let lines = maps.split_inclusive(|byte| *byte == b'\n');
-        let expected: Vec<u8> = lines
+        // The addresses of programs, and no more.
+        let lines: Vec<&[u8]> = lines
             .filter(|line| !line.starts_with(b"ffffffffff"))
-            .flatten()
-            .copied()
             .collect();
+        let mut all = Areas::default();
+        for header in lines.iter().filter_map(|line| Header::parse(line)) {
+            let letters = header.permissions.iter().zip([1, 2, 4]);
+            let protection = letters.filter(|(letter, _)| **letter != b'-');
+            let protection = protection.map(|(_, bit)| bit).sum();
+            all.insert(header.range, Allowed::from_protection(protection));
+        }
+        let own = own_part(&maps, &all, &[]);
         assert_eq!(
             String::from_utf8_lossy(&own),
-            String::from_utf8_lossy(&expected)
+            String::from_utf8_lossy(&lines.concat())
         );
     }
 }

@@ -21,9 +21,29 @@ pub(crate) struct Allowed {
     pub(crate) read: bool,
     pub(crate) write: bool,
     pub(crate) execute: bool,
+    /// What it was mapped with, which may be less.
+    pub(crate) declared: u8,
 }
 
 impl Allowed {
+    /// Whether reading was asked for.
+    pub(crate) fn declares_reading(self) -> bool {
+        self.declared & libc::PROT_READ as u8 != 0
+    }
+
+    /// As the kernel shows it.
+    pub(crate) fn shown(self) -> [u8; 3] {
+        let shown = [
+            (libc::PROT_READ, b'r'),
+            (libc::PROT_WRITE, b'w'),
+            (libc::PROT_EXEC, b'x'),
+        ];
+        shown.map(|(bit, letter)| match self.declared & bit as u8 {
+            0 => b'-',
+            _ => letter,
+        })
+    }
+
     /// From the `prot` of `mmap(2)`. On x86 whoever may write or execute may read.
     pub(crate) fn from_protection(protection: u64) -> Self {
         let has = |bit: libc::c_int| protection & bit as u64 != 0;
@@ -31,6 +51,7 @@ impl Allowed {
             read: has(libc::PROT_READ) || has(libc::PROT_WRITE) || has(libc::PROT_EXEC),
             write: has(libc::PROT_WRITE),
             execute: has(libc::PROT_EXEC),
+            declared: protection as u8 & 7,
         }
     }
 

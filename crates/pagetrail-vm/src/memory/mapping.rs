@@ -3,7 +3,7 @@
 //! Each is the kernel's own call on this process, kept away from what is the machine's, with areas and page tables kept in
 //! step. Results are as the kernel returns them: a negative number is an error.
 
-use pagetrail::PageRange;
+use pagetrail::{PageRange, PageSet, Region};
 
 use super::areas::Allowed;
 use super::{Memory, PAGE, USER_END};
@@ -18,6 +18,9 @@ pub(crate) const PRIVATE: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64
 /// Not in the C library yet: guard pages without mappings, of which the areas would not know.
 const MADV_GUARD_INSTALL: u64 = 102;
 const MADV_GUARD_REMOVE: u64 = 103;
+
+/// To read, write, execute, and `PROT_SEM`, which x86 takes and does nothing about.
+const PROTECTIONS: u64 = 0xf;
 
 /// The arguments of `mmap(2)`.
 #[derive(Clone, Copy, Debug)]
@@ -147,6 +150,9 @@ impl Memory {
                 _ => EINVAL,
             });
         };
+        if protection & !PROTECTIONS != 0 {
+            return Ok(EINVAL);
+        }
         let Some(ours) = self.areas.before_gap(range) else {
             return Ok(ENOMEM);
         };
@@ -171,51 +177,86 @@ impl Memory {
         Ok(if ours == range { 0 } else { ENOMEM })
     }
 
-    /// `mremap(2)`.
+    /// `mremap(2)`. Since Linux 6.17 what is moved may be several mappings, with gaps between them.
     pub(crate) fn mremap(&mut self, arguments: [u64; 6]) -> Result<i64> {
         let [address, old_bytes, new_bytes, flags, new_address, _] = arguments;
+        if is_malformed(arguments) {
+            return Ok(EINVAL);
+        }
         let Some((_, allowed)) = self.areas.at(address) else {
             return Ok(EFAULT);
         };
         let old = pages(address, old_bytes);
-        if old.is_some_and(|old| !self.areas.cover(old)) {
-            return Ok(EFAULT);
-        }
         if allowed.write && self.exceeds(new_bytes.saturating_sub(old_bytes)) {
             return Ok(ENOMEM);
         }
+        // A gap must be one to the kernel as well, not the machine's own.
+        let gaps = old.map_or(Ok(Vec::new()), |old| self.reserve_gaps(old))?;
+        gaps.iter().for_each(release);
         let mut reserved = Vec::new();
         if has(flags, libc::MREMAP_FIXED) {
             let Some(new) = pages(new_address, new_bytes) else {
                 return Ok(EINVAL);
             };
             reserved = self.reserve_gaps(new)?;
+            self.forget(new);
         }
+        let before = old.map_or_else(Vec::new, |old| self.areas.pieces(old));
+        old.into_iter().for_each(|old| self.forget(old));
         let result = call(
             libc::SYS_mremap,
             &[address, old_bytes, new_bytes, flags, new_address],
         );
-        let Some(new) = u64::try_from(result)
-            .ok()
-            .and_then(|start| pages(start, new_bytes))
-        else {
-            reserved.iter().for_each(release);
-            return Ok(result);
-        };
-        if let Some(old) = old {
-            self.forget(old);
-            if has(flags, libc::MREMAP_DONTUNMAP) {
-                self.changed.push(old);
-            } else {
-                self.areas.remove(old);
-            }
+        let moved = u64::try_from(result).ok();
+        if let Some(new) = moved.and_then(|start| pages(start, new_bytes)) {
+            self.moved(old, new, allowed, &before, flags);
+        } else if before.len() > 1 && before.iter().any(|(piece, _)| !is_mapped(*piece)) {
+            return Err(Error::Unsupported(
+                "to move several mappings of which one cannot be moved (mremap)".into(),
+            ));
         }
-        self.forget(new);
-        if new.start() != address {
-            self.changed.push(new);
+        // What became no mapping of the program's is free again.
+        for range in reserved {
+            self.areas.gaps(range).iter().for_each(release);
         }
-        self.areas.insert(new, allowed);
         Ok(result)
+    }
+
+    /// Keeps the books of what was moved: the pieces of `old`, or an `allowed` mapping that is longer now.
+    fn moved(
+        &mut self,
+        old: Option<PageRange>,
+        new: PageRange,
+        allowed: Allowed,
+        before: &[(PageRange, Allowed)],
+        flags: u64,
+    ) {
+        self.forget(new);
+        let offset = old.map_or(0, |old| new.start().wrapping_sub(old.start()));
+        let stays = has(flags, libc::MREMAP_DONTUNMAP);
+        if stays {
+            self.changed.extend(before.iter().map(|(piece, _)| *piece));
+        } else {
+            before
+                .iter()
+                .for_each(|(piece, _)| self.areas.remove(*piece));
+        }
+        let shifted = |(piece, allowed): &(PageRange, Allowed)| {
+            let start = piece.start().wrapping_add(offset);
+            let target = PageRange::new(start, start.checked_add(piece.bytes())?)?;
+            Some((target.intersection(&new)?, *allowed))
+        };
+        // What grows is one mapping.
+        let targets = match old.is_some_and(|old| old.bytes() >= new.bytes()) {
+            true => before.iter().filter_map(shifted).collect(),
+            false => vec![(new, allowed)],
+        };
+        for (target, allowed) in targets {
+            if offset != 0 || old.is_none() {
+                self.changed.push(target);
+            }
+            self.areas.insert(target, allowed);
+        }
     }
 
     /// `madvise(2)`.
@@ -224,8 +265,19 @@ impl Memory {
         if matches!(advice, MADV_GUARD_INSTALL | MADV_GUARD_REMOVE) {
             return EINVAL;
         }
+        // What it is, and where, is looked at before what is mapped there.
+        let known = call(libc::SYS_madvise, &[address, 0, advice]);
+        if known < 0 || bytes == 0 {
+            return known;
+        }
         let Some(range) = pages(address, bytes) else {
-            return if bytes == 0 { 0 } else { EINVAL };
+            return EINVAL;
+        };
+        let populates = [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE];
+        let populates = populates.iter().any(|known| *known as u64 == advice);
+        let reached = match self.areas.before_gap(range) {
+            reached if populates => reached,
+            _ => Some(range),
         };
         let discards = [
             libc::MADV_DONTNEED,
@@ -234,7 +286,11 @@ impl Memory {
             libc::MADV_DONTNEED_LOCKED,
         ];
         let discards = discards.iter().any(|known| *known as u64 == advice);
-        for (piece, _) in self.areas.pieces(range) {
+        for (piece, allowed) in reached.map_or_else(Vec::new, |reached| self.areas.pieces(reached))
+        {
+            if advice == libc::MADV_POPULATE_READ as u64 && !allowed.declares_reading() {
+                return EINVAL;
+            }
             let result = call(libc::SYS_madvise, &[piece.start(), piece.bytes(), advice]);
             if result < 0 {
                 return result;
@@ -242,8 +298,24 @@ impl Memory {
             if discards {
                 self.changed.push(piece);
             }
+            self.has_uninherited |= advice == libc::MADV_DONTFORK as u64;
         }
         if self.areas.cover(range) { 0 } else { ENOMEM }
+    }
+
+    /// In a forked child: forgets what it has not got, because the program wanted it so (`MADV_DONTFORK`).
+    pub(super) fn keep_inherited(&mut self) -> Result<()> {
+        if !self.has_uninherited {
+            return Ok(());
+        }
+        let regions = Region::of_process(std::process::id());
+        let regions = regions.map_err(|error| Error::Stopped(error.to_string()))?;
+        let mapped: PageSet = regions.iter().map(|region| region.range).collect();
+        for lost in self.areas.all().difference(&mapped).ranges() {
+            self.forget(*lost);
+            self.areas.remove(*lost);
+        }
+        Ok(())
     }
 
     /// Where the heap begins: behind a program that has just been loaded.
@@ -313,6 +385,35 @@ impl Memory {
         self.changed
             .extend(before.into_iter().map(|(piece, _)| piece));
     }
+}
+
+/// What the kernel finds fault with before it looks at mappings (mm/mremap.c).
+fn is_malformed([address, old_bytes, new_bytes, flags, new_address, _]: [u64; 6]) -> bool {
+    let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    let (fixed, stays) = (
+        has(flags, libc::MREMAP_FIXED),
+        has(flags, libc::MREMAP_DONTUNMAP),
+    );
+    let length = |bytes: u64| bytes.wrapping_add(PAGE - 1) & !(PAGE - 1);
+    flags & !(known as u64) != 0
+        || !address.is_multiple_of(PAGE)
+        || length(new_bytes) == 0
+        || (fixed || stays) && !has(flags, libc::MREMAP_MAYMOVE)
+        || stays && length(old_bytes) != length(new_bytes)
+        || fixed && pages(new_address, new_bytes).is_none()
+        || fixed && overlap(address, old_bytes, new_address, new_bytes)
+}
+
+fn overlap(one: u64, one_bytes: u64, other: u64, other_bytes: u64) -> bool {
+    let ranges = pages(one, one_bytes).zip(pages(other, other_bytes));
+    ranges.is_some_and(|(one, other)| one.intersection(&other).is_some())
+}
+
+/// Whether anything is mapped where a range begins.
+fn is_mapped(range: PageRange) -> bool {
+    let mut there = 0u8;
+    let at = &raw mut there as u64;
+    call(libc::SYS_mincore, &[range.start(), PAGE, at]) != ENOMEM
 }
 
 fn release(range: &PageRange) {

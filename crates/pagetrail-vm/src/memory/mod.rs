@@ -63,6 +63,8 @@ pub(crate) struct Memory {
     pub(crate) stack: Option<PageRange>,
     /// How much the program may have that it may write to.
     pub(crate) bytes_max: Option<u64>,
+    /// Whether there may be memory that a forked child does not get.
+    has_uninherited: bool,
     /// What holds something else than before, though nothing was written: discarded, moved, mapped over.
     changed: Vec<PageRange>,
 }
@@ -79,6 +81,7 @@ impl Memory {
             heap: 0..0,
             stack: None,
             bytes_max: None,
+            has_uninherited: false,
             changed: Vec::new(),
         };
         memory.add_system(vm)?;
@@ -108,6 +111,7 @@ impl Memory {
     /// In a forked child: gives another machine the memory that this one has. Nobody asks what is touched.
     pub(crate) fn begin_child(&mut self, vm: &Vm) -> Result<()> {
         self.tell_accesses(false);
+        self.keep_inherited()?;
         self.add_system(vm)?;
         self.slots.iter().try_for_each(|slot| slot.add(vm))
     }

@@ -227,6 +227,7 @@ mod tests {
         read: true,
         write: true,
         execute: false,
+        declared: 3,
     };
 
     /// What a processor finds: guest-physical address and entry.
