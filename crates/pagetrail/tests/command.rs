@@ -21,6 +21,8 @@ struct Seen {
     execs: u32,
     rounds: u32,
     last_pages: u64,
+    /// What the kernel had no memory for, as it says, or no address space (`ENOMEM`), as of the last round.
+    refused: Vec<String>,
 }
 
 /// Follows a command to its end.
@@ -51,6 +53,10 @@ fn follow(command: Command, technique: Technique, interval: Duration) -> Seen {
                     .filter(|e| matches!(e, Event::Exec { .. }));
                 seen.execs += execs.count() as u32;
                 seen.last_pages = round.pages().pages();
+                let given_up = round.given_up().iter().map(ToString::to_string);
+                seen.refused = given_up
+                    .filter(|line| line.contains("(os error 12)"))
+                    .collect();
                 seen.rounds += 1;
                 round.commit();
             }
@@ -105,6 +111,16 @@ fn exec_chains_are_followed() {
         println!("{technique}: {seen:?}, {seen_execs} in the quick chains");
         assert_eq!(seen.ended, Some(Ended::Exited(3)));
         assert_eq!(seen.execs, 2);
+        // As fast as they come: we look at one program while it executes the next.
+        for _ in 0..times(20, 200) {
+            let seen = follow(
+                shell("exec env env env env env sleep 0.05"),
+                technique,
+                Duration::ZERO,
+            );
+            assert_eq!(seen.ended, Some(Ended::Exited(0)), "{technique}");
+            assert_eq!(seen.refused, [""; 0], "{technique}");
+        }
         row("command: exec", technique.name(), "works", "");
     }
 }

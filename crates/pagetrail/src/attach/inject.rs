@@ -443,7 +443,28 @@ fn is_ours(slot: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+    use crate::page_set::PageRange;
+    use crate::sys::uffd::{Mode, feature};
+
+    #[test]
+    fn a_descriptor_whose_address_space_is_gone_says_so() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let fetched = fetch(child.id(), false);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let Ok(fetched) = fetched else {
+            return; // The conformance suite says why.
+        };
+        let Ok(uffd) = Uffd::handshake(fetched.fd, feature::PAGEFAULT_FLAG_WP) else {
+            return; // Likewise.
+        };
+        let range = PageRange::new(1 << 30, (1 << 30) + page_size()).unwrap();
+        let outcome = uffd.register(range, Mode::WriteProtect);
+        assert_eq!(outcome, Err(Errno::SRCH));
+    }
 
     #[test]
     fn code_is_recognised_whatever_its_job() {

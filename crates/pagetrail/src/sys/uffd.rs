@@ -127,7 +127,14 @@ impl Uffd {
             ioctls: 0,
         };
         // SAFETY: UFFDIO_REGISTER takes and fills a `uffdio_register`; pages keep their contents.
-        unsafe { rustix::ioctl::ioctl(&self.fd, Updater::<REGISTER, _>::new(&mut arg)) }
+        let outcome =
+            unsafe { rustix::ioctl::ioctl(&self.fd, Updater::<REGISTER, _>::new(&mut arg)) };
+        match outcome {
+            // The kernel says so as well where the address space is gone (`userfaultfd_register` in fs/userfaultfd.c), of
+            // which others of its calls tell. This one finds nothing to lift.
+            Err(Errno::NOMEM) if self.release(range) == Err(Errno::SRCH) => Err(Errno::SRCH),
+            outcome => outcome,
+        }
     }
 
     /// Ends the registration of a range and lifts its write protection.

@@ -23,6 +23,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use space::Space;
 use std::collections::BTreeSet;
+use std::thread;
 use std::time::{Duration, Instant};
 
 pub use space::GivenUp;
@@ -42,6 +43,9 @@ fn ended_within(end: &OwnedFd, timeout: Duration) -> bool {
 
 /// How long a program may take to get over an `execve` that a collect has run into.
 const EXEC_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Between two looks at it.
+const EXEC_PAUSE: Duration = Duration::from_millis(1);
 
 /// Notices the writes of a target and hands them out in rounds.
 ///
@@ -191,11 +195,7 @@ impl Watch {
         let outcome = self.space.collect(&mut self.pending[noticed as usize]);
         let harvested = match outcome {
             Err(error) if !self.own && error.means_gone() => {
-                let followed = self.follow_exec().map_err(|error| match error {
-                    // In the middle of the next `execve`, or ended: the next collect tells.
-                    error if error.means_gone() => Error::Gone { pid: self.pid },
-                    error => error,
-                })?;
+                let followed = self.follow_execs()?;
                 (noticed, carried) = (followed.0, false);
                 followed.1
             }
@@ -276,6 +276,35 @@ impl Watch {
     }
 
     /// The address space is gone: by `execve`, then the new one is watched, or because the target ended.
+    ///
+    /// A program that executes the next one while we look at it leaves us with what belongs to neither, so we look again.
+    fn follow_execs(&mut self) -> Result<(Noticed, space::Harvested)> {
+        let deadline = Instant::now() + EXEC_PATIENCE;
+        loop {
+            match self.follow_exec() {
+                Err(_) if self.has_ended() || !self.has_memory() => {
+                    // Ended, or just executing: the next collect tells.
+                    return Err(Error::Gone { pid: self.pid });
+                }
+                // Whatever is said of a process in the middle of `execve` need not hold behind it.
+                Err(_) if Instant::now() < deadline => thread::sleep(EXEC_PAUSE),
+                followed => return followed,
+            }
+        }
+    }
+
+    /// Whether it is known to have ended: its number may be another process's by now.
+    fn has_ended(&mut self) -> bool {
+        let program = self.launched.as_mut();
+        program.is_some_and(|launched| launched.ended().is_some())
+            || (self.end.as_ref()).is_some_and(|end| ended_within(end, Duration::ZERO))
+    }
+
+    fn has_memory(&self) -> bool {
+        Status::of(self.pid).is_ok_and(|s| s.has_memory && !matches!(s.state, 'Z' | 'X'))
+    }
+
+    /// Watches the address space that the target has now.
     fn follow_exec(&mut self) -> Result<(Noticed, space::Harvested)> {
         let gone = Error::Gone { pid: self.pid };
         let image = match &mut self.launched {
@@ -291,17 +320,7 @@ impl Watch {
             },
             None => None,
         };
-        // The number may be another process's by now.
-        if self
-            .end
-            .as_ref()
-            .is_some_and(|end| ended_within(end, Duration::ZERO))
-        {
-            return Err(gone);
-        }
-        let alive =
-            Status::of(self.pid).is_ok_and(|s| s.has_memory && !matches!(s.state, 'Z' | 'X'));
-        if !alive {
+        if self.has_ended() || !self.has_memory() {
             return Err(gone);
         }
         let Image {
