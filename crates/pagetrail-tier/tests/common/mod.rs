@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// What `hot_set.c` says of itself.
 pub(crate) const BASE: u64 = 0x1000_0000_0000;
 pub(crate) const STAGES: u64 = 5;
-const PASSES: u64 = 0x2000_0000_0000;
+const PASSES: u64 = BASE - (16 << 12);
 
 /// The machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(180);
