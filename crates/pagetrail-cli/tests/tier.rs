@@ -246,6 +246,14 @@ fn a_plan_for_a_recording_tells_what_would_have_been_done() {
     assert!(text.contains("moved in and"), "{text}");
     let page = fs::read_to_string(directory.join("plan.html")).expect("the page");
     assert!(page.contains("run.trail") && !page.contains("{{"));
+    // Room for half of what is hot: the others wait, and no plan says that all is well.
+    let little = ["tier", "plan", "--trail", "run.trail", "--fast", "20K"];
+    let text = run(directory, &little).stdout;
+    let text = String::from_utf8(text).expect("UTF-8");
+    assert!(
+        text.contains("hot and without room 20 KiB") && text.contains("no page that waits"),
+        "{text}"
+    );
 
     // Half of it: the windows that are there, and no more.
     let whole = fs::read(directory.join("run.trail")).expect("the trail");

@@ -317,7 +317,10 @@ fn text(document: &Planned, plan: &Plan, writes_only: bool) -> String {
         }
     }
     if document.promote.is_empty() && document.demote.is_empty() {
-        out += "nothing: every page is where it should be\n";
+        out += match document.left_out_bytes {
+            0 => "nothing: every page is where it should be\n",
+            _ => "nothing: no page that waits is hotter by enough than what is in fast memory\n",
+        };
     }
     out
 }
