@@ -188,7 +188,7 @@ impl Session {
             }
             _ => return Ok(State::Over),
         };
-        if let Some(collected) = collected {
+        if let Some(mut collected) = collected {
             let now = self.began.elapsed();
             let regions = self.regions(&collected);
             for kind in &mut self.kinds {
@@ -197,8 +197,8 @@ impl Session {
                     break;
                 }
                 let mut pages = match kind.noticed {
-                    Noticed::Writes => collected.written.clone(),
-                    Noticed::Accesses => collected.accessed.clone().unwrap_or_default(),
+                    Noticed::Writes => mem::take(&mut collected.written),
+                    Noticed::Accesses => collected.accessed.take().unwrap_or_default(),
                 };
                 let heaps = kind.heaps.as_mut();
                 let units = heaps.and_then(|heaps| heaps.units_of(&regions, &mut pages));
