@@ -1,5 +1,10 @@
 //! Counts what Rust's test harnesses say in their output, and keeps what they say of failures.
 
+use std::collections::VecDeque;
+
+/// Enough to see which tests of a suite had ended.
+const LAST_LINES: usize = 20;
+
 /// The sum of the `test result:` lines seen.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
@@ -11,6 +16,8 @@ pub(crate) struct Tally {
     pub(crate) failures: Vec<String>,
     /// Within such words.
     failing: bool,
+    /// The last complete lines, for a harness that does not come to its end.
+    last: VecDeque<String>,
     /// The line that is not complete yet.
     line: Vec<u8>,
 }
@@ -37,6 +44,10 @@ impl Tally {
         if self.failing {
             self.failures.push(line.to_owned());
         }
+        if self.last.len() == LAST_LINES {
+            self.last.pop_front();
+        }
+        self.last.push_back(line.to_owned());
         self.count(line);
     }
 
@@ -57,6 +68,12 @@ impl Tally {
                 _ => {}
             }
         }
+    }
+
+    /// Notes why there will be no result, to be said again at the end, below what came last.
+    pub(crate) fn lose(&mut self, why: &str) {
+        self.failures.extend(self.last.drain(..));
+        self.failures.push(why.to_owned());
     }
 
     /// Adds a run that has ended. One that failed without a word (killed, not even built) is one failure.
@@ -116,6 +133,18 @@ test good ... ok
         let kept = tally.failures.join("|");
         let said = "failures:||---- bad stdout ----|assertion failed: 1 > 2||failures:|    bad|";
         assert_eq!(kept, said);
+    }
+
+    #[test]
+    fn a_lost_run_is_told_by_its_last_lines() {
+        let mut tally = Tally::default();
+        for line in 0..30 {
+            tally.feed(format!("test {line} ... ok\n").as_bytes());
+        }
+        tally.lose("it hung");
+        assert_eq!(tally.failures.len(), LAST_LINES + 1);
+        assert_eq!(tally.failures[0], "test 10 ... ok");
+        assert_eq!(tally.failures[LAST_LINES], "it hung");
     }
 
     #[test]

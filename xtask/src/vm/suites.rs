@@ -174,14 +174,21 @@ fn run_on(
             own.feed(bytes);
             guest::print_bytes(bytes)
         })?;
-        if end == End::TimedOut {
-            println!("-- ended after {} s", TIMEOUT.as_secs());
-        }
         // A harness whose last words are missing was not heard to its end, whatever status came with it.
-        let passed = end == End::Exited(0) && own.has_result;
-        if end == End::Exited(0) && !passed {
-            println!("-- it ended without a result");
+        if !own.has_result {
+            let how = match end {
+                End::TimedOut => format!("stopped after {} s", TIMEOUT.as_secs()),
+                End::Exited(status) => format!("ended with status {status}"),
+            };
+            let why = format!(
+                "-- {} in the {} {how} and without a result",
+                suite.name,
+                place(series)
+            );
+            println!("{why}");
+            own.lose(&why);
         }
+        let passed = end == End::Exited(0) && own.has_result;
         tally.add(own, passed);
         fine &= passed;
         let name = format!("guest-{}-{}", series.name, suite.name);
