@@ -322,13 +322,13 @@ static int about_itself(void)
     return 0;
 }
 
-/* How many MiB there are. */
-static volatile sig_atomic_t disturbances;
+/* How many there were, in memory that the one who disturbs sees. */
+static volatile unsigned *disturbances;
 
 static void on_disturbance(int number)
 {
     (void)number;
-    disturbances = 1;
+    ++*disturbances;
 }
 
 /* Signals for a program that takes page faults, while forks make all memory, the machine's too, be looked up anew: a fault is
@@ -337,14 +337,23 @@ static int disturbed(void)
 {
     struct sigaction action = { .sa_handler = on_disturbance, .sa_flags = SA_RESTART };
     sigaction(SIGUSR1, &action, NULL);
+    disturbances = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t here = getpid(), by = fork();
     if (by == 0)
-        for (;;)
-            if (getppid() != here || kill(here, SIGUSR1) != 0)
+        for (unsigned random = 1;; random = random * 1103515245 + 12345) {
+            unsigned before = *disturbances;
+            if (kill(here, SIGUSR1) != 0)
                 _exit(0);
+            /* One after another, with a while between: nothing goes on in a program that gets them without a pause. */
+            while (*disturbances == before)
+                if (getppid() != here)
+                    _exit(0);
+            for (volatile unsigned i = 0; i < random >> 14; i++)
+                ;
+        }
     int right = 0, status;
     for (int i = 0; i < 20; i++) {
-        disturbances = 0;
+        unsigned before = *disturbances;
         pid_t pid = fork();
         if (pid == 0)
             _exit(i);
@@ -353,7 +362,7 @@ static int disturbed(void)
             for (int page = 0; page < 16; page++)
                 pages[page * PAGE] = 1;
             munmap(pages, 16 * PAGE);
-        } while (!disturbances);
+        } while (*disturbances == before);
         right += waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == i;
     }
     kill(by, SIGKILL);
@@ -362,6 +371,7 @@ static int disturbed(void)
     return 0;
 }
 
+/* How many MiB there are. */
 static int greedy(void)
 {
     int reserved = map_at(NULL, 1ul << 40, PROT_NONE, MAP_NORESERVE) != MAP_FAILED, count = 0;
