@@ -2,6 +2,12 @@
 //!
 //! Each is the kernel's own call on this process, kept away from what is the machine's, with areas and page tables kept in
 //! step. Results are as the kernel returns them: a negative number is an error.
+//!
+//! What may go, or be forbidden, is taken out of the page tables *before* the kernel's call. That call takes the pages from
+//! KVM (its notifiers, since guest-physical memory is this address space), and KVM makes every processor forget what it
+//! remembers of them before the call returns. A processor that looks again then finds nothing in the tables, and its
+//! fault waits until the call is done. So when one of these calls returns, no thread still uses what was there, as natively;
+//! and no thread sees the machine's own memory if the kernel puts some there at once.
 
 use pagetrail::{PageRange, PageSet, Region};
 
@@ -87,7 +93,10 @@ impl Memory {
         }
         if fixed {
             match pages(address, wanted.bytes) {
-                Some(range) => reserved = self.reserve_gaps(range)?,
+                Some(range) => {
+                    reserved = self.reserve_gaps(range)?;
+                    self.forget(range);
+                }
                 None if wanted.bytes == 0 || !address.is_multiple_of(PAGE) => return Ok(EINVAL),
                 None => return Ok(ENOMEM),
             }
@@ -126,6 +135,7 @@ impl Memory {
             return EINVAL;
         };
         for (piece, _) in self.areas.pieces(range) {
+            self.forget(piece);
             let result = call(libc::SYS_munmap, &[piece.start(), piece.bytes()]);
             if result < 0 {
                 return result;
@@ -163,6 +173,7 @@ impl Memory {
         }
         // Piece by piece, since the kernel, too, keeps what it has done when it fails at a later mapping.
         for (piece, _) in self.areas.pieces(ours) {
+            self.forget(piece);
             let result = call(
                 libc::SYS_mprotect,
                 &[piece.start(), piece.bytes(), readable(protection)],
@@ -170,7 +181,6 @@ impl Memory {
             if result < 0 {
                 return Ok(result);
             }
-            self.forget(piece);
             self.areas
                 .protect(piece, Allowed::from_protection(protection));
         }
@@ -378,9 +388,8 @@ impl Memory {
         Ok(reserved)
     }
 
-    /// What was the program's here is gone, or is about to be something else.
+    /// What was the program's here is gone, or is something else now.
     fn replaced(&mut self, range: PageRange) {
-        self.forget(range);
         let before = self.areas.pieces(range);
         self.changed
             .extend(before.into_iter().map(|(piece, _)| piece));
