@@ -1,44 +1,50 @@
 //! [`Guest`]: the program in the machine, and the loop that runs it.
 
-use std::convert::Infallible;
 use std::ffi::OsString;
-use std::io;
+use std::mem;
 use std::os::fd::RawFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvm_bindings::kvm_regs;
 
 use crate::calls::{self, Next};
+use crate::crew::{Crew, Member, Stopped, Turn};
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Resolved, SYSTEM_BASE};
 use crate::processor::fault::{Exception, Fault};
-use crate::processor::{Processor, Saved, Stop, cpuid, entry};
+use crate::processor::{Processor, Stop, cpuid, entry};
 use crate::program;
 use crate::rounds::WriteLog;
 use crate::rounds::link::{GuestEnd, Kind};
-use crate::signals::frame::{self, Taken};
-use crate::signals::{self, Action, Signals};
-use crate::sys::call::{Call, call};
-use crate::sys::child::{self, Side};
+use crate::signals::Signals;
+use crate::sys::call::Call;
+use crate::sys::child;
 use crate::sys::kvm::{Log, Vm};
 use crate::sys::{program_memory, signal};
 
-const EINTR: i64 = -(libc::EINTR as i64);
+/// So many faults are looked at one by one for memory that is not there: more than an instruction can cause.
+const SEARCH_FAULTS: u32 = 64;
 
-/// The program in the machine, seen from its one thread.
+/// The program in the machine, seen from one of its threads, which has a processor of its own.
 #[derive(Debug)]
 pub(crate) struct Guest {
-    vm: Arc<Vm>,
-    memory: Arc<Mutex<Memory>>,
+    pub(crate) vm: Arc<Vm>,
+    pub(crate) memory: Arc<Mutex<Memory>>,
     pub(crate) processor: Processor,
+    pub(crate) crew: Arc<Crew>,
+    pub(crate) turn: Arc<Turn>,
     /// While it is recorded.
-    recording: Option<Recording>,
-    /// Whether memory that is not there is being searched.
-    searches: bool,
+    pub(crate) recording: Option<Recording>,
+    /// How many more faults may be about memory that is not there.
+    searches: u32,
     pub(crate) signals: Signals,
-    path: PathBuf,
-    descriptors: Vec<RawFd>,
+    path: Arc<Path>,
+    pub(crate) descriptors: Arc<Mutex<Vec<RawFd>>>,
+    /// Which word the kernel clears when the thread ends (`set_tid_address(2)`); 0 for none.
+    pub(crate) cleared_at_end: u64,
+    /// Whether this is a child of `vfork(2)`: another process, on its parent's processor.
+    pub(crate) is_vforked: bool,
 }
 
 /// What the program waits for.
@@ -54,20 +60,30 @@ pub(crate) enum Needs {
 
 /// What is there while the program is recorded.
 #[derive(Clone, Debug)]
-struct Recording {
+pub(crate) struct Recording {
     log: Arc<WriteLog>,
     /// Nobody, where rounds are collected in this process.
-    link: Option<Arc<GuestEnd>>,
+    pub(crate) link: Option<Arc<GuestEnd>>,
 }
 
-/// The number of a signal in a `siginfo_t`.
-fn info_number(info: &[u8; signal::INFO_BYTES]) -> u32 {
-    u32::from_le_bytes([info[0], info[1], info[2], info[3]])
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing here panics while it holds a lock; if it did, the books would be as good as ever.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn locked(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
-    // Nothing here panics while it holds the lock; if it did, the books would be as good as ever.
-    memory.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn crew_of_one(turn: &Arc<Turn>, processor: &Processor) -> Crew {
+    Crew::of_one(Member {
+        turn: turn.clone(),
+        descriptor: processor.descriptor(),
+    })
+}
+
+/// Ascending.
+pub(crate) fn own_descriptors(vm: &Vm, processor: &Processor) -> Vec<RawFd> {
+    let mut all: Vec<RawFd> = vm.descriptors().into();
+    all.push(processor.descriptor());
+    all.sort_unstable();
+    all
 }
 
 impl Guest {
@@ -77,6 +93,7 @@ impl Guest {
         let bits = cpuid::physical_bits(&vm.supported_cpuid()?);
         let mut memory = Memory::new(&vm, bits)?;
         let mut processor = Processor::add(&vm, &mut memory, 0)?;
+        processor.belongs_here();
         let recording = (log != Log::Off).then(|| {
             let log = WriteLog::default();
             processor
@@ -88,28 +105,62 @@ impl Guest {
                 link: None,
             }
         });
-        let descriptors = vm
-            .descriptors()
-            .into_iter()
-            .chain([processor.descriptor()])
-            .collect();
+        let turn = Arc::new(Turn::of_this_thread());
         Ok(Self {
+            descriptors: Arc::new(Mutex::new(own_descriptors(&vm, &processor))),
+            crew: Arc::new(crew_of_one(&turn, &processor)),
+            turn,
             vm: Arc::new(vm),
             memory: Arc::new(Mutex::new(memory)),
             processor,
             recording,
-            searches: false,
+            searches: 0,
             signals: Signals::inherited(),
-            path: PathBuf::new(),
-            descriptors,
+            path: Path::new("").into(),
+            cleared_at_end: 0,
+            is_vforked: false,
         })
+    }
+
+    /// A thread that this one starts, on this processor.
+    pub(crate) fn fellow(&self, processor: Processor, turn: Arc<Turn>) -> Self {
+        Self {
+            vm: self.vm.clone(),
+            memory: self.memory.clone(),
+            processor,
+            crew: self.crew.clone(),
+            turn,
+            recording: self.recording.clone(),
+            searches: 0,
+            signals: self.signals.of_new_thread(),
+            path: self.path.clone(),
+            descriptors: self.descriptors.clone(),
+            cleared_at_end: 0,
+            is_vforked: false,
+        }
+    }
+
+    /// One more processor, whose writes are logged if any are.
+    pub(crate) fn add_processor(&self, id: u64) -> Result<Processor> {
+        let mut processor = Processor::add(&self.vm, &mut self.memory(), id)?;
+        if let Some(log) = self.log() {
+            let ring = processor.take_ring();
+            ring.into_iter().for_each(|ring| log.add_ring(ring));
+        }
+        let mut descriptors = locked(&self.descriptors);
+        descriptors.push(processor.descriptor());
+        descriptors.sort_unstable();
+        Ok(processor)
     }
 
     /// Sends rounds to who asks for them from now on.
     pub(crate) fn answer(&mut self, link: RawFd) -> Result<()> {
         let link =
             Arc::new(GuestEnd::adopt(link).map_err(Error::system("duplicate a descriptor"))?);
-        self.descriptors.push(link.descriptor());
+        let mut descriptors = locked(&self.descriptors);
+        descriptors.push(link.descriptor());
+        descriptors.sort_unstable();
+        drop(descriptors);
         let Some(recording) = &mut self.recording else {
             return Ok(());
         };
@@ -136,7 +187,8 @@ impl Guest {
     /// Loads a program, which runs when [`Self::run`] is called.
     pub(crate) fn load(&mut self, found: &program::Found, environment: &[OsString]) -> Result<()> {
         let loaded = program::load(&mut self.memory(), found, environment)?;
-        self.path = std::fs::canonicalize(&found.path).unwrap_or_else(|_| found.path.clone());
+        let path = std::fs::canonicalize(&found.path);
+        self.path = path.unwrap_or_else(|_| found.path.clone()).into();
         self.begin_at(loaded.entry, loaded.stack_pointer);
         Ok(())
     }
@@ -165,8 +217,13 @@ impl Guest {
     }
 
     /// The machine's own, ascending.
-    pub(crate) fn descriptors(&self) -> &[RawFd] {
-        &self.descriptors
+    pub(crate) fn descriptors(&self) -> Vec<RawFd> {
+        locked(&self.descriptors).clone()
+    }
+
+    /// One that is closed.
+    pub(crate) fn forget_descriptor(&self, descriptor: RawFd) {
+        locked(&self.descriptors).retain(|ours| *ours != descriptor);
     }
 
     /// Where writes are noted, while the program is recorded.
@@ -174,8 +231,8 @@ impl Guest {
         self.recording.as_ref().map(|recording| &*recording.log)
     }
 
-    /// Runs the program until it ends this process.
-    pub(crate) fn run(&mut self) -> Result<Infallible> {
+    /// Runs the thread until it ends; the process's end does not come back.
+    pub(crate) fn run(&mut self) -> Result<()> {
         loop {
             let call = match self.run_on()? {
                 Needs::Call(call) => call,
@@ -206,6 +263,7 @@ impl Guest {
                     self.enter(&context);
                 }
                 Next::Entered => {}
+                Next::Ended => return Ok(()),
             }
         }
     }
@@ -213,11 +271,11 @@ impl Guest {
     /// Runs the program until it needs more than memory.
     pub(crate) fn run_on(&mut self) -> Result<Needs> {
         loop {
-            let memory = &self.memory;
-            let stop = self
-                .processor
-                .run(|page| page.frame(locked(memory).system()))?;
+            let (memory, processor) = (&self.memory, &mut self.processor);
+            let run = || processor.run();
+            let exit = self.crew.in_guest(&self.turn, self.is_vforked, run);
             signal::let_run_no_more();
+            let stop = processor.stop(exit, |page| page.frame(locked(memory).system()))?;
             match stop {
                 Stop::Call => {
                     let regs = self.processor.raw();
@@ -263,26 +321,26 @@ impl Guest {
         let Some((address, access)) = exception.access() else {
             return Ok(Some(exception.signal(None)));
         };
-        let resolved = self
-            .memory()
-            .fault(&self.vm, address, access, self.searches)?;
+        let searches = self.searches > 0;
+        let resolved = self.memory().fault(&self.vm, address, access, searches)?;
         if resolved != Resolved::Mapped {
             return Ok(Some(exception.signal(Some(resolved))));
         }
-        if self.searches && program_memory::read(address, &mut [0]).is_err() {
-            self.searches = false;
+        self.searches = self.searches.saturating_sub(1);
+        if searches && program_memory::read(address, &mut [0]).is_err() {
+            self.searches = 0;
             return Ok(Some(exception.beyond_the_file()));
         }
         Ok(None)
     }
 
     /// The program has touched what is mapped and has no memory: behind the end of a file. KVM does not say where; but the
-    /// processor does, page by page, when the tables are empty.
+    /// processor does, page by page, when the tables are empty. What another thread fills meanwhile is found the next time.
     fn search_bad_memory(&mut self) -> Result<()> {
         let Some(context) = self.at_stop()? else {
             return Err(Error::Stopped("its own memory is not there".into()));
         };
-        self.searches = true;
+        self.searches = SEARCH_FAULTS;
         self.memory().forget_all();
         self.enter(&context);
         Ok(())
@@ -297,105 +355,8 @@ impl Guest {
         self.processor.at_stop(&locked(&self.memory))
     }
 
-    /// Whether a call has ended, or not begun, because a signal has arrived.
-    fn was_interrupted(&self, result: i64) -> bool {
-        signal::has_arrived() && matches!(result, signal::NOT_BEGUN | EINTR)
-    }
-
-    /// Whether such a call is made again, when the handler has returned.
-    fn begins_anew(&self, call: &Call, result: i64) -> bool {
-        let number = signal::arrived_number().unwrap_or_default();
-        let restarts = self
-            .signals
-            .action(number)
-            .is_some_and(|action| action.restarts());
-        result == signal::NOT_BEGUN || restarts && !signals::never_restarts(call.number)
-    }
-
-    /// Begins the handler of the signal that has arrived, behind which these registers are restored.
-    fn take_signal(&mut self, context: kvm_regs) -> Result<()> {
-        let Some(info) = signal::take() else {
-            return Ok(());
-        };
-        let number = info_number(&info);
-        match self.signals.begin(number) {
-            Some(action) => self.begin_handler(number, &action, &context, &info, [0; 3]),
-            None => {
-                // The program has changed its mind since: the kernel decides.
-                self.enter(&context);
-                self.signals.set_mask(self.signals.mask);
-                call(libc::SYS_kill, &[std::process::id().into(), number.into()]);
-                Ok(())
-            }
-        }
-    }
-
-    /// A signal for what the program did itself: its handler begins, or it ends.
-    fn deliver(&mut self, fault: Fault, context: &kvm_regs) -> Result<()> {
-        let number = fault.signal as u32;
-        if !self.signals.takes_fault(number) {
-            self.part()?;
-            child::die_of(fault.signal)
-        }
-        let mut info = [0; signal::INFO_BYTES];
-        info[..4].copy_from_slice(&fault.signal.to_le_bytes());
-        info[8..12].copy_from_slice(&fault.code.to_le_bytes());
-        info[16..24].copy_from_slice(&fault.address.to_le_bytes());
-        let action = self.signals.begin(number).unwrap_or_default();
-        let detail = [fault.vector.into(), fault.error, fault.address];
-        self.begin_handler(number, &action, context, &info, detail)
-    }
-
-    fn begin_handler(
-        &mut self,
-        number: u32,
-        action: &Action,
-        context: &kvm_regs,
-        info: &[u8; signal::INFO_BYTES],
-        fault: [u64; 3],
-    ) -> Result<()> {
-        let frame = frame::build(&Taken {
-            context,
-            mask: self.signals.mask,
-            stack: self.signals.stack,
-            info,
-            restorer: action.restorer,
-            flags: action.flags,
-            state: &self.processor.state()?,
-            parts: self.processor.state_parts(),
-            fault,
-        });
-        if program_memory::write(frame.address, &frame.bytes).is_err() {
-            return self.kill_by_fault();
-        }
-        if let Some(log) = self.log() {
-            log.note(frame.address, frame.bytes.len() as u64);
-        }
-        let begun = kvm_regs {
-            rip: action.handler,
-            rsp: frame.address,
-            rdi: number.into(),
-            rsi: frame.info(),
-            rdx: frame.context(),
-            rax: 0,
-            // Direction and trap flags are down in a handler.
-            rflags: context.rflags & !0x500,
-            ..*context
-        };
-        self.enter(&begun);
-        let mask = self.signals.mask_in(number, action);
-        self.signals.set_mask(mask);
-        Ok(())
-    }
-
-    /// Ends a program whose stack cannot take a handler's frame, or has none.
-    pub(crate) fn kill_by_fault(&self) -> Result<()> {
-        self.part()?;
-        child::die_of(libc::SIGSEGV)
-    }
-
     /// Sends what was written so far, if somebody records.
-    pub(crate) fn send_round(&self, kind: Kind) -> Result<()> {
+    fn send_round(&self, kind: Kind) -> Result<()> {
         if let Some(Recording {
             log,
             link: Some(link),
@@ -408,15 +369,28 @@ impl Guest {
         Ok(())
     }
 
-    /// Sends the last round, and waits until the recorder has it.
+    /// Sends what was written so far by a process that goes, if somebody records. No other thread writes on until what
+    /// is returned is dropped.
+    pub(crate) fn send_parting_round(&self, kind: Kind) -> Result<Option<Stopped<'_>>> {
+        let Some(Recording { link: Some(_), .. }) = &self.recording else {
+            return Ok(None);
+        };
+        let stopped = self.crew.stop_others(&self.turn);
+        self.send_round(kind)?;
+        Ok(Some(stopped))
+    }
+
+    /// Sends the last round, and waits until the recorder has it. No other thread writes from then on.
     pub(crate) fn part(&self) -> Result<()> {
-        self.send_round(Kind::Last)?;
+        let stopped = self.send_parting_round(Kind::Last)?;
         if let Some(Recording {
             link: Some(link), ..
         }) = &self.recording
         {
             link.wait_for_farewell();
         }
+        // The process ends.
+        mem::forget(stopped);
         Ok(())
     }
 
@@ -426,72 +400,5 @@ impl Guest {
             Some(log) => log.collect(&self.vm, &mut self.memory()),
             None => Ok(crate::Collected::default()),
         }
-    }
-
-    /// `fork(2)`, while nothing of the machine is in the middle of something.
-    pub(crate) fn fork(&self) -> io::Result<Side> {
-        let _memory = self.memory();
-        child::fork()
-    }
-
-    /// In a forked child: a machine of its own, over its copy of the memory. Nobody records it.
-    pub(crate) fn become_child(&mut self, saved: &Saved) -> Result<()> {
-        self.recording = None;
-        let vm = Vm::create(Log::Off)?;
-        let mut memory = locked(&self.memory);
-        memory.begin_child(&vm)?;
-        self.processor = Processor::add(&vm, &mut memory, 0)?;
-        self.processor.restore(&memory, saved)?;
-        drop(memory);
-        self.descriptors = vm
-            .descriptors()
-            .into_iter()
-            .chain([self.processor.descriptor()])
-            .collect();
-        self.vm = Arc::new(vm);
-        Ok(())
-    }
-
-    /// Runs a child that shares this process's memory, on this processor, until it has another program or none.
-    pub(crate) fn run_vfork_child(
-        &mut self,
-        child: Saved,
-        begin: &dyn Fn(&mut Self) -> Result<()>,
-    ) -> io::Result<i32> {
-        let (recording, signals) = (self.recording.clone(), self.signals.clone());
-        let context = child.context;
-        let mut child = Some(child);
-        let pid = child::vfork(&mut || {
-            // Its end is not the program's. What it writes is still written to the program's memory.
-            if let Some(recording) = &mut self.recording {
-                recording.link = None;
-            }
-            if let Some(child) = child.take()
-                && let Err(error) = self.run_child(child, context, begin)
-            {
-                crate::end_with(&error);
-            }
-        });
-        self.recording = recording;
-        // The child has had its own, but in the same memory.
-        self.signals = signals;
-        pid
-    }
-
-    fn run_child(
-        &mut self,
-        child: Saved,
-        context: kvm_regs,
-        begin: &dyn Fn(&mut Self) -> Result<()>,
-    ) -> Result<Infallible> {
-        self.restore(child, context)?;
-        begin(self)?;
-        self.run()
-    }
-
-    /// Goes on from what was kept, with these registers.
-    pub(crate) fn restore(&mut self, mut saved: Saved, context: kvm_regs) -> Result<()> {
-        saved.context = context;
-        self.processor.restore(&locked(&self.memory), &saved)
     }
 }

@@ -15,6 +15,8 @@
 
 mod calls;
 pub mod check;
+mod children;
+mod crew;
 mod error;
 #[doc(hidden)]
 pub mod figures;
@@ -108,7 +110,9 @@ fn become_one(
         guest.answer(link)?;
     }
     set_name(guest.path());
-    guest.run()
+    guest.run()?;
+    // The first thread of a process does not come back from its end.
+    sys::child::exit(0)
 }
 
 /// The ring where KVM has one, else bitmaps.
@@ -129,7 +133,7 @@ fn set_name(path: &Path) {
     }
 }
 
-/// Ends a process that cannot return to who started the guest.
+/// Ends a process that cannot return to who started the guest: of a child, or from another thread.
 fn end_with(error: &Error) -> ! {
     let _ = writeln!(std::io::stderr(), "pagetrail: {error}");
     sys::child::exit(STATUS_UNSUPPORTED)

@@ -15,7 +15,7 @@ use crate::bench::size::Size;
     pagetrail record --vm -- ./prog\n  \
     pagetrail record --vm --access -- ./prog\n\n\
     It is a tracker, not a sandbox: the program keeps its own rights. What is not supported\n\
-    (threads, for one) ends it with one line on standard error and exit status 3.")]
+    (seccomp, for one) ends it with one line on standard error and exit status 3.")]
 pub(crate) struct VmArgs {
     #[command(subcommand)]
     pub(crate) command: VmCommand,

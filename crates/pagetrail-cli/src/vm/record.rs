@@ -222,8 +222,7 @@ impl Session {
 
     /// The program's mappings: those of its process, less what is the machine's.
     fn regions(&self, collected: &Collected) -> Vec<Region> {
-        let all = Region::of_process(self.child.id()).unwrap_or_default();
-        cut(&all, &collected.areas)
+        cut(&mappings(self.child.id()), &collected.areas)
     }
 
     /// Waits for the program's end.
@@ -243,6 +242,21 @@ impl Session {
             }
         }
     }
+}
+
+/// The mappings of a process. When its first thread has ended, its other threads tell them.
+fn mappings(pid: u32) -> Vec<Region> {
+    let regions = Region::of_process(pid).unwrap_or_default();
+    if !regions.is_empty() {
+        return regions;
+    }
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    let numbers = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers
+        .map(|thread: u32| Region::of_process(thread).unwrap_or_default())
+        .find(|regions| !regions.is_empty())
+        .unwrap_or_default()
 }
 
 fn cut(regions: &[Region], areas: &PageSet) -> Vec<Region> {

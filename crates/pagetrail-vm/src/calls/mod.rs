@@ -1,8 +1,8 @@
 //! System calls: what is passed on to the kernel as it is, and what is not.
 //!
 //! The program's calls are this process's calls. Those are different that concern memory ([`crate::memory::mapping`]),
-//! processes ([`process`]), signals ([`signals`]), descriptors that are the machine's ([`descriptors`]), files about the program itself
-//! ([`identity`]), or the processor; and those that the
+//! processes ([`process`]), threads ([`threads`]), signals ([`signals`]), descriptors that are the machine's ([`descriptors`]), files about
+//! the program itself ([`identity`]), or the processor; and those that the
 //! machine does not do, which say so to the program where programs know how to go on ([`ABSENT`]) and end it where they do not.
 //! What the kernel writes meanwhile is in [`written`], what it reads in [`reads`].
 
@@ -12,6 +12,7 @@ mod maps;
 mod process;
 mod reads;
 mod signals;
+mod threads;
 mod written;
 
 use crate::error::{Error, Result};
@@ -64,6 +65,8 @@ pub(crate) enum Next {
     ReturnAnew(i64),
     /// Its registers are set already.
     Entered,
+    /// The thread has ended.
+    Ended,
 }
 
 /// Does what the program asks for.
@@ -85,6 +88,9 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
         return Ok(next);
     }
     let [a, b, ..] = call.arguments;
+    if number == libc::SYS_set_tid_address {
+        guest.cleared_at_end = a;
+    }
     let result = match number {
         libc::SYS_arch_prctl => arch_prctl(guest, a, b)?,
         libc::SYS_prctl => prctl(call)?,
@@ -92,10 +98,10 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
             return process::clone(guest, call);
         }
         libc::SYS_execve | libc::SYS_execveat => process::execute(guest, call)?,
-        // There is one thread.
-        libc::SYS_exit | libc::SYS_exit_group => process::exit(guest, a as i32)?,
+        libc::SYS_exit => return threads::exit(guest, a as i32),
+        libc::SYS_exit_group => match process::exit(guest, a as i32)? {},
         libc::SYS_close | libc::SYS_dup2 | libc::SYS_dup3 | libc::SYS_close_range => {
-            descriptors::perform(guest.descriptors(), call)
+            descriptors::perform(&guest.descriptors(), call)
         }
         libc::SYS_readlink | libc::SYS_readlinkat => identity::read_link(guest, call),
         _ => identity::perform(guest, call).unwrap_or_else(|| pass_on_unless_arrived(call)),

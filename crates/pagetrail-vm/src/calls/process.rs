@@ -1,13 +1,15 @@
 //! Processes: children, other programs, the end.
 //!
 //! A child of `fork(2)` runs in a machine of its own, over its copy of the memory; a child of `vfork(2)` runs on this
-//! machine's processor while its parent waits, as the kernel has it. Another program (`execve(2)`) runs natively.
+//! thread's processor while that waits, as the kernel has it. Another program (`execve(2)`) runs natively. What `clone(2)`
+//! says of threads is in [`super::threads`].
 
+use std::convert::Infallible;
 use std::io;
 
 use kvm_bindings::kvm_regs;
 
-use super::{Next, identity};
+use super::{Next, identity, threads};
 use crate::error::{Error, Result};
 use crate::guest::Guest;
 use crate::processor::Saved;
@@ -15,17 +17,20 @@ use crate::rounds::link::Kind;
 use crate::sys::call::{Call, call};
 use crate::sys::child::{self, Side};
 use crate::sys::program_memory::{read_word, write};
+use crate::sys::signal;
 
 const EINVAL: i64 = -(libc::EINVAL as i64);
 
 /// What a new process or thread is to be like: the arguments of `clone(2)`, whichever call they came by.
 #[derive(Clone, Copy, Debug, Default)]
-struct Wanted {
-    flags: u64,
-    stack: u64,
-    parent_id: u64,
-    child_id: u64,
-    storage: u64,
+pub(super) struct Wanted {
+    pub(super) flags: u64,
+    pub(super) stack: u64,
+    pub(super) parent_id: u64,
+    pub(super) child_id: u64,
+    pub(super) storage: u64,
+    /// Where a descriptor of the child goes.
+    descriptor_at: u64,
 }
 
 impl Wanted {
@@ -46,6 +51,7 @@ impl Wanted {
                 parent_id: c,
                 child_id: d,
                 storage: e,
+                descriptor_at: c,
             },
             // struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls.
             _ => {
@@ -57,12 +63,13 @@ impl Wanted {
                     parent_id: word(3)?,
                     child_id: word(2)?,
                     storage: word(7)?,
+                    descriptor_at: word(1)?,
                 }
             }
         })
     }
 
-    fn has(&self, flag: libc::c_int) -> bool {
+    pub(super) fn has(&self, flag: libc::c_int) -> bool {
         self.flags & flag as u32 as u64 != 0
     }
 }
@@ -74,6 +81,7 @@ const CHILD_FLAGS: u64 = (libc::CLONE_VM
     | libc::CLONE_CHILD_SETTID
     | libc::CLONE_CHILD_CLEARTID
     | libc::CLONE_SETTLS
+    | libc::CLONE_PIDFD
     | libc::SIGCHLD) as u64;
 /// `CLONE_CLEAR_SIGHAND`.
 const CLEAR_HANDLERS: u64 = 1 << 32;
@@ -83,13 +91,23 @@ pub(super) fn clone(guest: &mut Guest, made: &Call) -> Result<Next> {
     let Some(wanted) = Wanted::by(made) else {
         return Ok(Next::Return(-i64::from(libc::EFAULT)));
     };
-    if wanted.has(libc::CLONE_THREAD) {
-        return Err(Error::Unsupported(
-            "threads (clone with CLONE_THREAD)".into(),
-        ));
+    // As with the kernel, no signal comes between: it would come to both.
+    if !signal::hold() {
+        return Ok(Next::Return(signal::NOT_BEGUN));
     }
+    let next = if wanted.has(libc::CLONE_THREAD) {
+        threads::start(guest, &wanted)?
+    } else {
+        start_process(guest, &wanted)?
+    };
+    guest.signals.set_mask(guest.signals.mask);
+    Ok(next)
+}
+
+fn start_process(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
     if wanted.flags & !(CHILD_FLAGS | CLEAR_HANDLERS) != 0
         || wanted.has(libc::CLONE_VM) && !wanted.has(libc::CLONE_VFORK)
+        || wanted.has(libc::CLONE_PIDFD) && !wanted.has(libc::CLONE_VM)
     {
         return Err(Error::Unsupported(format!(
             "clone with flags {:#x}",
@@ -107,18 +125,25 @@ pub(super) fn clone(guest: &mut Guest, made: &Call) -> Result<Next> {
     }
     let saved = guest.processor.save(child)?;
     match wanted.has(libc::CLONE_VM) {
-        true => vfork(guest, &wanted, saved, context),
-        false => fork(guest, &wanted, &saved),
+        true => vfork(guest, wanted, &saved, context),
+        false => fork(guest, wanted, &saved),
     }
 }
 
 /// The child begins with `child`; the parent, when it goes on, with `context`.
-fn vfork(guest: &mut Guest, wanted: &Wanted, child: Saved, mut context: kvm_regs) -> Result<Next> {
-    let parent = guest.processor.save(context)?;
-    let pid = guest.run_vfork_child(child, &|guest| begin_child(guest, wanted));
-    let result = result_of(pid);
-    context.rax = result as u64;
-    guest.restore(parent, context)?;
+fn vfork(guest: &mut Guest, wanted: &Wanted, child: &Saved, context: kvm_regs) -> Result<Next> {
+    let mut parent = guest.processor.save(context)?;
+    let described = wanted.has(libc::CLONE_PIDFD);
+    let made = guest.run_vfork_child(child, described, &|guest| begin_child(guest, wanted));
+    if let Ok((_, Some(descriptor))) = made {
+        let _ = write(wanted.descriptor_at, &descriptor.to_le_bytes());
+        if let Some(log) = guest.log() {
+            log.note(wanted.descriptor_at, 4);
+        }
+    }
+    let result = result_of(made.map(|(pid, _)| pid));
+    parent.context.rax = result as u64;
+    guest.restore(&parent)?;
     note_id(guest, wanted, result);
     Ok(Next::Entered)
 }
@@ -156,10 +181,14 @@ fn begin_child(guest: &mut Guest, wanted: &Wanted) -> Result<()> {
     if wanted.has(libc::CLONE_CHILD_SETTID) {
         // As with the kernel, an address that is not there is the program's loss.
         let _ = write(wanted.child_id, &std::process::id().to_le_bytes());
+        if let Some(log) = guest.log() {
+            log.note(wanted.child_id, 4);
+        }
     }
     if wanted.has(libc::CLONE_CHILD_CLEARTID) {
         call(libc::SYS_set_tid_address, &[wanted.child_id]);
     }
+    guest.signals.set_mask(guest.signals.mask);
     Ok(())
 }
 
@@ -175,12 +204,18 @@ fn note_id(guest: &Guest, wanted: &Wanted, pid: i64) {
 
 /// `execve(2)`: from there on nothing is left of the machine.
 pub(super) fn execute(guest: &mut Guest, made: &Call) -> Result<i64> {
-    guest.send_round(Kind::Parting)?;
-    Ok(identity::perform(guest, made).unwrap_or_else(|| made.pass_on()))
+    let stopped = guest.send_parting_round(Kind::Parting)?;
+    // The program that comes has no kicks.
+    signal::set_exact_mask(guest.signals.mask);
+    let result =
+        identity::perform(guest, made).unwrap_or_else(|| signal::pass_on_unless_arrived(made));
+    drop(stopped);
+    guest.signals.set_mask(guest.signals.mask);
+    Ok(result)
 }
 
 /// `exit_group(2)`.
-pub(super) fn exit(guest: &mut Guest, status: i32) -> Result<i64> {
+pub(super) fn exit(guest: &Guest, status: i32) -> Result<Infallible> {
     guest.part()?;
     child::exit(status)
 }

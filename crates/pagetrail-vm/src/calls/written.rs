@@ -155,6 +155,15 @@ fn outputs(call: &Call) -> Option<&'static [Output]> {
         libc::SYS_ioctl if call.arguments[1] >> 8 & 0xff == u64::from(b'T') => &[Bytes(2, 64)],
         libc::SYS_get_robust_list => &[Bytes(1, 8), Bytes(2, 8)],
         libc::SYS_mincore => &[Array(2, 1, 1)],
+        libc::SYS_futex => match (call.arguments[1] & 0x7f) as i32 {
+            libc::FUTEX_WAKE_OP => &[Bytes(4, 4)],
+            libc::FUTEX_LOCK_PI
+            | libc::FUTEX_LOCK_PI2
+            | libc::FUTEX_TRYLOCK_PI
+            | libc::FUTEX_UNLOCK_PI => &[Bytes(0, 4)],
+            libc::FUTEX_WAIT_REQUEUE_PI | libc::FUTEX_CMP_REQUEUE_PI => &[Bytes(0, 4), Bytes(4, 4)],
+            _ => &[],
+        },
         libc::SYS_execve | libc::SYS_execveat => &[],
         libc::SYS_write
         | libc::SYS_pwrite64
@@ -244,7 +253,6 @@ fn outputs(call: &Call) -> Option<&'static [Output]> {
         | libc::SYS_sched_setscheduler
         | libc::SYS_sched_get_priority_max
         | libc::SYS_sched_get_priority_min
-        | libc::SYS_futex
         | libc::SYS_set_robust_list
         | libc::SYS_set_tid_address
         | libc::SYS_socket

@@ -38,7 +38,7 @@ const SYSTEM_BYTES: usize = 1 << 30;
 /// Where the machine's own part of guest-physical memory begins in the virtual addresses of ring 0.
 pub(crate) const SYSTEM_BASE: u64 = 0xffff_8000_0000_0000;
 /// Below are the pages of [`crate::processor`], from here on tables.
-const TABLES_FROM: u64 = 4 << 20;
+pub(crate) const TABLES_FROM: u64 = 4 << 20;
 
 /// What a fault in the guest came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use kvm_bindings::kvm_regs;
 
-use crate::memory::{PAGE, SYSTEM_BASE};
+use crate::memory::{PAGE, SYSTEM_BASE, TABLES_FROM};
 use crate::sys::system_memory::SystemMemory;
 
 /// The port of a system call.
@@ -34,6 +34,8 @@ pub(crate) const IDT_BYTES: usize = VECTORS as usize * 16;
 /// The pages that all processors share.
 pub(crate) const COMMON_PAGES: [u64; 2] = [CODE, IDT];
 const FIRST_PAGE: u64 = 0x3000;
+/// So many processors have a page.
+pub(crate) const PROCESSORS_MAX: u64 = (TABLES_FROM - FIRST_PAGE) / PAGE;
 
 /// Selectors, with the numbers that Linux has: programs can see theirs.
 pub(crate) mod selector {
@@ -54,6 +56,9 @@ const TSS_OFFSET: u64 = 0x100;
 const CALL_CODE: [u8; 5] = [0xe6, PORT_CALL as u8, 0x48, 0x0f, 0x07];
 /// `push rax; mov rax, cr3; mov cr3, rax; pop rax; iretq`: what the processor remembers of the tables is forgotten.
 const RETURN_CODE: [u8; 10] = [0x50, 0x0f, 0x20, 0xd8, 0x0f, 0x22, 0xd8, 0x58, 0x48, 0xcf];
+
+/// Behind its `pop rax`.
+const RETURN_POPPED: u64 = RETURN + 8;
 
 /// The code of an exception's entry: the stack gets an error code where the processor pushes none, RAX, and CR2; after the
 /// exit it goes, and the program runs on where it was.
@@ -86,8 +91,10 @@ pub(crate) enum Place {
     Program,
     /// A system call is done, and the program not entered yet.
     AfterCall,
-    /// At [`RETURN`].
-    BeforeReturn,
+    /// In [`RETURN`], with the program's RAX in its register,
+    Returning,
+    /// or on the stack.
+    ReturningWithoutRax,
     /// An exception is resolved, and the program not entered yet.
     AfterException,
     /// Elsewhere in ring 0.
@@ -103,7 +110,9 @@ pub(crate) fn place(rip: u64) -> Place {
     match offset {
         // Behind `out`.
         _ if offset == CALL + 2 => Place::AfterCall,
-        RETURN => Place::BeforeReturn,
+        // Each of its instructions: behind the last one is the program, which would run on.
+        _ if offset == RETURN || offset == RETURN_POPPED => Place::Returning,
+        _ if (RETURN..RETURN_POPPED).contains(&offset) => Place::ReturningWithoutRax,
         _ if (EXCEPTIONS..exceptions_end).contains(&offset) => {
             let vector = (offset - EXCEPTIONS) / EXCEPTION_BYTES;
             // The `out` and what is before it; the frame stays until the program is entered.
@@ -228,6 +237,12 @@ impl Page {
         }
     }
 
+    /// RAX where [`RETURN`] has put it.
+    pub(super) fn rax_in_return(self, system: &SystemMemory) -> u64 {
+        let at = self.stack() - IRET_BYTES - 8;
+        system[(at / 8) as usize].load(Ordering::Relaxed)
+    }
+
     /// Writes what [`RETURN`] takes; where its stack is.
     pub(super) fn write_return(self, system: &SystemMemory, context: &kvm_regs) -> u64 {
         let at = self.stack() - IRET_BYTES;
@@ -269,10 +284,11 @@ mod tests {
         let at = |offset| place(SYSTEM_BASE + offset);
         assert_eq!(place(0x40_1000), Place::Program);
         assert_eq!([at(CALL), at(CALL + 2)], [Place::Within, Place::AfterCall]);
-        assert_eq!(
-            [at(RETURN), at(RETURN + 1)],
-            [Place::BeforeReturn, Place::Within]
-        );
+        assert_eq!([at(RETURN), at(RETURN + 8)], [Place::Returning; 2]);
+        for within in [1, 4, 7] {
+            assert_eq!(at(RETURN + within), Place::ReturningWithoutRax);
+        }
+        assert_eq!(RETURN_CODE[7..], [0x58, 0x48, 0xcf], "pop rax; iretq");
         for vector in 0..VECTORS as u8 {
             let code = exception_code(vector);
             let out = code.iter().position(|byte| *byte == 0xe6).unwrap() as u64;

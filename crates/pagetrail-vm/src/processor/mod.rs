@@ -54,13 +54,15 @@ impl Processor {
     /// Adds processor `id` to a machine with this memory.
     pub(crate) fn add(vm: &Vm, memory: &mut Memory, id: u64) -> Result<Self> {
         let page = Page::of(id);
-        entry::write_common(memory.system());
-        page.write(memory.system());
-        for common in entry::COMMON_PAGES {
-            memory.map_system(common)?;
+        if id == 0 {
+            entry::write_common(memory.system());
+            for common in entry::COMMON_PAGES {
+                memory.map_system(common)?;
+            }
         }
+        page.write(memory.system());
         memory.map_system(page.physical())?;
-        let mut cpu = vm.add_cpu(id)?;
+        let cpu = vm.add_cpu(id)?;
         let cpuid = cpuid::offered(vm.supported_cpuid()?);
         cpu.set_cpuid(&cpuid)?;
         let has = cpuid::features(&cpuid);
@@ -69,12 +71,16 @@ impl Processor {
             cpu.set_xcr0(has.xcr0)?;
         }
         cpu.set_msrs(&state::system_call_msrs())?;
-        signal::stop_by(cpu.stop_byte());
         Ok(Self {
             cpu,
             page,
             features: has,
         })
+    }
+
+    /// Signals of the calling thread make it come back from now on.
+    pub(crate) fn belongs_here(&mut self) {
+        signal::stop_by(self.cpu.stop_byte());
     }
 
     pub(crate) fn descriptor(&self) -> RawFd {
@@ -86,8 +92,13 @@ impl Processor {
     }
 
     /// Runs the program until it needs something.
-    pub(crate) fn run(&mut self, memory: impl FnOnce(Page) -> Frame) -> Result<Stop> {
-        match self.cpu.run() {
+    pub(crate) fn run(&mut self) -> Exit {
+        self.cpu.run()
+    }
+
+    /// What it came back for.
+    pub(crate) fn stop(&mut self, exit: Exit, memory: impl FnOnce(Page) -> Frame) -> Result<Stop> {
+        match exit {
             Exit::Out(entry::PORT_CALL) => Ok(Stop::Call),
             Exit::Out(port) if entry::vector(port).is_some() => {
                 let vector = entry::vector(port).unwrap_or_default();
@@ -146,7 +157,11 @@ impl Processor {
                 Some(regs)
             }
             Place::AfterCall => Some(self.at_call()),
-            Place::BeforeReturn => Some(kvm_regs {
+            place @ (Place::Returning | Place::ReturningWithoutRax) => Some(kvm_regs {
+                rax: match place {
+                    Place::Returning => regs.rax,
+                    _ => self.page.rax_in_return(memory.system()),
+                },
                 rip: frame.rip,
                 rsp: frame.rsp,
                 rflags: frame.rflags,

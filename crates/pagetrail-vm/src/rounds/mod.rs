@@ -16,6 +16,7 @@ use crate::memory::loose::LoosePages;
 use crate::memory::{Memory, pages_around};
 use crate::sys::kvm::Vm;
 use crate::sys::ring::Ring;
+use crate::sys::thread::is_gone;
 use bits::SlotPages;
 
 /// A round of the machine.
@@ -45,9 +46,34 @@ struct Gathered {
     /// What the kernel has read, and later what was touched at all; where that is wanted.
     accessed: Option<LoosePages>,
     ring_entries: u64,
+    ending: Vec<Ending>,
+}
+
+/// A thread that ends, and what the kernel writes for it at the very end, which nobody sees.
+#[derive(Clone, Copy, Debug)]
+struct Ending {
+    thread: u32,
+    address: u64,
+    /// Besides that.
+    anywhere: bool,
 }
 
 impl Gathered {
+    /// In this round, and in the next ones until it is certain that the kernel is done.
+    fn note_endings(&mut self, memory: &Memory) {
+        for ending in mem::take(&mut self.ending) {
+            if !is_gone(ending.thread) {
+                self.ending.push(ending);
+            }
+            pages_around(ending.address, 4)
+                .into_iter()
+                .for_each(|range| self.written.add(range));
+            if ending.anywhere {
+                self.written.union_with(&memory.writable());
+            }
+        }
+    }
+
     /// Takes what the rings have; how many entries that was. Their pages are not told again until the rings are reset.
     fn take(&mut self) -> u64 {
         let told = &mut self.told;
@@ -109,6 +135,17 @@ impl WriteLog {
         self.gathered().written.union_with(&memory.writable());
     }
 
+    /// The kernel writes a word when a thread is gone, and maybe more.
+    pub(crate) fn will_write(&self, thread: u32, address: u64, anywhere: bool) {
+        if address != 0 || anywhere {
+            self.gathered().ending.push(Ending {
+                thread,
+                address,
+                anywhere,
+            });
+        }
+    }
+
     /// The first half of [`Self::drain`], for measurements.
     pub(crate) fn take_entries(&self) -> u64 {
         self.gathered().take()
@@ -128,6 +165,7 @@ impl WriteLog {
             accessed.union_with(&touched);
         }
         gathered.drain(vm)?;
+        gathered.note_endings(memory);
         memory
             .take_changed()
             .into_iter()

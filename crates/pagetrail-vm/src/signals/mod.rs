@@ -4,8 +4,12 @@
 //! The process's signals are the program's. What the program leaves to the kernel, the kernel does. A signal for which it has a
 //! handler is kept by [`crate::sys::signal`] until the program is between two instructions that we know.
 
+mod deliver;
 pub(crate) mod frame;
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::sys::call::Call;
 use crate::sys::signal;
 
 const SIGNALS: u32 = 64;
@@ -59,8 +63,12 @@ impl Action {
         bytes
     }
 
-    fn is_handler(&self) -> bool {
+    pub(crate) fn is_handler(&self) -> bool {
         self.handler > IGNORE
+    }
+
+    pub(crate) fn is_ignored(&self) -> bool {
+        self.handler == IGNORE
     }
 
     /// Whether system calls that it interrupts begin anew.
@@ -83,11 +91,12 @@ impl HandlerStack {
     }
 }
 
-/// What the program has said about signals.
+/// What the program has said about signals, and one of its threads.
 #[derive(Clone, Debug)]
 pub(crate) struct Signals {
-    actions: Vec<Action>,
-    /// The signals that it has blocked.
+    /// All threads'.
+    actions: Arc<Mutex<Vec<Action>>>,
+    /// The signals that the thread has blocked.
     pub(crate) mask: u64,
     pub(crate) stack: HandlerStack,
 }
@@ -103,39 +112,51 @@ impl Signals {
             ..Action::default()
         };
         Self {
-            actions: (1..=SIGNALS).map(action).collect(),
+            actions: Arc::new(Mutex::new((1..=SIGNALS).map(action).collect())),
             mask: signal::mask(),
             stack: HandlerStack::default(),
         }
     }
 
+    /// As a thread finds them that this one starts.
+    pub(crate) fn of_new_thread(&self) -> Self {
+        Self {
+            stack: HandlerStack::default(),
+            ..self.clone()
+        }
+    }
+
+    /// As a child process finds them: with actions of its own.
+    pub(crate) fn of_child(&self) -> Self {
+        let actions = self.actions().clone();
+        Self {
+            actions: Arc::new(Mutex::new(actions)),
+            ..self.clone()
+        }
+    }
+
+    /// All actions, which nobody changes meanwhile.
+    pub(crate) fn actions(&self) -> MutexGuard<'_, Vec<Action>> {
+        self.actions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What is to be done about a signal; `None` if there is no such signal.
     pub(crate) fn action(&self, signal: u32) -> Option<Action> {
         let index = signal.checked_sub(1)?;
-        self.actions.get(index as usize).copied()
+        self.actions().get(index as usize).copied()
     }
 
     /// `sigaction(2)`; the kernel's result.
-    pub(crate) fn set_action(&mut self, signal: u32, action: Action) -> i64 {
-        let result = match action.is_handler() {
-            true if UNBLOCKABLE & bit(signal) != 0 => -i64::from(libc::EINVAL),
-            true => signal::keep(signal, action.flags & CHILD_FLAGS),
-            false => signal::leave(signal, action.handler, action.flags),
-        };
-        if result == 0 {
-            self.actions[signal as usize - 1] = action;
-        }
-        result
+    pub(crate) fn set_action(&self, signal: u32, action: Action) -> i64 {
+        set(&mut self.actions(), signal, action)
     }
 
     /// Leaves to the kernel whatever has a handler, as a new program does.
-    pub(crate) fn clear_handlers(&mut self) {
+    pub(crate) fn clear_handlers(&self) {
+        let mut actions = self.actions();
         for signal in 1..=SIGNALS {
-            if self
-                .action(signal)
-                .is_some_and(|action| action.is_handler())
-            {
-                self.set_action(signal, Action::default());
+            if actions[signal as usize - 1].is_handler() {
+                set(&mut actions, signal, Action::default());
             }
         }
     }
@@ -147,10 +168,12 @@ impl Signals {
     }
 
     /// The action for a signal that the program takes now; `None` where it has no handler for it.
-    pub(crate) fn begin(&mut self, signal: u32) -> Option<Action> {
-        let action = self.action(signal).filter(Action::is_handler)?;
+    pub(crate) fn begin(&self, signal: u32) -> Option<Action> {
+        let mut actions = self.actions();
+        let index = signal.checked_sub(1)? as usize;
+        let action = actions.get(index).copied().filter(Action::is_handler)?;
         if action.flags & RESET != 0 {
-            self.set_action(signal, Action::default());
+            set(&mut actions, signal, Action::default());
         }
         Some(action)
     }
@@ -167,17 +190,41 @@ impl Signals {
 
     /// Whether a signal for what the program did itself can be taken now.
     pub(crate) fn takes_fault(&self, signal: u32) -> bool {
-        self.mask & bit(signal) == 0
+        !self.blocks(signal)
             && self
                 .action(signal)
                 .is_some_and(|action| action.is_handler())
     }
+
+    pub(crate) fn blocks(&self, signal: u32) -> bool {
+        self.mask & bit(signal) != 0
+    }
+}
+
+fn set(actions: &mut [Action], signal: u32, action: Action) -> i64 {
+    let result = match action.is_handler() {
+        true if UNBLOCKABLE & bit(signal) != 0 => -i64::from(libc::EINVAL),
+        true => signal::keep(signal, action.flags & CHILD_FLAGS),
+        false => signal::leave(signal, action.handler, action.flags),
+    };
+    if result == 0 {
+        actions[signal as usize - 1] = action;
+    }
+    result
 }
 
 /// Calls that end with `EINTR` whatever a handler's flags say (`signal(7)`).
-pub(crate) fn never_restarts(number: u64) -> bool {
+pub(crate) fn never_restarts(call: &Call) -> bool {
+    const OPERATION: u64 = 0x7f;
+    let [_, operation, _, timeout, ..] = call.arguments;
+    let operation = (operation & OPERATION) as i32;
     matches!(
-        number as i64,
+        call.number as i64,
+        // With a time limit: what is left of it is not known when it begins anew.
+        libc::SYS_futex
+            if timeout != 0 && matches!(operation, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET)
+    ) || matches!(
+        call.number as i64,
         libc::SYS_pause
             | libc::SYS_rt_sigsuspend
             | libc::SYS_rt_sigtimedwait

@@ -7,6 +7,8 @@
 use std::ffi::{c_int, c_void};
 use std::io;
 
+use super::signal;
+
 /// The stack on which the machine runs a child of `vfork(2)`, until that executes another program.
 const STACK_BYTES: usize = 1 << 20;
 
@@ -28,8 +30,8 @@ pub(crate) fn fork() -> io::Result<Side> {
 }
 
 /// Runs `child` in a child process that shares our memory, while this thread waits: until the child executes another
-/// program, or ends. `child` must end the process and never return. The child's PID.
-pub(crate) fn vfork(child: &mut dyn FnMut()) -> io::Result<i32> {
+/// program, or ends. `child` must end the process and never return. The child's PID, and a descriptor for it if `described`.
+pub(crate) fn vfork(described: bool, child: &mut dyn FnMut()) -> io::Result<(i32, Option<i32>)> {
     struct Start<'a>(&'a mut dyn FnMut());
     extern "C" fn begin(start: *mut c_void) -> c_int {
         // SAFETY: the pointer that `vfork` gave to clone(2); the thread that owns it waits.
@@ -39,34 +41,32 @@ pub(crate) fn vfork(child: &mut dyn FnMut()) -> io::Result<i32> {
     }
     let mut stack = vec![0u128; STACK_BYTES / size_of::<u128>()];
     let mut start = Start(child);
+    let more = if described { libc::CLONE_PIDFD } else { 0 };
+    let mut descriptor: c_int = -1;
     // SAFETY: the stack is 16-byte aligned and stays until the child has done with it: CLONE_VFORK. The two processes
     // share this thread's storage, as with any vfork(2), and only one of them runs at a time.
     let pid = unsafe {
         libc::clone(
             begin,
             stack.as_mut_ptr_range().end.cast(),
-            libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
+            libc::CLONE_VM | libc::CLONE_VFORK | more | libc::SIGCHLD,
             (&raw mut start).cast(),
+            &raw mut descriptor,
         )
     };
     match pid {
         -1 => Err(io::Error::last_os_error()),
-        pid => Ok(pid),
+        pid => Ok((pid, described.then_some(descriptor))),
     }
 }
 
 /// Starts a thread that no signal of the process goes to.
 pub(crate) fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    // SAFETY: two sets of signals on this stack, filled before they are read; the mask is this thread's own, and its child
-    // begins with it.
-    unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        spawned.map(drop)
-    }
+    let before = signal::mask();
+    signal::block_exactly(u64::MAX);
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
+    signal::set_mask(before);
+    spawned.map(drop)
 }
 
 /// Signals as a program finds them that was just executed, where Rust's runtime has changed them.

@@ -10,10 +10,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
 use kvm_bindings::{
-    CpuId, KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL, KVM_CAP_NR_MEMSLOTS,
-    KVM_CAP_SYNC_REGS, KVM_MAX_CPUID_ENTRIES, KVM_MEM_LOG_DIRTY_PAGES, KVM_SYNC_X86_REGS, Msrs,
-    kvm_enable_cap, kvm_msr_entry, kvm_regs, kvm_sregs, kvm_userspace_memory_region, kvm_xcrs,
-    kvm_xsave,
+    CpuId, KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL, KVM_CAP_MAX_VCPUS,
+    KVM_CAP_NR_MEMSLOTS, KVM_CAP_SYNC_REGS, KVM_MAX_CPUID_ENTRIES, KVM_MEM_LOG_DIRTY_PAGES,
+    KVM_SYNC_X86_REGS, Msrs, kvm_enable_cap, kvm_msr_entry, kvm_regs, kvm_sregs,
+    kvm_userspace_memory_region, kvm_xcrs, kvm_xsave,
 };
 use kvm_ioctls::{Kvm, SyncReg, VcpuExit, VcpuFd, VmFd};
 
@@ -100,6 +100,12 @@ pub(crate) fn slots_max(kvm: &Kvm) -> u32 {
     kvm.check_extension_raw(KVM_CAP_NR_MEMSLOTS.into()).max(32) as u32
 }
 
+/// How many processors a machine may have.
+pub(crate) fn processors_max(kvm: &Kvm) -> u64 {
+    // Kernels that do not know the capability have 4.
+    kvm.check_extension_raw(KVM_CAP_MAX_VCPUS.into()).max(4) as u64
+}
+
 /// Whether registers come with an exit.
 pub(crate) fn has_sync_regs(kvm: &Kvm) -> bool {
     kvm.check_extension_raw(KVM_CAP_SYNC_REGS.into()) as u32 & KVM_SYNC_X86_REGS != 0
@@ -171,6 +177,10 @@ impl Vm {
         cpuid.map_err(refused("say what its processors can do"))
     }
 
+    pub(crate) fn processors_max(&self) -> u64 {
+        processors_max(&self.kvm)
+    }
+
     pub(crate) fn slots_max(&self) -> u32 {
         slots_max(&self.kvm)
     }
@@ -206,13 +216,19 @@ impl Vm {
 
     /// Protects again what was taken from the rings.
     pub(crate) fn reset_rings(&self) -> Result<()> {
-        // SAFETY: the call has no argument, and concerns this machine's rings only.
-        match unsafe { libc::ioctl(self.fd.as_raw_fd(), KVM_RESET_DIRTY_RINGS) } {
-            -1 => Err(Error::Refused {
-                what: "reset its rings",
-                source: io::Error::last_os_error(),
-            }),
-            _ => Ok(()),
+        loop {
+            // SAFETY: the call has no argument, and concerns this machine's rings only.
+            if unsafe { libc::ioctl(self.fd.as_raw_fd(), KVM_RESET_DIRTY_RINGS) } != -1 {
+                return Ok(());
+            }
+            let source = io::Error::last_os_error();
+            // Since Linux 6.16 it stops in the middle for a signal.
+            if source.kind() != io::ErrorKind::Interrupted {
+                return Err(Error::Refused {
+                    what: "reset its rings",
+                    source,
+                });
+            }
         }
     }
 

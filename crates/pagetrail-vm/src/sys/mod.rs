@@ -11,3 +11,4 @@ pub(crate) mod program_memory;
 pub(crate) mod ring;
 pub(crate) mod signal;
 pub(crate) mod system_memory;
+pub(crate) mod thread;

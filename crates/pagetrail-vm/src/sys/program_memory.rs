@@ -61,12 +61,13 @@ fn copy(number: libc::c_long, address: u64, ours: *mut u8, len: usize) -> Result
         iov_base: address as *mut _,
         iov_len: len,
     };
+    // By thread: the first one may have ended while others run.
     // SAFETY: `ours` is a buffer of `len` bytes, which only reading writes to; the other address is not followed in this
     // function, and no reference to the program's memory exists in Rust.
     let copied = unsafe {
         libc::syscall(
             number,
-            libc::getpid(),
+            libc::gettid(),
             &raw const here,
             1usize,
             &raw const there,

@@ -1,0 +1,194 @@
+//! Threads: `clone(2)` with `CLONE_THREAD`, and `exit(2)`.
+//!
+//! A thread is one of the kernel's, with a processor of its own. What the kernel does when a thread ends, it does by itself,
+//! since the thread's number, its word to be cleared and its robust futexes are the kernel's.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use super::Next;
+use super::process::{self, Wanted};
+use crate::crew::{Member, Turn};
+use crate::error::{Error, Result};
+use crate::guest::Guest;
+use crate::processor::entry::PROCESSORS_MAX;
+use crate::processor::{Processor, Saved};
+use crate::sys::call::call;
+use crate::sys::program_memory::{read_word, write};
+use crate::sys::{signal, thread};
+
+const EAGAIN: i64 = -(libc::EAGAIN as i64);
+const EINVAL: i64 = -(libc::EINVAL as i64);
+const EPERM: i64 = -(libc::EPERM as i64);
+
+/// What a thread shares with the others here, as every C library and Go have it.
+const SHARED: u64 = (libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD) as u64;
+/// What may be asked for besides.
+const MORE: u64 = (libc::CLONE_SYSVSEM
+    | libc::CLONE_SETTLS
+    | libc::CLONE_PARENT_SETTID
+    | libc::CLONE_CHILD_SETTID
+    | libc::CLONE_CHILD_CLEARTID
+    | libc::CLONE_DETACHED) as u64;
+
+/// Starts a thread. All signals are blocked.
+pub(super) fn start(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
+    let needed = libc::CLONE_VM | libc::CLONE_SIGHAND;
+    if wanted.flags & needed as u64 != needed as u64 {
+        return Ok(Next::Return(EINVAL));
+    }
+    let kept_apart = SHARED & !wanted.flags;
+    // The low byte would be a signal at the end, of which a thread sends none.
+    if kept_apart != 0 || wanted.flags & !(SHARED | MORE | 0xff) != 0 {
+        return Err(Error::Unsupported(format!(
+            "threads with flags {:#x} (clone)",
+            wanted.flags
+        )));
+    }
+    if guest.is_vforked {
+        return Err(Error::Unsupported("threads of a child of vfork".into()));
+    }
+    if wanted.has(libc::CLONE_SETTLS) && wanted.storage >= crate::memory::USER_END {
+        return Ok(Next::Return(EPERM));
+    }
+    let Some(processor) = processor(guest) else {
+        return Ok(Next::Return(EAGAIN));
+    };
+    signal::begin_kicks();
+    let mut context = guest.processor.at_call();
+    context.rax = 0;
+    if wanted.stack != 0 {
+        context.rsp = wanted.stack;
+    }
+    let saved = guest.processor.save(context)?;
+    let (sender, started) = sync_channel(1);
+    // Until it has its own number.
+    let turn = Arc::new(Turn::of_this_thread());
+    let descriptor = processor.descriptor();
+    let child = guest.fellow(processor, turn);
+    let wanted = *wanted;
+    let spawned = thread::spawn(move || run(child, &wanted, &saved, &sender));
+    let Ok(stack) = spawned else {
+        // Its processor is lost with the closure.
+        guest.forget_descriptor(descriptor);
+        return Ok(Next::Return(EAGAIN));
+    };
+    let Ok(number) = started.recv() else {
+        return Err(Error::Stopped("a thread did not begin".into()));
+    };
+    guest.crew.members().keep_stack(number, stack);
+    Ok(Next::Return(number.into()))
+}
+
+/// A processor that no thread has, or a new one; `None` where there are as many as there can be.
+fn processor(guest: &Guest) -> Option<Processor> {
+    let mut members = guest.crew.members();
+    let id = match members.processor() {
+        Ok(processor) => return Some(processor),
+        Err(id) => id,
+    };
+    let limit = guest.vm.processors_max().min(PROCESSORS_MAX);
+    let why = if id < limit {
+        // Also when it fails: KVM may have it.
+        members.made_one();
+        match guest.add_processor(id) {
+            Ok(processor) => return Some(processor),
+            Err(error) => error.to_string(),
+        }
+    } else {
+        format!("it has {limit} processors, and can have no more")
+    };
+    if members.tell_limit() {
+        let _ = writeln!(
+            io::stderr(),
+            "pagetrail: no more threads in the virtual machine: {why}"
+        );
+    }
+    None
+}
+
+/// The thread, from its first instruction to its last.
+fn run(mut guest: Guest, wanted: &Wanted, saved: &Saved, started: &SyncSender<u32>) {
+    let ended = begin(&mut guest, wanted, saved).and_then(|number| {
+        // Who started it waits.
+        let _ = started.send(number);
+        guest.signals.set_mask(guest.signals.mask);
+        guest.run()
+    });
+    if let Err(error) = ended {
+        crate::end_with(&error);
+    }
+    let Guest {
+        processor, crew, ..
+    } = guest;
+    signal::stop_by_nothing();
+    crew.members().give_back(processor);
+}
+
+fn begin(guest: &mut Guest, wanted: &Wanted, saved: &Saved) -> Result<u32> {
+    guest.turn.take_over();
+    guest.processor.belongs_here();
+    guest.crew.members().join(Member {
+        turn: guest.turn.clone(),
+        descriptor: guest.processor.descriptor(),
+    });
+    guest.restore(saved)?;
+    if wanted.has(libc::CLONE_SETTLS) {
+        guest.processor.set_bases(Some(wanted.storage), None)?;
+    }
+    let number = guest.turn.thread();
+    for (flag, address) in [
+        (libc::CLONE_PARENT_SETTID, wanted.parent_id),
+        (libc::CLONE_CHILD_SETTID, wanted.child_id),
+    ] {
+        if wanted.has(flag) {
+            // As with the kernel, an address that is not there is the program's loss.
+            let _ = write(address, &number.to_le_bytes());
+            if let Some(log) = guest.log() {
+                log.note(address, 4);
+            }
+        }
+    }
+    if wanted.has(libc::CLONE_CHILD_CLEARTID) {
+        call(libc::SYS_set_tid_address, &[wanted.child_id]);
+        guest.cleared_at_end = wanted.child_id;
+    }
+    Ok(number)
+}
+
+/// `exit(2)`: of one thread, or with the last one of the process.
+pub(super) fn exit(guest: &mut Guest, status: i32) -> Result<Next> {
+    // One that has come to this thread may be for the process.
+    if !signal::hold() {
+        return Ok(Next::Return(signal::NOT_BEGUN));
+    }
+    if guest.is_vforked {
+        match process::exit(guest, status)? {}
+    }
+    let last = guest.crew.members().depart(&guest.turn, status);
+    if let Some(status) = last {
+        match process::exit(guest, status)? {}
+    }
+    note_what_the_kernel_will_write(guest);
+    if thread::id() == std::process::id() {
+        thread::exit(status);
+    }
+    Ok(Next::Ended)
+}
+
+/// The kernel clears a word when the thread is gone, and marks robust futexes that it held.
+fn note_what_the_kernel_will_write(guest: &Guest) {
+    let Some(log) = guest.log() else { return };
+    let (mut list, mut bytes) = (0u64, 0u64);
+    let (list_at, bytes_at) = (&raw mut list as u64, &raw mut bytes as u64);
+    call(libc::SYS_get_robust_list, &[0, list_at, bytes_at]);
+    // struct robust_list_head: the list, which is empty where it begins with itself; an offset; one being taken.
+    let is_empty =
+        list == 0 || read_word(list) == Ok(list) && read_word(list + 16).unwrap_or_default() == 0;
+    log.will_write(guest.turn.thread(), guest.cleared_at_end, !is_empty);
+}

@@ -1,0 +1,342 @@
+//! [`Crew`]: the program's threads, each with a processor; who is in the guest, and how all are kept out of it.
+//!
+//! Threads are kept out when what they write would be lost: while the last round is taken, or the one before another program
+//! is executed. Otherwise they run on through everything, rounds too.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use crate::processor::Processor;
+use crate::sys::signal;
+use crate::sys::thread::{Stack, is_gone};
+
+/// Not in the guest.
+const OUT: u64 = 0;
+const IN: u64 = 1;
+/// In the guest, and told to leave.
+const KICKED: u64 = 2;
+const STATE: u64 = 3;
+/// Bits of a process's or a thread's number (`PID_MAX_LIMIT`).
+const ID_BITS: u32 = 22;
+const ID: u64 = (1 << ID_BITS) - 1;
+
+/// Where a thread is, and which thread of the kernel's it is, in one word.
+#[derive(Debug)]
+pub(crate) struct Turn(AtomicU64);
+
+fn word(pid: u32, tid: u32, state: u64) -> u64 {
+    (u64::from(pid) << ID_BITS | u64::from(tid)) << 2 | state
+}
+
+impl Turn {
+    /// The calling thread's, out of the guest.
+    pub(crate) fn of_this_thread() -> Self {
+        let turn = Self(AtomicU64::new(0));
+        turn.take_over();
+        turn
+    }
+
+    /// From now on the calling thread runs the processor, which is out of the guest.
+    pub(crate) fn take_over(&self) {
+        let (pid, tid) = (std::process::id(), crate::sys::thread::id());
+        self.0.store(word(pid, tid, OUT), Ordering::SeqCst);
+    }
+
+    /// The number by which others know the thread.
+    pub(crate) fn thread(&self) -> u32 {
+        (self.0.load(Ordering::SeqCst) >> 2 & ID) as u32
+    }
+
+    fn set(&self, state: u64) -> u64 {
+        // Nobody else changes the numbers; others change the state from IN only.
+        let now = self.0.load(Ordering::Relaxed) & !STATE;
+        self.0.swap(now | state, Ordering::SeqCst) & STATE
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.0.load(Ordering::SeqCst) & STATE == KICKED
+    }
+
+    fn leave(&self) {
+        if self.set(OUT) == KICKED {
+            signal::await_kick();
+        }
+    }
+
+    fn kick(&self) {
+        let now = self.0.load(Ordering::SeqCst) & !STATE;
+        let exchanged =
+            self.0
+                .compare_exchange(now | IN, now | KICKED, Ordering::SeqCst, Ordering::SeqCst);
+        if exchanged.is_ok() {
+            let ids = now >> 2;
+            signal::kick((ids >> ID_BITS) as u32, (ids & ID) as u32);
+        }
+    }
+}
+
+/// A thread of the program.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) turn: Arc<Turn>,
+    /// Its processor's descriptor.
+    pub(crate) descriptor: RawFd,
+}
+
+/// What is known of all threads.
+#[derive(Debug, Default)]
+pub(crate) struct Members {
+    present: Vec<Member>,
+    /// Stacks of threads, by their numbers.
+    stacks: Vec<(u32, Stack)>,
+    /// Those that have ended, maybe not to the last.
+    leaving: Vec<u32>,
+    /// Processors without a thread: KVM takes none back.
+    free: Vec<Processor>,
+    /// How many processors were made; the next one's number.
+    made: u64,
+    /// What the process's first thread ended with, if it has.
+    first_status: Option<i32>,
+    /// Whether it was said that there are too many.
+    told: bool,
+}
+
+/// The program's threads.
+#[derive(Debug, Default)]
+pub(crate) struct Crew {
+    members: Mutex<Members>,
+    /// Nobody may enter the guest.
+    stopped: AtomicBool,
+    /// Held by who has stopped the others.
+    stopping: Mutex<()>,
+    gate: Mutex<()>,
+    opened: Condvar,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing here panics while it holds a lock.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Members {
+    /// A processor that is free, or the number of the next one.
+    pub(crate) fn processor(&mut self) -> Result<Processor, u64> {
+        self.free.pop().ok_or(self.made)
+    }
+
+    /// One more was made.
+    pub(crate) fn made_one(&mut self) {
+        self.made += 1;
+    }
+
+    /// A thread has come.
+    pub(crate) fn join(&mut self, member: Member) {
+        self.present.push(member);
+    }
+
+    /// Keeps a thread's stack until it is gone.
+    pub(crate) fn keep_stack(&mut self, thread: u32, stack: Stack) {
+        self.stacks.push((thread, stack));
+        self.leaving.retain(|leaving| {
+            let gone = is_gone(*leaving);
+            if gone {
+                self.stacks.retain(|(thread, _)| thread != leaving);
+            }
+            !gone
+        });
+    }
+
+    /// A processor that its thread needs no more.
+    pub(crate) fn give_back(&mut self, processor: Processor) {
+        self.free.push(processor);
+    }
+
+    /// Takes a thread out. The status with which the process ends, if it was the last.
+    pub(crate) fn depart(&mut self, turn: &Arc<Turn>, status: i32) -> Option<i32> {
+        self.present
+            .retain(|member| !Arc::ptr_eq(&member.turn, turn));
+        let thread = turn.thread();
+        if thread == std::process::id() {
+            self.first_status = Some(status);
+        } else {
+            self.leaving.push(thread);
+        }
+        let is_last = self.present.is_empty();
+        is_last.then(|| self.first_status.unwrap_or(status))
+    }
+
+    /// True once: that there are too many is to be said.
+    pub(crate) fn tell_limit(&mut self) -> bool {
+        !std::mem::replace(&mut self.told, true)
+    }
+
+    /// In a forked child: what it has of the others goes. Descriptors that nobody here owns are returned.
+    pub(crate) fn abandon(&mut self, own: &Arc<Turn>) -> Vec<RawFd> {
+        self.free.clear();
+        let others = self.present.iter();
+        let others = others.filter(|member| !Arc::ptr_eq(&member.turn, own));
+        others.map(|member| member.descriptor).collect()
+    }
+}
+
+impl Crew {
+    /// One thread, with the only processor.
+    pub(crate) fn of_one(member: Member) -> Self {
+        let crew = Self::default();
+        let mut members = crew.members();
+        members.made_one();
+        members.join(member);
+        drop(members);
+        crew
+    }
+
+    pub(crate) fn members(&self) -> MutexGuard<'_, Members> {
+        locked(&self.members)
+    }
+
+    /// Runs something that is in the guest meanwhile, when that may be; at once where the thread `is_apart`, in another
+    /// process, which outlives this one.
+    pub(crate) fn in_guest<T>(&self, turn: &Turn, is_apart: bool, run: impl FnOnce() -> T) -> T {
+        loop {
+            turn.set(IN);
+            if is_apart || !self.stopped.load(Ordering::SeqCst) {
+                break;
+            }
+            turn.leave();
+            let mut gate = locked(&self.gate);
+            while self.stopped.load(Ordering::SeqCst) {
+                gate = self
+                    .opened
+                    .wait(gate)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        let result = run();
+        turn.leave();
+        result
+    }
+
+    /// Keeps all other threads out of the guest until what is returned is dropped.
+    pub(crate) fn stop_others(&self, own: &Arc<Turn>) -> Stopped<'_> {
+        let one_at_a_time = locked(&self.stopping);
+        self.stopped.store(true, Ordering::SeqCst);
+        let members = self.members();
+        let others: Vec<Arc<Turn>> = members
+            .present
+            .iter()
+            .filter(|member| !Arc::ptr_eq(&member.turn, own))
+            .map(|member| member.turn.clone())
+            .collect();
+        drop(members);
+        others.iter().for_each(|turn| turn.kick());
+        for turn in &others {
+            // Who was out sees that nobody may enter.
+            while turn.is_leaving() {
+                thread::yield_now();
+            }
+        }
+        Stopped {
+            crew: self,
+            _one_at_a_time: one_at_a_time,
+        }
+    }
+}
+
+/// No other thread is in the guest.
+#[derive(Debug)]
+pub(crate) struct Stopped<'a> {
+    crew: &'a Crew,
+    _one_at_a_time: MutexGuard<'a, ()>,
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        let _gate = locked(&self.crew.gate);
+        self.crew.stopped.store(false, Ordering::SeqCst);
+        self.crew.opened.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU8;
+
+    use super::*;
+
+    /// What a processor does: it runs until its byte says otherwise.
+    fn run(byte: &AtomicU8, is_over: &AtomicBool, work: &AtomicU64) {
+        while byte.load(Ordering::SeqCst) == 0 && !is_over.load(Ordering::SeqCst) {
+            work.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn nobody_is_in_the_guest_while_others_are_stopped() {
+        let own = Arc::new(Turn::of_this_thread());
+        let crew = Crew::of_one(Member {
+            turn: own.clone(),
+            descriptor: -1,
+        });
+        signal::begin_kicks();
+        let work: [AtomicU64; 3] = Default::default();
+        let is_over = &AtomicBool::new(false);
+        let crew = &crew;
+        thread::scope(|scope| {
+            for work in &work {
+                scope.spawn(move || {
+                    let byte = AtomicU8::new(0);
+                    signal::stop_by(byte.as_ptr());
+                    let turn = Arc::new(Turn::of_this_thread());
+                    crew.members().join(Member {
+                        turn: turn.clone(),
+                        descriptor: -1,
+                    });
+                    while !is_over.load(Ordering::SeqCst) {
+                        crew.in_guest(&turn, false, || run(&byte, is_over, work));
+                    }
+                    assert!(crew.members().depart(&turn, 0).is_none());
+                    signal::stop_by_nothing();
+                });
+            }
+            let values = || work.each_ref().map(|work| work.load(Ordering::SeqCst));
+            for _ in 0..50 {
+                let before = values();
+                while values()
+                    .iter()
+                    .zip(before)
+                    .any(|(now, before)| *now == before)
+                {
+                    thread::yield_now();
+                }
+                let stopped = crew.stop_others(&own);
+                let still = values();
+                for _ in 0..20 {
+                    thread::yield_now();
+                }
+                assert_eq!(values(), still);
+                drop(stopped);
+            }
+            is_over.store(true, Ordering::SeqCst);
+        });
+    }
+
+    #[test]
+    fn the_process_ends_with_its_last_thread_and_as_the_first_one_said() {
+        let first = Arc::new(Turn::of_this_thread());
+        let is_first = first.thread() == std::process::id();
+        let crew = Crew::of_one(Member {
+            turn: first.clone(),
+            descriptor: -1,
+        });
+        let second = Arc::new(Turn::of_this_thread());
+        crew.members().join(Member {
+            turn: second.clone(),
+            descriptor: -1,
+        });
+        assert_eq!(crew.members().depart(&first, 3), None);
+        let expected = if is_first { 3 } else { 4 };
+        assert_eq!(crew.members().depart(&second, 4), Some(expected));
+    }
+}
