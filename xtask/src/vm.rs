@@ -18,6 +18,7 @@ pub(crate) mod libgc;
 mod mirror;
 pub(crate) mod model;
 mod process;
+mod programs;
 mod qemu;
 pub(crate) mod redis;
 pub(crate) mod suites;

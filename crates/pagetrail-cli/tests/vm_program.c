@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
@@ -387,16 +386,11 @@ static int greedy(void)
     return 0;
 }
 
-static void *in_thread(void *argument)
+static int unsupported(void)
 {
-    puts("a thread ran");
-    return argument;
-}
-
-static int threads(void)
-{
-    pthread_t thread;
-    return pthread_create(&thread, NULL, in_thread, NULL) || pthread_join(thread, NULL);
+    map_at(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_GROWSDOWN);
+    puts("not reached");
+    return 0;
 }
 
 int main(int count, char **arguments)
@@ -418,8 +412,8 @@ int main(int count, char **arguments)
         status = about_itself();
     else if (!strcmp(which, "greedy"))
         status = greedy();
-    else if (!strcmp(which, "threads"))
-        status = threads();
+    else if (!strcmp(which, "unsupported"))
+        status = unsupported();
     else if (!strcmp(which, "exit"))
         status = 21;
     else if (!strcmp(which, "crash"))

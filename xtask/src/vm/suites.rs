@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::guest::{End, Guest, Job, Machine};
 use super::kernel::{SERIES, Series};
-use super::{Rig, guest, place};
+use super::{Rig, guest, place, programs};
 use crate::repo::Repo;
 use crate::steps::{NotHere, Outcome};
 use crate::table::Table;
@@ -90,6 +90,9 @@ const SUITES: &[Wanted] = &[
     Wanted::new("pagetrail-cli", "vm_access")
         .only("7.x")
         .with_guests(),
+    Wanted::new("pagetrail-cli", "vm_threads")
+        .only("7.x")
+        .with_guests(),
 ];
 
 /// Emulation is some 20 times slower than the host.
@@ -153,6 +156,7 @@ fn run_on(
         None => rig.insert(Rig::open(repo)?),
     };
     let kernel = series.fetch(&rig.cache)?;
+    let programs = programs::build(repo)?;
     let mut fine = true;
     let here = |suite: &&Suite| suite.only.is_none_or(|only| only == series.name);
     for suite in suites.iter().filter(here) {
@@ -167,7 +171,7 @@ fn run_on(
         let job = Job {
             dir: suite.dir.clone(),
             command: vec![suite.program.display().to_string()],
-            env: rig.environment(series),
+            env: [rig.environment(series), programs.clone()].concat(),
         };
         let mut own = Tally::default();
         let end = rig.run(&kernel, &machine, &job, &mut |bytes| {

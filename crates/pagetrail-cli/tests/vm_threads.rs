@@ -1,0 +1,244 @@
+//! Programs with threads as guests of KVM: what they print, how they end, and what is told of their writes.
+//!
+//! Needs a KVM that runs guests, which the machine with nested virtualization that `cargo xtask test` starts has.
+
+#![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
+
+mod common;
+
+use std::env;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::guest::{compiled, no_guest, same};
+use common::{address, number, pagetrail, report, run};
+use serde_json::Value;
+
+/// What `cargo xtask test` has built for these tests, or why it is not there.
+fn built(variable: &str) -> Option<String> {
+    let program = env::var(variable).ok().filter(|path| !path.is_empty());
+    if program.is_none() {
+        eprintln!("not here: {variable} names no program");
+    }
+    program
+}
+
+#[test]
+fn threads_do_what_they_do_natively() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = compiled(directory.path(), "vm_threads.c", &["-pthread"]);
+    let program = program.to_str().expect("UTF-8");
+    for case in [
+        "work", "many", "signals", "cancel", "leave", "all", "children", "execute", "end", "crash",
+    ] {
+        same(directory.path(), &[program, case]);
+    }
+}
+
+#[test]
+fn what_is_unmapped_or_protected_is_so_for_all_threads() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let flags = ["-pthread", "-static"];
+    let program = compiled(directory.path(), "vm_threads.c", &flags);
+    same(
+        directory.path(),
+        &[program.to_str().expect("UTF-8"), "memory"],
+    );
+}
+
+#[test]
+fn exceptions_and_futures_work() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = compiled(directory.path(), "vm_threads.cpp", &["-pthread"]);
+    same(directory.path(), &[program.to_str().expect("UTF-8")]);
+}
+
+#[test]
+fn a_go_program_runs() {
+    if no_guest() {
+        return;
+    }
+    if let Some(program) = built("PAGETRAIL_GO_PROGRAM") {
+        same(Path::new("/"), &[&program]);
+    }
+}
+
+#[test]
+fn a_collector_that_counts_on_faults_runs() {
+    if no_guest() {
+        return;
+    }
+    let Some(program) = built("PAGETRAIL_GCBENCH") else {
+        return;
+    };
+    let checksum = |mut command: Command| {
+        // Not by soft-dirty bits.
+        command.env("GC_USE_GETWRITEWATCH", "0");
+        let output = command.args([&*program, "0", "on"]).output();
+        let output = output.expect("it starts");
+        assert!(output.status.success(), "{output:?}");
+        let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(told["provider"], "mprotect", "{told}");
+        told["checksum"].clone()
+    };
+    let guest = pagetrail(Path::new("/"), &["vm", "run", "--"]);
+    assert_eq!(checksum(guest), checksum(Command::new("env")));
+}
+
+/// Each of four threads writes 500 pages that nobody has touched, each of them once.
+#[test]
+fn a_recording_has_what_every_thread_wrote_and_no_more() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = compiled(directory.path(), "vm_threads.c", &["-pthread"]);
+    let program = program.to_str().expect("UTF-8");
+    let recorded = run(
+        directory.path(),
+        &[
+            "record",
+            "--vm",
+            "--interval",
+            "20ms",
+            "--",
+            program,
+            "written",
+        ],
+    );
+    assert_eq!(recorded.status.code(), Some(0), "{recorded:?}");
+    let report = report(directory.path(), "pagetrail.trail");
+    let mappings = report["mappings"].as_array().expect("mappings");
+    for thread in 0..4u64 {
+        let base = 0x1000_0000_0000 + (thread << 30);
+        let written = mappings
+            .iter()
+            .find(|mapping| address(&mapping["start"]) == base);
+        let written = written.unwrap_or_else(|| panic!("{report}"));
+        assert_eq!(number(&written["distinct_pages"]), 500, "{written}");
+    }
+}
+
+/// The last round has what threads wrote that were in the middle of it when another one ended the process.
+#[test]
+fn recordings_end_as_their_programs_do() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = compiled(directory.path(), "vm_threads.c", &["-pthread"]);
+    let program = program.to_str().expect("UTF-8");
+    for (case, code) in [
+        ("end", 33),
+        ("execute", 21),
+        ("leave", 7),
+        ("crash", 128 + 11),
+    ] {
+        let recorded = run(
+            directory.path(),
+            &["record", "--vm", "--interval", "20ms", "--", program, case],
+        );
+        assert_eq!(recorded.status.code(), Some(code), "{case}: {recorded:?}");
+        let report = report(directory.path(), "pagetrail.trail");
+        assert_eq!(report["technique"], "kvm", "{report}");
+    }
+}
+
+#[test]
+fn python_passes_its_own_tests() {
+    if no_guest() {
+        return;
+    }
+    let python = "/usr/bin/python3";
+    let mut check = Command::new(python);
+    let found = check.args(["-c", "import test.test_threading, test.test_signal"]);
+    if !found.output().is_ok_and(|output| output.status.success()) {
+        eprintln!("not here: {python} has no tests (libpython3-testsuite)");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    for suite in ["test_threading", "test_signal"] {
+        let mut guest = pagetrail(directory.path(), &["vm", "run", "--", python]);
+        let output = guest
+            .args(["-m", "test", suite])
+            .output()
+            .expect("it starts");
+        assert!(output.status.success(), "{output:?}");
+    }
+}
+
+#[test]
+fn redis_serves() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket");
+    let socket = socket.to_str().expect("UTF-8");
+    let server = [
+        "redis-server",
+        "--port",
+        "0",
+        "--unixsocket",
+        socket,
+        "--save",
+        "",
+        "--appendonly",
+        "yes",
+    ];
+    let mut guest = pagetrail(directory.path(), &["vm", "run", "--"]);
+    let guest = guest.args(server).stdout(Stdio::piped());
+    let Ok(mut guest) = guest.spawn() else {
+        eprintln!("not here: redis-server");
+        return;
+    };
+    let mut output = BufReader::new(guest.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    while !line.contains("eady to accept connections") {
+        line.clear();
+        assert_ne!(
+            output.read_line(&mut line).expect("its output"),
+            0,
+            "{line}"
+        );
+    }
+    let mut load = Command::new("redis-benchmark");
+    let load = load.args([
+        "-s",
+        socket,
+        "-q",
+        "-n",
+        "300",
+        "-c",
+        "10",
+        "-t",
+        "set,get,lpush,incr",
+    ]);
+    let load = load.output().expect("redis-benchmark");
+    assert!(load.status.success(), "{load:?}");
+    let ask = |words: &[&str]| {
+        let mut client = Command::new("redis-cli");
+        let answer = client.args(["-s", socket]).args(words).output();
+        String::from_utf8(answer.expect("redis-cli").stdout).expect("UTF-8")
+    };
+    ask(&["set", "key", "value"]);
+    assert_eq!(ask(&["get", "key"]), "value\n");
+    // By a thread of its own.
+    assert_eq!(ask(&["unlink", "key"]), "1\n");
+    assert_eq!(ask(&["flushall", "async"]), "OK\n");
+    ask(&["shutdown", "nosave"]);
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).expect("its output");
+    let ended = guest.wait().expect("its end");
+    assert!(ended.success(), "{ended:?}: {rest}");
+}
