@@ -54,11 +54,6 @@ const PACKAGES: &[Package] = &[
         why: "is attached to while it computes",
     },
     Package {
-        name: "libpython3-testsuite",
-        shown_by: "/usr/share/doc/libpython3-testsuite",
-        why: "has tests of threads and signals, which are run as guests of KVM",
-    },
-    Package {
         name: "redis-server",
         shown_by: "redis-server",
         why: "is attached to under load",

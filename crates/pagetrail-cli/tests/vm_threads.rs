@@ -15,13 +15,19 @@ use common::guest::{compiled, no_guest, same};
 use common::{address, number, pagetrail, report, run};
 use serde_json::Value;
 
-/// What `cargo xtask test` has built for these tests, or why it is not there.
-fn built(variable: &str) -> Option<String> {
-    let program = env::var(variable).ok().filter(|path| !path.is_empty());
-    if program.is_none() {
-        eprintln!("not here: {variable} names no program");
-    }
-    program
+/// What `cargo xtask test` has built for these tests; a guest would take long over it.
+fn built(name: &str) -> Option<String> {
+    let directory = env::var_os("PAGETRAIL_GUEST_PROGRAMS")?;
+    let program = Path::new(&directory).join(name);
+    program.exists().then(|| program.display().to_string())
+}
+
+/// The program of threads in C, linked like that.
+fn threads(directory: &Path, name: &str, flags: &[&str]) -> String {
+    built(name).unwrap_or_else(|| {
+        let program = compiled(directory, "vm_threads.c", flags);
+        program.display().to_string()
+    })
 }
 
 #[test]
@@ -30,12 +36,11 @@ fn threads_do_what_they_do_natively() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    let program = compiled(directory.path(), "vm_threads.c", &["-pthread"]);
-    let program = program.to_str().expect("UTF-8");
+    let program = threads(directory.path(), "vm_threads", &["-pthread"]);
     for case in [
         "work", "many", "signals", "cancel", "leave", "all", "children", "execute", "end", "crash",
     ] {
-        same(directory.path(), &[program, case]);
+        same(directory.path(), &[&program, case]);
     }
 }
 
@@ -59,8 +64,11 @@ fn exceptions_and_futures_work() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    let program = compiled(directory.path(), "vm_threads.cpp", &["-pthread"]);
-    same(directory.path(), &[program.to_str().expect("UTF-8")]);
+    let program = built("vm_threads_cpp").unwrap_or_else(|| {
+        let program = compiled(directory.path(), "vm_threads.cpp", &["-pthread"]);
+        program.display().to_string()
+    });
+    same(directory.path(), &[&program]);
 }
 
 #[test]
@@ -68,8 +76,9 @@ fn a_go_program_runs() {
     if no_guest() {
         return;
     }
-    if let Some(program) = built("PAGETRAIL_GO_PROGRAM") {
-        same(Path::new("/"), &[&program]);
+    match built("vm_threads_go") {
+        Some(program) => same(Path::new("/"), &[&program]),
+        None => eprintln!("not here: a program in Go, which only `cargo xtask test` builds"),
     }
 }
 
@@ -78,7 +87,8 @@ fn a_collector_that_counts_on_faults_runs() {
     if no_guest() {
         return;
     }
-    let Some(program) = built("PAGETRAIL_GCBENCH") else {
+    let Some(program) = built("gcbench") else {
+        eprintln!("not here: a program on libgc, which only `cargo xtask test` builds");
         return;
     };
     let checksum = |mut command: Command| {
@@ -102,8 +112,7 @@ fn a_recording_has_what_every_thread_wrote_and_no_more() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    let program = compiled(directory.path(), "vm_threads.c", &["-pthread"]);
-    let program = program.to_str().expect("UTF-8");
+    let program = threads(directory.path(), "vm_threads", &["-pthread"]);
     let recorded = run(
         directory.path(),
         &[
@@ -112,7 +121,7 @@ fn a_recording_has_what_every_thread_wrote_and_no_more() {
             "--interval",
             "20ms",
             "--",
-            program,
+            &program,
             "written",
         ],
     );
@@ -136,8 +145,7 @@ fn recordings_end_as_their_programs_do() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    let program = compiled(directory.path(), "vm_threads.c", &["-pthread"]);
-    let program = program.to_str().expect("UTF-8");
+    let program = threads(directory.path(), "vm_threads", &["-pthread"]);
     for (case, code) in [
         ("end", 33),
         ("execute", 21),
@@ -146,7 +154,7 @@ fn recordings_end_as_their_programs_do() {
     ] {
         let recorded = run(
             directory.path(),
-            &["record", "--vm", "--interval", "20ms", "--", program, case],
+            &["record", "--vm", "--interval", "20ms", "--", &program, case],
         );
         assert_eq!(recorded.status.code(), Some(code), "{case}: {recorded:?}");
         let report = report(directory.path(), "pagetrail.trail");
@@ -155,26 +163,13 @@ fn recordings_end_as_their_programs_do() {
 }
 
 #[test]
-fn python_passes_its_own_tests() {
+fn threads_and_signals_of_python_work() {
     if no_guest() {
         return;
     }
-    let python = "/usr/bin/python3";
-    let mut check = Command::new(python);
-    let found = check.args(["-c", "import test.test_threading, test.test_signal"]);
-    if !found.output().is_ok_and(|output| output.status.success()) {
-        eprintln!("not here: {python} has no tests (libpython3-testsuite)");
-        return;
-    }
-    let directory = tempfile::tempdir().expect("a directory");
-    for suite in ["test_threading", "test_signal"] {
-        let mut guest = pagetrail(directory.path(), &["vm", "run", "--", python]);
-        let output = guest
-            .args(["-m", "test", suite])
-            .output()
-            .expect("it starts");
-        assert!(output.status.success(), "{output:?}");
-    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vm_threads.py");
+    let script = script.to_str().expect("UTF-8");
+    same(Path::new("/"), &["/usr/bin/python3", script]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Programs that the suites run in guests, and that only the host can build: in Go, and on Debian's libgc.
+//! Programs that the suites run in guests, and that a guest could not build or would take minutes over.
 //!
-//! A suite finds each by a variable of its environment. One that cannot be built here is named, and its test says that it is
-//! not there.
+//! A suite finds them by `PAGETRAIL_GUEST_PROGRAMS`, a directory. What cannot be built here is named, and its test does
+//! without it, or says that it is not there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,50 +15,61 @@ use crate::repo::{Repo, program};
 /// Where Go is where it is not in `PATH`.
 const GO: &str = "/usr/local/go/bin/go";
 
-/// Builds them; variables and paths.
-pub(crate) fn build(repo: &Repo) -> Result<Vec<(String, String)>> {
+/// Builds them; the variable that names their directory.
+pub(crate) fn build(repo: &Repo) -> Result<(String, String)> {
     let directory = repo.target.join("guest-programs");
     fs::create_dir_all(&directory)?;
-    let mut built = Vec::new();
-    for (variable, path) in [
-        ("PAGETRAIL_GO_PROGRAM", go_program(repo, &directory)),
-        ("PAGETRAIL_GCBENCH", gcbench(repo, &directory)),
+    let out = |name: &str| directory.join(name);
+    let compiled = |name: &str, compiler: &str, from: &str, flags: &[&str]| {
+        let mut command = Command::new(compiler);
+        command.args(["-O1", "-pthread", "-o"]).arg(out(name));
+        command.args(flags).arg(source(repo, from));
+        run(&mut command)
+    };
+    let c = "vm_threads.c";
+    for (name, built) in [
+        ("vm_threads", compiled("vm_threads", "gcc", c, &[])),
+        (
+            "vm_threads_static",
+            compiled("vm_threads_static", "gcc", c, &["-static"]),
+        ),
+        (
+            "vm_threads_cpp",
+            compiled("vm_threads_cpp", "g++", "vm_threads.cpp", &[]),
+        ),
+        ("vm_threads_go", go(repo, &out("vm_threads_go"))),
+        ("gcbench", gcbench(repo, &out("gcbench"))),
     ] {
-        match path {
-            Ok(path) => built.push((variable.to_owned(), path.display().to_string())),
-            Err(error) => println!("-- without {variable}: {error:#}"),
+        if let Err(error) = built {
+            println!("-- without {name}: {error:#}");
         }
     }
-    Ok(built)
+    let directory = directory.display().to_string();
+    Ok(("PAGETRAIL_GUEST_PROGRAMS".to_owned(), directory))
 }
 
-fn go_program(repo: &Repo, directory: &Path) -> Result<PathBuf> {
+fn source(repo: &Repo, name: &str) -> PathBuf {
+    repo.root.join("crates/pagetrail-cli/tests").join(name)
+}
+
+fn go(repo: &Repo, out: &Path) -> Result<()> {
     let installed = || Some(PathBuf::from(GO)).filter(|path| path.exists());
     let go = program("go").or_else(installed).context("no Go here")?;
-    let out = directory.join("vm_threads_go");
     let mut build = Command::new(go);
-    build
-        .arg("build")
-        .arg("-o")
-        .arg(&out)
-        .arg(repo.root.join("crates/pagetrail-cli/tests/vm_threads.go"))
-        .env("CGO_ENABLED", "0")
-        .env("GOFLAGS", "-p=2");
-    run(&mut build)?;
-    Ok(out)
+    build.arg("build").arg("-o").arg(out);
+    build.arg(source(repo, "vm_threads.go"));
+    run(build.env("CGO_ENABLED", "0").env("GOFLAGS", "-p=2"))
 }
 
-fn gcbench(repo: &Repo, directory: &Path) -> Result<PathBuf> {
+fn gcbench(repo: &Repo, out: &Path) -> Result<()> {
     let libgc = libgc::fetch()?;
-    let out = directory.join("gcbench");
     let mut gcc = Command::new("gcc");
     gcc.arg("-O2").arg("-I").arg(&libgc.headers);
     gcc.arg(format!("-Wl,-rpath,{}", libgc.library.display()));
-    gcc.arg("-o").arg(&out);
+    gcc.arg("-o").arg(out);
     gcc.arg(repo.root.join("tests/collector/gcbench.c"));
     gcc.arg(libgc.library.join("libgc.so.1"));
-    run(&mut gcc)?;
-    Ok(out)
+    run(&mut gcc)
 }
 
 fn run(command: &mut Command) -> Result<()> {

@@ -171,7 +171,7 @@ fn run_on(
         let job = Job {
             dir: suite.dir.clone(),
             command: vec![suite.program.display().to_string()],
-            env: [rig.environment(series), programs.clone()].concat(),
+            env: [rig.environment(series), vec![programs.clone()]].concat(),
         };
         let mut own = Tally::default();
         let end = rig.run(&kernel, &machine, &job, &mut |bytes| {
