@@ -61,7 +61,8 @@ for player in players:
     player.join()
 print("turns", order == [0, 1, 2] * 10)
 
-# A handler runs in the main thread, whichever thread gets the signal, also while that waits for a lock.
+# A handler runs in the main thread, whichever thread gets the signal. That looks up now and then: a signal that comes just
+# before it waits would be noticed when the wait ends only.
 taken = []
 signal.signal(signal.SIGUSR1, lambda *_: taken.append(threading.current_thread() is threading.main_thread()))
 blocked = threading.Lock()
@@ -78,7 +79,8 @@ def send():
 
 sender = threading.Thread(target=send)
 sender.start()
-blocked.acquire()
+while not blocked.acquire(timeout=0.01):
+    pass
 sender.join()
 print("taken", taken)
 
