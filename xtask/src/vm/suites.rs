@@ -117,11 +117,13 @@ pub(crate) fn run(repo: &Repo, rows: &Path, tally: &mut Tally) -> Result<Outcome
     if suites.is_empty() {
         return Ok(Outcome::NotHere(format!("cargo built none of {SUITES:?}")));
     }
+    // Before the rig: that keeps the cache to itself.
+    let programs = programs::build(repo)?;
     let mut fine = true;
     let mut absent = Vec::new();
     let mut rig = None;
     for series in SERIES {
-        match run_on(repo, &mut rig, series, &suites, rows, tally) {
+        match run_on(repo, &mut rig, series, &suites, &programs, rows, tally) {
             Ok(passed) => fine &= passed,
             Err(error) if error.is::<NotHere>() => {
                 let reason = error.to_string();
@@ -148,6 +150,7 @@ fn run_on(
     rig: &mut Option<Rig>,
     series: &Series,
     suites: &[Suite],
+    programs: &(String, String),
     rows: &Path,
     tally: &mut Tally,
 ) -> Result<bool> {
@@ -156,7 +159,6 @@ fn run_on(
         None => rig.insert(Rig::open(repo)?),
     };
     let kernel = series.fetch(&rig.cache)?;
-    let programs = programs::build(repo)?;
     let mut fine = true;
     let here = |suite: &&Suite| suite.only.is_none_or(|only| only == series.name);
     for suite in suites.iter().filter(here) {
