@@ -495,6 +495,46 @@ static int children(void)
     return 0;
 }
 
+static pthread_t disturbed_ones[2];
+
+static void *disturbs(void *argument)
+{
+    while (!atomic_load(&stop))
+        for (int i = 0; i < 2; i++)
+            pthread_kill(disturbed_ones[i], SIGUSR1);
+    return argument;
+}
+
+/* Signals for threads that take page faults, while forks make all memory, the machine's too, be looked up anew: a fault is then
+ * interrupted on its way to whoever answers it. */
+static int disturbed(void)
+{
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    sigaction(SIGUSR1, &action, NULL);
+    for (int i = 0; i < 2; i++)
+        disturbed_ones[i] = started(busy, NULL);
+    while (atomic_load(&ready) < 2)
+        sched_yield();
+    pthread_t by = started(disturbs, NULL);
+    int right = 0;
+    for (int i = 0; i < 40; i++) {
+        int status, before = atomic_load(&taken);
+        pid_t pid = fork();
+        if (pid == 0)
+            _exit(i);
+        CHECK(waitpid(pid, &status, 0) == pid);
+        right += WIFEXITED(status) && WEXITSTATUS(status) == i;
+        while (atomic_load(&taken) == before)
+            sched_yield();
+    }
+    atomic_store(&stop, 1);
+    joined(by);
+    for (int i = 0; i < 2; i++)
+        joined(disturbed_ones[i]);
+    printf("right %d\n", right);
+    return 0;
+}
+
 static void *executes(void *argument)
 {
     (void)argument;
@@ -686,6 +726,8 @@ int main(int count, char **arguments)
         status = all();
     else if (!strcmp(which, "children"))
         status = children();
+    else if (!strcmp(which, "disturbed"))
+        status = disturbed();
     else if (!strcmp(which, "execute"))
         status = execute();
     else if (!strcmp(which, "end"))

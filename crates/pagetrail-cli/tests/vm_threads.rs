@@ -38,7 +38,17 @@ fn threads_do_what_they_do_natively() {
     let directory = tempfile::tempdir().expect("a directory");
     let program = threads(directory.path(), "vm_threads", &["-pthread"]);
     for case in [
-        "work", "many", "signals", "cancel", "leave", "all", "children", "execute", "end", "crash",
+        "work",
+        "many",
+        "signals",
+        "cancel",
+        "leave",
+        "all",
+        "children",
+        "disturbed",
+        "execute",
+        "end",
+        "crash",
     ] {
         same(directory.path(), &[&program, case]);
     }
