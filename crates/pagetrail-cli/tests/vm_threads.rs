@@ -11,8 +11,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use common::ending::{ended, told};
 use common::guest::{compiled, no_guest, same};
-use common::{address, number, pagetrail, report, run};
+use common::{address, number, pagetrail, report};
 use serde_json::Value;
 
 /// What `cargo xtask test` has built for these tests; a guest would take long over it.
@@ -28,6 +29,15 @@ fn threads(directory: &Path, name: &str, flags: &[&str]) -> String {
         let program = compiled(directory, "vm_threads.c", flags);
         program.display().to_string()
     })
+}
+
+/// Records a case of the program of threads, which ends like that.
+#[track_caller]
+fn recorded(directory: &Path, program: &str, case: &str, code: i32) {
+    let arguments = ["record", "--vm", "--interval", "20ms", "--", program, case];
+    let output = ended(&mut pagetrail(directory, &arguments));
+    let told = told("recorded", &output);
+    assert_eq!(output.status.code(), Some(code), "{case}\n{told}");
 }
 
 #[test]
@@ -104,9 +114,8 @@ fn a_collector_that_counts_on_faults_runs() {
     let checksum = |mut command: Command| {
         // Not by soft-dirty bits.
         command.env("GC_USE_GETWRITEWATCH", "0");
-        let output = command.args([&*program, "0", "on"]).output();
-        let output = output.expect("it starts");
-        assert!(output.status.success(), "{output:?}");
+        let output = ended(command.args([&*program, "0", "on"]));
+        assert!(output.status.success(), "{}", told("it", &output));
         let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!(told["provider"], "mprotect", "{told}");
         told["checksum"].clone()
@@ -123,19 +132,7 @@ fn a_recording_has_what_every_thread_wrote_and_no_more() {
     }
     let directory = tempfile::tempdir().expect("a directory");
     let program = threads(directory.path(), "vm_threads", &["-pthread"]);
-    let recorded = run(
-        directory.path(),
-        &[
-            "record",
-            "--vm",
-            "--interval",
-            "20ms",
-            "--",
-            &program,
-            "written",
-        ],
-    );
-    assert_eq!(recorded.status.code(), Some(0), "{recorded:?}");
+    recorded(directory.path(), &program, "written", 0);
     let report = report(directory.path(), "pagetrail.trail");
     let mappings = report["mappings"].as_array().expect("mappings");
     for thread in 0..4u64 {
@@ -162,11 +159,7 @@ fn recordings_end_as_their_programs_do() {
         ("leave", 7),
         ("crash", 128 + 11),
     ] {
-        let recorded = run(
-            directory.path(),
-            &["record", "--vm", "--interval", "20ms", "--", &program, case],
-        );
-        assert_eq!(recorded.status.code(), Some(code), "{case}: {recorded:?}");
+        recorded(directory.path(), &program, case, code);
         let report = report(directory.path(), "pagetrail.trail");
         assert_eq!(report["technique"], "kvm", "{report}");
     }

@@ -3,9 +3,10 @@
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
+use super::ending::{ended, told};
 use super::{pagetrail, run};
 
 /// Why there are no guests here; `None` where there are.
@@ -43,23 +44,14 @@ pub(crate) fn compiled(directory: &Path, source: &str, flags: &[&str]) -> PathBu
     program
 }
 
-fn natively(directory: &Path, command: &[&str]) -> Output {
-    let mut native = Command::new(command[0]);
-    let native = native.args(&command[1..]).current_dir(directory);
-    native.stdin(Stdio::null()).output().expect("it starts")
-}
-
 /// The same output, the same errors, the same end.
 #[track_caller]
 pub(crate) fn same(directory: &Path, command: &[&str]) {
-    let native = natively(directory, command);
+    let mut native = Command::new(command[0]);
+    let native = native.args(&command[1..]).current_dir(directory);
+    let native = ended(native.stdin(Stdio::null()));
     let mut guest = pagetrail(directory, &["vm", "run", "--"]);
-    let guest = guest.args(command).output().expect("it starts");
-    assert_eq!(
-        String::from_utf8_lossy(&guest.stdout),
-        String::from_utf8_lossy(&native.stdout),
-        "{command:?}: {guest:?}"
-    );
-    assert_eq!(guest.stderr, native.stderr, "{command:?}: {guest:?}");
-    assert_eq!(guest.status, native.status, "{command:?}");
+    let guest = ended(guest.args(command));
+    let (native_told, guest_told) = (told("natively", &native), told("as a guest", &guest));
+    assert!(native == guest, "{command:?}\n{native_told}{guest_told}");
 }
