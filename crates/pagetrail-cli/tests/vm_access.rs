@@ -38,7 +38,7 @@ struct Recording<'a> {
 
 impl<'a> Recording<'a> {
     fn begin(directory: &'a Path, access: &str) -> Self {
-        let program = compiled(directory, "vm_accesses.c", &[]);
+        let program = compiled(directory, "vm_accesses.c", &["-pthread"]);
         let program = program.to_str().expect("UTF-8");
         let arguments = [
             "record",
@@ -217,6 +217,39 @@ fn replayed(directory: &Path, trail: &Trail) {
         let sample = replay.window().expect("a window for each pair");
         assert_eq!(sample.written.as_ref(), Some(&pair[0].written));
         assert_eq!(sample.accessed.as_ref(), Some(&pair[1].written));
+    }
+}
+
+/// Each of two threads has a processor that remembers what it has found, and is not stopped at the end of a round.
+#[test]
+fn what_each_thread_touches_is_told() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut recording = Recording::begin(directory.path(), "--access=only");
+    let steps = [
+        (b'0', every_third(0)),
+        (b'1', every_third(1)),
+        (b'1', every_third(1)),
+        (b'.', PageSet::new()),
+        (b'0', every_third(0)),
+        (b'1', every_third(1)),
+    ];
+    let mut ends = vec![recording.await_rounds()];
+    for (what, _) in &steps {
+        recording.tell(*what);
+        ends.push(recording.await_rounds());
+    }
+    let trail = recording.end();
+    for (step, (what, touched)) in steps.iter().enumerate() {
+        let rounds = &trail.rounds[ends[step]..ends[step + 1]];
+        let what = *what as char;
+        assert_eq!(
+            told(rounds, Noticed::Accesses),
+            *touched,
+            "step {step}, {what}"
+        );
     }
 }
 

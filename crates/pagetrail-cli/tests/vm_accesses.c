@@ -3,9 +3,16 @@
  *
  * r: reads every third page from the second on; w: writes every third from the first on; b: both; k: has the kernel read the
  * third page and every third behind it; m: takes the access rights of the first 30 pages that it has just read, and gives them
- * back; .: nothing. */
+ * back; .: nothing.
+ *
+ * 0 and 1: a thread reads every third page from the first on, another one those from the second on. Both make no system call: a
+ * processor goes on remembering what it has found. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -20,6 +27,35 @@ static void touch(int writes, size_t from, size_t pages)
         if (writes)
             BASE[page * PAGE + page] = byte + 1;
     }
+}
+
+#define THREADS 2
+
+static atomic_int wanted[THREADS], done[THREADS];
+
+static void *touches(void *argument)
+{
+    intptr_t thread = (intptr_t)argument;
+    for (int times = 0;;) {
+        if (atomic_load(&wanted[thread]) == times)
+            continue;
+        touch(0, thread, PAGES);
+        atomic_store(&done[thread], ++times);
+    }
+    return NULL;
+}
+
+/* Has a thread touch its pages; the first time, all of them begin. */
+static int have_touched(int thread)
+{
+    static pthread_t threads[THREADS];
+    for (intptr_t i = 0; i < THREADS && !threads[THREADS - 1]; i++)
+        if (pthread_create(&threads[i], NULL, touches, (void *)i))
+            return 0;
+    int times = atomic_fetch_add(&wanted[thread], 1) + 1;
+    while (atomic_load(&done[thread]) != times)
+        sched_yield();
+    return 1;
 }
 
 int main(void)
@@ -43,8 +79,10 @@ int main(void)
             if (mprotect(at, 30 * PAGE, PROT_NONE) || mprotect(at, 30 * PAGE, PROT_READ | PROT_WRITE))
                 return 4;
         }
-        if (write(1, &what, 1) != 1)
+        if (what >= '0' && what < '0' + THREADS && !have_touched(what - '0'))
             return 5;
+        if (write(1, &what, 1) != 1)
+            return 6;
     }
     return 0;
 }

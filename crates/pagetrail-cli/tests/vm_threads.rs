@@ -23,7 +23,7 @@ fn built(name: &str) -> Option<String> {
     program.exists().then(|| program.display().to_string())
 }
 
-/// The program of threads in C, linked like that.
+/// The program of threads in C, by its name among those, or compiled like that.
 fn threads(directory: &Path, name: &str, flags: &[&str]) -> String {
     built(name).unwrap_or_else(|| {
         let program = compiled(directory, "vm_threads.c", flags);
@@ -71,11 +71,8 @@ fn what_is_unmapped_or_protected_is_so_for_all_threads() {
     }
     let directory = tempfile::tempdir().expect("a directory");
     let flags = ["-pthread", "-static"];
-    let program = compiled(directory.path(), "vm_threads.c", &flags);
-    same(
-        directory.path(),
-        &[program.to_str().expect("UTF-8"), "memory"],
-    );
+    let program = threads(directory.path(), "vm_threads_static", &flags);
+    same(directory.path(), &[&program, "memory"]);
 }
 
 #[test]
@@ -180,6 +177,14 @@ fn redis_serves() {
     if no_guest() {
         return;
     }
+    if Command::new("redis-server")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        eprintln!("not here: redis-server");
+        return;
+    }
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("socket");
     let socket = socket.to_str().expect("UTF-8");
@@ -196,10 +201,7 @@ fn redis_serves() {
     ];
     let mut guest = pagetrail(directory.path(), &["vm", "run", "--"]);
     let guest = guest.args(server).stdout(Stdio::piped());
-    let Ok(mut guest) = guest.spawn() else {
-        eprintln!("not here: redis-server");
-        return;
-    };
+    let mut guest = guest.spawn().expect("it starts");
     let mut output = BufReader::new(guest.stdout.take().expect("a pipe"));
     let mut line = String::new();
     while !line.contains("eady to accept connections") {
@@ -222,12 +224,12 @@ fn redis_serves() {
         "-t",
         "set,get,lpush,incr",
     ]);
-    let load = load.output().expect("redis-benchmark");
-    assert!(load.status.success(), "{load:?}");
+    let load = ended(load);
+    assert!(load.status.success(), "{}", told("redis-benchmark", &load));
     let ask = |words: &[&str]| {
         let mut client = Command::new("redis-cli");
-        let answer = client.args(["-s", socket]).args(words).output();
-        String::from_utf8(answer.expect("redis-cli").stdout).expect("UTF-8")
+        let answer = ended(client.args(["-s", socket]).args(words));
+        String::from_utf8(answer.stdout).expect("UTF-8")
     };
     ask(&["set", "key", "value"]);
     assert_eq!(ask(&["get", "key"]), "value\n");
