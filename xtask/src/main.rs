@@ -16,6 +16,7 @@ mod generate;
 mod long;
 mod packages;
 mod preload;
+mod python;
 mod repo;
 mod steps;
 mod subpage;
@@ -58,6 +59,9 @@ usage: cargo xtask TASK
   bench vm         what the virtual machine costs a program: exits, instructions, collects (guests)
   bench checkpointer [ROUNDS]
                    the same for CRIU, in a guest
+  vm-programs [TEST ..]
+                   Python's own tests as a guest of KVM, beside the same natively, in a guest with
+                   nested virtualization (an hour and more); TEST is one of its files, as test_dict
   subpage suites [python|redis] [PARTS ..]
                    Python's and Redis' own tests on the sub-page allocator, for every number of
                    parts (an hour and more; a short form is part of 'test')
@@ -101,6 +105,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "test" => test::run(&repo)?,
         "tidy" => tidy::run(&repo)?,
         "vm" => return vm::run(&repo, rest),
+        "vm-programs" => vm::python::run(&repo, rest)?,
         "bochs" => return vm::bochs::run(&repo, rest),
         "model" => {
             let mut steps = steps::Steps::default();
@@ -154,9 +159,13 @@ fn run(args: &[String]) -> Result<ExitCode> {
 /// The first argument that `task` does not take.
 fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
     match task {
-        "vm" | "bochs" | "install" | "subpage" | "measure-collector" | "measure-checkpointer" => {
-            None
-        }
+        "vm"
+        | "vm-programs"
+        | "bochs"
+        | "install"
+        | "subpage"
+        | "measure-collector"
+        | "measure-checkpointer" => None,
         "bench"
             if rest
                 .first()

@@ -71,12 +71,17 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "sqlite3",
         shown_by: "sqlite3",
-        why: "is measured under adaptive",
+        why: "is measured under adaptive, and runs as a guest of KVM",
     },
     Package {
         name: "tkrzw-utils",
         shown_by: "tkrzw_dbm_perf",
-        why: "is measured under adaptive",
+        why: "is measured under adaptive, and runs as a guest of KVM",
+    },
+    Package {
+        name: "tokyocabinet-bin",
+        shown_by: "tchmgr",
+        why: "runs as a guest of KVM",
     },
     Package {
         name: "gdb",

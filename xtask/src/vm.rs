@@ -19,6 +19,7 @@ mod mirror;
 pub(crate) mod model;
 mod process;
 mod programs;
+pub(crate) mod python;
 mod qemu;
 pub(crate) mod redis;
 pub(crate) mod suites;

@@ -12,6 +12,7 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::python::TESTS;
 use crate::repo::Repo;
 use crate::steps::{Outcome, Steps};
 
@@ -75,7 +76,7 @@ pub(crate) fn run(repo: &Repo, asked: &[String]) -> Result<bool> {
         let parts = allocator.parts();
         if all("python") {
             steps.run(&format!("Python, {parts} parts"), || {
-                python::test(allocator, python::ALL)
+                python::test(allocator, TESTS)
             });
         }
         if all("redis") {

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "not every test needs all of it")]
 
+pub(crate) mod beside;
 pub(crate) mod ending;
 pub(crate) mod guest;
 pub(crate) mod subpage;

@@ -1,47 +1,31 @@
 //! Python's own tests, run by an interpreter that has them.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::Result;
 
 use super::{Allocator, Failures, complaint, judge, output};
-use crate::steps::{NotHere, Outcome};
-
-/// Of what allocates most, and of threads and forks.
-pub(super) const ALL: &[&str] = &[
-    "test_dict",
-    "test_list",
-    "test_json",
-    "test_sqlite3",
-    "test_threading",
-    "test_fork1",
-];
+use crate::python;
+use crate::steps::Outcome;
 
 /// Of these, what fits into the test of everything.
 pub(super) const SHORT: &[&str] = &["test_dict", "test_json", "test_fork1"];
 
 /// Each test file in a process of its own; what fails is compared with libc's allocator.
 pub(super) fn test(allocator: Allocator<'_>, tests: &[&str]) -> Result<Outcome> {
-    let python = ["python3", "/usr/bin/python3"].into_iter().find(|python| {
-        let mut has = Command::new(python);
-        has.args(["-c", "import test.test_dict, test.test_sqlite3, sqlite3"]);
-        let has = has.stdout(Stdio::null()).stderr(Stdio::null());
-        has.status().is_ok_and(|status| status.success())
-    });
-    let Some(python) = python else {
-        return Err(NotHere::error("apt-get install libpython3-testsuite"));
-    };
+    let python = python::find()?;
     let mut fine = true;
     for test in tests {
-        let outcome = judge(allocator, |allocator| run(python, allocator, test))?;
+        let outcome = judge(allocator, |allocator| run(&python, allocator, test))?;
         println!("{test}: {outcome:?}");
         fine &= outcome == Outcome::Passed;
     }
     Ok(Outcome::of(fine))
 }
 
-fn run(python: &str, allocator: Allocator<'_>, test: &str) -> Result<Failures> {
+fn run(python: &Path, allocator: Allocator<'_>, test: &str) -> Result<Failures> {
     let mut command = Command::new(python);
     command
         // Only so are all tests named that failed.
