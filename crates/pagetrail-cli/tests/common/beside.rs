@@ -7,10 +7,11 @@ use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
+use super::ending::{ended, told};
 use super::pagetrail;
 
 /// Where the rig's guests have the shell that they boot with.
@@ -97,7 +98,7 @@ impl Beside {
     /// The same of commands that know themselves how each form is run.
     #[track_caller]
     pub(crate) fn same_of(&self, name: &[&str], command: impl Fn(Form) -> Command) {
-        let output = |form| command(form).output().expect("it starts");
+        let output = |form| ended(&mut command(form));
         let (native, guest) = (output(Form::Natively), output(Form::AsGuest));
         assert!(
             native == guest,
@@ -168,12 +169,4 @@ fn files(directory: &Path) -> Files {
         }
     }
     found
-}
-
-/// How a run ended and what it printed, to be read.
-fn told(who: &str, output: &Output) -> String {
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
-    let status = output.status;
-    format!("-- {who}: {status}; output:\n{stdout}\n-- {who}: errors:\n{stderr}\n")
 }
