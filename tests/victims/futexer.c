@@ -4,7 +4,8 @@
 #include <linux/futex.h>
 #include <semaphore.h>
 
-static uint32_t word;
+/* Each time the word changes, waiters are woken, and then that is done. */
+static uint32_t word, done;
 static sem_t never, posted;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER, contended = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
@@ -20,6 +21,7 @@ static void *wake(void *unused) {
         usleep(4000);
         __atomic_add_fetch(&word, 1, __ATOMIC_SEQ_CST);
         futex(FUTEX_WAKE, INT32_MAX, NULL);
+        __atomic_add_fetch(&done, 1, __ATOMIC_SEQ_CST);
         sem_post(&posted);
         pthread_mutex_lock(&contended);
         usleep(1000);
@@ -68,12 +70,13 @@ int main(int argc, char **argv) {
         t = in(CLOCK_REALTIME, 10000000);
         timed_out("pthread_cond_timedwait", pthread_cond_timedwait(&condition, &mutex, &t), since);
         pthread_mutex_unlock(&mutex);
-        /* Until woken. */
+        /* Until woken; for the change that was seen, if the other thread was stopped between that and waking. */
+        uint32_t past = __atomic_load_n(&done, __ATOMIC_SEQ_CST);
         uint32_t seen = __atomic_load_n(&word, __ATOMIC_SEQ_CST);
         result = futex(FUTEX_WAIT, seen, NULL);
         if (victim_told) break;
         if (result == -1 && errno != EAGAIN) fail("FUTEX_WAIT without a timeout: %s", strerror(errno));
-        if (__atomic_load_n(&word, __ATOMIC_SEQ_CST) == seen) fail("FUTEX_WAIT returned without a wake-up");
+        if (past == seen && __atomic_load_n(&word, __ATOMIC_SEQ_CST) == seen) fail("FUTEX_WAIT returned without a wake-up");
         if (sem_wait(&posted) == -1 && !victim_told) fail("sem_wait: %s", strerror(errno));
         pthread_mutex_lock(&contended);
         uint64_t before = counted;
