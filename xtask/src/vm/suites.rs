@@ -99,7 +99,7 @@ const SUITES: &[Wanted] = &[
 ];
 
 /// Emulation is some 20 times slower than the host.
-const TIMEOUT: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// A test program that cargo has built.
 #[derive(Debug, PartialEq, Eq)]

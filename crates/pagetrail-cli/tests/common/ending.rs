@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Many times what the longest takes in an emulated guest beside other load.
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_secs(400);
 
 /// Runs a program to its end. Panics, with all that it has printed, where it has none.
 #[track_caller]
