@@ -142,7 +142,7 @@ fn a_recording_has_what_every_thread_wrote_and_no_more() {
     }
 }
 
-/// The last round has what threads wrote that were in the middle of it when another one ended the process.
+/// Also where other threads are in the middle of something: the last round waits for none of them, and the status is the program's.
 #[test]
 fn recordings_end_as_their_programs_do() {
     if no_guest() {
