@@ -24,7 +24,7 @@ use crate::rounds::bits::add_runs;
 use crate::sys::kvm::{Log, Vm};
 use crate::sys::system_memory::SystemMemory;
 use areas::{Access, Areas};
-use page_table::PageTable;
+use page_table::{PageTable, Words};
 use slots::{Slot, Slots};
 
 /// Bytes in a page.
@@ -35,6 +35,8 @@ pub(crate) const BLOCK: u64 = PAGE * 512;
 pub(crate) const USER_END: u64 = 0x7fff_ffff_f000;
 /// Address space for tables: enough for 500 GiB that are touched.
 const SYSTEM_BYTES: usize = 1 << 30;
+/// So much of it is made usable at a time: tables for a GiB.
+const TABLES_STEP: usize = 2 << 20;
 /// Where the machine's own part of guest-physical memory begins in the virtual addresses of ring 0.
 pub(crate) const SYSTEM_BASE: u64 = 0xffff_8000_0000_0000;
 /// Below are the pages of [`crate::processor`], from here on tables.
@@ -69,10 +71,17 @@ pub(crate) struct Memory {
     changed: Vec<PageRange>,
 }
 
+impl Words for SystemMemory {
+    fn grow(&mut self) -> bool {
+        self.extend(TABLES_STEP).is_ok()
+    }
+}
+
 impl Memory {
     /// No memory but the machine's own.
     pub(crate) fn new(vm: &Vm, physical_bits: u8) -> Result<Self> {
-        let system = SystemMemory::reserve(SYSTEM_BYTES)
+        let usable = TABLES_FROM as usize + TABLES_STEP;
+        let system = SystemMemory::reserve(SYSTEM_BYTES, usable)
             .map_err(Error::system("reserve memory for page tables"))?;
         let memory = Self {
             areas: Areas::default(),
@@ -201,10 +210,14 @@ impl Memory {
         mem::take(&mut self.changed)
     }
 
+    /// Between the end of the program's file and its break.
+    pub(crate) fn heap(&self) -> Option<PageRange> {
+        PageRange::new(self.heap.start, self.heap.end.next_multiple_of(PAGE))
+    }
+
     /// What the kernel would call some of the mappings.
     pub(crate) fn names(&self) -> Vec<(PageRange, &'static str)> {
-        let heap = PageRange::new(self.heap.start, self.heap.end.next_multiple_of(PAGE));
-        let names = [(heap, "[heap]"), (self.stack, "[stack]")];
+        let names = [(self.heap(), "[heap]"), (self.stack, "[stack]")];
         let known = names.into_iter();
         known
             .filter_map(|(range, name)| Some((range?, name)))

@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn what_is_written_for_the_return_is_read_as_a_frame() {
-        let system = SystemMemory::reserve(1 << 20).unwrap();
+        let system = SystemMemory::reserve(1 << 20, 1 << 20).unwrap();
         let page = Page::of(3);
         page.write(&system);
         let context = kvm_regs {

@@ -1,7 +1,8 @@
 //! [`SystemMemory`]: the guest's physical memory that is not the program's: page tables and what the processor needs to
 //! enter and leave ring 3.
 //!
-//! Private memory, so that a forked child has its own. It is reserved, and takes what is used of it.
+//! Private memory, so that a forked child has its own. It is reserved, and made usable as it is needed: what is not counts
+//! nothing against the limit on the program's data (`RLIMIT_DATA`).
 #![allow(unsafe_code, reason = "a mapping seen as atomic words")]
 
 use std::io;
@@ -14,6 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) struct SystemMemory {
     words: NonNull<AtomicU64>,
     bytes: usize,
+    /// How much of it may be used.
+    usable: usize,
     /// What [`Self::renew`] changes.
     is_executable: AtomicBool,
 }
@@ -24,14 +27,14 @@ unsafe impl Send for SystemMemory {}
 unsafe impl Sync for SystemMemory {}
 
 impl SystemMemory {
-    /// Reserves `bytes`, all zero.
-    pub(crate) fn reserve(bytes: usize) -> io::Result<Self> {
+    /// Reserves `bytes`, all zero, of which some may be used at once.
+    pub(crate) fn reserve(bytes: usize, usable: usize) -> io::Result<Self> {
         // SAFETY: a new mapping, wherever there is room.
         let start = unsafe {
             libc::mmap(
                 ptr::null_mut(),
                 bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
+                libc::PROT_NONE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                 -1,
                 0,
@@ -41,11 +44,40 @@ impl SystemMemory {
             return Err(io::Error::last_os_error());
         }
         let words = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self {
+        let mut memory = Self {
             words,
             bytes,
+            usable: 0,
             is_executable: AtomicBool::new(false),
-        })
+        };
+        memory.extend(usable)?;
+        Ok(memory)
+    }
+
+    /// Makes so much more of it usable.
+    pub(crate) fn extend(&mut self, bytes: usize) -> io::Result<()> {
+        let end = self.usable.checked_add(bytes);
+        let end = end.filter(|end| *end <= self.bytes);
+        let end = end.ok_or(io::ErrorKind::OutOfMemory)?;
+        self.protect(self.usable as u64, bytes as u64, 0)?;
+        self.usable = end;
+        Ok(())
+    }
+
+    fn protect(&self, offset: u64, bytes: u64, execute: libc::c_int) -> io::Result<()> {
+        let address = self.address() + offset;
+        // SAFETY: the callers have made sure that it is a part of the mapping, which can be read and written from here on.
+        let done = unsafe {
+            libc::mprotect(
+                address as *mut _,
+                bytes as usize,
+                libc::PROT_READ | libc::PROT_WRITE | execute,
+            )
+        };
+        match done {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Where it is in this process.
@@ -65,7 +97,7 @@ impl SystemMemory {
     pub(crate) fn renew(&self, offset: u64, bytes: u64) -> io::Result<()> {
         if offset
             .checked_add(bytes)
-            .is_none_or(|end| end > self.bytes())
+            .is_none_or(|end| end > self.usable as u64)
         {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -73,19 +105,7 @@ impl SystemMemory {
             true => 0,
             false => libc::PROT_EXEC,
         };
-        let address = self.address() + offset;
-        // SAFETY: the part is one of the mapping, and stays as readable and writable as it is.
-        let done = unsafe {
-            libc::mprotect(
-                address as *mut _,
-                bytes as usize,
-                libc::PROT_READ | libc::PROT_WRITE | execute,
-            )
-        };
-        match done {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        self.protect(offset, bytes, execute)
     }
 
     /// Writes whole words at a byte offset that is a multiple of 8; a rest is filled up with zeros.
@@ -103,8 +123,8 @@ impl Deref for SystemMemory {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is that long, lives as long as `self`, and any bits are an atomic word.
-        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.bytes / 8) }
+        // SAFETY: so much of the mapping can be read and written, lives as long as `self`, and any bits are an atomic word.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.usable / 8) }
     }
 }
 

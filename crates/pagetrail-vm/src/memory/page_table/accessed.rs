@@ -3,18 +3,17 @@
 //! It remembers what it has found, and sets no bit for that until it forgets; whoever takes the bits has it forget
 //! ([`crate::memory::Memory::take_accessed`]).
 
-use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use pagetrail::{PageRange, PageSet};
 
-use super::{ACCESSED, ADDRESS, LARGE, LEVELS, PRESENT, PageTable, span};
+use super::{ACCESSED, ADDRESS, LARGE, LEVELS, PRESENT, PageTable, Words, span};
 use crate::memory::{PAGE, USER_END};
 
 /// Ours, in an entry of the second-lowest level: its table was looked at in the last round.
 const LOOKED_AT: u64 = 1 << 9;
 
-impl<W: Deref<Target = [AtomicU64]>> PageTable<W> {
+impl<W: Words> PageTable<W> {
     /// Takes the pages that were touched since the last call; `None` where accesses are not told.
     ///
     /// What the processor remembers it finds without a bit: when it has forgotten everything, the next round has begun, and
@@ -86,7 +85,7 @@ mod tests {
     /// Of each block, so that the same ones come again and again.
     const PAGES: u64 = 4;
 
-    type Table = PageTable<Box<[AtomicU64]>>;
+    type Table = PageTable<Box<[std::sync::atomic::AtomicU64]>>;
 
     /// A processor that remembers pages, and the ways to tables of pages.
     #[derive(Default)]

@@ -61,7 +61,13 @@ fn flags(allowed: Allowed) -> u64 {
     flags
 }
 
-impl<W: Deref<Target = [AtomicU64]>> PageTable<W> {
+/// What tables lie in.
+pub(crate) trait Words: Deref<Target = [AtomicU64]> {
+    /// Makes more of them, all zero; false where there are no more.
+    fn grow(&mut self) -> bool;
+}
+
+impl<W: Words> PageTable<W> {
     /// An empty root at `from`, and tables behind it.
     pub(crate) fn new(words: W, from: u64) -> Self {
         Self {
@@ -197,7 +203,7 @@ impl<W: Deref<Target = [AtomicU64]>> PageTable<W> {
                 now & ADDRESS
             } else {
                 let fresh = self.next;
-                if fresh + PAGE > self.words.len() as u64 * 8 {
+                if fresh + PAGE > self.words.len() as u64 * 8 && !self.words.grow() {
                     return Err(Error::Unsupported(
                         "more memory than its page tables have room for".into(),
                     ));
@@ -229,6 +235,12 @@ mod tests {
         execute: false,
         declared: 3,
     };
+
+    impl Words for Box<[AtomicU64]> {
+        fn grow(&mut self) -> bool {
+            false
+        }
+    }
 
     /// What a processor finds: guest-physical address and entry.
     fn translate(table: &PageTable<Box<[AtomicU64]>>, address: u64) -> Option<(u64, u64)> {
