@@ -28,6 +28,7 @@ fn programs_find_what_they_find_natively() {
             "disturbed",
             "identity",
             "about",
+            "limits",
             "exit",
             "crash",
             "divide",

@@ -217,7 +217,7 @@ static void move(void)
 static void advise(void)
 {
     static const int advice[] = { MADV_DONTNEED, MADV_DONTNEED, MADV_REMOVE, MADV_NORMAL, MADV_WILLNEED, MADV_SEQUENTIAL,
-                                  MADV_DONTFORK, MADV_DOFORK, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_COLD, 9999 };
+                                  MADV_DONTFORK, MADV_DOFORK, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_COLD, MADV_FREE, 9999 };
     size_t bytes;
     char *at = place(&bytes);
     int which = PICK(advice);
@@ -241,7 +241,12 @@ static void look(void)
     size_t bytes;
     char *at = place(&bytes);
     say("look %lx %lx", (long)(at - ARENA), bytes);
-    say_result("", mincore(at, bytes, there));
+    memset(there, 9, sizeof there);
+    int error = mincore(at, bytes, there);
+    /* What is behind a gap is nobody's business. */
+    for (size_t page = 0; error == 0 && page < bytes / PAGE; page++)
+        say(" %d", there[page]);
+    say_result("", error);
 }
 
 static void lock(void)

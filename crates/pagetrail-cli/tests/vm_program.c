@@ -1,5 +1,6 @@
 /* What programs count on, a case per argument: each prints what it found, which must be the same natively and as a guest. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -260,6 +262,80 @@ static void show_mapping(const char *what, uintptr_t address, const char *name)
     printf("%s: %s, %s\n", what, rights, name ? at && at[strlen(name)] == '\n' ? "named" : "not named" : "");
 }
 
+static void say_break(const char *what, long by)
+{
+    void *before = sbrk(0), *result = sbrk(by);
+    int error = result == (void *)-1 ? errno : 0;
+    printf("%s: %d, %ld\n", what, error, (long)((char *)sbrk(0) - (char *)before));
+}
+
+static void say_mapped(const char *what, size_t bytes, int protection)
+{
+    char *at = map_at(NULL, bytes, protection, MAP_NORESERVE);
+    printf("%s: %d\n", what, at == MAP_FAILED ? errno : 0);
+    if (at != MAP_FAILED)
+        munmap(at, bytes);
+}
+
+static void limit(int resource, size_t bytes)
+{
+    struct rlimit limit;
+    getrlimit(resource, &limit);
+    limit.rlim_cur = bytes;
+    setrlimit(resource, &limit);
+}
+
+/* How far the break goes, and how much may be mapped. */
+static int limits(void)
+{
+    const size_t mega = 1 << 20;
+    say_break("break", 3 * PAGE + 5);
+    say_break("unaligned", 77);
+    char *end = (char *)(((uintptr_t)sbrk(0) + PAGE - 1) & -PAGE);
+    map_at(end + 4 * PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_FIXED_NOREPLACE);
+    say_break("up to a mapping", 4 * PAGE);
+    say_break("into it", PAGE);
+    say_break("beyond it", 64 * PAGE);
+    munmap(end + 4 * PAGE, PAGE);
+    say_break("where it was", 64 * PAGE);
+    sbrk(-66 * (long)PAGE);
+    printf("below its beginning: %d\n", brk((void *)PAGE) ? errno : 0);
+    say_break("nearly all addresses", 1l << 46);
+
+    limit(RLIMIT_DATA, 256 * mega);
+    say_break("more than allowed", 300 * mega);
+    say_break("allowed", 16 * mega);
+    say_mapped("mapped, more than allowed", 300 * mega, PROT_READ | PROT_WRITE);
+    say_mapped("mapped, allowed", 100 * mega, PROT_READ | PROT_WRITE);
+    say_mapped("mapped, not to be written", 300 * mega, PROT_READ);
+    limit(RLIMIT_DATA, RLIM_INFINITY);
+    limit(RLIMIT_AS, 8192 * mega);
+    say_mapped("more addresses than allowed", 9000 * mega, PROT_NONE);
+    say_mapped("addresses, allowed", 4096 * mega, PROT_NONE);
+    return 0;
+}
+
+/* How many mappings there are of files, of which only the kernel's list knows. */
+static int strangers(void)
+{
+    DIR *files = opendir("/proc/self/map_files");
+    int count = 0;
+    for (struct dirent *entry; files && (entry = readdir(files));) {
+        unsigned long start, end;
+        unsigned char there;
+        char line[1024];
+        if (sscanf(entry->d_name, "%lx-%lx", &start, &end) != 2)
+            continue;
+        mapping_of("/proc/self/maps", start, NULL, line, sizeof line);
+        if (!*line)
+            count += !mincore((void *)start, PAGE, &there) || !msync((void *)start, PAGE, MS_ASYNC) ||
+                     !mlock((void *)start, 1);
+    }
+    if (files)
+        closedir(files);
+    return count;
+}
+
 static int about_itself(void)
 {
     char path[512] = { 0 }, line[1024], text[64];
@@ -291,6 +367,7 @@ static int about_itself(void)
     }
     fclose(file);
     printf("sorted: %d, the machine's: %d\n", sorted, others);
+    printf("files that are mapped, but not by it: %d\n", strangers());
     int directory = open("/proc/self", O_RDONLY | O_DIRECTORY);
     int maps = openat(directory, "maps", O_RDONLY | O_CLOEXEC);
     printf("relative: %zd, %d, to be written: %zd\n", read(maps, text, 12), fcntl(maps, F_GETFD), write(maps, "x", 1));
@@ -409,6 +486,8 @@ int main(int count, char **arguments)
         status = disturbed();
     else if (!strcmp(which, "identity"))
         status = identity();
+    else if (!strcmp(which, "limits"))
+        status = limits();
     else if (!strcmp(which, "about"))
         status = about_itself();
     else if (!strcmp(which, "greedy"))

@@ -17,14 +17,15 @@ mod written;
 
 use crate::error::{Error, Result};
 use crate::guest::Guest;
-use crate::memory::Memory;
 use crate::memory::mapping::Mmap;
+use crate::memory::{Memory, pages_around};
 use crate::sys::call::Call;
 use crate::sys::signal::pass_on_unless_arrived;
 
 const ENOSYS: i64 = -(libc::ENOSYS as i64);
 const EPERM: i64 = -(libc::EPERM as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
+const ENOMEM: i64 = -(libc::ENOMEM as i64);
 
 /// Not in the C library's crate yet.
 const SYS_MAP_SHADOW_STACK: libc::c_long = 453;
@@ -103,6 +104,11 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
         libc::SYS_close | libc::SYS_dup2 | libc::SYS_dup3 | libc::SYS_close_range => {
             descriptors::perform(&guest.descriptors(), call)
         }
+        libc::SYS_mincore
+        | libc::SYS_msync
+        | libc::SYS_mlock
+        | libc::SYS_mlock2
+        | libc::SYS_munlock => on_mapped(guest, call),
         libc::SYS_readlink | libc::SYS_readlinkat => identity::read_link(guest, call),
         _ => identity::perform(guest, call).unwrap_or_else(|| pass_on_unless_arrived(call)),
     };
@@ -123,6 +129,17 @@ fn note(guest: &Guest, call: &Call, result: i64) {
         reads::by(call, result, |address, bytes| {
             log.note_read(address, bytes);
         });
+    }
+}
+
+/// Calls on what is mapped, which they leave as it is. They fail where something is not, and so they do where it is the machine's.
+fn on_mapped(guest: &Guest, call: &Call) -> i64 {
+    let result = pass_on_unless_arrived(call);
+    let [address, bytes, ..] = call.arguments;
+    let asked = pages_around(address, bytes);
+    match asked {
+        Some(range) if result >= 0 && !guest.memory().areas.cover(range) => ENOMEM,
+        _ => result,
     }
 }
 

@@ -343,7 +343,11 @@ impl Memory {
         if address < self.heap.start || address >= USER_END {
             return Ok(self.heap.end as i64);
         }
+        // The kernel leaves a page free behind it (mm/mmap.c).
+        let close = PageRange::new(now, wanted.saturating_add(PAGE));
+        let close = close.map_or_else(Vec::new, |range| self.areas.pieces(range));
         let moved = match PageRange::new(now, wanted) {
+            Some(_) if !close.is_empty() => false,
             Some(grown) => {
                 let added = Mmap {
                     address: now,
