@@ -169,6 +169,10 @@ fn a_recording_has_the_pages_that_were_written_and_no_others() {
         .find(|mapping| address(&mapping["start"]) == BASE);
     let known = known.unwrap_or_else(|| panic!("{report}"));
     assert_eq!(number(&known["distinct_pages"]), 100, "{known}");
+    for name in ["[heap]", "[stack]"] {
+        let named = mappings.iter().filter(|mapping| mapping["name"] == name);
+        assert_eq!(named.count(), 1, "{name} in {report}");
+    }
 }
 
 /// Each part of a page has an address of its own, so that the processor tells them apart.

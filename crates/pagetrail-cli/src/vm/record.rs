@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use pagetrail::{Ended, Heaps, Noticed, PageSet, Region};
+use pagetrail::{Ended, Heaps, Noticed, PageRange, PageSet, Region};
 use pagetrail_trail::{End, Event, Header, Round};
 use pagetrail_vm::{Collected, Rounds, Told};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -220,9 +220,15 @@ impl Session {
         Ok(state)
     }
 
-    /// The program's mappings: those of its process, less what is the machine's.
+    /// The program's mappings: those of its process, less what is the machine's, and with the names that they would have natively.
     fn regions(&self, collected: &Collected) -> Vec<Region> {
-        cut(&mappings(self.child.id()), &collected.areas)
+        let mut regions = cut(&mappings(self.child.id()), &collected.areas);
+        let heap = collected.heap.map(|range| (range, "[heap]"));
+        let stack = collected.stack.map(|range| (range, "[stack]"));
+        for (range, name) in heap.into_iter().chain(stack) {
+            regions = named(regions, range, name);
+        }
+        regions
     }
 
     /// Waits for the program's end.
@@ -271,10 +277,72 @@ fn cut(regions: &[Region], areas: &PageSet) -> Vec<Region> {
     cut
 }
 
+/// The same mappings; what of a range has no name gets this one.
+fn named(regions: Vec<Region>, range: PageRange, name: &str) -> Vec<Region> {
+    let (below, above) = (
+        PageRange::new(0, range.start()),
+        PageRange::new(range.end(), u64::MAX),
+    );
+    let mut cut = Vec::with_capacity(regions.len() + 2);
+    for region in regions {
+        let is_nameless = region.inode == 0 && region.name.is_empty();
+        match region.cut(range) {
+            Some(within) if is_nameless => {
+                cut.extend(below.and_then(|below| region.cut(below)));
+                cut.push(Region {
+                    name: name.into(),
+                    ..within
+                });
+                cut.extend(above.and_then(|above| region.cut(above)));
+            }
+            _ => cut.push(region),
+        }
+    }
+    cut
+}
+
 fn ended(status: ExitStatus) -> Option<Ended> {
     match (status.code(), status.signal()) {
         (Some(code), _) => Some(Ended::Exited(code)),
         (None, Some(signal)) => Some(Ended::Killed(signal)),
         (None, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nameless_memory_is_named_within_a_range() {
+        let some = Region::of_process(std::process::id()).expect("mappings");
+        let region = |start: u64, end: u64, inode: u64, name: &str| Region {
+            range: PageRange::new(start << 12, end << 12).expect("a range"),
+            offset: 0,
+            inode,
+            name: name.into(),
+            ..some[0].clone()
+        };
+        let range = |start: u64, end: u64| PageRange::new(start << 12, end << 12).expect("a range");
+        let regions = vec![
+            region(1, 4, 7, "/bin/file"),
+            region(4, 10, 0, ""),
+            region(10, 12, 0, ""),
+            region(14, 15, 0, "[anon: x]"),
+            region(20, 24, 0, ""),
+        ];
+        let expected = vec![
+            region(1, 4, 7, "/bin/file"),
+            region(4, 6, 0, ""),
+            region(6, 10, 0, "[heap]"),
+            region(10, 11, 0, "[heap]"),
+            region(11, 12, 0, ""),
+            region(14, 15, 0, "[anon: x]"),
+            region(20, 24, 0, ""),
+        ];
+        assert_eq!(named(regions.clone(), range(6, 11), "[heap]"), expected);
+        assert_eq!(named(regions.clone(), range(1, 4), "[heap]"), regions);
+        let whole = named(regions, range(20, 24), "[stack]");
+        assert_eq!(whole[4..], [region(20, 24, 0, "[stack]")]);
     }
 }

@@ -145,6 +145,9 @@ fn encode(kind: Kind, collected: &Collected) -> Vec<u8> {
     };
     let accessed = collected.accessed.as_ref();
     let mut words = vec![kind, collected.ring_entries, accessed.is_some().into()];
+    for named in [collected.heap, collected.stack] {
+        words.extend(named.map_or([0, 0], |range| [range.start(), range.end()]));
+    }
     let sets = [&collected.written, &collected.areas];
     for set in sets.into_iter().chain(accessed) {
         words.push(set.ranges().len() as u64);
@@ -178,6 +181,8 @@ fn decode(stream: &mut impl Read) -> Result<(Kind, Collected)> {
     let tells_accesses = word(stream)? != 0;
     let collected = Collected {
         ring_entries,
+        heap: named(stream)?,
+        stack: named(stream)?,
         written: ranges(stream)?,
         areas: ranges(stream)?,
         accessed: match tells_accesses {
@@ -194,6 +199,15 @@ fn word(stream: &mut impl Read) -> Result<u64> {
         .read_exact(&mut bytes)
         .map_err(Error::system("read a round"))?;
     Ok(u64::from_le_bytes(bytes))
+}
+
+/// A range; none begins and ends at 0.
+fn named(stream: &mut impl Read) -> Result<Option<PageRange>> {
+    let (start, end) = (word(stream)?, word(stream)?);
+    match (start, end) {
+        (0, 0) => Ok(None),
+        _ => PageRange::new(start, end).map(Some).ok_or(Error::NoRound),
+    }
 }
 
 fn ranges(stream: &mut impl Read) -> Result<PageSet> {
@@ -234,6 +248,8 @@ mod tests {
         Collected {
             written: set(16384),
             areas: set(65536),
+            heap: PageRange::new(1 << 20, (1 << 20) + pages * 4096),
+            stack: PageRange::new(1 << 40, (1 << 40) + 8192),
             accessed: (pages != 3).then(|| set(8192)),
             ring_entries: pages,
         }

@@ -9,7 +9,7 @@ pub(crate) mod link;
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pagetrail::PageSet;
+use pagetrail::{PageRange, PageSet};
 
 use crate::error::Result;
 use crate::memory::loose::LoosePages;
@@ -29,6 +29,10 @@ pub struct Collected {
     pub accessed: Option<PageSet>,
     /// What the program has mapped.
     pub areas: PageSet,
+    /// What of it lies below the program's break: `[heap]` to the kernel, which takes the machine's own for it.
+    pub heap: Option<PageRange>,
+    /// The stack of the thread that began: `[stack]` likewise.
+    pub stack: Option<PageRange>,
     /// How many entries of the processors' rings it took.
     pub ring_entries: u64,
 }
@@ -185,6 +189,8 @@ impl WriteLog {
             written: written.intersection(&areas),
             accessed,
             areas,
+            heap: memory.heap(),
+            stack: memory.stack,
             ring_entries: mem::take(&mut gathered.ring_entries),
         })
     }
