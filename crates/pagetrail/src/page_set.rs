@@ -252,7 +252,10 @@ impl PageSet {
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let (mut i, mut j) = (0, 0);
-        let mut out = Self::new();
+        // Mostly one of them has few ranges, which are long.
+        let mut out = Self {
+            ranges: Vec::with_capacity(self.ranges.len().max(other.ranges.len())),
+        };
         while let (Some(x), Some(y)) = (self.ranges.get(i), other.ranges.get(j)) {
             out.ranges.extend(x.intersection(y));
             if x.end <= y.end {

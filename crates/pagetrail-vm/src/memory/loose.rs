@@ -30,14 +30,18 @@ impl LoosePages {
         }
     }
 
-    pub(crate) fn union_with(&mut self, pages: &PageSet) {
-        self.merged.union_with(pages);
+    pub(crate) fn union_with(&mut self, pages: PageSet) {
+        if self.merged.is_empty() {
+            self.merged = pages;
+        } else {
+            self.merged.union_with(&pages);
+        }
     }
 
     /// All of them, which stay.
     pub(crate) fn merge(&mut self) -> &mut PageSet {
-        let loose: PageSet = self.loose.drain(..).collect();
-        self.merged.union_with(&loose);
+        let loose = self.loose.drain(..).collect();
+        self.union_with(loose);
         &mut self.merged
     }
 
@@ -62,7 +66,7 @@ mod tests {
             pages.add(page(n));
             expected.insert(page(n));
         }
-        pages.union_with(&PageSet::from_iter([page(1 << 20)]));
+        pages.union_with(PageSet::from_iter([page(1 << 20)]));
         expected.insert(page(1 << 20));
         assert_eq!(*pages.merge(), expected);
         assert_eq!(pages.take(), expected);

@@ -10,8 +10,10 @@ use pagetrail::PageRange;
 use crate::memory::PAGE;
 use crate::memory::slots::{SLOT, Slot};
 
-/// Words of 64 pages in a memslot.
-const WORDS: usize = (SLOT / PAGE / 64) as usize;
+/// Pages whose bits are in the same word; also those that KVM protects together.
+pub(super) const NEAR: u64 = 64;
+/// Words in a memslot.
+const WORDS: usize = (SLOT / PAGE / NEAR) as usize;
 
 /// The pages of one memslot.
 #[derive(Debug)]
@@ -30,23 +32,32 @@ impl Bits {
     }
 
     fn set(&mut self, page: u64) {
-        let word = (page / 64) as usize % WORDS;
-        self.words[word] |= 1 << (page % 64);
+        self.add((page / NEAR) as usize % WORDS, 1 << (page % NEAR));
+    }
+
+    fn add(&mut self, word: usize, bits: u64) {
+        self.words[word] |= bits;
         self.filled[word / 64] |= 1 << (word % 64);
     }
 
-    /// Takes all pages out; the first possible one is at `address`.
-    fn drain(&mut self, address: u64, ranges: &mut Vec<PageRange>) {
+    /// Takes all words out that are not zero, ascending.
+    fn drain(&mut self, mut each: impl FnMut(usize, u64)) {
         for (group, filled) in self.filled.iter_mut().enumerate() {
-            let mut rest = mem::take(filled);
-            while rest != 0 {
-                let word = group * 64 + rest.trailing_zeros() as usize;
-                rest &= rest - 1;
-                let first = address + word as u64 * 64 * PAGE;
-                add_runs(mem::take(&mut self.words[word]), first, ranges);
+            for bit in ones(mem::take(filled)) {
+                let word = group * 64 + bit as usize;
+                each(word, mem::take(&mut self.words[word]));
             }
         }
     }
+}
+
+/// The places of the bits that are set, ascending.
+fn ones(mut bits: u64) -> impl Iterator<Item = u64> {
+    std::iter::from_fn(move || {
+        let place = bits.trailing_zeros();
+        bits &= bits.wrapping_sub(1);
+        (place < 64).then_some(place.into())
+    })
 }
 
 /// Pages of all memslots, by their numbers.
@@ -55,11 +66,14 @@ pub(super) struct SlotPages(Vec<Option<Bits>>);
 
 impl SlotPages {
     pub(super) fn set(&mut self, slot: u32, page: u64) {
-        let slot = slot as usize;
+        self.of(slot as usize).set(page);
+    }
+
+    fn of(&mut self, slot: usize) -> &mut Bits {
         if self.0.len() <= slot {
             self.0.resize_with(slot + 1, || None);
         }
-        self.0[slot].get_or_insert_with(Bits::empty).set(page);
+        self.0[slot].get_or_insert_with(Bits::empty)
     }
 
     /// Takes the pages of these memslots out, in their order.
@@ -67,10 +81,32 @@ impl SlotPages {
         let mut ranges = Vec::new();
         for slot in slots {
             if let Some(Some(bits)) = self.0.get_mut(slot.number as usize) {
-                bits.drain(slot.address, &mut ranges);
+                bits.drain(|word, bits| {
+                    let first = slot.address + word as u64 * NEAR * PAGE;
+                    add_runs(bits, first, &mut ranges);
+                });
             }
         }
         ranges
+    }
+
+    /// In how many runs of [`NEAR`] pages they lie.
+    pub(super) fn runs(&self) -> u64 {
+        let filled = self.0.iter().flatten().flat_map(|bits| bits.filled);
+        filled.map(|word| u64::from(word.count_ones())).sum()
+    }
+
+    /// Moves all pages to `other`, and hands them out, each once, those of a memslot in ascending order.
+    pub(super) fn drain_to(&mut self, other: &mut Self, mut each: impl FnMut(u32, u64)) {
+        for (slot, pages) in self.0.iter_mut().enumerate() {
+            if let Some(pages) = pages {
+                let into = other.of(slot);
+                pages.drain(|word, bits| {
+                    into.add(word, bits);
+                    ones(bits).for_each(|bit| each(slot as u32, word as u64 * NEAR + bit));
+                });
+            }
+        }
     }
 }
 
@@ -109,14 +145,25 @@ mod tests {
             let slots = [3u32, 1, 2].map(|number| Slot { number, address: u64::from(4 - number % 3) << 30 });
             let mut sorted = slots.to_vec();
             sorted.sort_by_key(|slot| slot.address);
-            let mut told = SlotPages::default();
+            let (mut fresh, mut told) = (SlotPages::default(), SlotPages::default());
             let mut expected = PageSet::new();
             for (number, page) in pages {
-                told.set(number, page);
+                fresh.set(number, page);
+                if page % 7 == 0 {
+                    told.set(number, page);
+                }
                 let slot = slots.iter().find(|slot| slot.number == number).unwrap();
                 let start = slot.address + page * PAGE;
                 expected.insert(PageRange::new(start, start + PAGE).unwrap());
             }
+            let runs = fresh.runs();
+            let mut moved = Vec::new();
+            fresh.drain_to(&mut told, |slot, page| moved.push((slot, page)));
+            prop_assert!(moved.is_sorted_by(|one, next| one < next));
+            prop_assert_eq!(moved.len() as u64 * PAGE, expected.bytes());
+            moved.dedup_by_key(|(slot, page)| (*slot, *page / NEAR));
+            prop_assert_eq!(moved.len() as u64, runs);
+            prop_assert_eq!(fresh.runs(), 0);
             let ranges = told.drain(sorted.iter().copied());
             prop_assert!(ranges.is_sorted());
             let set: PageSet = ranges.into_iter().collect();

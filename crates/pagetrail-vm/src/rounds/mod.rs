@@ -17,7 +17,7 @@ use crate::memory::{Memory, pages_around};
 use crate::sys::kvm::Vm;
 use crate::sys::ring::Ring;
 use crate::sys::thread::is_gone;
-use bits::SlotPages;
+use bits::{NEAR, SlotPages};
 
 /// A round of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub(crate) struct WriteLog(Mutex<Gathered>);
 #[derive(Debug, Default)]
 struct Gathered {
     rings: Vec<Ring>,
+    /// What the rings have now; empty in between.
+    fresh: SlotPages,
     /// What the rings had.
     told: SlotPages,
     written: LoosePages,
@@ -73,19 +75,38 @@ impl Gathered {
                 .into_iter()
                 .for_each(|range| self.written.add(range));
             if ending.anywhere {
-                self.written.union_with(&memory.writable());
+                self.written.union_with(memory.writable());
             }
         }
     }
 
     /// Takes what the rings have; how many entries that was. Their pages are not told again until the rings are reset.
     fn take(&mut self) -> u64 {
-        let told = &mut self.told;
+        let (fresh, mut last, mut turns) = (&mut self.fresh, None, 0);
+        let mut note = |slot, page| {
+            fresh.set(slot, page);
+            let run = Some((slot, page / NEAR));
+            turns += u64::from(run != last);
+            last = run;
+        };
         let rings = self.rings.iter_mut();
-        let taken = rings.map(|ring| ring.take(|slot, page| told.set(slot, page)));
-        let taken = taken.sum();
+        let taken = rings.map(|ring| ring.read(&mut note)).sum();
+        self.move_fresh(turns > 2 * self.fresh.runs());
+        self.rings.iter_mut().for_each(Ring::give_back);
         self.ring_entries += taken;
         taken
+    }
+
+    /// Adds what is fresh to what was told. Where it came `scattered`, its pages are put into the entries in their order, so that KVM
+    /// protects those near each other together; entries that are left keep their pages.
+    fn move_fresh(&mut self, scattered: bool) {
+        let rings = self.rings.iter().filter(|_| scattered);
+        let mut entries = rings.flat_map(Ring::entries_read);
+        self.fresh.drain_to(&mut self.told, |slot, page| {
+            if let Some(entry) = entries.next() {
+                entry.put(slot, page);
+            }
+        });
     }
 
     fn drain(&mut self, vm: &Vm) -> Result<()> {
@@ -136,7 +157,7 @@ impl WriteLog {
 
     /// The kernel has written somewhere.
     pub(crate) fn note_anywhere(&self, memory: &Memory) {
-        self.gathered().written.union_with(&memory.writable());
+        self.gathered().written.union_with(memory.writable());
     }
 
     /// The kernel writes a word when a thread is gone, and maybe more.
@@ -166,7 +187,7 @@ impl WriteLog {
         // Accesses first: a write of which no access is told is one all the same.
         if let Some(touched) = memory.take_accessed()? {
             let accessed = gathered.accessed.get_or_insert_default();
-            accessed.union_with(&touched);
+            accessed.union_with(touched);
         }
         gathered.drain(vm)?;
         gathered.note_endings(memory);
@@ -175,7 +196,7 @@ impl WriteLog {
             .into_iter()
             .for_each(|range| gathered.written.add(range));
         let told: PageSet = gathered.told.drain(memory.slots()).into_iter().collect();
-        gathered.written.union_with(&told);
+        gathered.written.union_with(told);
         // First what may fail: what was gathered stays for the next round then.
         memory.take_bitmaps(vm, gathered.written.merge())?;
         let written = gathered.written.take();

@@ -2,6 +2,9 @@
 //!
 //! KVM's documentation (`Documentation/virt/kvm/api.rst`, 8.29) has the states of an entry: dirty when KVM has filled it,
 //! to be reset when it was read, and free again after `KVM_RESET_DIRTY_RINGS`, which also protects its page again.
+//!
+//! Which page is protected for an entry is what the entry says then. KVM does it together for entries next to each other that are
+//! pages near each other (virt/kvm/dirty_ring.c), so that it pays to give entries back in another order than they came in.
 #![allow(unsafe_code, reason = "memory shared with the kernel")]
 
 use std::io;
@@ -15,8 +18,9 @@ const DIRTY: u32 = 1;
 const TO_RESET: u32 = 2;
 
 /// `struct kvm_dirty_gfn`.
+#[derive(Debug)]
 #[repr(C)]
-struct Entry {
+pub(crate) struct Entry {
     flags: AtomicU32,
     slot: AtomicU32,
     page: AtomicU64,
@@ -27,8 +31,10 @@ struct Entry {
 pub(crate) struct Ring {
     entries: NonNull<Entry>,
     count: usize,
-    /// The entry that is filled next, or was already.
-    next: usize,
+    /// The first entry that was not given back.
+    first: usize,
+    /// So many from there on were read.
+    read: usize,
 }
 
 // SAFETY: it owns the mapping; the entries are atomic.
@@ -54,26 +60,53 @@ impl Ring {
         Ok(Self {
             entries: NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?,
             count: bytes / size_of::<Entry>(),
-            next: 0,
+            first: 0,
+            read: 0,
         })
     }
 
-    /// Hands out what was written, as memslot and page in it, and leaves the entries to be reset. How many they were.
-    pub(crate) fn take(&mut self, mut each: impl FnMut(u32, u64)) -> u64 {
-        let mut taken = 0;
-        loop {
-            // SAFETY: the mapping has `count` entries and lives as long as `self`.
-            let entry = unsafe { self.entries.add(self.next % self.count).as_ref() };
+    /// Hands out what was written since the last call, as memslot and page in it. How many entries that were.
+    pub(crate) fn read(&mut self, mut each: impl FnMut(u32, u64)) -> u64 {
+        let before = self.read;
+        while self.read < self.count {
+            let entry = self.entry(self.read);
             if entry.flags.load(Ordering::Acquire) & DIRTY == 0 {
-                return taken;
+                break;
             }
             // The upper half is the address space, of which there is one.
             let slot = entry.slot.load(Ordering::Relaxed) & 0xffff;
             each(slot, entry.page.load(Ordering::Relaxed));
-            entry.flags.store(TO_RESET, Ordering::Release);
-            self.next = (self.next + 1) % self.count;
-            taken += 1;
+            self.read += 1;
         }
+        (self.read - before) as u64
+    }
+
+    /// The entries that were read, to be changed: together, all rings' entries must still be the same pages.
+    pub(crate) fn entries_read(&self) -> impl Iterator<Item = &Entry> {
+        (0..self.read).map(|n| self.entry(n))
+    }
+
+    /// Leaves what was read to be reset.
+    pub(crate) fn give_back(&mut self) {
+        for entry in self.entries_read() {
+            entry.flags.store(TO_RESET, Ordering::Release);
+        }
+        self.first = (self.first + self.read) % self.count;
+        self.read = 0;
+    }
+
+    /// So many entries behind the first one.
+    fn entry(&self, n: usize) -> &Entry {
+        // SAFETY: the mapping has `count` entries and lives as long as `self`.
+        unsafe { self.entries.add((self.first + n) % self.count).as_ref() }
+    }
+}
+
+impl Entry {
+    /// Has another page protected for it.
+    pub(crate) fn put(&self, slot: u32, page: u64) {
+        self.slot.store(slot, Ordering::Relaxed);
+        self.page.store(page, Ordering::Relaxed);
     }
 }
 
@@ -86,5 +119,85 @@ impl Drop for Ring {
                 self.count * size_of::<Entry>(),
             )
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    const ENTRIES: usize = 256;
+    const BYTES: usize = ENTRIES * size_of::<Entry>();
+    const RING_AT: u64 = OFFSET_PAGES as u64 * 4096;
+
+    /// What KVM would see and do.
+    struct Kvm(File);
+
+    impl Kvm {
+        fn entry(&self, n: usize) -> [u8; 16] {
+            let mut bytes = [0; 16];
+            let at = RING_AT + (n % ENTRIES * 16) as u64;
+            self.0.read_exact_at(&mut bytes, at).unwrap();
+            bytes
+        }
+
+        fn set(&self, n: usize, flags: u32, slot: u32, page: u64) {
+            let words = [flags.to_le_bytes(), slot.to_le_bytes()].concat();
+            let at = RING_AT + (n % ENTRIES * 16) as u64;
+            let bytes = [words, page.to_le_bytes().to_vec()].concat();
+            self.0.write_all_at(&bytes, at).unwrap();
+        }
+
+        /// An entry that was given back, which is free again.
+        fn reset(&self, n: usize) -> (u32, u64) {
+            let bytes = self.entry(n);
+            let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+            assert_eq!(word(0), TO_RESET, "entry {n}");
+            let page = u64::from_le_bytes(bytes[8..].try_into().unwrap());
+            self.set(n, 0, word(4), page);
+            (word(4), page)
+        }
+    }
+
+    #[test]
+    fn entries_are_read_once_and_given_back_as_they_are_then() {
+        let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, RING_AT + BYTES as u64).unwrap();
+        let mut ring = Ring::map(file.as_fd(), BYTES).unwrap();
+        let kvm = Kvm(file.into());
+        let read = |ring: &mut Ring| {
+            let mut read = Vec::new();
+            let count = ring.read(|slot, page| read.push((slot, page)));
+            assert_eq!(count, read.len() as u64);
+            read
+        };
+        assert_eq!(read(&mut ring), []);
+        let mut at = 0;
+        for filled in [3, ENTRIES, 1, ENTRIES - 1, 100] {
+            let pages: Vec<(u32, u64)> = (0..filled as u64).map(|n| (7, n * 5)).collect();
+            for (n, (slot, page)) in pages.iter().enumerate() {
+                kvm.set(at + n, DIRTY, *slot, *page);
+                if n == 1 {
+                    assert_eq!(read(&mut ring), pages[..2]);
+                }
+            }
+            let rest = read(&mut ring);
+            assert_eq!(rest, pages[pages.len() - rest.len()..]);
+            assert_eq!(ring.entries_read().count(), filled);
+            // In the other order.
+            for (entry, (slot, page)) in ring.entries_read().zip(pages.iter().rev()) {
+                entry.put(*slot, *page);
+            }
+            ring.give_back();
+            for (n, page) in pages.iter().rev().enumerate() {
+                assert_eq!(kvm.reset(at + n), *page);
+            }
+            assert_eq!(read(&mut ring), []);
+            at += filled;
+        }
     }
 }
