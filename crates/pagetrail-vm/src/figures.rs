@@ -29,9 +29,12 @@ pub struct Parts {
 }
 
 impl Writer {
-    /// A guest that writes to these pages of an array, in this order.
-    pub fn new(order: &[u64], sign: Sign) -> Result<Self> {
+    /// A guest that writes to these pages of an array, in this order; its accesses are told as well, or not.
+    pub fn new(order: &[u64], sign: Sign, accesses: bool) -> Result<Self> {
         let mut guest = Guest::new(Log::Ring(RING_BYTES))?;
+        if let Some(log) = guest.log().filter(|_| accesses) {
+            log.tell_accesses(&mut guest.memory());
+        }
         let writable = libc::PROT_READ | libc::PROT_WRITE;
         let pages = order.iter().max().map_or(1, |last| last + 1);
         let array = mapped(&guest, pages * PAGE, writable)?;

@@ -26,7 +26,8 @@ pub(crate) fn run(repo: &Repo) -> Result<()> {
     ensure!(built.success(), "the program does not build");
     let program = repo.target.join("release/examples/bench_vm");
     println!("== on this machine's KVM");
-    let here = rings_here(&program)?;
+    let rings_here = here(&program, "rings")?;
+    let tables_here = here(&program, "tables")?;
     println!("== in a guest");
     let counted = in_guest(repo, &program)?;
     println!("== with page-modification logging");
@@ -34,7 +35,8 @@ pub(crate) fn run(repo: &Repo) -> Result<()> {
     let results = json!({
         "schema": 1,
         "counted": counted,
-        "rings_here": here,
+        "rings_here": rings_here,
+        "tables_here": tables_here,
         "page_modification_logging": logged.lines().collect::<Vec<_>>(),
     });
     let text = render(&results).context("the results lack something")?;
@@ -45,9 +47,9 @@ pub(crate) fn run(repo: &Repo) -> Result<()> {
 }
 
 /// Null where this machine has no KVM for us.
-fn rings_here(program: &Path) -> Result<Value> {
+fn here(program: &Path, what: &str) -> Result<Value> {
     let mut command = Command::new(program);
-    let output = command.arg("rings").stderr(Stdio::inherit()).output()?;
+    let output = command.arg(what).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         println!("no figures from here");
         return Ok(Value::Null);
@@ -95,11 +97,13 @@ fn render(results: &Value) -> Option<String> {
                 };
                 writeln!(
                     text,
-                    "{name}: instructions beside native: guest {:.4}, and {:.4} on the same memory again; recorded {:.4}, {:.4}",
+                    "{name}: instructions beside native: guest {:.4}, and {:.4} on the same memory again; recorded {:.4}, {:.4}; with accesses {:.4}, {:.4}",
                     ratio("guest", "first")?,
                     ratio("guest", "again")?,
                     ratio("recorded", "first")?,
-                    ratio("recorded", "again")?
+                    ratio("recorded", "again")?,
+                    ratio("accesses", "first")?,
+                    ratio("accesses", "again")?
                 )
             }
             _ if program["native"].get("again").is_some() && name.starts_with("write") => {
@@ -130,23 +134,29 @@ fn render(results: &Value) -> Option<String> {
             }
         };
     }
-    let rings = |rings: &Value, text: &mut String, what: &str, unit: &str| {
-        for ring in rings.as_array().into_iter().flatten() {
-            let _ = writeln!(
-                text,
-                "collect, {}: {} {unit} per entry",
-                ring["order"].as_str().unwrap_or_default(),
-                ring[what]
-            );
+    let mut collects = |orders: &Value, what: &str, unit: &str| {
+        for order in orders.as_array().into_iter().flatten() {
+            let name = order["order"].as_str().unwrap_or_default();
+            let _ = writeln!(text, "collect, {name}: {} {unit}", order[what]);
         }
     };
-    rings(
+    collects(
         &counted["rings"],
-        &mut text,
         "ticks_per_entry",
-        "instructions",
+        "instructions per entry",
     );
-    rings(&results["rings_here"], &mut text, "ns_per_entry", "ns");
+    collects(&results["rings_here"], "ns_per_entry", "ns per entry");
+    let page = "per page, with accesses";
+    collects(
+        &counted["tables"],
+        "ticks_per_page",
+        &format!("instructions {page}"),
+    );
+    collects(
+        &results["tables_here"],
+        "ns_per_page",
+        &format!("ns {page}"),
+    );
     Some(text)
 }
 

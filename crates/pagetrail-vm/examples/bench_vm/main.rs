@@ -3,7 +3,7 @@
 //! `bench_vm programs` runs the same work natively, as a guest, and as a guest that is recorded, in a process of its own each, and
 //! holds them beside each other. Under `cargo xtask vm --nested --counted` the time stamp counter counts instructions: those of the
 //! program, of its kernel, and of everything of ours in between. `bench_vm rings` measures collects of a guest of a few
-//! instructions, on any KVM. Both print one JSON document.
+//! instructions, on any KVM, `bench_vm tables` those that tell accesses as well. Each prints one JSON document.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -37,9 +37,11 @@ fn main() -> ExitCode {
     let result = match (word(0), word(1)) {
         (Some("programs"), None) => programs(),
         (Some("rings"), None) => rings(RING),
+        (Some("tables"), None) => tables(RING),
         (Some("work"), Some(name)) => work(name),
-        (Some("machine"), Some(link)) => machine(link, &arguments[2..]),
-        _ => Err("usage: bench_vm programs|rings".into()),
+        (Some("machine"), Some(link)) => machine(link, false, &arguments[2..]),
+        (Some("machine-accesses"), Some(link)) => machine(link, true, &arguments[2..]),
+        _ => Err("usage: bench_vm programs|rings|tables".into()),
     };
     match result {
         Ok(document) => {
@@ -58,8 +60,9 @@ fn work(name: &str) -> Result<Value> {
 }
 
 /// Becomes a program; recorded, if `link` is a number.
-fn machine(link: &str, command: &[OsString]) -> Result<Value> {
-    let settings = Settings::default();
+fn machine(link: &str, accesses: bool, command: &[OsString]) -> Result<Value> {
+    let mut settings = Settings::default();
+    settings.accesses = accesses;
     match link.parse() {
         Ok(link) => pagetrail_vm::recorded_guest(command, &settings, link)?,
         Err(_) => pagetrail_vm::become_guest(command, &settings)?,
@@ -74,12 +77,15 @@ enum Mode {
     Guest,
     /// Its writes are told once, at its end.
     Recorded,
+    /// The same, and what it touches.
+    Accesses,
 }
 
-const MODES: [(Mode, &str); 3] = [
+const MODES: [(Mode, &str); 4] = [
     (Mode::Natively, "native"),
     (Mode::Guest, "guest"),
     (Mode::Recorded, "recorded"),
+    (Mode::Accesses, "accesses"),
 ];
 
 fn programs() -> Result<Value> {
@@ -88,7 +94,7 @@ fn programs() -> Result<Value> {
         let mut result = json!({ "work": work.name });
         let modes = MODES
             .iter()
-            .filter(|(mode, _)| work.is_recorded || *mode != Mode::Recorded);
+            .filter(|(mode, _)| work.is_recorded || matches!(mode, Mode::Natively | Mode::Guest));
         for &(mode, name) in modes {
             result[name] = run(work.name, mode)?;
         }
@@ -108,6 +114,7 @@ fn programs() -> Result<Value> {
         "programs": results,
         "bare_exit": bare_exit()?,
         "rings": rings(RING_EMULATED)?,
+        "tables": tables(RING_EMULATED)?,
     }))
 }
 
@@ -120,9 +127,13 @@ fn run(name: &str, mode: Mode) -> Result<Value> {
             command.args(["machine", "-"]).arg(&this);
             None
         }
-        Mode::Recorded => {
+        Mode::Recorded | Mode::Accesses => {
             let (rounds, link) = pagetrail_vm::pair()?;
-            command.args(["machine", &link.as_raw_fd().to_string()]);
+            let machine = match mode {
+                Mode::Accesses => "machine-accesses",
+                _ => "machine",
+            };
+            command.args([machine, &link.as_raw_fd().to_string()]);
             command.arg(&this);
             Some((rounds, link))
         }
@@ -157,39 +168,48 @@ fn wait_for_output(child: &std::process::Child) -> Result<()> {
 
 /// An exit, and the way back, with nothing done in between.
 fn bare_exit() -> Result<Value> {
-    let mut guest = Writer::new(&[], Sign::Call)?;
+    let mut guest = Writer::new(&[], Sign::Call, false)?;
     (0..1000).try_for_each(|_| guest.pass())?;
     let began = clock::ticks();
     (0..work::CALLS).try_for_each(|_| guest.pass())?;
     Ok(json!({ "ticks": (clock::ticks() - began) as f64 / work::CALLS as f64 }))
 }
 
-/// What an entry of a ring costs in a collect, in several orders of pages.
-fn rings((entries, times): (u64, u32)) -> Result<Value> {
+/// What is written, in several orders, and their names.
+fn orders(entries: u64) -> [(&'static str, Vec<u64>); 3] {
     let forward: Vec<u64> = (0..entries).collect();
-    let third = |page: u64| page * 3;
     let mut shuffled = forward.clone();
     // Every page once, far from the one before: the number is odd, and there are a power of two.
     for (index, page) in shuffled.iter_mut().enumerate() {
         *page = (index as u64 * 20_261) % entries;
     }
-    let orders = [
+    [
         ("one after the other", forward.clone()),
-        ("every third", forward.into_iter().map(third).collect()),
+        ("every third", forward.iter().map(|page| page * 3).collect()),
         ("scattered", shuffled),
-    ];
+    ]
+}
+
+/// A tenth is as exact as it gets.
+fn per(value: u128, entries: u64) -> f64 {
+    (value as f64 / entries as f64 * 10.0).round() / 10.0
+}
+
+/// What an entry of a ring costs in a collect.
+fn rings((entries, times): (u64, u32)) -> Result<Value> {
     let mut results = Vec::new();
-    for (name, order) in orders {
-        let mut guest = Writer::new(&order, Sign::Exception)?;
-        // What is new is more than writes.
-        guest.pass()?;
-        guest.collect()?;
+    for (name, order) in orders(entries) {
+        let mut guest = Writer::new(&order, Sign::Exception, false)?;
         let mut whole = Vec::new();
         let mut parts = Vec::new();
-        for _ in 0..times {
+        for round in 0..=times {
             guest.pass()?;
             let (began, ticks) = (Instant::now(), clock::ticks());
             let collected = guest.collect()?;
+            // What is new is more than writes.
+            if round == 0 {
+                continue;
+            }
             whole.push((began.elapsed(), clock::ticks() - ticks));
             if collected.ring_entries != entries || collected.written.pages() != entries {
                 return Err(
@@ -203,15 +223,46 @@ fn rings((entries, times): (u64, u32)) -> Result<Value> {
         whole.sort();
         parts.sort_by_key(|parts: &Parts| parts.take + parts.reset + parts.merge);
         let ((elapsed, ticks), least) = (whole[0], parts[0]);
-        let per = |value: u128| (value as f64 / entries as f64 * 10.0).round() / 10.0;
         results.push(json!({
             "order": name,
             "entries": entries,
-            "ns_per_entry": per(elapsed.as_nanos()),
-            "ticks_per_entry": per(ticks.into()),
-            "take_ns": per(least.take.as_nanos()),
-            "reset_ns": per(least.reset.as_nanos()),
-            "merge_ns": per(least.merge.as_nanos()),
+            "ns_per_entry": per(elapsed.as_nanos(), entries),
+            "ticks_per_entry": per(ticks.into(), entries),
+            "take_ns": per(least.take.as_nanos(), entries),
+            "reset_ns": per(least.reset.as_nanos(), entries),
+            "merge_ns": per(least.merge.as_nanos(), entries),
+        }));
+    }
+    Ok(results.into())
+}
+
+/// What a page costs in a collect that tells accesses, from page tables, as well as writes.
+fn tables((entries, times): (u64, u32)) -> Result<Value> {
+    let mut results = Vec::new();
+    for (name, order) in orders(entries) {
+        let mut guest = Writer::new(&order, Sign::Exception, true)?;
+        let mut whole = Vec::new();
+        for round in 0..=times {
+            guest.pass()?;
+            let (began, ticks) = (Instant::now(), clock::ticks());
+            let collected = guest.collect()?;
+            if round == 0 {
+                continue;
+            }
+            whole.push((began.elapsed(), clock::ticks() - ticks));
+            let accessed = collected.accessed.unwrap_or_default();
+            // Its text and its list are read besides.
+            if !(entries..entries + entries / 256).contains(&accessed.pages()) {
+                return Err(format!("{name}: a round has {} pages", accessed.pages()).into());
+            }
+        }
+        whole.sort();
+        let (elapsed, ticks) = whole[0];
+        results.push(json!({
+            "order": name,
+            "pages": entries,
+            "ns_per_page": per(elapsed.as_nanos(), entries),
+            "ticks_per_page": per(ticks.into(), entries),
         }));
     }
     Ok(results.into())
