@@ -6,7 +6,9 @@
 
 mod common;
 
+use std::io::{Read, Write};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use common::guest::{compiled, no_guest, same};
 use common::subpage::{PLACE, bytes, compile_nodes, library};
@@ -89,6 +91,50 @@ fn shells_and_interpreters_run() {
     for command in commands {
         same(directory.path(), command);
     }
+}
+
+/// What a shell says that has a terminal, is told a line there, and is interrupted from there; and how it ends.
+fn on_a_terminal(directory: &Path, shell: &str) -> (String, Option<i32>) {
+    const TALK: &str = "test -t 0 && test -t 1 && test -t 2 && stty rows 33 columns 77 && stty size\n\
+        read line; echo \"read $line\"\n\
+        trap 'echo interrupted; exit 4' INT; echo ready\n\
+        while :; do sleep 0.1; done\n";
+    std::fs::write(directory.join("talk"), TALK).expect("a script");
+    let mut command = Command::new("timeout");
+    command.args(["--foreground", "300", "script", "-qec"]);
+    command.args([&format!("exec {shell} talk"), "/dev/null"]);
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut terminal = piped.current_dir(directory).spawn().expect("script");
+    let mut keys = terminal.stdin.take().expect("a pipe");
+    let mut screen = terminal.stdout.take().expect("a pipe");
+    let mut shown = Vec::new();
+    for (awaited, typed) in [("33 77\r\n", "some words\n"), ("ready\r\n", "\x03")] {
+        let mut byte = [0];
+        while !shown.ends_with(awaited.as_bytes()) {
+            let told = String::from_utf8_lossy(&shown);
+            screen
+                .read_exact(&mut byte)
+                .unwrap_or_else(|error| panic!("{error}: {told}"));
+            shown.extend(byte);
+        }
+        keys.write_all(typed.as_bytes()).expect("it is there");
+    }
+    screen.read_to_end(&mut shown).expect("its last words");
+    let status = terminal.wait().expect("its end");
+    (String::from_utf8_lossy(&shown).into_owned(), status.code())
+}
+
+#[test]
+fn a_terminal_is_the_programs() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let native = on_a_terminal(directory.path(), "sh");
+    assert_eq!(native.1, Some(4), "{native:?}");
+    let command = env!("CARGO_BIN_EXE_pagetrail");
+    let guest = on_a_terminal(directory.path(), &format!("{command} vm run -- sh"));
+    assert_eq!(guest, native);
 }
 
 #[test]
