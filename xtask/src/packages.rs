@@ -59,6 +59,11 @@ const PACKAGES: &[Package] = &[
         why: "is attached to under load",
     },
     Package {
+        name: "bsdutils",
+        shown_by: "script",
+        why: "gives a program a terminal, natively and as a guest of KVM",
+    },
+    Package {
         name: "redis-tools",
         shown_by: "redis-benchmark",
         why: "makes that load",

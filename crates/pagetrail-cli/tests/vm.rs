@@ -221,6 +221,23 @@ fn a_recording_has_the_pages_that_were_written_and_no_others() {
     }
 }
 
+#[test]
+fn a_call_that_is_not_known_is_noted_once() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = compiled(directory.path(), "vm_program.c", &[]);
+    let program = program.to_str().expect("UTF-8");
+    let command = ["record", "--vm", "--", program, "anywhere"];
+    let recorded = run(directory.path(), &command);
+    assert_eq!(recorded.status.code(), Some(0), "{recorded:?}");
+    let report = report(directory.path(), "pagetrail.trail").to_string();
+    let note = "system call 16 is not known";
+    assert_eq!(report.matches(note).count(), 1, "{report}");
+    assert_eq!(report.matches("is not known").count(), 1, "{report}");
+}
+
 /// Each part of a page has an address of its own, so that the processor tells them apart.
 #[test]
 fn a_recording_tells_parts_of_pages() {

@@ -189,6 +189,8 @@ impl Session {
             _ => return Ok(State::Over),
         };
         if let Some(mut collected) = collected {
+            let unknown = collected.unknown_calls.iter();
+            events.extend(unknown.map(|call| Event::Note(unknown_call(*call))));
             let now = self.began.elapsed();
             let regions = self.regions(&collected);
             for kind in &mut self.kinds {
@@ -248,6 +250,12 @@ impl Session {
             }
         }
     }
+}
+
+fn unknown_call(number: u64) -> String {
+    format!(
+        "system call {number} is not known: for each, all that the program may write to counts as written"
+    )
 }
 
 /// The mappings of a process. When its first thread has ended, its other threads tell them.

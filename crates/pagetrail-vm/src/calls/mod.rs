@@ -122,8 +122,7 @@ fn note(guest: &Guest, call: &Call, result: i64) {
         return;
     };
     if !written::by(call, result, |address, bytes| log.note(address, bytes)) {
-        tracing::debug!(call = call.number, "may have written anywhere");
-        log.note_anywhere(&guest.memory());
+        log.note_unknown(call.number, &guest.memory());
     }
     if log.tells_accesses() {
         reads::by(call, result, |address, bytes| {

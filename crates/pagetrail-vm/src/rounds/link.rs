@@ -18,6 +18,9 @@ use crate::sys::descriptors;
 /// No program has that many mappings, or writes that many ranges.
 const RANGES_MAX: u64 = 1 << 32;
 
+/// No kernel has that many system calls; a program may try any number.
+const CALLS_MAX: u64 = 1 << 32;
+
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -121,6 +124,7 @@ impl Rounds {
                     accessed.union_with(before);
                 }
                 round.ring_entries += before.ring_entries;
+                round.unknown_calls.splice(..0, before.unknown_calls);
             }
             match kind {
                 Kind::Answer => return Ok(Told::Round(round)),
@@ -148,6 +152,8 @@ fn encode(kind: Kind, collected: &Collected) -> Vec<u8> {
     for named in [collected.heap, collected.stack] {
         words.extend(named.map_or([0, 0], |range| [range.start(), range.end()]));
     }
+    words.push(collected.unknown_calls.len() as u64);
+    words.extend(&collected.unknown_calls);
     let sets = [&collected.written, &collected.areas];
     for set in sets.into_iter().chain(accessed) {
         words.push(set.ranges().len() as u64);
@@ -183,6 +189,7 @@ fn decode(stream: &mut impl Read) -> Result<(Kind, Collected)> {
         ring_entries,
         heap: named(stream)?,
         stack: named(stream)?,
+        unknown_calls: calls(stream)?,
         written: ranges(stream)?,
         areas: ranges(stream)?,
         accessed: match tells_accesses {
@@ -208,6 +215,14 @@ fn named(stream: &mut impl Read) -> Result<Option<PageRange>> {
         (0, 0) => Ok(None),
         _ => PageRange::new(start, end).map(Some).ok_or(Error::NoRound),
     }
+}
+
+fn calls(stream: &mut impl Read) -> Result<Vec<u64>> {
+    let count = word(stream)?;
+    if count > CALLS_MAX {
+        return Err(Error::NoRound);
+    }
+    (0..count).map(|_| word(stream)).collect()
 }
 
 fn ranges(stream: &mut impl Read) -> Result<PageSet> {
@@ -252,6 +267,7 @@ mod tests {
             stack: PageRange::new(1 << 40, (1 << 40) + 8192),
             accessed: (pages != 3).then(|| set(8192)),
             ring_entries: pages,
+            unknown_calls: (0..pages % 7).collect(),
         }
     }
 

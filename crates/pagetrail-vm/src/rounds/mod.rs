@@ -6,6 +6,7 @@
 pub(crate) mod bits;
 pub(crate) mod link;
 
+use std::collections::BTreeSet;
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -35,6 +36,9 @@ pub struct Collected {
     pub stack: Option<PageRange>,
     /// How many entries of the processors' rings it took.
     pub ring_entries: u64,
+    /// Numbers of system calls that no earlier round has here: of calls that are not known, for which all that can be written counts
+    /// as written.
+    pub unknown_calls: Vec<u64>,
 }
 
 /// What is known of writes since the last round.
@@ -52,7 +56,16 @@ struct Gathered {
     /// What the kernel has read, and later what was touched at all; where that is wanted.
     accessed: Option<LoosePages>,
     ring_entries: u64,
+    unknown_calls: UnknownCalls,
     ending: Vec<Ending>,
+}
+
+/// Calls that are not known, each noted once.
+#[derive(Debug, Default)]
+struct UnknownCalls {
+    noted: BTreeSet<u64>,
+    /// Of those, what no round has told yet.
+    untold: Vec<u64>,
 }
 
 /// A thread that ends, and what the kernel writes for it at the very end, which nobody sees.
@@ -155,9 +168,15 @@ impl WriteLog {
         }
     }
 
-    /// The kernel has written somewhere.
-    pub(crate) fn note_anywhere(&self, memory: &Memory) {
-        self.gathered().written.union_with(memory.writable());
+    /// The kernel has done a call that is not known, and may have written anywhere.
+    pub(crate) fn note_unknown(&self, call: u64, memory: &Memory) {
+        let mut gathered = self.gathered();
+        gathered.written.union_with(memory.writable());
+        let unknown = &mut gathered.unknown_calls;
+        if unknown.noted.insert(call) {
+            tracing::debug!(call, "may have written anywhere");
+            unknown.untold.push(call);
+        }
     }
 
     /// The kernel writes a word when a thread is gone, and maybe more.
@@ -213,6 +232,7 @@ impl WriteLog {
             heap: memory.heap(),
             stack: memory.stack,
             ring_entries: mem::take(&mut gathered.ring_entries),
+            unknown_calls: mem::take(&mut gathered.unknown_calls.untold),
         })
     }
 }
