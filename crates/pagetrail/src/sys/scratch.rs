@@ -47,6 +47,25 @@ impl Scratch {
     }
 }
 
+#[cfg(test)]
+impl Scratch {
+    /// Puts shared memory in the place of one.
+    pub(crate) fn share(range: PageRange) -> rustix::io::Result<()> {
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: the addresses are a scratch's own, from which nobody borrows.
+        unsafe {
+            mmap_anonymous(
+                range.start() as *mut _,
+                range.bytes() as usize,
+                rights,
+                flags,
+            )?
+        };
+        Ok(())
+    }
+}
+
 impl Drop for Scratch {
     fn drop(&mut self) {
         // SAFETY: this value made the mapping, and nothing borrows from it.

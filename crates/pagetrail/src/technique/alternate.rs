@@ -121,6 +121,10 @@ impl Tracker for Alternate {
         self.drop_range(range);
     }
 
+    fn tells_shared_apart(&self) -> bool {
+        true
+    }
+
     fn needs_layout(&self) -> bool {
         true
     }

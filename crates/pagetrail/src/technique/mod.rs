@@ -191,6 +191,11 @@ pub(crate) trait Tracker: Send {
     /// Makes sure that the kernel itself can write to `range` until the next harvest.
     fn prepare_for_kernel_write(&mut self, _: PageRange) {}
 
+    /// Whether it treats shared memory in another way than private memory, so that what it arms must be what it was told.
+    fn tells_shared_apart(&self) -> bool {
+        false
+    }
+
     /// Whether [`Self::harvest`] must know the present mappings to notice one that was replaced.
     fn needs_layout(&self) -> bool {
         false

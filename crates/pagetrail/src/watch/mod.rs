@@ -1,8 +1,10 @@
 //! [`Watch`]: rounds of writes of one target. It follows the target's mappings ([`space`]), picks the technique
 //! ([`choice`]), and keeps what was harvested until the consumer commits it.
 
+mod backing;
 pub(crate) mod builder;
 pub(crate) mod choice;
+mod given_up;
 pub(crate) mod space;
 
 use crate::attach::hold::Hold;
@@ -26,7 +28,7 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub use space::GivenUp;
+pub use given_up::GivenUp;
 
 fn ended_within(end: &OwnedFd, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
@@ -41,7 +43,11 @@ fn ended_within(end: &OwnedFd, timeout: Duration) -> bool {
     }
 }
 
-/// How long a program may take to get over an `execve` that a collect has run into.
+fn has_memory(pid: u32) -> bool {
+    Status::of(pid).is_ok_and(|status| status.has_memory && !matches!(status.state, 'Z' | 'X'))
+}
+
+/// How long a program may take to get over an `execve` that we have run into.
 const EXEC_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Between two looks at it.
@@ -282,7 +288,7 @@ impl Watch {
         let deadline = Instant::now() + EXEC_PATIENCE;
         loop {
             match self.follow_exec() {
-                Err(_) if self.has_ended() || !self.has_memory() => {
+                Err(_) if self.has_ended() || !has_memory(self.pid) => {
                     // Ended, or just executing: the next collect tells.
                     return Err(Error::Gone { pid: self.pid });
                 }
@@ -298,10 +304,6 @@ impl Watch {
         let program = self.launched.as_mut();
         program.is_some_and(|launched| launched.ended().is_some())
             || (self.end.as_ref()).is_some_and(|end| ended_within(end, Duration::ZERO))
-    }
-
-    fn has_memory(&self) -> bool {
-        Status::of(self.pid).is_ok_and(|s| s.has_memory && !matches!(s.state, 'Z' | 'X'))
     }
 
     /// Watches the address space that the target has now.
@@ -320,7 +322,7 @@ impl Watch {
             },
             None => None,
         };
-        if self.has_ended() || !self.has_memory() {
+        if self.has_ended() || !has_memory(self.pid) {
             return Err(gone);
         }
         let Image {

@@ -1,10 +1,13 @@
 //! [`Space`]: one address space under watch: its mappings as they come and go, and which tracker has which.
 //!
 //! Everything is arithmetic on sets of addresses: a mapping is new where it is writable and nobody has it; it is gone
-//! where somebody has it and nothing is mapped. Mappings that were replaced in between are found by the tracker.
+//! where somebody has it and nothing is mapped, or something else than before. Mappings that look the same and were replaced in
+//! between are found by the tracker.
 
+use super::backing::others;
 use super::builder::Config;
 use super::choice::Notice;
+use super::given_up::{GivenUp, still_there};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::maps::Maps;
@@ -12,40 +15,16 @@ use crate::region::Region;
 use crate::round::{Event, Noticed, Pending, Presumption};
 use crate::technique::{ArmError, Armed, Tracker, compare::Compare};
 use rustix::io::Errno;
-use std::fmt;
 use std::time::Duration;
+
+/// How often the mappings are read until they are the same before and behind arming them.
+const REFRESH_TRIES: u32 = 4;
 
 /// What is done about regions that the technique refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
     Compare,
     Report,
-}
-
-/// A region that should be watched and cannot be by the technique.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GivenUp {
-    /// The region.
-    pub region: Region,
-    /// Why not, one line.
-    pub reason: String,
-    /// Whether `compare` watches it instead, its writes that is; otherwise they are not seen either.
-    pub compared: bool,
-}
-
-impl fmt::Display for GivenUp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let instead = if self.compared {
-            "watched by compare"
-        } else {
-            "not watched"
-        };
-        write!(
-            f,
-            "{} {}: {} ({instead})",
-            self.region.range, self.region.name, self.reason
-        )
-    }
 }
 
 /// What a collect tells besides the pages.
@@ -261,16 +240,42 @@ impl Space {
     }
 
     /// Reads the mappings; unless all is settled, forgets what is gone and arms what is new.
+    ///
+    /// What is armed may have been replaced since the mappings were read, by something that is to be tracked in another way, and has
+    /// been armed in the place of what was there. So, where it matters, it is settled only when the mappings are still the same behind
+    /// that. (Where it does not, the kernel could not even write them to memory of ours that is armed.)
     fn refresh(&mut self, mut pending: Option<&mut Pending>) -> Result<()> {
-        if let Some(regions) = self.read_maps()? {
-            self.regions = regions;
-            self.settled = false;
+        for _ in 0..REFRESH_TRIES {
+            let mut replaced = PageSet::new();
+            if let Some(regions) = self.read_maps()? {
+                replaced = others(&self.regions, &regions);
+                self.regions = regions;
+                self.settled = false;
+            }
+            if !self.settled {
+                let arms = self.take_over(&replaced, &mut pending)?;
+                self.settled = !(arms && self.tracker.tells_shared_apart());
+            }
+            if self.settled {
+                return Ok(());
+            }
         }
-        if self.settled {
-            return Ok(());
+        // The next collect goes on with it.
+        Ok(())
+    }
+
+    /// Forgets what is gone, or `replaced` by another mapping, and arms what is new; says whether anything is.
+    fn take_over(
+        &mut self,
+        replaced: &PageSet,
+        pending: &mut Option<&mut Pending>,
+    ) -> Result<bool> {
+        if let Some(pending) = pending {
+            pending.renewed.union_with(replaced);
         }
         let mapped: PageSet = self.regions.iter().map(|region| region.range).collect();
-        let mut gone = self.armed.union(&self.compared).difference(&mapped);
+        let kept = mapped.difference(replaced);
+        let mut gone = self.armed.union(&self.compared).difference(&kept);
         let (regions, comparing) = (&self.regions, &self.compared);
         self.given_up.retain(|given_up| {
             let kept = still_there(given_up, regions, &mapped);
@@ -289,9 +294,8 @@ impl Space {
         if let Some(within) = &self.within {
             new = new.intersection(within);
         }
-        self.arm_parts(&new, &mut pending)?;
-        self.settled = true;
-        Ok(())
+        self.arm_parts(&new, pending)?;
+        Ok(!new.is_empty())
     }
 
     /// Arms mappings that took the place of watched ones.
@@ -411,27 +415,82 @@ impl Space {
     }
 }
 
-/// Whether a region is still what it was, as far as its mappings tell, and all of it is there.
-fn still_there(given_up: &GivenUp, regions: &[Region], mapped: &PageSet) -> bool {
-    let region = &given_up.region;
-    mapped.covers(region.range)
-        && regions
-            .iter()
-            .filter(|now| now.range.intersection(&region.range).is_some())
-            .all(|now| {
-                (
-                    now.device,
-                    now.inode,
-                    now.permissions.shared,
-                    now.is_trackable(),
-                    // One that becomes writable gets another chance.
-                    given_up.compared || now.permissions.write,
-                ) == (
-                    region.device,
-                    region.inode,
-                    region.permissions.shared,
-                    region.is_trackable(),
-                    given_up.compared || region.permissions.write,
-                )
-            })
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::sys::scratch::Scratch;
+    use crate::technique::Harvest;
+
+    /// Lets another mapping come just before it arms what it was told of.
+    struct Late {
+        scratch: PageRange,
+        armed: Arc<Mutex<Vec<(PageRange, bool)>>>,
+    }
+
+    impl Tracker for Late {
+        fn arm(&mut self, region: &Region) -> std::result::Result<(), ArmError> {
+            if let Some(range) = region.range.intersection(&self.scratch) {
+                let mut armed = self.armed.lock().unwrap();
+                if armed.is_empty() {
+                    Scratch::share(self.scratch).unwrap();
+                }
+                armed.push((range, region.permissions.shared));
+            }
+            Ok(())
+        }
+
+        fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
+            out.extend(region.range.intersection(&self.scratch));
+            Ok(())
+        }
+
+        fn forget(&mut self, _: PageRange) {}
+
+        fn tells_shared_apart(&self) -> bool {
+            true
+        }
+
+        fn harvest(&mut self, _: &[Armed], _: &mut PageSet) -> Result<Harvest> {
+            Ok(Harvest::default())
+        }
+    }
+
+    #[test]
+    fn what_comes_between_a_look_at_the_mappings_and_arming_is_armed_as_what_it_is() {
+        for at_the_start in [true, false] {
+            let scratch = Scratch::new(16 * crate::page_set::page_size()).unwrap();
+            let armed = Arc::new(Mutex::new(Vec::new()));
+            let tracker = Late {
+                scratch: scratch.range(),
+                armed: Arc::clone(&armed),
+            };
+            let within = PageSet::from_iter([scratch.range()]);
+            let config = Config {
+                notice: Notice::Writes,
+                huge_pages: Default::default(),
+                block_pages: 1,
+                stopped_world: false,
+                policy: Policy::Report,
+                unwritable_too: false,
+                vain_page: None,
+                precision: Default::default(),
+            };
+            let mut space = Space::open(None, Some(within.clone()), Box::new(tracker), &config);
+            let space = space.as_mut().unwrap();
+            let mut pending = Pending::default();
+            match at_the_start {
+                true => drop(space.arm().unwrap()),
+                false => space.follow(&mut pending).unwrap(),
+            }
+            let expected = [(scratch.range(), false), (scratch.range(), true)];
+            assert_eq!(*armed.lock().unwrap(), expected);
+            assert!(space.settled);
+            if !at_the_start {
+                assert_eq!(pending.renewed, within);
+                assert_eq!(pending.written, within);
+            }
+        }
+    }
 }

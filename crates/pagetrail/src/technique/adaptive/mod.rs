@@ -279,6 +279,10 @@ impl Tracker for Adaptive {
         self.writes.add_populated(region, out)
     }
 
+    fn tells_shared_apart(&self) -> bool {
+        true
+    }
+
     fn forget(&mut self, range: PageRange) {
         self.writes.forget(range);
         self.table.forget(range);

@@ -384,6 +384,10 @@ impl Tracker for PagemapScan {
         }
     }
 
+    fn tells_shared_apart(&self) -> bool {
+        true
+    }
+
     fn set_rearming(&mut self, rearming: bool) -> bool {
         self.rearming = rearming;
         true
