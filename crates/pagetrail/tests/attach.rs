@@ -6,8 +6,10 @@
 mod support;
 
 use pagetrail::Technique::{self, PagemapScan, Userfaultfd};
+use pagetrail::{Target, Watch};
+use std::process::Command;
 use std::time::{Duration, Instant};
-use support::{Victim, attach_once, random, row, times, working};
+use support::{Victim, attach_once, random, row, times, victim_program, working};
 
 /// Attaches `times` times to what is running already, with pauses of all lengths.
 fn torture(victim: &mut Victim, technique: Technique, count: u32) {
@@ -72,6 +74,40 @@ fn signals_arrive_once_and_interrupt_what_they_should() {
 #[test]
 fn registers_stacks_and_thread_local_memory_stay() {
     survives("threads", &[], times(200, 2000));
+}
+
+#[test]
+fn programs_that_execute_one_another_are_attached_to() {
+    let Some(program) = victim_program("execer") else {
+        return;
+    };
+    let subject = "attach: execer";
+    for technique in working(subject, &[PagemapScan, Userfaultfd]) {
+        for _ in 0..times(3, 30) {
+            // It exits with the number of its programs.
+            let mut command = Command::new(&program);
+            let mut child = command.args(["60", "main", "100"]).spawn().unwrap();
+            let mut count = 0;
+            while child.try_wait().unwrap().is_none() {
+                let target = Target::process(child.id());
+                let watch = target.and_then(|target| {
+                    let builder = Watch::builder().target(target);
+                    builder.technique(technique).start()
+                });
+                count += u32::from(watch.is_ok());
+                if let Err(error) = watch {
+                    // Only at its end, which is near then.
+                    std::thread::sleep(Duration::from_millis(500));
+                    let ended = child.try_wait().unwrap().is_some();
+                    assert!(ended, "{technique}: {error}");
+                }
+            }
+            println!("{technique}: attached to {count} times");
+            assert!(count > 0);
+            assert_eq!(child.wait().unwrap().code(), Some(100));
+        }
+        row(subject, technique.name(), "works", "");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::choice::{self, Choice, Notice};
 use super::space::{Policy, Space};
-use super::{GivenUp, Watch};
+use super::{EXEC_PATIENCE, EXEC_PAUSE, GivenUp, Watch, ended_within, has_memory};
 use crate::attach::inject;
 use crate::attach::launch::{Image, Launched, Need};
 use crate::attach::target_check::explain;
@@ -236,7 +236,27 @@ impl WatchBuilder {
     /// The technique does not work here or not for this target, the target is refused or not permitted, or a
     /// range is not mapped writable.
     pub fn start(self) -> Result<Watch> {
-        self.attach()?.start()
+        let Kind::Process(pid) = self.target.0 else {
+            return self.attach()?.start();
+        };
+        let end = end_of(pid);
+        let deadline = Instant::now() + EXEC_PATIENCE;
+        loop {
+            let again = Self {
+                target: Target(Kind::Process(pid)),
+                config: self.config.clone(),
+                ..self
+            };
+            match again.attach().and_then(Attached::start) {
+                // It executes another program, and what we have got belongs to the one before.
+                Err(Error::Gone { .. })
+                    if lives(pid, end.as_ref()) && Instant::now() < deadline =>
+                {
+                    std::thread::sleep(EXEC_PAUSE);
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Gets from the target what watching it needs, and notices nothing yet.
@@ -348,9 +368,7 @@ impl Attached {
         if let Some(launched) = &mut launched {
             launched.go();
         }
-        let end = pid
-            .filter(|_| launched.is_none())
-            .and_then(|pid| pidfd_open(Pid::from_raw(pid as i32)?, PidfdFlags::empty()).ok());
+        let end = pid.filter(|_| launched.is_none()).and_then(end_of);
         Ok(Watch {
             technique,
             reason: picked.reason,
@@ -371,6 +389,16 @@ impl Attached {
             config,
         })
     }
+}
+
+/// What becomes readable when a process ends.
+fn end_of(pid: u32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(pid as i32)?, PidfdFlags::empty()).ok()
+}
+
+/// Whether a process has a program, still the one whose end that is.
+fn lives(pid: u32, end: Option<&OwnedFd>) -> bool {
+    end.is_some_and(|end| !ended_within(end, Duration::ZERO)) && has_memory(pid)
 }
 
 /// Opening another process's maps is where a technique that does not attach finds out that it may not.
