@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::format::manifest::{Descriptor, Process};
+use rustix::io::Errno;
 use std::fs;
 
 /// More descriptors than this are not looked at while the process stands still.
@@ -19,9 +20,15 @@ pub(crate) struct Identity {
 
 impl Identity {
     pub(crate) fn of(pid: u32) -> Result<Self> {
-        let auxv = fs::read(format!("/proc/{pid}/auxv")).map_err(Error::io(format!(
-            "cannot read the auxiliary vector of process {pid}"
-        )))?;
+        let auxv =
+            fs::read(format!("/proc/{pid}/auxv")).map_err(|error| {
+                match Errno::from_io_error(&error) {
+                    Some(Errno::NOENT | Errno::SRCH) => pagetrail::Error::Gone { pid }.into(),
+                    _ => Error::io(format!("cannot read the auxiliary vector of process {pid}"))(
+                        error,
+                    ),
+                }
+            })?;
         let executable = fs::read_link(format!("/proc/{pid}/exe"));
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words = command.strip_suffix(b"\0").unwrap_or(&command);

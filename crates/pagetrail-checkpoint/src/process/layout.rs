@@ -22,10 +22,12 @@ pub(crate) struct Layout {
     build_ids: BuildIds,
 }
 
-/// Whether contents of the region belong in an image.
-fn is_wanted(region: &Region) -> bool {
+/// Whether contents of the region belong in an image; of shared memory that may not be written, those that one has already:
+/// `saved`.
+fn is_wanted(region: &Region, saved: &PageSet) -> bool {
     let trackable = region.is_trackable() || region.name == "[vdso]";
-    trackable && (region.permissions.write || !region.permissions.shared)
+    let written = region.permissions.write || !region.permissions.shared;
+    trackable && (written || saved.intersects(region.range))
 }
 
 impl Layout {
@@ -43,6 +45,12 @@ impl Layout {
     /// Where contents belong in the image.
     pub(crate) fn addresses(&self) -> &PageSet {
         &self.addresses
+    }
+
+    /// Mappings whose contents do not belong in the image, also if it has pages there of something else.
+    pub(crate) fn left_out(&self) -> PageSet {
+        let mapped: PageSet = self.regions.iter().map(|region| region.range).collect();
+        mapped.difference(&self.addresses)
     }
 
     /// Takes in the present mappings; gives the pages that have contents nobody has told about: of mappings that are new,
@@ -63,7 +71,7 @@ impl Layout {
         let (mut addresses, mut saved) = (PageSet::new(), PageSet::new());
         let mut found = PageSet::new();
         let is_alias = |region: &Region| aliases.covers(region.range);
-        let wanted = |region: &&Region| is_wanted(region) && !is_alias(region);
+        let wanted = |region: &&Region| is_wanted(region, &known_saved) && !is_alias(region);
         for region in regions.iter().filter(wanted) {
             let is_saved = region.inode == 0
                 || region.permissions.write
@@ -106,7 +114,8 @@ impl Layout {
         if self.given_out.is_empty() {
             return Ok((anonymous, of_files));
         }
-        for region in self.regions.iter().filter(|region| is_wanted(region)) {
+        let wanted = |region: &&Region| is_wanted(region, &self.saved);
+        for region in self.regions.iter().filter(wanted) {
             let given = self
                 .given_out
                 .intersection(&PageSet::from_iter([region.range]));
@@ -142,5 +151,46 @@ impl Layout {
             saved: self.saved.intersects(region.range),
         };
         self.regions.iter().map(mapping).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetrail::{PageRange, Permissions};
+
+    #[test]
+    fn shared_memory_stays_in_images_while_it_may_not_be_written() {
+        // Where nothing is mapped, and no contents are found.
+        let range = PageRange::new(0x2000_0000_0000, 0x2000_0001_0000).unwrap();
+        let region = |write| Region {
+            range,
+            permissions: Permissions {
+                read: true,
+                write,
+                execute: false,
+                shared: true,
+            },
+            offset: 0,
+            device: (0, 1),
+            inode: 77,
+            name: "/dev/zero (deleted)".into(),
+        };
+        let (here, nothing) = (PageSet::from_iter([range]), PageSet::new());
+        let mut layout = Layout::new(std::process::id());
+        let mut update = |write, renewed: &PageSet| {
+            let update = layout.update(&[region(write)], renewed, &nothing);
+            update.unwrap();
+            (layout.addresses().clone(), layout.left_out())
+        };
+        let (inside, outside) = (
+            (here.clone(), nothing.clone()),
+            (nothing.clone(), here.clone()),
+        );
+        assert_eq!(update(false, &nothing), outside);
+        assert_eq!(update(true, &nothing), inside);
+        assert_eq!(update(false, &nothing), inside);
+        // Another one, which no image has.
+        assert_eq!(update(false, &here), outside);
     }
 }
