@@ -181,6 +181,8 @@ pub(super) fn seize(pid: u32, thread: Thread) -> Result<Option<Tracee>> {
         Err(Errno::SRCH) => return Ok(None),
         // Asked under another number before its `execve`.
         Err(Errno::PERM) if is_ours(pid, thread.tid) => Tracee::known(thread.tid),
+        // It is ending (`exit_state` in `ptrace_attach`, kernel/ptrace.c).
+        Err(Errno::PERM) if !is_alive(pid, thread.tid) => return Ok(None),
         // Without CONFIG_CHECKPOINT_RESTORE the kernel does not know the option.
         Err(Errno::INVAL) if thread.filtered => return Err(Error::Seccomp { pid }),
         Err(errno) => {
