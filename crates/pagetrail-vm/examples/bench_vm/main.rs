@@ -16,10 +16,10 @@ mod work;
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pagetrail_vm::figures::{Parts, Sign, Writer};
-use pagetrail_vm::{Settings, check};
+use pagetrail_vm::{Collected, Settings, check};
 use serde_json::{Value, json};
 
 use work::Work;
@@ -195,6 +195,14 @@ fn per(value: u128, entries: u64) -> f64 {
     (value as f64 / entries as f64 * 10.0).round() / 10.0
 }
 
+/// Lets the guest write once, and takes a round, which takes so long, and so many ticks.
+fn collected(guest: &mut Writer) -> Result<(Collected, (Duration, u64))> {
+    guest.pass()?;
+    let (began, ticks) = (Instant::now(), clock::ticks());
+    let collected = guest.collect()?;
+    Ok((collected, (began.elapsed(), clock::ticks() - ticks)))
+}
+
 /// What an entry of a ring costs in a collect.
 fn rings((entries, times): (u64, u32)) -> Result<Value> {
     let mut results = Vec::new();
@@ -202,15 +210,11 @@ fn rings((entries, times): (u64, u32)) -> Result<Value> {
         let mut guest = Writer::new(&order, Sign::Exception, false)?;
         let mut whole = Vec::new();
         let mut parts = Vec::new();
-        for round in 0..=times {
-            guest.pass()?;
-            let (began, ticks) = (Instant::now(), clock::ticks());
-            let collected = guest.collect()?;
-            // What is new is more than writes.
-            if round == 0 {
-                continue;
-            }
-            whole.push((began.elapsed(), clock::ticks() - ticks));
+        // What is new is more than writes.
+        collected(&mut guest)?;
+        for _ in 0..times {
+            let (collected, took) = collected(&mut guest)?;
+            whole.push(took);
             if collected.ring_entries != entries || collected.written.pages() != entries {
                 return Err(
                     format!("{name}: a round has {} entries", collected.ring_entries).into(),
@@ -242,14 +246,10 @@ fn tables((entries, times): (u64, u32)) -> Result<Value> {
     for (name, order) in orders(entries) {
         let mut guest = Writer::new(&order, Sign::Exception, true)?;
         let mut whole = Vec::new();
-        for round in 0..=times {
-            guest.pass()?;
-            let (began, ticks) = (Instant::now(), clock::ticks());
-            let collected = guest.collect()?;
-            if round == 0 {
-                continue;
-            }
-            whole.push((began.elapsed(), clock::ticks() - ticks));
+        collected(&mut guest)?;
+        for _ in 0..times {
+            let (collected, took) = collected(&mut guest)?;
+            whole.push(took);
             let accessed = collected.accessed.unwrap_or_default();
             // Its text and its list are read besides.
             if !(entries..entries + entries / 256).contains(&accessed.pages()) {
