@@ -10,10 +10,10 @@ mod stamps;
 mod support;
 
 use pagetrail::Technique::{Compare, PagemapScan, SoftDirty, Userfaultfd};
-use pagetrail::{Choice, Memory, PageSet, Technique};
+use pagetrail::{Choice, Memory, PageRange, PageSet, Region, Technique};
 use pagetrail_checkpoint::storage::{Fault, Faulty, InMemory};
 use pagetrail_checkpoint::{
-    Mode, ProcessCheckpointer, ProcessOptions, Store, Writer, WriterOptions,
+    Image, Mode, ProcessCheckpointer, ProcessOptions, Store, Writer, WriterOptions,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -135,6 +135,68 @@ fn an_image_is_all_that_the_process_has() {
             assert!(compared > 20, "{compared}");
             victim.signal(rustix::process::Signal::CONT);
             std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(process);
+        victim.is_clean(true);
+        victim.finish();
+    }
+}
+
+#[test]
+fn an_image_has_shared_memory_that_may_not_be_written_and_nothing_in_a_files_place() {
+    const BYTES: u64 = 16 * 4096;
+    for mode in [Mode::Precopy, Mode::Stop] {
+        let Some(victim) = Victim::start("sharer", &[]) else {
+            return;
+        };
+        let pid = victim.pid();
+        let starts = victim.said[0].split_whitespace();
+        let pieces = starts.map(|start| {
+            let start = u64::from_str_radix(start, 16).unwrap();
+            PageRange::new(start, start + BYTES).unwrap()
+        });
+        let pieces: Vec<PageRange> = pieces.collect();
+        let (own, replaced) = (pieces[0], pieces[1]);
+        let (store, mut writer) = in_memory();
+        let mut process = ProcessCheckpointer::attach(pid, options(mode, PagemapScan)).unwrap();
+        let bytes_in = |image: &mut Image, range: PageRange| {
+            let mut bytes = vec![0; BYTES as usize];
+            image.read(range, &mut bytes).unwrap();
+            bytes.dedup();
+            bytes
+        };
+        let first = process.checkpoint(&mut writer).unwrap();
+        let mut image = store.image(first.number).unwrap();
+        assert_eq!(bytes_in(&mut image, own), [1]);
+        assert_eq!(bytes_in(&mut image, replaced), [1]);
+        victim.signal(rustix::process::Signal::USR1);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let is_turned = || {
+            let regions = Region::of_process(pid).unwrap();
+            let turned = regions.iter().filter(|region| {
+                let ours = region.range.intersection(&replaced).is_some();
+                ours && region.permissions.shared
+            });
+            turned.count() > 0
+        };
+        while !is_turned() {
+            assert!(Instant::now() < deadline, "it does not turn");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Now, and when nothing has changed since.
+        for _ in 0..2 {
+            let manifest = process.checkpoint(&mut writer).unwrap();
+            let mut image = store.image(manifest.number).unwrap();
+            assert_eq!(bytes_in(&mut image, own), [2], "{mode:?}");
+            assert!(!image.pages().intersects(replaced), "{mode:?}");
+            let saved = |range: PageRange| {
+                let mapping = manifest
+                    .mappings
+                    .iter()
+                    .find(|m| m.range.contains(range.start()));
+                mapping.unwrap().saved
+            };
+            assert!(saved(own) && !saved(replaced), "{mode:?}");
         }
         drop(process);
         victim.is_clean(true);

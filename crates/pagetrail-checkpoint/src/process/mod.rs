@@ -240,6 +240,7 @@ impl ProcessCheckpointer {
     ) -> Result<Manifest> {
         let mappings = self.layout.mappings(&self.memory);
         staging.drain(&mut draft, parts)?;
+        // Where something else came and went between two looks, nobody has said so.
         draft.forget(&self.layout.left_out());
         draft.publish(Description {
             process: Some(process),
