@@ -83,29 +83,19 @@ fn programs_that_execute_one_another_are_attached_to() {
     };
     let subject = "attach: execer";
     for technique in working(subject, &[PagemapScan, Userfaultfd]) {
-        for _ in 0..times(3, 30) {
-            // It exits with the number of its programs.
-            let mut command = Command::new(&program);
-            let mut child = command.args(["60", "main", "100"]).spawn().unwrap();
-            let mut count = 0;
-            while child.try_wait().unwrap().is_none() {
-                let target = Target::process(child.id());
-                let watch = target.and_then(|target| {
-                    let builder = Watch::builder().target(target);
-                    builder.technique(technique).start()
-                });
-                count += u32::from(watch.is_ok());
-                if let Err(error) = watch {
-                    // Only at its end, which is near then.
-                    std::thread::sleep(Duration::from_millis(500));
-                    let ended = child.try_wait().unwrap().is_some();
-                    assert!(ended, "{technique}: {error}");
-                }
-            }
-            println!("{technique}: attached to {count} times");
-            assert!(count > 0);
-            assert_eq!(child.wait().unwrap().code(), Some(100));
+        // More of them, one every few milliseconds, than there is time for.
+        let mut command = Command::new(&program);
+        let mut child = command.args(["600", "main", "1000000"]).spawn().unwrap();
+        for _ in 0..times(300, 3000) {
+            let target = Target::process(child.id()).unwrap();
+            let builder = Watch::builder().target(target);
+            let watch = builder.technique(technique).start();
+            watch.unwrap_or_else(|error| panic!("{technique}: {error}"));
         }
+        let ended = child.try_wait().unwrap();
+        assert_eq!(ended, None, "{technique}: it found fault with its memory");
+        child.kill().unwrap();
+        child.wait().unwrap();
         row(subject, technique.name(), "works", "");
     }
 }

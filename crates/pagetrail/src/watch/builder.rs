@@ -229,7 +229,7 @@ impl WatchBuilder {
         self
     }
 
-    /// Starts watching; writes from here on are noticed.
+    /// Starts watching; writes from here on are noticed. Of a process that executes another program meanwhile, that one is watched.
     ///
     /// # Errors
     ///
