@@ -6,7 +6,7 @@
 //! and its own user. One request is one connection: a byte, answered by what is armed or by why not.
 
 use crate::sys::process;
-use pagetrail::{Attached, PageRange, PageSet, Region, Target, Technique, Watch};
+use pagetrail::{Attached, PageRange, PageSet, Region, Target, Technique, Unwritable, Watch};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -179,7 +179,7 @@ fn attached(pid: u32, before: Hold) -> pagetrail::Result<Hold> {
             let builder = Watch::builder()
                 .target(Target::process(pid)?)
                 .technique(Technique::PagemapScan)
-                .unwritable_too(true)
+                .unwritable(Unwritable::Always)
                 .compare_given_up(false);
             builder
                 .attach()
@@ -209,7 +209,7 @@ pub(crate) fn armed_by(watch: &Watch) -> Armed {
         .iter()
         .map(|given_up| given_up.region.range);
     let given_up: PageSet = given_up.collect();
-    // As the watch chooses them, with `unwritable_too`.
+    // As the watch chooses them, with `Unwritable::Always`.
     let watched = watch.regions().iter().filter(|region| {
         region.permissions.write || (!region.permissions.shared && region.is_trackable())
     });

@@ -19,7 +19,7 @@ use crate::holder::{self, Armed};
 use crate::spans::{NOTHING, query};
 use crate::sys::kernel::pagemap_scan;
 use linux_raw_sys::general as raw;
-use pagetrail::{PageRange, PageSet, Target, Technique, Watch};
+use pagetrail::{PageRange, PageSet, Target, Technique, Unwritable, Watch};
 use rustix::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -58,7 +58,7 @@ impl Own {
         let watch = Watch::builder()
             .target(Target::own())
             .technique(Technique::PagemapScan)
-            .unwritable_too(true)
+            .unwritable(Unwritable::Always)
             .compare_given_up(false)
             .start()?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;

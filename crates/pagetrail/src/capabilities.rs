@@ -194,7 +194,9 @@ fn see_two_touches(mut tracker: impl Tracker) -> Status {
     match tracker.arm(&region) {
         Ok(()) => {}
         Err(ArmError::GivenUp(reason)) => return Status::Absent(reason),
-        Err(ArmError::Gone) => return Status::Fails("the own address space is gone".into()),
+        Err(ArmError::Gone | ArmError::ReadOnly) => {
+            return Status::Fails("the memory for a probe is gone".into());
+        }
         Err(ArmError::Failed(error)) => return failed(error),
     }
     if let Err(error) = tracker.begin() {

@@ -55,4 +55,4 @@ pub use technique::userfaultfd::BLOCK_PAGES_MAX;
 pub use technique::{Technique, UnknownTechnique};
 pub use watch::builder::{Attached, WatchBuilder};
 pub use watch::choice::{Choice, Notice};
-pub use watch::{GivenUp, State, Watch};
+pub use watch::{GivenUp, State, Unwritable, Watch};

@@ -100,6 +100,26 @@ impl Region {
         }
     }
 
+    /// Whether this is shared memory of `pid` (`None`: the own process) that may not be written and can never be made writable,
+    /// as that of a file opened for reading. Not where the kernel does not say.
+    pub(crate) fn is_read_only(&self, pid: Option<u32>) -> bool {
+        if self.permissions.write || !self.permissions.shared {
+            return false;
+        }
+        let path = pid.map_or("/proc/self/smaps".into(), |pid| {
+            format!("/proc/{pid}/smaps")
+        });
+        let Ok(text) = std::fs::read(path) else {
+            return false;
+        };
+        // `VmFlags` of `proc_pid_smaps(5)`: "mw" is VM_MAYWRITE.
+        let header = format!("{:x}-", self.range.start());
+        let lines = text.split(|&byte| byte == b'\n');
+        let mut rest = lines.skip_while(|line| !line.starts_with(header.as_bytes()));
+        let flags = rest.find_map(|line| line.strip_prefix(b"VmFlags:"));
+        flags.is_some_and(|flags| !flags.split(|&byte| byte == b' ').any(|flag| flag == b"mw"))
+    }
+
     /// A stand-in for anonymous memory made a moment ago.
     pub(crate) fn scratch(range: PageRange) -> Self {
         let permissions = Permissions {

@@ -85,7 +85,6 @@ fn memory_is_read_and_written_and_writes_are_collected_while_held() {
     let mut watch = Watch::builder()
         .target(target)
         .technique(Choice::Auto)
-        .unwritable_too(true)
         .start()
         .unwrap();
     let stack = watch

@@ -87,7 +87,6 @@ impl ProcessCheckpointer {
         let watch = Watch::builder()
             .target(Target::process(pid)?)
             .technique(options.technique)
-            .unwritable_too(true)
             .start()?;
         Ok(Self {
             memory: Memory::of(pid)?,

@@ -88,7 +88,7 @@ impl Alternate {
                         lost.push(region.range);
                     }
                 }
-                Err(ArmError::Gone) => {}
+                Err(ArmError::Gone | ArmError::ReadOnly) => {}
             }
         }
         lost

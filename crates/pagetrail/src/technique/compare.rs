@@ -127,6 +127,9 @@ impl Compare {
 
 impl Tracker for Compare {
     fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
+        if region.is_read_only(Some(self.pid)) {
+            return Err(ArmError::ReadOnly);
+        }
         self.read(region.range, |this, address, content| {
             if let Some(content) = content {
                 this.keep(address, content);

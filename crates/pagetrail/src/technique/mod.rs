@@ -132,6 +132,8 @@ pub(crate) struct Harvest {
 pub(crate) enum ArmError {
     /// This region only; the watch goes on without it and says so.
     GivenUp(String),
+    /// This region, which is mapped shared, can never be made writable (`VM_MAYWRITE` is not set): there is nothing to notice.
+    ReadOnly,
     /// The whole address space is gone (exit, exec).
     Gone,
     /// Anything else ends the watch.

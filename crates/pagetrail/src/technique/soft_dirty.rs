@@ -228,6 +228,9 @@ impl SoftDirty {
 
 impl Tracker for SoftDirty {
     fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
+        if region.is_read_only(self.other) {
+            return Err(ArmError::ReadOnly);
+        }
         if region.is_hugetlb(self.other) {
             return Err(ArmError::GivenUp(
                 "hugetlb memory has no soft-dirty marks".into(),

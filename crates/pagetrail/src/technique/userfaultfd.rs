@@ -237,6 +237,9 @@ impl Tracker for Userfaultfd {
             Errno::BUSY => {
                 ArmError::GivenUp("the program tracks it by a userfaultfd of its own".into())
             }
+            Errno::PERM if region.permissions.shared && !region.permissions.write => {
+                ArmError::ReadOnly
+            }
             Errno::INVAL | Errno::PERM if region.permissions.shared => {
                 ArmError::GivenUp("synchronous userfaultfd cannot protect shared files".into())
             }

@@ -1,6 +1,7 @@
 //! [`WatchBuilder`]: what to watch and how, and the start.
 
 use super::choice::{self, Choice, Notice};
+use super::latent::Unwritable;
 use super::space::{Policy, Space};
 use super::{EXEC_PATIENCE, EXEC_PAUSE, GivenUp, Watch, ended_within, has_memory};
 use crate::attach::inject;
@@ -35,7 +36,7 @@ pub(crate) struct Config {
     pub(crate) block_pages: u32,
     pub(crate) stopped_world: bool,
     pub(crate) policy: Policy,
-    pub(crate) unwritable_too: bool,
+    pub(crate) unwritable: Unwritable,
     pub(crate) vain_page: Option<VainPage>,
     pub(crate) precision: Precision,
 }
@@ -144,7 +145,7 @@ impl Default for WatchBuilder {
                 block_pages: 1,
                 stopped_world: false,
                 policy: Policy::Compare,
-                unwritable_too: false,
+                unwritable: Unwritable::WhenOwned,
                 vain_page: None,
                 precision: Precision::AsNoticed,
             },
@@ -221,11 +222,12 @@ impl WatchBuilder {
         self
     }
 
-    /// Watches private mappings that may not be written at the moment as well: a program may make them writable, write,
-    /// and take that back between two rounds, as just-in-time compilers do. Of the techniques, `pagemap-scan`,
-    /// `adaptive` and `soft-dirty` do so, for which it costs next to nothing; with others this has no effect.
-    pub fn unwritable_too(mut self, too: bool) -> Self {
-        self.config.unwritable_too = too;
+    /// What is done about mappings that may not be written at the moment. [`Unwritable::WhenOwned`] unless said otherwise, by which no
+    /// write to them is missed.
+    ///
+    /// The techniques `mprotect` and `access-scan` leave them out.
+    pub fn unwritable(mut self, unwritable: Unwritable) -> Self {
+        self.config.unwritable = unwritable;
         self
     }
 
@@ -279,10 +281,10 @@ impl WatchBuilder {
         let technique = picked.technique;
         config.notice = picked.notice;
         tracing::debug!(%technique, reason = picked.reason, "picked");
-        config.unwritable_too &= matches!(
-            technique,
-            Technique::PagemapScan | Technique::Adaptive | Technique::SoftDirty
-        );
+        // Of `mprotect` the ranges must keep their access rights, and `access-scan` would make memory that is inaccessible fault twice.
+        if matches!(technique, Technique::Mprotect | Technique::AccessScan) {
+            config.unwritable = Unwritable::LeaveOut;
+        }
 
         let mut launched = None;
         let mut within = None;

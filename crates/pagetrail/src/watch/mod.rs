@@ -5,6 +5,7 @@ mod backing;
 pub(crate) mod builder;
 pub(crate) mod choice;
 mod given_up;
+mod latent;
 pub(crate) mod space;
 
 use crate::attach::hold::Hold;
@@ -29,6 +30,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use given_up::GivenUp;
+pub use latent::Unwritable;
 
 fn ended_within(end: &OwnedFd, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;

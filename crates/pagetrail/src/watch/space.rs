@@ -8,6 +8,7 @@ use super::backing::others;
 use super::builder::Config;
 use super::choice::Notice;
 use super::given_up::{GivenUp, still_there};
+use super::latent::{Latent, Unwritable};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::maps::Maps;
@@ -56,7 +57,20 @@ pub(crate) struct Space {
     policy: Policy,
     /// Whether reads matter, too.
     accesses: bool,
-    unwritable_too: bool,
+    unwritable: Unwritable,
+    /// Looked at in each round, and armed when the process owns a page there.
+    latent: Latent,
+    /// Shared mappings that can never be made writable: nothing can be written through them.
+    read_only: PageSet,
+}
+
+/// How a region is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Care {
+    Arm,
+    /// Once the process owns a page there.
+    WhenOwned,
+    LeaveOut,
 }
 
 impl Space {
@@ -80,7 +94,9 @@ impl Space {
             given_up: Vec::new(),
             policy: config.policy,
             accesses: config.notice != Notice::Writes,
-            unwritable_too: config.unwritable_too,
+            unwritable: config.unwritable,
+            latent: Latent::new(pid),
+            read_only: PageSet::new(),
         })
     }
 
@@ -148,12 +164,28 @@ impl Space {
         self.tracker.noticing()
     }
 
-    /// Whether a region is to be watched.
-    fn wants(&self, region: &Region) -> bool {
+    /// How a region is to be watched.
+    fn care(&self, region: &Region) -> Care {
+        if region.permissions.write {
+            return Care::Arm;
+        }
+        if !region.is_trackable() {
+            return Care::LeaveOut;
+        }
         // Of memory that is only read, what backs no file: files' pages the kernel does not report.
-        let read = self.accesses && region.permissions.read && region.inode == 0;
-        let private = self.unwritable_too && !region.permissions.shared;
-        region.permissions.write || ((read || private) && region.is_trackable())
+        if self.accesses && region.permissions.read && region.inode == 0 {
+            return Care::Arm;
+        }
+        let of_file = !region.permissions.shared && region.inode != 0;
+        match self.unwritable {
+            Unwritable::LeaveOut => Care::LeaveOut,
+            Unwritable::WhenOwned if of_file => Care::WhenOwned,
+            Unwritable::WhenOwned | Unwritable::Always => Care::Arm,
+        }
+    }
+
+    fn wants(&self, region: &Region) -> bool {
+        self.care(region) == Care::Arm
     }
 
     /// Adds to `pending` what was written, and what is new.
@@ -164,6 +196,7 @@ impl Space {
         if needs_layout || !self.settled || !self.has_all() {
             self.refresh(Some(pending))?;
         }
+        self.arm_owned(&mut Some(&mut *pending))?;
         let layout = if needs_layout {
             self.armed_mappings()
         } else {
@@ -218,7 +251,31 @@ impl Space {
             .iter()
             .map(|given_up| given_up.region.range)
             .collect();
-        self.armed.union(&self.compared).union(&given_up)
+        self.armed
+            .union(&self.compared)
+            .union(&given_up)
+            .union(&self.read_only)
+    }
+
+    /// Arms the mappings of the latent ones in which the process has come to own pages.
+    fn arm_owned(&mut self, pending: &mut Option<&mut Pending>) -> Result<()> {
+        let owned = self.latent.owned()?;
+        if owned.is_empty() {
+            return Ok(());
+        }
+        let regions = self.regions.iter();
+        let regions: Vec<Region> = regions
+            .filter(|region| self.care(region) == Care::WhenOwned && owned.intersects(region.range))
+            .cloned()
+            .collect();
+        for region in regions {
+            for range in self.latent.take(region.range).ranges() {
+                if let Some(part) = region.cut(*range) {
+                    self.arm_one(part, pending)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn armed_mappings(&self) -> Vec<Armed> {
@@ -286,6 +343,7 @@ impl Space {
             kept
         });
         self.forget(&gone);
+        self.read_only = self.read_only.intersection(&kept);
         let mut new = PageSet::new();
         for region in self.regions.iter().filter(|region| self.wants(region)) {
             new.insert(region.range);
@@ -295,6 +353,16 @@ impl Space {
             new = new.intersection(within);
         }
         self.arm_parts(&new, pending)?;
+        let latent = self
+            .regions
+            .iter()
+            .filter(|region| self.care(region) == Care::WhenOwned);
+        let mut latent: PageSet = latent.map(|region| region.range).collect();
+        if let Some(within) = &self.within {
+            latent = latent.intersection(within);
+        }
+        self.latent.watch(latent.difference(&self.known()));
+        self.arm_owned(pending)?;
         Ok(!new.is_empty())
     }
 
@@ -347,10 +415,11 @@ impl Space {
                 self.armed.insert(region.range);
             }
             Err(ArmError::GivenUp(reason)) => {
-                // What may not be written is watched where that is free; a copy of it is not.
-                let compared = self.policy == Policy::Compare
-                    && region.permissions.write
-                    && self.compare(&region)?;
+                // What is only read is watched where that is free; a copy of it is not.
+                let may_be_written =
+                    region.permissions.write || self.unwritable != Unwritable::LeaveOut;
+                let compared =
+                    self.policy == Policy::Compare && may_be_written && self.compare(&region)?;
                 if compared && let (Some(comparer), true) = (&mut self.comparer, pending.is_some())
                 {
                     comparer.add_populated(&region, &mut fresh)?;
@@ -360,6 +429,10 @@ impl Space {
                     reason,
                     compared,
                 });
+            }
+            Err(ArmError::ReadOnly) => {
+                self.read_only.insert(region.range);
+                return Ok(());
             }
             Err(ArmError::Gone) => return Err(self.gone()),
             Err(ArmError::Failed(error)) => return Err(error),
@@ -416,81 +489,4 @@ impl Space {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use super::*;
-    use crate::sys::scratch::Scratch;
-    use crate::technique::Harvest;
-
-    /// Lets another mapping come just before it arms what it was told of.
-    struct Late {
-        scratch: PageRange,
-        armed: Arc<Mutex<Vec<(PageRange, bool)>>>,
-    }
-
-    impl Tracker for Late {
-        fn arm(&mut self, region: &Region) -> std::result::Result<(), ArmError> {
-            if let Some(range) = region.range.intersection(&self.scratch) {
-                let mut armed = self.armed.lock().unwrap();
-                if armed.is_empty() {
-                    Scratch::share(self.scratch).unwrap();
-                }
-                armed.push((range, region.permissions.shared));
-            }
-            Ok(())
-        }
-
-        fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
-            out.extend(region.range.intersection(&self.scratch));
-            Ok(())
-        }
-
-        fn forget(&mut self, _: PageRange) {}
-
-        fn tells_shared_apart(&self) -> bool {
-            true
-        }
-
-        fn harvest(&mut self, _: &[Armed], _: &mut PageSet) -> Result<Harvest> {
-            Ok(Harvest::default())
-        }
-    }
-
-    #[test]
-    fn what_comes_between_a_look_at_the_mappings_and_arming_is_armed_as_what_it_is() {
-        for at_the_start in [true, false] {
-            let scratch = Scratch::new(16 * crate::page_set::page_size()).unwrap();
-            let armed = Arc::new(Mutex::new(Vec::new()));
-            let tracker = Late {
-                scratch: scratch.range(),
-                armed: Arc::clone(&armed),
-            };
-            let within = PageSet::from_iter([scratch.range()]);
-            let config = Config {
-                notice: Notice::Writes,
-                huge_pages: Default::default(),
-                block_pages: 1,
-                stopped_world: false,
-                policy: Policy::Report,
-                unwritable_too: false,
-                vain_page: None,
-                precision: Default::default(),
-            };
-            let mut space = Space::open(None, Some(within.clone()), Box::new(tracker), &config);
-            let space = space.as_mut().unwrap();
-            let mut pending = Pending::default();
-            match at_the_start {
-                true => drop(space.arm().unwrap()),
-                false => space.follow(&mut pending).unwrap(),
-            }
-            let expected = [(scratch.range(), false), (scratch.range(), true)];
-            assert_eq!(*armed.lock().unwrap(), expected);
-            assert!(space.settled);
-            if !at_the_start {
-                assert_eq!(pending.renewed, within);
-                assert_eq!(pending.written, within);
-            }
-        }
-    }
-}
+mod tests;

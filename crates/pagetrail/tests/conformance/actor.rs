@@ -133,6 +133,14 @@ fn perform(line: &str) -> Result<u64, String> {
                 Ok(0)
             }
             "write" => store(number(1)?, number(2)?),
+            // As a just-in-time compiler does: the memory may be written for a moment only.
+            "write-unprotected" => {
+                let (address, rights) = (number(1)?, libc::PROT_READ);
+                let at = address as *mut libc::c_void;
+                check(libc::mprotect(at, page as usize, rights | libc::PROT_WRITE).into())?;
+                store(address, number(2)?)?;
+                check(libc::mprotect(at, page as usize, rights).into())
+            }
             "read" => Ok((number(1)? as *const u64).read_volatile()),
             // The kernel writes on our behalf.
             "kernel-write" => {
@@ -222,6 +230,24 @@ fn perform(line: &str) -> Result<u64, String> {
             }
             other => Err(format!("cannot {other}")),
         }
+    }
+}
+
+/// Writes a word of another process as a debugger does, past what the mapping allows; not where somebody traces it already.
+pub(crate) fn poke(pid: u32, address: u64, value: u64) -> Result<u64, String> {
+    let pid = pid as libc::pid_t;
+    let (at, none) = (
+        address as *mut libc::c_void,
+        std::ptr::null_mut::<libc::c_void>(),
+    );
+    // SAFETY: the calls read and write nothing of this process but `status`.
+    unsafe {
+        check(libc::ptrace(libc::PTRACE_ATTACH, pid, none, none))?;
+        let mut status = 0;
+        check(libc::waitpid(pid, &raw mut status, libc::__WALL).into())?;
+        let outcome = check(libc::ptrace(libc::PTRACE_POKEDATA, pid, at, value as usize));
+        check(libc::ptrace(libc::PTRACE_DETACH, pid, none, none))?;
+        outcome
     }
 }
 

@@ -322,6 +322,10 @@ impl PagemapScan {
             Errno::BUSY => {
                 ArmError::GivenUp("the program tracks it by a userfaultfd of its own".into())
             }
+            // `userfaultfd_register` in `fs/userfaultfd.c` demands VM_MAYWRITE.
+            Errno::PERM if region.permissions.shared && !region.permissions.write => {
+                ArmError::ReadOnly
+            }
             // It was unmapped, or made a mapping that cannot be tracked, since the map was read.
             Errno::NOMEM | Errno::INVAL | Errno::PERM | Errno::FAULT => {
                 ArmError::GivenUp(format!("the kernel refuses to track it ({errno})"))

@@ -5,6 +5,7 @@ mod life;
 mod mappings;
 mod memory;
 mod rounds;
+mod unwritable;
 
 use crate::actor::{Actor, puppet_command};
 use crate::subject::Subject;
@@ -146,6 +147,26 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         name: "protected, then written",
         run: mappings::protected,
+    },
+    Case {
+        name: "written while it may be, then not",
+        run: |t| unwritable::written_between(t, "anon"),
+    },
+    Case {
+        name: "the same, of a file",
+        run: |t| unwritable::written_between(t, "file-private"),
+    },
+    Case {
+        name: "the same, shared",
+        run: |t| unwritable::written_between(t, "memfd"),
+    },
+    Case {
+        name: "made, written, made unwritable",
+        run: unwritable::made_and_protected,
+    },
+    Case {
+        name: "patched by a debugger",
+        run: unwritable::patched,
     },
     Case {
         name: "fork",

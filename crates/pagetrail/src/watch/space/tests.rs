@@ -1,0 +1,78 @@
+//! A mapping that comes between two steps of [`Space`].
+
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::sys::scratch::Scratch;
+use crate::technique::Harvest;
+
+/// Lets another mapping come just before it arms what it was told of.
+struct Late {
+    scratch: PageRange,
+    armed: Arc<Mutex<Vec<(PageRange, bool)>>>,
+}
+
+impl Tracker for Late {
+    fn arm(&mut self, region: &Region) -> std::result::Result<(), ArmError> {
+        if let Some(range) = region.range.intersection(&self.scratch) {
+            let mut armed = self.armed.lock().unwrap();
+            if armed.is_empty() {
+                Scratch::share(self.scratch).unwrap();
+            }
+            armed.push((range, region.permissions.shared));
+        }
+        Ok(())
+    }
+
+    fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
+        out.extend(region.range.intersection(&self.scratch));
+        Ok(())
+    }
+
+    fn forget(&mut self, _: PageRange) {}
+
+    fn tells_shared_apart(&self) -> bool {
+        true
+    }
+
+    fn harvest(&mut self, _: &[Armed], _: &mut PageSet) -> Result<Harvest> {
+        Ok(Harvest::default())
+    }
+}
+
+#[test]
+fn what_comes_between_a_look_at_the_mappings_and_arming_is_armed_as_what_it_is() {
+    for at_the_start in [true, false] {
+        let scratch = Scratch::new(16 * crate::page_set::page_size()).unwrap();
+        let armed = Arc::new(Mutex::new(Vec::new()));
+        let tracker = Late {
+            scratch: scratch.range(),
+            armed: Arc::clone(&armed),
+        };
+        let within = PageSet::from_iter([scratch.range()]);
+        let config = Config {
+            notice: Notice::Writes,
+            huge_pages: Default::default(),
+            block_pages: 1,
+            stopped_world: false,
+            policy: Policy::Report,
+            unwritable: Default::default(),
+            vain_page: None,
+            precision: Default::default(),
+        };
+        let mut space = Space::open(None, Some(within.clone()), Box::new(tracker), &config);
+        let space = space.as_mut().unwrap();
+        let mut pending = Pending::default();
+        match at_the_start {
+            true => drop(space.arm().unwrap()),
+            false => space.follow(&mut pending).unwrap(),
+        }
+        let expected = [(scratch.range(), false), (scratch.range(), true)];
+        assert_eq!(*armed.lock().unwrap(), expected);
+        assert!(space.settled);
+        if !at_the_start {
+            assert_eq!(pending.renewed, within);
+            assert_eq!(pending.written, within);
+        }
+    }
+}
