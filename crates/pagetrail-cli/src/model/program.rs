@@ -53,6 +53,7 @@ impl Program {
         let mut config = RunConfig {
             options: Options {
                 ring_pages: args.ring_pages,
+                ..Options::default()
             },
             switch_every: args.switch_every,
             ..RunConfig::new(technique)

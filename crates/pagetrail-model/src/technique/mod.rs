@@ -112,35 +112,32 @@ impl TechniqueKind {
             Self::Oracle => Box::new(oracle::Oracle::new()),
             Self::SoftDirty => Box::new(soft_dirty::SoftDirty::start(host, target)?),
             Self::Userfaultfd => Box::new(userfaultfd::Userfaultfd::start(host, target)?),
-            Self::Spml => Box::new(ooh::OohTracker::start(
-                host,
-                target,
-                Design::Spml,
-                options.ring_pages,
-            )?),
-            Self::Epml => Box::new(ooh::OohTracker::start(
-                host,
-                target,
-                Design::Epml,
-                options.ring_pages,
-            )?),
+            Self::Spml => Box::new(ooh::OohTracker::start(host, target, Design::Spml, options)?),
+            Self::Epml => Box::new(ooh::OohTracker::start(host, target, Design::Epml, options)?),
             Self::Lu { parts, dynamic } => Box::new(lu::Lu::start(host, target, parts, dynamic)?),
             Self::Shadow => Box::new(shadow::ShadowTracker::start(host, target)?),
         })
     }
 }
 
-/// Sizes that a technique may be given.
+/// Choices that a technique leaves to its user.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Pages of entries in a ring buffer (SPML, EPML).
     pub ring_pages: u64,
+    /// Whether the tracker remembers the virtual address that it found for a guest-physical one
+    /// (SPML), as the OoH paper's collector does: later rounds search for new addresses only. It
+    /// needs a program that neither unmaps nor moves memory.
+    pub remembers_addresses: bool,
 }
 
 impl Default for Options {
-    /// 1024 pages of 512 entries: a GiB twice over.
+    /// A ring buffer of 1024 pages of 512 entries (a GiB twice over), and no memory of addresses.
     fn default() -> Self {
-        Self { ring_pages: 1024 }
+        Self {
+            ring_pages: 1024,
+            remembers_addresses: false,
+        }
     }
 }
 

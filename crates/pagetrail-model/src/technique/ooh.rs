@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::{Target, Technique, TechniqueKind};
+use super::{Options, Target, Technique, TechniqueKind};
 use crate::Error;
 use crate::guest::ooh::{Design, Fetched};
 use crate::host::Host;
@@ -18,6 +18,9 @@ use crate::write_set::WriteSet;
 pub(super) struct OohTracker {
     target: Target,
     design: Design,
+    /// Where guest-physical addresses were found, or that the process has no such page, if that is
+    /// remembered.
+    known: Option<HashMap<Gpa, Option<Gva>>>,
 }
 
 impl OohTracker {
@@ -25,7 +28,7 @@ impl OohTracker {
         host: &mut Host,
         target: Target,
         design: Design,
-        ring_pages: u64,
+        options: Options,
     ) -> Result<Self, Error> {
         host.kernel(target.tracker_vcpu, |kernel, platform| {
             if !platform.has_pml() {
@@ -38,10 +41,15 @@ impl OohTracker {
                 target.tracker.pid(),
                 target.tracked.pid(),
                 design,
-                ring_pages,
+                options.ring_pages,
             )
         })?;
-        Ok(Self { target, design })
+        let remembers = design == Design::Spml && options.remembers_addresses;
+        Ok(Self {
+            target,
+            design,
+            known: remembers.then(HashMap::new),
+        })
     }
 }
 
@@ -56,13 +64,29 @@ impl Technique for OohTracker {
     fn collect(&mut self, host: &mut Host) -> Result<WriteSet, Error> {
         let (tracker, tracked) = (self.target.tracker.pid(), self.target.tracked.pid());
         let design = self.design;
+        let known = &mut self.known;
         let written = host.kernel(self.target.tracker_vcpu, |kernel, platform| {
             let Fetched {
-                logged,
+                mut logged,
                 mut fresh,
                 lost,
             } = kernel.ooh_fetch(platform, tracker, tracked)?;
-            if lost || design == Design::Spml {
+            if let Some(known) = known {
+                if !fresh.is_empty() {
+                    // A page of somebody else may have become the process's since.
+                    known.retain(|_, gva| gva.is_some());
+                }
+                logged.retain(|&address| match known.get(&Gpa::new(address)) {
+                    Some(gva) => {
+                        fresh.extend(*gva);
+                        false
+                    }
+                    None => true,
+                });
+            }
+            // Where every address is remembered there is nothing to walk or to search for.
+            let searches = known.is_none() || !logged.is_empty();
+            if lost || (design == Design::Spml && searches) {
                 let (present, _) = kernel.pagemap(platform, tracked)?;
                 if lost {
                     fresh.extend(present.iter().map(|entry| entry.gva));
@@ -70,9 +94,13 @@ impl Technique for OohTracker {
                     let pagemap = present.iter().map(|entry| (entry.gpa, entry.gva)).collect();
                     let (found, comparisons) = reverse_map(&logged, pagemap);
                     platform.events.reverse_comparisons += comparisons;
-                    fresh.extend(found);
+                    fresh.extend(found.iter().map(|&(_, gva)| gva));
+                    if let Some(known) = known {
+                        known.extend(logged.iter().map(|&address| (Gpa::new(address), None)));
+                        known.extend(found.into_iter().map(|(gpa, gva)| (gpa, Some(gva))));
+                    }
                 }
-            } else {
+            } else if design == Design::Epml {
                 fresh.extend(logged.into_iter().map(Gva::new));
             }
             Ok(fresh)
@@ -88,9 +116,9 @@ impl Technique for OohTracker {
     }
 }
 
-/// The virtual addresses of those of `logged` that the pagemap knows, and the comparisons of a
+/// Those of `logged` that the pagemap knows, with their virtual addresses, and the comparisons of a
 /// linear search for each. The others belong to the kernel or are no longer mapped.
-fn reverse_map(logged: &[u64], pagemap: Vec<(Gpa, Gva)>) -> (Vec<Gva>, u64) {
+fn reverse_map(logged: &[u64], pagemap: Vec<(Gpa, Gva)>) -> (Vec<(Gpa, Gva)>, u64) {
     let entries = pagemap.len() as u64;
     let places = pagemap
         .into_iter()
@@ -100,9 +128,10 @@ fn reverse_map(logged: &[u64], pagemap: Vec<(Gpa, Gva)>) -> (Vec<Gva>, u64) {
     let mut comparisons = 0;
     let mut found = Vec::new();
     for &address in logged {
-        let hit = by_gpa.get(&Gpa::new(address));
+        let gpa = Gpa::new(address);
+        let hit = by_gpa.get(&gpa);
         comparisons += hit.map_or(entries, |&(_, place)| place);
-        found.extend(hit.map(|&(gva, _)| gva));
+        found.extend(hit.map(|&(gva, _)| (gpa, gva)));
     }
     (found, comparisons)
 }
@@ -117,7 +146,8 @@ mod tests {
             .map(|i| (Gpa::new(i << 12), Gva::new((i + 100) << 12)))
             .collect();
         let (found, comparisons) = reverse_map(&[0, 9 << 12, 77 << 12], pagemap);
-        assert_eq!(found, [Gva::new(100 << 12), Gva::new(109 << 12)]);
+        let expected = [0, 9].map(|i| (Gpa::new(i << 12), Gva::new((i + 100) << 12)));
+        assert_eq!(found, expected);
         assert_eq!(comparisons, 1 + 10 + 10);
     }
 }

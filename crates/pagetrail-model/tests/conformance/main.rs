@@ -122,7 +122,10 @@ fn a_ring_buffer_that_is_too_small_reports_too_much_but_never_too_little() {
     for kind in [TechniqueKind::Spml, TechniqueKind::Epml] {
         let mut bench = Bench::new(kind, 2000);
         let target = bench.target();
-        let options = Options { ring_pages: 1 };
+        let options = Options {
+            ring_pages: 1,
+            ..Options::default()
+        };
         let technique = &mut *kind.start_with(&mut bench.host, target, options).unwrap();
         for page in 0..1500 {
             bench.write_page(technique, page);
