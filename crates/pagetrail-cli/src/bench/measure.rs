@@ -1,6 +1,6 @@
 //! The measuring: for each size, writer and technique, untracked and tracked passes in turn.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use pagetrail::{Capabilities, Technique, Watch, page_size};
@@ -32,6 +32,9 @@ pub(crate) fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Results
     let mut results = Results {
         schema: 1,
         kernel: kernel(),
+        machine: machine(),
+        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        command: command(),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         page_size: page_size(),
         runs: plan.runs,
@@ -74,6 +77,26 @@ pub(crate) fn kernel() -> String {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy();
     release.split(['-', '+']).next().unwrap_or("").to_owned()
+}
+
+/// The processor's name, as the kernel has it (proc_cpuinfo(5)).
+fn machine() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"));
+    let name = name.map(|name| name.trim_start_matches(|c: char| c.is_whitespace() || c == ':'));
+    name.unwrap_or(std::env::consts::ARCH).to_owned()
+}
+
+/// This run's command line, without the path to the program.
+fn command() -> String {
+    let arguments = std::env::args_os().skip(1);
+    let words = arguments.map(|word| word.to_string_lossy().into_owned());
+    let words: Vec<String> = std::iter::once("pagetrail".to_owned())
+        .chain(words)
+        .collect();
+    words.join(" ")
 }
 
 fn fits(technique: Technique, tracked: Tracked) -> bool {

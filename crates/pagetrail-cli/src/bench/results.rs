@@ -9,6 +9,12 @@ use super::presumed::Presumed;
 pub(crate) struct Results {
     pub(crate) schema: u32,
     pub(crate) kernel: String,
+    /// The processor's name.
+    pub(crate) machine: String,
+    /// When the benchmark began, as RFC 3339 has it.
+    pub(crate) date: String,
+    /// What was run.
+    pub(crate) command: String,
     pub(crate) cpus: usize,
     pub(crate) page_size: u64,
     pub(crate) runs: u32,

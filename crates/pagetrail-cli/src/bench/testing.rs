@@ -61,6 +61,9 @@ pub(crate) fn results() -> Results {
     Results {
         schema: 1,
         kernel: "6.18.1".into(),
+        machine: "A processor".into(),
+        date: "2026-01-01T00:00:00Z".into(),
+        command: "pagetrail bench --json".into(),
         cpus: 2,
         page_size: 4096,
         runs: 5,
