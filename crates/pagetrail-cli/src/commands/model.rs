@@ -19,7 +19,7 @@ use crate::model::args::{
 use crate::model::outcome::Outcome;
 use crate::model::program::Program;
 use crate::model::recording::{self, NoRecorder};
-use crate::model::{calibrate, compare, costs, page, reproduced, single};
+use crate::model::{calibrate, compare, costs, page, reproduced, reproduced_page, single};
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &ModelArgs) -> Result<ExitCode> {
@@ -109,7 +109,15 @@ fn side_by_side(args: &CompareArgs) -> Result<ExitCode> {
 }
 
 fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
+    let html = args.html.as_deref().map(create).transpose()?;
     let document = reproduced::make(args)?;
+    if let (Some(file), Some(path)) = (html, &args.html) {
+        let mut out = BufWriter::new(file);
+        reproduced_page::write(&document, &mut out)
+            .and_then(|()| out.flush())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        exit::message(&format!("wrote {}", path.display()));
+    }
     output(args.json, &document, reproduced::write)?;
     Ok(match document.all_hold() {
         true => ExitCode::SUCCESS,

@@ -39,12 +39,14 @@ pub(crate) enum ModelCommand {
         pagetrail model compare --workload listing1 --size 1M,10M,100M --html out.html\n  \
         pagetrail model compare --technique spml,epml --workload zipf")]
     Compare(CompareArgs),
-    /// Print a paper's tables with the model's value beside each of the paper's
+    /// Print a paper's tables with the model's value, and a measured one, beside each of the paper's
     ///
-    /// Values that differ by more than 10% say why. What a paper only states in words is checked; when the model does
+    /// Each value says how it came about: input, identity, fitted, modelled or measured; a line for each table counts the
+    /// values that could have differed from the paper's. What a paper only states in words is checked; when the model does
     /// not bear a statement out, the exit code is 1.
     #[command(after_help = "Examples:\n  \
         pagetrail model reproduce ooh\n  \
+        pagetrail bench --json > bench.json; pagetrail model reproduce ooh --table 1 --measured bench.json\n  \
         pagetrail model reproduce xen --table 13 --json")]
     Reproduce(ReproduceArgs),
     /// Print a cost table as TOML, to be changed and given to --costs
@@ -165,6 +167,13 @@ pub(crate) struct ReproduceArgs {
     /// Only this figure
     #[arg(long, value_name = "N")]
     pub(crate) figure: Option<u8>,
+    /// Show what `pagetrail bench --json` measured in a column of its own (may be repeated; the first
+    /// that has a value gives it)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) measured: Vec<PathBuf>,
+    /// Write a page of HTML as well
+    #[arg(long, value_name = "OUT")]
+    pub(crate) html: Option<PathBuf>,
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,

@@ -11,19 +11,28 @@ use anyhow::{Context, Result, bail};
 use pagetrail_model::cost::{Cost, CostTable, Metric};
 use serde::Deserialize;
 
+/// The document of `pagetrail bench --json`, as far as it is used here.
 #[derive(Deserialize)]
-struct Results {
+pub(super) struct Results {
     schema: u32,
-    kernel: String,
-    results: Vec<Measured>,
+    pub(super) kernel: String,
+    pub(super) machine: Option<String>,
+    pub(super) date: Option<String>,
+    pub(super) command: Option<String>,
+    pub(super) results: Vec<Measured>,
 }
 
+/// One technique at one size.
 #[derive(Deserialize)]
-struct Measured {
-    technique: String,
-    tracked: String,
-    size_bytes: u64,
+pub(super) struct Measured {
+    pub(super) technique: String,
+    pub(super) tracked: String,
+    pub(super) size_bytes: u64,
     pages_written: u64,
+    pub(super) untracked_pass_ns: Spread,
+    pub(super) tracked_pass_ns: Spread,
+    pub(super) overhead_on_tracked_percent: Spread,
+    pub(super) overhead_on_tracker_percent: Spread,
     steps: Steps,
 }
 
@@ -40,28 +49,40 @@ struct Fault {
 }
 
 #[derive(Deserialize)]
-struct Spread {
-    median: f64,
+pub(super) struct Spread {
+    pub(super) median: f64,
+}
+
+impl Results {
+    /// Reads a document.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let text =
+            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Self::parse(&text).with_context(|| path.display().to_string())
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let results: Self =
+            serde_json::from_str(text).context("not what pagetrail bench --json writes")?;
+        match results.schema {
+            1 => Ok(results),
+            other => bail!("of schema {other}, and 1 is known here"),
+        }
+    }
 }
 
 /// Reads the document and makes the table.
 pub(crate) fn table(path: &Path) -> Result<CostTable> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    calibrate(&text).with_context(|| path.display().to_string())
+    calibrate(&Results::read(path)?).with_context(|| path.display().to_string())
 }
 
-fn calibrate(text: &str) -> Result<CostTable> {
-    let results: Results =
-        serde_json::from_str(text).context("not what pagetrail bench --json writes")?;
-    if results.schema != 1 {
-        bail!("of schema {}, and 1 is known here", results.schema);
-    }
+/// The costs that a benchmark measured, and the paper's for the rest.
+pub(super) fn calibrate(results: &Results) -> Result<CostTable> {
     let paper = CostTable::ooh_paper();
     // The paper splits a fault into the way into the kernel (M1) and the rest; a benchmark sees both together.
     let entry = paper.at(Metric::ContextSwitch, 0).unwrap_or(0.0);
     let whole_fault = |technique: &str| {
-        points(&results, technique, |m| {
+        points(results, technique, |m| {
             Some(m.steps.fault.as_ref()?.ns_per_page.median * m.pages_written as f64)
         })
     };
@@ -82,15 +103,15 @@ fn calibrate(text: &str) -> Result<CostTable> {
         (Metric::FaultUser, user),
         (
             Metric::UfdWriteProtect,
-            points(&results, "userfaultfd", |m| Some(m.steps.arm_ns.median)),
+            points(results, "userfaultfd", |m| Some(m.steps.arm_ns.median)),
         ),
         (
             Metric::ClearRefs,
-            points(&results, "soft-dirty", |m| Some(m.steps.arm_ns.median)),
+            points(results, "soft-dirty", |m| Some(m.steps.arm_ns.median)),
         ),
         (
             Metric::PagemapWalk,
-            points(&results, "soft-dirty", |m| {
+            points(results, "soft-dirty", |m| {
                 Some(m.steps.clean_collect_ns.median)
             }),
         ),
@@ -156,7 +177,7 @@ mod tests {
             };
         }
         let text = serde_json::to_string(&results).unwrap();
-        let table = calibrate(&text).unwrap();
+        let table = calibrate(&Results::parse(&text).unwrap()).unwrap();
         let size = results.results[0].size_bytes;
         let fault = &results.results[0].steps.fault.as_ref().unwrap().ns_per_page;
         let expected = (fault.median - 315.0) * (size / 4096) as f64;
@@ -171,7 +192,7 @@ mod tests {
     #[test]
     fn the_recorded_benchmark_can_be_read() {
         let text = include_str!("../../../../bench/results/bench.json");
-        let table = calibrate(text).unwrap();
+        let table = calibrate(&Results::parse(text).unwrap()).unwrap();
         for metric in [
             Metric::FaultKernel,
             Metric::FaultUser,
@@ -186,7 +207,8 @@ mod tests {
 
     #[test]
     fn other_documents_are_refused() {
-        let refused = |text: &str| format!("{:#}", calibrate(text).unwrap_err());
+        let table = |text: &str| calibrate(&Results::parse(text)?);
+        let refused = |text: &str| format!("{:#}", table(text).unwrap_err());
         assert!(refused("").contains("not what pagetrail bench --json writes"));
         assert!(refused("{\"schema\": 1}").contains("not what pagetrail bench"));
         assert!(refused("{\"schema\": 2, \"kernel\": \"\", \"results\": []}").contains("schema 2"));
@@ -201,7 +223,8 @@ mod tests {
         crate::fuzzing::for_seeds(500, |random| {
             let mut text = good.as_bytes().to_vec();
             crate::fuzzing::mutate(random, &mut text);
-            if let Err(error) = calibrate(&String::from_utf8_lossy(&text)) {
+            let outcome = Results::parse(&String::from_utf8_lossy(&text));
+            if let Err(error) = outcome.and_then(|results| calibrate(&results)) {
                 assert_eq!(format!("{error:#}").lines().count(), 1, "{error:#}");
             }
         });

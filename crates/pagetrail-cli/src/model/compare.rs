@@ -49,6 +49,12 @@ pub(crate) fn plus(outcome: &Outcome, payer: &str) -> &'static str {
     }
 }
 
+/// Each name once, in order.
+fn sorted<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let names: std::collections::BTreeSet<&str> = names.collect();
+    names.into_iter().collect()
+}
+
 impl Document<'_> {
     /// One line about all of it.
     pub(crate) fn setting(&self) -> String {
@@ -73,17 +79,26 @@ impl Document<'_> {
         sizes
     }
 
-    /// What has no cost, technique by technique.
-    pub(crate) fn unpriced(&self) -> Vec<String> {
-        let lines = self.techniques().into_iter().filter_map(|technique| {
-            let results = self.results.iter().filter(|r| r.technique == technique);
-            let mut names: Vec<&str> = results.flat_map(|r| r.unpriced.iter().copied()).collect();
-            names.sort_unstable();
-            names.dedup();
-            (!names.is_empty())
-                .then(|| format!("{technique}: no cost is known for {}", names.join(", ")))
+    /// What has no cost, and what has one that was not measured, technique by technique.
+    pub(crate) fn price_notes(&self) -> Vec<String> {
+        let lines = self.techniques().into_iter().flat_map(|technique| {
+            let of = || {
+                self.results
+                    .iter()
+                    .filter(move |r| r.technique == technique)
+            };
+            let unpriced = sorted(of().flat_map(|r| r.unpriced.iter().copied()));
+            let assumed = of().flat_map(|r| &r.bill).filter(|line| line.assumed);
+            let assumed = sorted(assumed.map(|line| line.metric));
+            let line = |what: &str, names: Vec<&str>| {
+                (!names.is_empty()).then(|| format!("{technique}: {what} {}", names.join(", ")))
+            };
+            [
+                line("no cost is known for", unpriced),
+                line("a cost was assumed, not measured, for", assumed),
+            ]
         });
-        lines.collect()
+        lines.flatten().collect()
     }
 
     /// The tables: times by size, and events of the largest size.
@@ -165,7 +180,7 @@ pub(crate) fn write(document: &Document<'_>, out: &mut dyn Write) -> io::Result<
             writeln!(out, "({})", sheet.note)?;
         }
     }
-    for line in document.unpriced() {
+    for line in document.price_notes() {
         writeln!(out, "{line}")?;
     }
     Ok(())

@@ -38,7 +38,7 @@ pub(crate) fn write(document: &Document<'_>, out: &mut dyn Write) -> io::Result<
 
 fn notices(document: &Document<'_>) -> String {
     let absent = document.absent.iter().cloned();
-    let lines: Vec<String> = absent.chain(document.unpriced()).collect();
+    let lines: Vec<String> = absent.chain(document.price_notes()).collect();
     notice_list(&lines)
 }
 

@@ -1,17 +1,16 @@
-//! A paper's tables beside the model's, for people and as JSON.
+//! A paper's tables beside the model's and what was measured, for people and as JSON.
 
 use std::io::{self, Write};
 
 use anyhow::{Context, Result, bail};
-use pagetrail_model::reproduce::Table;
 use pagetrail_model::reproduce::catalog::{Entry, Number, Paper};
+use pagetrail_model::reproduce::{self, Table};
 use serde::Serialize;
 
 use super::args::ReproduceArgs;
+use super::measured::Recordings;
 use crate::bench::table::{Sheet, write_sheet};
-
-/// Differences up to here need no explanation.
-const EXPLAINED_FROM: f64 = 0.1;
+use crate::report::words;
 
 /// The document of `model reproduce --json`.
 #[derive(Debug, Serialize)]
@@ -29,8 +28,26 @@ pub(crate) struct Reproduced {
     numbers: Vec<String>,
     name: &'static str,
     about: &'static str,
+    verdict: Verdict,
     rows: Vec<Row>,
-    claims: Vec<Claim>,
+    statements: Vec<Statement>,
+}
+
+#[derive(Debug, Serialize)]
+struct Verdict {
+    values: usize,
+    independent: usize,
+    within_10_percent: usize,
+    worst: Option<Worst>,
+    measured: usize,
+    statements: usize,
+    failing: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Worst {
+    what: String,
+    difference_percent: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -38,16 +55,36 @@ struct Row {
     what: String,
     unit: &'static str,
     paper: f64,
-    model: f64,
-    difference_percent: f64,
-    why: Option<&'static str>,
+    model: Option<Modelled>,
+    measured: Option<Measured>,
+    note: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
-struct Claim {
+struct Modelled {
+    value: f64,
+    difference_percent: f64,
+    how: &'static str,
+    because: Option<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+struct Measured {
+    value: f64,
+    difference_percent: f64,
+    machine: String,
+    kernel: String,
+    date: String,
+    command: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Statement {
     says: &'static str,
     holds: bool,
     numbers: String,
+    how: &'static str,
+    because: Option<&'static str>,
 }
 
 /// Reproduces what was asked for.
@@ -69,12 +106,15 @@ pub(crate) fn make(args: &ReproduceArgs) -> Result<Document> {
             numbers(paper).join(", ")
         );
     }
+    // Before a minute of running, not after.
+    let recordings = Recordings::read(&args.measured)?;
     let tables = entries.into_iter().map(|entry| {
-        let table = entry.make().context("the model cannot run it")?;
+        let mut table = entry.make().context("the model cannot run it")?;
+        table.measure(|quantity| recordings.measurement(quantity));
         Ok(reproduced(entry, table))
     });
     Ok(Document {
-        schema: 1,
+        schema: 2,
         paper: paper.name(),
         title: paper.title(),
         tables: tables.collect::<Result<_>>()?,
@@ -92,90 +132,237 @@ fn numbers(paper: Paper) -> Vec<String> {
 }
 
 fn reproduced(entry: &Entry, table: Table) -> Reproduced {
-    let rows = table.rows.into_iter().map(|row| {
-        let difference = row.difference();
-        Row {
-            what: row.what,
-            unit: row.unit,
-            paper: row.paper,
-            model: row.ours,
-            difference_percent: difference * 100.0,
-            why: row.why.filter(|_| difference.abs() > EXPLAINED_FROM),
-        }
-    });
-    let claims = table.claims.into_iter().map(|claim| Claim {
-        says: claim.says,
-        holds: claim.holds,
-        numbers: claim.numbers,
+    let statements = table.statements.iter().map(|statement| Statement {
+        says: statement.says,
+        holds: statement.holds,
+        numbers: statement.numbers.clone(),
+        how: statement.provenance.name(),
+        because: statement.provenance.because(),
     });
     Reproduced {
         numbers: entry.numbers.iter().map(Number::to_string).collect(),
         name: table.name,
         about: table.about,
-        rows: rows.collect(),
-        claims: claims.collect(),
+        verdict: verdict(table.verdict()),
+        statements: statements.collect(),
+        rows: table.rows.into_iter().map(row).collect(),
+    }
+}
+
+fn verdict(verdict: reproduce::Verdict) -> Verdict {
+    Verdict {
+        values: verdict.values,
+        independent: verdict.independent,
+        within_10_percent: verdict.within_tenth,
+        worst: verdict.worst.map(|(what, difference)| Worst {
+            what,
+            difference_percent: difference * 100.0,
+        }),
+        measured: verdict.measured,
+        statements: verdict.statements,
+        failing: verdict.failing,
+    }
+}
+
+fn row(row: reproduce::Row) -> Row {
+    let percent = |value| row.difference(value) * 100.0;
+    let model = row.model.map(|model| Modelled {
+        value: model.value,
+        difference_percent: percent(model.value),
+        how: model.provenance.name(),
+        because: model.provenance.because(),
+    });
+    let measured = row.measured.as_ref().map(|measured| Measured {
+        value: measured.value,
+        difference_percent: percent(measured.value),
+        machine: measured.machine.clone(),
+        kernel: measured.kernel.clone(),
+        date: measured.date.clone(),
+        command: measured.command.clone(),
+    });
+    Row {
+        model,
+        measured,
+        what: row.what,
+        unit: row.unit,
+        paper: row.paper,
+        note: row.note,
     }
 }
 
 impl Document {
     /// Whether the model bears out all that the paper states.
     pub(crate) fn all_hold(&self) -> bool {
-        let mut claims = self.tables.iter().flat_map(|table| &table.claims);
-        claims.all(|claim| claim.holds)
+        let mut statements = self.tables.iter().flat_map(|table| &table.statements);
+        statements.all(|statement| statement.holds)
     }
 }
 
-/// Writes the tables, the reasons below each.
-pub(crate) fn write(document: &Document, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "{}", document.title)?;
-    for table in &document.tables {
-        writeln!(
-            out,
-            "\n{}: {}",
-            capital(&table.numbers.join(", ")),
-            table.about
-        )?;
-        let mut reasons: Vec<&str> = Vec::new();
-        let rows = table.rows.iter().map(|row| {
-            let mark = row.why.map_or(String::new(), |why| {
-                let known = reasons.iter().position(|&reason| reason == why);
-                let number = known.unwrap_or_else(|| {
-                    reasons.push(why);
-                    reasons.len() - 1
-                });
-                format!("[{}]", number + 1)
-            });
-            vec![
+impl Reproduced {
+    /// A heading: the numbers in the paper.
+    pub(super) fn heading(&self) -> String {
+        capital(&self.numbers.join(", "))
+    }
+
+    /// What the table shows.
+    pub(super) fn about(&self) -> &'static str {
+        self.about
+    }
+
+    /// One line that says what the table comes to.
+    pub(super) fn verdict(&self) -> String {
+        let Verdict {
+            values,
+            independent,
+            within_10_percent,
+            ref worst,
+            measured,
+            statements,
+            failing,
+        } = self.verdict;
+        let mut parts = Vec::new();
+        match (values, independent) {
+            (0, _) => {}
+            (values, 0) => parts.push(format!(
+                "none of the {values} values is independent of the paper's"
+            )),
+            _ => parts.push(format!(
+                "{independent} of {values} values are independent of the paper's, \
+                 {within_10_percent} of them within 10%"
+            )),
+        }
+        if let Some(worst) = worst {
+            let percent = worst.difference_percent;
+            parts.push(format!("the worst is {percent:+.0}% ({})", worst.what));
+        }
+        let all = self.statements.len();
+        if all > 0 {
+            let certain = match all - statements {
+                0 => String::new(),
+                n => format!(" ({n} could not come out otherwise)"),
+            };
+            let of = words::plural(all as u64, "statement");
+            parts.push(format!("of {of} {failing} failed{certain}"));
+        }
+        if measured > 0 {
+            parts.push(format!(
+                "{} measured",
+                words::plural(measured as u64, "value")
+            ));
+        }
+        parts.join("; ")
+    }
+
+    /// The values as a table, and the notes that its last column numbers.
+    pub(super) fn sheet(&self) -> Option<(Sheet, Vec<String>)> {
+        if self.rows.is_empty() {
+            return None;
+        }
+        let has_measured = self.rows.iter().any(|row| row.measured.is_some());
+        let mut heads = vec!["", "paper", "model", "", "difference", "how"];
+        if has_measured {
+            heads.extend(["measured", "difference"]);
+        }
+        heads.push("");
+        let mut notes: Vec<String> = Vec::new();
+        let rows = self.rows.iter().map(|row| {
+            let model = row.model.as_ref();
+            let percent = |percent: f64| format!("{percent:+.1}%");
+            let mut cells = vec![
                 row.what.clone(),
                 figure(row.paper),
-                figure(row.model),
+                model.map_or("-".into(), |model| figure(model.value)),
                 row.unit.to_owned(),
-                format!("{:+.1}%", row.difference_percent),
-                mark,
-            ]
+                model.map_or(String::new(), |model| percent(model.difference_percent)),
+                model.map_or("to measure", |model| model.how).to_owned(),
+            ];
+            if has_measured {
+                let measured = row.measured.as_ref();
+                cells.push(measured.map_or("-".into(), |measured| figure(measured.value)));
+                cells.push(measured.map_or(String::new(), |measured| {
+                    percent(measured.difference_percent)
+                }));
+            }
+            let source = row.measured.as_ref().map(Measured::source);
+            let because = model.and_then(|model| model.because).map(String::from);
+            let said = [because, row.note.map(String::from), source];
+            let marks = said
+                .into_iter()
+                .flatten()
+                .map(|note| mark(&mut notes, note));
+            cells.push(marks.collect());
+            cells
         });
         let sheet = Sheet {
             title: String::new(),
-            heads: ["", "paper", "model", "", "difference", ""]
-                .map(String::from)
-                .to_vec(),
-            labels: 1,
             rows: rows.collect(),
+            heads: heads.into_iter().map(String::from).collect(),
+            labels: 1,
             note: "",
         };
-        if !sheet.rows.is_empty() {
+        Some((sheet, notes))
+    }
+
+    /// The paper's statements, one line each.
+    pub(super) fn statements(&self) -> impl Iterator<Item = String> {
+        self.statements.iter().map(|statement| {
+            let verdict = match (statement.holds, statement.because) {
+                (true, None) => "holds".to_owned(),
+                (true, Some(why)) => format!("holds, as it must ({why})"),
+                (false, None) => "FAILS".to_owned(),
+                (false, Some(why)) => format!("FAILS ({why})"),
+            };
+            format!("{verdict}: {}: {}", statement.says, statement.numbers)
+        })
+    }
+}
+
+impl Measured {
+    fn source(&self) -> String {
+        let Self {
+            machine,
+            kernel,
+            date,
+            command,
+            ..
+        } = self;
+        format!("measured: {command}; machine {machine}, {kernel}, date {date}")
+    }
+}
+
+/// The number of a note, which is added where it is new.
+fn mark(notes: &mut Vec<String>, note: String) -> String {
+    let known = notes.iter().position(|known| *known == note);
+    let number = known.unwrap_or_else(|| {
+        notes.push(note);
+        notes.len() - 1
+    });
+    format!("[{}]", number + 1)
+}
+
+/// Writes the tables, with the notes below each.
+pub(crate) fn write(document: &Document, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}", document.title)?;
+    for table in &document.tables {
+        writeln!(out, "\n{}: {}", table.heading(), table.about)?;
+        writeln!(out, "Verdict: {}.", table.verdict())?;
+        if let Some((sheet, notes)) = table.sheet() {
             write_sheet(&sheet, out)?;
+            for (note, number) in notes.iter().zip(1..) {
+                writeln!(out, "[{number}] {note}")?;
+            }
         }
-        for (reason, number) in reasons.iter().zip(1..) {
-            writeln!(out, "[{number}] {reason}")?;
-        }
-        for claim in &table.claims {
-            let verdict = if claim.holds { "holds" } else { "FAILS" };
-            writeln!(out, "{verdict}: {}: {}", claim.says, claim.numbers)?;
+        for statement in table.statements() {
+            writeln!(out, "{statement}")?;
         }
     }
-    Ok(())
+    writeln!(out, "\n{LEGEND}")
 }
+
+/// What the words of the column "how" mean.
+pub(super) const LEGEND: &str = "How a value came about. input: the run is given it. identity: it cannot differ, or is \
+arithmetic on the paper's own numbers. fitted: a parameter was chosen to make it agree. modelled: the algorithm ran on a \
+machine in software. measured: on a real kernel, as the note says.";
 
 /// Four digits that matter.
 fn figure(x: f64) -> String {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-use super::{Table, flexible, ooh, ooh_programs, xen, xen_counts};
+use super::{Table, flexible, ooh, ooh_formulas, ooh_programs, xen, xen_counts};
 use crate::RunError;
 
 /// A paper.
@@ -110,9 +110,10 @@ use Number::{Figure, Table as T};
 
 const OOH: &[Entry] = &[
     entry(&[T(1)], || Ok(micro()?.table1())),
+    entry(&[T(1)], || Ok(micro()?.untracked_time())),
     entry(&[T(2)], ooh_programs::table2),
-    entry(&[T(3)], || Ok(ooh::table3())),
-    entry(&[T(3)], || ooh::agreement(64 << 20)),
+    entry(&[T(3)], || Ok(ooh_formulas::table3())),
+    entry(&[T(3)], || ooh_formulas::agreement(64 << 20)),
     entry(&[T(4)], ooh_programs::table4),
     entry(&[T(5)], ooh::table5),
     entry(&[Figure(3)], || Ok(micro()?.figure3())),

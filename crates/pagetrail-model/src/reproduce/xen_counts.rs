@@ -3,7 +3,7 @@
 //! Neither of them is modelled as a program. What the model says of shadow paging can be held against their counts all the
 //! same: what one fault and one emulation take (14 to 16), and what the parts of a fault's time come to (9 to 12).
 
-use super::{Claim, Row, Table};
+use super::{Printed, Row, Statement, Table};
 use crate::RunError;
 
 /// Counts of tables 13 to 16, and means in nanoseconds.
@@ -60,11 +60,12 @@ const SPECWEB_WINDOWS: Counts = Counts {
     exits: [(27_599_474.0, 2557.7), (0.0, 0.0), (3_422_605.0, 409.1)],
 };
 
-/// What the model's algorithm makes of the study's own counts.
+/// What the model's algorithm of shadow paging says of the study's own counts. Nothing runs.
 fn counts(name: &'static str, about: &'static str, counts: &Counts) -> Table {
-    let emulated = counts.emulate_write.0 + counts.emulate_cmpxchg.0;
-    let walks = counts.page_fault.0 + counts.gva_to_gfn + counts.map_dest;
-    let row = |what: &str, paper, ours| Row::new(what, "", paper, ours);
+    let emulated = Printed(counts.emulate_write.0) + Printed(counts.emulate_cmpxchg.0);
+    let walks =
+        Printed(counts.page_fault.0) + Printed(counts.gva_to_gfn) + Printed(counts.map_dest);
+    let row = |what: &str, paper, ours| Row::identity(what, "", Printed(paper), ours, SUMS_WHY);
     Table {
         name,
         about,
@@ -85,32 +86,36 @@ fn counts(name: &'static str, about: &'static str, counts: &Counts) -> Table {
                 emulated,
             ),
         ],
-        claims: vec![Claim {
-            says: "a fault is emulated, or ends in one of three ways: emulations are part of the fixed ones",
-            holds: emulated <= counts.exits[0].0 * 1.01,
-            numbers: format!("{emulated:.0} of {:.0}", counts.exits[0].0),
-        }],
+        statements: vec![Statement::identity(
+            "a fault is emulated, or ends in one of three ways: emulations are part of the fixed ones",
+            emulated.0 <= counts.exits[0].0 * 1.01,
+            format!("{:.0} of {:.0}", emulated.0, counts.exits[0].0),
+            SUMS_WHY,
+        )],
     }
 }
 
-/// The parts of a fault's time, as the model prices them, against its mean.
+const SUMS_WHY: &str = "a sum of the study's other counts; the program is not run";
+
+/// The parts of a fault's time, as the model prices them, against its mean. Nothing runs.
 fn time(name: &'static str, about: &'static str, counts: &Counts) -> Table {
-    let seconds = |(count, mean): (f64, f64)| count * mean / 1e9;
-    let exits: f64 = counts.exits.iter().copied().map(seconds).sum();
+    let seconds = |(count, mean): (f64, f64)| Printed(count) * Printed(mean) / Printed(1e9);
+    let [fixed, device, other] = counts.exits.map(seconds);
     let emulation = seconds(counts.emulate_write) + seconds(counts.emulate_cmpxchg);
     Table {
         name,
         about,
         rows: vec![
-            Row::new(
+            Row::identity(
                 "sh_page_fault, all of them",
                 "s",
                 seconds(counts.page_fault),
-                exits + emulation + seconds(counts.remove_l1),
+                fixed + device + other + emulation + seconds(counts.remove_l1),
+                SUMS_WHY,
             )
-            .why(TIME_WHY),
+            .note(TIME_WHY),
         ],
-        claims: Vec::new(),
+        statements: Vec::new(),
     }
 }
 
@@ -130,7 +135,7 @@ pub fn table9() -> Result<Table, RunError> {
 pub fn table11() -> Result<Table, RunError> {
     Ok(time(
         "11",
-        "SPECweb99 on Windows: the same.",
+        "SPECweb99 on Windows: the time of shadow faults from its parts. Counts and means are the study's.",
         &SPECWEB_WINDOWS,
     ))
 }
@@ -139,7 +144,7 @@ pub fn table11() -> Result<Table, RunError> {
 pub fn table12() -> Result<Table, RunError> {
     Ok(time(
         "12",
-        "MemoryMotion on Windows: the same.",
+        "MemoryMotion on Windows: the time of shadow faults from its parts. Counts and means are the study's.",
         &MOTION_WINDOWS,
     ))
 }
@@ -148,7 +153,7 @@ pub fn table12() -> Result<Table, RunError> {
 pub fn table14() -> Result<Table, RunError> {
     Ok(counts(
         "14",
-        "SPECweb99 on Debian: what the model's algorithm makes of the study's other counts.",
+        "SPECweb99 on Debian: sums of the study's other counts, as the model's algorithm has them.",
         &SPECWEB_DEBIAN,
     ))
 }
@@ -157,7 +162,7 @@ pub fn table14() -> Result<Table, RunError> {
 pub fn table15() -> Result<Table, RunError> {
     Ok(counts(
         "15",
-        "MemoryMotion on Windows: the same.",
+        "MemoryMotion on Windows: sums of the study's other counts, as the model's algorithm has them.",
         &MOTION_WINDOWS,
     ))
 }
@@ -166,7 +171,7 @@ pub fn table15() -> Result<Table, RunError> {
 pub fn table16() -> Result<Table, RunError> {
     Ok(counts(
         "16",
-        "SPECweb99 on Windows: the same.",
+        "SPECweb99 on Windows: sums of the study's other counts, as the model's algorithm has them.",
         &SPECWEB_WINDOWS,
     ))
 }

@@ -1,0 +1,80 @@
+//! `model reproduce` as one self-contained page of HTML, without scripts.
+
+use std::io::{self, Write};
+
+use super::reproduced::{Document, LEGEND, Reproduced};
+use crate::bench::page::{CHART_STYLE, html_table};
+use crate::report::html::{STYLE_SHEET, escape, fill};
+
+/// Writes the page.
+pub(crate) fn write(document: &Document, out: &mut dyn Write) -> io::Result<()> {
+    fill(
+        include_str!("page/reproduced.html"),
+        out,
+        |name| match name {
+            "css" => STYLE_SHEET.into(),
+            "chart-css" => CHART_STYLE.into(),
+            "model-css" => include_str!("page/page.css").into(),
+            "title" => escape(document.title),
+            "legend" => escape(LEGEND),
+            "tables" => document
+                .tables
+                .iter()
+                .map(section)
+                .collect::<String>()
+                .into(),
+            other => unreachable!("the template names {other}"),
+        },
+    )
+}
+
+/// A table with its verdict, notes and statements.
+fn section(table: &Reproduced) -> String {
+    let (sheet, notes) = table.sheet().unzip();
+    let values = sheet.as_ref().map(html_table).unwrap_or_default();
+    let item = |text: &str| format!("<li>{}</li>\n", escape(text));
+    let notes: String = notes.iter().flatten().map(|note| item(note)).collect();
+    let statements: String = table.statements().map(|line| item(&line)).collect();
+    format!(
+        "<section>\n<div class=\"section-head\"><h2>{}</h2></div>\n<p>{}</p>\n<p><strong>{}.</strong></p>\n{values}\
+         <ol class=\"hint\">\n{notes}</ol>\n<ul>\n{statements}</ul>\n</section>\n",
+        escape(&table.heading()),
+        escape(table.about()),
+        escape(&table.verdict()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::ReproduceArgs;
+    use super::super::reproduced;
+    use super::*;
+    use pagetrail_model::reproduce::catalog::Paper;
+
+    #[test]
+    fn a_page_has_every_verdict_note_and_statement() {
+        let args = ReproduceArgs {
+            paper: Paper::Xen,
+            table: Some(13),
+            figure: None,
+            measured: Vec::new(),
+            html: None,
+            json: false,
+        };
+        let document = reproduced::make(&args).unwrap();
+        let mut out = Vec::new();
+        write(&document, &mut out).unwrap();
+        let page = String::from_utf8(out).unwrap();
+        for foreign in ["http://", "https://", "src=", "{{", "<script"] {
+            assert!(!page.contains(foreign), "found {foreign}");
+        }
+        for part in [
+            "fitted",
+            "modelled",
+            "are independent of the paper",
+            "holds, as it must",
+        ] {
+            assert!(page.contains(part), "no {part}");
+        }
+    }
+}
