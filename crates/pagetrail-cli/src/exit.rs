@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use pagetrail::{Ended, Error};
 
+use crate::report::words::printable;
+
 /// A negative finding.
 pub(crate) const NEGATIVE: u8 = 1;
 /// A usage or operation error.
@@ -39,10 +41,10 @@ pub(crate) const MEANINGS: &[(u8, &str)] = &[
     (NOT_FOUND, "The program to start was not found."),
 ];
 
-/// Writes one line to standard error.
+/// Writes one line to standard error, and makes it one: names in it may hold anything.
 pub(crate) fn message(line: &str) {
     // Nothing is left to be done where standard error cannot be written.
-    let _ = writeln!(io::stderr(), "pagetrail: {line}");
+    let _ = writeln!(io::stderr(), "pagetrail: {}", printable(line));
 }
 
 /// Says what went wrong, and which exit code that is.

@@ -71,7 +71,8 @@ fn facts(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Re
     let pages = |n: f64| format!("{} pages ({})", words::rate(n), words::bytes(n * page));
     let command = format!("{} (PID {})", words::command(&header.command), header.pid);
     entry("command", &command, style, out)?;
-    let technique = format!("{}: {}", header.technique, words::printable(&header.reason));
+    let technique = format!("{}: {}", header.technique, header.reason);
+    let technique = words::printable(&technique);
     entry("technique", &technique, style, out)?;
     let recorded = format!(
         "{}, {} of {} ms; {}",

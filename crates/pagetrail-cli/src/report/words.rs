@@ -132,17 +132,30 @@ pub(crate) fn plural(n: u64, one: &str) -> String {
     format!("{} {one}{ending}", count(n))
 }
 
-/// Text from the tracked program with control characters made visible: it must not command a terminal.
+/// Text that is not ours (a program's words, a name in a file from elsewhere) with all characters made visible that command a
+/// terminal or change the order of what follows. Everything of that kind passes here before it reaches a terminal.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(char::is_control) {
+    if !text.chars().any(is_command) {
         return Cow::Borrowed(text);
     }
-    let escaped = text.chars().flat_map(|c| {
-        let visible = c.is_control().then(|| c.escape_default());
-        let plain = visible.is_none().then_some(c);
-        visible.into_iter().flatten().chain(plain)
-    });
-    Cow::Owned(escaped.collect())
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match is_command(c) {
+            true => escaped.extend(c.escape_default()),
+            false => escaped.push(c),
+        }
+    }
+    Cow::Owned(escaped)
+}
+
+/// Control characters, line and paragraph separators, and those that reverse the direction of writing (Unicode's
+/// `Bidi_Control`).
+fn is_command(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
 }
 
 /// The command line as one would type it, nearly: arguments with spaces are quoted.
@@ -298,6 +311,9 @@ mod tests {
     #[test]
     fn text_of_the_program_commands_no_terminal() {
         assert_eq!(printable("a\u{1b}[31mb"), "a\\u{1b}[31mb");
+        assert_eq!(printable("\u{9b}2J\u{7f}"), "\\u{9b}2J\\u{7f}");
+        assert_eq!(printable("\u{202e}cod.exe"), "\\u{202e}cod.exe");
+        assert_eq!(printable("größer — 大"), "größer — 大");
         assert_eq!(
             command(&["sh".into(), "-c".into(), "x\ny".into()]),
             "sh -c 'x\\ny'"
