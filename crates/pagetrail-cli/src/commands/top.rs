@@ -88,7 +88,7 @@ impl Live {
             let timeout = if ended { PATIENCE } else { left.min(PATIENCE) };
             let mut changed = true;
             match screen.input(timeout)? {
-                Some(Input::Action(Action::Quit)) => return Ok(ended),
+                Some(Input::Action(Action::Quit) | Input::Gone) => return Ok(ended),
                 Some(Input::Action(Action::Sort)) => self.state.next_sort(),
                 Some(Input::Resized) => {}
                 None => changed = false,

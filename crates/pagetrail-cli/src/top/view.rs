@@ -3,7 +3,6 @@
 use pagetrail_trail::Heatmap;
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -21,16 +20,18 @@ pub(crate) enum Action {
     Sort,
 }
 
-/// What a key means here, if anything.
-pub(crate) fn action(key: KeyEvent) -> Option<Action> {
-    if key.kind == KeyEventKind::Release {
-        return None;
-    }
-    match key.code {
-        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Some(Action::Quit),
-        KeyCode::Char('q') | KeyCode::Esc => Some(Action::Quit),
-        KeyCode::Char('s') => Some(Action::Sort),
-        _ => None,
+/// What the bytes of one read from the terminal mean here, if anything. A key that is none of ours comes as a sequence that
+/// begins with Escape; Escape alone is a key.
+pub(crate) fn action(keys: &[u8]) -> Option<Action> {
+    match keys {
+        [0x1b] => Some(Action::Quit),
+        [0x1b, ..] => None,
+        keys => keys.iter().find_map(|key| match key {
+            // Ctrl-C in raw mode.
+            b'q' | 0x03 => Some(Action::Quit),
+            b's' => Some(Action::Sort),
+            _ => None,
+        }),
     }
 }
 
@@ -70,7 +71,7 @@ fn draw_head(frame: &mut Frame<'_>, state: &TopState, area: Rect) {
         Span::styled(format!("  PID {}", header.pid), SOFT),
     ]);
     let technique = Line::from(vec![
-        Span::raw(header.technique.clone()),
+        Span::raw(words::printable(&header.technique).into_owned()),
         Span::styled(format!("  {}", words::printable(&header.reason)), SOFT),
     ]);
     let cost = match state.trail().rounds.last() {
@@ -240,12 +241,13 @@ mod tests {
 
     #[test]
     fn keys() {
-        let key = |code, modifiers| action(KeyEvent::new(code, modifiers));
-        let none = KeyModifiers::NONE;
-        assert_eq!(key(KeyCode::Char('q'), none), Some(Action::Quit));
-        let control_c = key(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(control_c, Some(Action::Quit));
-        assert_eq!(key(KeyCode::Char('s'), none), Some(Action::Sort));
-        assert_eq!(key(KeyCode::Char('c'), none), None);
+        assert_eq!(action(b"q"), Some(Action::Quit));
+        assert_eq!(action(b"\x03"), Some(Action::Quit));
+        assert_eq!(action(b"\x1b"), Some(Action::Quit));
+        assert_eq!(action(b"s"), Some(Action::Sort));
+        assert_eq!(action(b"c"), None);
+        // Shift-Tab and a paste that has an s in it.
+        assert_eq!(action(b"\x1b[Z"), None);
+        assert_eq!(action(b"\x1b[200~s\x1b[201~"), None);
     }
 }
