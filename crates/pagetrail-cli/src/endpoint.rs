@@ -1,6 +1,7 @@
 //! [`Endpoint`]: small texts by HTTP, at a TCP address or a Unix socket: numbers for Prometheus, the status of a daemon.
 //!
-//! It answers requests one after the other, in a thread of its own; a client that does not ask is not waited for long.
+//! Each client is answered by a thread of its own, a bounded number of them at a time, and none is waited for long: one that
+//! does not ask, or asks a byte at a time, keeps nobody else waiting.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,14 +12,20 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// How long a client may take to ask, and to take the answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a client may take from its connection to the end of the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an answer is waited for, all of it.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+/// Clients at a time; the next ones wait in the listener's queue.
+const CLIENTS_MAX: usize = 16;
+/// An answer longer than this is none of ours.
+const ANSWER_BYTES_MAX: u64 = 1 << 26;
 /// A request longer than this is none of ours.
 const LINES_MAX: usize = 100;
 const REQUEST_BYTES_MAX: u64 = 1 << 14;
@@ -60,11 +67,13 @@ impl FromStr for Address {
         if let Some(path) = text.strip_prefix("unix:") {
             return match path.starts_with('/') {
                 true => Ok(Self::Unix(path.into())),
-                false => Err("behind unix: comes an absolute path".into()),
+                false => Err("after unix: comes an absolute path: unix:/run/pagetrail.sock".into()),
             };
         }
         let address = text.parse().map(Self::Tcp);
-        address.map_err(|_| "an address and a port, or unix:/a/path".into())
+        address.map_err(|_| {
+            "it must be ADDRESS:PORT, as in 127.0.0.1:9465, or unix:/an/absolute/path".into()
+        })
     }
 }
 
@@ -83,6 +92,10 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     /// Listens, and serves nothing yet.
     pub(crate) fn listen(address: &Address) -> Result<Self> {
+        Self::listen_patiently(address, PATIENCE)
+    }
+
+    fn listen_patiently(address: &Address, patience: Duration) -> Result<Self> {
         let pages = Arc::new(Mutex::new(Pages::new()));
         let shared = Arc::clone(&pages);
         let cannot = || format!("cannot listen at {address}");
@@ -91,7 +104,7 @@ impl Endpoint {
             Address::Tcp(address) => {
                 let listener = TcpListener::bind(address).with_context(cannot)?;
                 bound = Address::Tcp(listener.local_addr().unwrap_or(*address));
-                thread::spawn(move || serve(listener.incoming(), &shared));
+                thread::spawn(move || serve(listener.incoming(), shared, patience));
             }
             Address::Unix(path) => {
                 let listener = bind(path).with_context(cannot)?;
@@ -99,7 +112,7 @@ impl Endpoint {
                 fs::set_permissions(path, fs::Permissions::from_mode(0o600))
                     .with_context(cannot)?;
                 socket = Some(path.clone());
-                thread::spawn(move || serve(listener.incoming(), &shared));
+                thread::spawn(move || serve(listener.incoming(), shared, patience));
             }
         }
         Ok(Self {
@@ -144,7 +157,7 @@ fn bind(path: &PathBuf) -> io::Result<UnixListener> {
 }
 
 /// What a client is connected by.
-pub(crate) trait Stream: Read + Write {
+pub(crate) trait Stream: Read + Write + Send + 'static {
     fn set_patience(&self, patience: Duration) -> io::Result<()>;
 }
 
@@ -162,18 +175,99 @@ impl Stream for UnixStream {
     }
 }
 
-fn serve<S: Stream>(clients: impl Iterator<Item = io::Result<S>>, pages: &Mutex<Pages>) {
+/// A connection that has until a moment for all that it does.
+struct Limited<S> {
+    stream: S,
+    deadline: Instant,
+}
+
+impl<S: Stream> Limited<S> {
+    fn new(stream: S, patience: Duration) -> Self {
+        Self {
+            stream,
+            deadline: Instant::now() + patience,
+        }
+    }
+
+    fn in_time(&mut self) -> io::Result<&mut S> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.stream.set_patience(left)?;
+        Ok(&mut self.stream)
+    }
+}
+
+impl<S: Stream> Read for Limited<S> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.in_time()?.read(into)
+    }
+}
+
+impl<S: Stream> Write for Limited<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.in_time()?.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.in_time()?.flush()
+    }
+}
+
+/// How many clients are being answered.
+#[derive(Default)]
+struct Busy {
+    clients: Mutex<usize>,
+    fewer: Condvar,
+}
+
+/// One of those clients, as long as it lives.
+struct Place(Arc<Busy>);
+
+impl Place {
+    /// Waits until there is one.
+    fn take(busy: &Arc<Busy>) -> Self {
+        let clients = busy.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = |clients: &mut usize| *clients >= CLIENTS_MAX;
+        let waited = busy.fewer.wait_while(clients, full);
+        *waited.unwrap_or_else(PoisonError::into_inner) += 1;
+        Self(Arc::clone(busy))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let clients = self.0.clients.lock();
+        *clients.unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.fewer.notify_one();
+    }
+}
+
+fn serve<S: Stream>(
+    clients: impl Iterator<Item = io::Result<S>>,
+    pages: Arc<Mutex<Pages>>,
+    patience: Duration,
+) {
+    let busy = Arc::default();
     for client in clients {
-        // A client that went away is no concern of ours.
-        match client {
-            Ok(client) => drop(answer(client, pages)),
-            Err(_) => thread::sleep(REST),
+        let Ok(client) = client else {
+            thread::sleep(REST);
+            continue;
+        };
+        let (place, pages) = (Place::take(&busy), Arc::clone(&pages));
+        let answering = thread::Builder::new().spawn(move || {
+            // A client that went away is no concern of ours.
+            drop(answer(Limited::new(client, patience), &pages));
+            drop(place);
+        });
+        if answering.is_err() {
+            thread::sleep(REST);
         }
     }
 }
 
-fn answer(mut stream: impl Stream, pages: &Mutex<Pages>) -> io::Result<()> {
-    stream.set_patience(PATIENCE)?;
+fn answer(mut stream: impl Read + Write, pages: &Mutex<Pages>) -> io::Result<()> {
     let request = request(&mut stream)?;
     let pages = pages.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let found = match request.split(' ').collect::<Vec<_>>()[..] {
@@ -194,7 +288,7 @@ fn answer(mut stream: impl Stream, pages: &Mutex<Pages>) -> io::Result<()> {
 }
 
 /// The first line of a request; the others are read and forgotten.
-fn request(stream: &mut impl Stream) -> io::Result<String> {
+fn request(stream: &mut impl Read) -> io::Result<String> {
     let mut lines = BufReader::new(stream.take(REQUEST_BYTES_MAX))
         .lines()
         .take(LINES_MAX);
@@ -216,16 +310,17 @@ pub(crate) fn get(address: &Address, path: &str) -> Result<String> {
 }
 
 fn ask<S: Stream>(stream: io::Result<S>, address: &Address, path: &str) -> Result<String> {
-    let mut stream = stream.with_context(|| format!("nobody answers at {address}"))?;
+    let stream = stream.with_context(|| format!("nobody answers at {address}"))?;
     let failed = || format!("cannot ask at {address}");
-    stream.set_patience(PATIENCE).with_context(failed)?;
+    let mut stream = Limited::new(stream, ANSWER_PATIENCE);
     write!(
         stream,
         "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     )
     .with_context(failed)?;
     let mut text = String::new();
-    stream.read_to_string(&mut text).with_context(failed)?;
+    let mut answer = stream.take(ANSWER_BYTES_MAX);
+    answer.read_to_string(&mut text).with_context(failed)?;
     match text.split_once("\r\n\r\n") {
         Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(body.to_owned()),
         _ => bail!("{address} has no {path}"),
@@ -270,6 +365,31 @@ mod tests {
         assert!(path.exists());
         drop(Endpoint::listen(&address).unwrap());
         assert!(get(&address, "/metrics").is_err());
+    }
+
+    /// With one thread for all, or with patience for a client and not for the connection, the last one would wait an hour.
+    #[test]
+    fn clients_that_say_nothing_keep_nobody_waiting() {
+        let directory = tempfile::tempdir().unwrap();
+        let address = Address::Unix(directory.path().join("socket"));
+        let endpoint = Endpoint::listen_patiently(&address, Duration::from_secs(3600)).unwrap();
+        endpoint.set("/metrics", "text/plain", "a 1\n".into());
+        let silent: Vec<_> = (1..CLIENTS_MAX)
+            .map(|_| UnixStream::connect(directory.path().join("socket")).unwrap())
+            .collect();
+        for _ in 0..3 {
+            assert_eq!(get(&address, "/metrics").unwrap(), "a 1\n");
+        }
+        drop(silent);
+    }
+
+    #[test]
+    fn a_client_has_so_much_time_however_often_it_says_something() {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        client.write_all(b"GET / HTTP").unwrap();
+        let mut limited = Limited::new(server, Duration::ZERO);
+        let read = limited.read(&mut [0; 4]).map_err(|error| error.kind());
+        assert_eq!(read, Err(ErrorKind::TimedOut));
     }
 
     #[test]
