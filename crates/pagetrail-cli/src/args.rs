@@ -294,12 +294,14 @@ pub(crate) struct ReportArgs {
 /// Files to write besides.
 #[derive(Args, Debug)]
 pub(crate) struct PictureArgs {
-    /// Write a self-contained page with a heatmap to zoom into
-    #[arg(long, value_name = "OUT")]
-    pub(crate) html: Option<PathBuf>,
-    /// Write the heatmap as a picture
-    #[arg(long, value_name = "OUT")]
-    pub(crate) png: Option<PathBuf>,
+    /// Write a self-contained page with a heatmap to zoom into; without OUT it takes the recording's name with .html. A file
+    /// that is no web page is not overwritten
+    #[arg(long, value_name = "OUT", num_args = 0..=1)]
+    pub(crate) html: Option<Option<PathBuf>>,
+    /// Write the heatmap as a picture; without OUT it takes the recording's name with .png. A file that is no PNG picture is
+    /// not overwritten
+    #[arg(long, value_name = "OUT", num_args = 0..=1)]
+    pub(crate) png: Option<Option<PathBuf>>,
 }
 
 /// Arguments of `generate`.

@@ -8,6 +8,7 @@ mod exit;
 #[cfg(test)]
 mod fuzzing;
 mod model;
+mod outfile;
 mod recording;
 mod report;
 #[cfg(test)]

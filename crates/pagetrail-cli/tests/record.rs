@@ -440,6 +440,56 @@ fn only_recordings_are_overwritten() {
 }
 
 #[test]
+fn pictures_and_the_recording_are_different_files() {
+    let directory = directory();
+    let path = directory.path();
+    fs::write(path.join("text"), "precious").expect("a file");
+    for (arguments, says) in [
+        (["-o", "a", "--html", "a"], "a is the recording itself"),
+        (
+            ["--html", "text", "--png", "b"],
+            "text exists and is no web page",
+        ),
+        (["--html", "b", "--png", "b"], "b is to be the page as well"),
+    ] {
+        let command = ["--", "sh", "-c", ": > ran"];
+        let refused = run(path, &[&["record"], &arguments[..], &command].concat());
+        assert!(error_line(&refused, 2).contains(says), "{refused:?}");
+        let names = fs::read_dir(path).expect("a directory").map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .into_string()
+                .expect("UTF-8")
+        });
+        assert_eq!(
+            names.collect::<Vec<_>>(),
+            ["text"],
+            "refused before anything is done"
+        );
+    }
+}
+
+/// On a machine where this guest runs there is nothing to see here; elsewhere the recording before must outlive the attempt.
+#[test]
+fn a_guest_that_cannot_run_leaves_the_earlier_recording() {
+    let directory = directory();
+    let path = directory.path();
+    assert_eq!(run(path, &["record", "--", "true"]).status.code(), Some(0));
+    let before = fs::read(path.join(FILE)).expect("a recording");
+    let output = run(path, &["record", "--vm", "--", "true"]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    match output.status.code() {
+        Some(0) => assert_eq!(trail(path).end, Some(End::Exited(0))),
+        Some(3) => {
+            assert!(!message.contains("recorded 0"), "{message}");
+            assert!(fs::read(path.join(FILE)).is_ok_and(|after| after == before));
+        }
+        _ => panic!("{output:?}"),
+    }
+}
+
+#[test]
 fn two_recordings_do_not_share_a_file() {
     let directory = directory();
     let running = Running::known_pages();

@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use common::{error_line, pagetrail, run};
 use pagetrail::PageRange;
-use pagetrail_trail::{End, Header, Mapping, Round, Trail};
+use pagetrail_trail::{End, Event, Header, Mapping, Round, Trail};
 use tempfile::TempDir;
 
 /// A directory with a recording of `rounds` rounds under the default name.
@@ -80,6 +80,90 @@ fn json_and_files_at_once() {
     let file = |name| fs::read(directory.path().join(name)).expect(name);
     assert!(file("a.html").starts_with(b"<!doctype html>"));
     assert!(file("a.png").starts_with(b"\x89PNG"));
+}
+
+#[test]
+fn files_without_a_name_stand_beside_the_recording() {
+    let directory = recorded(3);
+    let path = directory.path();
+    fs::rename(path.join("pagetrail.trail"), path.join("slow.trail")).expect("a new name");
+    let output = run(path, &["report", "slow.trail", "--png", "--html"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        said,
+        "pagetrail: wrote slow.html\npagetrail: wrote slow.png\n"
+    );
+    assert!(!output.stdout.is_empty(), "the text is there all the same");
+    let file = |name| fs::read(path.join(name)).expect(name);
+    assert!(file("slow.html").starts_with(b"<!doctype html>"));
+    assert!(file("slow.png").starts_with(b"\x89PNG"));
+    // Its own earlier files may be replaced.
+    let again = run(path, &["report", "slow.trail", "--png", "--html"]);
+    assert_eq!(again.status.code(), Some(0), "{again:?}");
+}
+
+#[test]
+fn neither_a_recording_nor_any_other_file_becomes_a_page() {
+    let directory = recorded(3);
+    let path = directory.path();
+    let whole = fs::read(path.join("pagetrail.trail")).expect("the recording");
+    fs::write(path.join("other.trail"), &whole[..whole.len() / 2]).expect("another one");
+    fs::write(path.join("text"), "precious").expect("a file");
+    std::os::unix::fs::symlink("pagetrail.trail", path.join("link")).expect("a link");
+    for option in ["--html", "--png"] {
+        for (file, says) in [
+            ("pagetrail.trail", "is a recording"),
+            ("link", "is a recording"),
+            ("other.trail", "is a recording"),
+            ("text", "exists"),
+        ] {
+            let refused = run(path, &["report", option, file]);
+            let message = error_line(&refused, 2);
+            assert!(message.contains(&format!("{file} {says}")), "{message}");
+        }
+    }
+    let same = run(path, &["report", "--html", "new", "--png", "new"]);
+    assert!(error_line(&same, 2).contains("new is to be the page as well"));
+    assert!(!path.join("new").exists());
+    assert!(fs::read(path.join("pagetrail.trail")).is_ok_and(|now| now == whole));
+    assert!(fs::read(path.join("other.trail")).is_ok_and(|now| now == whole[..whole.len() / 2]));
+    assert!(fs::read(path.join("text")).is_ok_and(|now| now == b"precious"));
+}
+
+/// A recording comes from anywhere, and what is in it must not command the terminal that shows it.
+#[test]
+fn names_in_a_recording_command_no_terminal() {
+    let directory = recorded(3);
+    let path = directory.path().join("pagetrail.trail");
+    let hostile = "\x1b]0;title\x07\x1b[2J\u{9b}31m\u{202e}\r\n";
+    let file = File::open(&path).expect("the recording");
+    let mut trail = Trail::read(std::io::BufReader::new(file)).expect("a whole one");
+    trail.header.command = vec![hostile.into(), hostile.into()];
+    trail.header.technique = hostile.into();
+    trail.header.reason = hostile.into();
+    trail.mappings[0].name = format!("/lib/{hostile}");
+    trail.mappings[0].permissions = hostile.into();
+    let refused = Mapping {
+        range: PageRange::new(0x1000, 0x2000).expect("not empty"),
+        untracked: Some(hostile.into()),
+        ..trail.mappings[0].clone()
+    };
+    trail.mappings.push(refused);
+    trail.rounds[1].events = vec![Event::Exec(hostile.into()), Event::Note(hostile.into())];
+    trail
+        .write(File::create(&path).expect("a file"))
+        .expect("it is written");
+    let output = run(directory.path(), &["report", "--html"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let commands = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+    assert!(!text.contains(commands), "{text:?}");
+    assert!(text.contains("\\u{1b}[2J"), "{text}");
+    // Nor does a name on the command line.
+    let absent = run(directory.path(), &["report", hostile]);
+    let message = error_line(&absent, 2);
+    assert!(!message.contains(commands), "{message:?}");
 }
 
 #[test]

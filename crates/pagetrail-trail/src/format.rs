@@ -6,6 +6,11 @@
 /// that takes the file for text is noticed.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89PTRAIL\n";
 
+/// Whether a file that begins with these bytes is a trail, of whatever version, whole or not.
+pub fn is_trail(first_bytes: &[u8]) -> bool {
+    first_bytes.starts_with(&MAGIC)
+}
+
 /// Version of the format that is written, and the only major version that is read.
 pub(crate) const MAJOR: u16 = 1;
 /// A later minor version adds record types, event kinds, and fields at the end of payloads.

@@ -19,6 +19,7 @@ mod writer;
 
 pub use analysis::Analysis;
 pub use error::{ReadError, WriteError};
+pub use format::is_trail;
 pub use heatmap::Heatmap;
 pub use model::{End, Event, Header, Mapping, Presumed, Round, Trail, UnitWrites};
 pub use reader::{Reader, Record};

@@ -1,6 +1,5 @@
 //! `pagetrail bench`: checks what is asked for, measures, and writes the tables.
 
-use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,6 +13,7 @@ use crate::bench::measure::{self, Plan};
 use crate::bench::oracle::Missed;
 use crate::bench::{child, memory, page, suite, table};
 use crate::exit;
+use crate::outfile::{Kind, OutFile};
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     };
     memory::check(&plan.sizes, &plan.techniques)?;
     // Before minutes of measuring, not after.
-    let html = args.html.as_deref().map(create).transpose()?;
+    let html = open_page(args)?;
     let Some(results) = believed(measure::run(&plan, progress()))? else {
         return Ok(ExitCode::from(exit::NEGATIVE));
     };
@@ -61,7 +61,7 @@ fn run_suite(args: &BenchArgs, file: &Path) -> Result<ExitCode> {
         definition.shorten()?;
     }
     // Before minutes of measuring, not after.
-    let html = args.html.as_deref().map(create).transpose()?;
+    let html = open_page(args)?;
     let measured = suite::measure::run(&definition, &args.programs, &mut progress());
     let Some(results) = believed(measured)? else {
         return Ok(ExitCode::from(exit::NEGATIVE));
@@ -94,27 +94,24 @@ type Show<'a> = &'a dyn Fn(&mut dyn Write) -> io::Result<()>;
 /// Writes results where they are wanted: as a page, and as a document or tables.
 fn keep(
     args: &BenchArgs,
-    html: Option<File>,
+    html: Option<OutFile>,
     results: &impl Serialize,
     page: Show<'_>,
     tables: Show<'_>,
 ) -> Result<()> {
-    if let (Some(file), Some(path)) = (html, &args.html) {
-        write_page(page, file).with_context(|| format!("cannot write {}", path.display()))?;
+    if let Some(html) = html {
+        html.write(page)?;
     }
-    if args.json || args.html.is_none() {
-        let mut out = BufWriter::new(io::stdout().lock());
-        let written = match args.json {
-            true => serde_json::to_writer_pretty(&mut out, results)
-                .map_err(io::Error::from)
-                .and_then(|()| writeln!(out)),
-            false => tables(&mut out),
-        };
-        written
-            .and_then(|()| out.flush())
-            .context("cannot write to standard output")?;
-    }
-    Ok(())
+    let mut out = BufWriter::new(io::stdout().lock());
+    let written = match args.json {
+        true => serde_json::to_writer_pretty(&mut out, results)
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(out)),
+        false => tables(&mut out),
+    };
+    written
+        .and_then(|()| out.flush())
+        .context("cannot write to standard output")
 }
 
 /// What to measure, or why that cannot be done here.
@@ -146,15 +143,9 @@ fn plan(args: &BenchArgs) -> Result<Plan, String> {
     })
 }
 
-fn create(path: &Path) -> Result<File> {
-    File::create(path).with_context(|| format!("cannot write {}", path.display()))
-}
-
-fn write_page(page: Show<'_>, file: File) -> io::Result<()> {
-    let mut out = BufWriter::new(file);
-    page(&mut out)?;
-    out.into_inner()?;
-    Ok(())
+fn open_page(args: &BenchArgs) -> Result<Option<OutFile>> {
+    let html = args.html.as_deref();
+    html.map(|path| OutFile::open(path, Kind::Page)).transpose()
 }
 
 /// Says on a terminal what is being measured.

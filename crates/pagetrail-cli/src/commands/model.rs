@@ -1,6 +1,5 @@
 //! `pagetrail model`: runs what was asked for on the model, and writes what came of it.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -20,6 +19,7 @@ use crate::model::outcome::Outcome;
 use crate::model::program::Program;
 use crate::model::recording::{self, NoRecorder};
 use crate::model::{calibrate, compare, costs, page, reproduced, reproduced_page, single};
+use crate::outfile::{Kind, OutFile};
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &ModelArgs) -> Result<ExitCode> {
@@ -72,7 +72,7 @@ fn side_by_side(args: &CompareArgs) -> Result<ExitCode> {
         sizes.len()
     });
     // Before a minute of running, not after.
-    let html = args.html.as_deref().map(create).transpose()?;
+    let html = open_page(args.html.as_deref())?;
     let mut techniques = args.technique.clone();
     if techniques.is_empty() {
         techniques.extend(TechniqueKind::ALL);
@@ -99,24 +99,18 @@ fn side_by_side(args: &CompareArgs) -> Result<ExitCode> {
             }
         }
     }
-    if let (Some(file), Some(path)) = (html, &args.html) {
-        write_page(&document, file).with_context(|| format!("cannot write {}", path.display()))?;
+    if let Some(html) = html {
+        html.write(|out| page::write(&document, out))?;
     }
-    if args.json || args.html.is_none() {
-        output(args.json, &document, compare::write)?;
-    }
+    output(args.json, &document, compare::write)?;
     Ok(verdict(&document.results))
 }
 
 fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
-    let html = args.html.as_deref().map(create).transpose()?;
+    let html = open_page(args.html.as_deref())?;
     let document = reproduced::make(args)?;
-    if let (Some(file), Some(path)) = (html, &args.html) {
-        let mut out = BufWriter::new(file);
-        reproduced_page::write(&document, &mut out)
-            .and_then(|()| out.flush())
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        exit::message(&format!("wrote {}", path.display()));
+    if let Some(html) = html {
+        html.write(|out| reproduced_page::write(&document, out))?;
     }
     output(args.json, &document, reproduced::write)?;
     Ok(match document.all_hold() {
@@ -202,13 +196,6 @@ fn is_unsupported(error: &anyhow::Error) -> bool {
     matches!(reason, Some(RunErrorKind::Machine(Error::Unsupported(_))))
 }
 
-fn create(path: &Path) -> Result<File> {
-    File::create(path).with_context(|| format!("cannot write {}", path.display()))
-}
-
-fn write_page(document: &compare::Document<'_>, file: File) -> io::Result<()> {
-    let mut out = BufWriter::new(file);
-    page::write(document, &mut out)?;
-    out.into_inner()?;
-    Ok(())
+fn open_page(path: Option<&Path>) -> Result<Option<OutFile>> {
+    path.map(|path| OutFile::open(path, Kind::Page)).transpose()
 }

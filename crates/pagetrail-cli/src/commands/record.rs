@@ -1,14 +1,13 @@
 //! `pagetrail record`: follows a process, or a program from start to end, and keeps its rounds in a file.
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use pagetrail::{Ended, Error, Notice, State, Watch};
 use pagetrail_trail::End;
 
-use super::report::{read, write_pictures};
+use super::report::{Pictures, read};
 use crate::args::{DEFAULT_FILE, RecordArgs};
 use crate::exit;
 use crate::recording::output::Output;
@@ -28,6 +27,13 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         return crate::vm::record::run(args);
     }
     let output = Output::open(&args.output)?;
+    let pictures = match Pictures::open(&args.pictures, &args.output) {
+        Ok(pictures) => pictures,
+        Err(error) => {
+            output.discard();
+            return Err(error);
+        }
+    };
     let notice = args.access.map(Notice::from);
     let started = start::start(
         &args.target,
@@ -41,6 +47,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     let mut watch = match started {
         Ok(watch) => watch,
         Err(error) => {
+            pictures.discard();
             output.discard();
             return Err(error);
         }
@@ -59,13 +66,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         ended: None,
     };
     let recorded = session.record(args, &output);
-    let kept = recorded.and_then(|totals| {
-        summary(&totals, &output);
-        if args.pictures.html.is_some() || args.pictures.png.is_some() {
-            write_pictures(&read(output.path())?, &args.pictures)?;
-        }
-        Ok(())
-    });
+    let kept = recorded.and_then(|totals| keep(&totals, output, pictures));
     if !is_program {
         return kept.map(|()| ExitCode::SUCCESS);
     }
@@ -111,7 +112,7 @@ impl Session<'_> {
         let to_file = || output.path().display().to_string();
         let mut schedule = Schedule::new(Instant::now(), args.interval, args.duration);
         let header = start::header(self.watch, &args.target, args.interval);
-        let mut recorder = Recorder::begin(output.begin()?, &header).with_context(to_file)?;
+        let mut recorder = Recorder::new(output, header);
         let stop = self.rounds(
             &mut recorder,
             &mut schedule,
@@ -130,9 +131,9 @@ impl Session<'_> {
         recorder.finish(&end).with_context(to_file)
     }
 
-    fn rounds<W: Write>(
+    fn rounds(
         &mut self,
-        recorder: &mut Recorder<W>,
+        recorder: &mut Recorder<'_>,
         schedule: &mut Schedule,
         rounds_max: u32,
     ) -> Result<Stop> {
@@ -202,8 +203,26 @@ fn is_gone(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::Gone { .. }))
 }
 
+/// Says what was recorded and writes the pictures of it; where there is not one round, leaves all files as they were.
+pub(crate) fn keep(totals: &Totals, output: Output, pictures: Pictures) -> Result<()> {
+    if totals.rounds == 0 {
+        let path = output.path().display().to_string();
+        let left = match output.discard() {
+            true => "there is no file",
+            false => "what was there is still there",
+        };
+        pictures.discard();
+        bail!("{path}: nothing was recorded, it ended before the first round; {left}");
+    }
+    summary(totals, &output);
+    match pictures.is_empty() {
+        true => Ok(()),
+        false => pictures.write(&read(output.path())?),
+    }
+}
+
 /// One line on what there is now and how to look at it.
-pub(crate) fn summary(totals: &Totals, output: &Output) {
+fn summary(totals: &Totals, output: &Output) {
     let path = output.path();
     let mut line = format!(
         "recorded {}, {} page writes, in {}",

@@ -1,14 +1,15 @@
 //! `pagetrail report`: reads a recording and writes what was asked for.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
 use pagetrail_trail::Trail;
 
 use crate::args::{DEFAULT_FILE, PictureArgs, ReportArgs};
+use crate::outfile::{Kind, OutFile};
 use crate::report::{self, Format, Style};
 
 /// Columns where standard output is no terminal and `COLUMNS` says nothing.
@@ -17,14 +18,10 @@ const WIDTH_ELSEWHERE: usize = 100;
 /// Runs the subcommand.
 pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
     let trail = read(&args.file)?;
-    write_pictures(&trail, &args.pictures)?;
-    let format = if args.json {
-        Format::Json
-    } else if args.pictures.html.is_some() || args.pictures.png.is_some() {
-        // Who asked for files wants no text besides.
-        return Ok(ExitCode::SUCCESS);
-    } else {
-        Format::Terminal(style())
+    Pictures::open(&args.pictures, &args.file)?.write(&trail)?;
+    let format = match args.json {
+        true => Format::Json,
+        false => Format::Terminal(style()),
     };
     let mut out = BufWriter::new(io::stdout().lock());
     report::write(&trail, format, &mut out)
@@ -33,15 +30,69 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the files that were asked for, for `record` too.
-pub(crate) fn write_pictures(trail: &Trail, pictures: &PictureArgs) -> Result<()> {
-    for (path, format) in [(&pictures.html, Format::Html), (&pictures.png, Format::Png)] {
-        if let Some(path) = path {
-            write_file(trail, format, path)
-                .with_context(|| format!("cannot write {}", path.display()))?;
+/// The files that were asked for besides, opened before there is anything to be written, for `record` too.
+#[derive(Debug, Default)]
+pub(crate) struct Pictures {
+    html: Option<OutFile>,
+    png: Option<OutFile>,
+}
+
+impl Pictures {
+    /// Opens them. `recording` is the file that they are made of, which none of them may be; one without a name is named
+    /// after it.
+    pub(crate) fn open(args: &PictureArgs, recording: &Path) -> Result<Self> {
+        let open = |path: &Option<Option<PathBuf>>, extension: &str, kind| {
+            let Some(path) = path else { return Ok(None) };
+            let path = match path {
+                Some(path) => path.clone(),
+                None => recording.with_extension(extension),
+            };
+            let file = OutFile::open(&path, kind)?;
+            if let Ok(recording) = fs::metadata(recording) {
+                file.refuse_same(&recording, "the recording itself")?;
+            }
+            Ok::<_, anyhow::Error>(Some(file))
+        };
+        let mut pictures = Self {
+            html: open(&args.html, "html", Kind::Page)?,
+            png: None,
+        };
+        let png = open(&args.png, "png", Kind::Picture).and_then(|png| {
+            if let (Some(html), Some(png)) = (&pictures.html, &png) {
+                png.refuse_same(&html.metadata()?, "to be the page as well")?;
+            }
+            Ok(png)
+        });
+        match png {
+            Ok(png) => pictures.png = png,
+            Err(error) => {
+                pictures.discard();
+                return Err(error);
+            }
         }
+        Ok(pictures)
     }
-    Ok(())
+
+    /// Whether there is nothing to write.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.html.is_none() && self.png.is_none()
+    }
+
+    /// Writes them.
+    pub(crate) fn write(self, trail: &Trail) -> Result<()> {
+        for (file, format) in [(self.html, Format::Html), (self.png, Format::Png)] {
+            if let Some(file) = file {
+                file.write(|out| report::write(trail, format, out))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves their places as they were.
+    pub(crate) fn discard(self) {
+        let files = [self.html, self.png];
+        files.into_iter().flatten().for_each(OutFile::discard);
+    }
 }
 
 /// Reads a recording, for `record` too.
@@ -55,13 +106,6 @@ pub(crate) fn read(path: &Path) -> Result<Trail> {
         anyhow!("cannot open {}: {error}{cure}", path.display())
     })?;
     Trail::read(BufReader::new(file)).with_context(|| format!("cannot read {}", path.display()))
-}
-
-fn write_file(trail: &Trail, format: Format, path: &Path) -> io::Result<()> {
-    let mut out = BufWriter::new(File::create(path)?);
-    report::write(trail, format, &mut out)?;
-    out.into_inner()?;
-    Ok(())
 }
 
 /// How to write for whoever reads standard output.

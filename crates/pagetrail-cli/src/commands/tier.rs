@@ -1,6 +1,5 @@
 //! `pagetrail tier`: `plan`, `run` and `status`.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::thread;
@@ -10,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::endpoint;
+use crate::outfile::{Kind, OutFile};
 use crate::tier::args::{RunArgs, StatusArgs, TierArgs, TierCommand};
 use crate::tier::config::Config;
 use crate::tier::daemon::Daemon;
@@ -38,9 +38,10 @@ fn keep(args: &RunArgs) -> Result<ExitCode> {
         .context("cannot handle signals")?;
     let mut daemon = Daemon::new(&args.config, args.dry_run)?;
     // Before hours of running, not after.
-    if let Some(path) = &args.html {
-        File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    let html = args.html.as_deref();
+    let html = html
+        .map(|path| OutFile::open(path, Kind::Page))
+        .transpose()?;
     let start = Instant::now();
     let mut schedule = Schedule::new(start, daemon.window(), args.duration);
     'windows: loop {
@@ -71,7 +72,7 @@ fn keep(args: &RunArgs) -> Result<ExitCode> {
             thread::sleep(left.min(SIGNAL_PATIENCE));
         }
     }
-    daemon.finish(args.html.as_deref())?;
+    daemon.finish(html)?;
     Ok(ExitCode::SUCCESS)
 }
 

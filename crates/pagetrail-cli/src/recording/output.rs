@@ -53,12 +53,10 @@ impl Output {
         Ok(&self.file)
     }
 
-    /// Gives up before the recording began.
-    pub(crate) fn discard(self) {
-        if self.is_new {
-            // An empty file that stays is untidy and no more.
-            let _ = fs::remove_file(&self.path);
-        }
+    /// Gives up before the recording began. Returns whether the file, which was new, is no longer there.
+    pub(crate) fn discard(self) -> bool {
+        // An empty file that stays is untidy and no more.
+        self.is_new && fs::remove_file(&self.path).is_ok()
     }
 
     /// Where it is.

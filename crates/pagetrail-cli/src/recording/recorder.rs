@@ -1,11 +1,12 @@
 //! [`Recorder`]: rounds from a watch into a trail, each written before it is committed.
 
-use std::io::Write;
+use std::fs::File;
 
 use anyhow::Result;
 use pagetrail::{GivenUp, Region, Watch};
 use pagetrail_trail::{End, Event, Header, Round, Writer};
 
+use super::output::Output;
 use crate::tracking::layout::Layout;
 use crate::tracking::round;
 
@@ -22,21 +23,25 @@ pub(crate) struct Totals {
     pub(crate) children: u32,
 }
 
-/// A trail being written.
-pub(crate) struct Recorder<W> {
-    writer: Writer<W>,
+/// A trail being written. Its file is not touched before there is a round to write.
+pub(crate) struct Recorder<'a> {
+    output: &'a Output,
+    header: Header,
+    writer: Option<Writer<&'a File>>,
     layout: Layout,
     totals: Totals,
 }
 
-impl<W: Write> Recorder<W> {
-    /// Begins the trail.
-    pub(crate) fn begin(output: W, header: &Header) -> Result<Self> {
-        Ok(Self {
-            writer: Writer::create(output, header)?,
+impl<'a> Recorder<'a> {
+    /// Will begin the trail with its first round.
+    pub(crate) fn new(output: &'a Output, header: Header) -> Self {
+        Self {
+            output,
+            header,
+            writer: None,
             layout: Layout::default(),
             totals: Totals::default(),
-        })
+        }
     }
 
     /// Collects a round, writes it, and commits it.
@@ -57,17 +62,21 @@ impl<W: Write> Recorder<W> {
     ) -> Result<()> {
         let index = round.index;
         let changes = self.layout.update(index, regions, given_up, &round.written);
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            empty => empty.insert(Writer::create(self.output.begin()?, &self.header)?),
+        };
         for gone in &changes.gone {
             let last_round = gone.mapping.last_round.unwrap_or(index);
-            self.writer.mapping_gone(gone.index, last_round)?;
+            writer.mapping_gone(gone.index, last_round)?;
         }
         for appeared in &changes.appeared {
-            self.writer.mapping(&appeared.mapping)?;
+            writer.mapping(&appeared.mapping)?;
         }
         round
             .events
             .extend(changes.notes.into_iter().map(Event::Note));
-        self.writer.round(&round)?;
+        writer.round(&round)?;
         self.totals.rounds = index + 1;
         self.totals.last_pages = round.written.pages();
         self.totals.page_writes += self.totals.last_pages;
@@ -84,9 +93,35 @@ impl<W: Write> Recorder<W> {
         &self.totals
     }
 
-    /// Ends the trail.
+    /// Ends the trail, if it has begun.
     pub(crate) fn finish(self, end: &End) -> Result<Totals> {
-        self.writer.finish(end)?;
+        if let Some(writer) = self.writer {
+            writer.finish(end)?;
+        }
         Ok(self.totals)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn without_a_round_the_earlier_recording_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pagetrail.trail");
+        let mut earlier = Vec::new();
+        crate::testing::program(2).write(&mut earlier).unwrap();
+        fs::write(&path, &earlier).unwrap();
+        let header = crate::testing::program(0).header;
+        let output = Output::open(&path).unwrap();
+        let recorder = Recorder::new(&output, header.clone());
+        assert_eq!(recorder.finish(&End::Exited(3)).unwrap().rounds, 0);
+        assert_eq!(fs::read(&path).unwrap(), earlier);
+        let mut recorder = Recorder::new(&output, header);
+        recorder.keep(Round::default(), &[], &[]).unwrap();
+        assert_ne!(fs::read(&path).unwrap(), earlier);
     }
 }

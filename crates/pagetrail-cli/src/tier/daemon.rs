@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use pagetrail_tier::{Demand, Error, Pool, nodes};
 
 use super::config::{Config, Mode, Slow, Target};
@@ -15,6 +15,7 @@ use super::process::Process;
 use super::status::{Status, TargetStatus};
 use crate::endpoint::Endpoint;
 use crate::exit;
+use crate::outfile::OutFile;
 
 /// How often new processes are looked for.
 const SEARCH_EVERY: Duration = Duration::from_secs(2);
@@ -387,8 +388,8 @@ pub(crate) fn machine_limit(error: Error) -> anyhow::Error {
 
 impl Daemon {
     /// Ends: every program keeps its memory where it is.
-    pub(crate) fn finish(mut self, html: Option<&Path>) -> Result<()> {
-        if let Some(path) = html {
+    pub(crate) fn finish(mut self, html: Option<OutFile>) -> Result<()> {
+        if let Some(html) = html {
             if let Some(last) = self.shares.last() {
                 // As it was until the end.
                 let allowed = last.allowed.clone();
@@ -396,8 +397,7 @@ impl Daemon {
                 self.shares.push(Shares { seconds, allowed });
             }
             let status = self.status();
-            super::page::write_file(path, &status, &self)
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            html.write(|out| super::page::write_daemon(&status, &self, out))?;
         }
         Ok(())
     }

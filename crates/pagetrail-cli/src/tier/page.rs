@@ -2,9 +2,7 @@
 //! the cut, memory by tier, moves, and each target's part of the pool.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::io::{self, Write};
 
 use base64::Engine as _;
 use pagetrail_tier::WindowReport;
@@ -33,7 +31,11 @@ pub(crate) struct Entry<'a> {
 }
 
 /// The page about a daemon.
-pub(crate) fn write_file(path: &Path, status: &Status, daemon: &Daemon) -> io::Result<()> {
+pub(crate) fn write_daemon(
+    status: &Status,
+    daemon: &Daemon,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let entries: Vec<Entry<'_>> = daemon
         .histories()
         .map(|(name, pid, history)| Entry {
@@ -65,17 +67,14 @@ pub(crate) fn write_file(path: &Path, status: &Status, daemon: &Daemon) -> io::R
                 .map(move |line| format!("{}: {line}", target.name))
         })
         .collect();
-    let mut out = BufWriter::new(File::create(path)?);
     write(
         "Hot pages in fast memory",
         &subtitle,
         &refused,
         &daemon.shares,
         &entries,
-        &mut out,
-    )?;
-    out.into_inner()?;
-    Ok(())
+        out,
+    )
 }
 
 /// Writes the page.

@@ -1,7 +1,7 @@
 //! `pagetrail tier plan`: what would move and why, of a process or in a recording; nothing does.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
+use std::io::BufReader;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -19,6 +19,7 @@ use super::args::PlanArgs;
 use super::daemon::machine_limit;
 use super::heat::History;
 use super::page::{self, Entry};
+use crate::outfile::{Kind, OutFile};
 use crate::report::words;
 
 /// Lines of a plan in each direction.
@@ -121,11 +122,10 @@ impl Subject {
 
 /// What `tier plan` prints.
 pub(crate) fn text_of(args: &PlanArgs) -> Result<String> {
-    let html = args
-        .html
-        .as_deref()
-        .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())));
-    let html = html.transpose()?;
+    let html = args.html.as_deref();
+    let html = html
+        .map(|path| OutFile::open(path, Kind::Page))
+        .transpose()?;
     let subject = match (args.subject.pid, &args.subject.trail) {
         (Some(pid), _) => Subject::process(args, pid)?,
         (None, Some(path)) => Subject::recording(args, path)?,
@@ -185,15 +185,14 @@ pub(crate) fn text_of(args: &PlanArgs) -> Result<String> {
     };
     let writes_only = !keeper.ability().tells.accesses;
     drop(keeper);
-    if let Some(file) = html {
+    if let Some(html) = html {
         let title = format!("What would move, {}", subject.name);
         let entry = Entry {
             title: subject.name,
             history: &history,
         };
-        let mut out = BufWriter::new(file);
-        page::write(&title, &sum(&document, &plan), &[], &[], &[entry], &mut out)?;
-        out.flush()?;
+        let subtitle = sum(&document, &plan);
+        html.write(|out| page::write(&title, &subtitle, &[], &[], &[entry], out))?;
     }
     Ok(match args.json {
         true => serde_json::to_string_pretty(&document)? + "\n",

@@ -16,8 +16,8 @@ use pagetrail_vm::{Collected, Rounds, Told};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::args::{AccessArg, RecordArgs};
-use crate::commands::record::summary;
-use crate::commands::report::{read, write_pictures};
+use crate::commands::record::keep;
+use crate::commands::report::Pictures;
 use crate::exit;
 use crate::recording::output::Output;
 use crate::recording::recorder::{Recorder, Totals};
@@ -37,6 +37,13 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         pagetrail_vm::check::try_accesses()?;
     }
     let output = Output::open(&args.output)?;
+    let pictures = match Pictures::open(&args.pictures, &args.output) {
+        Ok(pictures) => pictures,
+        Err(error) => {
+            output.discard();
+            return Err(error);
+        }
+    };
     let (rounds, link) = pagetrail_vm::pair().context("cannot make a pair of sockets")?;
     let mut guest = Command::new(env::current_exe().context("cannot find this program")?);
     guest
@@ -66,15 +73,20 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         ended: None,
     };
     let recorded = session.record(args, &output);
-    let kept = recorded.and_then(|totals| {
-        summary(&totals, &output);
-        if args.pictures.html.is_some() || args.pictures.png.is_some() {
-            write_pictures(&read(output.path())?, &args.pictures)?;
+    let totals = match recorded {
+        Ok(totals) => totals,
+        Err(error) => {
+            let failure = exit::report(&error);
+            session.see_off()?;
+            return Ok(failure);
         }
-        Ok(())
-    });
+    };
+    let has_rounds = totals.rounds > 0;
+    let kept = keep(&totals, output, pictures);
     let failure = kept.err().map(|error| exit::report(&error));
     let status = session.see_off()?;
+    // A guest that could not even begin has said why, and its status is the reason for there being nothing.
+    let failure = failure.filter(|_| has_rounds || status.success());
     Ok(failure.unwrap_or_else(|| exit::of_program(ended(status))))
 }
 
@@ -126,7 +138,7 @@ impl Session {
             started_unix_ms: unix_ms(),
             attach_stopped_ns: 0,
         };
-        let mut recorder = Recorder::begin(output.begin()?, &header).with_context(to_file)?;
+        let mut recorder = Recorder::new(output, header);
         let mut schedule = Schedule::new(Instant::now(), args.interval, args.duration);
         let mut from = Duration::ZERO;
         let state = loop {
@@ -168,11 +180,7 @@ impl Session {
         }
     }
 
-    fn take_round<W: std::io::Write>(
-        &mut self,
-        recorder: &mut Recorder<W>,
-        from: &mut Duration,
-    ) -> Result<State> {
+    fn take_round(&mut self, recorder: &mut Recorder<'_>, from: &mut Duration) -> Result<State> {
         let Some(rounds) = &mut self.rounds else {
             return Ok(State::Over);
         };
