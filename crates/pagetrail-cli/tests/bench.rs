@@ -65,7 +65,7 @@ fn tables_and_page_are_written() {
     }
     let output = run(&[&small[..], &["--html", path]].concat());
     assert!(
-        output.status.success() && output.stdout.is_empty(),
+        output.status.success() && !output.stdout.is_empty(),
         "{output:?}"
     );
     assert!(

@@ -129,7 +129,7 @@ fn techniques_side_by_side() {
         &[&arguments[..], &["--html", "out.html"]].concat(),
     );
     assert!(
-        output.status.success() && output.stdout.is_empty(),
+        output.status.success() && !output.stdout.is_empty(),
         "{output:?}"
     );
     let page = fs::read_to_string(here.path().join("out.html")).unwrap();
