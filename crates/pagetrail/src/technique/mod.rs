@@ -127,6 +127,15 @@ pub(crate) struct Harvest {
     pub(crate) notes: Vec<String>,
 }
 
+/// Which pages a technique does not notice that hold something else because they were discarded: by `madvise(2)`, or from their file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missed {
+    Nothing,
+    /// Those of files, mapped privately or shared, and of other shared memory.
+    OfFiles,
+    All,
+}
+
 /// Why a region cannot be tracked by a technique that works for others.
 #[derive(Debug)]
 pub(crate) enum ArmError {
@@ -192,6 +201,11 @@ pub(crate) trait Tracker: Send {
 
     /// Makes sure that the kernel itself can write to `range` until the next harvest.
     fn prepare_for_kernel_write(&mut self, _: PageRange) {}
+
+    /// Which discarded pages it does not notice.
+    fn misses(&self) -> Missed {
+        Missed::Nothing
+    }
 
     /// Whether it treats shared memory in another way than private memory, so that what it arms must be what it was told.
     fn tells_shared_apart(&self) -> bool {

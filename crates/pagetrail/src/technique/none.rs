@@ -2,7 +2,7 @@
 //!
 //! The baseline for costs, and what a consumer falls back to that can always copy everything.
 
-use super::{ArmError, Armed, Harvest, Tracker};
+use super::{ArmError, Armed, Harvest, Missed, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
@@ -50,6 +50,10 @@ impl Tracker for None {
     fn forget(&mut self, range: PageRange) {
         self.private.remove(range);
         self.shared.remove(range);
+    }
+
+    fn misses(&self) -> Missed {
+        Missed::All
     }
 
     fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {

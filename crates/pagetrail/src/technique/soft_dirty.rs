@@ -15,7 +15,7 @@
 //!   longer counts as written; one that came, was written and left within a round is missed.
 //! * hugetlb memory has no marks at all; it is given up.
 
-use super::{ArmError, Armed, Harvest, Tracker};
+use super::{ArmError, Armed, Harvest, Missed, Tracker};
 use crate::attach::stop::Frozen;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
@@ -270,6 +270,10 @@ impl Tracker for SoftDirty {
 
     fn set_held(&mut self, held: bool) {
         self.held = held;
+    }
+
+    fn misses(&self) -> Missed {
+        Missed::All
     }
 
     fn forget(&mut self, range: PageRange) {

@@ -9,7 +9,7 @@
 //! The handler thread allocates nothing and writes to no memory but its stack, the log and its state, which lie in
 //! mappings of their own: a process can track its own heap.
 
-use super::{ArmError, Armed, Harvest, Tracker};
+use super::{ArmError, Armed, Harvest, Missed, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
@@ -266,6 +266,10 @@ impl Tracker for Userfaultfd {
     fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
         out.insert(region.range);
         Ok(())
+    }
+
+    fn misses(&self) -> Missed {
+        Missed::OfFiles
     }
 
     fn forget(&mut self, range: PageRange) {

@@ -1,6 +1,7 @@
 //! [`WatchBuilder`]: what to watch and how, and the start.
 
 use super::choice::{self, Choice, Notice};
+use super::config::Config;
 use super::latent::Unwritable;
 use super::space::{Policy, Space};
 use super::{EXEC_PATIENCE, EXEC_PAUSE, GivenUp, Watch, ended_within, has_memory};
@@ -12,83 +13,16 @@ use crate::heap::heaps::Heaps;
 use crate::page_set::page_size;
 use crate::proc::maps::{self, Maps};
 use crate::proc::status::Status;
-use crate::round::Noticed;
 use crate::sys::uffd::Uffd;
 use crate::target::{Kind, Target};
-use crate::technique::access_scan::AccessScan;
-use crate::technique::adaptive::{Adaptive, Precision, VainPage};
-use crate::technique::alternate::Alternate;
-use crate::technique::pagemap_scan::{HugePages, PagemapScan};
-use crate::technique::soft_dirty::SoftDirty;
-use crate::technique::userfaultfd::Userfaultfd;
-use crate::technique::{Technique, Tracker, compare::Compare, mprotect::Mprotect, none};
+use crate::technique::Technique;
+use crate::technique::adaptive::{Precision, VainPage};
+use crate::technique::pagemap_scan::HugePages;
 use crate::{PageRange, PageSet};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-
-/// Settings that outlive the start.
-#[derive(Clone, Debug)]
-pub(crate) struct Config {
-    pub(crate) notice: Notice,
-    pub(crate) huge_pages: HugePages,
-    pub(crate) block_pages: u32,
-    pub(crate) stopped_world: bool,
-    pub(crate) policy: Policy,
-    pub(crate) unwritable: Unwritable,
-    pub(crate) vain_page: Option<VainPage>,
-    pub(crate) precision: Precision,
-}
-
-impl Config {
-    /// The technique's state for an address space; `pid` is `None` for the own one.
-    pub(crate) fn tracker(
-        &self,
-        technique: Technique,
-        fd: Option<OwnedFd>,
-        pid: Option<u32>,
-    ) -> Result<Box<dyn Tracker>> {
-        let missing = || Error::Unavailable {
-            technique,
-            reason: "no userfaultfd of the target".into(),
-        };
-        Ok(match technique {
-            Technique::PagemapScan => Box::new(PagemapScan::new(
-                fd.ok_or_else(missing)?,
-                pid,
-                self.huge_pages,
-            )?),
-            Technique::Adaptive => Box::new(Adaptive::new(
-                fd.ok_or_else(missing)?,
-                pid,
-                self.huge_pages,
-                self.vain_page.unwrap_or_default(),
-                self.precision,
-            )?),
-            Technique::Userfaultfd => {
-                Box::new(Userfaultfd::new(fd.ok_or_else(missing)?, self.block_pages)?)
-            }
-            Technique::SoftDirty => Box::new(SoftDirty::new(pid, self.stopped_world)?),
-            Technique::Mprotect if self.notice == Notice::Accesses => {
-                Box::new(Mprotect::new(Noticed::Accesses))
-            }
-            Technique::Mprotect => Box::new(Mprotect::new(Noticed::Writes)),
-            Technique::Compare => Box::new(Compare::new(pid)?),
-            Technique::AccessScan if self.notice == Notice::Alternate => Box::new(Alternate::new(
-                fd.ok_or_else(missing)?,
-                pid,
-                self.huge_pages,
-            )?),
-            Technique::AccessScan => Box::new(AccessScan::new(
-                fd.ok_or_else(missing)?,
-                pid,
-                self.huge_pages,
-            )?),
-            Technique::None => Box::new(none::None::new(pid)?),
-        })
-    }
-}
 
 /// What a technique needs from a program that is being started.
 fn need(technique: Technique) -> Need {
@@ -146,6 +80,7 @@ impl Default for WatchBuilder {
                 stopped_world: false,
                 policy: Policy::Compare,
                 unwritable: Unwritable::WhenOwned,
+                report_again: false,
                 vain_page: None,
                 precision: Precision::AsNoticed,
             },
@@ -228,6 +163,16 @@ impl WatchBuilder {
     /// The techniques `mprotect` and `access-scan` leave them out.
     pub fn unwritable(mut self, unwritable: Unwritable) -> Self {
         self.config.unwritable = unwritable;
+        self
+    }
+
+    /// Reports each page once more in the round after the one in which it was found.
+    ///
+    /// For memory that is written through pinned pages: `process_vm_writev(2)`, `O_DIRECT` and `io_uring` reads, DMA. Pinning
+    /// is what a technique notices; a round that comes before the data re-arms the page, and the data leave no mark. With this such a
+    /// write is not missed as long as nobody holds a page for longer than from one collect to the one after the next.
+    pub fn report_again(mut self, again: bool) -> Self {
+        self.config.report_again = again;
         self
     }
 

@@ -4,6 +4,8 @@
 mod backing;
 pub(crate) mod builder;
 pub(crate) mod choice;
+mod config;
+mod discards;
 mod given_up;
 mod latent;
 pub(crate) mod space;
@@ -18,9 +20,10 @@ use crate::proc::status::{self, Status};
 use crate::region::Region;
 use crate::round::{Event, Noticed, Pending, Round, RoundCost, Told};
 use crate::technique::Technique;
-use builder::{Config, WatchBuilder};
+use builder::WatchBuilder;
 #[cfg(doc)]
 use choice::Notice;
+use config::Config;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;

@@ -4,9 +4,12 @@
 //! where somebody has it and nothing is mapped, or something else than before. Mappings that look the same and were replaced in
 //! between are found by the tracker.
 
+mod care;
+
 use super::backing::others;
-use super::builder::Config;
 use super::choice::Notice;
+use super::config::Config;
+use super::discards::Discards;
 use super::given_up::{GivenUp, still_there};
 use super::latent::{Latent, Unwritable};
 use crate::error::{Error, Result};
@@ -15,6 +18,7 @@ use crate::proc::maps::Maps;
 use crate::region::Region;
 use crate::round::{Event, Noticed, Pending, Presumption};
 use crate::technique::{ArmError, Armed, Tracker, compare::Compare};
+use care::Care;
 use rustix::io::Errno;
 use std::time::Duration;
 
@@ -62,15 +66,11 @@ pub(crate) struct Space {
     latent: Latent,
     /// Shared mappings that can never be made writable: nothing can be written through them.
     read_only: PageSet,
-}
-
-/// How a region is watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Care {
-    Arm,
-    /// Once the process owns a page there.
-    WhenOwned,
-    LeaveOut,
+    discards: Discards,
+    /// Whether what is armed has changed since discarded pages were looked for.
+    rearranged: bool,
+    /// What the last collect found, where all is to be reported once more.
+    again: Option<PageSet>,
 }
 
 impl Space {
@@ -80,6 +80,7 @@ impl Space {
         tracker: Box<dyn Tracker>,
         config: &Config,
     ) -> Result<Self> {
+        let discards = Discards::new(pid, tracker.misses());
         Ok(Self {
             pid,
             within,
@@ -97,13 +98,18 @@ impl Space {
             unwritable: config.unwritable,
             latent: Latent::new(pid),
             read_only: PageSet::new(),
+            discards,
+            rearranged: true,
+            again: config.report_again.then(PageSet::new),
         })
     }
 
     /// Arms everything that exists; writes before the return may be missed.
     pub(crate) fn arm(&mut self) -> Result<Duration> {
         self.refresh(None)?;
-        self.tracker.begin()
+        let stopped = self.tracker.begin()?;
+        self.follow_discards()?;
+        Ok(stopped)
     }
 
     /// Arms everything that exists as something new, which may have been written already.
@@ -164,32 +170,8 @@ impl Space {
         self.tracker.noticing()
     }
 
-    /// How a region is to be watched.
-    fn care(&self, region: &Region) -> Care {
-        if region.permissions.write {
-            return Care::Arm;
-        }
-        if !region.is_trackable() {
-            return Care::LeaveOut;
-        }
-        // Of memory that is only read, what backs no file: files' pages the kernel does not report.
-        if self.accesses && region.permissions.read && region.inode == 0 {
-            return Care::Arm;
-        }
-        let of_file = !region.permissions.shared && region.inode != 0;
-        match self.unwritable {
-            Unwritable::LeaveOut => Care::LeaveOut,
-            Unwritable::WhenOwned if of_file => Care::WhenOwned,
-            Unwritable::WhenOwned | Unwritable::Always => Care::Arm,
-        }
-    }
-
-    fn wants(&self, region: &Region) -> bool {
-        self.care(region) == Care::Arm
-    }
-
     /// Adds to `pending` what was written, and what is new.
-    pub(crate) fn collect(&mut self, pending: &mut Pending) -> Result<Harvested> {
+    fn collect_once(&mut self, pending: &mut Pending) -> Result<Harvested> {
         // Fixed ranges need no look at the mappings when all of them are armed, and the tracker notices replaced
         // ones by itself.
         let needs_layout = self.tracker.needs_layout();
@@ -204,7 +186,8 @@ impl Space {
         };
         // Straight into the round where nothing waits there: the memory of the last round is used again, and growing
         // it anew would cost as much as filling it.
-        let outcome = if pending.written.is_empty() {
+        let alone = pending.written.is_empty();
+        let outcome = if alone {
             pending.presumed.clear();
             let mut outcome = self.tracker.harvest(&layout, &mut pending.written);
             if let Ok(harvest) = &mut outcome {
@@ -222,6 +205,14 @@ impl Space {
         pending
             .events
             .extend(harvest.notes.into_iter().map(Event::Note));
+        let written = if alone {
+            &pending.written
+        } else {
+            &self.harvested
+        };
+        let mut discarded = PageSet::new();
+        let looked = self.discards.look(written, &mut discarded)?;
+        self.add_discarded(&discarded, looked, pending);
         self.rearm_replaced(&harvest.replaced, pending)?;
         if let Some(comparer) = &mut self.comparer {
             let mut changed = PageSet::new();
@@ -229,6 +220,7 @@ impl Space {
             pending.written.union_with(&changed);
             outcome?;
         }
+        self.follow_discards()?;
         Ok(Harvested {
             faults: harvest.faults,
             stopped: harvest.stopped,
@@ -255,27 +247,6 @@ impl Space {
             .union(&self.compared)
             .union(&given_up)
             .union(&self.read_only)
-    }
-
-    /// Arms the mappings of the latent ones in which the process has come to own pages.
-    fn arm_owned(&mut self, pending: &mut Option<&mut Pending>) -> Result<()> {
-        let owned = self.latent.owned()?;
-        if owned.is_empty() {
-            return Ok(());
-        }
-        let regions = self.regions.iter();
-        let regions: Vec<Region> = regions
-            .filter(|region| self.care(region) == Care::WhenOwned && owned.intersects(region.range))
-            .cloned()
-            .collect();
-        for region in regions {
-            for range in self.latent.take(region.range).ranges() {
-                if let Some(part) = region.cut(*range) {
-                    self.arm_one(part, pending)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     fn armed_mappings(&self) -> Vec<Armed> {
@@ -307,7 +278,7 @@ impl Space {
             if let Some(regions) = self.read_maps()? {
                 replaced = others(&self.regions, &regions);
                 self.regions = regions;
-                self.settled = false;
+                (self.settled, self.rearranged) = (false, true);
             }
             if !self.settled {
                 let arms = self.take_over(&replaced, &mut pending)?;
@@ -373,6 +344,7 @@ impl Space {
         }
         let replaced: PageSet = replaced.iter().copied().collect();
         self.armed = self.armed.difference(&replaced);
+        self.rearranged = true;
         // Not them alone: others may have come since the mappings were read.
         self.settled = false;
         self.refresh(Some(pending))
@@ -413,6 +385,7 @@ impl Space {
                 }
                 // In this order: when that fails the region is still new at the next collect.
                 self.armed.insert(region.range);
+                self.rearranged = true;
             }
             Err(ArmError::GivenUp(reason)) => {
                 // What is only read is watched where that is free; a copy of it is not.
@@ -459,6 +432,7 @@ impl Space {
     }
 
     fn forget(&mut self, gone: &PageSet) {
+        self.rearranged |= !gone.is_empty();
         for range in gone.ranges() {
             self.tracker.forget(*range);
             self.armed.remove(*range);

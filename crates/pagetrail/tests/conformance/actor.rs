@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::ffi::CString;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// The argument that makes this program a puppet.
 pub(crate) const PUPPET: &str = "be-puppet";
@@ -175,6 +175,7 @@ fn perform(line: &str) -> Result<u64, String> {
             "advise" => {
                 let advice = match words[3] {
                     "dontneed" => libc::MADV_DONTNEED,
+                    "remove" => libc::MADV_REMOVE,
                     "pageout" => libc::MADV_PAGEOUT,
                     "hugepage" => libc::MADV_HUGEPAGE,
                     "collapse" => libc::MADV_COLLAPSE,
@@ -184,6 +185,34 @@ fn perform(line: &str) -> Result<u64, String> {
                     libc::madvise(number(1)? as *mut _, (number(2)? * page) as usize, advice)
                         .into(),
                 )
+            }
+            // Of the file of kind `memfd-kept`: first page, pages.
+            "punch" => {
+                let (from, len) = (number(1)? * page, number(2)? * page);
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                let file = KEPT.load(Ordering::Relaxed);
+                check(libc::fallocate(file, mode, from as i64, len as i64).into())
+            }
+            // Down to so many pages, and up again.
+            "cut" => {
+                let (small, whole) = (number(1)? * page, number(2)? * page);
+                let file = KEPT.load(Ordering::Relaxed);
+                check(libc::ftruncate(file, small as i64).into())?;
+                check(libc::ftruncate(file, whole as i64).into())
+            }
+            // Past the mapping: page, value.
+            "write-file" => {
+                let value = number(2)?.to_ne_bytes();
+                let file = KEPT.load(Ordering::Relaxed);
+                let at = (number(1)? * page) as i64;
+                check(libc::pwrite(file, value.as_ptr().cast(), value.len(), at) as i64)
+            }
+            // Every page: address, pages.
+            "look" => {
+                for i in 0..number(2)? {
+                    ((number(1)? + i * page) as *const u64).read_volatile();
+                }
+                Ok(0)
             }
             // Moves a mapping to wherever the kernel likes.
             "move" => {
@@ -251,6 +280,9 @@ pub(crate) fn poke(pid: u32, address: u64, value: u64) -> Result<u64, String> {
     }
 }
 
+/// The descriptor of the last file of kind `memfd-kept`.
+static KEPT: AtomicI32 = AtomicI32::new(-1);
+
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
 /// # Safety
@@ -307,6 +339,11 @@ unsafe fn map(kind: &str, pages: u64, at: *mut libc::c_void, flags: i32) -> Resu
                 libc::memfd_create(c"conformance".as_ptr(), libc::MFD_CLOEXEC),
                 libc::MAP_SHARED,
             ),
+            "memfd-kept" => {
+                let kept = libc::memfd_create(c"conformance".as_ptr(), libc::MFD_CLOEXEC);
+                KEPT.store(kept, Ordering::Relaxed);
+                file(libc::dup(kept), libc::MAP_SHARED)
+            }
             "memfd-private" => file(
                 libc::memfd_create(c"conformance".as_ptr(), libc::MFD_CLOEXEC),
                 libc::MAP_PRIVATE,

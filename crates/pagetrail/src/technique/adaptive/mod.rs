@@ -28,7 +28,7 @@ mod table;
 mod tests;
 
 use super::pagemap_scan::{HugePages, PagemapScan, block_bytes};
-use super::{ArmError, Armed, Harvest, Tracker};
+use super::{ArmError, Armed, Harvest, Missed, Tracker};
 use crate::error::Result;
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
@@ -281,6 +281,10 @@ impl Tracker for Adaptive {
 
     fn tells_shared_apart(&self) -> bool {
         true
+    }
+
+    fn misses(&self) -> Missed {
+        Missed::OfFiles
     }
 
     fn forget(&mut self, range: PageRange) {

@@ -20,7 +20,7 @@
 
 mod leaving;
 
-use super::{ArmError, Armed, Harvest, Tracker};
+use super::{ArmError, Armed, Harvest, Missed, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::maps::Maps;
@@ -374,6 +374,10 @@ impl Tracker for PagemapScan {
             return Ok(());
         }
         self.select(region.range, self.owned_now(), out)
+    }
+
+    fn misses(&self) -> Missed {
+        Missed::OfFiles
     }
 
     fn forget(&mut self, range: PageRange) {

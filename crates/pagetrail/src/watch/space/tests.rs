@@ -57,6 +57,7 @@ fn what_comes_between_a_look_at_the_mappings_and_arming_is_armed_as_what_it_is()
             stopped_world: false,
             policy: Policy::Report,
             unwritable: Default::default(),
+            report_again: false,
             vain_page: None,
             precision: Default::default(),
         };

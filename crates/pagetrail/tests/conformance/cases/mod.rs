@@ -1,6 +1,7 @@
 //! The cases: each arranges memory, has it written, and says which pages must be in the round.
 
 mod accesses;
+mod discards;
 mod life;
 mod mappings;
 mod memory;
@@ -139,6 +140,30 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         name: "shared, written, then discarded",
         run: memory::shared_discarded,
+    },
+    Case {
+        name: "given back, of a private file",
+        run: |t| discards::private(t, "file-private"),
+    },
+    Case {
+        name: "given back, of a private memfd",
+        run: |t| discards::private(t, "memfd-private"),
+    },
+    Case {
+        name: "removed from shared memory",
+        run: |t| discards::removed(t, "shared-anon"),
+    },
+    Case {
+        name: "removed from a memfd",
+        run: |t| discards::removed(t, "memfd"),
+    },
+    Case {
+        name: "removed from a shared file",
+        run: |t| discards::removed(t, "file-shared"),
+    },
+    Case {
+        name: "removed past the mapping",
+        run: discards::by_descriptor,
     },
     Case {
         name: "paged out",

@@ -1,0 +1,78 @@
+//! [`Config`]: the settings of a watch that outlive its start, and the tracker they describe.
+
+use super::choice::Notice;
+use super::latent::Unwritable;
+use super::space::Policy;
+use crate::error::{Error, Result};
+use crate::round::Noticed;
+use crate::technique::access_scan::AccessScan;
+use crate::technique::adaptive::{Adaptive, Precision, VainPage};
+use crate::technique::alternate::Alternate;
+use crate::technique::pagemap_scan::{HugePages, PagemapScan};
+use crate::technique::soft_dirty::SoftDirty;
+use crate::technique::userfaultfd::Userfaultfd;
+use crate::technique::{Technique, Tracker, compare::Compare, mprotect::Mprotect, none};
+use rustix::fd::OwnedFd;
+
+/// Settings that outlive the start.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) notice: Notice,
+    pub(crate) huge_pages: HugePages,
+    pub(crate) block_pages: u32,
+    pub(crate) stopped_world: bool,
+    pub(crate) policy: Policy,
+    pub(crate) unwritable: Unwritable,
+    pub(crate) report_again: bool,
+    pub(crate) vain_page: Option<VainPage>,
+    pub(crate) precision: Precision,
+}
+
+impl Config {
+    /// The technique's state for an address space; `pid` is `None` for the own one.
+    pub(crate) fn tracker(
+        &self,
+        technique: Technique,
+        fd: Option<OwnedFd>,
+        pid: Option<u32>,
+    ) -> Result<Box<dyn Tracker>> {
+        let missing = || Error::Unavailable {
+            technique,
+            reason: "no userfaultfd of the target".into(),
+        };
+        Ok(match technique {
+            Technique::PagemapScan => Box::new(PagemapScan::new(
+                fd.ok_or_else(missing)?,
+                pid,
+                self.huge_pages,
+            )?),
+            Technique::Adaptive => Box::new(Adaptive::new(
+                fd.ok_or_else(missing)?,
+                pid,
+                self.huge_pages,
+                self.vain_page.unwrap_or_default(),
+                self.precision,
+            )?),
+            Technique::Userfaultfd => {
+                Box::new(Userfaultfd::new(fd.ok_or_else(missing)?, self.block_pages)?)
+            }
+            Technique::SoftDirty => Box::new(SoftDirty::new(pid, self.stopped_world)?),
+            Technique::Mprotect if self.notice == Notice::Accesses => {
+                Box::new(Mprotect::new(Noticed::Accesses))
+            }
+            Technique::Mprotect => Box::new(Mprotect::new(Noticed::Writes)),
+            Technique::Compare => Box::new(Compare::new(pid)?),
+            Technique::AccessScan if self.notice == Notice::Alternate => Box::new(Alternate::new(
+                fd.ok_or_else(missing)?,
+                pid,
+                self.huge_pages,
+            )?),
+            Technique::AccessScan => Box::new(AccessScan::new(
+                fd.ok_or_else(missing)?,
+                pid,
+                self.huge_pages,
+            )?),
+            Technique::None => Box::new(none::None::new(pid)?),
+        })
+    }
+}

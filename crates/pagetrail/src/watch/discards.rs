@@ -1,0 +1,329 @@
+//! [`Discards`]: pages whose contents went without a write: given back by `madvise(2)`, punched out of a file, cut off its end.
+//!
+//! In memory of a file, mapped privately or shared, a protected page that leaves the page table leaves a marker there, which
+//! reads as protected still (`zap_install_uffd_wp_if_needed` in `mm/memory.c`), and soft-dirty marks just go. So the techniques that rest
+//! on page tables miss it. What is known instead:
+//!
+//! * Private memory: a page that the process owned, and owns no longer, holds the file's contents again, or zeros.
+//! * Shared memory: whatever removes a page from a file, or writes to it by a system call, changes the file's times (`shmem_truncate_range` in
+//!   `mm/shmem.c`, `file_update_time`). So does the first store to a page that is write-protected
+//!   (`fault_dirty_shared_page` in `mm/memory.c`), which the technique reports. Where a file has changed and no page of it was
+//!   reported, or where it has become smaller, all of it counts as written. Where pages of it were reported, those that have left the page table since
+//!   the last look count as well.
+//!
+//! What this cannot know: a page of shared memory that is removed and *read* again (so it exists, and holds zeros) between two rounds in
+//! which the target also stores to other pages of the same file. And without permission to look at the target's files
+//! (`/proc/PID/map_files` wants CAP_CHECKPOINT_RESTORE) only pages that have left the page table are known.
+
+use crate::error::{Error, Result};
+use crate::page_set::{PageRange, PageSet};
+use crate::proc::status::Status;
+use crate::region::Region;
+use crate::sys::pagemap::{Pagemap, Query, Vector, category, entry};
+use crate::technique::Missed;
+use rustix::fs::{StatxFlags, statx};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+/// In memory, and the process's own: neither the file's nor the page of zeros.
+const OWNED: Query = Query {
+    rearm: false,
+    registered: false,
+    inverted: category::FILE | category::PFNZERO,
+    all_of: category::FILE | category::PFNZERO | category::PRESENT,
+    any_of: 0,
+    report: 0,
+};
+
+const PRESENT: Query = Query {
+    inverted: 0,
+    all_of: category::PRESENT,
+    ..OWNED
+};
+
+/// Before Linux 6.13 two changes within a tick of the clock have the same time; a tick is 10 ms at most.
+const TICKS_NS: i64 = 20_000_000;
+
+/// What a file tells of its changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    changed_ns: i64,
+    modified_ns: i64,
+    bytes: u64,
+    blocks: u64,
+}
+
+/// Shared memory: a file, which it has also where it has no name, and where it is mapped.
+struct Shared {
+    file: ((u32, u32), u64),
+    /// A mapping of it as `maps` has it.
+    mapping: PageRange,
+    ranges: PageSet,
+    /// Pages in the page table at the last look.
+    present: PageSet,
+    /// `None` where we may not look.
+    stamp: Option<Stamp>,
+    /// The file changed so shortly before the last look that another change may have the same time.
+    unsettled: bool,
+}
+
+/// What is known of one address space.
+pub(super) struct Discards {
+    pid: Option<u32>,
+    missed: Missed,
+    /// Opened when there is something to look at.
+    pagemap: Option<Pagemap>,
+    vector: Vector,
+    private: PageSet,
+    /// The pages of `private` that the process owned at the last look.
+    owned: PageSet,
+    /// Pages that it owned and that are not in memory: swapped out, or discarded.
+    swapped: PageSet,
+    shared: Vec<Shared>,
+    /// Whether it was said that the target's files may not be looked at.
+    complained: bool,
+}
+
+/// What a look found besides the pages.
+#[derive(Default)]
+pub(super) struct Looked {
+    /// The mappings have changed since they were read.
+    pub(super) outdated: bool,
+    pub(super) note: Option<String>,
+}
+
+impl Discards {
+    pub(super) fn new(pid: Option<u32>, missed: Missed) -> Self {
+        Self {
+            pid,
+            missed,
+            pagemap: None,
+            vector: Vector::new(),
+            private: PageSet::new(),
+            owned: PageSet::new(),
+            swapped: PageSet::new(),
+            shared: Vec::new(),
+            complained: false,
+        }
+    }
+
+    /// Looks at these mappings from now on, as far as they are `armed`. What is new among them has been reported.
+    pub(super) fn follow(&mut self, regions: &[Region], armed: &PageSet) -> Result<()> {
+        if self.missed == Missed::Nothing {
+            return Ok(());
+        }
+        let private = regions.iter().filter(|region| {
+            !region.permissions.shared && (region.inode != 0 || self.missed == Missed::All)
+        });
+        let private: PageSet = private.map(|region| region.range).collect();
+        let private = private.intersection(armed);
+        let new = private.difference(&self.private);
+        self.owned = self.owned.intersection(&private);
+        self.swapped = self.swapped.intersection(&private);
+        self.private = private;
+        let owned = self.scan(&new, OWNED, owned_now)?;
+        self.owned.union_with(&owned);
+        if self.swaps() {
+            let swapped = self.scan(&new, SWAPPED, owned_elsewhere)?;
+            self.swapped.union_with(&swapped);
+        }
+        self.follow_shared(regions, armed)
+    }
+
+    fn follow_shared(&mut self, regions: &[Region], armed: &PageSet) -> Result<()> {
+        let mut known = std::mem::take(&mut self.shared);
+        let mut now: Vec<Shared> = Vec::new();
+        for region in regions.iter().filter(|region| region.permissions.shared) {
+            let part = PageSet::from_iter([region.range]).intersection(armed);
+            if part.is_empty() {
+                continue;
+            }
+            let file = (region.device, region.inode);
+            match now.iter_mut().find(|shared| shared.file == file) {
+                Some(shared) => shared.ranges.union_with(&part),
+                None => now.push(Shared {
+                    file,
+                    mapping: region.range,
+                    ranges: part,
+                    present: PageSet::new(),
+                    stamp: None,
+                    unsettled: false,
+                }),
+            }
+        }
+        for shared in &mut now {
+            let mut new = shared.ranges.clone();
+            if let Some(at) = known.iter().position(|known| known.file == shared.file) {
+                let known = known.swap_remove(at);
+                new = new.difference(&known.ranges);
+                shared.present = known.present.intersection(&shared.ranges);
+                shared.stamp = known.stamp;
+                shared.unsettled = known.unsettled;
+            } else {
+                shared.stamp = self.stamp(shared.mapping).unwrap_or(None);
+                shared.unsettled = shared.stamp.is_some_and(is_recent);
+            }
+            let present = self.scan(&new, PRESENT, |bits| bits & entry::PRESENT != 0)?;
+            shared.present.union_with(&present);
+        }
+        self.shared = now;
+        Ok(())
+    }
+
+    /// Adds to `out` what was discarded since the last look. `written`: what the technique has found meanwhile.
+    pub(super) fn look(&mut self, written: &PageSet, out: &mut PageSet) -> Result<Looked> {
+        self.look_private(out)?;
+        let mut looked = Looked::default();
+        let mut shared = std::mem::take(&mut self.shared);
+        let outcome = shared
+            .iter_mut()
+            .try_for_each(|shared| self.look_shared(shared, written, out, &mut looked));
+        self.shared = shared;
+        outcome.map(|()| looked)
+    }
+
+    fn look_private(&mut self, out: &mut PageSet) -> Result<()> {
+        if self.private.is_empty() {
+            return Ok(());
+        }
+        let now = self.scan(&self.private.clone(), OWNED, owned_now)?;
+        let gone = self.owned.difference(&now);
+        self.owned = now;
+        if gone.is_empty() && self.swapped.is_empty() {
+            return Ok(());
+        }
+        out.union_with(&gone);
+        // A marker reads as a page that is swapped out. So those count again as long as they are not back in memory.
+        out.union_with(&self.swapped);
+        self.swapped = match self.swaps() {
+            true => self.swapped.union(&gone).difference(&self.owned),
+            false => PageSet::new(),
+        };
+        Ok(())
+    }
+
+    fn look_shared(
+        &mut self,
+        shared: &mut Shared,
+        written: &PageSet,
+        out: &mut PageSet,
+        looked: &mut Looked,
+    ) -> Result<()> {
+        let stamp = match self.stamp(shared.mapping) {
+            Ok(stamp) => stamp,
+            Err(_) => {
+                looked.outdated = true;
+                return Ok(());
+            }
+        };
+        let before = std::mem::replace(&mut shared.stamp, stamp);
+        let was_unsettled = std::mem::replace(&mut shared.unsettled, stamp.is_some_and(is_recent));
+        match (before, stamp) {
+            (Some(before), Some(now)) if before == now && !was_unsettled => return Ok(()),
+            (Some(before), Some(now)) if before != now => {
+                let smaller = now.bytes < before.bytes || now.blocks < before.blocks;
+                let reported = shared.ranges.ranges().iter();
+                let reported = reported.copied().any(|range| written.intersects(range));
+                if smaller || !reported {
+                    out.union_with(&shared.ranges);
+                }
+            }
+            (None, _) | (_, None) if !self.complained => {
+                self.complained = true;
+                looked.note = Some(
+                    "the files behind shared memory may not be looked at (CAP_CHECKPOINT_RESTORE): \
+                     pages that are removed from them and read again are not seen"
+                        .into(),
+                );
+            }
+            _ => {}
+        }
+        let present = self.scan(&shared.ranges, PRESENT, |bits| bits & entry::PRESENT != 0)?;
+        out.union_with(&shared.present.difference(&present));
+        shared.present = present;
+        Ok(())
+    }
+
+    /// What the file behind a mapping tells; `None` where we may not ask, an error where that is not mapped any more.
+    fn stamp(&self, mapping: PageRange) -> rustix::io::Result<Option<Stamp>> {
+        let pid = self.pid.unwrap_or_else(std::process::id);
+        let (start, end) = (mapping.start(), mapping.end());
+        let path = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
+        let wanted = StatxFlags::CTIME | StatxFlags::MTIME | StatxFlags::SIZE | StatxFlags::BLOCKS;
+        let flags = rustix::fs::AtFlags::empty();
+        let told = match statx(rustix::fs::CWD, path, flags, wanted) {
+            Ok(told) => told,
+            Err(Errno::PERM | Errno::ACCESS) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        let ns = |time: rustix::fs::StatxTimestamp| {
+            time.tv_sec
+                .wrapping_mul(1_000_000_000)
+                .wrapping_add(i64::from(time.tv_nsec))
+        };
+        Ok(Some(Stamp {
+            changed_ns: ns(told.stx_ctime),
+            modified_ns: ns(told.stx_mtime),
+            bytes: told.stx_size,
+            blocks: told.stx_blocks,
+        }))
+    }
+
+    /// Whether anything of the process is swapped out.
+    fn swaps(&self) -> bool {
+        Status::of(self.pid.unwrap_or_else(std::process::id))
+            .is_ok_and(|status| status.swap_kib > 0)
+    }
+
+    /// The pages that a query selects, or where the kernel has no queries, those whose entry is `wanted`.
+    fn scan(&mut self, ranges: &PageSet, query: Query, wanted: fn(u64) -> bool) -> Result<PageSet> {
+        let mut found = PageSet::new();
+        if ranges.is_empty() {
+            return Ok(found);
+        }
+        let pagemap = match &mut self.pagemap {
+            Some(pagemap) => pagemap,
+            none => none.insert(Pagemap::open(self.pid).map_err(Error::io("opening pagemap"))?),
+        };
+        for range in ranges.ranges() {
+            match pagemap.scan(*range, query, &mut self.vector, |part| found.insert(part)) {
+                // Linux before 6.7 has no PAGEMAP_SCAN.
+                Err(Errno::NOTTY) => pagemap
+                    .matching_entries(*range, wanted, &mut found)
+                    .map_err(Error::io("reading pagemap"))?,
+                Err(Errno::SRCH) => {
+                    return Err(Error::Gone {
+                        pid: self.pid.unwrap_or_else(std::process::id),
+                    });
+                }
+                outcome => outcome.map_err(Error::errno("PAGEMAP_SCAN without re-arming"))?,
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// What looks swapped out and is not the file's.
+const SWAPPED: Query = Query {
+    inverted: category::FILE,
+    all_of: category::FILE | category::SWAPPED,
+    ..OWNED
+};
+
+fn owned_now(bits: u64) -> bool {
+    bits & entry::PRESENT != 0 && bits & entry::FILE == 0
+}
+
+fn owned_elsewhere(bits: u64) -> bool {
+    entry::is_owned(bits) && bits & entry::PRESENT == 0
+}
+
+/// Whether a change happened so shortly ago that the next one may have the same time.
+fn is_recent(stamp: Stamp) -> bool {
+    let now = clock_gettime(ClockId::Realtime);
+    let now = now
+        .tv_sec
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(now.tv_nsec);
+    now.wrapping_sub(stamp.changed_ns).abs() <= TICKS_NS
+}
