@@ -9,6 +9,7 @@
     reason = "a task talks to the person who started it"
 )]
 
+mod book;
 mod capi;
 mod checkpointer;
 mod collector;
@@ -71,6 +72,8 @@ usage: cargo xtask TASK
                    watch reads
   generate [DIR]   pagetrail.h anew; man pages and shell completions, from the command's own
                    definitions and from pagetrail.h, to DIR (default: target/share)
+  book             the book of docs/book in target/book: chapters, command reference, links checked;
+                   as HTML where mdBook is installed
   capi             test the C library as a user of C has it: symbols, compilers, sanitizers, valgrind
   install --prefix DIR
                    the C library (header, shared and static library, pkg-config file) and
@@ -143,6 +146,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         // In a guest, started by the tasks above.
         "measure-checkpointer" => checkpointer::measure_in_guest(rest).map(|()| true)?,
         "measure-collector" => collector::measure_in_guest(rest).map(|()| true)?,
+        "book" => book::build(&repo).map(|_| true)?,
         "capi" => capi::run(&repo)?,
         "install" => capi::install(&repo, rest).map(|()| true)?,
         "victims" => victims::build(&repo).map(|_| true)?,

@@ -12,7 +12,7 @@ use crate::steps::{Outcome, Steps};
 use crate::table::Table;
 use crate::tally::Tally;
 use crate::vm::suites;
-use crate::{capi, checkpointer, collector, packages, subpage, tidy, victims, vm};
+use crate::{book, capi, checkpointer, collector, packages, subpage, tidy, victims, vm};
 
 /// Runs every step, prints the table and the sum; true if nothing failed.
 pub(crate) fn run(repo: &Repo) -> Result<bool> {
@@ -28,6 +28,7 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("clippy", || clippy(repo));
     steps.run("tidy", || tidy::run(repo).map(Outcome::of));
     steps.run("licences and advisories", || deny(repo));
+    steps.run("book", || book::build(repo));
     steps.run("victims", || build_victims(repo));
     steps.run("tests", || tests(repo, &rows, &mut tally));
     steps.run("object stores", || object_stores(repo, &mut tally));

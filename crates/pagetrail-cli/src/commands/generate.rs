@@ -1,4 +1,5 @@
-//! `pagetrail generate`: man pages and shell completions from the definitions of the command line.
+//! `pagetrail generate`: man pages, shell completions and a reference in Markdown from the definitions
+//! of the command line.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -6,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{Command, CommandFactory};
+use clap::{Arg, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
@@ -17,7 +18,8 @@ use crate::exit;
 pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let man = args.directory.join("man");
     let completions = args.directory.join("completions");
-    for directory in [&man, &completions] {
+    let markdown = args.directory.join("markdown");
+    for directory in [&man, &completions, &markdown] {
         fs::create_dir_all(directory)
             .with_context(|| format!("cannot create {}", directory.display()))?;
     }
@@ -28,7 +30,61 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     }
     command.build();
     write_pages(&man, &command, "pagetrail")?;
+    let path = markdown.join("commands.md");
+    let mut text = String::new();
+    reference(&command, "pagetrail", &mut text);
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A section for the command, and one for each of its subcommands.
+fn reference(command: &Command, name: &str, out: &mut String) {
+    let about = command.get_long_about().or_else(|| command.get_about());
+    let about = about.map(ToString::to_string).unwrap_or_default();
+    let usage = command.clone().render_usage().to_string();
+    out.push_str(&format!(
+        "\n## {name}\n\n{about}\n\n```text\n{usage}\n```\n"
+    ));
+    let arguments = command
+        .get_arguments()
+        .filter(|argument| !argument.is_hide_set());
+    let rows: String = arguments.map(row).collect();
+    if !rows.is_empty() {
+        out.push_str(&format!("\n| argument | meaning |\n|---|---|\n{rows}"));
+    }
+    for subcommand in command.get_subcommands().filter(|c| !c.is_hide_set()) {
+        reference(
+            subcommand,
+            &format!("{name} {}", subcommand.get_name()),
+            out,
+        );
+    }
+}
+
+/// An argument as a row of a table.
+fn row(argument: &Arg) -> String {
+    let names = [
+        argument.get_short().map(|short| format!("-{short}")),
+        argument.get_long().map(|long| format!("--{long}")),
+    ];
+    let names: Vec<String> = names.into_iter().flatten().collect();
+    let takes_value = argument.get_action().takes_values();
+    let values: Vec<&str> = match takes_value {
+        true => argument
+            .get_value_names()
+            .unwrap_or_default()
+            .iter()
+            .map(|name| name.as_str())
+            .collect(),
+        false => Vec::new(),
+    };
+    let help = argument.get_long_help().or_else(|| argument.get_help());
+    let help = help.map(ToString::to_string).unwrap_or_default();
+    let escaped = help.replace('|', "\\|").replace('\n', " ");
+    format!(
+        "| `{}` | {escaped} |\n",
+        [names.join(", "), values.join(" ")].join(" ").trim()
+    )
 }
 
 /// A page for the command, and one for each of its subcommands.
