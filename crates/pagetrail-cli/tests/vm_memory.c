@@ -196,6 +196,10 @@ static void move(void)
         old = floating[n].at;
         old_bytes = floating[n].bytes;
         floating[n].at = NULL;
+        /* Whether it can grow where it is depends on what the kernel has placed above it, which is not the same natively and as
+         * a guest, nor on two machines. In the arena, all that lies above is this program's. */
+        if (!(flags & MREMAP_MAYMOVE) && bytes > old_bytes)
+            bytes = old_bytes;
         say("move back %lx to %lx %lx %x", old_bytes, (long)(to - ARENA), bytes, flags);
         char *at = mremap(old, old_bytes, bytes, flags, to);
         say_address("", at);

@@ -20,7 +20,9 @@ use crate::guest::Guest;
 use crate::memory::mapping::Mmap;
 use crate::memory::{Memory, pages_around};
 use crate::sys::call::Call;
+use crate::sys::program_memory::read;
 use crate::sys::signal::pass_on_unless_arrived;
+use written::Expected;
 
 const ENOSYS: i64 = -(libc::ENOSYS as i64);
 const EPERM: i64 = -(libc::EPERM as i64);
@@ -92,6 +94,7 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
     if number == libc::SYS_set_tid_address {
         guest.cleared_at_end = a;
     }
+    let expected = expect(guest, call);
     let result = match number {
         libc::SYS_arch_prctl => arch_prctl(guest, a, b)?,
         libc::SYS_prctl => prctl(call)?,
@@ -112,16 +115,23 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
         libc::SYS_readlink | libc::SYS_readlinkat => identity::read_link(guest, call),
         _ => identity::perform(guest, call).unwrap_or_else(|| pass_on_unless_arrived(call)),
     };
-    note(guest, call, result);
+    note(guest, call, expected.as_ref(), result);
     Ok(Next::Return(result))
 }
 
+/// What a call is about to write, while the program is recorded.
+fn expect(guest: &Guest, call: &Call) -> Option<Expected> {
+    guest.log().map(|_| Expected::of(call))
+}
+
 /// Adds to the round what the kernel has done for a call.
-fn note(guest: &Guest, call: &Call, result: i64) {
-    let Some(log) = guest.log() else {
+fn note(guest: &Guest, call: &Call, expected: Option<&Expected>, result: i64) {
+    let (Some(log), Some(expected)) = (guest.log(), expected) else {
         return;
     };
-    if !written::by(call, result, |address, bytes| log.note(address, bytes)) {
+    let takes = |address, bytes| is_writable(guest, address, bytes);
+    let is_known = expected.written(result, takes, |address, bytes| log.note(address, bytes));
+    if !is_known {
         log.note_unknown(call.number, &guest.memory());
     }
     if log.tells_accesses() {
@@ -129,6 +139,16 @@ fn note(guest: &Guest, call: &Call, result: i64) {
             log.note_read(address, bytes);
         });
     }
+}
+
+/// Whether the kernel can write to all of a buffer.
+fn is_writable(guest: &Guest, address: u64, bytes: u64) -> bool {
+    let Some(range) = pages_around(address, bytes) else {
+        return true;
+    };
+    // The end of a file may lie before that of its mapping.
+    guest.memory().areas.writable_bytes_in(range) == range.bytes()
+        && read(range.end() - 1, &mut [0]).is_ok()
 }
 
 /// Calls on what is mapped, which they leave as it is. They fail where something is not, and so they do where it is the machine's.

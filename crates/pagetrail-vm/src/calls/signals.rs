@@ -26,7 +26,8 @@ pub(super) fn perform(guest: &mut Guest, call: &Call) -> Result<Option<Next>> {
         libc::SYS_sigaltstack => sigaltstack(guest, call),
         _ => return Ok(None),
     };
-    super::note(guest, call, result);
+    // None of them has a list.
+    super::note(guest, call, super::expect(guest, call).as_ref(), result);
     Ok(Some(Next::Return(result)))
 }
 

@@ -244,9 +244,9 @@ impl Memory {
         self.forget(new);
         let offset = old.map_or(0, |old| new.start().wrapping_sub(old.start()));
         let stays = has(flags, libc::MREMAP_DONTUNMAP);
-        if stays {
-            self.changed.extend(before.iter().map(|(piece, _)| *piece));
-        } else {
+        // Also where nothing is left: something else may be there before the round ends.
+        self.changed.extend(before.iter().map(|(piece, _)| *piece));
+        if !stays {
             before
                 .iter()
                 .for_each(|(piece, _)| self.areas.remove(*piece));

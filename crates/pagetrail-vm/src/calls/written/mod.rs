@@ -1,0 +1,346 @@
+//! What the kernel writes to the program's memory for a system call. Pure, but for reading the program's lists of buffers
+//! and asking what a descriptor is.
+//!
+//! The processor logs nothing of it. A call that is not known here may have written anywhere, and so may a known one with
+//! an option that is not. [`oracle`] compares the list with what calls do.
+
+mod options;
+#[cfg(test)]
+mod oracle;
+mod outputs;
+
+use crate::sys::call::{Call, call};
+use crate::sys::program_memory::read_word;
+use crate::sys::signal::NOT_BEGUN;
+
+/// Where a call puts something. Arguments count from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Output {
+    /// So many bytes at an argument.
+    Bytes(usize, u64),
+    /// At an argument, as many bytes as another one says.
+    Sized(usize, usize),
+    /// At an argument, as many things of a size as another one says.
+    Array(usize, usize, u64),
+    /// At an argument, a byte for each page of as many bytes as another one says.
+    PerPage(usize, usize),
+    /// At an argument, a bit for each of as many as another one says, in whole words.
+    Bits(usize, usize),
+    /// At an argument, as many things of a size as the call returns, and no more than another argument says.
+    Filled(usize, usize, u64),
+    /// At an argument, as many bytes as the 32-bit word says to which another one points, and that word.
+    Counted(usize, usize),
+    /// Into a list of buffers; argument and length of the list.
+    Vector(usize, usize),
+    /// Into the buffers of a `struct msghdr`, and into that.
+    Message(usize),
+    /// To the file that the first argument names, which may be the memory of a process (`/proc/PID/mem`): at the offset
+    /// that an argument says, or else where the file stands.
+    Memory(Option<usize>),
+}
+
+use Output::{Array, Bits, Bytes, Counted, Filled, Memory, Message, PerPage, Sized, Vector};
+
+/// What a call is about to write: looked up before it is made, when lists of buffers are as the kernel will read them.
+#[derive(Debug)]
+pub(crate) struct Expected {
+    call: Call,
+    /// `None` where the call is not known.
+    outputs: Option<&'static [Output]>,
+    /// What lists, and lengths that the program keeps in memory, say before the call.
+    listed: Vec<(u64, u64)>,
+    /// Where a file of `/proc` stands to which the call writes.
+    position: Option<u64>,
+}
+
+impl Expected {
+    /// Looks up a call.
+    pub(crate) fn of(made: &Call) -> Self {
+        let mut expected = Self {
+            call: *made,
+            outputs: outputs::outputs(made),
+            listed: Vec::new(),
+            position: None,
+        };
+        let (argument, listed) = (|n: usize| made.arguments[n], &mut expected.listed);
+        for output in expected.outputs.unwrap_or_default() {
+            let mut each = |address, bytes| listed.push((address, bytes));
+            match *output {
+                Vector(at, count) => vector(argument(at), argument(count), &mut each),
+                Message(at) => message(argument(at), &mut each),
+                Counted(at, length) => counted(argument(at), argument(length), &mut each),
+                Memory(_) if is_about_processes(argument(0)) => {
+                    expected.position = Some(position_of(argument(0)).unwrap_or(0));
+                }
+                _ => {}
+            }
+        }
+        expected
+    }
+
+    /// Hands out what the call has written, as address and length; false where that is not known. `takes` says whether all of
+    /// a buffer can be written to, so that the kernel has not stopped in its middle.
+    pub(crate) fn written(
+        &self,
+        result: i64,
+        takes: impl Fn(u64, u64) -> bool,
+        mut each: impl FnMut(u64, u64),
+    ) -> bool {
+        let Some(outputs) = self.outputs else {
+            return false;
+        };
+        let argument = |n: usize| self.call.arguments[n];
+        if !left_buffers_alone(result) {
+            self.listed
+                .iter()
+                .for_each(|(address, bytes)| each(*address, *bytes));
+        }
+        for output in outputs {
+            match *output {
+                Bytes(at, bytes) => each(argument(at), bytes),
+                Sized(at, bytes) => each(argument(at), argument(bytes)),
+                Array(at, count, bytes) => {
+                    each(argument(at), argument(count).saturating_mul(bytes));
+                }
+                PerPage(at, bytes) => each(argument(at), argument(bytes).div_ceil(4096)),
+                Bits(at, count) => each(
+                    argument(at),
+                    (argument(count) & 0xffff_ffff).div_ceil(64) * 8,
+                ),
+                Filled(at, room, unit) => {
+                    let room = argument(room).saturating_mul(unit);
+                    each(
+                        argument(at),
+                        filled(argument(at), room, unit, result, &takes),
+                    );
+                }
+                Vector(..) | Message(_) | Counted(..) if left_buffers_alone(result) => {}
+                Vector(at, count) => vector(argument(at), argument(count), &mut each),
+                Message(at) => message(argument(at), &mut each),
+                Counted(at, length) => counted(argument(at), argument(length), &mut each),
+                Memory(offset) => {
+                    if !self.through_file(offset.map(argument), result, &mut each) {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Hands out what was written by way of a file of `/proc`: where the file stood before, and where it stands now, since
+    /// another thread may have written in between. False where that is not known.
+    fn through_file(
+        &self,
+        offset: Option<u64>,
+        result: i64,
+        each: &mut impl FnMut(u64, u64),
+    ) -> bool {
+        /// Of `pwritev2(2)`: where the file stands.
+        const HERE: u64 = u64::MAX;
+        let Some(before) = self.position.filter(|_| !left_buffers_alone(result)) else {
+            return true;
+        };
+        // All of it: fs/proc/base.c forgets what it has written when it comes to what it cannot read.
+        let [_, list, count, ..] = self.call.arguments;
+        let mut wanted = count;
+        if !matches!(
+            self.call.number as i64,
+            libc::SYS_write | libc::SYS_pwrite64
+        ) {
+            wanted = 0;
+            vector(list, count, &mut |_, bytes| {
+                wanted = wanted.saturating_add(bytes);
+            });
+        }
+        if let Some(offset) = offset.filter(|offset| *offset != HERE) {
+            each(offset, wanted);
+            return true;
+        }
+        each(before, wanted);
+        let after = position_of(self.call.arguments[0]);
+        after.into_iter().for_each(|after| {
+            each(after.saturating_sub(wanted), wanted);
+        });
+        after.is_some()
+    }
+}
+
+/// How much of a buffer with so much room a call has filled.
+fn filled(at: u64, room: u64, unit: u64, result: i64, takes: &impl Fn(u64, u64) -> bool) -> u64 {
+    let Ok(returned) = u64::try_from(result) else {
+        // What was copied before the kernel came to an address that it could not write to does not count in the result, nor
+        // what a disk put there before it failed.
+        return if left_buffers_alone(result) { 0 } else { room };
+    };
+    let returned = returned.saturating_mul(unit).min(room);
+    // A piece that was copied in part does not count, either.
+    match returned < room && !takes(at, room) {
+        true => room,
+        false => returned,
+    }
+}
+
+/// Whether a call has failed before it came to its buffers.
+fn left_buffers_alone(result: i64) -> bool {
+    const EARLY: [i32; 5] = [
+        libc::EAGAIN,
+        libc::EINTR,
+        libc::EBADF,
+        libc::ENOSYS,
+        libc::ENOENT,
+    ];
+    result == NOT_BEGUN || EARLY.iter().any(|error| result == -i64::from(*error))
+}
+
+/// Whether a descriptor is of a file of `/proc`, wherever that is mounted.
+fn is_about_processes(descriptor: u64) -> bool {
+    const PROC: u64 = 0x9fa0;
+    let mut status = [0u64; 15];
+    call(libc::SYS_fstatfs, &[descriptor, status.as_mut_ptr() as u64]) == 0 && status[0] == PROC
+}
+
+/// Where a file stands.
+fn position_of(descriptor: u64) -> Option<u64> {
+    let at = call(libc::SYS_lseek, &[descriptor, 0, libc::SEEK_CUR as u64]);
+    // Addresses are no error numbers, of which there are 4,095.
+    (!(-4095..0).contains(&at)).then_some(at as u64)
+}
+
+/// A buffer, and its length in memory.
+fn counted(at: u64, length: u64, each: &mut impl FnMut(u64, u64)) {
+    // What is there after the call is what was written, and more than that was not; where there is room for less, it is what
+    // would have been written.
+    each(at, read_word_32(length));
+    each(length, 4);
+}
+
+fn read_word_32(at: u64) -> u64 {
+    let mut bytes = [0; 4];
+    match crate::sys::program_memory::read(at, &mut bytes) {
+        Ok(()) => u32::from_le_bytes(bytes).into(),
+        Err(_) => 0,
+    }
+}
+
+/// `struct iovec`, many of them. Which of the buffers are filled does not matter much: they are there to be.
+fn vector(list: u64, count: u64, each: &mut impl FnMut(u64, u64)) {
+    for n in 0..count.min(1024) {
+        let at = list.wrapping_add(n * 16);
+        if let (Ok(buffer), Ok(bytes)) = (read_word(at), read_word(at.wrapping_add(8))) {
+            each(buffer, bytes);
+        }
+    }
+}
+
+/// `struct msghdr`: name, length of it, buffers, how many, control data, length of that, flags.
+fn message(at: u64, each: &mut impl FnMut(u64, u64)) {
+    let word = |n: u64| read_word(at.wrapping_add(n * 8)).unwrap_or(0);
+    each(at, 56);
+    each(word(0), word(1) & 0xffff_ffff);
+    vector(word(2), word(3), each);
+    each(word(4), word(5));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(
+        number: i64,
+        arguments: [u64; 6],
+        result: i64,
+        takes: bool,
+    ) -> Option<Vec<(u64, u64)>> {
+        let call = Call {
+            number: number as u64,
+            arguments,
+        };
+        let mut spans = Vec::new();
+        let each = |address, bytes| spans.push((address, bytes));
+        let is_known = Expected::of(&call).written(result, |_, _| takes, each);
+        is_known.then(|| {
+            spans.sort_unstable();
+            spans.dedup();
+            spans
+        })
+    }
+
+    fn spans(number: i64, arguments: [u64; 6], result: i64) -> Option<Vec<(u64, u64)>> {
+        written(number, arguments, result, true)
+    }
+
+    #[test]
+    fn what_a_call_fills_is_named() {
+        assert_eq!(
+            spans(libc::SYS_read, [3, 0x1000, 4096, 0, 0, 0], 17),
+            Some(vec![(0x1000, 17)])
+        );
+        assert_eq!(
+            spans(libc::SYS_read, [3, 0x1000, 4096, 0, 0, 0], -11),
+            Some(vec![(0x1000, 0)])
+        );
+        assert_eq!(
+            spans(libc::SYS_fstat, [1, 0x2000, 0, 0, 0, 0], 0),
+            Some(vec![(0x2000, 144)])
+        );
+        assert_eq!(
+            spans(libc::SYS_write, [1, 0x1000, 5, 0, 0, 0], 5),
+            Some(vec![])
+        );
+        assert_eq!(
+            spans(libc::SYS_ioctl, [1, 0x5413, 0x3000, 0, 0, 0], 0),
+            Some(vec![(0x3000, 8)])
+        );
+        let bits = spans(libc::SYS_select, [40001, 0x1000, 0, 0, 0, 0], 1);
+        assert!(bits.is_some_and(|spans| spans.contains(&(0x1000, 5008))));
+    }
+
+    #[test]
+    fn a_call_that_failed_in_its_middle_may_have_filled_all() {
+        let read = [3, 0x1000, 9000, 0, 0, 0];
+        let failed = -i64::from(libc::EFAULT);
+        let all = Some(vec![(0x1000, 9000)]);
+        assert_eq!(written(libc::SYS_read, read, failed, true), all);
+        assert_eq!(written(libc::SYS_read, read, 4000, false), all);
+        let part = Some(vec![(0x1000, 4000)]);
+        assert_eq!(written(libc::SYS_read, read, 4000, true), part);
+        assert_eq!(written(libc::SYS_read, read, 9000, false), all);
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_guessed() {
+        assert_eq!(
+            spans(libc::SYS_ioctl, [1, 0xc010_6401, 0x3000, 0, 0, 0], 0),
+            None
+        );
+        assert_eq!(spans(libc::SYS_fcntl, [1, 999, 0x3000, 0, 0, 0], 0), None);
+        assert_eq!(spans(libc::SYS_prctl, [999, 0x3000, 0, 0, 0, 0], 0), None);
+        assert_eq!(spans(9999, [0; 6], 0), None);
+    }
+
+    #[test]
+    fn buffers_are_read_from_the_programs_lists() {
+        let list: [u64; 4] = [0x1000, 10, 0x5000, 20];
+        let at = list.as_ptr() as u64;
+        let expected = vec![(0x1000, 10), (0x5000, 20)];
+        assert_eq!(
+            spans(libc::SYS_readv, [0, at, 2, 0, 0, 0], 30),
+            Some(expected)
+        );
+        let message: [u64; 7] = [0x9000, 16, at, 2, 0x7000, 24, 0];
+        let header = message.as_ptr() as u64;
+        let mut expected = vec![
+            (header, 56),
+            (0x9000, 16),
+            (0x1000, 10),
+            (0x5000, 20),
+            (0x7000, 24),
+        ];
+        expected.sort_unstable();
+        assert_eq!(
+            spans(libc::SYS_recvmsg, [0, header, 0, 0, 0, 0], 30),
+            Some(expected)
+        );
+    }
+}

@@ -1,0 +1,556 @@
+//! The list of what calls write, beside what they do: each call is made on this process with random arguments, and every byte of
+//! the memory around them that it has changed must be among those that were named.
+//!
+//! `PAGETRAIL_ORACLE_ROUNDS` says how many times all calls are made (30), `PAGETRAIL_ORACLE_SEED` from which seed on (1).
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use super::*;
+use crate::memory::PAGE;
+use crate::memory::mapping::PRIVATE;
+use crate::sys::program_memory::{read, write};
+
+/// Pages that calls write to, of which some are taken away.
+const PAGES: u64 = 24;
+/// More than the arena has, so that buffers reach beyond its end.
+const LONGEST: u64 = 3 * PAGE;
+
+/// Where an argument comes from.
+#[derive(Clone, Copy, Debug)]
+enum Argument {
+    /// A number.
+    Is(u64),
+    /// One of a few.
+    Of(&'static [u64]),
+    /// Somewhere in the arena.
+    Out,
+    /// As `Out`, or nowhere.
+    Maybe,
+    /// A length, of up to three pages.
+    Length,
+    /// A descriptor of a kind.
+    On(Kind),
+    /// A text, or a structure, outside the arena.
+    In(&'static [u64]),
+    /// In the arena: a word of 32 bits that says how long something is.
+    LengthAt,
+    /// In the arena: how long a call may wait.
+    Briefly,
+    /// In the arena: a list of two buffers there.
+    ListAt,
+    /// In the arena: a `struct msghdr` with such a list.
+    MessageAt,
+    /// An address in the arena, as the offset in a file.
+    OffsetAt,
+}
+
+/// What a descriptor is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Zero,
+    Plain,
+    Directory,
+    Pipe,
+    Socket,
+    Terminal,
+    OwnMemory,
+    Queue,
+}
+
+use Argument::*;
+use Kind::*;
+
+const HERE: u64 = libc::AT_FDCWD as u64;
+/// "/proc/self/exe", "/", "user.x" and zeros.
+const LINK: &[u64] = &[0x65732f636f72702f, 0x6578652f666c, 0];
+const ROOT: &[u64] = &[0x2f];
+const SOON: &[u64] = &[0, 1000, 0, 1000];
+const NO_SIGNALS: &[u64] = &[0, 8];
+
+type Row = (i64, &'static [Argument]);
+
+const CALLS: &[Row] = &[
+    (libc::SYS_read, &[On(Zero), Out, Length]),
+    (libc::SYS_read, &[On(Plain), Out, Length]),
+    (libc::SYS_read, &[On(Pipe), Out, Length]),
+    (libc::SYS_read, &[On(Socket), Out, Length]),
+    (libc::SYS_read, &[On(Queue), Out, Length]),
+    (
+        libc::SYS_pread64,
+        &[On(Plain), Out, Length, Of(&[0, 5, 5000, 1 << 40])],
+    ),
+    (libc::SYS_readv, &[On(Zero), ListAt, Is(2)]),
+    (libc::SYS_readv, &[On(Pipe), ListAt, Is(2)]),
+    (libc::SYS_preadv, &[On(Plain), ListAt, Is(2), Is(0), Is(0)]),
+    (
+        libc::SYS_preadv2,
+        &[On(Plain), ListAt, Is(2), Is(0), Is(0), Is(0)],
+    ),
+    (
+        libc::SYS_write,
+        &[On(OwnMemory), In(&[7; 512]), Of(&[8, 100, 4096])],
+    ),
+    (libc::SYS_writev, &[On(OwnMemory), ListAt, Is(2)]),
+    (
+        libc::SYS_pwrite64,
+        &[On(OwnMemory), In(&[7; 512]), Of(&[8, 100, 4096]), OffsetAt],
+    ),
+    (
+        libc::SYS_pwritev,
+        &[On(OwnMemory), ListAt, Is(2), OffsetAt, Is(0)],
+    ),
+    (
+        libc::SYS_pwritev2,
+        &[On(OwnMemory), ListAt, Is(2), OffsetAt, Is(0), Is(0)],
+    ),
+    (libc::SYS_write, &[On(Plain), Out, Length]),
+    (
+        libc::SYS_recvfrom,
+        &[On(Socket), Out, Length, Is(0x40), Is(0), Is(0)],
+    ),
+    (
+        libc::SYS_recvfrom,
+        &[On(Socket), Out, Length, Is(0x60), Out, LengthAt],
+    ),
+    (libc::SYS_recvmsg, &[On(Socket), MessageAt, Is(0x40)]),
+    (libc::SYS_getsockname, &[On(Socket), Out, LengthAt]),
+    (libc::SYS_getpeername, &[On(Socket), Out, LengthAt]),
+    (
+        libc::SYS_getsockopt,
+        &[
+            On(Socket),
+            Is(1),
+            Of(&[3, 4, 7, 8, 13, 17, 20, 26, 31, 38, 59, 70]),
+            Out,
+            LengthAt,
+        ],
+    ),
+    (libc::SYS_getrandom, &[Out, Length, Is(0)]),
+    (libc::SYS_getcwd, &[Out, Length]),
+    (libc::SYS_readlink, &[In(LINK), Out, Length]),
+    (libc::SYS_readlinkat, &[Is(HERE), In(LINK), Out, Length]),
+    (libc::SYS_getdents64, &[On(Directory), Out, Length]),
+    (libc::SYS_getdents, &[On(Directory), Out, Length]),
+    (libc::SYS_listxattr, &[In(ROOT), Out, Length]),
+    (libc::SYS_getxattr, &[In(ROOT), In(LINK), Out, Length]),
+    (libc::SYS_stat, &[In(ROOT), Out]),
+    (libc::SYS_lstat, &[In(LINK), Out]),
+    (libc::SYS_fstat, &[On(Plain), Out]),
+    (libc::SYS_newfstatat, &[Is(HERE), In(ROOT), Out, Is(0)]),
+    (
+        libc::SYS_statx,
+        &[Is(HERE), In(ROOT), Is(0), Is(0xfff), Out],
+    ),
+    (libc::SYS_statfs, &[In(ROOT), Out]),
+    (libc::SYS_fstatfs, &[On(Plain), Out]),
+    (libc::SYS_poll, &[Out, Of(&[0, 1, 40]), Is(0)]),
+    (
+        libc::SYS_ppoll,
+        &[Out, Of(&[0, 1, 40]), Briefly, Is(0), Is(8)],
+    ),
+    (
+        libc::SYS_select,
+        &[Of(&[0, 3, 64, 900, 20_000]), Maybe, Maybe, Maybe, Briefly],
+    ),
+    (
+        libc::SYS_pselect6,
+        &[
+            Of(&[0, 3, 64, 900, 20_000]),
+            Maybe,
+            Maybe,
+            Maybe,
+            Briefly,
+            Is(0),
+        ],
+    ),
+    (
+        libc::SYS_epoll_wait,
+        &[On(Queue), Out, Of(&[1, 8, 400]), Is(0)],
+    ),
+    (libc::SYS_nanosleep, &[In(SOON), Maybe]),
+    (libc::SYS_clock_nanosleep, &[Is(1), Is(0), In(SOON), Maybe]),
+    (libc::SYS_clock_gettime, &[Of(&[0, 1, 2, 3, 7, 99]), Out]),
+    (libc::SYS_clock_getres, &[Of(&[0, 1, 2, 3, 7, 99]), Out]),
+    (libc::SYS_gettimeofday, &[Maybe, Maybe]),
+    (libc::SYS_time, &[Out]),
+    (libc::SYS_times, &[Out]),
+    (libc::SYS_getitimer, &[Of(&[0, 1, 2, 9]), Out]),
+    (libc::SYS_uname, &[Out]),
+    (libc::SYS_sysinfo, &[Out]),
+    (libc::SYS_getrlimit, &[Of(&[0, 3, 7, 99]), Out]),
+    (
+        libc::SYS_prlimit64,
+        &[Is(0), Of(&[0, 3, 7, 99]), Is(0), Out],
+    ),
+    (libc::SYS_getrusage, &[Of(&[0, 1, u64::MAX]), Out]),
+    (libc::SYS_getgroups, &[Of(&[0, 1, 64]), Out]),
+    (libc::SYS_getresuid, &[Out, Out, Out]),
+    (libc::SYS_getresgid, &[Out, Out, Out]),
+    (libc::SYS_getcpu, &[Maybe, Maybe, Is(0)]),
+    (
+        libc::SYS_sched_getaffinity,
+        &[Is(0), Of(&[1, 8, 128, 1024]), Out],
+    ),
+    (libc::SYS_sched_getparam, &[Is(0), Out]),
+    (
+        libc::SYS_sched_getattr,
+        &[Is(0), Out, Of(&[48, 56, 100]), Is(0)],
+    ),
+    (libc::SYS_sched_rr_get_interval, &[Is(0), Out]),
+    (libc::SYS_capget, &[Out, Maybe]),
+    (
+        libc::SYS_rt_sigaction,
+        &[Of(&[10, 12, 99]), Is(0), Out, Is(8)],
+    ),
+    (libc::SYS_rt_sigprocmask, &[Is(0), Is(0), Out, Is(8)]),
+    (libc::SYS_rt_sigpending, &[Out, Is(8)]),
+    (
+        libc::SYS_rt_sigtimedwait,
+        &[In(NO_SIGNALS), Out, In(SOON), Is(8)],
+    ),
+    (libc::SYS_sigaltstack, &[Is(0), Out]),
+    (libc::SYS_get_robust_list, &[Is(0), Out, Out]),
+    (libc::SYS_mincore, &[Is(ARENA), Length, Out]),
+    (
+        libc::SYS_prctl,
+        &[
+            Of(&[2, 3, 5, 9, 11, 16, 19, 21, 25, 37, 39, 40, 62, 999]),
+            Out,
+            Out,
+            Is(0),
+            Out,
+        ],
+    ),
+    (
+        libc::SYS_prctl,
+        &[Is(0x4155_5856), Out, Length, Is(0), Is(0)],
+    ),
+    (
+        libc::SYS_fcntl,
+        &[
+            On(Plain),
+            Of(&[1, 3, 5, 9, 11, 16, 17, 36, 1025, 1035, 1037, 777]),
+            Out,
+        ],
+    ),
+    (libc::SYS_fcntl, &[On(Pipe), Of(&[1, 3, 9, 16, 1032]), Out]),
+    (libc::SYS_ioctl, &[On(Terminal), Of(TERMINAL), Out]),
+    (libc::SYS_ioctl, &[On(Pipe), Of(&[0x541b, 0x5460, 2]), Out]),
+    (
+        libc::SYS_ioctl,
+        &[On(Plain), Of(&[0x541b, 0x5460, 2, 0x8008_6601]), Out],
+    ),
+    (
+        libc::SYS_ioctl,
+        &[On(Socket), Of(&[0x541b, 0x5411, 0x8905, 0x8912]), Out],
+    ),
+    (libc::SYS_pipe2, &[Out, Is(0)]),
+    (libc::SYS_socketpair, &[Is(1), Is(1), Is(0), Out]),
+    (libc::SYS_timer_create, &[Of(&[0, 1, 99]), Is(0), Out]),
+    (
+        libc::SYS_futex,
+        &[
+            Out,
+            Of(&[1, 5, 6, 8, 129, 99]),
+            Is(1),
+            Is(0),
+            Out,
+            Is(0x0100_0000),
+        ],
+    ),
+    (libc::SYS_sendfile, &[On(Socket), On(Plain), Out, Is(10)]),
+];
+
+const TERMINAL: &[u64] = &[
+    0x5401,
+    0x5405,
+    0x802c_542a,
+    0x540f,
+    0x5411,
+    0x5413,
+    0x5415,
+    0x5419,
+    0x541b,
+    0x541e,
+    0x5424,
+    0x5429,
+    0x545d,
+    0x8004_5430,
+    0x8004_5438,
+    0x8004_5439,
+    0x8004_5440,
+    0x5460,
+    0x5456,
+];
+
+/// Where nothing else is.
+const ARENA: u64 = 0x3000_0000_0000;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+
+    /// Anywhere, and often just before the end of a page.
+    fn place(&mut self) -> u64 {
+        let page = ARENA + self.below(PAGES) * PAGE;
+        page + match self.below(3) {
+            0 => PAGE - 1 - self.below(64),
+            1 => self.below(8) * 8,
+            _ => self.below(PAGE),
+        }
+    }
+}
+
+/// Files to read from, made anew for each call.
+struct Files(BTreeMap<Kind, Vec<OwnedFd>>);
+
+impl Files {
+    fn new() -> std::io::Result<Self> {
+        use rustix::net::{AddressFamily, SocketType, socketpair};
+        let text = vec![b'q'; 20_000];
+        let file = rustix::fs::memfd_create("oracle", rustix::fs::MemfdFlags::CLOEXEC)?;
+        rustix::io::pwrite(&file, &text, 0)?;
+        let (pipe, pipe_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK)?;
+        // In two pieces, of which a reader may get the first one whole.
+        rustix::io::write(&pipe_end, &text[..5000])?;
+        rustix::io::write(&pipe_end, &text[..3000])?;
+        let flags = rustix::net::SocketFlags::NONBLOCK;
+        let (socket, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::io::write(&other, &text[..6000])?;
+        rustix::io::write(&other, &text[..3000])?;
+        let queue = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)?;
+        rustix::event::epoll::add(
+            &queue,
+            &socket,
+            rustix::event::epoll::EventData::new_u64(u64::MAX / 3),
+            rustix::event::epoll::EventFlags::IN,
+        )?;
+        let open = |path: &str| File::options().read(true).write(true).open(path);
+        let memory = open("/proc/self/mem")?;
+        let mut files = BTreeMap::from([
+            (Zero, vec![open("/dev/zero")?.into()]),
+            (Plain, vec![file]),
+            (Directory, vec![File::open("/dev")?.into()]),
+            (Pipe, vec![pipe, pipe_end]),
+            (Socket, vec![socket, other]),
+            (OwnMemory, vec![memory.into()]),
+            (Queue, vec![queue]),
+        ]);
+        if let Ok(terminal) = open("/dev/ptmx") {
+            files.insert(Terminal, vec![terminal.into()]);
+        }
+        Ok(Self(files))
+    }
+
+    fn descriptor(&self, kind: Kind) -> Option<RawFd> {
+        Some(self.0.get(&kind)?.first()?.as_raw_fd())
+    }
+}
+
+/// The pages of the arena: whether each is there, and may be written to.
+struct Arena {
+    writable: Vec<Option<bool>>,
+}
+
+impl Arena {
+    /// A new one, full of a byte, with some pages missing and some that are read-only.
+    fn new(random: &mut Random) -> Self {
+        let bytes = PAGES * PAGE;
+        let flags = PRIVATE | libc::MAP_FIXED as u64;
+        let mapped = call(libc::SYS_mmap, &[ARENA, bytes, 3, flags, u64::MAX, 0]);
+        assert_eq!(mapped, ARENA as i64);
+        let byte = 1 + random.below(250) as u8;
+        write(ARENA, &vec![byte; bytes as usize]).expect("the arena is there");
+        let mut writable = vec![Some(true); PAGES as usize];
+        for _ in 0..random.below(5) {
+            let page = random.below(PAGES);
+            let at = ARENA + page * PAGE;
+            let is_there = random.below(2) == 0 && writable[page as usize].is_some();
+            let changed = match is_there {
+                true => call(libc::SYS_mprotect, &[at, PAGE, 1]),
+                false => call(libc::SYS_munmap, &[at, PAGE]),
+            };
+            assert_eq!(changed, 0);
+            writable[page as usize] = is_there.then_some(false);
+        }
+        Self { writable }
+    }
+
+    /// Whether the kernel can write to all of a buffer.
+    fn takes(&self, address: u64, bytes: u64) -> bool {
+        let Some(first) = address.checked_sub(ARENA) else {
+            return false;
+        };
+        let last = first.saturating_add(bytes.max(1) - 1) / PAGE;
+        let mut pages = first / PAGE..=last.min(PAGES);
+        bytes == 0 || pages.all(|page| self.writable.get(page as usize) == Some(&Some(true)))
+    }
+
+    fn contents(&self) -> Vec<Option<[u8; PAGE as usize]>> {
+        let page = |page: u64| {
+            let mut bytes = [0; PAGE as usize];
+            read(ARENA + page * PAGE, &mut bytes).ok().map(|()| bytes)
+        };
+        (0..PAGES).map(page).collect()
+    }
+}
+
+/// A call with random arguments, and what outside of the arena they point to; `None` where the arena has no room for them.
+fn random_call(
+    (number, arguments): &Row,
+    random: &mut Random,
+    files: &Files,
+) -> Option<(Call, Vec<Vec<u64>>)> {
+    let mut made = Call {
+        number: *number as u64,
+        arguments: [0; 6],
+    };
+    let mut inputs = Vec::new();
+    for (place, argument) in made.arguments.iter_mut().zip(*arguments) {
+        *place = match *argument {
+            Is(value) => value,
+            Of(values) => values[random.below(values.len() as u64) as usize],
+            Out | OffsetAt => random.place(),
+            Maybe if random.below(4) == 0 => 0,
+            Maybe => random.place(),
+            Length if random.below(2) == 0 => random.below(300),
+            Length => random.below(LONGEST),
+            On(kind) => {
+                let descriptor = files.descriptor(kind)? as u64;
+                if kind == OwnMemory {
+                    call(libc::SYS_lseek, &[descriptor, random.place(), 0]);
+                }
+                descriptor
+            }
+            In(words) => {
+                inputs.push(words.to_vec());
+                inputs.last()?.as_ptr() as u64
+            }
+            LengthAt => {
+                let lengths = [0, 1, 2, 4, 12, 16, 110, 5000u32];
+                let length = lengths[random.below(lengths.len() as u64) as usize];
+                let at = random.place();
+                write(at, &length.to_le_bytes()).ok()?;
+                at
+            }
+            Briefly => {
+                let at = random.place();
+                words(at, &[0, 100])?;
+                at
+            }
+            ListAt => list(random)?,
+            MessageAt => {
+                let (at, list) = (random.place(), list(random)?);
+                let (name, control) = (random.place(), random.place());
+                words(at, &[name, 16, list, 2, control, 64, 0])?;
+                at
+            }
+        };
+    }
+    Some((made, inputs))
+}
+
+/// A list of two buffers, of which one may lie over the list.
+fn list(random: &mut Random) -> Option<u64> {
+    let at = random.place();
+    let first = match random.below(4) {
+        0 => at.saturating_sub(random.below(100)),
+        _ => random.place(),
+    };
+    let (one, two) = (random.below(LONGEST), random.below(LONGEST));
+    words(at, &[first, one, random.place(), two])?;
+    Some(at)
+}
+
+fn words(at: u64, words: &[u64]) -> Option<()> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    write(at, &bytes).ok()
+}
+
+/// Closes what a call has made.
+fn undo(made: &Call, result: i64) {
+    let number = |address: u64| read_word_32(address);
+    match made.number as i64 {
+        libc::SYS_pipe2 | libc::SYS_socketpair if result == 0 => {
+            let at = made.arguments[if made.number as i64 == libc::SYS_pipe2 {
+                0
+            } else {
+                3
+            }];
+            for at in [at, at + 4] {
+                call(libc::SYS_close, &[number(at)]);
+            }
+        }
+        libc::SYS_timer_create if result == 0 => {
+            call(libc::SYS_timer_delete, &[number(made.arguments[2])]);
+        }
+        _ => {}
+    }
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    let text = std::env::var(name).ok();
+    text.and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn calls_write_where_they_are_said_to_write() {
+    let (first, rounds) = (
+        setting("PAGETRAIL_ORACLE_SEED", 1),
+        setting("PAGETRAIL_ORACLE_ROUNDS", 30),
+    );
+    let mut changing = vec![false; CALLS.len()];
+    for seed in first..first + rounds {
+        for (n, row) in CALLS.iter().enumerate() {
+            let mut random = Random(seed.wrapping_mul(1 << 20).wrapping_add(n as u64));
+            random.below(1);
+            let files = Files::new().expect("files to read from");
+            let arena = Arena::new(&mut random);
+            let Some((made, _inputs)) = random_call(row, &mut random, &files) else {
+                continue;
+            };
+            let before = arena.contents();
+            let expected = Expected::of(&made);
+            let result = made.pass_on();
+            let mut spans = Vec::new();
+            let takes = |address, bytes| arena.takes(address, bytes);
+            let is_known =
+                expected.written(result, takes, |address, bytes| spans.push((address, bytes)));
+            let after = arena.contents();
+            undo(&made, result);
+            for (page, (before, after)) in before.iter().zip(&after).enumerate() {
+                let (Some(before), Some(after)) = (before, after) else {
+                    continue;
+                };
+                changing[n] |= before != after;
+                let changed = (0..PAGE).filter(|at| before[*at as usize] != after[*at as usize]);
+                for at in changed.map(|at| ARENA + page as u64 * PAGE + at) {
+                    let mut named = spans.iter();
+                    assert!(
+                        !is_known || named.any(|(from, bytes)| at.wrapping_sub(*from) < *bytes),
+                        "seed {seed}: {made:x?} = {result} changed {at:#x}, and {spans:x?} are named"
+                    );
+                }
+            }
+        }
+    }
+    call(libc::SYS_munmap, &[ARENA, PAGES * PAGE]);
+    let idle = CALLS
+        .iter()
+        .zip(&changing)
+        .filter(|(_, changing)| !**changing);
+    let idle: Vec<i64> = idle.map(|((number, _), _)| *number).collect();
+    assert!(
+        idle.len() < CALLS.len() / 3 || rounds < 10,
+        "too many calls change nothing, so that nothing was tried: {idle:?}"
+    );
+}
