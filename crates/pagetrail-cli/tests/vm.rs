@@ -137,20 +137,70 @@ fn a_terminal_is_the_programs() {
     assert_eq!(guest, native);
 }
 
+/// Children of all kinds, segments of shared memory, limits; much of it after tests of the Linux Test Project.
 #[test]
-fn what_is_not_supported_ends_with_one_line() {
+fn calls_of_all_kinds_do_what_they_do_natively() {
     if no_guest() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    let program = compiled(directory.path(), "vm_program.c", &[]);
+    let program = compiled(directory.path(), "vm_calls.c", &["-pthread"]);
     let program = program.to_str().expect("UTF-8");
-    let output = run(
-        directory.path(),
-        &["vm", "run", "--", program, "unsupported"],
-    );
-    let message = common::error_line(&output, 3);
-    assert!(message.contains("grow downwards"), "{message}");
+    for case in [
+        "clones",
+        "ranges",
+        "given-up",
+        "crowded",
+        "time-limits",
+        "far",
+        "segments",
+    ] {
+        same(directory.path(), &[program, case]);
+    }
+}
+
+#[test]
+fn what_is_not_supported_fails_and_the_program_goes_on() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = compiled(directory.path(), "vm_calls.c", &["-pthread"]);
+    let program = program.to_str().expect("UTF-8");
+    let output = run(directory.path(), &["vm", "run", "--", program, "refused"]);
+    assert_eq!(output.status.code(), Some(11), "{output:?}");
+    // EINVAL, ENOSYS, EPERM.
+    let expected = "downwards 22\nfilters 22 38\nbeside us 1\nsame files 22\ngoes on\n";
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+/// Each case of `vm_written` has a MiB of its own, and no page of it is touched otherwise than by a system call.
+#[test]
+fn a_recording_has_what_system_calls_wrote() {
+    const BASE: u64 = 0x3100_0000_0000;
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = compiled(directory.path(), "vm_written.c", &[]);
+    let program = program.to_str().expect("UTF-8");
+    // One round, at the end: what is mapped between two rounds is new to the later one, and not written.
+    let command = ["record", "--vm", "--interval", "30m", "--", program];
+    let recorded = run(directory.path(), &command);
+    assert_eq!(recorded.status.code(), Some(0), "{recorded:?}");
+    assert_eq!(String::from_utf8_lossy(&recorded.stdout), "done\n");
+    let report = report(directory.path(), "pagetrail.trail");
+    let mappings = report["mappings"].as_array().expect("mappings");
+    let pages = [1, 1, 2, 2, 1, 2, 2, 1];
+    for (case, expected) in (0..).zip(pages) {
+        let start = BASE + (case << 20);
+        let here = mappings
+            .iter()
+            .filter(|mapping| address(&mapping["start"]) == start);
+        let found: u64 = here.map(|mapping| number(&mapping["distinct_pages"])).sum();
+        assert_eq!(found, expected, "case {case} in {report}");
+    }
 }
 
 #[test]

@@ -466,13 +466,6 @@ static int greedy(void)
     return 0;
 }
 
-static int unsupported(void)
-{
-    map_at(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_GROWSDOWN);
-    puts("not reached");
-    return 0;
-}
-
 /* What may have written anywhere, for all that is known of it. */
 static int anywhere(void)
 {
@@ -505,8 +498,6 @@ int main(int count, char **arguments)
         status = greedy();
     else if (!strcmp(which, "anywhere"))
         status = anywhere();
-    else if (!strcmp(which, "unsupported"))
-        status = unsupported();
     else if (!strcmp(which, "exit"))
         status = 21;
     else if (!strcmp(which, "crash"))

@@ -8,16 +8,17 @@ use crate::error::Result;
 use crate::guest::{Guest, crew_of_one, own_descriptors};
 use crate::processor::{Processor, Saved};
 use crate::sys::child::{self, Side};
-use crate::sys::kvm::{Log, Vm};
+use crate::sys::kvm::Log;
 use crate::sys::{descriptors, signal};
 
 impl Guest {
-    /// `fork(2)`, while nothing of the machine is in the middle of something.
-    pub(crate) fn fork(&self) -> io::Result<Side> {
+    /// `fork(2)`, while nothing of the machine is in the middle of something; with these flags and this signal at the child's end
+    /// (`clone(2)`).
+    pub(crate) fn fork(&self, flags: i32) -> io::Result<Side> {
         let mut members = self.crew.members();
         let memory = self.memory();
         let actions = self.signals.actions();
-        let side = child::fork()?;
+        let side = child::fork(flags)?;
         drop((memory, actions));
         if side == Side::Child {
             for descriptor in members.abandon(&self.turn) {
@@ -30,7 +31,7 @@ impl Guest {
     /// In a forked child, which has this thread only: a machine of its own, over its copy of the memory. Nobody records it.
     pub(crate) fn become_child(&mut self, saved: &Saved) -> Result<()> {
         self.recording = None;
-        let vm = Vm::create(Log::Off)?;
+        let vm = self.vm.create_another(Log::Off)?;
         let mut memory = self.memory();
         memory.begin_child(&vm)?;
         let mut processor = Processor::add(&vm, &mut memory, 0)?;
@@ -47,17 +48,17 @@ impl Guest {
     }
 
     /// Runs a child that shares this process's memory, on this processor, until it has another program or none. All
-    /// signals are blocked meanwhile here, and at first there. Its PID, and a descriptor for it if `described`.
+    /// signals are blocked meanwhile here, and at first there. Its PID, and a descriptor for it if the flags want one.
     pub(crate) fn run_vfork_child(
         &mut self,
         child: &Saved,
-        described: bool,
+        flags: i32,
         begin: &dyn Fn(&mut Self) -> Result<()>,
     ) -> io::Result<(i32, Option<i32>)> {
         let (recording, signals) = (self.recording.clone(), self.signals.clone());
         self.signals = signals.of_child();
         let was_vforked = std::mem::replace(&mut self.is_vforked, true);
-        let pid = child::vfork(described, &mut || {
+        let pid = child::vfork(flags, &mut || {
             // Its end is not the program's. What it writes is still written to the program's memory.
             if let Some(recording) = &mut self.recording {
                 recording.link = None;

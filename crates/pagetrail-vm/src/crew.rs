@@ -167,6 +167,11 @@ impl Members {
         is_last.then(|| self.first_status.unwrap_or(status))
     }
 
+    /// Whether there is one thread.
+    pub(crate) fn is_one(&self) -> bool {
+        self.present.len() == 1
+    }
+
     /// True once: that there are too many is to be said.
     pub(crate) fn tell_limit(&mut self) -> bool {
         !std::mem::replace(&mut self.told, true)

@@ -2,19 +2,32 @@
 
 use std::os::fd::RawFd;
 
+use crate::guest::Guest;
 use crate::sys::call::{Call, call};
 
 const EBADF: i64 = -(libc::EBADF as i64);
 
-/// Does a call that closes descriptors. `ours` are the machine's, ascending.
-pub(super) fn perform(ours: &[RawFd], wanted: &Call) -> i64 {
+/// `CLOSE_RANGE_UNSHARE`: with a table of its own.
+const UNSHARE: u64 = 2;
+const EINVAL: i64 = -(libc::EINVAL as i64);
+
+/// Does a call that closes descriptors.
+pub(super) fn perform(guest: &Guest, wanted: &Call) -> i64 {
+    let is_alone = guest.is_vforked || guest.crew.members().is_one();
+    do_beside(&guest.descriptors(), is_alone, wanted)
+}
+
+/// The same. `ours` are the machine's, ascending; a thread that `is_alone` shares its descriptors with no other.
+fn do_beside(ours: &[RawFd], is_alone: bool, wanted: &Call) -> i64 {
     let [a, b, ..] = wanted.arguments;
     let is_ours = |number: u64| ours.contains(&(number as RawFd));
     match wanted.number as i64 {
         libc::SYS_close if is_ours(a) => EBADF,
         libc::SYS_dup2 | libc::SYS_dup3 if is_ours(b) || is_ours(a) => EBADF,
-        // With flags it closes nothing now, and ours are closed by execve(2) anyway.
-        libc::SYS_close_range if wanted.arguments[2] == 0 => {
+        // All threads need the processors' descriptors, also those that come later. An older kernel does not know the flag.
+        libc::SYS_close_range if wanted.arguments[2] == UNSHARE && !is_alone => EINVAL,
+        // To have them closed by execve(2) closes nothing now, and ours are closed there anyway.
+        libc::SYS_close_range if matches!(wanted.arguments[2], 0 | UNSHARE) => {
             let (first, last) = (a as u32, b as u32);
             for (first, last) in around(ours, first, last) {
                 let result = call(libc::SYS_close_range, &[first.into(), last.into(), 0]);
@@ -22,11 +35,7 @@ pub(super) fn perform(ours: &[RawFd], wanted: &Call) -> i64 {
                     return result;
                 }
             }
-            if first > last {
-                -i64::from(libc::EINVAL)
-            } else {
-                0
-            }
+            if first > last { EINVAL } else { 0 }
         }
         _ => wanted.pass_on(),
     }
@@ -71,9 +80,9 @@ mod tests {
             number: libc::SYS_close as u64,
             arguments: [fd, 0, 0, 0, 0, 0],
         };
-        assert_eq!(perform(&[2], &close(2)), EBADF);
+        assert_eq!(do_beside(&[2], true, &close(2)), EBADF);
         assert_eq!(
-            perform(&[2], &close(1 << 30)),
+            do_beside(&[2], true, &close(1 << 30)),
             EBADF,
             "the kernel's own word"
         );

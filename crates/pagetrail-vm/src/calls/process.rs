@@ -10,16 +10,20 @@ use std::io;
 use kvm_bindings::kvm_regs;
 
 use super::{Next, identity, threads};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::guest::Guest;
 use crate::processor::Saved;
 use crate::rounds::link::Kind;
 use crate::sys::call::{Call, call};
 use crate::sys::child::{self, Side};
-use crate::sys::program_memory::{read_word, write};
+use crate::sys::program_memory::{read, write};
 use crate::sys::signal;
 
 const EINVAL: i64 = -(libc::EINVAL as i64);
+const EPERM: i64 = -(libc::EPERM as i64);
+const EAGAIN: i64 = -(libc::EAGAIN as i64);
+const EFAULT: i64 = -(libc::EFAULT as i64);
+const E2BIG: i64 = -(libc::E2BIG as i64);
 
 /// What a new process or thread is to be like: the arguments of `clone(2)`, whichever call they came by.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,10 +37,19 @@ pub(super) struct Wanted {
     descriptor_at: u64,
 }
 
+/// `struct clone_args`: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, and since later set_tid,
+/// set_tid_size, cgroup.
+const CLONE_ARGS: usize = 11;
+/// How long the first one was.
+const CLONE_ARGS_BYTES_MIN: u64 = 64;
+/// What stands where a signal does in the other calls' flags.
+const SIGNAL: u64 = 0xff;
+
 impl Wanted {
-    fn by(made: &Call) -> Option<Self> {
+    /// The error is the kernel's.
+    fn by(made: &Call) -> std::result::Result<Self, i64> {
         let [a, b, c, d, e, _] = made.arguments;
-        Some(match made.number as i64 {
+        Ok(match made.number as i64 {
             libc::SYS_fork => Self {
                 flags: libc::SIGCHLD as u64,
                 ..Self::default()
@@ -46,50 +59,123 @@ impl Wanted {
                 ..Self::default()
             },
             libc::SYS_clone => Self {
-                flags: a,
+                flags: a & 0xffff_ffff,
                 stack: b,
                 parent_id: c,
                 child_id: d,
                 storage: e,
                 descriptor_at: c,
             },
-            // struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls.
-            _ => {
-                let word = |n: u64| read_word(a + n * 8).ok();
-                let stack = word(5)?;
-                Self {
-                    flags: word(0)? | word(4)?,
-                    stack: if stack == 0 { 0 } else { stack + word(6)? },
-                    parent_id: word(3)?,
-                    child_id: word(2)?,
-                    storage: word(7)?,
-                    descriptor_at: word(1)?,
-                }
-            }
+            _ => Self::by_structure(&clone_args(a, b)?)?,
+        })
+    }
+
+    /// `clone3(2)`: what the kernel finds fault with first (kernel/fork.c).
+    fn by_structure(words: &[u64; CLONE_ARGS]) -> std::result::Result<Self, i64> {
+        let [
+            flags,
+            descriptor_at,
+            child_id,
+            parent_id,
+            signal,
+            stack,
+            stack_bytes,
+            storage,
+            ..,
+        ] = *words;
+        let wants_ids = words[8] != 0 || words[9] != 0;
+        let thread_or_sibling = (libc::CLONE_THREAD | libc::CLONE_PARENT) as u64;
+        if flags & (SIGNAL | libc::CLONE_DETACHED as u64) != 0
+            || signal > 64
+            || (stack == 0) != (stack_bytes == 0)
+            || wants_ids
+            || flags & thread_or_sibling != 0 && signal != 0
+        {
+            return Err(EINVAL);
+        }
+        Ok(Self {
+            flags: flags | signal,
+            stack: stack.wrapping_add(stack_bytes),
+            parent_id,
+            child_id,
+            storage,
+            descriptor_at,
         })
     }
 
     pub(super) fn has(&self, flag: libc::c_int) -> bool {
         self.flags & flag as u32 as u64 != 0
     }
+
+    /// Whether flags go together that do not (kernel/fork.c).
+    fn is_contradictory(&self) -> bool {
+        let shares_signals = self.has(libc::CLONE_SIGHAND);
+        self.has(libc::CLONE_FS)
+            && self.flags & (libc::CLONE_NEWNS | libc::CLONE_NEWUSER) as u64 != 0
+            || self.has(libc::CLONE_THREAD) && !shares_signals
+            || shares_signals && !self.has(libc::CLONE_VM)
+            || shares_signals && self.flags & CLEAR_HANDLERS != 0
+            || self.has(libc::CLONE_PIDFD)
+                && (self.has(libc::CLONE_DETACHED)
+                    || self.has(libc::CLONE_PARENT_SETTID) && self.descriptor_at == self.parent_id)
+    }
 }
 
-/// Flags that a child process may have here.
-const CHILD_FLAGS: u64 = (libc::CLONE_VM
+/// The structure of `clone3(2)`, of which an older program has less, and a newer one more that must be zero.
+fn clone_args(at: u64, bytes: u64) -> std::result::Result<[u64; CLONE_ARGS], i64> {
+    let mut words = [0; CLONE_ARGS];
+    if bytes > crate::memory::PAGE {
+        return Err(E2BIG);
+    }
+    if bytes < CLONE_ARGS_BYTES_MIN {
+        return Err(EINVAL);
+    }
+    let mut given = vec![0; bytes as usize];
+    read(at, &mut given).map_err(|_| EFAULT)?;
+    let (known, more) = given.split_at(given.len().min(CLONE_ARGS * 8));
+    if more.iter().any(|byte| *byte != 0) {
+        return Err(E2BIG);
+    }
+    for (word, bytes) in words.iter_mut().zip(known.chunks(8)) {
+        let mut whole = [0; 8];
+        whole[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_le_bytes(whole);
+    }
+    Ok(words)
+}
+
+/// Flags that are done here, or that change nothing that a program sees.
+const DONE: u64 = (libc::CLONE_VM
     | libc::CLONE_VFORK
     | libc::CLONE_PARENT_SETTID
     | libc::CLONE_CHILD_SETTID
     | libc::CLONE_CHILD_CLEARTID
     | libc::CLONE_SETTLS
     | libc::CLONE_PIDFD
-    | libc::SIGCHLD) as u64;
+    | libc::CLONE_PTRACE
+    | libc::CLONE_UNTRACED
+    | libc::CLONE_DETACHED) as u64;
+/// Flags that are the kernel's business alone.
+const PASSED_ON: u64 = (libc::CLONE_PARENT
+    | libc::CLONE_FS
+    | libc::CLONE_SYSVSEM
+    | libc::CLONE_IO
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWCGROUP) as u64;
 /// `CLONE_CLEAR_SIGHAND`.
 const CLEAR_HANDLERS: u64 = 1 << 32;
 
 /// `fork(2)`, `vfork(2)`, `clone(2)`, `clone3(2)`.
 pub(super) fn clone(guest: &mut Guest, made: &Call) -> Result<Next> {
-    let Some(wanted) = Wanted::by(made) else {
-        return Ok(Next::Return(-i64::from(libc::EFAULT)));
+    let wanted = match Wanted::by(made) {
+        Ok(wanted) if wanted.is_contradictory() => return Ok(Next::Return(EINVAL)),
+        Ok(wanted) => wanted,
+        Err(error) => return Ok(Next::Return(error)),
     };
     // As with the kernel, no signal comes between: it would come to both.
     if !signal::hold() {
@@ -105,17 +191,9 @@ pub(super) fn clone(guest: &mut Guest, made: &Call) -> Result<Next> {
 }
 
 fn start_process(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
-    if wanted.flags & !(CHILD_FLAGS | CLEAR_HANDLERS) != 0
-        || wanted.has(libc::CLONE_VM) && !wanted.has(libc::CLONE_VFORK)
-        || wanted.has(libc::CLONE_PIDFD) && !wanted.has(libc::CLONE_VM)
-    {
-        return Err(Error::Unsupported(format!(
-            "clone with flags {:#x}",
-            wanted.flags
-        )));
-    }
-    if wanted.flags & 0xff != libc::SIGCHLD as u64 && wanted.flags & 0xff != 0 {
-        return Ok(Next::Return(EINVAL));
+    let passed_on = wanted.flags & (PASSED_ON | SIGNAL);
+    if let Some(error) = refusal(guest, wanted, passed_on) {
+        return Ok(Next::Return(error));
     }
     let context = guest.processor.at_call();
     let mut child = context;
@@ -125,21 +203,63 @@ fn start_process(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
     }
     let saved = guest.processor.save(child)?;
     match wanted.has(libc::CLONE_VM) {
-        true => vfork(guest, wanted, &saved, context),
-        false => fork(guest, wanted, &saved),
+        true => vfork(guest, wanted, &saved, context, passed_on as i32),
+        false => fork(guest, wanted, &saved, passed_on as i32),
+    }
+}
+
+/// The error of what is not done here, so that a program that only tries goes on: as of a kernel that is older, or does not
+/// allow it.
+fn refusal(guest: &Guest, wanted: &Wanted, passed_on: u64) -> Option<i64> {
+    let is_known = wanted.flags & !(DONE | PASSED_ON | SIGNAL | CLEAR_HANDLERS) == 0;
+    let shares = wanted.has(libc::CLONE_VM) && !wanted.has(libc::CLONE_VFORK);
+    let is_plain = passed_on & !(libc::CLONE_IO as u64) == libc::SIGCHLD as u64;
+    if shares {
+        // Two processes with one memory, at the same time: what sanitizers look for leaks with.
+        Some(EPERM)
+    } else if !is_known || wanted.flags & SIGNAL > 64 {
+        Some(EINVAL)
+    } else if !is_plain && !wanted.has(libc::CLONE_VM) && !guest.crew.members().is_one() {
+        // The C library's locks, which other threads may hold, are free in the child of its own fork(2) only.
+        Some(EAGAIN)
+    } else if wanted.has(libc::CLONE_PIDFD) && !is_writable(wanted.descriptor_at) {
+        Some(EFAULT)
+    } else {
+        None
+    }
+}
+
+/// Whether a number can be put there.
+fn is_writable(at: u64) -> bool {
+    let mut bytes = [0; 4];
+    read(at, &mut bytes)
+        .and_then(|()| write(at, &bytes))
+        .is_ok()
+}
+
+/// Tells the program of its child's descriptor.
+fn put_descriptor(guest: &Guest, at: u64, descriptor: i32) {
+    let _ = write(at, &descriptor.to_le_bytes());
+    if let Some(log) = guest.log() {
+        log.note(at, 4);
     }
 }
 
 /// The child begins with `child`; the parent, when it goes on, with `context`.
-fn vfork(guest: &mut Guest, wanted: &Wanted, child: &Saved, context: kvm_regs) -> Result<Next> {
+fn vfork(
+    guest: &mut Guest,
+    wanted: &Wanted,
+    child: &Saved,
+    context: kvm_regs,
+    flags: i32,
+) -> Result<Next> {
     let mut parent = guest.processor.save(context)?;
-    let described = wanted.has(libc::CLONE_PIDFD);
-    let made = guest.run_vfork_child(child, described, &|guest| begin_child(guest, wanted));
+    let described = wanted.flags as i32 & libc::CLONE_PIDFD;
+    let made = guest.run_vfork_child(child, flags | described, &|guest| {
+        begin_child(guest, wanted)
+    });
     if let Ok((_, Some(descriptor))) = made {
-        let _ = write(wanted.descriptor_at, &descriptor.to_le_bytes());
-        if let Some(log) = guest.log() {
-            log.note(wanted.descriptor_at, 4);
-        }
+        put_descriptor(guest, wanted.descriptor_at, descriptor);
     }
     let result = result_of(made.map(|(pid, _)| pid));
     parent.context.rax = result as u64;
@@ -148,14 +268,19 @@ fn vfork(guest: &mut Guest, wanted: &Wanted, child: &Saved, context: kvm_regs) -
     Ok(Next::Entered)
 }
 
-fn fork(guest: &mut Guest, wanted: &Wanted, child: &Saved) -> Result<Next> {
-    match guest.fork() {
+fn fork(guest: &mut Guest, wanted: &Wanted, child: &Saved, flags: i32) -> Result<Next> {
+    match guest.fork(flags) {
         Ok(Side::Child) => {
             guest.become_child(child)?;
             begin_child(guest, wanted)?;
             Ok(Next::Entered)
         }
         Ok(Side::Parent(pid)) => {
+            if wanted.has(libc::CLONE_PIDFD) {
+                // The child has not been waited for: all signals are blocked in this thread, and no other knows its number.
+                let descriptor = call(libc::SYS_pidfd_open, &[pid as u64, 0]);
+                put_descriptor(guest, wanted.descriptor_at, descriptor as i32);
+            }
             note_id(guest, wanted, pid.into());
             Ok(Next::Return(pid.into()))
         }
@@ -200,6 +325,17 @@ fn note_id(guest: &Guest, wanted: &Wanted, pid: i64) {
             log.note(wanted.parent_id, 4);
         }
     }
+}
+
+/// `unshare(2)`. What the program's threads share with each other, they go on sharing: it is the machine's as well.
+pub(super) fn unshare(guest: &Guest, made: &Call) -> i64 {
+    let apart = libc::CLONE_FILES | libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
+    let [flags, ..] = made.arguments;
+    let is_alone = guest.is_vforked || guest.crew.members().is_one();
+    if flags & apart as u64 != 0 && !is_alone {
+        return EINVAL;
+    }
+    call(libc::SYS_unshare, &[flags & !(apart as u64)])
 }
 
 /// `execve(2)`: from there on nothing is left of the machine.

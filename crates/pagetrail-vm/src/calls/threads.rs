@@ -34,7 +34,11 @@ const MORE: u64 = (libc::CLONE_SYSVSEM
     | libc::CLONE_PARENT_SETTID
     | libc::CLONE_CHILD_SETTID
     | libc::CLONE_CHILD_CLEARTID
-    | libc::CLONE_DETACHED) as u64;
+    | libc::CLONE_DETACHED
+    | libc::CLONE_PARENT
+    | libc::CLONE_IO
+    | libc::CLONE_PTRACE
+    | libc::CLONE_UNTRACED) as u64;
 
 /// Starts a thread. All signals are blocked.
 pub(super) fn start(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
@@ -45,13 +49,10 @@ pub(super) fn start(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
     let kept_apart = SHARED & !wanted.flags;
     // The low byte would be a signal at the end, of which a thread sends none.
     if kept_apart != 0 || wanted.flags & !(SHARED | MORE | 0xff) != 0 {
-        return Err(Error::Unsupported(format!(
-            "threads with flags {:#x} (clone)",
-            wanted.flags
-        )));
+        return Ok(Next::Return(EINVAL));
     }
     if guest.is_vforked {
-        return Err(Error::Unsupported("threads of a child of vfork".into()));
+        return Ok(Next::Return(EAGAIN));
     }
     if wanted.has(libc::CLONE_SETTLS) && wanted.storage >= crate::memory::USER_END {
         return Ok(Next::Return(EPERM));

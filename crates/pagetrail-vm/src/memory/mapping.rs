@@ -53,12 +53,12 @@ impl Mmap {
     }
 }
 
-fn has(flags: u64, flag: libc::c_int) -> bool {
+pub(super) fn has(flags: u64, flag: libc::c_int) -> bool {
     flags & flag as u64 != 0
 }
 
 /// The whole pages of a range that begins at one.
-fn pages(address: u64, bytes: u64) -> Option<PageRange> {
+pub(super) fn pages(address: u64, bytes: u64) -> Option<PageRange> {
     let end = address.checked_add(bytes.checked_next_multiple_of(PAGE)?)?;
     let range = PageRange::new(address, end)?;
     (address.is_multiple_of(PAGE) && end <= USER_END).then_some(range)
@@ -76,9 +76,8 @@ impl Memory {
     /// `mmap(2)`.
     pub(crate) fn mmap(&mut self, wanted: Mmap) -> Result<i64> {
         if has(wanted.flags, libc::MAP_GROWSDOWN) {
-            return Err(Error::Unsupported(
-                "mappings that grow downwards (MAP_GROWSDOWN)".into(),
-            ));
+            // The area would not grow. Programs go on without.
+            return Ok(EINVAL);
         }
         let fixed =
             has(wanted.flags, libc::MAP_FIXED) && !has(wanted.flags, libc::MAP_FIXED_NOREPLACE);
@@ -193,6 +192,13 @@ impl Memory {
         if is_malformed(arguments) {
             return Ok(EINVAL);
         }
+        if has(flags, libc::MREMAP_FIXED)
+            && (!new_address.is_multiple_of(PAGE)
+                || overlap(address, old_bytes, new_address, new_bytes))
+        {
+            // Refused by any kernel, but not by each before it looks whether something is there.
+            return Ok(call(libc::SYS_mremap, &arguments));
+        }
         let Some((_, allowed)) = self.areas.at(address) else {
             return Ok(EFAULT);
         };
@@ -201,7 +207,9 @@ impl Memory {
             return Ok(ENOMEM);
         }
         // A gap must be one to the kernel as well, not the machine's own.
-        let gaps = old.map_or(Ok(Vec::new()), |old| self.reserve_gaps(old))?;
+        let Ok(gaps) = old.map_or(Ok(Vec::new()), |old| self.reserve_gaps(old)) else {
+            return Ok(EFAULT);
+        };
         gaps.iter().for_each(release);
         let mut reserved = Vec::new();
         if has(flags, libc::MREMAP_FIXED) {
@@ -220,10 +228,16 @@ impl Memory {
         let moved = u64::try_from(result).ok();
         if let Some(new) = moved.and_then(|start| pages(start, new_bytes)) {
             self.moved(old, new, allowed, &before, flags);
-        } else if before.len() > 1 && before.iter().any(|(piece, _)| !is_mapped(*piece)) {
+        } else if before.first().is_some_and(|(first, _)| !is_mapped(*first)) {
             return Err(Error::Unsupported(
                 "to move several mappings of which one cannot be moved (mremap)".into(),
             ));
+        } else if has(flags, libc::MREMAP_FIXED) {
+            // Before Linux 6.17 the kernel makes room first, cuts off what is too long, and may fail then.
+            let new = pages(new_address, new_bytes);
+            for range in old.into_iter().chain(new) {
+                self.drop_unmapped(range)?;
+            }
         }
         // What became no mapping of the program's is free again.
         for range in reserved {
@@ -318,11 +332,24 @@ impl Memory {
         if !self.has_uninherited {
             return Ok(());
         }
+        let all = self.areas.all();
+        self.drop_unmapped_of(&all)
+    }
+
+    /// Forgets what the kernel has taken out of a range.
+    fn drop_unmapped(&mut self, range: PageRange) -> Result<()> {
+        let pieces = self.areas.pieces(range).into_iter();
+        let pieces = pieces.map(|(piece, _)| piece).collect();
+        self.drop_unmapped_of(&pieces)
+    }
+
+    fn drop_unmapped_of(&mut self, pages: &PageSet) -> Result<()> {
         let regions = Region::of_process(std::process::id());
         let regions = regions.map_err(|error| Error::Stopped(error.to_string()))?;
         let mapped: PageSet = regions.iter().map(|region| region.range).collect();
-        for lost in self.areas.all().difference(&mapped).ranges() {
+        for lost in pages.difference(&mapped).ranges() {
             self.forget(*lost);
+            self.replaced(*lost);
             self.areas.remove(*lost);
         }
         Ok(())
@@ -366,13 +393,13 @@ impl Memory {
     }
 
     /// Whether so much more to write to would be more than the program may have.
-    fn exceeds(&self, added: u64) -> bool {
+    pub(super) fn exceeds(&self, added: u64) -> bool {
         let bytes = self.areas.writable_bytes().saturating_add(added);
         added > 0 && self.bytes_max.is_some_and(|max| bytes > max)
     }
 
     /// Takes what is free in a range, before something of the program's is mapped over it.
-    fn reserve_gaps(&self, range: PageRange) -> Result<Vec<PageRange>> {
+    pub(super) fn reserve_gaps(&self, range: PageRange) -> Result<Vec<PageRange>> {
         let mut reserved = Vec::new();
         for gap in self.areas.gaps(range) {
             let flags = PRIVATE | (libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE) as u64;
@@ -393,7 +420,7 @@ impl Memory {
     }
 
     /// What was the program's here is gone, or is something else now.
-    fn replaced(&mut self, range: PageRange) {
+    pub(super) fn replaced(&mut self, range: PageRange) {
         let before = self.areas.pieces(range);
         self.changed
             .extend(before.into_iter().map(|(piece, _)| piece));
@@ -413,8 +440,7 @@ fn is_malformed([address, old_bytes, new_bytes, flags, new_address, _]: [u64; 6]
         || length(new_bytes) == 0
         || (fixed || stays) && !has(flags, libc::MREMAP_MAYMOVE)
         || stays && length(old_bytes) != length(new_bytes)
-        || fixed && pages(new_address, new_bytes).is_none()
-        || fixed && overlap(address, old_bytes, new_address, new_bytes)
+        || fixed && new_address.is_multiple_of(PAGE) && pages(new_address, new_bytes).is_none()
 }
 
 fn overlap(one: u64, one_bytes: u64, other: u64, other_bytes: u64) -> bool {
@@ -429,6 +455,6 @@ fn is_mapped(range: PageRange) -> bool {
     call(libc::SYS_mincore, &[range.start(), PAGE, at]) != ENOMEM
 }
 
-fn release(range: &PageRange) {
+pub(super) fn release(range: &PageRange) {
     call(libc::SYS_munmap, &[range.start(), range.bytes()]);
 }

@@ -12,6 +12,7 @@ pub(crate) mod areas;
 pub(crate) mod loose;
 pub(crate) mod mapping;
 pub(crate) mod page_table;
+mod shared;
 pub(crate) mod slots;
 
 use std::mem;

@@ -241,5 +241,35 @@ pub(crate) fn never_restarts(call: &Call) -> bool {
             | libc::SYS_msgsnd
             | libc::SYS_semop
             | libc::SYS_semtimedop
-    )
+    ) || has_time_limit(call)
+}
+
+/// Whether a call is about a socket with a time limit of its own for it (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
+fn has_time_limit(call: &Call) -> bool {
+    let option = match call.number as i64 {
+        libc::SYS_read
+        | libc::SYS_readv
+        | libc::SYS_recvfrom
+        | libc::SYS_recvmsg
+        | libc::SYS_recvmmsg
+        | libc::SYS_accept
+        | libc::SYS_accept4 => libc::SO_RCVTIMEO,
+        libc::SYS_write
+        | libc::SYS_writev
+        | libc::SYS_sendto
+        | libc::SYS_sendmsg
+        | libc::SYS_sendmmsg
+        | libc::SYS_sendfile
+        | libc::SYS_connect => libc::SO_SNDTIMEO,
+        _ => return false,
+    };
+    let (mut limit, mut bytes) = ([0i64; 2], 16u32);
+    let socket_option = [
+        call.arguments[0],
+        libc::SOL_SOCKET as u64,
+        option as u64,
+        limit.as_mut_ptr() as u64,
+        &raw mut bytes as u64,
+    ];
+    crate::sys::call::call(libc::SYS_getsockopt, &socket_option) == 0 && limit != [0; 2]
 }

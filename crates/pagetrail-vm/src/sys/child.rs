@@ -19,10 +19,27 @@ pub(crate) enum Side {
     Child,
 }
 
-/// `fork(2)`. The child has the calling thread only, and must not count on anything that another one held.
-pub(crate) fn fork() -> io::Result<Side> {
-    // SAFETY: libc's own function, so that its locks are free in the child. The callers hold those of this crate.
-    match unsafe { libc::fork() } {
+/// `fork(2)`, with these flags of `clone(2)` and this signal at the child's end. The child has the calling thread only, and must
+/// not count on anything that another one held. With other flags than `fork(2)` has, there must be no other thread that runs
+/// code of the C library.
+pub(crate) fn fork(flags: c_int) -> io::Result<Side> {
+    let forked = match flags & !libc::CLONE_IO {
+        // SAFETY: libc's own function, so that its locks are free in the child. The callers hold those of this crate.
+        libc::SIGCHLD => unsafe { libc::fork() }.into(),
+        // SAFETY: a copy of this process, in which this thread goes on, on the copy of its stack. What the C library does besides
+        // is to free locks, which no other thread holds, as promised to this function.
+        _ => unsafe {
+            libc::syscall(
+                libc::SYS_clone,
+                flags as libc::c_long,
+                0usize,
+                0usize,
+                0usize,
+                0usize,
+            )
+        },
+    };
+    match forked as i32 {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Side::Child),
         pid => Ok(Side::Parent(pid)),
@@ -30,8 +47,9 @@ pub(crate) fn fork() -> io::Result<Side> {
 }
 
 /// Runs `child` in a child process that shares our memory, while this thread waits: until the child executes another
-/// program, or ends. `child` must end the process and never return. The child's PID, and a descriptor for it if `described`.
-pub(crate) fn vfork(described: bool, child: &mut dyn FnMut()) -> io::Result<(i32, Option<i32>)> {
+/// program, or ends. `child` must end the process and never return. The child's PID, and a descriptor for it if the flags have
+/// `CLONE_PIDFD`.
+pub(crate) fn vfork(flags: c_int, child: &mut dyn FnMut()) -> io::Result<(i32, Option<i32>)> {
     struct Start<'a>(&'a mut dyn FnMut());
     extern "C" fn begin(start: *mut c_void) -> c_int {
         // SAFETY: the pointer that `vfork` gave to clone(2); the thread that owns it waits.
@@ -41,7 +59,6 @@ pub(crate) fn vfork(described: bool, child: &mut dyn FnMut()) -> io::Result<(i32
     }
     let mut stack = vec![0u128; STACK_BYTES / size_of::<u128>()];
     let mut start = Start(child);
-    let more = if described { libc::CLONE_PIDFD } else { 0 };
     let mut descriptor: c_int = -1;
     // SAFETY: the stack is 16-byte aligned and stays until the child has done with it: CLONE_VFORK. The two processes
     // share this thread's storage, as with any vfork(2), and only one of them runs at a time.
@@ -49,14 +66,14 @@ pub(crate) fn vfork(described: bool, child: &mut dyn FnMut()) -> io::Result<(i32
         libc::clone(
             begin,
             stack.as_mut_ptr_range().end.cast(),
-            libc::CLONE_VM | libc::CLONE_VFORK | more | libc::SIGCHLD,
+            libc::CLONE_VM | libc::CLONE_VFORK | flags,
             (&raw mut start).cast(),
             &raw mut descriptor,
         )
     };
     match pid {
         -1 => Err(io::Error::last_os_error()),
-        pid => Ok((pid, described.then_some(descriptor))),
+        pid => Ok((pid, (flags & libc::CLONE_PIDFD != 0).then_some(descriptor))),
     }
 }
 

@@ -7,8 +7,13 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 /// How many numbers at the end of what is allowed are ours, before those in the upper half are.
 const OURS: RawFd = 128;
+
+/// Higher numbers cost the kernel a table of that length.
+const NUMBERS_MAX: u64 = 1 << 20;
 
 /// Takes over a descriptor that this process was started with, by its number.
 pub(crate) fn adopt(number: RawFd) -> io::Result<OwnedFd> {
@@ -25,17 +30,51 @@ pub(crate) fn close_inherited(number: RawFd) {
     unsafe { libc::close(number) };
 }
 
-/// A copy of a descriptor with one of the last numbers, closed by `execve(2)`.
+/// A copy of a descriptor with a number that the program cannot get, or else one of the last; closed by `execve(2)`.
 pub(crate) fn out_of_the_way(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let limit = limit.current.unwrap_or(1 << 20).min(1 << 20) as RawFd;
-    for lowest in [limit - OURS, limit / 2, 3] {
-        // SAFETY: duplicates a descriptor that is open.
-        let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest.max(3)) };
-        if copy >= 0 {
-            // SAFETY: it is new, and nobody else's.
-            return Ok(unsafe { OwnedFd::from_raw_fd(copy) });
+    let limit = getrlimit(Resource::Nofile).current;
+    let limit = limit.unwrap_or(NUMBERS_MAX).min(NUMBERS_MAX) as RawFd;
+    with_more_numbers(|| {
+        for lowest in [limit, limit - OURS, limit / 2, 3] {
+            // SAFETY: duplicates a descriptor that is open.
+            let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest.max(3)) };
+            if copy >= 0 {
+                // SAFETY: it is new, and nobody else's.
+                return Ok(unsafe { OwnedFd::from_raw_fd(copy) });
+            }
         }
+        Err(io::Error::last_os_error())
+    })
+}
+
+/// Makes descriptors where the program can have no more, if this process may: its limit is higher meanwhile.
+///
+/// One at a time: the callers hold the lock of the program's threads, as calls of the program about limits do.
+pub(crate) fn with_more_numbers<T>(make: impl FnOnce() -> T) -> T {
+    let before = getrlimit(Resource::Nofile);
+    let Some(soft) = before.current else {
+        return make();
+    };
+    // With the right to exceed the limit, numbers that nobody had left.
+    let more = Some(soft.saturating_add(OURS as u64));
+    let raised = [
+        Rlimit {
+            current: before.maximum,
+            maximum: before.maximum,
+        },
+        Rlimit {
+            current: more,
+            maximum: more,
+        },
+    ];
+    let has_room = |limit: &Rlimit| limit.current.is_none_or(|current| current > soft);
+    let is_raised = raised
+        .into_iter()
+        .any(|limit| has_room(&limit) && setrlimit(Resource::Nofile, limit).is_ok());
+    let made = make();
+    if is_raised {
+        // Lower, which is always allowed.
+        let _ = setrlimit(Resource::Nofile, before);
     }
-    Err(io::Error::last_os_error())
+    made
 }

@@ -73,6 +73,11 @@ pub(crate) fn open() -> Result<Kvm> {
     Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd.into_raw_fd()) })
 }
 
+fn borrowed(kvm: &Kvm) -> BorrowedFd<'_> {
+    // SAFETY: it is open as long as it is borrowed.
+    unsafe { BorrowedFd::borrow_raw(kvm.as_raw_fd()) }
+}
+
 /// # Safety
 ///
 /// The descriptor is open.
@@ -114,13 +119,27 @@ pub(crate) fn has_sync_regs(kvm: &Kvm) -> bool {
 impl Vm {
     /// Makes a machine.
     pub(crate) fn create(log: Log) -> Result<Self> {
-        let kvm = open()?;
+        Self::create_by(open()?, log)
+    }
+
+    /// Makes another machine for a process forked from this one's, which may not have the right any more to open /dev/kvm, or may
+    /// not see it.
+    pub(crate) fn create_another(&self, log: Log) -> Result<Self> {
+        let fd = descriptors::out_of_the_way(borrowed(&self.kvm));
+        let fd = fd.map_err(Error::system("duplicate a descriptor"))?;
+        // SAFETY: the descriptor is one of /dev/kvm, and nobody else's.
+        let kvm = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd.into_raw_fd()) };
+        Self::create_by(kvm, log)
+    }
+
+    fn create_by(kvm: Kvm, log: Log) -> Result<Self> {
         if !has_sync_regs(&kvm) {
             return Err(Error::Lacks(
                 "registers that come with an exit (KVM_CAP_SYNC_REGS, Linux 4.18)",
             ));
         }
-        let made = kvm.create_vm().map_err(refused("make a virtual machine"))?;
+        let made = descriptors::with_more_numbers(|| kvm.create_vm());
+        let made = made.map_err(refused("make a virtual machine"))?;
         // SAFETY: `made` is open while it is borrowed.
         let fd =
             unsafe { moved(made.as_raw_fd()) }.map_err(Error::system("duplicate a descriptor"))?;
@@ -234,10 +253,8 @@ impl Vm {
 
     /// Adds a virtual processor.
     pub(crate) fn add_cpu(&self, id: u64) -> Result<Cpu> {
-        let made = self
-            .fd
-            .create_vcpu(id)
-            .map_err(refused("make a virtual processor"))?;
+        let made = descriptors::with_more_numbers(|| self.fd.create_vcpu(id));
+        let made = made.map_err(refused("make a virtual processor"))?;
         // SAFETY: `made` is open while it is borrowed.
         let fd =
             unsafe { moved(made.as_raw_fd()) }.map_err(Error::system("duplicate a descriptor"))?;

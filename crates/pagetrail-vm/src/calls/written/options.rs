@@ -162,3 +162,14 @@ pub(super) fn futex(operation: u64) -> Option<&'static [Output]> {
         _ => return None,
     })
 }
+
+/// `shmctl(2)`.
+pub(super) fn shmctl(command: u64) -> Option<&'static [Output]> {
+    // With IPC_64, which x86-64 ignores.
+    Some(match command as i32 & !0x100 {
+        libc::IPC_RMID | libc::IPC_SET | libc::SHM_LOCK | libc::SHM_UNLOCK => &[],
+        // IPC_STAT, IPC_INFO, and those by index
+        libc::IPC_STAT | 3 | 13..=15 => &[Bytes(2, 112)],
+        _ => return None,
+    })
+}

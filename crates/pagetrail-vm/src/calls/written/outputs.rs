@@ -84,6 +84,14 @@ pub(super) fn outputs(call: &Call) -> Option<&'static [Output]> {
         libc::SYS_mincore => &[PerPage(2, 1)],
         libc::SYS_futex => return options::futex(call.arguments[1]),
         libc::SYS_execve | libc::SYS_execveat => &[],
+        libc::SYS_shmctl => return options::shmctl(call.arguments[1]),
+        libc::SYS_shmget
+        | libc::SYS_semget
+        | libc::SYS_semop
+        | libc::SYS_semtimedop
+        | libc::SYS_msgget
+        | libc::SYS_msgsnd => &[],
+        libc::SYS_unshare | libc::SYS_setns | libc::SYS_chroot => &[],
         libc::SYS_write | libc::SYS_writev => &[Memory(None)],
         libc::SYS_pwrite64 | libc::SYS_pwritev | libc::SYS_pwritev2 => &[Memory(Some(3))],
         libc::SYS_open
