@@ -31,6 +31,7 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("book", || book::build(repo));
     steps.run("victims", || build_victims(repo));
     steps.run("tests", || tests(repo, &rows, &mut tally));
+    steps.run("packages for a registry", || packages_of(repo));
     steps.run("object stores", || object_stores(repo, &mut tally));
     steps.run("C library", || capi::check(repo));
     steps.run("programs on libgc", || collector::test(repo));
@@ -93,6 +94,13 @@ fn tests(repo: &Repo, rows: &Path, tally: &mut Tally) -> Result<Outcome> {
         .env("PAGETRAIL_ROWS", rows)
         .env("PAGETRAIL_WHERE", "this machine");
     run_tests(&mut tests, tally).map(Outcome::of)
+}
+
+/// Whether every crate that ships can be packaged: metadata, versions of dependencies, files.
+fn packages_of(repo: &Repo) -> Result<Outcome> {
+    let mut package = repo.cargo(&["package", "--quiet", "--workspace", "--exclude", "xtask"]);
+    // All was built a moment ago; the tests before this have fetched what it depends on.
+    succeeds(package.args(["--no-verify", "--allow-dirty", "--offline"]))
 }
 
 /// What is behind a feature that the other tests leave out, because of all that it brings.
