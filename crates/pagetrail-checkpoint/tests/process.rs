@@ -33,6 +33,30 @@ fn in_memory() -> (Store, Writer) {
     (store, writer)
 }
 
+#[test]
+fn a_thread_that_has_not_begun_has_done_no_step() {
+    const PAGES: u64 = 512;
+    let (_, store, mut writer) = common::store(WriterOptions::default());
+    let (first, header) = stamps::header(PAGES);
+    let mut model = common::Model::default();
+    model.map(first, first + 3 + PAGES);
+    // Where the churning thread maps its memory.
+    model.map(
+        0x2000_0000_0000 / common::PAGE,
+        0x2000_0000_0000 / common::PAGE + 64,
+    );
+    model.write(first, header);
+    let number = model.checkpoint(&mut writer).unwrap().number;
+    assert_eq!(stamps::check(&mut store.image(number).unwrap()), [0]);
+    // One page is stamped, and nobody has been told.
+    let mut stamped = vec![0; common::PAGE as usize];
+    stamped[0] = 1;
+    model.write(first + 3, stamped);
+    let number = model.checkpoint(&mut writer).unwrap().number;
+    let done = stamps::check(&mut store.image(number).unwrap());
+    assert_eq!(done, [PAGES + 1]);
+}
+
 /// Checkpoints a victim at random moments and checks every image whole.
 fn all_of_one_instant(threads: u32, pages: u32, pause_us: u32, count: u32) {
     let subject = format!("checkpoints of {threads} threads");
