@@ -35,9 +35,7 @@ pub enum Error {
         place: String,
     },
     /// Others could replace the files of a store there.
-    #[error(
-        "{place} is writable by everybody; checkpoints hold all secrets of a program (--allow-world-writable to go on)"
-    )]
+    #[error("{place} is writable by everybody; checkpoints hold all secrets of a program")]
     WorldWritable {
         /// The directory.
         place: String,

@@ -1,4 +1,4 @@
-//! The contents of all saved mappings one behind the other, and an index of them, for programs that know what to look for.
+//! The contents of all saved mappings one after the other, and an index of them, for programs that know what to look for.
 
 use super::{create, write_contents};
 use crate::error::{Error, Result};
@@ -7,8 +7,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 impl Image {
-    /// Writes the contents of the saved mappings, ascending, to `path`, a sparse file, and to `path` with `.map` behind it a
-    /// line for each: its range and rights as in `/proc/PID/maps`, its offset in the file, its name.
+    /// Writes the contents of the saved mappings, ascending, to `path`, a sparse file, and to `path` with `.map` after it a
+    /// line for each: its range and rights as in `/proc/PID/maps`, its offset in the file (hexadecimal), its name, in which
+    /// control characters are escaped as in Rust.
     ///
     /// # Errors
     ///
@@ -36,7 +37,7 @@ impl Image {
                 range.start(),
                 range.end(),
                 mapping.permissions,
-                mapping.name
+                in_a_line(&mapping.name)
             )
             .map_err(Error::io(format!("cannot write {}", index_path.display())))?;
             write_contents(self, &known, range, &file, offset)?;
@@ -45,4 +46,13 @@ impl Image {
         file.set_len(offset)
             .map_err(Error::io(format!("cannot write {}", path.display())))
     }
+}
+
+/// A name without the characters that would end its line, or command a terminal.
+fn in_a_line(name: &str) -> String {
+    let each = name.chars().map(|c| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    });
+    each.collect()
 }

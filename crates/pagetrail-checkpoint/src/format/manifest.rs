@@ -1,12 +1,25 @@
 //! A manifest: everything about a checkpoint but the contents of its pages.
 
+use super::codec::{Compression, RAW, decompress};
 use super::is_page_size;
 use super::wire::{Decoded, Decoder, Encoder, Malformed};
 use crate::hash::Hash;
+use crate::limits;
 use crate::map::{PageMap, Run, Source};
 use pagetrail::{HeldThread, PageRange, PageSet, Permissions, RegisterSet};
+use std::borrow::Cow;
 
+/// Of a manifest as it is hashed, and as the first version of the format stores it.
 const MAGIC: &[u8; 8] = b"PTIMAGE\x01";
+/// Of one whose bytes are compressed.
+const MAGIC_COMPRESSED: &[u8; 8] = b"PTIMAGE\x02";
+/// A compressed byte stands for at most so many (the format of LZ4 blocks).
+const EXPANSION_MAX: u64 = 255;
+
+/// Whether an object may be a manifest, by its first bytes.
+pub(crate) fn is_beginning(start: &[u8]) -> bool {
+    start == MAGIC || start == MAGIC_COMPRESSED
+}
 
 /// Which checkpoint another one builds on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +131,8 @@ pub struct Manifest {
     pub mappings: Vec<Mapping>,
     /// What it took.
     pub cost: Cost,
+    /// How long the manifest itself is in the store, in bytes.
+    pub manifest_bytes: u64,
     pub(crate) packs: Vec<Hash>,
     /// What differs from the parent.
     pub(crate) map: PageMap,
@@ -145,10 +160,27 @@ impl Manifest {
         if self.id == Hash::default() {
             self.id = Hash::of(&self.encode());
         }
-        let mut bytes = self.encode();
+        let body = self.encode();
+        let body = &body[MAGIC.len()..];
+        let mut compressed = Vec::new();
+        let codec = Compression::Lz4.compress(body, &mut compressed);
+        let mut out = Encoder(MAGIC_COMPRESSED.to_vec());
+        out.u8(codec);
+        out.number(body.len() as u64);
+        let mut bytes = out.0;
+        match codec {
+            RAW => bytes.extend_from_slice(body),
+            _ => bytes.extend_from_slice(&compressed),
+        }
         let hash = Hash::of(&bytes);
         bytes.extend(hash.0);
+        self.manifest_bytes = bytes.len() as u64;
         bytes
+    }
+
+    /// Bytes that the checkpoint took in the store: its new pages, and the manifest.
+    pub fn bytes_in_store(&self) -> u64 {
+        self.cost.stored_bytes + self.manifest_bytes
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -195,21 +227,36 @@ impl Manifest {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Decoded<Self> {
+        let manifest_bytes = bytes.len() as u64;
         let Some((bytes, hash)) = bytes.split_last_chunk::<{ Hash::BYTES }>() else {
             return Err(Malformed("it is too short"));
         };
         if Hash::of(bytes).0 != *hash {
             return Err(Malformed("it has changed"));
         }
-        Self::decode_body(bytes)
+        let mut input = Decoder(bytes);
+        let body = match input.take(MAGIC.len())? {
+            magic if magic == MAGIC => Cow::Borrowed(input.0),
+            magic if magic == MAGIC_COMPRESSED => {
+                let (codec, length) = (input.u8()?, input.number()?);
+                let most = (input.0.len() as u64).saturating_mul(EXPANSION_MAX);
+                if length > most.min(limits::bytes_at_once()) {
+                    return Err(Malformed("it is impossibly long"));
+                }
+                let mut body = vec![0; length as usize];
+                decompress(codec, input.0, &mut body)?;
+                Cow::Owned(body)
+            }
+            _ => return Err(Malformed("it does not begin as a manifest")),
+        };
+        let mut manifest = Self::decode_body(&body)?;
+        manifest.manifest_bytes = manifest_bytes;
+        Ok(manifest)
     }
 
-    /// Without the hash at the end, which keeps everything else from being reached by damage.
-    pub(crate) fn decode_body(bytes: &[u8]) -> Decoded<Self> {
+    /// Without what keeps everything else from being reached by damage.
+    fn decode_body(bytes: &[u8]) -> Decoded<Self> {
         let mut input = Decoder(bytes);
-        if input.take(MAGIC.len())? != MAGIC {
-            return Err(Malformed("it does not begin as a manifest"));
-        }
         let number = input.u64()?;
         let id = input.hash()?;
         let parent = input.option(|input| {
@@ -252,6 +299,7 @@ impl Manifest {
             process,
             mappings,
             cost,
+            manifest_bytes: 0,
             packs,
             map,
         };

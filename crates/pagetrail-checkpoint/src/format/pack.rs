@@ -6,11 +6,13 @@
 
 use super::codec::{self, RAW};
 use super::is_page_size;
-use super::patch::{FIRST_PATCH, Patch};
+use super::patch::{FIRST_PATCH, Patch, STEP};
 use super::wire::{Decoded, Decoder, Encoder, Malformed};
 use crate::error::{Error, Result};
 use crate::hash::Hash;
+use crate::limits;
 use crate::storage::{Name, Object, Storage};
+use crate::store::places::Places;
 use std::io;
 
 const MAGIC: &[u8; 8] = b"PTPACK\0\x01";
@@ -22,6 +24,8 @@ pub(super) const HEADER_BYTES: u64 = 16;
 const TRAILER_BYTES: u64 = 8 + 32 + 8;
 /// Pages of a frame may be at most this many bytes: a reader makes room for them before it has seen any.
 const FRAME_BYTES_MAX: u64 = 1 << 24;
+/// A patch of a single range takes no more bytes in the index, the name of a pack of its own included.
+const PATCH_BYTES_MOST: u64 = 96;
 
 /// A frame in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,6 +256,31 @@ impl Index {
     }
 }
 
+/// Whether an index may have so many bytes: its first eight say how many frames and pages it is of.
+fn check_length(header: &[u8], counts: &[u8], bytes: u64) -> Decoded<()> {
+    let mut header = Decoder(header);
+    let is_patched = match header.take(MAGIC.len())? {
+        magic if magic == MAGIC => false,
+        magic if magic == MAGIC_PATCHED => true,
+        _ => return Err(Malformed("it does not begin as a pack")),
+    };
+    let mut counts = Decoder(counts);
+    let page_size = u64::from(header.u32()?);
+    let (frames, pages) = (u64::from(counts.u32()?), u64::from(counts.u32()?));
+    let hash = Hash::BYTES as u64;
+    let least = 8 + frames * 5 + pages * hash;
+    // Each patch, and each range of one, has a step of bytes at least.
+    let patches = (pages * page_size / STEP).saturating_mul(PATCH_BYTES_MOST);
+    let most = (least + frames * hash).saturating_add(match is_patched {
+        true => patches.saturating_add(64),
+        false => 0,
+    });
+    if !(least..=most).contains(&bytes) {
+        return Err(Malformed("its index is not as long as it says"));
+    }
+    Ok(())
+}
+
 /// A pack that can be read.
 pub(crate) struct Pack {
     pub(crate) index: Index,
@@ -269,6 +298,9 @@ impl Pack {
         let object = match storage.open(Name::Pack(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(damaged(name, "it is missing"));
+            }
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(damaged(name, &error.to_string()));
             }
             outcome => outcome.map_err(failed)?,
         };
@@ -292,7 +324,14 @@ impl Pack {
         if !(HEADER_BYTES..=trailer_at).contains(&offset) {
             return Err(damaged(name, "its index is nowhere in it"));
         }
+        let index_bytes = trailer_at - offset;
+        if index_bytes > limits::bytes_at_once() {
+            return Err(damaged(name, "its index is impossibly long"));
+        }
+        // An index that is not as long as its numbers say is not worth its memory.
         let header = read(0, HEADER_BYTES).map_err(failed)?;
+        let counts = read(offset, trailer_at.min(offset + 8)).map_err(failed)?;
+        check_length(&header, &counts, index_bytes).map_err(malformed)?;
         let body = read(offset, trailer_at).map_err(failed)?;
         let index = Index::decode(&header, &body, offset).map_err(malformed)?;
         if index.name != name {
@@ -370,11 +409,33 @@ impl Pack {
         (count > 0).then_some((page, within as usize, count as usize))
     }
 
-    /// Reads and checks every frame.
-    pub(crate) fn verify(&self) -> Result<()> {
+    /// Reads and checks every frame; gives the places of the pages that are not what they were, and the first reason.
+    pub(crate) fn verify(&self) -> (Places, Option<Error>) {
         let (mut stored, mut pages) = (Vec::new(), Vec::new());
-        (0..self.index.frames.len() as u32)
-            .try_for_each(|frame| self.frame_into(frame, &mut stored, &mut pages))
+        let (mut bad, mut reason) = (Places::default(), None);
+        let frame_pages = self.index.frame_pages;
+        for frame in 0..self.index.frames.len() as u32 {
+            if let Err(error) = self.frame_into(frame, &mut stored, &mut pages) {
+                let count = self.index.pages_of(frame).len() as u64;
+                bad.insert(frame * frame_pages, count);
+                reason.get_or_insert(error);
+            }
+        }
+        if let Some(patched) = &self.index.patched
+            && bad.intersects(
+                patched.data_from,
+                u64::from(FIRST_PATCH - patched.data_from),
+            )
+        {
+            // Which patches these bytes are of is not worth finding out.
+            bad.insert(FIRST_PATCH, patched.patches.len() as u64);
+        }
+        (bad, reason)
+    }
+
+    /// How much memory the index takes, as its length in the file.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        (self.index.pages.len() + self.index.frames.len()) as u64 * Hash::BYTES as u64
     }
 }
 

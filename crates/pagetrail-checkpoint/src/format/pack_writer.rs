@@ -9,7 +9,7 @@ use super::pack::{END, Frame, HEADER_BYTES, Index, Patched};
 use super::patch::{FIRST_PATCH, Patch};
 use super::wire::Encoder;
 use crate::hash::Hash;
-use crate::storage::{Draft, Name, Storage};
+use crate::storage::{Draft, Name, Publish, Storage};
 use std::io;
 
 /// A pack that is being written.
@@ -206,7 +206,8 @@ impl Frames {
         trailer.hash(&index.name);
         trailer.0.extend(END);
         draft.write(&trailer.0)?;
-        draft.publish(Name::Pack(index.name))
+        // What has this name already has these contents.
+        draft.publish(Name::Pack(index.name), Publish::Replacing)
     }
 }
 

@@ -3,6 +3,7 @@
 //! Reading never trusts a length: what is announced must be there before anything is allocated for it.
 
 use crate::hash::Hash;
+use crate::limits;
 
 /// Appends.
 #[derive(Debug, Default)]
@@ -144,6 +145,9 @@ impl<'a> Decoder<'a> {
         // Each takes a byte at least.
         if count > self.0.len() as u64 {
             return Err(Malformed("a list is longer than the file"));
+        }
+        if count.saturating_mul(size_of::<T>() as u64) > limits::bytes_at_once() {
+            return Err(Malformed("a list is impossibly long"));
         }
         (0..count).map(|_| each(self)).collect()
     }

@@ -129,6 +129,7 @@ impl ProcessCheckpointer {
     /// The process has ended or cannot be stopped, or the store fails. The store is as it was then, the process goes on, and
     /// the next checkpoint has everything.
     pub fn checkpoint(&mut self, writer: &mut Writer) -> Result<Manifest> {
+        writer.catch_up()?;
         for _ in 0..EXECS_MAX {
             if std::mem::take(&mut self.replaced) {
                 self.identity = Identity::of(self.pid())?;

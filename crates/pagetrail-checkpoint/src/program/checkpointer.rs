@@ -200,6 +200,7 @@ impl Checkpointer {
     /// The store fails; it is as it was, and the next checkpoint has everything.
     pub fn checkpoint(&mut self) -> Result<Manifest> {
         let began = Instant::now();
+        self.writer.catch_up()?;
         let mut draft = self.writer.draft(page_size() as u32);
         if draft.is_base() {
             self.owed

@@ -4,18 +4,26 @@
 //! An object there appears whole when its upload is finished, and is named from the start; a pack has its name only in the
 //! end. So a draft grows in a file without a name on this machine, and is uploaded when it is published.
 //!
+//! A request may arrive long after it was sent, when another writer has taken over; so a manifest is written on the condition
+//! that none of its number is there, and replaced on the condition that it is still the one that was read. A pack's name
+//! says what is in it, and needs no condition.
+//!
 //! Objects are read in blocks, the last of which are kept: a request for each frame would take longer than what it brings.
 
 use super::bucket_lease::{Lease, Timing};
-use super::{Draft, Name, Object, Storage};
+use super::{DAMAGED, Draft, Name, Object, Publish, Storage};
 use crate::error::{Error, Result};
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, WriteMultipart};
-use std::collections::VecDeque;
+use object_store::{
+    GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
+    WriteMultipart,
+};
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::future::Future;
 use std::io::{self, ErrorKind, Read, Seek, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::{Builder, Runtime};
 
 /// Objects up to this length are uploaded by one request, longer ones in parts.
@@ -36,6 +44,10 @@ pub struct Bucket {
     place: String,
     timing: Timing,
     lease: Arc<Mutex<Option<Lease>>>,
+    /// The lease was taken from a writer that had left it behind.
+    taken_over: Arc<AtomicBool>,
+    /// The manifests as they were when they were read or written last.
+    versions: Arc<Mutex<BTreeMap<Name, UpdateVersion>>>,
 }
 
 /// What it takes to speak with an object store.
@@ -61,6 +73,13 @@ impl Bucket {
             let name = name.into_string().ok()?.to_ascii_lowercase();
             Some((name, value.into_string().ok()?))
         });
+        let variables: Vec<(String, String)> = variables.collect();
+        if let Some(endpoint) = plain_endpoint(&variables) {
+            let reason = format!(
+                "the endpoint {endpoint} is not encrypted; AWS_ALLOW_HTTP=true lets it be used"
+            );
+            return Err(refused(&reason));
+        }
         let (objects, prefix) =
             object_store::parse_url_opts(&parsed, variables).map_err(|error| refused(&error))?;
         Self::on(Arc::from(objects), prefix, url)
@@ -87,6 +106,8 @@ impl Bucket {
             place: place.to_owned(),
             timing: Timing::default(),
             lease: Arc::default(),
+            taken_over: Arc::default(),
+            versions: Arc::default(),
         })
     }
 
@@ -95,6 +116,53 @@ impl Bucket {
     pub fn stale_after(mut self, time: std::time::Duration) -> Self {
         self.timing = Timing::stale_after(time);
         self
+    }
+
+    fn versions(&self) -> MutexGuard<'_, BTreeMap<Name, UpdateVersion>> {
+        self.versions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a manifest, or the marker, by one request that takes effect only if nobody else has written there.
+    fn put_whole(&self, name: Name, contents: Vec<u8>, how: Publish) -> io::Result<()> {
+        let mode = match how {
+            Publish::New => PutMode::Create,
+            Publish::Replacing => {
+                let version = self.versions().get(&name).cloned();
+                version.map_or(PutMode::Create, PutMode::Update)
+            }
+        };
+        let object = name.to_string();
+        match self
+            .remote
+            .put_on_condition(&object, contents.clone(), mode)
+        {
+            Ok(version) => {
+                self.versions().insert(name, version);
+                Ok(())
+            }
+            // A request whose answer was lost is sent again, and finds what it has written.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let there = async {
+                    let found = self.remote.objects.get(&self.remote.path(&object)).await?;
+                    let version = UpdateVersion {
+                        e_tag: found.meta.e_tag.clone(),
+                        version: found.meta.version.clone(),
+                    };
+                    Ok((version, found.bytes().await?))
+                };
+                match self.remote.wait(there) {
+                    Ok((version, bytes)) if bytes[..] == contents[..] => {
+                        self.versions().insert(name, version);
+                        Ok(())
+                    }
+                    _ => {
+                        let reason = "another writer has written it meanwhile";
+                        Err(io::Error::new(ErrorKind::AlreadyExists, reason))
+                    }
+                }
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Fails when this was the writer, and is not any more.
@@ -109,6 +177,39 @@ impl Remote {
         self.prefix.clone().join(name)
     }
 
+    /// Writes an object; [`ErrorKind::AlreadyExists`] says that the condition fails.
+    pub(super) fn put_on_condition(
+        &self,
+        name: &str,
+        contents: Vec<u8>,
+        mode: PutMode,
+    ) -> io::Result<UpdateVersion> {
+        let path = self.path(name);
+        let options = PutOptions::from(mode);
+        let conditional = async {
+            let payload = PutPayload::from(contents);
+            match self.objects.put_opts(&path, payload, options).await {
+                Err(object_store::Error::Precondition { path, source }) => {
+                    Err(object_store::Error::AlreadyExists { path, source })
+                }
+                outcome => outcome,
+            }
+        };
+        let written = self.wait(conditional).map_err(|error| {
+            match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+                Some(object_store::Error::NotImplemented { .. }) => io::Error::new(
+                    ErrorKind::Unsupported,
+                    "this object store has no conditional writes, by which writers are kept apart",
+                ),
+                _ => error,
+            }
+        })?;
+        Ok(UpdateVersion {
+            e_tag: written.e_tag,
+            version: written.version,
+        })
+    }
+
     /// Waits for what the object store answers.
     pub(super) fn wait<T>(
         &self,
@@ -116,6 +217,21 @@ impl Remote {
     ) -> io::Result<T> {
         self.runtime.block_on(answer).map_err(to_io)
     }
+}
+
+/// An endpoint without encryption that nobody has allowed: the request's own error names neither.
+fn plain_endpoint(variables: &[(String, String)]) -> Option<&str> {
+    let value = |names: [&str; 2]| {
+        let found = variables
+            .iter()
+            .find(|(name, _)| names.contains(&&name[..]));
+        found.map(|(_, value)| &value[..])
+    };
+    let allowed = value(["aws_allow_http", "allow_http"]).is_some_and(|value| {
+        ["1", "true", "yes", "y", "on"].contains(&&*value.to_ascii_lowercase())
+    });
+    let endpoint = value(["aws_endpoint", "aws_endpoint_url"]);
+    endpoint.filter(|endpoint| endpoint.starts_with("http://") && !allowed)
 }
 
 fn to_io(error: object_store::Error) -> io::Error {
@@ -151,9 +267,18 @@ impl Storage for Bucket {
     fn open(&self, name: Name) -> io::Result<Box<dyn Object>> {
         let path = self.remote.path(&name.to_string());
         let found = self.remote.wait(self.remote.objects.head(&path))?;
+        let e_tag = found.e_tag.clone();
+        if matches!(name, Name::Manifest(_)) {
+            let version = UpdateVersion {
+                e_tag: found.e_tag,
+                version: found.version,
+            };
+            self.versions().insert(name, version);
+        }
         Ok(Box::new(RemoteObject {
             remote: self.remote.clone(),
             path,
+            e_tag,
             bytes: found.size,
             blocks: Mutex::default(),
         }))
@@ -178,11 +303,30 @@ impl Storage for Bucket {
 
     fn lock(&self) -> io::Result<Option<Box<dyn Send>>> {
         let taken = Lease::take(&self.remote, self.timing)?;
-        let Some(lease) = taken else {
+        let Some((lease, left_behind)) = taken else {
             return Ok(None);
         };
+        self.taken_over.store(left_behind, Ordering::Release);
+        self.versions().clear();
         *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease);
         Ok(Some(Box::new(Release(Arc::clone(&self.lease)))))
+    }
+
+    fn is_held(&self) -> bool {
+        let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        lease.as_ref().is_some_and(|lease| lease.check().is_ok())
+    }
+
+    fn may_have_late_writes(&self) -> bool {
+        self.taken_over.load(Ordering::Acquire)
+    }
+
+    fn set_aside(&self, name: Name) -> io::Result<()> {
+        self.check_lease()?;
+        let from = self.remote.path(&name.to_string());
+        let to = self.remote.path(DAMAGED).join(name.to_string());
+        self.remote.wait(self.remote.objects.copy(&from, &to))?;
+        self.remove(name)
     }
 
     fn sweep(&self) -> io::Result<()> {
@@ -203,6 +347,8 @@ impl Drop for Release {
 struct RemoteObject {
     remote: Remote,
     path: Path,
+    /// Of the object that was opened: one that has replaced it is not read.
+    e_tag: Option<String>,
     bytes: u64,
     /// Blocks by number, the one used last in front.
     blocks: Mutex<VecDeque<(u64, Arc<[u8]>)>>,
@@ -221,7 +367,13 @@ impl RemoteObject {
             None => {
                 let from = number * BLOCK_BYTES;
                 let range = from..self.bytes.min(from + BLOCK_BYTES);
-                let got = self.remote.objects.get_range(&self.path, range);
+                let options = GetOptions::new()
+                    .with_range(Some(range))
+                    .with_if_match(self.e_tag.clone());
+                let got = async {
+                    let found = self.remote.objects.get_opts(&self.path, options).await?;
+                    found.bytes().await
+                };
                 Arc::from(&self.remote.wait(got)?[..])
             }
         };
@@ -268,15 +420,19 @@ impl Draft for SpooledDraft {
         self.file.write_all(bytes)
     }
 
-    fn publish(mut self: Box<Self>, name: Name) -> io::Result<()> {
+    fn publish(mut self: Box<Self>, name: Name, how: Publish) -> io::Result<()> {
         self.bucket.check_lease()?;
         let remote = &self.bucket.remote;
         let bytes = self.file.stream_position()?;
         self.file.rewind()?;
         let path = remote.path(&name.to_string());
-        if bytes <= PART_BYTES {
+        let is_named_by_its_contents = matches!(name, Name::Pack(_));
+        if bytes <= PART_BYTES || !is_named_by_its_contents {
             let mut contents = Vec::with_capacity(bytes as usize);
             self.file.read_to_end(&mut contents)?;
+            if !is_named_by_its_contents {
+                return self.bucket.put_whole(name, contents, how);
+            }
             return remote
                 .wait(remote.objects.put(&path, contents.into()))
                 .map(drop);

@@ -5,10 +5,11 @@
 //! the object is taken over by a write on the condition that it is still the same.
 //!
 //! A holder that has not been able to renew in time gives up by itself before another may take over: what it writes is
-//! refused here, with an error.
+//! refused here, with an error. A request that it had sent before may still arrive, minutes later; so manifests are written
+//! on conditions, too ([bucket](super::bucket)), and who has taken over leaves everything that such a request may need.
 
 use super::bucket::Remote;
-use object_store::{ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
+use object_store::{ObjectStoreExt, PutMode, UpdateVersion};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,14 +61,14 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// Takes the lease; `None` when somebody has it.
-    pub(super) fn take(remote: &Remote, timing: Timing) -> io::Result<Option<Self>> {
+    /// Takes the lease, and says whether from a holder that had left it behind; `None` when somebody has it.
+    pub(super) fn take(remote: &Remote, timing: Timing) -> io::Result<Option<(Self, bool)>> {
         let path = remote.path(LOCK);
         let deadline = Instant::now() + timing.stale;
         let mut seen: Option<UpdateVersion> = None;
-        let version = loop {
+        let (version, left_behind) = loop {
             match put(remote, PutMode::Create) {
-                Ok(version) => break version,
+                Ok(version) => break (version, false),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -84,7 +85,7 @@ impl Lease {
                 Some(before) if *before != found => return Ok(None),
                 Some(before) if Instant::now() >= deadline => {
                     match put(remote, PutMode::Update(before.clone())) {
-                        Ok(version) => break version,
+                        Ok(version) => break (version, true),
                         // Somebody else was faster.
                         Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(None),
                         Err(error) => return Err(error),
@@ -101,7 +102,7 @@ impl Lease {
             }
             std::thread::sleep(timing.renew_every() / 4);
         };
-        Self::hold(remote, timing, version).map(Some)
+        Ok(Some((Self::hold(remote, timing, version)?, left_behind)))
     }
 
     fn hold(remote: &Remote, timing: Timing, mut version: UpdateVersion) -> io::Result<Self> {
@@ -173,28 +174,5 @@ fn put(remote: &Remote, mode: PutMode) -> io::Result<UpdateVersion> {
         now.unwrap_or_default().as_nanos(),
         WRITTEN.fetch_add(1, Ordering::Relaxed),
     );
-    let path = remote.path(LOCK);
-    let options = PutOptions::from(mode);
-    let payload = PutPayload::from(contents.into_bytes());
-    let conditional = async {
-        match remote.objects.put_opts(&path, payload, options).await {
-            Err(object_store::Error::Precondition { path, source }) => {
-                Err(object_store::Error::AlreadyExists { path, source })
-            }
-            outcome => outcome,
-        }
-    };
-    let written = remote.wait(conditional).map_err(|error| {
-        match error.get_ref().and_then(|inner| inner.downcast_ref()) {
-            Some(object_store::Error::NotImplemented { .. }) => io::Error::new(
-                ErrorKind::Unsupported,
-                "this object store has no conditional writes, by which writers are kept apart",
-            ),
-            _ => error,
-        }
-    })?;
-    Ok(UpdateVersion {
-        e_tag: written.e_tag,
-        version: written.version,
-    })
+    remote.put_on_condition(LOCK, contents.into_bytes(), mode)
 }

@@ -3,13 +3,23 @@
 //! An object is written to a file without a name in the store's own subdirectory `drafts`, synced, renamed to its
 //! place, and the directory synced: `rename(2)` is atomic, and after the second sync it survives a loss of power.
 
-use super::{Draft, Name, Object, Storage};
+//!
+//! The directory is opened once, and everything in it is reached from there without following a symbolic link: what somebody
+//! has put into a store, or exchanged there, leads nowhere else.
+
+use super::{DAMAGED, Draft, Name, Object, Publish, Storage};
 use crate::error::{Error, Result};
-use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use rustix::fs::{
+    Advice, AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, fadvise, flock,
+    mkdirat, openat, renameat, renameat_with, statat, unlinkat,
+};
+use rustix::io::Errno;
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const DRAFTS: &str = "drafts";
@@ -25,6 +35,7 @@ const STICKY: u32 = 0o1000;
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
+    opened: Arc<OwnedFd>,
     drafts: AtomicU64,
 }
 
@@ -50,24 +61,18 @@ impl Directory {
         } else if !allow_world_writable {
             refuse_exposed(path)?;
         }
-        let directory = Self::at(path);
-        let is_store = directory.file(Name::Marker).exists();
-        if !is_store {
-            let mut entries = fs::read_dir(path).map_err(failed("read"))?;
+        let directory = Self::at(path).map_err(failed("open"))?;
+        if !directory.has_marker().map_err(failed("read"))? {
             // A writer that was killed at its first step left no more than these.
-            let other = entries.any(|entry| {
-                entry.is_ok_and(|entry| entry.file_name() != DRAFTS && entry.file_name() != LOCK)
-            });
-            if other {
+            let entries = entries(&directory.opened).map_err(failed("read"))?;
+            if entries.iter().any(|name| name != DRAFTS && name != LOCK) {
                 return Err(Error::NotAStore {
                     place: format!("{} (it holds other files)", path.display()),
                 });
             }
         }
-        match DirBuilder::new().mode(0o700).create(path.join(DRAFTS)) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                Err(failed("write to")(error))
-            }
+        match mkdirat(&directory.opened, DRAFTS, Mode::RWXU) {
+            Err(error) if error != Errno::EXIST => Err(failed("write to")(error.into())),
             _ => Ok(directory),
         }
     }
@@ -78,28 +83,83 @@ impl Directory {
     ///
     /// It is none.
     pub fn open(path: &Path) -> Result<Self> {
-        let directory = Self::at(path);
-        match fs::symlink_metadata(directory.file(Name::Marker)) {
-            Ok(metadata) if metadata.is_file() => Ok(directory),
+        let not_a_store = || Error::NotAStore {
+            place: path.display().to_string(),
+        };
+        let directory = match Self::at(path) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                return Err(Error::io(format!("cannot open {}", path.display()))(error));
+            }
+            outcome => outcome.map_err(|_| not_a_store())?,
+        };
+        match directory.has_marker() {
+            Ok(true) => Ok(directory),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 Err(Error::io(format!("cannot open {}", path.display()))(error))
             }
-            _ => Err(Error::NotAStore {
-                place: path.display().to_string(),
-            }),
+            _ => Err(not_a_store()),
         }
     }
 
-    fn at(path: &Path) -> Self {
-        Self {
+    fn at(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self {
             path: path.to_owned(),
+            opened: Arc::new(rustix::fs::open(path, flags, Mode::empty())?),
             drafts: AtomicU64::new(0),
+        })
+    }
+
+    fn has_marker(&self) -> io::Result<bool> {
+        let name = Name::Marker.to_string();
+        match statat(&self.opened, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 
-    fn file(&self, name: Name) -> PathBuf {
-        self.path.join(name.to_string())
+    /// A directory in this one; a link of this name is none.
+    fn subdirectory(&self, name: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(&self.opened, name, flags, Mode::empty()).map_err(|error| match error {
+            Errno::NOTDIR | Errno::LOOP => {
+                let place = self.path.join(name);
+                io::Error::other(format!(
+                    "{} is no directory of the store's own; remove it",
+                    place.display()
+                ))
+            }
+            error => error.into(),
+        })
     }
+
+    /// Opens a regular file. A FIFO or a device is not waited for.
+    fn file(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = openat(&self.opened, name, flags, Mode::RUSR | Mode::WUSR);
+        let file = File::from(file.map_err(|error| match error {
+            Errno::LOOP => io::Error::new(ErrorKind::InvalidData, "a symbolic link"),
+            Errno::NXIO => io::Error::new(ErrorKind::InvalidData, "not a regular file"),
+            error => error.into(),
+        })?);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(ErrorKind::InvalidData, "not a regular file"));
+        }
+        Ok(file)
+    }
+}
+
+/// The names in a directory, without those of itself and the one above.
+fn entries(directory: &OwnedFd) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name != "." && name != ".." {
+            names.push(name);
+        }
+    }
+    Ok(names)
 }
 
 /// Refuses a store that others could replace: in a directory where everybody may write, whether it exists or not; or below
@@ -127,11 +187,11 @@ fn refuse_exposed(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Never through a symbolic link that somebody put there.
-fn options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
-    options
+/// Whether a file in `drafts` has a name as drafts have: the process, and a number.
+fn is_draft(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    name.split_once('-')
+        .is_some_and(|(process, number)| is_number(process) && is_number(number))
 }
 
 impl Storage for Directory {
@@ -140,70 +200,80 @@ impl Storage for Directory {
     }
 
     fn names(&self) -> io::Result<Vec<Name>> {
-        let mut names = Vec::new();
-        for entry in fs::read_dir(&self.path)? {
-            names.extend(entry?.file_name().to_str().and_then(Name::parse));
-        }
+        let entries = entries(&self.opened)?;
+        let mut names: Vec<Name> = entries
+            .iter()
+            .filter_map(|name| Name::parse(name))
+            .collect();
         names.sort_unstable();
         Ok(names)
     }
 
     fn open(&self, name: Name) -> io::Result<Box<dyn Object>> {
-        let file = options().read(true).open(self.file(name))?;
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(io::Error::new(ErrorKind::InvalidData, "not a regular file"));
-        }
-        Ok(Box::new(OpenFile {
-            file,
-            bytes: metadata.len(),
-        }))
+        let file = self.file(&name.to_string(), OFlags::RDONLY)?;
+        let bytes = file.metadata()?.len();
+        Ok(Box::new(OpenFile { file, bytes }))
     }
 
     fn create(&self) -> io::Result<Box<dyn Draft>> {
-        let number = self.drafts.fetch_add(1, Ordering::Relaxed);
-        let own = format!("{}-{number}", std::process::id());
-        let path = self.path.join(DRAFTS).join(own);
-        let file = options()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)?;
-        Ok(Box::new(FileDraft {
-            file,
-            path: Some(path),
-            directory: self.path.clone(),
-            bytes: 0,
-            begun: 0,
-        }))
+        let drafts = self.subdirectory(DRAFTS)?;
+        loop {
+            let number = self.drafts.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{}-{number}", std::process::id());
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            let file = match openat(&drafts, name.as_str(), flags, Mode::RUSR | Mode::WUSR) {
+                // Somebody's, a directory say, that no writer removes.
+                Err(Errno::EXIST) => continue,
+                outcome => File::from(outcome?),
+            };
+            return Ok(Box::new(FileDraft {
+                file,
+                drafts,
+                name: Some(name),
+                directory: Arc::clone(&self.opened),
+                bytes: 0,
+                begun: 0,
+            }));
+        }
     }
 
     fn remove(&self, name: Name) -> io::Result<()> {
-        match fs::remove_file(self.file(name)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        match unlinkat(&self.opened, name.to_string(), AtFlags::empty()) {
+            Err(Errno::NOENT) => Ok(()),
             outcome => outcome,
         }?;
-        sync(&self.path)
+        sync(&self.opened)
     }
 
     fn lock(&self) -> io::Result<Option<Box<dyn Send>>> {
-        let file = options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(self.path.join(LOCK))?;
+        let file = self.file(LOCK, OFlags::RDWR | OFlags::CREATE)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Box::new(file))),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
     }
 
+    fn set_aside(&self, name: Name) -> io::Result<()> {
+        match mkdirat(&self.opened, DAMAGED, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let damaged = self.subdirectory(DAMAGED)?;
+        renameat(&self.opened, name.to_string(), &damaged, name.to_string())?;
+        sync(&damaged)?;
+        sync(&self.opened)
+    }
+
     fn sweep(&self) -> io::Result<()> {
-        for entry in fs::read_dir(self.path.join(DRAFTS))? {
-            fs::remove_file(entry?.path())?;
+        let drafts = self.subdirectory(DRAFTS)?;
+        let entries = entries(&drafts)?;
+        for name in entries.iter().filter(|name| is_draft(name)) {
+            match unlinkat(&drafts, name.as_str(), AtFlags::empty()) {
+                // A directory is none of ours, and in nobody's way.
+                Ok(()) | Err(Errno::NOENT | Errno::ISDIR) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(())
     }
@@ -226,9 +296,10 @@ impl Object for OpenFile {
 
 struct FileDraft {
     file: File,
-    /// `None` once it has its name.
-    path: Option<PathBuf>,
-    directory: PathBuf,
+    drafts: OwnedFd,
+    /// Among the drafts; `None` once it has another.
+    name: Option<String>,
+    directory: Arc<OwnedFd>,
     bytes: u64,
     /// Up to here the disk has been asked to begin.
     begun: u64,
@@ -255,25 +326,58 @@ impl Draft for FileDraft {
         Ok(())
     }
 
-    fn publish(mut self: Box<Self>, name: Name) -> io::Result<()> {
+    fn publish(mut self: Box<Self>, name: Name, how: Publish) -> io::Result<()> {
         self.file.sync_all()?;
-        if let Some(path) = &self.path {
-            fs::rename(path, self.directory.join(name.to_string()))?;
+        if let Some(draft) = &self.name {
+            let name = name.to_string();
+            match how {
+                Publish::Replacing => renameat(&self.drafts, draft, &*self.directory, name)?,
+                Publish::New => {
+                    let flags = RenameFlags::NOREPLACE;
+                    match renameat_with(&self.drafts, draft, &*self.directory, &name, flags) {
+                        // Not on every file system (rename(2)). The lock keeps other writers out.
+                        Err(Errno::INVAL) => {
+                            match statat(&*self.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                                Err(Errno::NOENT) => {
+                                    renameat(&self.drafts, draft, &*self.directory, name)?;
+                                }
+                                outcome => {
+                                    return Err(outcome.err().unwrap_or(Errno::EXIST).into());
+                                }
+                            }
+                        }
+                        outcome => outcome?,
+                    }
+                }
+            }
         }
-        self.path = None;
+        self.name = None;
         sync(&self.directory)
     }
 }
 
 impl Drop for FileDraft {
     fn drop(&mut self) {
-        if let Some(path) = &self.path {
+        if let Some(name) = &self.name {
             // A file that stays is swept by the next writer.
-            let _ = fs::remove_file(path);
+            let _ = unlinkat(&self.drafts, name.as_str(), AtFlags::empty());
         }
     }
 }
 
-fn sync(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
+fn sync(directory: &OwnedFd) -> io::Result<()> {
+    Ok(rustix::fs::fsync(directory)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drafts_are_known_by_their_names() {
+        assert!(is_draft("12-0") && is_draft("1-33"));
+        for other in ["", "-", "12-", "-0", "thesis", "12-0.txt", "a-1"] {
+            assert!(!is_draft(other), "{other}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! [`Faulty`]: a storage that fails, or kills its process, at a chosen step; how tests reach every point between two
 //! steps of a writer.
 
-use super::{Draft, Name, Object, Storage};
+use super::{Draft, Name, Object, Publish, Storage};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -110,6 +110,19 @@ impl<S: Storage> Storage for Faulty<S> {
         self.inner.lock()
     }
 
+    fn is_held(&self) -> bool {
+        self.inner.is_held()
+    }
+
+    fn may_have_late_writes(&self) -> bool {
+        self.inner.may_have_late_writes()
+    }
+
+    fn set_aside(&self, name: Name) -> io::Result<()> {
+        self.plan.step(|| ())?;
+        self.inner.set_aside(name)
+    }
+
     fn sweep(&self) -> io::Result<()> {
         self.inner.sweep()
     }
@@ -129,8 +142,8 @@ impl Draft for FaultyDraft {
         self.inner.write(bytes)
     }
 
-    fn publish(self: Box<Self>, name: Name) -> io::Result<()> {
+    fn publish(self: Box<Self>, name: Name, how: Publish) -> io::Result<()> {
         self.plan.step(|| ())?;
-        self.inner.publish(name)
+        self.inner.publish(name, how)
     }
 }

@@ -1,6 +1,6 @@
 //! [`InMemory`]: a store that ends with the process, for tests and for checkpoints of the moment.
 
-use super::{Draft, Name, Object, Storage};
+use super::{Draft, Name, Object, Publish, Storage};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,6 +68,10 @@ impl Storage for InMemory {
         Ok((!taken).then(|| Box::new(Guard(Arc::clone(&self.lock))) as Box<dyn Send>))
     }
 
+    fn set_aside(&self, name: Name) -> io::Result<()> {
+        self.remove(name)
+    }
+
     fn sweep(&self) -> io::Result<()> {
         Ok(())
     }
@@ -109,8 +113,12 @@ impl Draft for MemoryDraft {
         Ok(())
     }
 
-    fn publish(self: Box<Self>, name: Name) -> io::Result<()> {
-        locked(&self.objects).insert(name, Arc::new(self.bytes));
+    fn publish(self: Box<Self>, name: Name, how: Publish) -> io::Result<()> {
+        let mut objects = locked(&self.objects);
+        if how == Publish::New && objects.contains_key(&name) {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        objects.insert(name, Arc::new(self.bytes));
         Ok(())
     }
 }

@@ -122,9 +122,25 @@ pub trait Storage: Send + Sync + fmt::Debug {
     /// Keeps other writers out until the guard is dropped; `None` when there is one.
     fn lock(&self) -> io::Result<Option<Box<dyn Send>>>;
 
+    /// Whether the lock that was taken still keeps other writers out.
+    fn is_held(&self) -> bool {
+        true
+    }
+
+    /// Whether something that a writer before this one has written may still arrive, and need objects that nothing names.
+    fn may_have_late_writes(&self) -> bool {
+        false
+    }
+
+    /// Moves an object to where no list has it, for people to look at.
+    fn set_aside(&self, name: Name) -> io::Result<()>;
+
     /// Removes what drafts of killed writers left. Called under the lock.
     fn sweep(&self) -> io::Result<()>;
 }
+
+/// Below this name lies what was set aside.
+const DAMAGED: &str = "damaged";
 
 impl<T: Storage + ?Sized> Storage for Arc<T> {
     fn place(&self) -> String {
@@ -151,6 +167,18 @@ impl<T: Storage + ?Sized> Storage for Arc<T> {
         (**self).lock()
     }
 
+    fn is_held(&self) -> bool {
+        (**self).is_held()
+    }
+
+    fn may_have_late_writes(&self) -> bool {
+        (**self).may_have_late_writes()
+    }
+
+    fn set_aside(&self, name: Name) -> io::Result<()> {
+        (**self).set_aside(name)
+    }
+
     fn sweep(&self) -> io::Result<()> {
         (**self).sweep()
     }
@@ -170,8 +198,17 @@ pub trait Draft: Send {
     /// Appends.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Gives it its name, replacing an object of that name at once. When this returns it survives a loss of power.
-    fn publish(self: Box<Self>, name: Name) -> io::Result<()>;
+    /// Gives it its name. When this returns it survives a loss of power.
+    fn publish(self: Box<Self>, name: Name, how: Publish) -> io::Result<()>;
+}
+
+/// What becomes of an object that has the name already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Publish {
+    /// It stays, and publishing fails with [`io::ErrorKind::AlreadyExists`].
+    New,
+    /// It is replaced at once.
+    Replacing,
 }
 
 #[cfg(test)]

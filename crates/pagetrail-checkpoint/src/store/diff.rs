@@ -3,6 +3,7 @@
 use super::Store;
 use super::image::Image;
 use crate::error::Result;
+use crate::map::Source;
 use pagetrail::{PageRange, PageSet};
 
 /// How a mapping differs between two checkpoints.
@@ -59,7 +60,8 @@ impl Store {
 fn differing(a: &Image, b: &Image) -> PageSet {
     let mut found = PageSet::new();
     let page_size = a.map.page_size();
-    let both = a.map.addresses().union(&b.map.addresses());
+    // Elsewhere both are zeros: a run of these may be as long as it likes.
+    let both = stored(a).union(&stored(b));
     for range in both.ranges() {
         for start in (range.start()..range.end()).step_by(page_size as usize) {
             let Some(page) = PageRange::new(start, start + page_size) else {
@@ -75,4 +77,13 @@ fn differing(a: &Image, b: &Image) -> PageSet {
         }
     }
     found
+}
+
+/// The addresses of the pages that are in packs.
+fn stored(image: &Image) -> PageSet {
+    let runs = image.map.runs().iter();
+    let runs = runs.filter(|run| matches!(run.source, Source::Stored { .. }));
+    let ranges = runs
+        .filter_map(|run| PageRange::new(run.start, run.start + run.pages * image.map.page_size()));
+    ranges.collect()
 }

@@ -1,7 +1,7 @@
 //! [`Store`]: a chain of checkpoints in a [`Storage`]; what there is, and reading it. [`Writer`] adds to it.
 //!
-//! Readers need no lock: objects appear whole and never change. One that reads while a writer prunes may find that an
-//! object has gone, and says so.
+//! Readers need no lock: objects appear whole, and are only replaced by what says the same. One that reads while a writer
+//! prunes may find that an object has gone; it looks again before it calls that damage.
 
 pub(crate) mod changed;
 pub(crate) mod diff;
@@ -9,7 +9,10 @@ pub(crate) mod image;
 pub(crate) mod intake;
 pub(crate) mod known;
 pub(crate) mod packs;
+pub(crate) mod places;
 pub(crate) mod prune;
+pub(crate) mod repair;
+pub(crate) mod survey;
 pub(crate) mod verify;
 pub(crate) mod writer;
 
@@ -18,16 +21,17 @@ use crate::format::MARKER;
 use crate::format::manifest::Manifest;
 use crate::format::wire::Malformed;
 use crate::hash::Hash;
+use crate::limits;
 use crate::map::{PageMap, Source};
-use crate::storage::{self, Name, Storage};
+use crate::storage::{self, Name, Publish, Storage};
 use image::Image;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use writer::{Writer, WriterOptions};
 
-/// A manifest may be at most this long, in bytes.
-const MANIFEST_BYTES_MAX: u64 = 1 << 32;
+/// How often a reader looks again while a writer changes what it reads.
+const LOOKS_MAX: u32 = 1000;
 
 /// Checkpoints in a storage.
 #[derive(Clone, Debug)]
@@ -81,7 +85,10 @@ impl Store {
             let failed = || Error::io(format!("cannot write to {}", store.storage.place()));
             let mut draft = store.storage.create().map_err(failed())?;
             draft.write(MARKER).map_err(failed())?;
-            draft.publish(Name::Marker).map_err(failed())?;
+            match draft.publish(Name::Marker, Publish::New) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                outcome => outcome.map_err(failed())?,
+            }
         }
         Self::on(store.storage)
     }
@@ -137,8 +144,57 @@ impl Store {
     ///
     /// There is no such checkpoint; it, one that it builds on, or a pack that it needs is damaged or missing.
     pub fn image(&self, number: u64) -> Result<Image> {
-        let chain = self.chain(number)?;
-        Image::new(self, chain)
+        self.settled(number, || Image::new(self, self.chain(number)?))
+    }
+
+    /// Tries to read a checkpoint until it succeeds, or fails although no manifest has changed since it failed before:
+    /// what a writer replaces or removes meanwhile is no damage.
+    pub(crate) fn settled<T>(&self, number: u64, attempt: impl Fn() -> Result<T>) -> Result<T> {
+        let mut before = None;
+        for _ in 0..LOOKS_MAX {
+            let error = match attempt() {
+                Err(error @ (Error::Damaged { .. } | Error::Io { .. })) => error,
+                outcome => return outcome,
+            };
+            let state = self.state(number);
+            if before.as_ref() == Some(&state) {
+                return Err(error);
+            }
+            before = Some(state);
+        }
+        attempt()
+    }
+
+    /// What the manifests are that a checkpoint needs, as far as they can be read.
+    fn state(&self, number: u64) -> Vec<(u64, Option<Hash>)> {
+        let mut state = Vec::new();
+        let mut next = Some(number);
+        while let Some(number) = next {
+            let bytes = self.read(Name::Manifest(number)).ok().flatten();
+            state.push((number, bytes.as_deref().map(Hash::of)));
+            let manifest = bytes.and_then(|bytes| Manifest::decode(&bytes).ok());
+            // Numbers of parents fall.
+            let parent = manifest.and_then(|manifest| manifest.parent);
+            next = parent
+                .map(|parent| parent.number)
+                .filter(|parent| *parent < number);
+        }
+        state
+    }
+
+    /// The newest checkpoint with its contents; also while a writer adds and removes some.
+    ///
+    /// # Errors
+    ///
+    /// There is none; or it, one that it builds on, or a pack that it needs is damaged or missing.
+    pub fn newest_image(&self) -> Result<Image> {
+        for _ in 0..LOOKS_MAX {
+            match self.image(self.newest()?) {
+                Err(Error::NoSuchCheckpoint { .. }) => {}
+                outcome => return outcome,
+            }
+        }
+        self.image(self.newest()?)
     }
 
     /// Begins to write; there is one writer at a time.
@@ -195,14 +251,31 @@ impl Store {
         let failed = || Error::io(format!("cannot read {name}"));
         let object = match self.storage.open(name) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                return Err(self.damaged(name, &error.to_string()));
+            }
             outcome => outcome.map_err(failed())?,
         };
-        if object.bytes() > MANIFEST_BYTES_MAX {
+        if object.bytes() > limits::bytes_at_once() {
             return Err(self.damaged(name, "it is impossibly long"));
         }
+        // Where the beginning is not what it should be, the rest is not worth its memory.
+        let mut start = [0; 8];
+        if matches!(name, Name::Manifest(_)) && object.bytes() >= start.len() as u64 {
+            match object.read_at(0, &mut start) {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+                outcome => outcome.map_err(failed())?,
+            }
+            if !crate::format::manifest::is_beginning(&start) {
+                return Err(self.damaged(name, "it does not begin as a manifest"));
+            }
+        }
         let mut bytes = vec![0; object.bytes() as usize];
-        object.read_at(0, &mut bytes).map_err(failed())?;
-        Ok(Some(bytes))
+        match object.read_at(0, &mut bytes) {
+            // In an object store it may go after it was opened.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            outcome => outcome.map_err(failed()).map(|()| Some(bytes)),
+        }
     }
 }
 

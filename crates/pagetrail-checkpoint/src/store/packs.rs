@@ -1,10 +1,12 @@
 //! [`Packs`]: packs to be read, and those that their patched pages are made of.
 
 use super::Store;
+use super::places::Places;
 use crate::error::{Error, Result};
 use crate::format::pack::{Index, Pack};
 use crate::format::patch::{FIRST_PATCH, Patch};
 use crate::hash::Hash;
+use crate::limits;
 use crate::parallel::try_each;
 use crate::storage::Name;
 use std::collections::BTreeMap;
@@ -14,6 +16,8 @@ use std::collections::BTreeMap;
 pub(crate) struct Packs {
     store: Store,
     packs: Vec<Pack>,
+    /// Of all of them, in bytes.
+    index_bytes: u64,
     numbers: BTreeMap<Hash, u32>,
     /// Of each pack the frame read last: neighbours mostly come from the same.
     frames: Vec<Option<(u32, Vec<u8>)>>,
@@ -25,6 +29,7 @@ impl Packs {
         let mut all = Self {
             store: store.clone(),
             packs: Vec::new(),
+            index_bytes: 0,
             numbers: BTreeMap::new(),
             frames: Vec::new(),
             stored: Vec::new(),
@@ -37,6 +42,11 @@ impl Packs {
 
     fn add(&mut self, name: Hash) -> Result<u32> {
         let pack = Pack::open(self.store.storage(), name)?;
+        self.index_bytes += pack.index_bytes();
+        if self.index_bytes > limits::bytes_at_once() {
+            let reason = "the packs that a checkpoint needs have more pages than this machine has memory to list";
+            return Err(Error::Refused(reason.into()));
+        }
         let number = self.packs.len() as u32;
         self.numbers.insert(name, number);
         self.packs.push(pack);
@@ -160,21 +170,29 @@ impl Packs {
         }
     }
 
-    /// Reads every frame of a pack, and of its patched pages those that are `needed`.
-    pub(crate) fn verify(&mut self, pack: u32, needed: impl Iterator<Item = u32>) -> Result<()> {
-        self.packs[pack as usize].verify()?;
+    /// Reads every frame of a pack, and of its patched pages those that are `needed`; gives the places of the pages that
+    /// are not what they were, and the first reason.
+    pub(crate) fn verify(&mut self, pack: u32, needed: &Places) -> (Places, Option<Error>) {
+        let (mut bad, mut reason) = self.packs[pack as usize].verify();
         let mut page = vec![0; self.index(pack).page_size as usize];
-        for place in needed.filter(|place| *place >= FIRST_PATCH) {
-            self.read_patched(pack, place, &mut page)?;
-            if Some(Hash::of(&page)) != self.index(pack).hash_of(place) {
-                return Err(Error::Damaged {
+        let there = Places::of(self.index(pack));
+        for place in needed.patches().intersection(&there).iter() {
+            let outcome = self.read_patched(pack, place, &mut page).and_then(|()| {
+                if Some(Hash::of(&page)) == self.index(pack).hash_of(place) {
+                    return Ok(());
+                }
+                Err(Error::Damaged {
                     object: Name::Pack(self.index(pack).name).to_string(),
                     reason: "a page of which only the changes were stored had others besides: \
                              the program wrote past the end of an object"
                         .into(),
-                });
+                })
+            });
+            if let Err(error) = outcome {
+                bad.add(place);
+                reason.get_or_insert(error);
             }
         }
-        Ok(())
+        (bad, reason)
     }
 }

@@ -4,16 +4,16 @@
 //! the newest of them first, so that each that is still there has its parents; then packs that nobody needs.
 
 use super::packs::Packs;
+use super::places::Places;
 use super::writer::Writer;
 use super::{Store, flatten, renumbered};
 use crate::error::{Error, Result};
 use crate::format::manifest::Manifest;
 use crate::format::pack::Pack;
 use crate::format::pack_writer::PackWriter;
-use crate::format::patch::FIRST_PATCH;
 use crate::hash::Hash;
 use crate::map::{PageMap, Run, Source};
-use crate::storage::Name;
+use crate::storage::{Name, Publish};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +26,8 @@ pub struct Pruned {
     pub packs: u64,
     /// Packs most of which nobody needed, and whose rest was written to a new one.
     pub repacked: u64,
+    /// Checkpoints that cannot be read. They do not count, and stay, and so do packs that they may need.
+    pub damaged: u64,
 }
 
 impl Writer {
@@ -35,31 +37,38 @@ impl Writer {
     ///
     /// The store fails or is damaged. What is left is whole.
     pub fn prune(&mut self, keep: usize) -> Result<Pruned> {
-        let numbers = self.store.numbers()?;
+        self.catch_up()?;
+        let survey = self.store.survey()?;
+        let numbers: Vec<u64> = survey.whole().map(|manifest| manifest.number).collect();
         let split = numbers.len().saturating_sub(keep.max(1));
-        self.remove(&numbers[..split])
+        self.remove(&numbers, &numbers[..split], survey.lost().len() as u64)
     }
 
     /// Merges a span: of the checkpoints from `first` to `last`, only the last remains, with the same contents as before.
     ///
     /// # Errors
     ///
-    /// There is no checkpoint `last`; the store fails or is damaged. What is left is whole.
+    /// There is no checkpoint `last`, or it is damaged; the store fails. What is left is whole.
     pub fn squash(&mut self, first: u64, last: u64) -> Result<Pruned> {
-        self.store.manifest(last)?;
-        let mut numbers = self.store.numbers()?;
-        numbers.retain(|number| (first..last).contains(number));
-        self.remove(&numbers)
+        self.catch_up()?;
+        self.store.chain(last)?;
+        let survey = self.store.survey()?;
+        let numbers: Vec<u64> = survey.whole().map(|manifest| manifest.number).collect();
+        let mut going = numbers.clone();
+        going.retain(|number| (first..last).contains(number));
+        self.remove(&numbers, &going, survey.lost().len() as u64)
     }
 
-    /// Removes checkpoints, ascending, once nobody builds on them.
-    fn remove(&mut self, numbers: &[u64]) -> Result<Pruned> {
-        let mut pruned = Pruned::default();
-        let staying = self.store.numbers()?;
-        for number in staying.iter().filter(|number| !numbers.contains(number)) {
-            self.rebuild(*number, numbers)?;
+    /// Removes some of the checkpoints that can be read, ascending, once nobody builds on them.
+    fn remove(&mut self, whole: &[u64], going: &[u64], damaged: u64) -> Result<Pruned> {
+        let mut pruned = Pruned {
+            damaged,
+            ..Pruned::default()
+        };
+        for number in whole.iter().filter(|number| !going.contains(number)) {
+            self.rebuild(*number, going)?;
         }
-        for number in numbers.iter().rev() {
+        for number in going.iter().rev() {
             self.remove_object(Name::Manifest(*number))?;
             pruned.checkpoints += 1;
         }
@@ -69,14 +78,14 @@ impl Writer {
             // Those that only patches in packs that are gone needed.
             pruned.packs += self.remove_unused_packs()?;
         }
-        if !numbers.is_empty() || pruned.repacked > 0 {
+        if !going.is_empty() || pruned.repacked > 0 {
             self.learn()?;
         }
         Ok(pruned)
     }
 
     /// Makes a checkpoint build on none of those that go: on the nearest before them that stays, or on nothing.
-    fn rebuild(&self, number: u64, going: &[u64]) -> Result<()> {
+    pub(super) fn rebuild(&self, number: u64, going: &[u64]) -> Result<()> {
         let manifest = self.store.manifest(number)?;
         if manifest
             .parent
@@ -120,21 +129,24 @@ impl Writer {
             }
         }
         let bytes = rebuilt.seal();
-        self.publish_manifest(&rebuilt, &bytes)
+        self.publish_manifest(&rebuilt, &bytes, Publish::Replacing)
     }
 
     fn remove_object(&self, name: Name) -> Result<()> {
+        self.check_held()?;
         let outcome = self.store.storage().remove(name);
         outcome.map_err(Error::io(format!("cannot remove {name}")))
     }
 
-    /// Removes packs that no checkpoint names; says how many.
+    /// Removes packs that no checkpoint names; says how many. While a checkpoint cannot be read, nobody knows what it needs.
     pub(super) fn remove_unused_packs(&mut self) -> Result<u64> {
-        let used = self.store.used_pages()?;
+        let needs = self.store.needs()?;
         let mut removed = 0;
         for name in self.store.names()? {
             if let Name::Pack(hash) = name
-                && !used.contains_key(&hash)
+                && needs.complete
+                && !needs.used.contains_key(&hash)
+                && !self.spared.contains(&hash)
             {
                 self.remove_object(name)?;
                 removed += 1;
@@ -146,24 +158,39 @@ impl Writer {
     /// Writes what is left of packs of which less than half is needed to new ones; says of how many.
     fn repack(&mut self) -> Result<u64> {
         let mut repacked = 0;
+        let mut tried = BTreeSet::new();
         // Anew each time: what is written may be what another pack has, and add to its use.
-        while let Some((pack, pages)) = self.sparse_pack()? {
-            self.repack_one(pack, &pages)?;
-            repacked += 1;
+        while let Some((pack, pages)) = self.sparse_pack(&tried)? {
+            match self.repack_one(pack, &pages, true) {
+                Ok(true) => repacked += 1,
+                // Pages of it are damaged; it stays as it is.
+                Ok(false) | Err(Error::Damaged { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            tried.insert(pack);
         }
         Ok(repacked)
     }
 
     /// A pack that is to be replaced, and its pages that checkpoints name.
-    fn sparse_pack(&self) -> Result<Option<(Hash, BTreeSet<u32>)>> {
-        let used = self.store.used_pages()?;
+    fn sparse_pack(&self, tried: &BTreeSet<Hash>) -> Result<Option<(Hash, Places)>> {
+        let Needs { used, complete } = self.store.needs()?;
+        if !complete {
+            return Ok(None);
+        }
         for (name, pages) in &used {
-            let pack = Pack::open(self.store.storage(), *name)?;
-            if pages.all().count() * 2 < pack.index.page_count() {
+            let pack = match Pack::open(self.store.storage(), *name) {
+                Err(Error::Damaged { .. }) => continue,
+                outcome => outcome?,
+            };
+            if pages.all().count() * 2 < pack.index.page_count() as u64 {
                 // Those whose patches need it go first: their pages are stored whole then.
                 let mut name = *name;
                 while let Some(user) = used.get(&name).and_then(|pages| pages.users.first()) {
                     name = *user;
+                }
+                if tried.contains(&name) {
+                    continue;
                 }
                 let named = used.get(&name).map(|pages| pages.named.clone());
                 return Ok(Some((name, named.unwrap_or_default())));
@@ -172,7 +199,8 @@ impl Writer {
         Ok(None)
     }
 
-    fn repack_one(&mut self, name: Hash, pages: &BTreeSet<u32>) -> Result<()> {
+    /// Writes the pages of a pack that are needed to a new one; says whether any are. The old pack is removed if `remove`.
+    pub(super) fn repack_one(&mut self, name: Hash, pages: &Places, remove: bool) -> Result<bool> {
         let failed = || Error::io(format!("cannot write to {}", self.store.storage().place()));
         let mut packs = Packs::open(&self.store, &[name])?;
         let page_size = packs.index(0).page_size as usize;
@@ -181,24 +209,28 @@ impl Writer {
         let mut out = PackWriter::new(page_size as u32, options.frame_pages, options.compression);
         let mut places = BTreeMap::new();
         let mut contents = vec![0; page_size];
-        for page in pages {
-            packs.read(0, *page, &mut contents)?;
+        for page in pages.iter() {
+            packs.read(0, page, &mut contents)?;
             let hash = Hash::of(&contents);
             let place = out.push(&contents, hash, storage).map_err(failed())?;
-            places.insert(*page, place);
+            places.insert(page, place);
         }
+        self.check_held()?;
         let Some(index) = out.publish(storage).map_err(failed())? else {
-            return Ok(());
+            return Ok(false);
         };
         for number in self.store.numbers()? {
             let mut manifest = self.store.manifest(number)?;
             if let Some(at) = manifest.packs.iter().position(|n| *n == name) {
                 moved(&mut manifest, at as u32, index.name, &places);
                 let bytes = manifest.seal();
-                self.publish_manifest(&manifest, &bytes)?;
+                self.publish_manifest(&manifest, &bytes, Publish::Replacing)?;
             }
         }
-        self.remove_object(Name::Pack(name))
+        if remove {
+            self.remove_object(Name::Pack(name))?;
+        }
+        Ok(true)
     }
 }
 
@@ -224,59 +256,101 @@ fn moved(manifest: &mut Manifest, from: u32, to: Hash, places: &BTreeMap<u32, u3
     manifest.map = map;
 }
 
-/// What is needed of a pack.
+/// What is needed of a pack. All of it are pages that the pack has.
 #[derive(Default)]
 pub(super) struct Used {
     /// Pages that checkpoints name.
-    named: BTreeSet<u32>,
+    pub(super) named: Places,
     /// Pages that are patched by needed pages of other packs, and these packs.
-    patched: BTreeSet<u32>,
-    users: BTreeSet<Hash>,
+    patched: Places,
+    pub(super) users: BTreeSet<Hash>,
 }
 
 impl Used {
     /// All pages.
-    pub(super) fn all(&self) -> impl Iterator<Item = u32> + '_ {
-        self.named.union(&self.patched).copied()
+    pub(super) fn all(&self) -> Places {
+        self.named.union(&self.patched)
+    }
+}
+
+/// What the checkpoints need.
+pub(super) struct Needs {
+    pub(super) used: BTreeMap<Hash, Used>,
+    /// Whether all of them, and their packs, could be read.
+    pub(super) complete: bool,
+}
+
+impl Needs {
+    /// The pages of a pack.
+    pub(super) fn places(&self, pack: &Hash) -> Places {
+        let used = self.used.get(pack);
+        used.map_or_else(Places::default, Used::all)
     }
 }
 
 impl Store {
     /// Which pages of which packs the checkpoints need.
-    pub(super) fn used_pages(&self) -> Result<BTreeMap<Hash, Used>> {
+    pub(super) fn needs(&self) -> Result<Needs> {
         let mut used: BTreeMap<Hash, Used> = BTreeMap::new();
+        let mut complete = true;
         for number in self.numbers()? {
-            let manifest = self.manifest(number)?;
+            let manifest = match self.manifest(number) {
+                // Another process has removed it meanwhile.
+                Err(Error::NoSuchCheckpoint { .. }) => continue,
+                Err(_) => {
+                    complete = false;
+                    continue;
+                }
+                Ok(manifest) => manifest,
+            };
             for run in manifest.map.runs() {
                 if let Source::Stored { pack, page } = run.source {
                     let pages = used.entry(manifest.packs[pack as usize]).or_default();
-                    pages.named.extend(page..page + run.pages as u32);
+                    pages.named.insert(page, run.pages);
                 }
             }
         }
-        let patches = |name: &Hash, pages: &BTreeSet<u32>| -> Vec<(Hash, u32)> {
-            let patches = pages.range(FIRST_PATCH..);
-            patches.map(|place| (*name, *place)).collect()
-        };
-        let mut open: BTreeMap<Hash, Pack> = BTreeMap::new();
-        let named = used.iter();
-        let mut todo: Vec<(Hash, u32)> = named
-            .flat_map(|(name, pages)| patches(name, &pages.named))
-            .collect();
+        let mut open: BTreeMap<Hash, Option<Pack>> = BTreeMap::new();
+        let mut todo: Vec<(Hash, u32)> = Vec::new();
+        for (name, pages) in &mut used {
+            let patches = pages.named.patches();
+            if patches.is_empty() {
+                continue;
+            }
+            // What a manifest names may be more than there is.
+            let Ok(pack) = Pack::open(self.storage(), *name) else {
+                complete = false;
+                pages.named = Places::default();
+                continue;
+            };
+            let there = Places::of(&pack.index);
+            pages.named = pages.named.intersection(&there);
+            todo.extend(
+                patches
+                    .intersection(&there)
+                    .iter()
+                    .map(|place| (*name, place)),
+            );
+            open.insert(*name, Some(pack));
+        }
         while let Some((name, place)) = todo.pop() {
             let pack = match open.entry(name) {
                 Entry::Occupied(pack) => pack.into_mut(),
-                Entry::Vacant(room) => room.insert(Pack::open(self.storage(), name)?),
+                Entry::Vacant(room) => room.insert(Pack::open(self.storage(), name).ok()),
+            };
+            let Some(pack) = pack else {
+                complete = false;
+                continue;
             };
             let Some((base, place)) = pack.index.base_of(place) else {
                 continue;
             };
             let pages = used.entry(base).or_default();
             pages.users.insert(name);
-            if pages.patched.insert(place) && place >= FIRST_PATCH {
+            if pages.patched.add(place) && place >= crate::format::patch::FIRST_PATCH {
                 todo.push((base, place));
             }
         }
-        Ok(used)
+        Ok(Needs { used, complete })
     }
 }

@@ -1,10 +1,15 @@
-//! Verifying a store: every block hashed, every parent and every pack present.
+//! Verifying a store: every block hashed, every parent and every pack present; and which checkpoints damage costs.
 
+use super::image::open_all;
 use super::packs::Packs;
-use super::{Store, flatten, image};
+use super::places::Places;
+use super::{Store, flatten};
 use crate::error::{Error, Result};
+use crate::hash::Hash;
+use crate::map::Source;
 use crate::storage::Name;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 
 /// What a verification found.
 #[derive(Debug, Default)]
@@ -17,12 +22,16 @@ pub struct Verified {
     pub pages: u64,
     /// What is damaged or missing, a line each.
     pub damages: Vec<String>,
+    /// The checkpoints that cannot be read wholly because of that, ascending. All others can.
+    pub lost: Vec<u64>,
     /// Packs that no checkpoint needs: what a writer that was killed has left. No damage; the next writer removes them.
     pub unused_packs: u64,
+    /// The pages that are not what they were, by their packs.
+    pub(super) bad: BTreeMap<Hash, Places>,
 }
 
 impl Store {
-    /// Looks at every byte of the store.
+    /// Looks at every byte of the store. A writer may be at work meanwhile: what it removes is not missed.
     ///
     /// # Errors
     ///
@@ -30,45 +39,115 @@ impl Store {
     pub fn verify(&self) -> Result<Verified> {
         let mut found = Verified::default();
         let mut used = BTreeSet::new();
+        let mut there = Vec::new();
+        let mut lost = BTreeSet::new();
         let names = self.names()?;
         for name in &names {
             let Name::Manifest(number) = *name else {
                 continue;
             };
+            match self.settled(number, || self.examine(number)) {
+                Ok(packs) => {
+                    used.extend(packs);
+                    there.push(number);
+                }
+                Err(_) if self.has_gone(*name) => continue,
+                Err(error) => {
+                    found.note(number, error);
+                    lost.insert(number);
+                }
+            }
             found.checkpoints += 1;
-            let examined = self.chain(number).and_then(|chain| {
-                let (map, packs) = flatten(&chain);
-                used.extend(packs.iter().copied());
-                let Some(last) = chain.last() else {
-                    return Ok(());
-                };
-                used.extend(last.packs.iter().copied());
-                // Also those that a later checkpoint has replaced.
-                image::open_all(self, last, &last.map, &last.packs)?;
-                image::open_all(self, last, &map, &packs).map(drop)
-            });
-            found.note(number, examined);
         }
-        // Where that cannot be told, something was found already.
-        let needed = self.used_pages().unwrap_or_default();
-        used.extend(needed.keys().copied());
+        let needs = self.needs()?;
+        used.extend(needs.used.keys().copied());
         for name in &names {
             let Name::Pack(hash) = *name else {
                 continue;
             };
+            let mut needed = needs.places(&hash);
+            let verified = loop {
+                let verified = Packs::open(self, &[hash]).map(|mut packs| {
+                    let pages = packs.index(0).page_count() as u64;
+                    (pages, packs.verify(0, &needed))
+                });
+                if matches!(verified, Ok((_, (_, None)))) {
+                    break verified;
+                }
+                // What a patch is upon may have gone with the last checkpoint that needed it.
+                let now = self.needs()?.places(&hash);
+                if now == needed || self.has_gone(*name) {
+                    break verified;
+                }
+                needed = now;
+            };
+            let (bad, reason) = match verified {
+                Ok((pages, outcome @ (_, None))) => {
+                    found.pages += pages;
+                    outcome
+                }
+                _ if self.has_gone(*name) => continue,
+                Ok((pages, outcome)) => {
+                    found.pages += pages;
+                    outcome
+                }
+                Err(error) => {
+                    let mut all = Places::default();
+                    all.insert(0, u32::MAX.into());
+                    (all, Some(error))
+                }
+            };
             found.packs += 1;
-            let verified = Packs::open(self, &[hash]).and_then(|mut packs| {
-                found.pages += packs.index(0).page_count() as u64;
-                let pages = needed.get(&hash).into_iter();
-                packs.verify(0, pages.flat_map(|pages| pages.all()))
-            });
-            if let Err(error) = verified {
+            if let Some(error) = reason {
                 found.add(error.to_string());
+                found.bad.insert(hash, bad);
             } else if !used.contains(&hash) {
                 found.unused_packs += 1;
             }
         }
+        if !found.bad.is_empty() {
+            for number in there {
+                if self.needs_any(number, &found.bad) {
+                    lost.insert(number);
+                }
+            }
+        }
+        found.lost = lost.into_iter().collect();
         Ok(found)
+    }
+
+    /// Looks at a checkpoint, and that its packs have the pages that it needs; gives the packs.
+    fn examine(&self, number: u64) -> Result<Vec<Hash>> {
+        let chain = self.chain(number)?;
+        let (map, mut packs) = flatten(&chain);
+        let Some(last) = chain.last() else {
+            return Ok(packs);
+        };
+        // Also those that a later checkpoint has replaced.
+        open_all(self, last, &last.map, &last.packs)?;
+        open_all(self, last, &map, &packs)?;
+        packs.extend(last.packs.iter().copied());
+        Ok(packs)
+    }
+
+    /// Whether a checkpoint needs pages that are bad. One that has gone meanwhile needs none.
+    fn needs_any(&self, number: u64, bad: &BTreeMap<Hash, Places>) -> bool {
+        let Ok(chain) = self.settled(number, || self.chain(number)) else {
+            return false;
+        };
+        let (map, packs) = flatten(&chain);
+        map.runs().iter().any(|run| match run.source {
+            Source::Stored { pack, page } => bad
+                .get(&packs[pack as usize])
+                .is_some_and(|bad| bad.intersects(page, run.pages)),
+            _ => false,
+        })
+    }
+
+    /// Whether an object that was listed is there no more.
+    fn has_gone(&self, name: Name) -> bool {
+        let opened = self.storage().open(name).map(drop);
+        opened.is_err_and(|error| error.kind() == ErrorKind::NotFound)
     }
 }
 
@@ -78,15 +157,14 @@ impl Verified {
         self.damages.is_empty()
     }
 
-    fn note(&mut self, number: u64, outcome: Result<()>) {
-        match outcome {
-            Ok(()) => {}
-            Err(Error::Damaged { object, reason }) => {
+    fn note(&mut self, number: u64, error: Error) {
+        match error {
+            Error::Damaged { object, reason } => {
                 self.add(format!(
                     "{object} is damaged: {reason} (checkpoint {number})"
                 ));
             }
-            Err(error) => self.add(format!("checkpoint {number}: {error}")),
+            error => self.add(format!("checkpoint {number}: {error}")),
         }
     }
 

@@ -13,9 +13,14 @@ use crate::format::pack::Pack;
 use crate::format::pack_writer::PackWriter;
 use crate::hash::Hash;
 use crate::map::{PageMap, Run, Source};
-use crate::storage::Name;
+use crate::storage::{Name, Publish};
 use pagetrail::PageSet;
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How often another number is tried where one is taken.
+const NUMBERS_TRIED: u32 = 16;
 
 /// How a writer writes.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +49,12 @@ pub struct Writer {
     /// The checkpoint that the next one builds on.
     pub(super) head: Option<Head>,
     next: u64,
-    _lock: Lock,
+    /// What was damaged when this was found out last, a line each.
+    damages: Vec<String>,
+    /// Packs that a late write of the writer before this one may name yet.
+    pub(super) spared: BTreeSet<Hash>,
+    /// `None` once it was lost, until it is had again.
+    lock: Option<Lock>,
 }
 
 /// Keeps other writers out.
@@ -78,50 +88,135 @@ pub struct Description {
 
 impl Writer {
     pub(super) fn new(store: &Store, options: WriterOptions) -> Result<Self> {
-        let place = store.storage().place();
-        let failed = || Error::io(format!("cannot write to {place}"));
         if !options.compression.is_available() {
             let reason = "this program was built without Zstandard (feature `zstd`)";
             return Err(Error::Refused(reason.into()));
         }
-        let lock = store
-            .storage()
-            .lock()
-            .map_err(failed())?
-            .ok_or_else(|| Error::Busy {
-                place: place.clone(),
-            })?;
-        store.storage().sweep().map_err(failed())?;
         let mut writer = Self {
             store: store.clone(),
             options,
             known: Known::default(),
             head: None,
             next: 1,
-            _lock: Lock(lock),
+            damages: Vec::new(),
+            spared: BTreeSet::new(),
+            lock: None,
         };
-        writer.learn()?;
-        writer.remove_unused_packs()?;
+        writer.begin()?;
         Ok(writer)
     }
 
-    /// Learns what the newest checkpoint has, so that it is not stored again.
+    /// Takes the lock, and finds out what there is.
+    fn begin(&mut self) -> Result<()> {
+        let place = self.store.storage().place();
+        let failed = || Error::io(format!("cannot write to {place}"));
+        let storage = self.store.storage();
+        let lock = storage.lock().map_err(failed())?;
+        let lock = lock.ok_or_else(|| Error::Busy {
+            place: place.clone(),
+        })?;
+        storage.sweep().map_err(failed())?;
+        self.lock = Some(Lock(lock));
+        self.head = None;
+        self.learn()?;
+        if self.store.storage().may_have_late_writes() {
+            let used = self.store.needs()?.used;
+            let packs = self
+                .store
+                .names()?
+                .into_iter()
+                .filter_map(|name| match name {
+                    Name::Pack(hash) if !used.contains_key(&hash) => Some(hash),
+                    _ => None,
+                });
+            self.spared = packs.collect();
+        }
+        self.remove_unused_packs().map(drop)
+    }
+
+    /// Takes the lock again where it was lost, in an object store that could not be reached for a while, say: the next
+    /// checkpoint is a base then. Taking checkpoints of a process, pruning and squashing begin with this.
+    ///
+    /// # Errors
+    ///
+    /// Another writer has it, or the storage fails.
+    pub fn catch_up(&mut self) -> Result<()> {
+        if self.lock.is_some() && self.store.storage().is_held() {
+            return Ok(());
+        }
+        // It is given back before it is asked for.
+        self.lock = None;
+        self.begin()
+    }
+
+    /// Fails when the lock was lost.
+    pub(super) fn check_held(&self) -> Result<()> {
+        if self.lock.is_some() && self.store.storage().is_held() {
+            return Ok(());
+        }
+        let cause = "the lock on it was lost, and may be another writer's by now";
+        let what = format!("cannot write to {}", self.store.storage().place());
+        Err(Error::io(what)(std::io::Error::other(cause)))
+    }
+
+    /// What in the store is damaged, a line each, as far as a writer finds out. New checkpoints do not build on it.
+    pub fn damages(&self) -> &[String] {
+        &self.damages
+    }
+
+    /// Learns what the newest checkpoint that can be read has, so that it is not stored again.
     pub(super) fn learn(&mut self) -> Result<()> {
+        let survey = self.store.survey()?;
+        self.damages = survey.damages();
+        if let Some(newest) = self.store.numbers()?.last() {
+            let next = newest.checked_add(1).ok_or_else(|| {
+                let name = Name::Manifest(*newest);
+                Error::Refused(format!(
+                    "no number is left after that of {name}, which no pagetrail wrote; remove it"
+                ))
+            })?;
+            self.next = self.next.max(next);
+        }
         let mut known = Known::default();
-        if let Some(newest) = self.store.numbers()?.last().copied() {
-            self.next = self.next.max(newest.saturating_add(1));
-            let (_, packs) = flatten(&self.store.chain(newest)?);
-            for name in packs {
-                known.add(Pack::open(self.store.storage(), name)?.index);
+        for manifest in survey.whole().rev() {
+            match self.contents_of(manifest.number) {
+                Ok(found) => {
+                    known = found;
+                    break;
+                }
+                Err(Error::Damaged { object, reason }) => self.damages.push(format!(
+                    "{object} is damaged: {reason} (checkpoint {})",
+                    manifest.number
+                )),
+                Err(error) => return Err(error),
             }
         }
-        if let Some(head) = &mut self.head {
-            let chain = self.store.chain(head.parent.number)?;
-            let (map, packs) = flatten(&chain);
-            head.map = super::renumbered(&map, &packs, &mut known.packs.clone());
-        }
+        self.head = match self.head.take() {
+            None => None,
+            Some(head) => match self.store.chain(head.parent.number) {
+                Ok(chain) => {
+                    let (map, packs) = flatten(&chain);
+                    // Packs that it needs and that are not known are damaged.
+                    let mut numbers = known.packs.clone();
+                    let map = super::renumbered(&map, &packs, &mut numbers);
+                    let is_known = numbers.len() == known.packs.len();
+                    is_known.then_some(Head { map, ..head })
+                }
+                Err(Error::Damaged { .. } | Error::NoSuchCheckpoint { .. }) => None,
+                Err(error) => return Err(error),
+            },
+        };
         self.known = known;
         Ok(())
+    }
+
+    fn contents_of(&self, number: u64) -> Result<Known> {
+        let mut known = Known::default();
+        let (_, packs) = flatten(&self.store.chain(number)?);
+        for name in packs {
+            known.add(Pack::open(self.store.storage(), name)?.index);
+        }
+        Ok(known)
     }
 
     pub(super) fn options(&self) -> WriterOptions {
@@ -231,12 +326,11 @@ impl Draft<'_> {
             process: description.process,
             mappings: description.mappings,
             cost,
+            manifest_bytes: 0,
             packs,
             map,
         };
-        let bytes = manifest.seal();
-        self.writer.publish_manifest(&manifest, &bytes)?;
-        self.writer.next += 1;
+        self.writer.publish_new(&mut manifest)?;
         self.writer.head = Some(Head {
             parent: Parent {
                 number: manifest.number,
@@ -249,12 +343,43 @@ impl Draft<'_> {
 }
 
 impl Writer {
-    pub(super) fn publish_manifest(&self, manifest: &Manifest, bytes: &[u8]) -> Result<()> {
+    /// Publishes a manifest under the next number that nobody has.
+    fn publish_new(&mut self, manifest: &mut Manifest) -> Result<()> {
+        for _ in 0..NUMBERS_TRIED {
+            manifest.number = self.next;
+            manifest.id = Hash::default();
+            let bytes = manifest.seal();
+            match self.publish_manifest(manifest, &bytes, Publish::New) {
+                // What the writer before this one had sent, or a write of this one that failed in its last step.
+                Err(Error::Io { cause, .. }) if cause.kind() == ErrorKind::AlreadyExists => {
+                    let newest = self.store.newest()?;
+                    self.next = self.next.max(newest).saturating_add(1);
+                }
+                outcome => {
+                    outcome?;
+                    self.next = self.next.saturating_add(1);
+                    return Ok(());
+                }
+            }
+        }
+        let name = Name::Manifest(manifest.number);
+        Err(Error::io(format!("cannot write {name}"))(
+            ErrorKind::AlreadyExists.into(),
+        ))
+    }
+
+    pub(super) fn publish_manifest(
+        &self,
+        manifest: &Manifest,
+        bytes: &[u8],
+        how: Publish,
+    ) -> Result<()> {
+        self.check_held()?;
         let name = Name::Manifest(manifest.number);
         let written = || {
             let mut draft = self.store.storage().create()?;
             draft.write(bytes)?;
-            draft.publish(name)
+            draft.publish(name, how)
         };
         written().map_err(Error::io(format!("cannot write {name}")))
     }
