@@ -73,7 +73,12 @@ fn in_one_line(error: &clap::Error) -> String {
         }
     }
     if error.kind() == ErrorKind::UnknownArgument && !line.contains("tip:") {
-        line += "; a program to start comes behind --";
+        line += match std::env::args_os().nth(1) {
+            Some(command) if command == "checkpoint" => {
+                "; checkpoint takes a running process: -p PID"
+            }
+            _ => "; a program to start comes after --",
+        };
     }
     let line = line.trim_start();
     line.strip_prefix("error: ").unwrap_or(line).to_owned()

@@ -140,6 +140,95 @@ fn a_chain_from_its_first_checkpoint_to_its_last() {
 }
 
 #[test]
+fn damage_is_said_with_what_it_costs_and_set_aside() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let here = directory.path();
+    let busy = Busy::start();
+    let pid = busy.pid();
+    let take = ["checkpoint", "-p", &pid, "--store", "s", "--count"];
+    json(here, &[&take[..], &["5"]].concat());
+    let manifest = |number: u32| here.join(format!("s/{number:020}.manifest"));
+    let mut bytes = fs::read(manifest(3)).expect("a manifest");
+    bytes[100] ^= 1;
+    fs::write(manifest(3), bytes).expect("damage");
+    let said = |arguments: &[&str], code: i32| {
+        let output = run(here, arguments);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {output:?}"
+        );
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (text(output.stdout), text(output.stderr))
+    };
+    let (listed, damage) = said(&["log", "s"], 1);
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    assert!(
+        damage.contains("checkpoint 3 cannot be read, nor can 4, 5"),
+        "{damage}"
+    );
+    assert!(damage.contains("pagetrail repair s"), "{damage}");
+    assert!(
+        said(&["verify", "s"], 1)
+            .1
+            .contains("lost: 3 to 5; 2 others are whole")
+    );
+    assert!(
+        said(&["show", "s"], 2)
+            .1
+            .contains("the newest that can be read is 2")
+    );
+    // It goes on all the same, with a base.
+    let (taken, damage) = said(&take[..5], 0);
+    assert!(taken.starts_with("checkpoint 6 (base)"), "{taken}");
+    assert!(
+        damage.contains("do not build on what is damaged"),
+        "{damage}"
+    );
+    said(&["prune", "s", "--keep", "2"], 0);
+    assert!(said(&["repair", "s"], 0).0.contains("lost: 3 to 5"));
+    assert!(
+        here.join("s/damaged")
+            .join(manifest(3).file_name().expect("a name"))
+            .exists()
+    );
+    assert!(said(&["verify", "s"], 0).1.is_empty());
+    assert_eq!(said(&["log", "s"], 0).0.lines().count(), 3);
+    assert!(said(&["repair", "s"], 0).0.contains("nothing is damaged"));
+}
+
+#[test]
+fn what_a_process_says_of_itself_commands_no_terminal() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let here = directory.path();
+    let mut command = Command::new("sleep");
+    std::os::unix::process::CommandExt::arg0(&mut command, "x\x1b]0;owned\x07\nsecond line");
+    let child = command.arg("600").stdin(Stdio::null()).spawn();
+    let child = Busy(child.expect("sleep starts"));
+    let pid = child.pid();
+    assert_eq!(
+        json(here, &["checkpoint", "-p", &pid, "--store", "s"]).len(),
+        1
+    );
+    for arguments in [&["log", "s"][..], &["show", "s"]] {
+        let output = run(here, arguments);
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        assert!(text.contains("owned"), "{text}");
+        let is_plain = |c: char| c == '\n' || !c.is_control();
+        assert!(text.chars().all(is_plain), "{text:?}");
+        assert!(!text.contains("\nsecond line"), "{text}");
+    }
+    assert_eq!(
+        run(here, &["log", "s"])
+            .stdout
+            .iter()
+            .filter(|b| **b == b'\n')
+            .count(),
+        2
+    );
+}
+
+#[test]
 fn numbers_are_served_while_checkpoints_are_taken() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let busy = Busy::start();
@@ -228,9 +317,17 @@ fn what_cannot_be_done_is_one_line() {
     fs::set_permissions(here.join("open"), PermissionsExt::from_mode(0o777)).expect("rights");
     let exposed = ["checkpoint", "-p", &busy.pid(), "--store", "open/s"];
     assert!(line(&exposed).contains("writable by everybody"));
+    assert!(line(&exposed).contains("--allow-world-writable"));
     let allowed = [&exposed[..], &["--allow-world-writable"]].concat();
     assert_eq!(run(here, &allowed).status.code(), Some(0));
     assert!(line(&["show", "open/s", "7"]).contains("no checkpoint 7"));
     assert!(line(&["export", "open/s"]).contains("--core"));
+    let export = ["export", "open/s", "--core", "core", "--raw", "raw"];
+    assert_eq!(run(here, &export).status.code(), Some(0));
+    assert!(line(&export).contains("--force replaces it"));
+    let forced = [&export[..], &["--force"]].concat();
+    assert_eq!(run(here, &forced).status.code(), Some(0));
+    let started = ["checkpoint", "--store", "s", "--", "sleep", "1"];
+    assert!(line(&started).contains("takes a running process: -p PID"));
     assert!(line(&["rewind", "-p", "1", "open/s", "--to", "1"]).contains("not the process"));
 }

@@ -14,8 +14,13 @@ use crate::args::{TechniqueChoice, duration, technique_parser};
 pub(crate) enum CheckpointCommand {
     /// Save the memory and registers of a running process, which hardly pauses
     ///
+    /// A checkpoint is for putting the living process back (rewind) and for debuggers (export --core); no process can be
+    /// started from one.
+    ///
     /// Pages are copied while the process runs, those that it writes meanwhile are copied again, and for what is left it is
-    /// stopped: each checkpoint is of one instant. The first is complete, the others hold what was written since.
+    /// stopped: each checkpoint is of one instant. The first of each run of this command is a base, for which all memory is
+    /// read; the others, with --every or --count, are increments, of what was written since. Pages that the store has are
+    /// not stored again, by either.
     ///
     /// A checkpoint that fails, because the disk is full, leaves the store as it was, and the next has what it should have had.
     #[command(after_help = "Examples:\n  \
@@ -32,17 +37,26 @@ pub(crate) enum CheckpointCommand {
     #[command(after_help = "Examples:\n  pagetrail diff saved 2 3")]
     Diff(DiffArgs),
     /// Check every byte of a store; exit code 1 when something is damaged or missing
+    ///
+    /// It says which checkpoints that costs. That the newest was removed it cannot know: nothing names it.
     #[command(after_help = "Examples:\n  pagetrail verify saved")]
     Verify(LogArgs),
     /// Remove all checkpoints of a store but the newest
     #[command(after_help = "Examples:\n  pagetrail prune saved --keep 3")]
     Prune(PruneArgs),
+    /// Set aside what is damaged in a store, with the checkpoints that need it; the others stay as they are
+    ///
+    /// In a directory it is moved to `damaged` below it, in an object store to names that begin so.
+    #[command(after_help = "Examples:\n  pagetrail verify saved || pagetrail repair saved")]
+    Repair(RepairArgs),
     /// Merge a span of checkpoints into its last
     #[command(after_help = "Examples:\n  pagetrail squash saved 2 7")]
     Squash(SquashArgs),
     /// Make a file of a checkpoint: an ELF core for debuggers, or the plain contents
     ///
-    /// --raw writes the contents of the saved mappings one behind the other, and an index of them to OUT.map.
+    /// --raw writes the contents of the saved mappings one after the other, and to OUT.map a line for each: its addresses, the
+    /// offset in OUT at which its contents begin (hexadecimal, as the addresses), and its name. Files that exist are not
+    /// replaced without --force.
     #[command(after_help = "Examples:\n  \
         pagetrail export saved --core core --at 3\n  \
         gdb ./prog core")]
@@ -174,6 +188,19 @@ pub(crate) struct PruneArgs {
     pub(crate) json: bool,
 }
 
+/// Arguments of `repair`.
+#[derive(Args, Debug)]
+pub(crate) struct RepairArgs {
+    /// The store
+    #[arg(value_name = "STORE")]
+    pub(crate) store: PathBuf,
+    #[command(flatten)]
+    pub(crate) writing: WritingArgs,
+    /// Write one JSON document to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Arguments of `squash`.
 #[derive(Args, Debug)]
 pub(crate) struct SquashArgs {
@@ -209,6 +236,9 @@ pub(crate) struct ExportArgs {
     /// The checkpoint; the newest when left out
     #[arg(long, value_name = "N")]
     pub(crate) at: Option<u64>,
+    /// Replace files that exist
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,

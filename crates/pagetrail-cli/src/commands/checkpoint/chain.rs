@@ -1,37 +1,40 @@
 //! `pagetrail log`, `show`, `diff`, `verify`, `prune`, `squash`: what a store holds, and making it smaller.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use pagetrail_checkpoint::{Manifest, Pruned, Store};
+use pagetrail_checkpoint::{Error, Image, Manifest, Pruned, Store, spans};
 
-use super::args::{DiffArgs, LogArgs, PruneArgs, ShowArgs, SquashArgs};
-use super::{json, plain, text, writer};
+use super::args::{DiffArgs, LogArgs, PruneArgs, RepairArgs, ShowArgs, SquashArgs};
+use super::{json, open_writer, plain, text, writer};
 use crate::exit;
 use crate::report::words;
 
 /// Runs `log`.
 pub(super) fn log(args: &LogArgs) -> Result<ExitCode> {
     let store = Store::open(&args.store).map_err(plain)?;
-    let numbers = store.numbers().map_err(plain)?;
-    let manifests = numbers.into_iter().map(|number| store.manifest(number));
-    let manifests: Vec<Manifest> = manifests.collect::<Result<_, _>>().map_err(plain)?;
+    let survey = store.survey().map_err(plain)?;
+    let manifests: Vec<&Manifest> = survey.whole().collect();
     text::print(&match args.json {
-        true => json::log(&manifests).to_string(),
+        true => json::log(&manifests, &survey).to_string(),
         false if manifests.is_empty() => "no checkpoint".into(),
         false => text::log(&manifests),
     })?;
+    for damage in survey.damages() {
+        exit::message(&words::printable(&damage));
+    }
+    if !survey.lost().is_empty() {
+        exit::message(&format!("{} set aside what is damaged", cure(&args.store)));
+        return Ok(ExitCode::from(exit::NEGATIVE));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Runs `show`.
 pub(super) fn show(args: &ShowArgs) -> Result<ExitCode> {
     let store = Store::open(&args.store).map_err(plain)?;
-    let number = match args.number {
-        Some(number) => number,
-        None => store.newest().map_err(plain)?,
-    };
-    let image = store.image(number).map_err(plain)?;
+    let image = image(&store, args.number)?;
     let contents = image.pages().bytes();
     text::print(&match args.json {
         true => json::show(image.manifest(), contents).to_string(),
@@ -40,13 +43,35 @@ pub(super) fn show(args: &ShowArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Opens a checkpoint, or else the newest.
+pub(super) fn image(store: &Store, number: Option<u64>) -> Result<Image> {
+    if let Some(number) = number {
+        return store.image(number).map_err(plain);
+    }
+    match store.newest_image() {
+        Err(error @ Error::Damaged { .. }) => {
+            let survey = store.survey().map_err(plain)?;
+            let newest = survey.whole().next_back().map(|manifest| manifest.number);
+            let cure = newest.map_or("no other can be read either".into(), |number| {
+                format!("the newest that can be read is {number}")
+            });
+            Err(anyhow::anyhow!("{error}; {cure}"))
+        }
+        outcome => outcome.map_err(plain),
+    }
+}
+
 /// Runs `diff`.
 pub(super) fn diff(args: &DiffArgs) -> Result<ExitCode> {
     let store = Store::open(&args.store).map_err(plain)?;
     let diffs = store.diff(args.first, args.second).map_err(plain)?;
     text::print(&match args.json {
         true => json::diff(args.first, args.second, &diffs).to_string(),
-        false => text::diff(&diffs),
+        false => {
+            let first = store.manifest(args.first).map_err(plain)?;
+            let second = store.manifest(args.second).map_err(plain)?;
+            text::diff(&diffs, first.saved_bytes().max(second.saved_bytes()))
+        }
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -68,7 +93,22 @@ pub(super) fn verify(args: &LogArgs) -> Result<ExitCode> {
         return Ok(sound(found.is_sound()));
     }
     for damage in &found.damages {
-        exit::message(damage);
+        exit::message(&words::printable(damage));
+    }
+    if !found.is_sound() {
+        let lost = match &found.lost[..] {
+            [] => "no checkpoint is lost".into(),
+            lost => format!("lost: {}", spans(lost)),
+        };
+        let whole = found.checkpoints - found.lost.len() as u64;
+        exit::message(&format!(
+            "{lost}; {} whole; {} set aside what is damaged",
+            match whole {
+                1 => "1 other is".into(),
+                whole => format!("{whole} others are"),
+            },
+            cure(&args.store)
+        ));
     }
     let verdict = match found.damages.len() {
         0 => "all as it was written".into(),
@@ -104,14 +144,55 @@ pub(super) fn squash(args: &SquashArgs) -> Result<ExitCode> {
     tell(&pruned, args.json)
 }
 
+/// Runs `repair`.
+pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode> {
+    // It says itself what is damaged.
+    let mut writer = open_writer(&args.store, &args.writing, false)?;
+    let repaired = writer.repair().map_err(plain)?;
+    if args.json {
+        text::print(&json::repaired(&repaired).to_string())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for damage in &repaired.damages {
+        exit::message(&words::printable(damage));
+    }
+    let lost = match &repaired.lost[..] {
+        [] => String::new(),
+        lost => format!(", lost: {}", spans(lost)),
+    };
+    text::print(&match repaired.damages.is_empty() {
+        true => "nothing is damaged".into(),
+        false => format!(
+            "{} whole{lost}; {} set aside, {} written anew",
+            words::plural(repaired.whole, "checkpoint"),
+            words::plural(repaired.set_aside.len() as u64, "file"),
+            words::plural(repaired.repacked, "pack")
+        ),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The command that repairs a store, as the beginning of a sentence.
+fn cure(store: &Path) -> String {
+    let store = store.display().to_string();
+    format!("pagetrail repair {} will", words::printable(&store))
+}
+
 fn tell(pruned: &Pruned, as_json: bool) -> Result<ExitCode> {
     text::print(&match as_json {
         true => json::pruned(pruned).to_string(),
         false => format!(
-            "{} and {} removed, {} made smaller",
+            "{} and {} removed, {} made smaller{}",
             words::plural(pruned.checkpoints, "checkpoint"),
             words::plural(pruned.packs, "pack"),
-            words::plural(pruned.repacked, "pack")
+            words::plural(pruned.repacked, "pack"),
+            match pruned.damaged {
+                0 => String::new(),
+                damaged => format!(
+                    "; {} that cannot be read stay, and all packs",
+                    words::plural(damaged, "checkpoint")
+                ),
+            }
         ),
     })?;
     Ok(ExitCode::SUCCESS)

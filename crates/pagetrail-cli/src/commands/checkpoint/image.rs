@@ -1,9 +1,12 @@
 //! `pagetrail export` and `pagetrail rewind`: what is made of a single checkpoint.
 
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
-use pagetrail_checkpoint::Store;
+use anyhow::{Context, Result};
+use pagetrail_checkpoint::{Error, Store};
 use serde_json::json;
 
 use super::args::{ExportArgs, RewindArgs};
@@ -14,16 +17,19 @@ use crate::report::words;
 /// Runs `export`.
 pub(super) fn export(args: &ExportArgs) -> Result<ExitCode> {
     let store = Store::open(&args.store).map_err(plain)?;
-    let number = match args.at {
-        Some(number) => number,
-        None => store.newest().map_err(plain)?,
-    };
-    let mut image = store.image(number).map_err(plain)?;
+    let mut image = super::chain::image(&store, args.at)?;
+    let number = image.manifest().number;
+    if args.force {
+        let map = args.raw.as_ref().map(|path| suffixed(path));
+        for path in [&args.core, &args.raw, &map].into_iter().flatten() {
+            make_room(path)?;
+        }
+    }
     if let Some(path) = &args.core {
-        image.export_core(path).map_err(plain)?;
+        image.export_core(path).map_err(exists)?;
     }
     if let Some(path) = &args.raw {
-        image.export_raw(path).map_err(plain)?;
+        image.export_raw(path).map_err(exists)?;
     }
     let document = json!({
         "schema": 1,
@@ -40,6 +46,33 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode> {
         ),
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What went wrong, with the cure where a file is there already.
+fn exists(error: Error) -> anyhow::Error {
+    match &error {
+        Error::Io { what, cause } if cause.kind() == io::ErrorKind::AlreadyExists => {
+            anyhow::anyhow!("{what}: it exists; --force replaces it")
+        }
+        _ => plain(error),
+    }
+}
+
+/// Where the index of plain contents is.
+fn suffixed(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".map");
+    name.into()
+}
+
+/// Removes a file that is to be written anew; nothing but a file.
+fn make_room(path: &Path) -> Result<()> {
+    let there = fs::symlink_metadata(path);
+    if there.is_ok_and(|metadata| metadata.is_file()) {
+        let failed = || format!("cannot replace {}", path.display());
+        fs::remove_file(path).with_context(failed)?;
+    }
+    Ok(())
 }
 
 /// Runs `rewind`.

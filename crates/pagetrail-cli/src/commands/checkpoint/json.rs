@@ -1,7 +1,7 @@
 //! Checkpoints as JSON, schema 1. Within a schema number fields are only ever added; addresses are hexadecimal text, sizes
 //! bytes, times nanoseconds.
 
-use pagetrail_checkpoint::{Manifest, MappingDiff, Pruned, Verified};
+use pagetrail_checkpoint::{Manifest, MappingDiff, Pruned, Repaired, Survey, Verified};
 use serde_json::{Value, json};
 
 const SCHEMA: u32 = 1;
@@ -24,6 +24,7 @@ pub(super) fn checkpoint(manifest: &Manifest) -> Value {
         "stopped_pages": cost.stopped_pages,
         "stored_pages": cost.stored_pages,
         "stored_bytes": cost.stored_bytes,
+        "manifest_bytes": manifest.manifest_bytes,
         "rounds": cost.rounds,
         "pause_ns": cost.pause_ns,
         "total_ns": cost.total_ns,
@@ -31,9 +32,17 @@ pub(super) fn checkpoint(manifest: &Manifest) -> Value {
 }
 
 /// The list of `log`.
-pub(super) fn log(manifests: &[Manifest]) -> Value {
-    let checkpoints: Vec<Value> = manifests.iter().map(checkpoint).collect();
-    json!({ "schema": SCHEMA, "checkpoints": checkpoints })
+pub(super) fn log(manifests: &[&Manifest], survey: &Survey) -> Value {
+    let checkpoints: Vec<Value> = manifests.iter().copied().map(checkpoint).collect();
+    let lost = survey
+        .lost()
+        .iter()
+        .map(|(number, reason)| json!({ "number": number, "reason": reason }));
+    json!({
+        "schema": SCHEMA,
+        "checkpoints": checkpoints,
+        "lost": lost.collect::<Vec<_>>(),
+    })
 }
 
 /// All of a checkpoint.
@@ -114,6 +123,19 @@ pub(super) fn verified(found: &Verified) -> Value {
         "pages": found.pages,
         "unused_packs": found.unused_packs,
         "damages": found.damages,
+        "lost": found.lost,
+    })
+}
+
+/// What `repair` did.
+pub(super) fn repaired(repaired: &Repaired) -> Value {
+    json!({
+        "schema": SCHEMA,
+        "damages": repaired.damages,
+        "lost": repaired.lost,
+        "whole": repaired.whole,
+        "set_aside": repaired.set_aside,
+        "repacked_packs": repaired.repacked,
     })
 }
 
@@ -124,6 +146,7 @@ pub(super) fn pruned(pruned: &Pruned) -> Value {
         "removed_checkpoints": pruned.checkpoints,
         "removed_packs": pruned.packs,
         "repacked_packs": pruned.repacked,
+        "damaged_checkpoints": pruned.damaged,
     })
 }
 

@@ -76,7 +76,7 @@ impl Totals {
         let cost = &manifest.cost;
         self.checkpoints += 1;
         self.copied_pages += cost.copied_pages;
-        self.stored_bytes += cost.stored_bytes;
+        self.stored_bytes += manifest.bytes_in_store();
         self.rounds += u64::from(cost.rounds) + 1;
         self.pause_ns += cost.pause_ns;
         self.pause_ns_max = self.pause_ns_max.max(cost.pause_ns);

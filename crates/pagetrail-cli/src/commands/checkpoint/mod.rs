@@ -18,6 +18,9 @@ use pagetrail_checkpoint::{Error, Store, Writer, WriterOptions};
 
 use args::{CheckpointCommand, WritingArgs};
 
+use crate::exit;
+use crate::report::words;
+
 /// For tests: the number of the step to the store at which this process kills itself.
 const KILL_VARIABLE: &str = "PAGETRAIL_KILL_AT_STORE_STEP";
 
@@ -30,6 +33,7 @@ pub(crate) fn run(command: &CheckpointCommand) -> Result<ExitCode> {
         CheckpointCommand::Diff(args) => chain::diff(args),
         CheckpointCommand::Verify(args) => chain::verify(args),
         CheckpointCommand::Prune(args) => chain::prune(args),
+        CheckpointCommand::Repair(args) => chain::repair(args),
         CheckpointCommand::Squash(args) => chain::squash(args),
         CheckpointCommand::Export(args) => image::export(args),
         CheckpointCommand::Rewind(args) => image::rewind(args),
@@ -40,12 +44,30 @@ pub(crate) fn run(command: &CheckpointCommand) -> Result<ExitCode> {
 fn plain(error: Error) -> anyhow::Error {
     match error {
         Error::Process(error) => error.into(),
+        Error::WorldWritable { .. } => {
+            anyhow::anyhow!("{error}; --allow-world-writable lets it be used all the same")
+        }
         error => error.into(),
     }
 }
 
-/// Opens the store at a place to write; with `make`, also where there is none yet.
+/// Opens the store at a place to write, and says what is damaged there.
 fn writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writer> {
+    let writer = open_writer(path, args, make)?;
+    for damage in writer.damages() {
+        exit::message(&words::printable(damage));
+    }
+    if !writer.damages().is_empty() {
+        exit::message(&format!(
+            "new checkpoints do not build on what is damaged; to set it aside: pagetrail repair {}",
+            words::printable(&path.display().to_string())
+        ));
+    }
+    Ok(writer)
+}
+
+/// Opens the store at a place to write; with `make`, also where there is none yet.
+fn open_writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writer> {
     if !make {
         Store::open(path).map_err(plain)?;
     }

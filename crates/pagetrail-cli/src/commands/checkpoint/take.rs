@@ -12,6 +12,7 @@ use super::args::{ModeArg, TakeArgs};
 use super::metrics::Metrics;
 use super::{json, plain, text, writer};
 use crate::exit;
+use crate::report::words;
 use crate::tracking::schedule::Schedule;
 use crate::tracking::signals::{Addressee, Signals};
 
@@ -86,17 +87,25 @@ impl Session<'_> {
     fn repeat(&mut self, writer: &mut Writer, interval: Duration) -> Result<ExitCode> {
         let mut schedule = Schedule::new(Instant::now(), interval, None);
         let (mut taken, mut failure) = (0, None);
+        let mut complaints = Complaints::default();
         loop {
             match self.take(writer) {
                 Ok(_) => {
                     taken += 1;
                     failure = None;
+                    if let Some(line) = complaints.over() {
+                        self.erase();
+                        exit::message(&line);
+                    }
                 }
                 Err(error) if has_ended(&error) && taken > 0 => break,
                 Err(error) if self.is_lasting(&error) => return Err(error),
                 Err(error) => {
-                    self.erase();
-                    exit::message(&format!("{error:#}; trying again in time for the next"));
+                    let line = format!("{error:#}; trying again in time for the next");
+                    if let Some(line) = complaints.line(line, Instant::now()) {
+                        self.erase();
+                        exit::message(&words::printable(&line));
+                    }
                     failure = Some(error);
                 }
             }
@@ -120,7 +129,11 @@ impl Session<'_> {
     /// Whether trying again cannot help.
     fn is_lasting(&mut self, error: &anyhow::Error) -> bool {
         let ended = matches!(self.process.wait(Duration::ZERO), State::Ended(_));
-        let full_or_busy = matches!(error.downcast_ref(), Some(Error::Io { .. }));
+        // Another writer may come while this one could not reach the store.
+        let full_or_busy = matches!(
+            error.downcast_ref(),
+            Some(Error::Io { .. } | Error::Busy { .. })
+        );
         let not_now = matches!(
             error.downcast_ref(),
             Some(pagetrail::Error::NotStopping { .. } | pagetrail::Error::Traced { .. })
@@ -162,10 +175,75 @@ impl Session<'_> {
     }
 }
 
+/// What went wrong, said once, and again after a while: a full disk fails every checkpoint in the same way.
+#[derive(Debug, Default)]
+struct Complaints {
+    /// What was said last, and when.
+    last: Option<(String, Instant)>,
+    /// How often the same has happened since, unsaid.
+    unsaid: u64,
+}
+
+/// How long the same complaint is not said again.
+const SAY_AGAIN: Duration = Duration::from_secs(60);
+
+impl Complaints {
+    /// What to say of a failure at a time, if anything.
+    fn line(&mut self, line: String, now: Instant) -> Option<String> {
+        if let Some((last, when)) = &self.last
+            && *last == line
+            && now.saturating_duration_since(*when) < SAY_AGAIN
+        {
+            self.unsaid += 1;
+            return None;
+        }
+        self.last = Some((line.clone(), now));
+        Some(match std::mem::take(&mut self.unsaid) {
+            0 => line,
+            count => format!("{line} ({} more failed so since)", words::count(count)),
+        })
+    }
+
+    /// It works again; what to say of that.
+    fn over(&mut self) -> Option<String> {
+        self.last.take()?;
+        match std::mem::take(&mut self.unsaid) {
+            0 => None,
+            count => Some(format!(
+                "checkpoints are taken again; {} had failed besides the one that was said",
+                words::count(count)
+            )),
+        }
+    }
+}
+
 fn has_ended(error: &anyhow::Error) -> bool {
     use pagetrail::Error::{Gone, NoSuchProcess};
     matches!(
         error.downcast_ref(),
         Some(Gone { .. } | NoSuchProcess { .. })
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_complaint_is_said_once_a_minute() {
+        let mut complaints = Complaints::default();
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let said = |line: Option<String>| line.is_some();
+        assert!(said(complaints.line("full".into(), at(0))));
+        assert!(!said(complaints.line("full".into(), at(1))));
+        assert!(!said(complaints.line("full".into(), at(59))));
+        let again = complaints.line("full".into(), at(60)).expect("it is said");
+        assert!(again.contains("2 more"), "{again}");
+        assert!(said(complaints.line("other".into(), at(61))));
+        assert!(!said(complaints.line("other".into(), at(62))));
+        assert!(complaints.over().is_some_and(|line| line.contains('1')));
+        assert!(!said(complaints.over()));
+        assert!(said(complaints.line("other".into(), at(63))));
+    }
 }

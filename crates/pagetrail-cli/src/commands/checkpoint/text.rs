@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use comfy_table::{Table, presets};
-use pagetrail_checkpoint::{Manifest, MappingDiff};
+use pagetrail_checkpoint::{Manifest, MappingDiff, Process};
 
 use crate::report::words;
 
@@ -13,36 +13,54 @@ use crate::report::words;
 pub(super) fn taken(manifest: &Manifest) -> String {
     let cost = &manifest.cost;
     format!(
-        "checkpoint {}: {} copied in {}, {} new to the store ({}), paused {}, took {}",
+        "checkpoint {} ({}): {} copied in {}, {} new to the store ({}), paused {}, took {}",
         manifest.number,
+        kind(manifest),
         words::plural(cost.copied_pages, "page"),
         words::plural(u64::from(cost.rounds) + 1, "round"),
         words::count(cost.stored_pages),
-        words::bytes(cost.stored_bytes as f64),
+        words::bytes(manifest.bytes_in_store() as f64),
         words::time(cost.pause_ns as f64),
         words::time(cost.total_ns as f64)
     )
 }
 
+fn kind(manifest: &Manifest) -> String {
+    match manifest.parent {
+        Some(parent) => format!("over {}", parent.number),
+        None => "base".into(),
+    }
+}
+
+/// The command line of a process. Some programs fill what follows their names with blanks.
+fn command(process: &Process) -> String {
+    let words = process.command.join(" ");
+    words::printable(words.trim_end()).into_owned()
+}
+
+/// A mapping's name, or what it is.
+fn name(mapping: &str) -> String {
+    match mapping {
+        "" => "anonymous".into(),
+        name => words::printable(name).into_owned(),
+    }
+}
+
 /// The list of `log`.
-pub(super) fn log(manifests: &[Manifest]) -> String {
+pub(super) fn log(manifests: &[&Manifest]) -> String {
     let mut table = plain_table(&["number", "taken", "kind", "of", "pages", "stored", "pause"]);
     for manifest in manifests {
-        let kind = match manifest.parent {
-            Some(parent) => format!("over {}", parent.number),
-            None => "base".into(),
-        };
         let of = match &manifest.process {
-            Some(process) => format!("{} {}", process.pid, process.command.join(" ")),
+            Some(process) => format!("{} {}", process.pid, command(process)),
             None => "own regions".into(),
         };
         table.add_row([
             manifest.number.to_string(),
             time(manifest.taken_unix_ns),
-            kind,
+            kind(manifest),
             shortened(&of, 40),
             words::count(manifest.changed_pages()),
-            words::bytes(manifest.cost.stored_bytes as f64),
+            words::bytes(manifest.bytes_in_store() as f64),
             words::time(manifest.cost.pause_ns as f64),
         ]);
     }
@@ -71,8 +89,8 @@ pub(super) fn show(manifest: &Manifest, contents: u64) -> String {
         out.push(format!(
             "process {}: {} ({})",
             process.pid,
-            process.command.join(" "),
-            process.executable
+            command(process),
+            words::printable(&process.executable)
         ));
         let mut table = plain_table(&["thread", "name", "instruction", "stack"]);
         for thread in &process.threads {
@@ -88,7 +106,7 @@ pub(super) fn show(manifest: &Manifest, contents: u64) -> String {
             };
             table.add_row([
                 thread.held.tid.to_string(),
-                thread.name.clone(),
+                words::printable(&thread.name).into_owned(),
                 register(16).unwrap_or_default(),
                 register(19).unwrap_or_default(),
             ]);
@@ -99,44 +117,56 @@ pub(super) fn show(manifest: &Manifest, contents: u64) -> String {
             table.add_row([
                 descriptor.number.to_string(),
                 descriptor.position.to_string(),
-                descriptor.target.clone(),
+                words::printable(&descriptor.target).into_owned(),
             ]);
         }
         out.push(format!("\n{}", lines(&table)));
     }
-    let mut table = plain_table(&["mapping", "rights", "saved", "name"]);
+    let mut table = plain_table(&["mapping", "size", "rights", "saved", "name"]);
     for mapping in &manifest.mappings {
         table.add_row([
             mapping.range.to_string(),
+            words::bytes(mapping.range.bytes() as f64),
             mapping.permissions.to_string(),
             if mapping.saved { "yes" } else { "-" }.into(),
-            mapping.name.clone(),
+            name(&mapping.name),
         ]);
     }
     out.push(format!("\n{}", lines(&table)));
     out.join("\n")
 }
 
-/// The differences of `diff`.
-pub(super) fn diff(diffs: &[MappingDiff]) -> String {
+/// The differences of `diff`, in so many bytes that are saved.
+pub(super) fn diff(diffs: &[MappingDiff], saved: u64) -> String {
     if diffs.is_empty() {
         return "no difference".into();
     }
-    let mut table = plain_table(&["mapping", "pages differ", "", "name"]);
+    let mut table = plain_table(&["mapping", "pages differ", "bytes", "", "name"]);
+    let (mut pages, mut bytes) = (0, 0);
     for diff in diffs {
         let only = match diff.present {
             (true, false) => "gone",
             (false, true) => "new",
             _ => "",
         };
+        pages += diff.pages.pages();
+        bytes += diff.pages.bytes();
         table.add_row([
             diff.range.to_string(),
             words::count(diff.pages.pages()),
+            words::bytes(diff.pages.bytes() as f64),
             only.into(),
-            diff.name.clone(),
+            name(&diff.name),
         ]);
     }
-    lines(&table)
+    format!(
+        "{}\n{} ({}) of {} differ, {}",
+        lines(&table),
+        words::plural(pages, "page"),
+        words::bytes(bytes as f64),
+        words::bytes(saved as f64),
+        words::percent(bytes as f64 / saved.max(1) as f64)
+    )
 }
 
 /// Writes a document, or text, to standard output.
