@@ -1,14 +1,20 @@
-/* Runs under a seccomp filter that kills it for userfaultfd(2), in all threads, or with the word "thread" as second
- * argument in another than the main thread only: it must survive whatever tracks it. */
+/* Runs under seccomp, and must survive whatever tracks it. The second argument says how:
+ *   all      a filter in all threads that kills for userfaultfd(2)
+ *   thread   the same in another than the main thread only
+ *   restart  a filter that kills for restart_syscall(2), which a stop makes of a sleep
+ *   strict   no filter, but strict mode: read, write, exit, sigreturn */
 #include "victim.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <stddef.h>
 
-static void filter(void) {
+static volatile uint64_t memory[4096];
+
+static void filter(unsigned forbidden) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, forbidden, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -19,15 +25,40 @@ static void filter(void) {
 
 static void *filtered(void *unused) {
     (void)unused;
-    filter();
+    filter(SYS_userfaultfd);
     for (;;) usleep(1000);
+    return NULL;
+}
+
+static void *sleeps(void *unused) {
+    (void)unused;
+    for (;;) {
+        double began = now();
+        CHECK(poll(NULL, 0, 20) == 0);
+        if (now() - began < 0.02) fail("poll ended too early");
+    }
     return NULL;
 }
 
 int main(int argc, char **argv) {
     victim_start(argc, argv);
-    if (argc > 2 && !strcmp(argv[2], "thread")) helper(filtered, NULL);
-    else filter();
+    const char *how = argc > 2 ? argv[2] : "all";
+    if (!strcmp(how, "strict")) {
+        CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0);
+        CHECK(write(1, "ready\n", 6) == 6);
+        /* No clock: strict mode takes the time stamp counter away. */
+        for (uint64_t n = 0; !victim_told; n++) memory[n % 4096] = n;
+        /* exit_group would kill. */
+        syscall(SYS_exit, 0);
+    }
+    if (!strcmp(how, "thread")) {
+        helper(filtered, NULL);
+    } else if (!strcmp(how, "restart")) {
+        filter(SYS_restart_syscall);
+        helper(sleeps, NULL);
+    } else {
+        filter(SYS_userfaultfd);
+    }
     victim_ready();
     for (volatile uint64_t n = 0; !over(); n++)
         if (n % 4096 == 0) usleep(100);

@@ -63,7 +63,9 @@ pub(crate) fn ask(pid: u32, request: Request) -> io::Result<Armed> {
 
 /// The name tells the process from a later one of the same number.
 fn address(pid: u32) -> io::Result<SocketAddr> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // A name in them may be any bytes.
+    let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
+    let stat = String::from_utf8_lossy(&stat);
     let started = stat
         .rsplit(')')
         .next()
@@ -92,7 +94,8 @@ pub(crate) fn may_attach(pid: u32) -> bool {
 
 /// The thread group of a process, and its parent.
 fn family(pid: u32) -> Option<(u32, u32)> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
     let field = |name| {
         let value = status.lines().find_map(|line| line.strip_prefix(name))?;
         value.trim().parse().ok()

@@ -76,10 +76,11 @@ pub enum Error {
         /// What to do about it.
         cure: String,
     },
-    /// A seccomp filter of the target might kill it for a system call run on our behalf.
+    /// Seccomp might kill the target for a system call run on our behalf: none of its threads may make the calls, or its
+    /// filters cannot be read.
     #[error(
-        "process {pid} runs under a seccomp filter, and it can only be suspended with CAP_SYS_ADMIN; \
-         run as root, or use --technique compare"
+        "process {pid} runs under seccomp, which forbids the system calls that attaching needs, or does not let its \
+         filters be read (for which CAP_SYS_ADMIN is needed); use --technique compare"
     )]
     Seccomp {
         /// The PID asked for.

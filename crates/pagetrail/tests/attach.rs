@@ -111,6 +111,13 @@ fn changing_mappings_keep_their_contents() {
 }
 
 #[test]
+fn descriptors_keep_their_numbers() {
+    for how in ["thread", "process", "full", "queue"] {
+        survives("descriptors", &["600", how], times(100, 1000));
+    }
+}
+
+#[test]
 fn children_are_left_alone() {
     survives("forker", &[], times(300, 2000));
 }

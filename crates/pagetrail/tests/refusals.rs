@@ -345,31 +345,89 @@ fn stopped_processes_stay_stopped() {
     }
 }
 
+/// Filters that allow what attaching needs are no hindrance where they can be read, and others are respected.
 #[test]
 fn seccomp_filters_do_not_kill() {
-    for arguments in [["600", "all"], ["600", "thread"]] {
+    for how in ["all", "thread", "restart", "strict"] {
         for technique in working("seccomp target", &[PagemapScan, Userfaultfd]) {
-            let Some(mut victim) = Victim::start("seccomp", &arguments) else {
+            let Some(mut victim) = Victim::start("seccomp", &["600", how]) else {
                 return;
             };
-            for _ in 0..100 {
+            let forbids = matches!(how, "all" | "strict");
+            for _ in 0..50 {
                 match attach_once(victim.pid(), technique, 1, Duration::from_micros(300)) {
-                    Ok(watch) => drop(watch),
-                    Err(Error::Seccomp { .. }) if arguments[1] == "all" => {
+                    Ok(watch) if !forbids => drop(watch),
+                    Ok(watch) => panic!("{watch:?} under {how}"),
+                    Err(Error::Seccomp { .. }) if forbids => {}
+                    Err(Error::Seccomp { .. }) if how == "restart" => {
                         row(
                             "seccomp target",
                             technique.name(),
                             "absent",
-                            "filters cannot be suspended",
+                            "filters cannot be read",
                         );
                         break;
                     }
                     Err(error) => victim.blame(&error),
                 }
+                drop(pagetrail::Hold::process(victim.pid()).unwrap());
+            }
+            if forbids {
+                // Left to itself, the choice falls on a technique that runs nothing in it.
+                let target = Target::process(victim.pid()).unwrap();
+                let watch = Watch::builder().target(target).start().unwrap();
+                assert!(!matches!(watch.technique(), PagemapScan | Userfaultfd));
+                assert!(watch.reason().contains("seccomp"), "{}", watch.reason());
             }
             victim.is_clean(true);
             victim.finish();
             row("seccomp target", technique.name(), "works", "");
         }
     }
+}
+
+/// The kernel cuts a name after 15 bytes, also within a letter, and a program may choose any bytes.
+#[test]
+fn names_that_are_not_utf_8_are_no_reason() {
+    use std::os::unix::ffi::OsStrExt;
+    let Some(program) = support::victim_program("sleeper") else {
+        return;
+    };
+    let directory = std::env::temp_dir().join(format!("pagetrail-names-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let names: [&[u8]; 3] = [
+        "программа".as_bytes(),
+        b"abcdefghijklmn\xc3\xbc",
+        b"n\xff) R 1",
+    ];
+    for name in names {
+        let path = directory.join(std::ffi::OsStr::from_bytes(name));
+        copy(&program, &path);
+        for technique in working("names", &[PagemapScan, Userfaultfd, Technique::Compare]) {
+            // As a running process.
+            let mut command = Command::new(&path);
+            let mut victim = Victim::of("sleeper", &mut command).unwrap();
+            let attached = attach_once(victim.pid(), technique, 1, Duration::ZERO);
+            drop(attached.unwrap_or_else(|error| victim.blame(&error)));
+            drop(pagetrail::Hold::process(victim.pid()).unwrap());
+            victim.is_clean(true);
+            victim.finish();
+            // Started under watch: it comes to its end, and the watch learns of it.
+            let mut command = Command::new(&path);
+            command.arg("0").stdin(Stdio::null()).stdout(Stdio::null());
+            let target = Target::command(command);
+            let builder = Watch::builder().target(target).technique(technique);
+            let mut watch = builder.start().unwrap();
+            let deadline = Instant::now() + Duration::from_secs(60);
+            loop {
+                assert!(Instant::now() < deadline, "no end of {}", path.display());
+                match watch.wait(Duration::from_millis(10)) {
+                    pagetrail::State::Ended(_) => break,
+                    pagetrail::State::Exiting => watch.let_go(),
+                    _ => {}
+                }
+            }
+        }
+    }
+    std::fs::remove_dir_all(directory).unwrap();
 }

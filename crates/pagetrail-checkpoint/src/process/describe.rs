@@ -61,8 +61,9 @@ impl Identity {
 
 /// When a process started, in clock ticks since boot (`proc_pid_stat(5)`, field 22).
 pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is a name in parentheses that may hold anything.
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is a name in parentheses that may hold any bytes.
+    let stat = String::from_utf8_lossy(&stat);
     let fields = stat.rsplit_once(')')?.1;
     fields.split_whitespace().nth(19)?.parse().ok()
 }

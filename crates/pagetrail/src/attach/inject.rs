@@ -1,32 +1,30 @@
 //! Running `userfaultfd(2)` in another process and fetching the descriptor, x86-64.
 //!
 //! A userfaultfd belongs to the address space of the thread that creates it, so the target itself must make the
-//! call. The code for it goes into padding behind the text of the vDSO or of another executable mapping, never
-//! executed by the program, and says everything by itself: create the descriptor, close it, unblock signals, put back
-//! the registers it used, and jump to where the thread was, with an interrupted system call restarted. One
-//! `PTRACE_SETREGS` makes the thread run it. From then on nothing more is needed from us:
-//! killed at any instruction, the tracker leaves a thread that finishes the code and goes on, with no
-//! descriptor left. Alive, we step through the calls, copy the descriptor by `pidfd_getfd(2)` between them,
-//! restore registers and padding exactly, and detach.
+//! call. The code for it ([`code`]) goes into padding behind the text of the vDSO or of another executable mapping, never
+//! executed by the program. One `PTRACE_SETREGS` makes a thread run it. It starts a helper, which creates the descriptor
+//! and ends, then puts back the registers that it used, and jumps to where the thread was, with an interrupted system call
+//! restarted. From then on nothing more is needed from us: killed at any instruction, the tracker leaves a
+//! helper and a thread that finish the code, with no descriptor left. Alive, we step through the helper's calls, copy the
+//! descriptor by `pidfd_getfd(2)` before its end, restore registers and padding exactly, and detach.
+//!
+//! The helper shares the memory and nothing else: its descriptor table is a copy. So no descriptor of the program is closed or
+//! gets another number, whatever its other threads, and processes that share the table, open and close meanwhile; a child that
+//! one of them forks gets no copy; and there is room where the program's limit on descriptors is used up. It
+//! is a thread, which ends without a trace, where the kernel can name a thread's descriptors (`PIDFD_THREAD`, Linux 6.9), else a process.
 //!
 //! No stack of the target is used: threads run on small ones (Go), alternate ones, and shadowed ones. Signals
 //! are blocked meanwhile: a handler that ran in between would not interrupt the call that it should interrupt.
-//!
-//! Another thread may fork between the two calls; then the child has a copy of the descriptor, which would keep the
-//! tracking alive. Such children are found and made to close it ([`Copies`]).
 
+use super::code::{self, AFTER_CLONE, AFTER_CREATE, AFTER_WAIT, Helper};
+use super::filter;
 use super::restart;
 use super::stop::{Patience, Stopped, wait_for_trap};
 use super::target_check::explain;
 use crate::error::{Error, Result};
-use crate::page_set::page_size;
-use crate::proc::maps::Maps;
-use crate::proc::status::{processes, threads};
-use crate::sys::kcmp;
-use crate::sys::ptrace::{self, Change, Registers, Resume, Tracee};
-use crate::sys::remote_memory;
+use crate::sys::ptrace::{Change, Resume, Tracee, option};
 use crate::sys::uffd::Uffd;
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::thread::gettid;
@@ -40,25 +38,21 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Fetched {
     pub(crate) fd: OwnedFd,
-    pub(crate) copies: Option<Copies>,
     /// How long a thread of the target was stopped or diverted.
     pub(crate) stopped: Duration,
 }
 
 /// Stops one thread of `pid` and fetches a userfaultfd of its address space.
 pub(crate) fn fetch(pid: u32, kernel_faults: bool) -> Result<Fetched> {
+    let helper = helper(pid);
     let attempt = || {
-        let mut stopped = Stopped::any_thread(pid)?;
-        let copied = run(&mut stopped, pid, kernel_faults);
-        Ok((copied, stopped.release()))
+        let permitted = |tracee: &Tracee| filter::allow(tracee, pid, code::CALLS, false);
+        let mut stopped = Stopped::any_thread(pid, permitted)?;
+        let fd = execute(&mut stopped, pid, helper, Uffd::flags(kernel_faults));
+        Ok((fd, stopped.release()))
     };
-    let (copied, stopped) = in_own_thread(attempt)?;
-    let copied = copied?;
-    Ok(Fetched {
-        copies: Copies::of(pid, &copied),
-        fd: copied.fd,
-        stopped,
-    })
+    let (fd, stopped) = in_own_thread(attempt)?;
+    Ok(Fetched { fd: fd?, stopped })
 }
 
 /// Runs what traces threads: when a thread ends, the kernel lets go of all that it still traces.
@@ -81,101 +75,56 @@ fn wait_until_gone(thread: Pid) {
     while std::fs::exists(&listed).unwrap_or(false) && patience.wait() {}
 }
 
-/// A copy of a descriptor of the target.
-#[derive(Debug)]
-pub(crate) struct Copied {
-    pub(crate) fd: OwnedFd,
-    /// Its number in the target, where it is closed by now.
-    number: i32,
+/// Fetches a userfaultfd by a thread of a program that we have started; it is stopped, and stays so.
+pub(crate) fn run(stopped: &mut Stopped, pid: u32, kernel_faults: bool) -> Result<OwnedFd> {
+    if !filter::allow(&stopped.tracee, pid, code::CALLS, true) {
+        return Err(Error::Seccomp { pid });
+    }
+    execute(stopped, pid, helper(pid), Uffd::flags(kernel_faults))
 }
 
-/// Fetches a userfaultfd by a thread that is stopped, and stays so.
-pub(crate) fn run(stopped: &mut Stopped, pid: u32, kernel_faults: bool) -> Result<Copied> {
-    let job = Job::Userfaultfd {
-        flags: Uffd::flags(kernel_faults),
+/// Which helper fits the kernel and the program.
+fn helper(pid: u32) -> Helper {
+    // Others do not know the flag.
+    let known = pidfd_open(gettid(), pidfd_thread()).is_ok();
+    match known && !has_queues(pid) {
+        true => Helper::Thread,
+        false => Helper::Process,
+    }
+}
+
+/// `PIDFD_THREAD` in `include/uapi/linux/pidfd.h`.
+fn pidfd_thread() -> PidfdFlags {
+    PidfdFlags::from_bits_retain(libc::O_EXCL as u32)
+}
+
+/// How many descriptors are looked at.
+const DESCRIPTORS_MAX: usize = 1024;
+/// `MQUEUE_MAGIC` in `ipc/mqueue.c`.
+const MQUEUE_MAGIC: i64 = 0x1980_0202;
+
+/// Whether a process may have POSIX message queues open.
+///
+/// Whichever thread closes a copy of such a descriptor takes back the process's `mq_notify(3)` (`mqueue_flush_file`).
+fn has_queues(pid: u32) -> bool {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return true;
     };
-    execute(stopped, pid, job)?.unwrap_or_else(|| {
-        Err(Error::Attach {
-            pid,
-            reason: "its kernel has no userfaultfd (CONFIG_USERFAULTFD)".into(),
-        })
+    entries.enumerate().any(|(index, entry)| {
+        index >= DESCRIPTORS_MAX
+            || entry.is_ok_and(|entry| {
+                // Only where the name may be a queue's: of a file that lies elsewhere this could wait, as on a network.
+                let link = std::fs::read_link(entry.path());
+                link.is_ok_and(|link| {
+                    link.starts_with("/dev/mqueue") || link.parent() == Some(Path::new("/"))
+                }) && rustix::fs::statfs(entry.path())
+                    .is_ok_and(|system| system.f_type == MQUEUE_MAGIC)
+            })
     })
 }
 
-/// Watches over copies of a descriptor that children got which were forked between its creation and its closing.
-///
-/// They would keep the tracking alive after its end, so they are made to close it: when this is made, and in the end,
-/// by when a fork that was under way at the first look is over.
-#[derive(Debug)]
-pub(crate) struct Copies {
-    copied: Copied,
-}
-
-impl Copies {
-    /// `None` for a program of one thread: it cannot fork while it runs our code.
-    fn of(pid: u32, copied: &Copied) -> Option<Self> {
-        if threads(pid).map_or(0, |tids| tids.len()) < 2 {
-            return None;
-        }
-        let fd = copied.fd.try_clone().ok()?;
-        let number = copied.number;
-        let copies = Self {
-            copied: Copied { fd, number },
-        };
-        copies.close();
-        Some(copies)
-    }
-
-    fn close(&self) {
-        let number = self.copied.number;
-        // All processes, not the lists of children: those skip some while others end, and a child may have been
-        // adopted by now.
-        for pid in processes() {
-            let has_copy = || {
-                let link = std::fs::read_link(format!("/proc/{pid}/fd/{number}"));
-                link.is_ok_and(|link| link == Path::new("anon_inode:[userfaultfd]"))
-                    && kcmp::same_file(self.copied.fd.as_raw_fd(), pid, number)
-            };
-            // Our own copy may have this number as well, and a child that we are just starting has that until it executes
-            // its program.
-            if !has_copy() || kcmp::same_memory(pid) {
-                continue;
-            }
-            let outcome = in_own_thread(|| {
-                let mut stopped = Stopped::any_thread(pid)?;
-                // Before it was stopped it may have closed it, and opened something else.
-                let outcome = match has_copy() {
-                    true => execute(&mut stopped, pid, Job::Close { number }).map(drop),
-                    false => Ok(()),
-                };
-                stopped.release();
-                outcome
-            });
-            match outcome {
-                Ok(()) | Err(Error::Gone { .. } | Error::NoSuchProcess { .. }) => {}
-                Err(error) => tracing::warn!(pid, %error, "a child keeps a copy of a userfaultfd"),
-            }
-        }
-    }
-}
-
-impl Drop for Copies {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-/// What the injected code does.
-#[derive(Clone, Copy, Debug)]
-enum Job {
-    /// Create a userfaultfd and close it.
-    Userfaultfd { flags: u32 },
-    /// Close a descriptor.
-    Close { number: i32 },
-}
-
-/// Runs a job in a stopped thread; gives the descriptor that was copied, if one was created.
-fn execute(stopped: &mut Stopped, pid: u32, job: Job) -> Result<Option<Result<Copied>>> {
+/// Has a stopped thread create a userfaultfd; gives a copy of it.
+fn execute(stopped: &mut Stopped, pid: u32, helper: Helper, flags: u32) -> Result<OwnedFd> {
     // Code segment 0x33 is 64-bit mode, 0x23 compatibility mode (arch/x86/include/asm/segment.h).
     if stopped.registers.cs == 0x23 {
         return Err(Error::ThirtyTwoBit { pid });
@@ -188,8 +137,8 @@ fn execute(stopped: &mut Stopped, pid: u32, job: Job) -> Result<Option<Result<Co
                 .into(),
         });
     }
-    let call = Injected::write(stopped, pid, job)?;
-    let outcome = call.step_through(&stopped.tracee, pid);
+    let at = write(stopped, pid, helper, flags)?;
+    let copied = step_through(&stopped.tracee, pid, helper, at);
     // Traps before the thread executes anything more; one that still runs must be given its time.
     let trapped = stopped.tracee.interrupt().and_then(|()| {
         match stopped.tracee.resume(Resume::Free, 0) {
@@ -203,120 +152,176 @@ fn execute(stopped: &mut Stopped, pid: u32, job: Job) -> Result<Option<Result<Co
         Ok(false) | Err(Errno::SRCH | Errno::CHILD) => return Err(Error::Gone { pid }),
         Err(errno) => return Err(explain(pid, "stop a thread", errno)),
     }
-    call.remove(stopped)
-        .map_err(|e| explain(pid, "restore the registers", e))?;
-    outcome
+    remove(stopped, at).map_err(|e| explain(pid, "restore the registers", e))?;
+    copied
 }
 
-/// Code in the padding of the target, and what was there before.
-struct Injected {
-    at: u64,
-    before: Vec<u8>,
+/// Writes the code and points the thread to it; says where the code is.
+fn write(stopped: &Stopped, pid: u32, helper: Helper, flags: u32) -> Result<u64> {
+    let (at, _) = code::find(pid, None)?;
+    let tracee = &stopped.tracee;
+    let back = restart::in_user_space(stopped.registers);
+    let slot = code::create_userfaultfd(helper, flags, stopped.blocked, &back);
+    let failed = |errno| explain(pid, "write code into the padding", errno);
+    code::write(tracee, at, &slot).map_err(failed)?;
+    let mut diverted = stopped.registers;
+    diverted.rip = at;
+    // Not inside a system call any more: nothing to restart when the thread goes on.
+    diverted.orig_rax = u64::MAX;
+    // In this order: only the code puts the mask back.
+    let outcome = tracee
+        .set_registers(&diverted)
+        .and_then(|()| tracee.block_signals(u64::MAX))
+        .and_then(|()| tracee.set_options(tracee.options() | option::VFORK));
+    if let Err(errno) = outcome {
+        let _ = remove(stopped, at);
+        return Err(explain(pid, "set the registers", errno));
+    }
+    Ok(at)
 }
 
-/// Offsets in the code: behind its first two `syscall` instructions.
-const AFTER_CREATE: u64 = 12;
-const AFTER_CLOSE: u64 = 21;
-const CODE_LEN: usize = 144;
+/// Leaves everything as it was.
+fn remove(stopped: &Stopped, at: u64) -> Result<(), Errno> {
+    let tracee = &stopped.tracee;
+    // In this order: killed in between we leave it in the code, which finishes; the other way round it would go on
+    // with all signals blocked.
+    tracee.block_signals(stopped.blocked)?;
+    tracee.set_registers(&stopped.registers)?;
+    tracee.set_options(tracee.options() & !option::VFORK)?;
+    code::clear(tracee, at)
+}
 
-impl Injected {
-    /// Writes the code and points the thread to it.
-    fn write(stopped: &Stopped, pid: u32, job: Job) -> Result<Self> {
-        let (at, before) = find_padding(pid)?;
-        let tracee = &stopped.tracee;
-        let code = code(
-            job,
-            stopped.blocked,
-            &restart::in_user_space(stopped.registers),
-        );
-        let failed = |errno| explain(pid, "write code into the padding", errno);
-        let injected = Self { at, before };
-        injected.put(tracee, &code).map_err(failed)?;
-        let mut diverted = stopped.registers;
-        diverted.rip = at;
-        // Not inside a system call any more: nothing to restart when the thread goes on.
-        diverted.orig_rax = u64::MAX;
-        // In this order: only the code puts the mask back.
-        let outcome = tracee
-            .set_registers(&diverted)
-            .and_then(|()| tracee.block_signals(u64::MAX));
-        if let Err(errno) = outcome {
-            let _ = injected.remove(stopped);
-            return Err(explain(pid, "set the registers", errno));
-        }
-        Ok(injected)
-    }
-
-    fn put(&self, tracee: &Tracee, bytes: &[u8]) -> Result<(), Errno> {
-        for (i, word) in bytes.chunks_exact(8).enumerate() {
-            let mut eight = [0; 8];
-            eight.copy_from_slice(word);
-            tracee.poke(self.at + 8 * i as u64, eight)?;
-        }
-        Ok(())
-    }
-
-    /// Follows the thread through both calls and copies the descriptor between them.
-    fn step_through(&self, tracee: &Tracee, pid: u32) -> Result<Option<Result<Copied>>> {
-        let process = Pid::from_raw(pid as i32).ok_or(Error::NoSuchProcess { pid })?;
-        let failed = |errno| explain(pid, "follow the injected call", errno);
-        let mut patience = Patience::until(Instant::now() + PATIENCE);
-        let mut copied = None;
+/// Follows the thread until its helper has ended, and the helper until it has the descriptor, of which this gives a copy.
+fn step_through(tracee: &Tracee, pid: u32, helper: Helper, at: u64) -> Result<OwnedFd> {
+    let failed = |errno| explain(pid, "follow the injected call", errno);
+    let mut patience = Patience::until(Instant::now() + PATIENCE);
+    let mut copied = None;
+    let end = match helper {
+        Helper::Thread => AFTER_CLONE,
+        Helper::Process => AFTER_WAIT,
+    };
+    let mut stops_at_end = 0;
+    tracee.resume(Resume::ToSyscall, 0).map_err(failed)?;
+    loop {
+        let change = next(tracee, pid, &mut patience)?;
         let mut signal = 0;
-        let mut stops_at_close = 0;
-        loop {
-            tracee
-                .resume(Resume::ToSyscall, std::mem::take(&mut signal))
-                .map_err(failed)?;
-            let change = loop {
-                match tracee.poll().map_err(failed)? {
-                    Some(change) => break change,
-                    None if patience.wait() => {}
-                    None => {
-                        return Err(Error::NotStopping {
-                            pid,
-                            waited_ms: PATIENCE.as_millis() as u64,
-                        });
-                    }
-                }
-            };
-            match change {
-                // One that cannot be blocked.
-                Change::Signal(number) => signal = number,
-                Change::Exited(_) | Change::Killed(_) => return Err(Error::Gone { pid }),
-                Change::Syscall => {
-                    let registers = tracee.registers().map_err(failed)?;
-                    let entry = registers.rax as i64 == -i64::from(libc::ENOSYS);
-                    match registers.rip.wrapping_sub(self.at) {
-                        AFTER_CREATE if !entry => {
-                            copied = Some(copy(process, pid, registers.rax as i64))
-                        }
-                        AFTER_CLOSE => {
-                            stops_at_close += 1;
-                            if stops_at_close == 2 {
-                                return Ok(copied);
-                            }
-                        }
-                        _ => {}
-                    }
-                }
-                Change::Trap { .. } | Change::Exec | Change::Exit => {}
+        match change {
+            // One that cannot be blocked.
+            Change::Signal(number) => signal = number,
+            Change::Exited(_) | Change::Killed(_) => return Err(Error::Gone { pid }),
+            Change::Vfork => {
+                let created = tracee.created().map_err(failed)?;
+                // The thread waits for the helper's end, which we have to see, too.
+                copied = Some(follow_helper(&created, pid, helper, at, &mut patience));
+                tracee.resume(Resume::ToSyscall, 0).map_err(failed)?;
+                finish_helper(&created, &mut patience);
+                continue;
             }
+            Change::Syscall => {
+                let registers = tracee.registers().map_err(failed)?;
+                let result = registers.rax as i64;
+                let place = registers.rip.wrapping_sub(at);
+                let entry = result == -i64::from(libc::ENOSYS) && stops_at_end == 0;
+                if !entry && result == restart::ERESTARTNOINTR {
+                    // Stopped while it began; it will be made anew.
+                    stops_at_end = 0;
+                    tracee.resume(Resume::ToSyscall, 0).map_err(failed)?;
+                    continue;
+                }
+                if place == AFTER_CLONE && !entry && result < 0 && copied.is_none() {
+                    return Err(not_cloned(pid, Errno::from_raw_os_error(-result as i32)));
+                }
+                if place == end {
+                    stops_at_end += 1;
+                    if stops_at_end >= 2 {
+                        return copied.unwrap_or(Err(Error::Gone { pid }));
+                    }
+                }
+            }
+            Change::Trap { .. } | Change::Exec | Change::Exit => {}
         }
-    }
-
-    /// Leaves everything as it was.
-    fn remove(&self, stopped: &Stopped) -> Result<(), Errno> {
-        let tracee = &stopped.tracee;
-        // In this order: killed in between we leave it in the code, which finishes; the other way round it would go on
-        // with all signals blocked.
-        tracee.block_signals(stopped.blocked)?;
-        tracee.set_registers(&stopped.registers)?;
-        self.put(tracee, &self.before)
+        tracee.resume(Resume::ToSyscall, signal).map_err(failed)?;
     }
 }
 
-fn copy(process: Pid, pid: u32, result: i64) -> Result<Copied> {
+/// Steps a helper to the end of its second call, which creates the descriptor, and copies that.
+fn follow_helper(
+    created: &Tracee,
+    pid: u32,
+    helper: Helper,
+    at: u64,
+    patience: &mut Patience,
+) -> Result<OwnedFd> {
+    let failed = |errno| explain(pid, "follow the injected call", errno);
+    let mut stops = 0;
+    loop {
+        let mut signal = 0;
+        match next(created, pid, patience)? {
+            Change::Signal(number) => signal = number,
+            Change::Exited(_) | Change::Killed(_) => return Err(Error::Gone { pid }),
+            Change::Syscall => {
+                let registers = created.registers().map_err(failed)?;
+                stops += u32::from(registers.rip.wrapping_sub(at) == AFTER_CREATE);
+                // The first is the entry.
+                if stops == 2 {
+                    return copy(created.tid(), pid, helper, registers.rax as i64);
+                }
+            }
+            _ => {}
+        }
+        created.resume(Resume::ToSyscall, signal).map_err(failed)?;
+    }
+}
+
+/// Lets a helper come to its end. Not let go before: in a process that is stopped (`SIGSTOP`) it would stop as well.
+fn finish_helper(created: &Tracee, patience: &mut Patience) {
+    if created.resume(Resume::Free, 0).is_err() {
+        return;
+    }
+    loop {
+        match created.take() {
+            Ok(Some(Change::Exited(_) | Change::Killed(_))) | Err(_) => return,
+            Ok(Some(Change::Signal(signal))) => drop(created.resume(Resume::Free, signal)),
+            Ok(Some(_)) => drop(created.resume(Resume::Free, 0)),
+            Ok(None) if patience.wait() => {}
+            Ok(None) => return,
+        }
+    }
+}
+
+/// The next change of state.
+fn next(tracee: &Tracee, pid: u32, patience: &mut Patience) -> Result<Change> {
+    loop {
+        match tracee.poll() {
+            Ok(Some(change)) => return Ok(change),
+            Ok(None) if patience.wait() => {}
+            Ok(None) => {
+                return Err(Error::NotStopping {
+                    pid,
+                    waited_ms: PATIENCE.as_millis() as u64,
+                });
+            }
+            Err(errno) => return Err(explain(pid, "follow the injected call", errno)),
+        }
+    }
+}
+
+/// Why a helper could not be started.
+fn not_cloned(pid: u32, errno: Errno) -> Error {
+    let hint = match errno {
+        Errno::AGAIN => {
+            " (its limit on processes, ulimit -u, or that of its cgroup, pids.max, is used up)"
+        }
+        Errno::INVAL => " (its children are to be in another namespace)",
+        _ => "",
+    };
+    Error::Attach {
+        pid,
+        reason: format!("clone(2) in it failed: {errno}{hint}; use --technique compare"),
+    }
+}
+
+fn copy(tid: u32, pid: u32, helper: Helper, result: i64) -> Result<OwnedFd> {
     if result < 0 {
         let errno = Errno::from_raw_os_error(-result as i32);
         return Err(match errno {
@@ -327,6 +332,14 @@ fn copy(process: Pid, pid: u32, result: i64) -> Result<Copied> {
                     "set vm.unprivileged_userfaultfd=1, or use --technique pagemap-scan or compare"
                         .into(),
             },
+            Errno::NOSYS => Error::Attach {
+                pid,
+                reason: "its kernel has no userfaultfd (CONFIG_USERFAULTFD)".into(),
+            },
+            Errno::MFILE => Error::Attach {
+                pid,
+                reason: "its limit on descriptors is 0 (ulimit -n); use --technique compare".into(),
+            },
             errno => Error::Attach {
                 pid,
                 reason: format!("userfaultfd(2) in it failed: {errno}"),
@@ -334,111 +347,13 @@ fn copy(process: Pid, pid: u32, result: i64) -> Result<Copied> {
         });
     }
     let failed = |errno| explain(pid, "copy a descriptor", errno);
-    let number = result as i32;
-    let handle = pidfd_open(process, PidfdFlags::empty()).map_err(failed)?;
-    let fd = pidfd_getfd(handle, number, PidfdGetfdFlags::empty()).map_err(failed)?;
-    Ok(Copied { fd, number })
-}
-
-/// The job, then the mask of blocked signals, the registers and the place of `back`.
-fn code(job: Job, blocked: u64, back: &Registers) -> Vec<u8> {
-    const MOV_EAX: u8 = 0xb8;
-    const MOV_EDX: u8 = 0xba;
-    const MOV_EDI: u8 = 0xbf;
-    const SYSCALL: [u8; 2] = [0x0f, 0x05];
-    let mut code = Vec::with_capacity(CODE_LEN);
-    let load = |code: &mut Vec<u8>, opcode: u8, value: u32| {
-        code.push(opcode); // mov r32, imm32
-        code.extend(value.to_le_bytes());
+    let created = Pid::from_raw(tid as i32).ok_or(Error::NoSuchProcess { pid })?;
+    let flags = match helper {
+        Helper::Thread => pidfd_thread(),
+        Helper::Process => PidfdFlags::empty(),
     };
-    match job {
-        Job::Userfaultfd { flags } => {
-            load(&mut code, MOV_EAX, libc::SYS_userfaultfd as u32);
-            load(&mut code, MOV_EDI, flags);
-            code.extend(SYSCALL);
-            debug_assert_eq!(code.len() as u64, AFTER_CREATE);
-            // mov edi, eax: closing an error code fails, which does no harm.
-            code.extend([0x89, 0xc7]);
-        }
-        Job::Close { number } => {
-            code.extend([0x90; 9]); // nop, up to where the other job closes
-            load(&mut code, MOV_EDI, number as u32);
-        }
-    }
-    load(&mut code, MOV_EAX, libc::SYS_close as u32);
-    code.extend(SYSCALL);
-    debug_assert_eq!(code.len() as u64, AFTER_CLOSE);
-    load(&mut code, MOV_EAX, libc::SYS_rt_sigprocmask as u32);
-    load(&mut code, MOV_EDI, libc::SIG_SETMASK as u32);
-    code.extend([0x48, 0x8d, 0x35]); // lea rsi, [rip + the last eight bytes]
-    let mask_at = (CODE_LEN - 8 - code.len() - 4) as u32;
-    code.extend(mask_at.to_le_bytes());
-    load(&mut code, MOV_EDX, 0);
-    code.extend([0x41, 0xba]); // mov r10d, imm32
-    code.extend(8u32.to_le_bytes());
-    code.extend(SYSCALL);
-    // The kernel's entry uses up rcx and r11; none of these instructions changes the flags.
-    for (opcode, value) in [
-        ([0x48, 0xbf], back.rdi),
-        ([0x48, 0xbe], back.rsi),
-        ([0x48, 0xba], back.rdx),
-        ([0x49, 0xba], back.r10),
-        ([0x48, 0xb9], back.rcx),
-        ([0x49, 0xbb], back.r11),
-        ([0x48, 0xb8], back.rax),
-    ] {
-        code.extend(opcode); // movabs reg, imm64
-        code.extend(value.to_le_bytes());
-    }
-    code.extend([0xff, 0x25, 0, 0, 0, 0]); // jmp [rip + 0]
-    code.extend(back.rip.to_le_bytes());
-    debug_assert!(code.len() <= CODE_LEN - 8);
-    code.resize(CODE_LEN - 8, 0);
-    code.extend(blocked.to_le_bytes());
-    code
-}
-
-/// Room for the code: zeros at the end of an executable private mapping, the vDSO first.
-fn find_padding(pid: u32) -> Result<(u64, Vec<u8>)> {
-    let mut maps = Maps::open(Some(pid)).map_err(Error::io("opening maps"))?;
-    let mut regions = maps
-        .changed()
-        .map_err(Error::io("reading maps"))?
-        .unwrap_or_default();
-    regions.retain(|r| r.permissions.execute && !r.permissions.shared && r.name != "[vsyscall]");
-    regions.sort_by_key(|r| (r.name != "[vdso]", r.permissions.write));
-    let page = page_size() as usize;
-    let mut bytes = vec![0xff; page];
-    for region in &regions {
-        let last_page = region.range.end() - page as u64;
-        if remote_memory::read(pid, last_page, &mut bytes) != Ok(page) {
-            continue;
-        }
-        let mut end = page;
-        while let Some(start) = end.checked_sub(CODE_LEN) {
-            let slot = &bytes[start..end];
-            if slot.iter().all(|&byte| byte == 0) {
-                return Ok((last_page + start as u64, slot.to_vec()));
-            }
-            // A tracker that was killed has left its code; below it there may be more room.
-            if !is_ours(slot) {
-                break;
-            }
-            end = start;
-        }
-    }
-    Err(Error::Attach {
-        pid,
-        reason:
-            "no executable mapping of it has padding for a system call; use --technique compare"
-                .into(),
-    })
-}
-
-/// Whether this is code of [`code`], by what is the same in all of it.
-fn is_ours(slot: &[u8]) -> bool {
-    let same = AFTER_CLOSE as usize..AFTER_CLOSE as usize + 30;
-    slot[same.clone()] == code(Job::Close { number: 0 }, 0, &ptrace::no_registers())[same]
+    let handle = pidfd_open(created, flags).map_err(failed)?;
+    pidfd_getfd(handle, result as i32, PidfdGetfdFlags::empty()).map_err(failed)
 }
 
 #[cfg(test)]
@@ -446,7 +361,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::page_set::PageRange;
+    use crate::page_set::{PageRange, page_size};
     use crate::sys::uffd::{Mode, feature};
 
     #[test]
@@ -464,20 +379,5 @@ mod tests {
         let range = PageRange::new(1 << 30, (1 << 30) + page_size()).unwrap();
         let outcome = uffd.register(range, Mode::WriteProtect);
         assert_eq!(outcome, Err(Errno::SRCH));
-    }
-
-    #[test]
-    fn code_is_recognised_whatever_its_job() {
-        let mut back = ptrace::no_registers();
-        back.rip = 0x1234_5678_9abc;
-        back.rax = u64::MAX;
-        for job in [Job::Userfaultfd { flags: 1 }, Job::Close { number: 7 }] {
-            let code = code(job, u64::MAX, &back);
-            assert_eq!(code.len(), CODE_LEN);
-            assert!(is_ours(&code));
-            assert!(code.ends_with(&u64::MAX.to_le_bytes()));
-        }
-        assert!(!is_ours(&[0; CODE_LEN]));
-        assert!(!is_ours(&[0x90; CODE_LEN]));
     }
 }

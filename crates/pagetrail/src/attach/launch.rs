@@ -4,7 +4,7 @@
 //! One thread of ours, the keeper, traces the program's main thread for as long as it lives and passes its signals on;
 //! the watch talks to it by messages. If the tracker dies the kernel detaches, and the program goes on.
 
-use super::inject::{self, Copies};
+use super::inject;
 use super::stop::{Stopped, is_ours, wait_for_trap};
 use super::target_check;
 use crate::error::{Error, Result};
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// How long a program may take from `execve` to its first instruction.
 const EXEC_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the keeper waits where it cannot find out whether it still traces the program.
+const UNKNOWN_PAUSE: Duration = Duration::from_millis(10);
 
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +50,6 @@ pub(crate) enum Need {
 #[derive(Debug)]
 pub(crate) struct Image {
     pub(crate) fd: Option<OwnedFd>,
-    pub(crate) copies: Option<Copies>,
     pub(crate) stopped: Duration,
 }
 
@@ -288,16 +289,13 @@ impl Keeper {
         let Need::Userfaultfd { kernel_faults } = self.need else {
             return Ok(Image {
                 fd: None,
-                copies: None,
                 stopped: since.elapsed(),
             });
         };
         let mut stopped = Stopped::adopt(tracee.again(), pid, since)?;
-        let copied = inject::run(&mut stopped, pid, kernel_faults)?;
+        let fd = inject::run(&mut stopped, pid, kernel_faults)?;
         Ok(Image {
-            fd: Some(copied.fd),
-            // After `execve` there is one thread.
-            copies: None,
+            fd: Some(fd),
             stopped: since.elapsed(),
         })
     }
@@ -317,7 +315,9 @@ impl Keeper {
                 Change::Killed(signal) => return Ended::Killed(signal),
                 Change::Signal(signal) => (Resume::Free, signal),
                 Change::Trap { group_stop: true } => (Resume::Listen, 0),
-                Change::Trap { group_stop: false } | Change::Syscall => (Resume::Free, 0),
+                Change::Trap { group_stop: false } | Change::Syscall | Change::Vfork => {
+                    (Resume::Free, 0)
+                }
                 Change::Exec => {
                     // Not held: all that exists when the watch looks again counts as written.
                     let _ = self
@@ -347,10 +347,15 @@ impl Keeper {
 /// The next change of state of the program. While the keeper traces it that may be anything; otherwise only its end, for
 /// its stops belong to whoever traces it, another thread of this process included.
 fn next(tracee: &Tracee, pid: u32) -> Result<Option<Change>, Errno> {
-    if is_ours(pid, pid) {
+    let Ok(ours) = is_ours(pid, pid) else {
+        // No descriptors, no memory: neither wait may be chosen blindly, for the wrong one may last for ever.
+        std::thread::sleep(UNKNOWN_PAUSE);
+        return Ok(None);
+    };
+    if ours {
         match tracee.await_change() {
             // Somebody else's by now, perhaps.
-            Ok(()) if !is_ours(pid, pid) => Ok(None),
+            Ok(()) if !is_ours(pid, pid).unwrap_or(false) => Ok(None),
             Ok(()) => tracee.take(),
             Err(Errno::CHILD) => Ok(None),
             Err(errno) => Err(errno),

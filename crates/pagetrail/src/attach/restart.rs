@@ -13,7 +13,7 @@ use crate::sys::ptrace::Registers;
 
 // include/linux/errno.h; never seen by user space.
 const ERESTARTSYS: i64 = -512;
-const ERESTARTNOINTR: i64 = -513;
+pub(super) const ERESTARTNOINTR: i64 = -513;
 const ERESTARTNOHAND: i64 = -514;
 const ERESTART_RESTARTBLOCK: i64 = -516;
 const EINTR: i64 = -(libc::EINTR as i64);
@@ -73,6 +73,18 @@ pub(crate) fn unnoticed(mut registers: Registers) -> Registers {
         // The kernel decides when the thread goes on: `EINTR` if a handler is to run, else a restart.
         registers.rax = ERESTARTNOHAND as u64;
     }
+    registers
+}
+
+/// Whether the thread goes on by `restart_syscall(2)`, which its seccomp filter may not know.
+pub(crate) fn needs_restart_call(registers: &Registers) -> bool {
+    interrupted_call(registers).is_some() && registers.rax as i64 == ERESTART_RESTARTBLOCK
+}
+
+/// The same registers, with the call itself made anew instead: a relative timeout begins anew, too. If a handler is to run, the
+/// call ends with `EINTR` as it would have.
+pub(crate) fn without_restart_call(mut registers: Registers) -> Registers {
+    registers.rax = ERESTARTNOHAND as u64;
     registers
 }
 

@@ -1,11 +1,12 @@
 //! Stopping threads of another process for a moment, and letting them go unharmed.
 
-use super::{restart, target_check};
+use super::{filter, restart, target_check};
 use crate::error::{Error, Result};
 use crate::proc::status::{Status, threads};
 use crate::sys::ptrace::{Change, Registers, Resume, Tracee, option};
 use crate::sys::remote_memory;
 use rustix::io::Errno;
+use std::io;
 use std::time::{Duration, Instant};
 
 /// How long one thread may take to stop before another is asked as well.
@@ -30,6 +31,11 @@ impl Stopped {
         let failed = |errno| target_check::explain(pid, "read the registers", errno);
         let found = tracee.registers().map_err(failed)?;
         let mut registers = restart::unnoticed(found);
+        if restart::needs_restart_call(&registers)
+            && !filter::allow(&tracee, pid, &[libc::SYS_restart_syscall], false)
+        {
+            registers = restart::without_restart_call(registers);
+        }
         let read = |at, into: &mut [u8]| remote_memory::read(pid, at, into) == Ok(into.len());
         if let Some(area) = tracee.rseq_area()
             && let Some(abort) = restart::sequence_abort(registers.rip, area, read)
@@ -49,16 +55,21 @@ impl Stopped {
         })
     }
 
-    /// Stops any one thread of the process; some may be in waits that cannot be interrupted.
+    /// Stops any one thread of the process that is `permitted`, as found once it stands still; some may be in waits that
+    /// cannot be interrupted.
     ///
     /// Those stay seized until the calling thread ends, so call it in a short-lived one.
-    pub(crate) fn any_thread(pid: u32) -> Result<Self> {
+    pub(crate) fn any_thread(pid: u32, permitted: impl Fn(&Tracee) -> bool) -> Result<Self> {
         let start = Instant::now();
-        let (mut asked, mut waiting) = (Vec::new(), Vec::new());
+        let (mut asked, mut waiting, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         let stopped = loop {
             let mut found = None;
             for thread in untried(pid, &asked)? {
                 asked.push(thread.tid);
+                if thread.is_strict {
+                    refused.push(thread.tid);
+                    continue;
+                }
                 waiting.extend(ask(pid, thread)?.map(|tracee| (tracee, Instant::now())));
                 found = first(pid, &mut waiting, Instant::now() + THREAD_PATIENCE)?;
                 if found.is_some() {
@@ -69,11 +80,18 @@ impl Stopped {
                 found = first(pid, &mut waiting, Instant::now() + THREAD_PATIENCE)?;
             }
             match found {
-                Some(stopped) => break stopped,
+                Some(stopped) if permitted(&stopped.tracee) => break stopped,
+                Some(stopped) => {
+                    refused.push(stopped.tracee.tid());
+                    stopped.release();
+                }
                 None if start.elapsed() < PATIENCE
-                    && forget_replaced(pid, &mut waiting, &mut asked) => {}
+                    && forget_replaced(pid, &mut waiting, &mut asked, &refused) => {}
                 None if waiting.is_empty() && untried(pid, &asked)?.is_empty() => {
-                    return Err(Error::NoSuchProcess { pid });
+                    return Err(match refused.is_empty() {
+                        true => Error::NoSuchProcess { pid },
+                        false => Error::Seccomp { pid },
+                    });
                 }
                 None if start.elapsed() < PATIENCE => {}
                 None => {
@@ -95,7 +113,8 @@ impl Stopped {
     fn thread(pid: u32, tid: u32) -> Result<Option<Self>> {
         let thread = Thread {
             tid,
-            filtered: false,
+            is_strict: false,
+            is_filtered: false,
         };
         let Some(tracee) = ask(pid, thread)? else {
             return Ok(None);
@@ -115,8 +134,10 @@ impl Stopped {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thread {
     pub(super) tid: u32,
-    /// By seccomp.
-    filtered: bool,
+    /// It may make hardly any system call (`SECCOMP_MODE_STRICT`).
+    is_strict: bool,
+    /// A seccomp filter says which system calls it may make.
+    is_filtered: bool,
 }
 
 /// The threads not asked yet, those first that no filter hinders, and among them the main thread.
@@ -131,34 +152,44 @@ pub(super) fn untried(pid: u32, asked: &[u32]) -> Result<Vec<Thread>> {
             let alive = status.filter(|status| !matches!(status.state, 'Z' | 'X'))?;
             Some(Thread {
                 tid,
-                filtered: alive.seccomp != 0,
+                is_strict: alive.seccomp == 1,
+                is_filtered: alive.seccomp == 2,
             })
         })
         .collect();
     if found.is_empty() && asked.is_empty() {
         return Err(Error::NoSuchProcess { pid });
     }
-    found.sort_by_key(|thread| thread.filtered);
+    found.sort_by_key(|thread| (thread.is_strict, thread.is_filtered));
     Ok(found)
 }
 
-/// Whether this thread of ours traces the thread `tid`.
-pub(super) fn is_ours(pid: u32, tid: u32) -> bool {
+/// Whether this thread of ours traces the thread `tid`; an error where that cannot be found out now, which is not a no.
+pub(super) fn is_ours(pid: u32, tid: u32) -> io::Result<bool> {
     let me = rustix::thread::gettid().as_raw_pid() as u32;
-    Status::of_thread(pid, tid).is_ok_and(|status| status.tracer == me)
+    match Status::of_thread(pid, tid) {
+        Ok(status) => Ok(status.tracer == me),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Forgets having asked threads whose number belongs to another thread by now, so that it is asked, too; says whether
 /// there were any.
 ///
 /// `execve` by a thread other than the main one gives it the main thread's number.
-fn forget_replaced(pid: u32, waiting: &mut Vec<(Tracee, Instant)>, asked: &mut Vec<u32>) -> bool {
-    waiting.retain(|(tracee, _)| is_ours(pid, tracee.tid()));
+fn forget_replaced(
+    pid: u32,
+    waiting: &mut Vec<(Tracee, Instant)>,
+    asked: &mut Vec<u32>,
+    refused: &[u32],
+) -> bool {
+    waiting.retain(|(tracee, _)| is_ours(pid, tracee.tid()).unwrap_or(true));
     let before = asked.len();
     asked.retain(|tid| {
         let waits = waiting.iter().any(|(tracee, _)| tracee.tid() == *tid);
         let ended = Status::of_thread(pid, *tid).map_or(true, |s| matches!(s.state, 'Z' | 'X'));
-        waits || ended
+        waits || ended || refused.contains(tid)
     });
     asked.len() != before
 }
@@ -170,27 +201,14 @@ fn ask(pid: u32, thread: Thread) -> Result<Option<Tracee>> {
 
 /// Traces a thread, which runs on; `None` when it has ended.
 pub(super) fn seize(pid: u32, thread: Thread) -> Result<Option<Tracee>> {
-    let options = option::SYSGOOD
-        | if thread.filtered {
-            option::SUSPEND_SECCOMP
-        } else {
-            0
-        };
-    let tracee = match Tracee::seize(thread.tid, options) {
+    let tracee = match Tracee::seize(thread.tid, option::SYSGOOD) {
         Ok(tracee) => tracee,
         Err(Errno::SRCH) => return Ok(None),
         // Asked under another number before its `execve`.
-        Err(Errno::PERM) if is_ours(pid, thread.tid) => Tracee::known(thread.tid),
+        Err(Errno::PERM) if is_ours(pid, thread.tid).unwrap_or(false) => Tracee::known(thread.tid),
         // It is ending (`exit_state` in `ptrace_attach`, kernel/ptrace.c).
         Err(Errno::PERM) if !is_alive(pid, thread.tid) => return Ok(None),
-        // Without CONFIG_CHECKPOINT_RESTORE the kernel does not know the option.
-        Err(Errno::INVAL) if thread.filtered => return Err(Error::Seccomp { pid }),
-        Err(errno) => {
-            return Err(match target_check::explain(pid, "trace a thread", errno) {
-                Error::Permission { .. } if thread.filtered => Error::Seccomp { pid },
-                error => error,
-            });
-        }
+        Err(errno) => return Err(target_check::explain(pid, "trace a thread", errno)),
     };
     Ok(Some(tracee))
 }
@@ -241,7 +259,9 @@ fn trapped(tracee: &Tracee) -> Result<Option<bool>, Errno> {
         Some(Change::Trap { .. }) => return Ok(Some(true)),
         Some(Change::Exited(_) | Change::Killed(_)) => return Ok(Some(false)),
         Some(Change::Signal(signal)) => tracee.resume(Resume::Free, signal)?,
-        Some(Change::Exec | Change::Exit | Change::Syscall) => tracee.resume(Resume::Free, 0)?,
+        Some(Change::Exec | Change::Exit | Change::Syscall | Change::Vfork) => {
+            tracee.resume(Resume::Free, 0)?
+        }
         None => {}
     }
     Ok(None)

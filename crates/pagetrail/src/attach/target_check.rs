@@ -1,7 +1,7 @@
 //! Whether a process can be watched at all, and if not, the one clear reason.
 
 use crate::error::{Error, Result};
-use crate::proc::status::Status;
+use crate::proc::status::{Status, stat_fields};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -60,14 +60,8 @@ pub(crate) fn check(pid: u32) -> Result<()> {
 
 /// `PF_KTHREAD` in the flags of `proc_pid_stat(5)`; a program on its way out has no memory either.
 fn is_kernel_thread(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let flags = stat
-        .rsplit(')')
-        .next()
-        .and_then(|rest| rest.split_whitespace().nth(6));
-    flags
-        .and_then(|flags| flags.parse::<u64>().ok())
-        .is_some_and(|flags| flags & 0x0020_0000 != 0)
+    let flags = stat_fields(pid).get(6).and_then(|flags| flags.parse().ok());
+    flags.is_some_and(|flags: u64| flags & 0x0020_0000 != 0)
 }
 
 fn first_pid_namespace() -> bool {

@@ -16,6 +16,8 @@ pub(crate) struct Status {
     pub(crate) swap_kib: u64,
     /// 0 without seccomp, 1 strict, 2 filter.
     pub(crate) seccomp: u32,
+    /// How many seccomp filters it has, 0 also before Linux 5.9.
+    pub(crate) filters: u32,
     /// Signals pending for the thread or the process that are not blocked, one bit each.
     pub(crate) deliverable_signals: u64,
 }
@@ -55,6 +57,7 @@ impl Status {
                 "VmSize" => status.has_memory = true,
                 "VmSwap" => status.swap_kib = number(),
                 "Seccomp" => status.seccomp = number() as u32,
+                "Seccomp_filters" => status.filters = number() as u32,
                 "SigPnd" | "ShdPnd" => pending |= mask(),
                 "SigBlk" => blocked = mask(),
                 _ => {}
@@ -65,11 +68,25 @@ impl Status {
     }
 }
 
-/// A file's text. With room for all of it the kernel makes it once; `read_to_string` would ask eight times.
+/// The text of a file. With room for all of it the kernel makes it once; `read_to_string` would read eight times.
+///
+/// A name in it may be any bytes: the program chooses it, and the kernel cuts it after 15 (`TASK_COMM_LEN`), also within
+/// a letter. Bytes that are not UTF-8 are replaced.
 fn text(path: &str) -> io::Result<String> {
-    let mut text = String::with_capacity(1 << 14);
-    File::open(path)?.read_to_string(&mut text)?;
-    Ok(text)
+    let mut bytes = Vec::with_capacity(1 << 14);
+    File::open(path)?.read_to_end(&mut bytes)?;
+    // Without a copy where it is UTF-8, as nearly always.
+    Ok(String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}
+
+/// The fields of `proc_pid_stat(5)` after the name, the first being the state; empty where they cannot be read.
+///
+/// The name before them stands in parentheses and may be any bytes, parentheses and spaces included.
+pub(crate) fn stat_fields(pid: u32) -> Vec<String> {
+    let text = text(&format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = text.rsplit(')').next().unwrap_or_default();
+    fields.split_whitespace().map(String::from).collect()
 }
 
 /// The thread IDs of a process, the main thread first.
@@ -81,15 +98,6 @@ pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
     Ok(tids)
 }
 
-/// All processes alive now.
-pub(crate) fn processes() -> Vec<u32> {
-    std::fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect()
-}
-
 /// Whether a thread other than the main one is inside `execve(2)` (`proc_pid_syscall(5)`).
 pub(crate) fn is_in_execve(pid: u32) -> bool {
     let calls = [libc::SYS_execve, libc::SYS_execveat].map(|call| call.to_string());
@@ -98,8 +106,7 @@ pub(crate) fn is_in_execve(pid: u32) -> bool {
         .iter()
         .filter(|&&tid| tid != pid)
         .any(|tid| {
-            let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"))
-                .unwrap_or_default();
+            let text = text(&format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
             text.split(' ')
                 .next()
                 .is_some_and(|call| calls.iter().any(|known| known == call))
@@ -122,14 +129,14 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
 
 /// The command line of a process; its name in brackets where there is none.
 pub(crate) fn command_line(pid: u32) -> Vec<String> {
-    let text = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words: Vec<String> = text
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<String> = bytes
         .split(|&b| b == 0)
         .map(|word| String::from_utf8_lossy(word).into_owned())
         .collect();
     match words.iter().rposition(|word| !word.is_empty()) {
         Some(last) => words[..=last].to_vec(),
-        None => std::fs::read_to_string(format!("/proc/{pid}/comm"))
+        None => text(&format!("/proc/{pid}/comm"))
             .map(|name| vec![format!("[{}]", name.trim_end())])
             .unwrap_or_default(),
     }
@@ -145,6 +152,31 @@ mod tests {
         assert!(status.has_memory);
         assert!("RS".contains(status.state));
         assert!(threads(std::process::id()).unwrap()[0] == std::process::id());
+    }
+
+    #[test]
+    fn a_name_may_be_any_bytes() {
+        // Replaced: a name that ends within a letter, as the kernel cuts it, and one that is no UTF-8 at all.
+        for name in [&b"abcdefghijklmn\xc3"[..], b"n\xff) S 1", b"\xd0"] {
+            let (send, receive) = std::sync::mpsc::channel::<()>();
+            let (tell, told) = std::sync::mpsc::channel();
+            let name = std::ffi::CString::new(name).unwrap();
+            let thread = std::thread::spawn(move || {
+                rustix::thread::set_name(&name).unwrap();
+                tell.send(rustix::thread::gettid()).unwrap();
+                let _ = receive.recv();
+            });
+            let tid = told.recv().unwrap().as_raw_pid() as u32;
+            let status = Status::of_thread(std::process::id(), tid).unwrap();
+            assert!(status.has_memory && status.state == 'S' || status.state == 'R');
+            // By its number a thread has a `stat` of its own.
+            assert_eq!(
+                stat_fields(tid)[1].parse(),
+                Ok(rustix::process::getppid().unwrap().as_raw_pid())
+            );
+            drop(send);
+            thread.join().unwrap();
+        }
     }
 
     #[test]

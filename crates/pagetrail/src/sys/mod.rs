@@ -8,7 +8,6 @@
 )]
 
 pub(crate) mod child;
-pub(crate) mod kcmp;
 pub(crate) mod pagemap;
 pub(crate) mod ptrace;
 pub(crate) mod remote_memory;

@@ -4,6 +4,7 @@
 //! not used here: its wait status cannot hold real-time signals, which Java, Go and glibc send.
 
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr::null_mut;
 
@@ -13,6 +14,8 @@ use std::ptr::null_mut;
 #[derive(Debug)]
 pub(crate) struct Tracee {
     tid: i32,
+    /// The options in force.
+    options: Cell<i32>,
     not_send: PhantomData<*const ()>,
 }
 
@@ -46,13 +49,14 @@ pub(crate) mod option {
     pub(crate) const EXIT: i32 = libc::PTRACE_O_TRACEEXIT;
     /// The tracee is killed when its tracer ends.
     pub(crate) const EXITKILL: i32 = libc::PTRACE_O_EXITKILL;
-    /// The tracee's seccomp filters are not run while it is traced (Linux 4.3, needs `CAP_SYS_ADMIN`).
-    pub(crate) const SUSPEND_SECCOMP: i32 = 1 << 21;
+    /// What the tracee creates by `CLONE_VFORK` is traced as well.
+    pub(crate) const VFORK: i32 = libc::PTRACE_O_TRACEVFORK;
 }
 
 // include/uapi/linux/ptrace.h; missing from the crate libc for some C libraries.
 const GETSIGMASK: libc::c_uint = 0x420a;
 const SETSIGMASK: libc::c_uint = 0x420b;
+const SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
 const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
 
@@ -62,6 +66,19 @@ const REGISTER_SET_BYTES_MAX: usize = 1 << 15;
 /// Tracees of the current thread alone: each thread of a process may be a tracer, and a wait of one would take the stops
 /// that another waits for, whichever kind of change it asked for (`wait_task_stopped` in `kernel/exit.c`).
 const OWN: i32 = libc::__WNOTHREAD;
+
+/// An instruction of a seccomp filter (`struct sock_filter` in `include/uapi/linux/filter.h`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct FilterInstruction {
+    pub(crate) code: u16,
+    pub(crate) jt: u8,
+    pub(crate) jf: u8,
+    pub(crate) k: u32,
+}
+
+/// `BPF_MAXINSNS` in `include/uapi/linux/bpf_common.h`: the kernel takes no longer filters.
+const FILTER_INSTRUCTIONS_MAX: usize = 4096;
 
 /// How to go on after a stop.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +99,8 @@ pub(crate) enum Change {
         /// Whether the whole process is stopped (`SIGSTOP`, Ctrl-Z).
         group_stop: bool,
     },
+    /// Stopped in a `clone` with `CLONE_VFORK`: what it has created exists, and is traced.
+    Vfork,
     /// Stopped in `execve` after the new image is in place.
     Exec,
     /// Stopped at the beginning of its exit, memory still there.
@@ -101,6 +120,7 @@ impl Tracee {
     pub(crate) fn seize(tid: u32, options: i32) -> Result<Self, Errno> {
         let tracee = Self {
             tid: tid as i32,
+            options: Cell::new(options),
             not_send: PhantomData,
         };
         // SAFETY: PTRACE_SEIZE takes no pointers; it changes only who traces the thread.
@@ -116,14 +136,22 @@ impl Tracee {
                 libc::PTRACE_SETOPTIONS,
                 null_mut(),
                 options as usize as *mut _,
-            )
-        }
+            )?
+        };
+        self.options.set(options);
+        Ok(())
     }
 
-    /// A handle on a thread that the current thread traces already.
+    /// The options that were set last.
+    pub(crate) fn options(&self) -> i32 {
+        self.options.get()
+    }
+
+    /// A handle on a thread that the current thread traces already, with no options but [`option::SYSGOOD`].
     pub(crate) fn known(tid: u32) -> Self {
         Self {
             tid: tid as i32,
+            options: Cell::new(option::SYSGOOD),
             not_send: PhantomData,
         }
     }
@@ -132,6 +160,7 @@ impl Tracee {
     pub(crate) fn again(&self) -> Self {
         Self {
             tid: self.tid,
+            options: self.options.clone(),
             not_send: PhantomData,
         }
     }
@@ -272,6 +301,47 @@ impl Tracee {
         outcome.is_ok() && configuration[0] != 0
     }
 
+    /// What a stopped thread has just created ([`Change::Vfork`]).
+    pub(crate) fn created(&self) -> Result<Self, Errno> {
+        let mut number: libc::c_ulong = 0;
+        // SAFETY: the kernel writes one `unsigned long`.
+        unsafe {
+            self.request(
+                libc::PTRACE_GETEVENTMSG,
+                null_mut(),
+                (&raw mut number).cast(),
+            )?
+        };
+        Ok(Self::known(number as u32))
+    }
+
+    /// A seccomp filter of a stopped thread, from the oldest on; `NOENT` behind the last.
+    pub(crate) fn filter(&self, index: usize) -> Result<Vec<FilterInstruction>, Errno> {
+        let empty = FilterInstruction {
+            code: 0,
+            jt: 0,
+            jf: 0,
+            k: 0,
+        };
+        let mut filter = vec![empty; FILTER_INSTRUCTIONS_MAX];
+        // SAFETY: the kernel writes one filter, of at most as many instructions as there is room for.
+        let count = unsafe {
+            libc::ptrace(
+                SECCOMP_GET_FILTER,
+                self.tid,
+                index as *mut libc::c_void,
+                filter.as_mut_ptr().cast::<libc::c_void>(),
+            )
+        };
+        match usize::try_from(count) {
+            Ok(count) => {
+                filter.truncate(count);
+                Ok(filter)
+            }
+            Err(_) => Err(last_errno()),
+        }
+    }
+
     /// Writes eight bytes into the memory of a stopped thread, whatever the access rights there.
     pub(crate) fn poke(&self, address: u64, bytes: [u8; 8]) -> Result<(), Errno> {
         let word = u64::from_ne_bytes(bytes) as usize;
@@ -381,6 +451,7 @@ impl Change {
             libc::PTRACE_EVENT_STOP => Some(Self::Trap {
                 group_stop: signal != libc::SIGTRAP,
             }),
+            libc::PTRACE_EVENT_VFORK => Some(Self::Vfork),
             libc::PTRACE_EVENT_EXEC => Some(Self::Exec),
             libc::PTRACE_EVENT_EXIT => Some(Self::Exit),
             _ => None,

@@ -2,18 +2,17 @@
 
 use super::choice::{self, Choice, Notice};
 use super::config::Config;
+use super::image;
 use super::latent::Unwritable;
 use super::space::{Policy, Space};
 use super::{EXEC_PATIENCE, EXEC_PAUSE, GivenUp, Watch, ended_within, has_memory};
-use crate::attach::inject;
-use crate::attach::launch::{Image, Launched, Need};
+use crate::attach::launch::{Image, Launched};
 use crate::attach::target_check::explain;
 use crate::error::{Error, Result};
 use crate::heap::heaps::Heaps;
 use crate::page_set::page_size;
 use crate::proc::maps::{self, Maps};
 use crate::proc::status::Status;
-use crate::sys::uffd::Uffd;
 use crate::target::{Kind, Target};
 use crate::technique::Technique;
 use crate::technique::adaptive::{Precision, VainPage};
@@ -23,39 +22,6 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-
-/// What a technique needs from a program that is being started.
-fn need(technique: Technique) -> Need {
-    match technique {
-        Technique::PagemapScan | Technique::Adaptive | Technique::AccessScan => Need::Userfaultfd {
-            kernel_faults: false,
-        },
-        Technique::Userfaultfd => Need::Userfaultfd {
-            kernel_faults: true,
-        },
-        Technique::SoftDirty => Need::Tracing,
-        _ => Need::Nothing,
-    }
-}
-
-/// Gets what a technique needs from a running process.
-pub(crate) fn attach(technique: Technique, pid: u32) -> Result<Image> {
-    match need(technique) {
-        Need::Userfaultfd { kernel_faults } => {
-            let fetched = inject::fetch(pid, kernel_faults)?;
-            Ok(Image {
-                fd: Some(fetched.fd),
-                copies: fetched.copies,
-                stopped: fetched.stopped,
-            })
-        }
-        Need::Nothing | Need::Tracing => Ok(Image {
-            fd: None,
-            copies: None,
-            stopped: Duration::ZERO,
-        }),
-    }
-}
 
 /// Describes a watch to be started; made by [`Watch::builder`].
 #[derive(Debug)]
@@ -222,7 +188,24 @@ impl WatchBuilder {
             mut config,
         } = self;
         let own = target.is_own();
-        let picked = choice::pick(choice, notice, config.vain_page.is_some(), &target)?;
+        let pick = |target: &_, barred| {
+            choice::pick(choice, notice, config.vain_page.is_some(), target, barred)
+        };
+        let mut picked = pick(&target, None)?;
+        let mut fetched = None;
+        if let Kind::Process(pid) = target.0 {
+            fetched = Some(match image::attach(picked.technique, pid) {
+                // What this target does not allow another technique may do without.
+                Err(error @ (Error::Seccomp { .. } | Error::Attach { .. }))
+                    if choice == Choice::Auto =>
+                {
+                    let reason = error.to_string();
+                    picked = pick(&target, Some((image::INJECTING, &reason)))?;
+                    image::attach(picked.technique, pid)
+                }
+                outcome => outcome,
+            });
+        }
         let technique = picked.technique;
         config.notice = picked.notice;
         tracing::debug!(%technique, reason = picked.reason, "picked");
@@ -237,15 +220,15 @@ impl WatchBuilder {
             Kind::OwnRanges(ranges) => {
                 check_ranges(&ranges, config.notice)?;
                 within = Some(ranges);
-                (None, own_image(technique)?)
+                (None, image::own(technique)?)
             }
-            Kind::Own => (None, own_image(technique)?),
+            Kind::Own => (None, image::own(technique)?),
             Kind::Process(pid) => {
-                let image = attach(technique, pid).map_err(|e| permission_or(e, Some(pid)))?;
-                (Some(pid), image)
+                let image = fetched.unwrap_or_else(|| image::attach(technique, pid));
+                (Some(pid), image.map_err(|e| permission_or(e, Some(pid)))?)
             }
             Kind::Command(command) => {
-                let mut started = Launched::start(*command, need(technique))?;
+                let mut started = Launched::start(*command, image::need(technique))?;
                 let image = started
                     .take_image(Duration::ZERO)
                     .unwrap_or(Err(Error::Gone { pid: started.pid }));
@@ -321,7 +304,6 @@ impl Attached {
             reason: picked.reason,
             pid: pid.unwrap_or_else(std::process::id),
             own,
-            copies: image.copies,
             space,
             heaps,
             launched,
@@ -368,20 +350,6 @@ fn permission_or(error: Error, pid: Option<u32>) -> Error {
         },
         _ => error,
     }
-}
-
-fn own_image(technique: Technique) -> Result<Image> {
-    let fd = match need(technique) {
-        Need::Userfaultfd { kernel_faults } => {
-            Some(Uffd::own(kernel_faults).map_err(Error::errno("userfaultfd(2)"))?)
-        }
-        Need::Nothing | Need::Tracing => None,
-    };
-    Ok(Image {
-        fd,
-        copies: None,
-        stopped: Duration::ZERO,
-    })
 }
 
 /// Given ranges must be whole pages, mapped, and writable (or readable where that is to be noticed).

@@ -46,12 +46,14 @@ pub(crate) struct Picked {
     pub(crate) reason: String,
 }
 
-/// `presuming`: the consumer has said what a page costs that is reported in vain.
+/// `presuming`: the consumer has said what a page costs that is reported in vain. `barred`: techniques that need code to be run
+/// in the target, and why this target does not allow that; [`Choice::Auto`] passes them over.
 pub(crate) fn pick(
     choice: Choice,
     notice: Option<Notice>,
     presuming: bool,
     target: &Target,
+    barred: Option<(&[Technique], &str)>,
 ) -> Result<Picked> {
     match choice {
         Choice::Technique(technique) => {
@@ -79,10 +81,15 @@ pub(crate) fn pick(
         }
         Choice::Auto => {
             let notice = notice.unwrap_or_default();
-            let (technique, reason) =
-                automatic(&candidates(target, notice, presuming), |technique| {
-                    Capabilities::probe_one(technique).clone()
-                })?;
+            let (technique, reason) = automatic(
+                &candidates(target, notice, presuming),
+                |technique| match barred {
+                    Some((techniques, reason)) if techniques.contains(&technique) => {
+                        Status::Absent(reason.into())
+                    }
+                    _ => Capabilities::probe_one(technique).clone(),
+                },
+            )?;
             Ok(Picked {
                 technique,
                 notice,

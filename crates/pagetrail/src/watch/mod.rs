@@ -7,11 +7,11 @@ pub(crate) mod choice;
 mod config;
 mod discards;
 mod given_up;
+mod image;
 mod latent;
 pub(crate) mod space;
 
 use crate::attach::hold::Hold;
-use crate::attach::inject::Copies;
 use crate::attach::launch::{Ended, Image, Launched};
 use crate::error::{Error, Result};
 use crate::heap::heaps::Heaps;
@@ -80,8 +80,6 @@ pub struct Watch {
     reason: String,
     pid: u32,
     own: bool,
-    /// Before the space: its end is the end of all copies.
-    copies: Option<Copies>,
     space: Space,
     heaps: Heaps,
     launched: Option<Launched>,
@@ -330,13 +328,9 @@ impl Watch {
         if self.has_ended() || !has_memory(self.pid) {
             return Err(gone);
         }
-        let Image {
-            fd,
-            copies,
-            stopped,
-        } = match image {
+        let Image { fd, stopped } = match image {
             Some(image) => image,
-            None => builder::attach(self.technique, self.pid)?,
+            None => image::attach(self.technique, self.pid)?,
         };
         self.unarmed.clear();
         // What was written in the old image no longer exists; what happened before has not been told yet.
@@ -353,7 +347,6 @@ impl Watch {
             &self.config,
         )?;
         self.heaps = Heaps::new(self.pid);
-        self.copies = copies;
         let noticed = self.space.noticing();
         let pending = &mut self.pending[noticed as usize];
         pending.events.push(Event::Exec {

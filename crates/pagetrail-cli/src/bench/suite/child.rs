@@ -141,7 +141,8 @@ impl Writing {
 
 /// `minflt` of `proc_pid_stat(5)`.
 pub(super) fn minor_faults(pid: u32) -> Result<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
+    let stat = String::from_utf8_lossy(&stat);
     let behind_name = stat.rsplit(')').next().unwrap_or_default();
     let field = behind_name.split_whitespace().nth(7);
     field

@@ -1,0 +1,299 @@
+//! Machine code for a target, x86-64: the code itself, and padding in the target that has room for it.
+//!
+//! [`Injected`] code is a slot of fixed length. Its end is a tag, so that slots that a killed tracker has left are
+//! recognised. No instruction of it changes the flags or needs a stack.
+
+use crate::error::{Error, Result};
+use crate::page_set::page_size;
+use crate::proc::maps::Maps;
+use crate::sys::ptrace::{Registers, Tracee};
+use crate::sys::remote_memory;
+use rustix::io::Errno;
+
+/// How long a slot is, in bytes.
+pub(super) const SLOT_BYTES: usize = 224;
+/// The last bytes of each slot.
+const TAG: [u8; 8] = *b"pagetrl1";
+
+/// Offsets behind `syscall` instructions of [`create_userfaultfd`].
+pub(super) const AFTER_CLONE: u64 = 17;
+const AFTER_EXIT: u64 = 60;
+pub(super) const AFTER_WAIT: u64 = 94;
+pub(super) const AFTER_CREATE: u64 = 48;
+
+/// What [`create_userfaultfd`] puts in place of a helper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Helper {
+    /// A thread. Its descriptor can be had from Linux 6.9 on (`PIDFD_THREAD`).
+    Thread,
+    /// A process, for whose end the thread waits.
+    Process,
+}
+
+/// Code that has a helper, with a descriptor table of its own, create a userfaultfd and end; the thread waits for that, then
+/// blocks the signals `blocked` and no others, loads its registers, and goes on at the place that `back` says.
+pub(super) fn create_userfaultfd(
+    helper: Helper,
+    flags: u32,
+    blocked: u64,
+    back: &Registers,
+) -> Vec<u8> {
+    let mut code = Assembler::default();
+    // The helper runs in the same memory, on the same stack, which it does not use; meanwhile the thread stands still.
+    let shared = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FS;
+    let clone = match helper {
+        Helper::Thread => shared | libc::CLONE_SIGHAND | libc::CLONE_THREAD,
+        // Without a signal at its end; other threads that wait for children do not see it.
+        Helper::Process => shared,
+    };
+    code.eax(libc::SYS_clone);
+    code.edi(clone as u32);
+    code.esi(0);
+    code.syscall();
+    debug_assert_eq!(code.bytes.len() as u64, AFTER_CLONE);
+    code.put(&[0x48, 0x89, 0xc1]); // mov rcx, rax
+    let to_helper = code.jump_if_rcx_zero();
+    let to_thread = code.jump();
+    code.lands(to_helper);
+    // Its table is a copy: closing one makes room also where the limit on descriptors is used up.
+    code.eax(libc::SYS_close);
+    code.edi(0);
+    code.syscall();
+    code.eax(libc::SYS_userfaultfd);
+    code.edi(flags);
+    code.syscall();
+    debug_assert_eq!(code.bytes.len() as u64, AFTER_CREATE);
+    code.eax(libc::SYS_exit);
+    code.edi(0);
+    code.syscall();
+    debug_assert_eq!(code.bytes.len() as u64, AFTER_EXIT);
+    code.lands(to_thread);
+    match helper {
+        Helper::Thread => {
+            code.put(&[0x90; (AFTER_WAIT - AFTER_EXIT) as usize]); // nop
+        }
+        Helper::Process => {
+            // Of a failed clone the result is no process: -1 would mean any child.
+            code.put(&[0x48, 0x99]); // cqo: rdx = -1 if rax < 0, else 0
+            code.put(&[0x48, 0x89, 0xd1]); // mov rcx, rdx
+            let to_wait = code.jump_if_rcx_zero();
+            let past = code.jump();
+            code.lands(to_wait);
+            code.put(&[0x89, 0xc7]); // mov edi, eax
+            code.esi(0);
+            code.edx(libc::__WALL as u32);
+            code.r10d(0);
+            code.eax(libc::SYS_wait4);
+            code.syscall();
+            code.lands(past);
+        }
+    }
+    debug_assert_eq!(code.bytes.len() as u64, AFTER_WAIT);
+    code.eax(libc::SYS_rt_sigprocmask);
+    code.edi(libc::SIG_SETMASK as u32);
+    code.put(&[0x48, 0x8d, 0x35]); // lea rsi, [rip + the mask]
+    let mask_at = SLOT_BYTES - TAG.len() - 8;
+    code.put(&((mask_at - code.bytes.len() - 4) as u32).to_le_bytes());
+    code.edx(0);
+    code.r10d(8);
+    code.syscall();
+    // The kernel's entry uses up rcx and r11.
+    for (opcode, value) in [
+        ([0x48, 0xbf], back.rdi),
+        ([0x48, 0xbe], back.rsi),
+        ([0x48, 0xba], back.rdx),
+        ([0x49, 0xba], back.r10),
+        ([0x48, 0xb9], back.rcx),
+        ([0x49, 0xbb], back.r11),
+        ([0x48, 0xb8], back.rax),
+    ] {
+        code.put(&opcode); // movabs reg, imm64
+        code.put(&value.to_le_bytes());
+    }
+    code.put(&[0xff, 0x25, 0, 0, 0, 0]); // jmp [rip + 0]
+    code.put(&back.rip.to_le_bytes());
+    debug_assert!(code.bytes.len() <= mask_at);
+    code.bytes.resize(mask_at, 0);
+    code.put(&blocked.to_le_bytes());
+    code.slot()
+}
+
+/// The system calls that [`create_userfaultfd`] makes.
+pub(super) const CALLS: &[i64] = &[
+    libc::SYS_clone,
+    libc::SYS_close,
+    libc::SYS_userfaultfd,
+    libc::SYS_exit,
+    libc::SYS_wait4,
+    libc::SYS_rt_sigprocmask,
+];
+
+/// Instructions one after the other.
+#[derive(Default)]
+pub(super) struct Assembler {
+    bytes: Vec<u8>,
+}
+
+/// The place of a jump's distance that is not known yet.
+pub(super) struct Jump(usize);
+
+impl Assembler {
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+    }
+
+    fn eax(&mut self, call: i64) {
+        self.load(&[0xb8], call as u32);
+    }
+
+    fn edi(&mut self, value: u32) {
+        self.load(&[0xbf], value);
+    }
+
+    fn esi(&mut self, value: u32) {
+        self.load(&[0xbe], value);
+    }
+
+    fn edx(&mut self, value: u32) {
+        self.load(&[0xba], value);
+    }
+
+    fn r10d(&mut self, value: u32) {
+        self.load(&[0x41, 0xba], value);
+    }
+
+    /// `mov r32, imm32`.
+    fn load(&mut self, opcode: &[u8], value: u32) {
+        self.put(opcode);
+        self.put(&value.to_le_bytes());
+    }
+
+    pub(super) fn syscall(&mut self) {
+        self.put(&[0x0f, 0x05]);
+    }
+
+    /// `jrcxz`: a condition that is not a flag.
+    pub(super) fn jump_if_rcx_zero(&mut self) -> Jump {
+        self.put(&[0xe3, 0]);
+        Jump(self.bytes.len())
+    }
+
+    pub(super) fn jump(&mut self) -> Jump {
+        self.put(&[0xeb, 0]);
+        Jump(self.bytes.len())
+    }
+
+    /// A jump comes here.
+    pub(super) fn lands(&mut self, jump: Jump) {
+        let distance = self.bytes.len() - jump.0;
+        debug_assert!(distance <= i8::MAX as usize);
+        self.bytes[jump.0 - 1] = distance as u8;
+    }
+
+    /// Fills the slot up.
+    pub(super) fn slot(mut self) -> Vec<u8> {
+        debug_assert!(self.bytes.len() <= SLOT_BYTES - TAG.len());
+        self.bytes.resize(SLOT_BYTES - TAG.len(), 0);
+        self.put(&TAG);
+        self.bytes
+    }
+}
+
+/// Room for a slot: zeros at the end of an executable private mapping, the vDSO first. Or a slot with this `content`, if there
+/// is one.
+pub(super) fn find(pid: u32, content: Option<&[u8]>) -> Result<(u64, bool)> {
+    let mut maps = Maps::open(Some(pid)).map_err(Error::io("opening maps"))?;
+    let mut regions = maps
+        .changed()
+        .map_err(Error::io("reading maps"))?
+        .unwrap_or_default();
+    regions.retain(|r| r.permissions.execute && !r.permissions.shared && r.name != "[vsyscall]");
+    regions.sort_by_key(|r| (r.name != "[vdso]", r.permissions.write));
+    let page = page_size() as usize;
+    let mut bytes = vec![0xff; page];
+    let mut room = None;
+    for region in &regions {
+        let last_page = region.range.end() - page as u64;
+        if remote_memory::read(pid, last_page, &mut bytes) != Ok(page) {
+            continue;
+        }
+        let mut end = page;
+        while let Some(start) = end.checked_sub(SLOT_BYTES) {
+            let slot = &bytes[start..end];
+            let at = last_page + start as u64;
+            if content == Some(slot) {
+                return Ok((at, true));
+            }
+            if slot.iter().all(|&byte| byte == 0) {
+                room = room.or(Some(at));
+                break;
+            }
+            // Below code of ours there may be more room.
+            if !is_ours(slot) {
+                break;
+            }
+            end = start;
+        }
+        if room.is_some() && content.is_none() {
+            break;
+        }
+    }
+    room.map(|at| (at, false)).ok_or_else(|| Error::Attach {
+        pid,
+        reason:
+            "no executable mapping of it has padding for a system call; use --technique compare"
+                .into(),
+    })
+}
+
+/// Whether this is a slot in use.
+fn is_ours(slot: &[u8]) -> bool {
+    slot.ends_with(&TAG)
+}
+
+/// Writes a slot, the tag first: one that is written in part is recognised as well.
+pub(super) fn write(tracee: &Tracee, at: u64, slot: &[u8]) -> Result<(), Errno> {
+    poke(tracee, at, slot.chunks_exact(8).enumerate().rev(), slot)
+}
+
+/// Makes a slot padding again, the tag last.
+pub(super) fn clear(tracee: &Tracee, at: u64) -> Result<(), Errno> {
+    let nothing = [0; SLOT_BYTES];
+    poke(tracee, at, nothing.chunks_exact(8).enumerate(), &nothing)
+}
+
+fn poke<'a>(
+    tracee: &Tracee,
+    at: u64,
+    words: impl Iterator<Item = (usize, &'a [u8])>,
+    slot: &[u8],
+) -> Result<(), Errno> {
+    debug_assert_eq!(slot.len(), SLOT_BYTES);
+    for (index, word) in words {
+        let mut eight = [0; 8];
+        eight.copy_from_slice(word);
+        tracee.poke(at + 8 * index as u64, eight)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::ptrace;
+
+    #[test]
+    fn code_is_recognised_whatever_it_does() {
+        let mut back = ptrace::no_registers();
+        back.rip = 0x1234_5678_9abc;
+        back.rax = u64::MAX;
+        for helper in [Helper::Thread, Helper::Process] {
+            let code = create_userfaultfd(helper, 1, u64::MAX, &back);
+            assert_eq!(code.len(), SLOT_BYTES);
+            assert!(is_ours(&code));
+            assert_eq!(code[AFTER_CREATE as usize - 2..][..2], [0x0f, 0x05]);
+        }
+        assert!(!is_ours(&[0; SLOT_BYTES]));
+        assert!(!is_ours(&[0x90; SLOT_BYTES]));
+    }
+}

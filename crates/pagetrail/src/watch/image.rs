@@ -1,0 +1,61 @@
+//! What a technique needs from the address space that it is to watch, and getting it.
+
+use crate::attach::inject;
+use crate::attach::launch::{Image, Need};
+use crate::error::{Error, Result};
+use crate::sys::uffd::Uffd;
+use crate::technique::Technique;
+use std::time::Duration;
+
+/// The techniques that need a userfaultfd of the target.
+pub(super) const INJECTING: &[Technique] = &[
+    Technique::PagemapScan,
+    Technique::Adaptive,
+    Technique::AccessScan,
+    Technique::Userfaultfd,
+];
+
+/// What a technique needs from a program that is being started.
+pub(super) fn need(technique: Technique) -> Need {
+    match technique {
+        Technique::PagemapScan | Technique::Adaptive | Technique::AccessScan => Need::Userfaultfd {
+            kernel_faults: false,
+        },
+        Technique::Userfaultfd => Need::Userfaultfd {
+            kernel_faults: true,
+        },
+        Technique::SoftDirty => Need::Tracing,
+        _ => Need::Nothing,
+    }
+}
+
+/// Gets what a technique needs from a running process.
+pub(super) fn attach(technique: Technique, pid: u32) -> Result<Image> {
+    match need(technique) {
+        Need::Userfaultfd { kernel_faults } => {
+            let fetched = inject::fetch(pid, kernel_faults)?;
+            Ok(Image {
+                fd: Some(fetched.fd),
+                stopped: fetched.stopped,
+            })
+        }
+        Need::Nothing | Need::Tracing => Ok(Image {
+            fd: None,
+            stopped: Duration::ZERO,
+        }),
+    }
+}
+
+/// Gets what a technique needs from this process.
+pub(super) fn own(technique: Technique) -> Result<Image> {
+    let fd = match need(technique) {
+        Need::Userfaultfd { kernel_faults } => {
+            Some(Uffd::own(kernel_faults).map_err(Error::errno("userfaultfd(2)"))?)
+        }
+        Need::Nothing | Need::Tracing => None,
+    };
+    Ok(Image {
+        fd,
+        stopped: Duration::ZERO,
+    })
+}
