@@ -86,7 +86,7 @@ pub const PAGETRAIL_TARGET_OWN: Target = 0;
 pub const PAGETRAIL_TARGET_RANGES: Target = 1;
 /// All writable mappings of the running process pagetrail_options.pid.
 pub const PAGETRAIL_TARGET_PROCESS: Target = 2;
-/// A program to be started, pagetrail_options.argv, watched from before its first instruction to its end.
+/// A program to be started, pagetrail_options.argv, watched from before its first instruction.
 pub const PAGETRAIL_TARGET_COMMAND: Target = 3;
 
 /// What is noticed: one of PAGETRAIL_NOTICE_*.
@@ -120,6 +120,11 @@ pub const PAGETRAIL_OPTION_KEEP_HUGE_PAGES: u32 = 2;
 /// Only report regions that the technique cannot watch, instead of watching them by the technique compare.
 pub const PAGETRAIL_OPTION_NO_COMPARE: u32 = 4;
 
+/// For PAGETRAIL_TARGET_COMMAND: hold the program at its end (PAGETRAIL_STATE_EXITING), so that what it wrote after the last
+/// round can be collected. It is traced by ptrace(2) as long as it lives then, and can tell: LeakSanitizer fails, debuggers
+/// are refused, set-user-ID is ignored, each signal takes a stop, and it waits while this process is stopped.
+pub const PAGETRAIL_OPTION_LAST_ROUND: u32 = 8;
+
 /// What to watch and how. All zeros is the whole own process by the cheapest technique; so begin with
 /// `pagetrail_options options = {0};` (in C++ `{}`), set what differs, and pass sizeof(options) with it.
 #[repr(C)]
@@ -150,8 +155,8 @@ pub struct Options {
 pub type ProgressState = u32;
 /// It runs.
 pub const PAGETRAIL_STATE_RUNNING: ProgressState = 0;
-/// A program that the watch has started is at its end and held there, its memory complete: collect the last round, then
-/// let it go by pagetrail_watch_let_go().
+/// A program that the watch has started with PAGETRAIL_OPTION_LAST_ROUND is at its end and held there, its memory complete:
+/// collect the last round, then let it go by pagetrail_watch_let_go().
 pub const PAGETRAIL_STATE_EXITING: ProgressState = 1;
 /// It has ended, nobody can tell how.
 pub const PAGETRAIL_STATE_ENDED: ProgressState = 2;

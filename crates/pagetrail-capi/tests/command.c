@@ -6,11 +6,14 @@
 
 static bool is_here = true;
 
+static uint32_t flags = PAGETRAIL_OPTION_LAST_ROUND;
+
 static pagetrail_status start(const char *const *argv, pagetrail_watch **watch)
 {
     pagetrail_options options = {0};
     options.target = PAGETRAIL_TARGET_COMMAND;
     options.argv = argv;
+    options.flags = flags;
     return pagetrail_watch_start(&options, sizeof options, watch);
 }
 
@@ -45,6 +48,7 @@ static pagetrail_progress follow(const char *const *argv, uint64_t *written)
             *written += info.written_bytes;
             OK(pagetrail_round_commit(round));
         }
+        CHECK(flags || progress.state != PAGETRAIL_STATE_EXITING);
         if (progress.state == PAGETRAIL_STATE_EXITING)
             OK(pagetrail_watch_let_go(watch));
     }
@@ -124,6 +128,9 @@ static void misuse(void)
 int main(void)
 {
     ends();
+    flags = 0;
+    ends();
+    flags = PAGETRAIL_OPTION_LAST_ROUND;
     streams();
     given_up_on();
     misuse();

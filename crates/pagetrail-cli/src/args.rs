@@ -135,6 +135,10 @@ pub(crate) struct RecordArgs {
         value_parser = PARTS
     )]
     pub(crate) parts: Option<String>,
+    /// Record also what the program writes after the last round before its end. It runs under ptrace(2) for this as long
+    /// as it lives, and can tell: LeakSanitizer fails, debuggers and set-user-ID are refused, signals take longer
+    #[arg(long, conflicts_with_all = ["pid", "vm"])]
+    pub(crate) last_round: bool,
     /// Run the program in a virtual machine on KVM, and let the processor tell what it writes (see pagetrail vm)
     #[arg(long, conflicts_with_all = ["pid", "technique", "vain_page", "exact", "huge_pages", "block_pages"])]
     pub(crate) vm: bool,

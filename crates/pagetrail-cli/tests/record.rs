@@ -256,7 +256,7 @@ fn a_program_is_recorded_from_its_start_to_its_end() {
 #[test]
 fn the_shortest_program_leaves_a_round() {
     let directory = directory();
-    let output = run(directory.path(), &["record", "--", "true"]);
+    let output = run(directory.path(), &["record", "--last-round", "--", "true"]);
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(message.starts_with("pagetrail: recorded ") && message.lines().count() == 1);
@@ -264,8 +264,31 @@ fn the_shortest_program_leaves_a_round() {
         message.ends_with("look at it with: pagetrail report\n"),
         "{message}"
     );
+    assert!(!message.contains("--last-round"), "nothing is missing");
     let report = report(directory.path(), FILE);
     assert!(!check_schema(&report).is_empty());
+}
+
+#[test]
+fn what_is_missing_at_the_end_is_said() {
+    let directory = directory();
+    let record = |interval, script| {
+        let arguments = ["record", "--interval", interval, "--", "sh", "-c", script];
+        let output = run(directory.path(), &arguments);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(message.lines().count(), 1, "{message}");
+        message
+    };
+    // Its exit status is passed on though there is no round, and no file.
+    let message = record("1h", "exit 3");
+    assert!(message.contains("nothing was recorded"), "{message}");
+    assert!(message.contains("(--last-round records it)"), "{message}");
+    assert!(!directory.path().join(FILE).exists());
+    let message = record("1ms", "sleep 0.3; exit 3");
+    assert!(message.contains("without the program's last "), "{message}");
+    assert!(message.contains("(--last-round records them)"), "{message}");
+    assert!(!trail(directory.path()).rounds.is_empty());
 }
 
 #[test]
@@ -276,11 +299,17 @@ fn the_exit_status_is_the_programs() {
         ("kill -9 $$", 137, End::Killed(9)),
         ("kill -TERM $$", 143, End::Killed(15)),
     ] {
-        let output = run(directory.path(), &["record", "--", "sh", "-c", script]);
-        assert_eq!(output.status.code(), Some(code), "{output:?}");
-        let trail = trail(directory.path());
-        assert_eq!(trail.end, Some(end));
-        assert!(!trail.rounds.is_empty());
+        let long = format!("sleep 0.3; {script}");
+        for arguments in [
+            ["--last-round", "--", "sh", "-c", script],
+            ["--interval=1ms", "--", "sh", "-c", &long],
+        ] {
+            let output = run(directory.path(), &[&["record"], &arguments[..]].concat());
+            assert_eq!(output.status.code(), Some(code), "{output:?}");
+            let trail = trail(directory.path());
+            assert_eq!(trail.end.as_ref(), Some(&end));
+            assert!(!trail.rounds.is_empty());
+        }
     }
 }
 
@@ -384,7 +413,16 @@ fn a_program_runs_on_behind_a_limit() {
 fn pictures_come_with_the_recording() {
     let directory = directory();
     let arguments = [
-        "record", "--html", "a.html", "--png", "a.png", "--", "sh", "-c", "exit 5",
+        "record",
+        "--last-round",
+        "--html",
+        "a.html",
+        "--png",
+        "a.png",
+        "--",
+        "sh",
+        "-c",
+        "exit 5",
     ];
     let output = run(directory.path(), &arguments);
     assert_eq!(output.status.code(), Some(5), "{output:?}");
@@ -424,12 +462,16 @@ fn only_recordings_are_overwritten() {
     assert!(error_line(&refused, 2).contains("no recording"));
     assert_eq!(fs::read(path.join("text")).expect("a file"), b"precious");
     assert_eq!(
-        run(path, &["record", "--", "sh", "-c", "exit 1"])
-            .status
-            .code(),
+        run(
+            path,
+            &["record", "--last-round", "--", "sh", "-c", "exit 1"]
+        )
+        .status
+        .code(),
         Some(1)
     );
-    assert_eq!(run(path, &["record", "--", "true"]).status.code(), Some(0));
+    let whole = ["record", "--last-round", "--", "true"];
+    assert_eq!(run(path, &whole).status.code(), Some(0));
     assert_eq!(trail(path).end, Some(End::Exited(0)), "the new one");
     // A recording that cannot begin leaves the earlier one, and no new file.
     let absent = "4194305";
@@ -475,7 +517,8 @@ fn pictures_and_the_recording_are_different_files() {
 fn a_guest_that_cannot_run_leaves_the_earlier_recording() {
     let directory = directory();
     let path = directory.path();
-    assert_eq!(run(path, &["record", "--", "true"]).status.code(), Some(0));
+    let whole = ["record", "--last-round", "--", "true"];
+    assert_eq!(run(path, &whole).status.code(), Some(0));
     let before = fs::read(path.join(FILE)).expect("a recording");
     let output = run(path, &["record", "--vm", "--", "true"]);
     let message = String::from_utf8_lossy(&output.stderr);

@@ -119,6 +119,15 @@ pub enum Error {
         /// `NotFound` when there is no such program.
         source: io::Error,
     },
+    /// The command of [`Target::command`](crate::Target::command) would run with fewer privileges than it gets without a
+    /// tracer; it was not started.
+    #[error(
+        "{command} is set-user-ID or the like, and cannot be watched by a tracer without its privileges; run pagetrail as root"
+    )]
+    Privileged {
+        /// The program's name.
+        command: String,
+    },
     /// A given range is not mapped, not writable, or not made of whole pages.
     #[error("range {start:#x}..{end:#x} cannot be watched: {reason}")]
     Range {

@@ -41,11 +41,15 @@ impl Target {
         Ok(Self(Kind::Process(pid)))
     }
 
-    /// A program to be started, watched from before its first instruction until its end.
+    /// A program to be started, watched from before its first instruction.
     ///
-    /// Its standard streams are those of `command`. It runs under `ptrace(2)`, which changes three things:
-    /// no other tracer can attach, a set-user-ID program gets no privileges that the tracker lacks, and each signal
-    /// makes a short stop. Programs that it starts itself are not watched.
+    /// Its standard streams are those of `command`. It is held by `ptrace(2)` until the watch is armed, and not traced any
+    /// more after that, so what it writes after the last collect is missed; [`WatchBuilder::last_round`] holds it at its
+    /// end, too. A program that it becomes by `execve(2)` is watched from the next collect on, which has all its pages;
+    /// programs that it starts as children are not watched. One that is set-user-ID is refused
+    /// ([`Error::Privileged`](crate::Error::Privileged)) if the tracker lacks `CAP_SYS_PTRACE`.
+    ///
+    /// [`WatchBuilder::last_round`]: crate::WatchBuilder::last_round
     pub fn command(command: Command) -> Self {
         Self(Kind::Command(Box::new(command)))
     }

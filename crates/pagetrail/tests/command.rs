@@ -27,8 +27,19 @@ struct Seen {
 
 /// Follows a command to its end.
 fn follow(command: Command, technique: Technique, interval: Duration) -> Seen {
+    follow_held(command, technique, interval, false)
+}
+
+/// The same, and whether it is held at its end.
+fn follow_held(
+    command: Command,
+    technique: Technique,
+    interval: Duration,
+    last_round: bool,
+) -> Seen {
     let started = Watch::builder()
         .target(Target::command(command))
+        .last_round(last_round)
         .technique(technique)
         .start();
     let mut watch = started.unwrap();
@@ -81,12 +92,10 @@ fn exit_codes_and_signals_pass_through() {
     for technique in working("command: status", ALL) {
         for n in 0..times(20, 200) {
             let interval = Duration::from_millis(u64::from(n % 5));
-            let code = follow(shell("exit 7"), technique, interval).ended;
-            assert_eq!(code, Some(Ended::Exited(7)));
-            let killed = follow(shell("kill -TERM $$; sleep 60"), technique, interval).ended;
-            assert_eq!(killed, Some(Ended::Killed(15)));
-            let killed = follow(shell("kill -KILL $$"), technique, interval).ended;
-            assert_eq!(killed, Some(Ended::Killed(9)));
+            let ended = |script| follow_held(shell(script), technique, interval, n % 2 == 0).ended;
+            assert_eq!(ended("exit 7"), Some(Ended::Exited(7)));
+            assert_eq!(ended("kill -TERM $$; sleep 60"), Some(Ended::Killed(15)));
+            assert_eq!(ended("kill -KILL $$"), Some(Ended::Killed(9)));
         }
         row("command: status", technique.name(), "works", "");
     }
@@ -96,28 +105,25 @@ fn exit_codes_and_signals_pass_through() {
 fn exec_chains_are_followed() {
     for technique in working("command: exec", ALL) {
         let mut seen_execs = 0;
-        for _ in 0..times(20, 200) {
-            let seen = follow(
-                shell("exec env sh -c 'exec env true'"),
-                technique,
-                Duration::ZERO,
-            );
+        for n in 0..times(20, 200) {
+            let chain = shell("exec env sh -c 'exec env true'");
+            let seen = follow_held(chain, technique, Duration::ZERO, n % 2 == 0);
             assert_eq!(seen.ended, Some(Ended::Exited(0)), "{technique}");
             seen_execs += seen.execs;
         }
         // With pauses, so that each image is seen.
         let script = "sleep 0.2; exec sh -c 'sleep 0.2; exec sh -c \"sleep 0.2; exit 3\"'";
-        let seen = follow(shell(script), technique, Duration::from_millis(20));
-        println!("{technique}: {seen:?}, {seen_execs} in the quick chains");
-        assert_eq!(seen.ended, Some(Ended::Exited(3)));
-        assert_eq!(seen.execs, 2);
+        for last_round in [true, false] {
+            let interval = Duration::from_millis(20);
+            let seen = follow_held(shell(script), technique, interval, last_round);
+            println!("{technique}: {seen:?}, {seen_execs} in the quick chains");
+            assert_eq!(seen.ended, Some(Ended::Exited(3)));
+            assert_eq!(seen.execs, 2);
+        }
         // As fast as they come: we look at one program while it executes the next.
-        for _ in 0..times(20, 200) {
-            let seen = follow(
-                shell("exec env env env env env sleep 0.05"),
-                technique,
-                Duration::ZERO,
-            );
+        for n in 0..times(20, 200) {
+            let chain = shell("exec env env env env env sleep 0.05");
+            let seen = follow_held(chain, technique, Duration::ZERO, n % 2 == 0);
             assert_eq!(seen.ended, Some(Ended::Exited(0)), "{technique}");
             assert_eq!(seen.refused, [""; 0], "{technique}");
         }
@@ -132,11 +138,14 @@ fn exec_by_the_victim_itself_and_by_another_thread() {
     };
     for technique in working("command: execer", ALL) {
         for how in ["main", "thread"] {
-            let mut command = Command::new(&program);
-            command.args(["600", how, "20"]).stdin(Stdio::null());
-            let seen = follow(command, technique, Duration::from_millis(3));
-            println!("{technique} {how}: {seen:?}");
-            assert_eq!(seen.ended, Some(Ended::Exited(20)), "{technique} {how}");
+            for last_round in [true, false] {
+                let mut command = Command::new(&program);
+                command.args(["600", how, "20"]).stdin(Stdio::null());
+                let interval = Duration::from_millis(3);
+                let seen = follow_held(command, technique, interval, last_round);
+                println!("{technique} {how}: {seen:?}");
+                assert_eq!(seen.ended, Some(Ended::Exited(20)), "{technique} {how}");
+            }
         }
         row("command: execer", technique.name(), "works", "");
     }
@@ -191,7 +200,7 @@ fn the_last_round_has_what_was_written_last() {
             let mut command = Command::new(&program);
             command.args(["600", how]).stdin(Stdio::null());
             // One collect at the end only.
-            let seen = follow(command, technique, Duration::from_secs(60));
+            let seen = follow_held(command, technique, Duration::from_secs(60), true);
             assert_eq!(seen.ended, Some(Ended::Exited(0)), "{technique}");
             assert!(seen.last_pages >= 500, "{technique}: {seen:?}");
         }
@@ -204,8 +213,9 @@ fn stopping_and_continuing_passes() {
     for technique in working("command: stop", ALL) {
         // The shell stops itself; its child continues it.
         let script = "(sleep 0.1; kill -CONT $$) & kill -STOP $$; wait; exit 5";
-        for _ in 0..times(3, 30) {
-            let seen = follow(shell(script), technique, Duration::from_millis(5));
+        for n in 0..times(4, 30) {
+            let interval = Duration::from_millis(5);
+            let seen = follow_held(shell(script), technique, interval, n % 2 == 0);
             assert_eq!(seen.ended, Some(Ended::Exited(5)), "{technique}");
         }
         row("command: stop", technique.name(), "works", "");

@@ -4,10 +4,10 @@ use super::{shared, sized};
 use crate::failure::{Failure, Status, guard, invalid, null};
 use crate::handle::{Round, Watch};
 use crate::types::{
-    self, Options, PAGETRAIL_OPTION_KEEP_HUGE_PAGES, PAGETRAIL_OPTION_NO_COMPARE,
-    PAGETRAIL_OPTION_STOPPED_WORLD, PAGETRAIL_TARGET_COMMAND, PAGETRAIL_TARGET_OWN,
-    PAGETRAIL_TARGET_PROCESS, PAGETRAIL_TARGET_RANGES, PAGETRAIL_TECHNIQUE_AUTO, Progress,
-    WatchInfo,
+    self, Options, PAGETRAIL_OPTION_KEEP_HUGE_PAGES, PAGETRAIL_OPTION_LAST_ROUND,
+    PAGETRAIL_OPTION_NO_COMPARE, PAGETRAIL_OPTION_STOPPED_WORLD, PAGETRAIL_TARGET_COMMAND,
+    PAGETRAIL_TARGET_OWN, PAGETRAIL_TARGET_PROCESS, PAGETRAIL_TARGET_RANGES,
+    PAGETRAIL_TECHNIQUE_AUTO, Progress, WatchInfo,
 };
 use pagetrail::{Choice, HugePages, PageRange, State, Target};
 use std::ffi::{OsStr, c_void};
@@ -23,8 +23,7 @@ use std::time::Duration;
 ///
 /// A program to be started (PAGETRAIL_TARGET_COMMAND) has the caller's environment, working directory, standard input,
 /// output and error, and whatever other descriptors are not close-on-exec; no signal is blocked in it, and SIGPIPE is not
-/// ignored. It runs under ptrace(2): no debugger can attach, and a set-user-ID program gets no privileges that the caller
-/// lacks. It is a child of the caller's, but the watch waits for it: do not wait for every child by waitpid(-1) meanwhile.
+/// ignored. It is traced by ptrace(2) until the watch is armed, and with PAGETRAIL_OPTION_LAST_ROUND to its end. It is a child of the caller's, but the watch waits for it: do not wait for every child by waitpid(-1) meanwhile.
 /// Follow it by pagetrail_watch_follow().
 ///
 /// PAGETRAIL_STATUS_UNAVAILABLE, WRONG_TARGET: not this technique, not here. BAD_RANGE: not whole pages, or not mapped
@@ -49,7 +48,8 @@ pub extern "C" fn pagetrail_watch_start(
 fn builder(options: &Options) -> Result<pagetrail::WatchBuilder, Failure> {
     const FLAGS: u32 = PAGETRAIL_OPTION_STOPPED_WORLD
         | PAGETRAIL_OPTION_KEEP_HUGE_PAGES
-        | PAGETRAIL_OPTION_NO_COMPARE;
+        | PAGETRAIL_OPTION_NO_COMPARE
+        | PAGETRAIL_OPTION_LAST_ROUND;
     let is_set = |flag| options.flags & flag != 0;
     if options.flags & !FLAGS != 0 {
         return Err(invalid("an option is not known to this version"));
@@ -103,7 +103,8 @@ fn builder(options: &Options) -> Result<pagetrail::WatchBuilder, Failure> {
         .huge_pages(huge_pages)
         .block_pages(options.block_pages.max(1))
         .stopped_world(is_set(PAGETRAIL_OPTION_STOPPED_WORLD))
-        .compare_given_up(!is_set(PAGETRAIL_OPTION_NO_COMPARE));
+        .compare_given_up(!is_set(PAGETRAIL_OPTION_NO_COMPARE))
+        .last_round(is_set(PAGETRAIL_OPTION_LAST_ROUND));
     Ok(match notice {
         Some(notice) => builder.notice(notice),
         None => builder,
@@ -209,8 +210,8 @@ pub extern "C" fn pagetrail_watch_prepare_kernel_write(
     })
 }
 
-/// Waits until the watched process has ended, or for a time. The own process never ends; a program that the watch has
-/// started does not before pagetrail_watch_let_go(), so follow it by pagetrail_watch_follow() instead.
+/// Waits until the watched process has ended, or for a time. The own process never ends; a program started with
+/// PAGETRAIL_OPTION_LAST_ROUND does not before pagetrail_watch_let_go(), so follow it by pagetrail_watch_follow() instead.
 ///
 /// `timeout_ms`: how long, in milliseconds; 0 only looks. `ended`: gets whether it has ended.
 ///
@@ -235,8 +236,8 @@ pub extern "C" fn pagetrail_watch_wait(
 
 /// Waits until a program that the watch has started comes to its end, any other process has ended, or a time is over.
 ///
-/// To see all that a program wrote, collect once more when its state is PAGETRAIL_STATE_EXITING, and let it go; the next call
-/// tells how it ended. A program that is killed, by SIGKILL say, may end without.
+/// With PAGETRAIL_OPTION_LAST_ROUND all that a program wrote can be seen: collect once more when its state is
+/// PAGETRAIL_STATE_EXITING, and let it go; the next call tells how it ended. A program that is killed, by SIGKILL say, may end without.
 ///
 /// `timeout_ms`: how long, in milliseconds; 0 only looks. `progress`: gets how far it is. `size`: sizeof(pagetrail_progress)
 /// as the caller knows it.

@@ -39,6 +39,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         &args.target,
         &args.technique,
         notice,
+        args.last_round,
         |command| match &args.parts {
             Some(parts) => subpage::preload(command, parts),
             None => Ok(()),
@@ -49,7 +50,10 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         Err(error) => {
             pictures.discard();
             output.discard();
-            return Err(error);
+            return match error.downcast_ref() {
+                Some(Error::Privileged { .. }) => run_unwatched(args, &error),
+                _ => Err(error),
+            };
         }
     };
     let is_program = args.target.pid.is_none();
@@ -64,9 +68,11 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         watch: &mut watch,
         is_program,
         ended: None,
+        unseen: None,
     };
     let recorded = session.record(args, &output);
-    let kept = recorded.and_then(|totals| keep(&totals, output, pictures));
+    let unseen = session.unseen;
+    let kept = recorded.and_then(|totals| keep(&totals, unseen, output, pictures));
     if !is_program {
         return kept.map(|()| ExitCode::SUCCESS);
     }
@@ -77,6 +83,24 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     }
     let ended = session.see_off();
     Ok(failure.unwrap_or_else(|| exit::of_program(ended)))
+}
+
+/// Runs the program as if it had been started without us, since it cannot be watched.
+fn run_unwatched(args: &RecordArgs, error: &anyhow::Error) -> Result<ExitCode> {
+    let failure = exit::report(error);
+    let Some((program, arguments)) = args.target.command.split_first() else {
+        return Ok(failure);
+    };
+    let started = start::command(program, arguments).spawn();
+    let mut child = started.with_context(|| format!("cannot run {}", program.display()))?;
+    exit::message("the program runs unwatched; waiting for its end");
+    let addressee = Addressee::Program(child.id());
+    let mut signals = Signals::take(addressee).context("cannot handle signals")?;
+    while child.try_wait()?.is_none() {
+        signals.stop_asked();
+        std::thread::sleep(SIGNAL_PATIENCE);
+    }
+    Ok(failure)
 }
 
 /// Why no more rounds come.
@@ -104,6 +128,8 @@ struct Session<'a> {
     is_program: bool,
     /// Known once the target has ended; how it did is known of programs started here.
     ended: Option<Option<Ended>>,
+    /// The time before a program's end that is in no round.
+    unseen: Option<Duration>,
 }
 
 impl Session<'_> {
@@ -137,26 +163,32 @@ impl Session<'_> {
         schedule: &mut Schedule,
         rounds_max: u32,
     ) -> Result<Stop> {
+        let mut last = Instant::now();
+        let mut held = false;
         loop {
             let waited = self.wait_until(schedule.deadline());
             if let Waited::Stop(Stop::Ended) = waited {
+                self.unseen = (self.is_program && !held).then(|| last.elapsed());
                 return Ok(Stop::Ended);
             }
             match recorder.take_round(self.watch) {
                 Err(error) if is_gone(&error) => {
-                    if !self.is_program {
-                        self.ended = Some(None);
+                    match self.is_program {
+                        true => self.unseen = Some(last.elapsed()),
+                        false => self.ended = Some(None),
                     }
                     return Ok(Stop::Ended);
                 }
                 taken => taken?,
             }
+            last = Instant::now();
             match waited {
                 Waited::Stop(stop) => return Ok(stop),
                 // Its end follows, unless other threads outlive its main thread.
                 Waited::Exiting => self.watch.let_go(),
                 Waited::Due => {}
             }
+            held = matches!(waited, Waited::Exiting);
             let now = Instant::now();
             if recorder.totals().rounds >= rounds_max || schedule.is_over(now) {
                 return Ok(Stop::Asked);
@@ -204,7 +236,14 @@ fn is_gone(error: &anyhow::Error) -> bool {
 }
 
 /// Says what was recorded and writes the pictures of it; where there is not one round, leaves all files as they were.
-pub(crate) fn keep(totals: &Totals, output: Output, pictures: Pictures) -> Result<()> {
+///
+/// `unseen`: the time before the end of a program that is in no round. One that ended before its first is no error.
+pub(crate) fn keep(
+    totals: &Totals,
+    unseen: Option<Duration>,
+    output: Output,
+    pictures: Pictures,
+) -> Result<()> {
     if totals.rounds == 0 {
         let path = output.path().display().to_string();
         let left = match output.discard() {
@@ -212,17 +251,29 @@ pub(crate) fn keep(totals: &Totals, output: Output, pictures: Pictures) -> Resul
             false => "what was there is still there",
         };
         pictures.discard();
-        bail!("{path}: nothing was recorded, it ended before the first round; {left}");
+        let Some(unseen) = unseen else {
+            bail!("{path}: nothing was recorded, it ended before the first round; {left}");
+        };
+        exit::message(&format!(
+            "{path}: nothing was recorded, the program ended after {} ms, before its first round \
+             (--last-round records it); {left}",
+            milliseconds(unseen)
+        ));
+        return Ok(());
     }
-    summary(totals, &output);
+    summary(totals, unseen, &output);
     match pictures.is_empty() {
         true => Ok(()),
         false => pictures.write(&read(output.path())?),
     }
 }
 
+fn milliseconds(time: Duration) -> String {
+    words::count(time.as_millis().max(1) as u64)
+}
+
 /// One line on what there is now and how to look at it.
-fn summary(totals: &Totals, output: &Output) {
+fn summary(totals: &Totals, unseen: Option<Duration>, output: &Output) {
     let path = output.path();
     let mut line = format!(
         "recorded {}, {} page writes, in {}",
@@ -230,6 +281,12 @@ fn summary(totals: &Totals, output: &Output) {
         words::count(totals.page_writes),
         path.display()
     );
+    if let Some(unseen) = unseen {
+        line += &format!(
+            ", without the program's last {} ms (--last-round records them)",
+            milliseconds(unseen)
+        );
+    }
     if totals.children > 0 {
         let children = match totals.children {
             1 => "child process",

@@ -28,7 +28,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
     if !io::stdout().is_terminal() {
         bail!("top needs a terminal as standard output; without one use `pagetrail record`");
     }
-    let mut watch = start::start(&args.target, &args.technique, None, |command| {
+    let mut watch = start::start(&args.target, &args.technique, None, false, |command| {
         let (stdout, stderr) = program_output(args)?;
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         Ok(())

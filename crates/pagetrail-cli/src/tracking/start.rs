@@ -1,5 +1,6 @@
 //! From arguments to a running watch and the header of its trail.
 
+use std::ffi::OsString;
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,17 +11,18 @@ use pagetrail_trail::Header;
 
 use crate::args::{TargetArgs, TechniqueArgs};
 
-/// Starts to watch. `set_streams` may change where a program's output goes; it inherits ours otherwise.
+/// Starts to watch. A program that is started is held at its end if `last_round`. `set_streams` may change where its
+/// output goes; it inherits ours otherwise.
 pub(crate) fn start(
     target: &TargetArgs,
     technique: &TechniqueArgs,
     notice: Option<Notice>,
+    last_round: bool,
     set_streams: impl FnOnce(&mut Command) -> Result<()>,
 ) -> Result<Watch> {
     let target = match (target.pid, target.command.split_first()) {
         (None, Some((program, arguments))) => {
-            let mut command = Command::new(program);
-            command.args(arguments);
+            let mut command = command(program, arguments);
             set_streams(&mut command)?;
             Target::command(command)
         }
@@ -29,6 +31,7 @@ pub(crate) fn start(
     };
     let mut watch = Watch::builder()
         .target(target)
+        .last_round(last_round)
         .technique(technique.technique.0)
         .huge_pages(technique.huge_pages.into())
         .block_pages(technique.block_pages);
@@ -42,6 +45,13 @@ pub(crate) fn start(
         watch = watch.notice(notice);
     }
     Ok(watch.start()?)
+}
+
+/// A program to be started.
+pub(crate) fn command(program: &OsString, arguments: &[OsString]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
 }
 
 /// What a trail of this watch begins with.

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         }
     };
     let has_rounds = totals.rounds > 0;
-    let kept = keep(&totals, output, pictures);
+    let kept = keep(&totals, None, output, pictures);
     let failure = kept.err().map(|error| exit::report(&error));
     let status = session.see_off()?;
     // A guest that could not even begin has said why, and its status is the reason for there being nothing.

@@ -1,10 +1,13 @@
-//! Starting a program under watch: held before its first instruction, followed over `execve`, held once more at its end
-//! so that the last round can be collected.
+//! Starting a program under watch: held before its first instruction, then let go, and waited for.
 //!
-//! One thread of ours, the keeper, traces the program's main thread for as long as it lives and passes its signals on;
-//! the watch talks to it by messages. If the tracker dies the kernel detaches, and the program goes on.
+//! One thread of ours, the keeper, traces the program's main thread while the watch is armed. Then it detaches, since a
+//! program can tell that it is traced: LeakSanitizer gives up, `PTRACE_TRACEME` fails, set-user-ID is ignored
+//! (`execve(2)`), and each signal waits for the tracer. Only a watch that wants the last round ([`Hold::UntilItsEnd`])
+//! has the program traced for as long as it lives: followed over `execve`, its signals passed on, and held once more at its end.
+//! The watch talks to the keeper by messages. If the tracker dies the kernel detaches, and the program goes on.
 
 use super::inject;
+use super::privilege;
 use super::stop::{Stopped, is_ours, wait_for_trap};
 use super::target_check;
 use crate::error::{Error, Result};
@@ -46,6 +49,15 @@ pub(crate) enum Need {
     Tracing,
 }
 
+/// How long the program is traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// Until the watch is armed.
+    AtItsStart,
+    /// Until it ends, with a stop there for the last round.
+    UntilItsEnd,
+}
+
 /// A new address space of the program.
 #[derive(Debug)]
 pub(crate) struct Image {
@@ -69,12 +81,21 @@ pub(crate) struct Launched {
     image: Option<Result<Image>>,
     exiting: bool,
     ended: Option<Ended>,
+    hold: Hold,
 }
 
 impl Launched {
     /// Starts `command` and holds it before its first instruction, until [`Self::go`].
-    pub(crate) fn start(command: Command, need: Need) -> Result<Self> {
+    pub(crate) fn start(command: Command, need: Need, hold: Hold) -> Result<Self> {
+        // A technique that traces by itself cannot share the program with the keeper.
+        let hold = match need {
+            Need::Tracing => Hold::AtItsStart,
+            _ => hold,
+        };
         let name = command.get_program().to_string_lossy().into_owned();
+        if hold == Hold::AtItsStart && privilege::is_lost_by_tracing(&command) {
+            return Err(Error::Privileged { command: name });
+        }
         let (to_watch, messages) = channel();
         let (go, from_watch) = channel();
         let (pid_to, pid_from) = channel();
@@ -83,6 +104,7 @@ impl Launched {
             .spawn(move || {
                 let keeper = Keeper {
                     need,
+                    hold,
                     to_watch,
                     from_watch,
                 };
@@ -99,6 +121,7 @@ impl Launched {
             image: None,
             exiting: false,
             ended: None,
+            hold,
         };
         match pid_from.recv() {
             Ok(pid) => launched.pid = pid,
@@ -120,8 +143,13 @@ impl Launched {
         }
     }
 
-    /// The newest address space, if there is one that was not taken yet; waits a moment for it.
+    /// The newest address space, if there is one that was not taken yet; waits a moment for it where the keeper still
+    /// traces the program.
     pub(crate) fn take_image(&mut self, patience: Duration) -> Option<Result<Image>> {
+        let patience = match self.hold {
+            Hold::AtItsStart => Duration::ZERO,
+            Hold::UntilItsEnd => patience,
+        };
         let deadline = Instant::now() + patience;
         while self.image.is_none() && self.ended.is_none() && Instant::now() < deadline {
             self.poll(deadline.saturating_duration_since(Instant::now()));
@@ -209,6 +237,7 @@ impl Drop for Launched {
 /// The keeper's side.
 struct Keeper {
     need: Need,
+    hold: Hold,
     to_watch: Sender<Message>,
     from_watch: Receiver<()>,
 }
@@ -242,10 +271,9 @@ impl Keeper {
         // Held until the watch is armed; a watch that is gone lets it run, too.
         let _ = self.from_watch.recv();
         let failed = |errno| target_check::explain(pid, "trace it", errno);
-        if self.need == Need::Tracing {
-            tracee.detach(0).map_err(failed)?;
-        } else {
-            tracee.resume(Resume::Free, 0).map_err(failed)?;
+        match self.hold {
+            Hold::AtItsStart => tracee.detach(0).map_err(failed)?,
+            Hold::UntilItsEnd => tracee.resume(Resume::Free, 0).map_err(failed)?,
         }
         let ended = self.follow(&tracee, pid);
         let _ = self.to_watch.send(Message::Ended(ended));

@@ -10,6 +10,7 @@ mod filter;
 pub(crate) mod hold;
 pub(crate) mod inject;
 pub(crate) mod launch;
+pub(crate) mod privilege;
 pub(crate) mod restart;
 pub(crate) mod stop;
 pub(crate) mod target_check;

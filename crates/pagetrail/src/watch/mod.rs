@@ -9,6 +9,7 @@ mod discards;
 mod given_up;
 mod image;
 mod latent;
+mod life;
 pub(crate) mod space;
 
 use crate::attach::hold::Hold;
@@ -24,9 +25,8 @@ use builder::WatchBuilder;
 #[cfg(doc)]
 use choice::Notice;
 use config::Config;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use life::{EXEC_PATIENCE, EXEC_PAUSE, ended_within, has_memory};
 use rustix::fd::OwnedFd;
-use rustix::io::Errno;
 use space::Space;
 use std::collections::BTreeSet;
 use std::thread;
@@ -34,29 +34,6 @@ use std::time::{Duration, Instant};
 
 pub use given_up::GivenUp;
 pub use latent::Unwritable;
-
-fn ended_within(end: &OwnedFd, timeout: Duration) -> bool {
-    let deadline = Instant::now() + timeout;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let mut fds = [PollFd::new(end, PollFlags::IN)];
-        match poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
-            Ok(count) if count > 0 => return true,
-            Ok(_) | Err(Errno::INTR) if Instant::now() < deadline => {}
-            _ => return false,
-        }
-    }
-}
-
-fn has_memory(pid: u32) -> bool {
-    Status::of(pid).is_ok_and(|status| status.has_memory && !matches!(status.state, 'Z' | 'X'))
-}
-
-/// How long a program may take to get over an `execve` that we have run into.
-const EXEC_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Between two looks at it.
-const EXEC_PAUSE: Duration = Duration::from_millis(1);
 
 /// Notices the writes of a target and hands them out in rounds.
 ///
@@ -102,8 +79,8 @@ pub struct Watch {
 pub enum State {
     /// The target runs on.
     Running,
-    /// The target, started by [`Target::command`](crate::Target::command), has reached its end and is held
-    /// there: collect the last round, then let it go by [`Watch::let_go`].
+    /// The target, started by [`Target::command`](crate::Target::command) with [`WatchBuilder::last_round`], has reached
+    /// its end and is held there: collect the last round, then let it go by [`Watch::let_go`].
     Exiting,
     /// The target has ended; how is known for programs that the watch started.
     Ended(Option<Ended>),

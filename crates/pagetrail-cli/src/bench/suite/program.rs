@@ -91,7 +91,9 @@ fn sample(
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command.envs(&program.environment);
     let vain_page = VainPage::Costs(Duration::from_nanos(definition.vain_page_ns));
-    let watch = Watch::builder().target(Target::command(command));
+    let watch = Watch::builder()
+        .target(Target::command(command))
+        .last_round(true);
     // Untracked, it is started the same way, and nobody collects.
     let watch = watch.technique(technique.unwrap_or(Technique::None));
     let watch = watch.vain_page(vain_page);

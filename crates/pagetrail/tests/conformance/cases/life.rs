@@ -57,6 +57,7 @@ pub(super) fn exit(t: &mut Trial<'_>) -> Outcome {
     if t.subject.own {
         return not_applicable("this process goes on");
     }
+    t.last_round = true;
     let start = t.map("anon", 16)?;
     t.begin(&[pages(start, 16)])?;
     t.write(start + page_size());

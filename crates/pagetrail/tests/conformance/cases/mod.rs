@@ -314,6 +314,7 @@ pub(crate) struct Trial<'a> {
     watch: Option<Watch>,
     huge_pages: HugePages,
     notice: Option<Notice>,
+    last_round: bool,
     precision: Precision,
     value: u64,
     /// Start and pages of the memory that was made.
@@ -336,6 +337,7 @@ impl<'a> Trial<'a> {
             watch: None,
             huge_pages: HugePages::Split,
             notice: None,
+            last_round: false,
             precision: Precision::AsNoticed,
             value: 1,
             mapped: Vec::new(),
@@ -349,7 +351,12 @@ impl<'a> Trial<'a> {
     fn map(&mut self, kind: &str, pages: u64) -> Result<u64, Stop> {
         if matches!(self.actor, Actor::Later) {
             let (command, pipes) = puppet_command();
-            self.watch = Some(self.builder().target(Target::command(command)).start()?);
+            self.watch = Some(
+                self.builder()
+                    .target(Target::command(command))
+                    .last_round(self.last_round)
+                    .start()?,
+            );
             self.actor = Actor::Puppet(RefCell::new(pipes));
         }
         match self.actor.try_act(&format!("map {kind} {pages}")) {
