@@ -75,6 +75,13 @@
 #define PAGETRAIL_OPTION_NO_COMPARE 4
 
 /**
+ * For PAGETRAIL_TARGET_COMMAND: hold the program at its end (PAGETRAIL_STATE_EXITING), so that what it wrote after the last
+ * round can be collected. It is traced by ptrace(2) as long as it lives then, and can tell: LeakSanitizer fails, debuggers
+ * are refused, set-user-ID is ignored, each signal takes a stop, and it waits while this process is stopped.
+ */
+#define PAGETRAIL_OPTION_LAST_ROUND 8
+
+/**
  * What became of a call. 0 is success; numbers are never given a new meaning, new ones may come.
  */
 typedef enum {
@@ -479,7 +486,7 @@ typedef struct {
 #define PAGETRAIL_TARGET_PROCESS 2
 
 /**
- * A program to be started, pagetrail_options.argv, watched from before its first instruction to its end.
+ * A program to be started, pagetrail_options.argv, watched from before its first instruction.
  */
 #define PAGETRAIL_TARGET_COMMAND 3
 
@@ -510,8 +517,8 @@ typedef struct {
 #define PAGETRAIL_STATE_RUNNING 0
 
 /**
- * A program that the watch has started is at its end and held there, its memory complete: collect the last round, then
- * let it go by pagetrail_watch_let_go().
+ * A program that the watch has started with PAGETRAIL_OPTION_LAST_ROUND is at its end and held there, its memory complete:
+ * collect the last round, then let it go by pagetrail_watch_let_go().
  */
 #define PAGETRAIL_STATE_EXITING 1
 
@@ -622,8 +629,7 @@ pagetrail_status pagetrail_technique_capability(pagetrail_technique technique,
  *
  * A program to be started (PAGETRAIL_TARGET_COMMAND) has the caller's environment, working directory, standard input,
  * output and error, and whatever other descriptors are not close-on-exec; no signal is blocked in it, and SIGPIPE is not
- * ignored. It runs under ptrace(2): no debugger can attach, and a set-user-ID program gets no privileges that the caller
- * lacks. It is a child of the caller's, but the watch waits for it: do not wait for every child by waitpid(-1) meanwhile.
+ * ignored. It is traced by ptrace(2) until the watch is armed, and with PAGETRAIL_OPTION_LAST_ROUND to its end. It is a child of the caller's, but the watch waits for it: do not wait for every child by waitpid(-1) meanwhile.
  * Follow it by pagetrail_watch_follow().
  *
  * PAGETRAIL_STATUS_UNAVAILABLE, WRONG_TARGET: not this technique, not here. BAD_RANGE: not whole pages, or not mapped
@@ -677,8 +683,8 @@ pagetrail_status pagetrail_watch_reserve(pagetrail_watch *watch,
 pagetrail_status pagetrail_watch_prepare_kernel_write(pagetrail_watch *watch, const void *address, size_t bytes);
 
 /**
- * Waits until the watched process has ended, or for a time. The own process never ends; a program that the watch has
- * started does not before pagetrail_watch_let_go(), so follow it by pagetrail_watch_follow() instead.
+ * Waits until the watched process has ended, or for a time. The own process never ends; a program started with
+ * PAGETRAIL_OPTION_LAST_ROUND does not before pagetrail_watch_let_go(), so follow it by pagetrail_watch_follow() instead.
  *
  * `timeout_ms`: how long, in milliseconds; 0 only looks. `ended`: gets whether it has ended.
  *
@@ -691,8 +697,8 @@ pagetrail_status pagetrail_watch_wait(pagetrail_watch *watch,
 /**
  * Waits until a program that the watch has started comes to its end, any other process has ended, or a time is over.
  *
- * To see all that a program wrote, collect once more when its state is PAGETRAIL_STATE_EXITING, and let it go; the next call
- * tells how it ended. A program that is killed, by SIGKILL say, may end without.
+ * With PAGETRAIL_OPTION_LAST_ROUND all that a program wrote can be seen: collect once more when its state is
+ * PAGETRAIL_STATE_EXITING, and let it go; the next call tells how it ended. A program that is killed, by SIGKILL say, may end without.
  *
  * `timeout_ms`: how long, in milliseconds; 0 only looks. `progress`: gets how far it is. `size`: sizeof(pagetrail_progress)
  * as the caller knows it.

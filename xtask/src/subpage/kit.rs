@@ -156,7 +156,7 @@ impl Kit {
         let trail = self.programs.join("subpage.trail");
         let mut command = Command::new(&self.pagetrail);
         command
-            .args(["record", "--parts", parts, "--interval"])
+            .args(["record", "--last-round", "--parts", parts, "--interval"])
             .arg(format!("{interval_ms}ms"))
             .arg("-o")
             .arg(&trail)

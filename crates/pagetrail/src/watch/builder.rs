@@ -19,7 +19,6 @@ use crate::technique::Technique;
 use crate::technique::adaptive::{Precision, VainPage};
 use crate::technique::pagemap_scan::HugePages;
 use crate::{PageRange, PageSet};
-use rustix::fd::OwnedFd;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
