@@ -16,8 +16,20 @@ pub(crate) const PAGE: u64 = 4096;
 pub(crate) const SLAB: u64 = 65536;
 pub(crate) const SLAB_PAGES: u64 = SLAB / PAGE;
 
-/// Superblocks are not larger than this.
-const WINDOW_BYTES_MAX: u64 = 1 << 40;
+/// Windows are not larger than this.
+const WINDOW_BYTES_MAX: u64 = 1 << 30;
+
+/// How many descriptions of one process are read.
+pub(crate) const DESCRIPTIONS_MAX: usize = 64;
+
+/// How many superblocks of one process are followed: each costs a system call a round.
+const SUPERBLOCKS_MAX: usize = 8192;
+
+/// How many slabs of one process are followed: 64 GiB of small objects. Their tables take 8 MiB, of which a few are kept.
+const SLABS_MAX: usize = 1 << 20;
+
+/// The same, each counted once per window.
+const SLABS_IN_WINDOWS_MAX: usize = 1 << 23;
 
 /// Memory of a heap: windows behind each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +110,26 @@ pub(crate) fn superblocks(bytes: &[u8], address: u64) -> Option<Vec<Superblock>>
         .collect()
 }
 
+/// Sorts superblocks by address and keeps those that lie apart from the others and, together, within the limits: a process
+/// may describe what it likes, and must not choose how much memory its tracker takes.
+pub(crate) fn within_limits(mut superblocks: Vec<Superblock>) -> Vec<Superblock> {
+    superblocks.sort_unstable_by_key(|superblock| (superblock.base, superblock.window_bytes));
+    let (mut slabs, mut in_windows, mut end) = (0, 0, 0);
+    superblocks.retain(|superblock| {
+        let windows = superblock.windows();
+        let all = slabs + superblock.slabs();
+        let all_in_windows = in_windows + superblock.slabs() * superblock.parts as usize;
+        let fits =
+            windows.start() >= end && all <= SLABS_MAX && all_in_windows <= SLABS_IN_WINDOWS_MAX;
+        if fits {
+            (slabs, in_windows, end) = (all, all_in_windows, windows.end());
+        }
+        fits
+    });
+    superblocks.truncate(SUPERBLOCKS_MAX);
+    superblocks
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,6 +167,34 @@ mod tests {
             }
         }
         assert_eq!(superblocks(&description()[..90], 0x7000), None);
+    }
+
+    #[test]
+    fn no_process_describes_more_than_its_tracker_can_hold() {
+        let superblock = |gib: u64, parts: u32| Superblock {
+            base: gib << 30,
+            window_bytes: 1 << 30,
+            table: 0,
+            parts,
+        };
+        let apart: Vec<_> = (0..2046).rev().map(|at| superblock(at, 1)).collect();
+        let kept = within_limits(apart);
+        assert_eq!(kept.len(), 64);
+        assert!(kept.is_sorted_by_key(|superblock| superblock.base));
+        let of_parts = (0..64).map(|at| superblock(at * 64, 64)).collect();
+        assert_eq!(within_limits(of_parts).len(), 8);
+        // In each other's windows.
+        let over = vec![
+            superblock(0, 2),
+            superblock(0, 2),
+            superblock(1, 1),
+            superblock(2, 1),
+        ];
+        assert_eq!(within_limits(over), [superblock(0, 2), superblock(2, 1)]);
+        let mut bytes = description();
+        bytes[72..80].copy_from_slice(&(1u64 << 31).to_le_bytes());
+        bytes[88..96].copy_from_slice(&(1u64 << 15).to_le_bytes());
+        assert_eq!(superblocks(&bytes, 0x7000), None);
     }
 
     #[test]

@@ -110,7 +110,8 @@ impl Heaps {
     fn find(&mut self, regions: &[Region]) {
         let described = regions
             .iter()
-            .filter(|region| description::is_named(&region.name) && !region.permissions.shared);
+            .filter(|region| description::is_named(&region.name) && !region.permissions.shared)
+            .take(description::DESCRIPTIONS_MAX);
         let mut superblocks: Vec<Superblock> = described
             .filter_map(|region| {
                 let start = region.range.start();
@@ -131,20 +132,16 @@ impl Heaps {
             .map(|region| region.range)
             .collect();
         superblocks.retain(|superblock| shared.covers(superblock.windows()));
-        self.found
-            .retain(|followed| superblocks.contains(&followed.superblock));
-        for superblock in superblocks {
-            if !self
-                .found
-                .iter()
-                .any(|known| known.superblock == superblock)
-            {
-                self.found.push(Followed {
-                    superblock,
-                    tables: VecDeque::new(),
-                    base: None,
-                });
-            }
+        let mut known = std::mem::take(&mut self.found).into_iter().peekable();
+        for superblock in description::within_limits(superblocks) {
+            // Both are sorted.
+            while (known.next_if(|known| known.superblock.base < superblock.base)).is_some() {}
+            let known = known.next_if(|known| known.superblock == superblock);
+            self.found.push(known.unwrap_or(Followed {
+                superblock,
+                tables: VecDeque::new(),
+                base: None,
+            }));
         }
     }
 }

@@ -107,7 +107,7 @@ pub(crate) fn add(
         }
         let start = superblock.base + page * PAGE;
         let whole = || PageRange::new(start, start + PAGE);
-        pages.extend(whole());
+        push(&mut pages, whole());
         // In its first use nothing else can have been there. In a later one, a page that was given back to the system and came
         // again has lost what was there before, all of it.
         let is_same = word.generation() == 1
@@ -117,8 +117,8 @@ pub(crate) fn add(
         let all = u64::MAX >> (64 - superblock.parts);
         if !is_same || word.size() == 0 || bits == all {
             count += u64::from(superblock.parts);
-            parts.extend(whole());
-            bytes.extend(whole());
+            push(&mut parts, whole());
+            push(&mut bytes, whole());
             return;
         }
         let part_bytes = PAGE / u64::from(superblock.parts);
@@ -137,6 +137,17 @@ pub(crate) fn add(
     units.pages.extend(pages);
     units.units.extend(parts);
     units.bytes.extend(bytes);
+}
+
+/// Adds a range; with the last one where it continues that, so that long stretches take little memory.
+fn push(ranges: &mut Vec<PageRange>, range: Option<PageRange>) {
+    let Some(range) = range else { return };
+    match ranges.last_mut() {
+        Some(last) if last.end() == range.start() => {
+            *last = PageRange::new(last.start(), range.end()).unwrap_or(*last);
+        }
+        _ => ranges.push(range),
+    }
 }
 
 /// Calls `each` with the number of each page of which a window is written, ascending, and a bit for each such window.
@@ -169,10 +180,8 @@ pub(crate) fn untouched(superblock: &Superblock, now: &[Word]) -> Vec<PageRange>
                 _ => continue,
             };
             let start = window + slab as u64 * SLAB_PAGES * PAGE;
-            ranges.extend(PageRange::new(
-                start + from * PAGE,
-                start + SLAB_PAGES * PAGE,
-            ));
+            let end = start + SLAB_PAGES * PAGE;
+            push(&mut ranges, PageRange::new(start + from * PAGE, end));
         }
     }
     ranges

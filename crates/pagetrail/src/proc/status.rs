@@ -127,9 +127,15 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The command line of a process; its name in brackets where there is none.
+/// How much of a command line is read: a process may have megabytes of them.
+const COMMAND_LINE_BYTES_MAX: u64 = 1 << 16;
+
+/// The command line of a process, cut where it is very long; its name in brackets where there is none.
 pub(crate) fn command_line(pid: u32) -> Vec<String> {
-    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut bytes = Vec::new();
+    if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
+        let _ = file.take(COMMAND_LINE_BYTES_MAX).read_to_end(&mut bytes);
+    }
     let words: Vec<String> = bytes
         .split(|&b| b == 0)
         .map(|word| String::from_utf8_lossy(word).into_owned())
