@@ -34,6 +34,10 @@ pub enum Technique {
     Adaptive,
     /// Synchronous write-protection by `userfaultfd(2)`: a thread of the tracker resolves each fault and
     /// may release a whole block at once. Linux 5.7.
+    ///
+    /// The target waits for that thread, and stands still while the tracker is stopped. What the kernel writes for a thread that
+    /// exits (the owner of its robust mutexes, the word of `CLONE_CHILD_CLEARTID`) is lost where the page is protected, and who
+    /// waits for it waits on: never chosen for other processes unless it is asked for.
     Userfaultfd,
     /// The kernel's soft-dirty bits, cleared by `proc_pid_clear_refs(5)`, read from `proc_pid_pagemap(5)`.
     SoftDirty,

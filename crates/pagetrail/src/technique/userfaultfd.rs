@@ -4,7 +4,13 @@
 //! Linux 5.7 for anonymous memory, 5.19 for shared memory and hugetlb; `userfaultfd(2)`. A fault costs a trip
 //! to user space and back (some 15 times that of `pagemap-scan`), which blocks of up to 512 pages share between
 //! neighbours. Pages that do not exist, not yet or not any more, have nothing to protect; their first touch is
-//! caught instead.
+//! caught instead. A first read counts as a write: the page may have been discarded, and hold zeros from now on.
+//!
+//! Two things it does to a target that no other technique does, neither curable here. A thread that writes waits for the
+//! tracker, and so as long as that is stopped (SIGSTOP). And the kernel does not wait in a thread that exits: the owner's
+//! death is not noted in robust mutexes on protected pages, nor is the word of `CLONE_CHILD_CLEARTID` cleared there
+//! (`handle_userfault` in fs/userfaultfd.c fails for tasks that exit; `futex_exit_release` and `mm_release` take no notice).
+//! The list of robust mutexes is the thread's to change at any time, so no page can be left unprotected for them beforehand.
 //!
 //! The handler thread allocates nothing and writes to no memory but its stack, the log and its state, which lie in
 //! mappings of their own: a process can track its own heap.
@@ -191,16 +197,13 @@ impl Shared {
                     self.uffd.release(huge)
                 })
         } else {
-            // A page that is only read gets its protection with its zeros.
+            // A page that is only read gets its protection with its zeros. What was there before it was discarded may have
+            // been reported, so the zeros are as well.
             let protect = !fault.write;
-            if fault.write {
-                self.note(block);
-            }
+            self.note(if fault.write { block } else { page });
             match self.uffd.fill(page, &self.zeros, protect) {
                 Err(Errno::INVAL) => {
-                    if fault.write {
-                        self.note(huge);
-                    }
+                    self.note(huge);
                     self.uffd.fill(huge, &self.zeros, protect)
                 }
                 outcome => outcome,

@@ -130,8 +130,9 @@ fn candidates(target: &Target, notice: Notice, presuming: bool) -> Vec<Technique
         _ if notice != Notice::Writes => &[AccessScan],
         Kind::OwnRanges(_) => &[PagemapScan, Userfaultfd, Mprotect, Compare],
         Kind::Own => &[PagemapScan],
-        // Stopping the process for each round costs it less than a trip to user space for each fault.
-        Kind::Process(_) | Kind::Command(_) => &[PagemapScan, SoftDirty, Userfaultfd, Compare],
+        // Not `userfaultfd`: its faults wait for the tracker. While that is stopped the target is, too, and for a thread that
+        // exits the kernel does not wait (`handle_userfault` in fs/userfaultfd.c): its robust mutexes stay locked.
+        Kind::Process(_) | Kind::Command(_) => &[PagemapScan, SoftDirty, Compare],
     };
     presuming
         .into_iter()
@@ -206,10 +207,10 @@ mod tests {
         );
         assert_eq!(auto(&own, &[Mprotect, Compare]).unwrap(), Mprotect);
         assert_eq!(auto(&other, &[Mprotect, Compare]).unwrap(), Compare);
-        assert_eq!(
-            auto(&other, &[SoftDirty, Userfaultfd, Compare]).unwrap(),
-            SoftDirty
-        );
+        let older = [SoftDirty, Userfaultfd, Compare];
+        assert_eq!(auto(&other, &older).unwrap(), SoftDirty);
+        // Its faults wait for the tracker, which may be stopped.
+        assert_eq!(auto(&other, &[Userfaultfd, Compare]).unwrap(), Compare);
         let error = auto(&Target::own(), &[Compare]).unwrap_err().to_string();
         assert!(error.contains("pagemap-scan: test"), "{error}");
     }
