@@ -40,6 +40,14 @@ impl Maps {
     }
 }
 
+/// With how many mappings a process has come close to the most that it may have.
+pub(crate) fn crowd() -> usize {
+    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
+    // The kernel's default: `DEFAULT_MAX_MAP_COUNT` in include/linux/mm.h.
+    let most: usize = text.trim().parse().unwrap_or(65_530);
+    most - most / 4
+}
+
 /// The mappings of the own process, once.
 pub(crate) fn own() -> io::Result<Vec<Region>> {
     Ok(parse(&std::fs::read("/proc/self/maps")?))

@@ -148,6 +148,10 @@ impl Tracker for Compare {
             .map_err(Error::io("reading pagemap"))
     }
 
+    fn splits_mappings(&self) -> bool {
+        false
+    }
+
     fn forget(&mut self, range: PageRange) {
         self.armed.remove(range);
         self.zeros.remove(range);

@@ -206,6 +206,11 @@ pub(crate) trait Tracker: Send {
     /// Makes sure that the kernel itself can write to `range` until the next harvest.
     fn prepare_for_kernel_write(&mut self, _: PageRange) {}
 
+    /// Whether memory that it has armed no longer merges with memory that comes next to it.
+    fn splits_mappings(&self) -> bool {
+        true
+    }
+
     /// Which discarded pages it does not notice.
     fn misses(&self) -> Missed {
         Missed::Nothing

@@ -47,6 +47,10 @@ impl Tracker for None {
         Ok(()) // The harvest that follows reports it.
     }
 
+    fn splits_mappings(&self) -> bool {
+        false
+    }
+
     fn forget(&mut self, range: PageRange) {
         self.private.remove(range);
         self.shared.remove(range);

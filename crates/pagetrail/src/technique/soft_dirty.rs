@@ -276,6 +276,10 @@ impl Tracker for SoftDirty {
         Missed::All
     }
 
+    fn splits_mappings(&self) -> bool {
+        false
+    }
+
     fn forget(&mut self, range: PageRange) {
         self.private.remove(range);
         self.shared.remove(range);

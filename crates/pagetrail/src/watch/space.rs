@@ -14,7 +14,7 @@ use super::given_up::{GivenUp, still_there};
 use super::latent::{Latent, Unwritable};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
-use crate::proc::maps::Maps;
+use crate::proc::maps::{self, Maps};
 use crate::region::Region;
 use crate::round::{Event, Noticed, Pending, Presumption};
 use crate::technique::{ArmError, Armed, Tracker, compare::Compare};
@@ -69,6 +69,9 @@ pub(crate) struct Space {
     discards: Discards,
     /// Whether what is armed has changed since discarded pages were looked for.
     rearranged: bool,
+    /// Crowded: with as many mappings nothing is armed that could have merged with another.
+    crowd: usize,
+    has_been_crowded: bool,
     /// What the last collect found, where all is to be reported once more.
     again: Option<PageSet>,
 }
@@ -100,6 +103,8 @@ impl Space {
             read_only: PageSet::new(),
             discards,
             rearranged: true,
+            crowd: maps::crowd(),
+            has_been_crowded: false,
             again: config.report_again.then(PageSet::new),
         })
     }
@@ -378,7 +383,11 @@ impl Space {
         }
         let mut fresh = PageSet::new();
         let range = region.range;
-        match self.tracker.arm(&region) {
+        let armed = match self.crowded(&region, pending) {
+            Some(reason) => Err(ArmError::GivenUp(reason)),
+            None => self.tracker.arm(&region),
+        };
+        match armed {
             Ok(()) => {
                 if pending.is_some() {
                     self.tracker.add_populated(&region, &mut fresh)?;

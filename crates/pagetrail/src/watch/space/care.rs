@@ -42,6 +42,29 @@ impl Space {
         self.care(region) == Care::Arm
     }
 
+    /// Why a region that has come while the target was tracked had better not be armed: memory that is armed after it was touched
+    /// stays a mapping of its own, and the kernel allows a process so many (`vm.max_map_count`).
+    pub(super) fn crowded(
+        &mut self,
+        region: &Region,
+        pending: &mut Option<&mut Pending>,
+    ) -> Option<String> {
+        let pending = pending.as_mut()?;
+        let is_crowded = self.regions.len() >= self.crowd && self.tracker.splits_mappings();
+        if !is_crowded || region.permissions.shared {
+            return None;
+        }
+        let reason = format!(
+            "the target has {} mappings, close to the most that it may have (vm.max_map_count)",
+            self.regions.len()
+        );
+        if !std::mem::replace(&mut self.has_been_crowded, true) {
+            let note = format!("{reason}: what comes from here on is watched by compare");
+            pending.events.push(Event::Note(note));
+        }
+        Some(reason)
+    }
+
     /// Arms the mappings of the latent ones in which the process has come to own pages.
     pub(super) fn arm_owned(&mut self, pending: &mut Option<&mut Pending>) -> Result<()> {
         let owned = self.latent.owned()?;

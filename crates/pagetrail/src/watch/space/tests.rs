@@ -40,6 +40,44 @@ impl Tracker for Late {
     }
 }
 
+fn config(policy: Policy) -> Config {
+    Config {
+        notice: Notice::Writes,
+        huge_pages: Default::default(),
+        block_pages: 1,
+        stopped_world: false,
+        policy,
+        unwritable: Default::default(),
+        report_again: false,
+        vain_page: None,
+        precision: Default::default(),
+    }
+}
+
+#[test]
+fn where_mappings_are_many_those_that_come_are_compared() {
+    let scratch = Scratch::new(16 * crate::page_set::page_size()).unwrap();
+    let armed = Arc::new(Mutex::new(Vec::new()));
+    let tracker = Late {
+        // Lets nothing come.
+        scratch: PageRange::new(0, crate::page_set::page_size()).unwrap(),
+        armed: Arc::clone(&armed),
+    };
+    let within = PageSet::from_iter([scratch.range()]);
+    let config = config(Policy::Compare);
+    let mut space = Space::open(None, Some(within.clone()), Box::new(tracker), &config).unwrap();
+    space.crowd = 1;
+    let mut pending = Pending::default();
+    space.follow(&mut pending).unwrap();
+    assert_eq!((&space.compared, &pending.renewed), (&within, &within));
+    assert!(space.armed.is_empty());
+    assert!(space.given_up[0].reason.contains("vm.max_map_count"));
+    assert_eq!(pending.events.len(), 1, "{:?}", pending.events);
+    space.settled = false;
+    space.follow(&mut pending).unwrap();
+    assert_eq!(pending.events.len(), 1, "said once");
+}
+
 #[test]
 fn what_comes_between_a_look_at_the_mappings_and_arming_is_armed_as_what_it_is() {
     for at_the_start in [true, false] {
@@ -50,17 +88,7 @@ fn what_comes_between_a_look_at_the_mappings_and_arming_is_armed_as_what_it_is()
             armed: Arc::clone(&armed),
         };
         let within = PageSet::from_iter([scratch.range()]);
-        let config = Config {
-            notice: Notice::Writes,
-            huge_pages: Default::default(),
-            block_pages: 1,
-            stopped_world: false,
-            policy: Policy::Report,
-            unwritable: Default::default(),
-            report_again: false,
-            vain_page: None,
-            precision: Default::default(),
-        };
+        let config = config(Policy::Report);
         let mut space = Space::open(None, Some(within.clone()), Box::new(tracker), &config);
         let space = space.as_mut().unwrap();
         let mut pending = Pending::default();

@@ -1,0 +1,45 @@
+//! Memory that grows while it is tracked stays in few mappings, as natively: the calls of programs that rest on it succeed, and
+//! no limit is used up.
+
+#![allow(clippy::print_stdout, reason = "tests print what they did")]
+
+mod support;
+
+use pagetrail::Technique::{AccessScan, Adaptive, Compare, PagemapScan, SoftDirty, Userfaultfd};
+use pagetrail::{Target, Watch};
+use std::time::Duration;
+use support::{Victim, row, working};
+
+#[test]
+fn what_grows_while_it_is_tracked_stays_one_mapping() {
+    let subject = "growth: grower";
+    let techniques = [
+        PagemapScan,
+        Adaptive,
+        AccessScan,
+        Userfaultfd,
+        SoftDirty,
+        Compare,
+    ];
+    for technique in working(subject, &techniques) {
+        let Some(mut victim) = Victim::start("grower", &[]) else {
+            return;
+        };
+        let target = Target::process(victim.pid()).unwrap();
+        let builder = Watch::builder().target(target).technique(technique);
+        let mut watch = builder.start().unwrap();
+        victim.signal(rustix::process::Signal::USR1);
+        let mut rounds = 0;
+        while victim.is_running() {
+            match watch.collect() {
+                Ok(round) => round.commit(),
+                Err(_) => break,
+            }
+            rounds += 1;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let said = victim.finish();
+        println!("{technique}: {rounds} rounds, {}", said.trim());
+        row(subject, technique.name(), "works", "");
+    }
+}
