@@ -14,12 +14,18 @@ const SOAK: &[(&str, &str)] = &[
     ("PAGETRAIL_LONG", "1"),
     ("PAGETRAIL_STRESS_SECONDS", "120"),
     ("PAGETRAIL_FUZZ_ITERATIONS", "5000000"),
+    ("PAGETRAIL_ORACLE_ROUNDS", "3000"),
 ];
 
 /// Runs the suites that have a long form in it.
 pub(crate) fn soak(repo: &Repo) -> Result<bool> {
     let mut fine = true;
-    for package in ["pagetrail", "pagetrail-checkpoint", "pagetrail-trail"] {
+    for package in [
+        "pagetrail",
+        "pagetrail-checkpoint",
+        "pagetrail-trail",
+        "pagetrail-vm",
+    ] {
         let mut cargo = repo.cargo(&["test", "--release", "--no-fail-fast", "--package", package]);
         fine &= cargo.envs(SOAK.iter().copied()).status()?.success();
     }

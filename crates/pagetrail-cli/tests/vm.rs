@@ -154,6 +154,7 @@ fn calls_of_all_kinds_do_what_they_do_natively() {
         "time-limits",
         "far",
         "segments",
+        "vector",
     ] {
         same(directory.path(), &[program, case]);
     }

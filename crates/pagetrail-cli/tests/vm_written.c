@@ -76,7 +76,7 @@ int main(void)
     check("select", syscall(SYS_select, 16001, place(5, 3) + PAGE - 1000, NULL, NULL, &now) == 0);
 
     /* 6: by an option of a call. */
-    check("prctl", prctl(PR_GET_AUXV_, place(6, 3) + PAGE - 8, 300, 0, 0) > 16);
+    check("prctl", prctl(PR_GET_AUXV_, place(6, 3) + PAGE - 20, 300, 0, 0) > 16);
 
     /* 7: by a list over which a buffer lies, so that it is gone afterwards. */
     struct iovec list[2] = { { list, sizeof list }, { place(7, 1), 100 } };

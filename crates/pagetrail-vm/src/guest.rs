@@ -189,6 +189,7 @@ impl Guest {
         let loaded = program::load(&mut self.memory(), found, environment)?;
         let path = std::fs::canonicalize(&found.path);
         self.path = path.unwrap_or_else(|_| found.path.clone()).into();
+        self.memory().auxiliary = program::auxiliary::above(loaded.stack_pointer);
         self.begin_at(loaded.entry, loaded.stack_pointer);
         Ok(())
     }

@@ -26,7 +26,12 @@ enum Own {
     Program,
     /// Its mappings.
     Mappings,
+    /// Its auxiliary vector.
+    Auxiliary,
 }
+
+/// Not in the crate `libc` (Linux 6.4).
+pub(super) const PR_GET_AUXV: i32 = 0x4155_5856;
 
 /// What a call with a path does to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,15 +51,15 @@ pub(super) fn perform(guest: &Guest, call: &Call) -> Option<i64> {
             call.arguments[path] = target.as_ptr() as u64;
             Some(pass_on_unless_arrived(&call))
         }
-        (Own::Mappings, Use::Opens) => {
+        (own, Use::Opens) => {
             let opened = pass_on_unless_arrived(call);
             Some(if opened < 0 {
                 opened
             } else {
-                without_machine(guest, opened)
+                without_machine(guest, own, opened)
             })
         }
-        (Own::Mappings, Use::Asks) => None,
+        (_, Use::Asks) => None,
     }
 }
 
@@ -82,6 +87,7 @@ fn own(directory: Option<u64>, path: u64) -> Option<Own> {
     let own = match text.rsplit(|byte| *byte == b'/').next()? {
         b"exe" => Own::Program,
         b"maps" | b"smaps" => Own::Mappings,
+        b"auxv" => Own::Auxiliary,
         _ => return None,
     };
     let whole = match text.first()? {
@@ -114,8 +120,8 @@ fn is_about(path: &[u8], pid: u32) -> bool {
 }
 
 /// Puts the program's part of what a descriptor reads in its place.
-fn without_machine(guest: &Guest, opened: i64) -> i64 {
-    match replace(guest, opened) {
+fn without_machine(guest: &Guest, own: Own, opened: i64) -> i64 {
+    match replace(guest, own, opened) {
         Ok(()) => opened,
         Err(error) => {
             call(libc::SYS_close, &[opened as u64]);
@@ -124,7 +130,7 @@ fn without_machine(guest: &Guest, opened: i64) -> i64 {
     }
 }
 
-fn replace(guest: &Guest, opened: i64) -> io::Result<()> {
+fn replace(guest: &Guest, kind: Own, opened: i64) -> io::Result<()> {
     let status = call(libc::SYS_fcntl, &[opened as u64, libc::F_GETFL as u64]);
     if status & i64::from(libc::O_PATH) != 0 {
         return Ok(());
@@ -132,7 +138,10 @@ fn replace(guest: &Guest, opened: i64) -> io::Result<()> {
     let text = std::fs::read(format!("/proc/self/fd/{opened}"))?;
     let own = {
         let memory = guest.memory();
-        maps::own_part(&text, &memory.areas, &memory.names())
+        match kind {
+            Own::Auxiliary => memory.auxiliary.clone(),
+            _ => maps::own_part(&text, &memory.areas, &memory.names()),
+        }
     };
     let mut copy = File::from(rustix::fs::memfd_create("maps", MemfdFlags::CLOEXEC)?);
     copy.write_all(&own)?;
@@ -167,6 +176,25 @@ pub(super) fn read_link(guest: &Guest, call: &Call) -> i64 {
     let target = &target[..target.len().min(bytes as usize)];
     match write_or_fault(buffer, target) {
         0 => target.len() as i64,
+        error => error,
+    }
+}
+
+/// `prctl(2)` with `PR_GET_AUXV`: as long as the kernel's, which has zeros behind the end.
+pub(super) fn auxiliary(guest: &Guest, made: &Call) -> i64 {
+    let [option, at, bytes, ..] = made.arguments;
+    if made.arguments[3..5] != [0, 0] {
+        return -i64::from(libc::EINVAL);
+    }
+    let length = call(libc::SYS_prctl, &[option, 0, 0, 0, 0]);
+    let Ok(whole) = usize::try_from(length) else {
+        return length;
+    };
+    let mut vector = guest.memory().auxiliary.clone();
+    vector.resize(whole, 0);
+    vector.truncate(bytes.min(whole as u64) as usize);
+    match write_or_fault(at, &vector) {
+        0 => length,
         error => error,
     }
 }

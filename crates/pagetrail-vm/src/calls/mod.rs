@@ -85,7 +85,7 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
     let expected = expect(guest, call);
     let result = match number {
         libc::SYS_arch_prctl => arch_prctl(guest, a, b)?,
-        libc::SYS_prctl => prctl(call)?,
+        libc::SYS_prctl => prctl(guest, call)?,
         libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork => {
             return process::clone(guest, call);
         }
@@ -199,10 +199,11 @@ fn arch_prctl(guest: &mut Guest, code: u64, address: u64) -> Result<i64> {
     }
 }
 
-fn prctl(call: &Call) -> Result<i64> {
+fn prctl(guest: &Guest, call: &Call) -> Result<i64> {
     match call.arguments[0] as i32 {
         // As a kernel without CONFIG_SECCOMP.
         libc::PR_SET_SECCOMP | libc::PR_GET_SECCOMP => Ok(EINVAL),
+        identity::PR_GET_AUXV => Ok(identity::auxiliary(guest, call)),
         // It would be this process's own layout.
         libc::PR_SET_MM => Ok(EPERM),
         _ => Ok(call.pass_on()),

@@ -66,6 +66,8 @@ pub(crate) struct Memory {
     pub(crate) stack: Option<PageRange>,
     /// How much the program may have that it may write to.
     pub(crate) bytes_max: Option<u64>,
+    /// The program's auxiliary vector, as bytes.
+    pub(crate) auxiliary: Vec<u8>,
     /// Whether there may be memory that a forked child does not get.
     has_uninherited: bool,
     /// What holds something else than before, though nothing was written: discarded, moved, mapped over.
@@ -91,6 +93,7 @@ impl Memory {
             heap: 0..0,
             stack: None,
             bytes_max: None,
+            auxiliary: Vec::new(),
             has_uninherited: false,
             changed: Vec::new(),
         };

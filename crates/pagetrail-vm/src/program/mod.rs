@@ -1,6 +1,7 @@
 //! A program on its way into memory, as `execve(2)` puts one there: which file it is ([`find`]), what is in it ([`elf`]), its
 //! mappings ([`load`]), its first stack ([`stack`]).
 
+pub(crate) mod auxiliary;
 pub(crate) mod elf;
 mod find;
 mod load;
