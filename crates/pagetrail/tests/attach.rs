@@ -110,6 +110,39 @@ fn changing_mappings_keep_their_contents() {
     survives("mapper", &[], times(100, 1000));
 }
 
+/// Each way in which a blocking call is cut short by a stop.
+const TRANSFERS: &[&str] = &[
+    "pipe",
+    "write",
+    "send",
+    "waitall",
+    "tcp",
+    "tcp send",
+    "tcp waitall",
+    "random",
+    "zero",
+];
+
+#[test]
+fn transfers_are_whole() {
+    for technique in working("attach: transfers", &[PagemapScan]) {
+        for how in TRANSFERS {
+            let Some(mut victim) = Victim::start("transfers", &["600", how]) else {
+                return;
+            };
+            torture(&mut victim, technique, times(40, 1000));
+            for _ in 0..times(40, 1000) {
+                pagetrail::Hold::process(victim.pid()).unwrap().release();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // Code that a thread may still be in is left.
+            victim.is_clean(false);
+            println!("{how}: {}", victim.finish().trim());
+        }
+        row("attach: transfers", technique.name(), "works", "");
+    }
+}
+
 #[test]
 fn descriptors_keep_their_numbers() {
     for how in ["thread", "process", "full", "queue"] {

@@ -190,6 +190,10 @@ impl Assembler {
         self.bytes[jump.0 - 1] = distance as u8;
     }
 
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// Fills the slot up.
     pub(super) fn slot(mut self) -> Vec<u8> {
         debug_assert!(self.bytes.len() <= SLOT_BYTES - TAG.len());

@@ -14,3 +14,4 @@ pub(crate) mod privilege;
 pub(crate) mod restart;
 pub(crate) mod stop;
 pub(crate) mod target_check;
+mod transfer;

@@ -1,6 +1,6 @@
 //! Stopping threads of another process for a moment, and letting them go unharmed.
 
-use super::{filter, restart, target_check};
+use super::{filter, restart, target_check, transfer};
 use crate::error::{Error, Result};
 use crate::proc::status::{Status, threads};
 use crate::sys::ptrace::{Change, Registers, Resume, Tracee, option};
@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// How long one thread may take to stop before another is asked as well.
 const THREAD_PATIENCE: Duration = Duration::from_millis(200);
+/// How long a moment is waited for in which no thread is within a transfer, where the choice is free.
+const MOMENT_PATIENCE: Duration = Duration::from_millis(50);
 /// How long the whole attempt may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -42,6 +44,9 @@ impl Stopped {
         {
             registers.rip = abort;
         }
+        if let Some(finishing) = transfer::finish(&tracee, pid, &registers) {
+            registers = finishing;
+        }
         if (registers.rip, registers.rax) != (found.rip, found.rax) {
             // At once: if the tracker dies from here on, the thread goes on with these.
             tracee.set_registers(&registers).map_err(failed)?;
@@ -64,12 +69,19 @@ impl Stopped {
         let (mut asked, mut waiting, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         let stopped = loop {
             let mut found = None;
-            for thread in untried(pid, &asked)? {
+            let mut threads = untried(pid, &asked)?;
+            if threads.len() > 1 {
+                let busy = |thread: &Thread| transfer::is_under_way(pid, thread.tid);
+                threads.sort_by_cached_key(|t| (t.is_strict, t.is_filtered, busy(t)));
+            }
+            for thread in threads {
                 asked.push(thread.tid);
                 if thread.is_strict {
                     refused.push(thread.tid);
                     continue;
                 }
+                let mut moment = Patience::until(start + MOMENT_PATIENCE);
+                while transfer::is_under_way(pid, thread.tid) && moment.wait() {}
                 waiting.extend(ask(pid, thread)?.map(|tracee| (tracee, Instant::now())));
                 found = first(pid, &mut waiting, Instant::now() + THREAD_PATIENCE)?;
                 if found.is_some() {
