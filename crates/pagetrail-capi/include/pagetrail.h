@@ -82,6 +82,12 @@
 #define PAGETRAIL_OPTION_LAST_ROUND 8
 
 /**
+ * Report each page once more in the round after, for memory that is written through pinned pages: process_vm_writev(2), and
+ * reads by O_DIRECT or io_uring. Pinning is what is noticed; a round that comes before the data would miss them.
+ */
+#define PAGETRAIL_OPTION_REPORT_AGAIN 16
+
+/**
  * What became of a call. 0 is success; numbers are never given a new meaning, new ones may come.
  */
 typedef enum {

@@ -124,6 +124,9 @@ pub const PAGETRAIL_OPTION_NO_COMPARE: u32 = 4;
 /// round can be collected. It is traced by ptrace(2) as long as it lives then, and can tell: LeakSanitizer fails, debuggers
 /// are refused, set-user-ID is ignored, each signal takes a stop, and it waits while this process is stopped.
 pub const PAGETRAIL_OPTION_LAST_ROUND: u32 = 8;
+/// Report each page once more in the round after, for memory that is written through pinned pages: process_vm_writev(2), and
+/// reads by O_DIRECT or io_uring. Pinning is what is noticed; a round that comes before the data would miss them.
+pub const PAGETRAIL_OPTION_REPORT_AGAIN: u32 = 16;
 
 /// What to watch and how. All zeros is the whole own process by the cheapest technique; so begin with
 /// `pagetrail_options options = {0};` (in C++ `{}`), set what differs, and pass sizeof(options) with it.

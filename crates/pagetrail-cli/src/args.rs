@@ -140,7 +140,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, conflicts_with_all = ["pid", "vm"])]
     pub(crate) last_round: bool,
     /// Run the program in a virtual machine on KVM, and let the processor tell what it writes (see pagetrail vm)
-    #[arg(long, conflicts_with_all = ["pid", "technique", "vain_page", "exact", "huge_pages", "block_pages"])]
+    #[arg(long, conflicts_with_all = ["pid", "technique", "vain_page", "exact", "huge_pages", "block_pages", "report_again"])]
     pub(crate) vm: bool,
     /// Time from round to round, with its unit
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]
@@ -208,6 +208,10 @@ pub(crate) struct TechniqueArgs {
     /// Leave out pages that adaptive presumes written and that have not changed, by hashing them in each round
     #[arg(long)]
     pub(crate) exact: bool,
+    /// Report each page once more in the round after: for memory that is written through pinned pages (process_vm_writev,
+    /// O_DIRECT, io_uring), of which a short round may see the pinning only
+    #[arg(long)]
+    pub(crate) report_again: bool,
     /// What pagemap-scan does about transparent huge pages
     #[arg(long, value_name = "HOW", default_value = "split")]
     pub(crate) huge_pages: HugePagesArg,

@@ -5,9 +5,9 @@ use crate::failure::{Failure, Status, guard, invalid, null};
 use crate::handle::{Round, Watch};
 use crate::types::{
     self, Options, PAGETRAIL_OPTION_KEEP_HUGE_PAGES, PAGETRAIL_OPTION_LAST_ROUND,
-    PAGETRAIL_OPTION_NO_COMPARE, PAGETRAIL_OPTION_STOPPED_WORLD, PAGETRAIL_TARGET_COMMAND,
-    PAGETRAIL_TARGET_OWN, PAGETRAIL_TARGET_PROCESS, PAGETRAIL_TARGET_RANGES,
-    PAGETRAIL_TECHNIQUE_AUTO, Progress, WatchInfo,
+    PAGETRAIL_OPTION_NO_COMPARE, PAGETRAIL_OPTION_REPORT_AGAIN, PAGETRAIL_OPTION_STOPPED_WORLD,
+    PAGETRAIL_TARGET_COMMAND, PAGETRAIL_TARGET_OWN, PAGETRAIL_TARGET_PROCESS,
+    PAGETRAIL_TARGET_RANGES, PAGETRAIL_TECHNIQUE_AUTO, Progress, WatchInfo,
 };
 use pagetrail::{Choice, HugePages, PageRange, State, Target};
 use std::ffi::{OsStr, c_void};
@@ -49,7 +49,8 @@ fn builder(options: &Options) -> Result<pagetrail::WatchBuilder, Failure> {
     const FLAGS: u32 = PAGETRAIL_OPTION_STOPPED_WORLD
         | PAGETRAIL_OPTION_KEEP_HUGE_PAGES
         | PAGETRAIL_OPTION_NO_COMPARE
-        | PAGETRAIL_OPTION_LAST_ROUND;
+        | PAGETRAIL_OPTION_LAST_ROUND
+        | PAGETRAIL_OPTION_REPORT_AGAIN;
     let is_set = |flag| options.flags & flag != 0;
     if options.flags & !FLAGS != 0 {
         return Err(invalid("an option is not known to this version"));
@@ -104,7 +105,8 @@ fn builder(options: &Options) -> Result<pagetrail::WatchBuilder, Failure> {
         .block_pages(options.block_pages.max(1))
         .stopped_world(is_set(PAGETRAIL_OPTION_STOPPED_WORLD))
         .compare_given_up(!is_set(PAGETRAIL_OPTION_NO_COMPARE))
-        .last_round(is_set(PAGETRAIL_OPTION_LAST_ROUND));
+        .last_round(is_set(PAGETRAIL_OPTION_LAST_ROUND))
+        .report_again(is_set(PAGETRAIL_OPTION_REPORT_AGAIN));
     Ok(match notice {
         Some(notice) => builder.notice(notice),
         None => builder,

@@ -46,6 +46,10 @@ pub struct ProcessOptions {
     /// an object into another part of the page makes such an image damaged, so it has to be trusted not to; otherwise its
     /// pages are stored whole.
     pub trust_units: bool,
+    /// Read what was written before a checkpoint once more for the next one: for memory that is written through pinned pages, see
+    /// [`WatchBuilder::report_again`](pagetrail::WatchBuilder::report_again). Such a write is missed only if a page stays pinned from
+    /// one checkpoint to the one after the next.
+    pub report_again: bool,
 }
 
 impl Default for ProcessOptions {
@@ -55,6 +59,7 @@ impl Default for ProcessOptions {
             technique: Choice::Auto,
             buffer_bytes: 256 << 20,
             trust_units: false,
+            report_again: false,
         }
     }
 }
@@ -73,6 +78,8 @@ pub struct ProcessCheckpointer {
     owed_bytes: PageSet,
     /// Addresses at which it has to forget what it knew.
     renewed: PageSet,
+    /// What was found for the last checkpoint, and for the next, where all is to be read once more.
+    found: [PageSet; 2],
     /// The process has another program than the last checkpoint.
     replaced: bool,
 }
@@ -98,6 +105,7 @@ impl ProcessCheckpointer {
             owed_whole: PageSet::new(),
             owed_bytes: PageSet::new(),
             renewed: PageSet::new(),
+            found: Default::default(),
             replaced: false,
         })
     }
@@ -139,6 +147,8 @@ impl ProcessCheckpointer {
             if let Some(manifest) = self.attempt(writer)? {
                 self.forget_owed();
                 self.layout.settle();
+                self.found.swap(0, 1);
+                self.found[1].clear();
                 return Ok(manifest);
             }
         }
@@ -166,6 +176,10 @@ impl ProcessCheckpointer {
         }
         let mut staging = Staging::new(self.options.buffer_bytes);
         self.absorb(None)?;
+        if self.options.report_again {
+            self.owed.union_with(&self.found[0]);
+            self.owed_whole.union_with(&self.found[0]);
+        }
         if !self.owed_bytes.is_empty() {
             draft.allow_changes();
         }
@@ -307,6 +321,10 @@ impl ProcessCheckpointer {
             .any(|event| matches!(event, Event::Exec { .. }));
         round.commit();
         self.owed = self.owed.difference(&found.renewed).union(&found.pages);
+        if self.options.report_again {
+            self.found[0] = self.found[0].difference(&found.renewed);
+            self.found[1] = self.found[1].difference(&found.renewed).union(&found.pages);
+        }
         self.owed_whole = self.owed_whole.union(&whole);
         self.owed_bytes.union_with(&changed);
         self.renewed.union_with(&found.renewed);

@@ -34,6 +34,7 @@ pub(crate) fn start(
         .last_round(last_round)
         .technique(technique.technique.0)
         .huge_pages(technique.huge_pages.into())
+        .report_again(technique.report_again)
         .block_pages(technique.block_pages);
     if let Some(cost) = technique.vain_page {
         watch = watch.vain_page(cost);

@@ -97,6 +97,10 @@ pub(crate) struct TakeArgs {
     /// Store of pages of a sub-page heap only the units written; trusts the program not to write past its objects
     #[arg(long)]
     pub(crate) trust_units: bool,
+    /// Read what was written before a checkpoint once more for the next one: for memory that is written through pinned pages
+    /// (process_vm_writev, O_DIRECT, io_uring)
+    #[arg(long)]
+    pub(crate) report_again: bool,
     #[command(flatten)]
     pub(crate) writing: WritingArgs,
     /// Keep numbers about the checkpoints in a file, as Prometheus reads them

@@ -122,6 +122,10 @@ pub(crate) const CASES: &[Case] = &[
         run: rounds::transaction,
     },
     Case {
+        name: "once more in the round after",
+        run: rounds::report_again,
+    },
+    Case {
         name: "a thousand scattered pages",
         run: rounds::scattered,
     },
@@ -316,6 +320,7 @@ pub(crate) struct Trial<'a> {
     notice: Option<Notice>,
     last_round: bool,
     precision: Precision,
+    report_again: bool,
     value: u64,
     /// Start and pages of the memory that was made.
     mapped: Vec<(u64, u64)>,
@@ -339,6 +344,7 @@ impl<'a> Trial<'a> {
             notice: None,
             last_round: false,
             precision: Precision::AsNoticed,
+            report_again: false,
             value: 1,
             mapped: Vec::new(),
             reported: 0,
@@ -375,6 +381,7 @@ impl<'a> Trial<'a> {
             .technique(self.choice)
             .huge_pages(self.huge_pages)
             .precision(self.precision)
+            .report_again(self.report_again)
             .stopped_world(true);
         match self.notice {
             Some(notice) => builder.notice(notice),

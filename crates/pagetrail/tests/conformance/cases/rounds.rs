@@ -224,3 +224,30 @@ pub(super) fn marks_cleared(t: &mut Trial<'_>) -> Outcome {
     }
     Ok(())
 }
+
+/// A page that was pinned when its round was collected gets its data afterwards.
+pub(super) fn report_again(t: &mut Trial<'_>) -> Outcome {
+    t.report_again = true;
+    let p = page_size();
+    let start = t.map("anon", 16)?;
+    let memory = pages(start, 16);
+    t.actor.act(&format!("fill {start} 16 1"));
+    t.begin(&[memory])?;
+    t.expect(&[], memory)?;
+    t.write(start + 3 * p);
+    t.expect(&[start + 3 * p], memory)?;
+    t.write(start + 5 * p);
+    // A round that is not committed keeps both.
+    drop(t.watch().collect()?);
+    t.expect(&[start + 3 * p, start + 5 * p], memory)?;
+    t.write(start + 7 * p);
+    t.expect(&[start + 7 * p], memory)?;
+    t.expect(&[start + 7 * p], memory)?;
+    let quiet = t.collect()?;
+    match t.technique {
+        Technique::PagemapScan if quiet.contains(start + 7 * p) => {
+            broken("a page was reported a third time")
+        }
+        _ => Ok(()),
+    }
+}

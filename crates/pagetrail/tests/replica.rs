@@ -1,0 +1,322 @@
+//! Promise 1 as a whole: a copy of a program's memory that is kept by rounds alone is its memory, byte for byte, whatever calls the
+//! program makes.
+//!
+//! The programs are random (`tests/victims/turmoil.c`): `PAGETRAIL_SEED` repeats one, `PAGETRAIL_SEEDS` says how many.
+
+#![allow(clippy::print_stdout, reason = "tests print what they did")]
+
+mod support;
+
+use pagetrail::Technique::{Adaptive, Compare, PagemapScan, SoftDirty, Userfaultfd};
+use pagetrail::{PageRange, PageSet, Region, Round, Target, Technique, Watch, page_size};
+use rustix::process::Signal;
+use std::collections::HashMap;
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{row, state, times, victim_program, working};
+
+/// How long a program is tracked.
+const RUN: Duration = Duration::from_millis(350);
+
+/// Bits of an entry of `/proc/PID/pagemap`.
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+const OF_FILE: u64 = 1 << 61;
+/// What a marker of write protection reads as: swapped, of the last type (`pte_to_pagemap_entry` in `fs/proc/task_mmu.c`).
+const MARKER: u64 = SWAPPED | 0x1f;
+
+/// What a page held when it was last reported, as far as that is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Held {
+    Contents(u64),
+    /// It did not exist: zeros, or as the file.
+    Nothing,
+}
+
+struct Replica {
+    memory: File,
+    pagemap: File,
+    hasher: RandomState,
+    pages: HashMap<u64, Held>,
+    /// Reported, and inaccessible at that time.
+    unread: PageSet,
+    zeros: u64,
+}
+
+impl Replica {
+    fn of(pid: u32) -> Self {
+        let open = |name| File::open(format!("/proc/{pid}/{name}")).unwrap();
+        let hasher = RandomState::new();
+        let zeros = hasher.hash_one(&vec![0u8; page_size() as usize][..]);
+        Self {
+            memory: open("mem"),
+            pagemap: open("pagemap"),
+            hasher,
+            pages: HashMap::new(),
+            unread: PageSet::new(),
+            zeros,
+        }
+    }
+
+    fn entries(&self, start: u64, end: u64) -> Vec<u64> {
+        let mut bytes = vec![0; ((end - start) / page_size() * 8) as usize];
+        let read = self.pagemap.read_at(&mut bytes, start / page_size() * 8);
+        bytes.truncate(read.unwrap_or(0));
+        let words = bytes.chunks_exact(8);
+        words
+            .map(|word| u64::from_ne_bytes(word.try_into().unwrap()))
+            .collect()
+    }
+
+    fn held(&self, address: u64, entry: u64) -> Option<Held> {
+        if entry & (PRESENT | SWAPPED) == 0 || entry & (PRESENT | MARKER) == MARKER {
+            return Some(Held::Nothing);
+        }
+        let mut bytes = vec![0; page_size() as usize];
+        let read = self.memory.read_exact_at(&mut bytes, address);
+        read.ok()
+            .map(|()| Held::Contents(self.hasher.hash_one(&bytes[..])))
+    }
+
+    fn copy(&mut self, start: u64, end: u64) {
+        let entries = self.entries(start, end);
+        for (address, entry) in (start..end).step_by(page_size() as usize).zip(entries) {
+            match self.held(address, entry) {
+                Some(held) => self.pages.insert(address, held),
+                None => {
+                    self.unread
+                        .insert(PageRange::new(address, address + page_size()).unwrap());
+                    self.pages.remove(&address)
+                }
+            };
+        }
+    }
+
+    fn begin(&mut self, regions: &[Region]) {
+        // What is inaccessible is copied when it is not any more.
+        for region in regions.iter().filter(|region| is_memory(region)) {
+            self.copy(region.range.start(), region.range.end());
+        }
+    }
+
+    fn follow(&mut self, round: &Round<'_>) {
+        let renewed = round.renewed();
+        if !renewed.is_empty() {
+            self.pages.retain(|address, _| !renewed.contains(*address));
+        }
+        let unread = std::mem::take(&mut self.unread).union(round.pages());
+        for range in unread.ranges() {
+            self.copy(range.start(), range.end());
+        }
+    }
+
+    /// Pages that hold something else than the replica says.
+    fn lost(&self, regions: &[Region], not_watched: &PageSet) -> (u64, Vec<String>) {
+        let (mut compared, mut lost) = (0, Vec::new());
+        for region in regions.iter().filter(|region| is_memory(region)) {
+            let (start, end) = (region.range.start(), region.range.end());
+            let entries = self.entries(start, end);
+            for (address, entry) in (start..end).step_by(page_size() as usize).zip(entries) {
+                let Some(Held::Contents(now)) = self.held(address, entry) else {
+                    continue;
+                };
+                if not_watched.contains(address) {
+                    continue;
+                }
+                compared += 1;
+                let same = match self.pages.get(&address) {
+                    Some(Held::Contents(before)) => *before == now,
+                    // It came without a write: what is read only is zeros, or the file's.
+                    _ => now == self.zeros || entry & OF_FILE != 0 && !region.permissions.shared,
+                };
+                if !same {
+                    let known = self.pages.contains_key(&address);
+                    lost.push(format!(
+                        "{address:#x} in {region} (known: {known}, entry {entry:#x})"
+                    ));
+                }
+            }
+        }
+        (compared, lost)
+    }
+}
+
+fn is_memory(region: &Region) -> bool {
+    region.is_trackable() && region.range.bytes() < 1 << 30
+}
+
+/// A program; killed when dropped.
+struct Program {
+    child: Option<Child>,
+    pid: u32,
+}
+
+impl Program {
+    fn signal(&self, signal: Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid as i32).unwrap();
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+
+    fn all_stopped(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap();
+        tasks.flatten().all(|task| {
+            let name = task.file_name();
+            let thread = name.to_string_lossy().parse().unwrap();
+            // The directory of a thread has a status as that of a process.
+            matches!(state(thread), 'T' | 't')
+        })
+    }
+
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // The threads stop one after the other.
+        while !self.all_stopped() {
+            assert!(Instant::now() < deadline, "{} does not stop", self.pid);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+        if let Some(child) = &mut self.child {
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Tracks one random program; how many pages were compared, and what was lost.
+fn run(seed: u64, technique: Technique, launched: bool) -> (u64, Vec<String>) {
+    let mut command = Command::new(victim_program("turmoil").unwrap());
+    command
+        .args(["600", &seed.to_string()])
+        .stdout(Stdio::null());
+    let start = |target: Target| {
+        let watch = Watch::builder().target(target).technique(technique);
+        watch
+            .start()
+            .unwrap_or_else(|error| panic!("{technique}: {error}"))
+    };
+    let (mut watch, program) = if launched {
+        let watch = start(Target::command(command));
+        let pid = watch.pid();
+        (watch, Program { child: None, pid })
+    } else {
+        let child = command.spawn().unwrap();
+        let pid = child.id();
+        let program = Program {
+            child: Some(child),
+            pid,
+        };
+        std::thread::sleep(Duration::from_millis(20));
+        (start(Target::process(pid).unwrap()), program)
+    };
+    // What `compare` copies must be copied while nobody writes, here and there.
+    let stopping = matches!(technique, Compare | Userfaultfd);
+    let mut replica = Replica::of(program.pid);
+    if stopping {
+        program.stop();
+        watch.collect().unwrap().commit();
+    }
+    replica.begin(&Region::of_process(program.pid).unwrap());
+    program.signal(Signal::CONT);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let began = Instant::now();
+    while began.elapsed() < RUN {
+        std::thread::sleep(Duration::from_micros(random.u64(100..6000)));
+        if stopping {
+            program.stop();
+        }
+        let round = watch.collect().unwrap();
+        replica.follow(&round);
+        round.commit();
+        if stopping {
+            program.signal(Signal::CONT);
+        }
+    }
+    program.stop();
+    let mut not_watched = PageSet::new();
+    for _ in 0..2 {
+        let round = watch.collect().unwrap();
+        replica.follow(&round);
+        let given_up = round
+            .given_up()
+            .iter()
+            .filter(|given_up| !given_up.compared);
+        not_watched = given_up.map(|given_up| given_up.region.range).collect();
+        round.commit();
+    }
+    let regions = Region::of_process(program.pid).unwrap();
+    let outcome = replica.lost(&regions, &not_watched);
+    drop(program);
+    outcome
+}
+
+fn replicas(technique: Technique, launched: bool) {
+    let kind = if launched { "a command" } else { "a process" };
+    let subject = format!("replica of {kind}");
+    if working(&subject, &[technique]).is_empty() || victim_program("turmoil").is_none() {
+        return;
+    }
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let seeds: Vec<u64> = match (number("PAGETRAIL_SEED"), number("PAGETRAIL_SEEDS")) {
+        (Some(seed), _) => vec![seed],
+        (None, many) => (0..many.unwrap_or(u64::from(times(8, 200))))
+            .map(|_| fastrand::u64(..1 << 32))
+            .collect(),
+    };
+    let mut compared = 0;
+    for seed in seeds {
+        println!("{technique}, {kind}: PAGETRAIL_SEED={seed}");
+        let (pages, lost) = run(seed, technique, launched);
+        assert!(
+            lost.is_empty(),
+            "{technique}, {kind}, PAGETRAIL_SEED={seed}: {} of {pages} pages lost: {:#?}",
+            lost.len(),
+            &lost[..lost.len().min(12)]
+        );
+        assert!(pages > 100, "{pages} pages only");
+        compared += pages;
+    }
+    row(
+        &subject,
+        technique.name(),
+        "works",
+        &format!("{compared} pages compared"),
+    );
+}
+
+#[test]
+fn rounds_of_pagemap_scan_make_a_replica() {
+    replicas(PagemapScan, false);
+}
+
+#[test]
+fn rounds_of_pagemap_scan_make_a_replica_of_a_command() {
+    replicas(PagemapScan, true);
+}
+
+#[test]
+fn rounds_of_adaptive_make_a_replica() {
+    replicas(Adaptive, false);
+}
+
+#[test]
+fn rounds_of_soft_dirty_make_a_replica() {
+    replicas(SoftDirty, false);
+}
+
+#[test]
+fn rounds_of_compare_make_a_replica() {
+    replicas(Compare, false);
+}
+
+#[test]
+fn rounds_of_userfaultfd_make_a_replica() {
+    replicas(Userfaultfd, false);
+}
