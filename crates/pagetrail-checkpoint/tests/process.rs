@@ -115,8 +115,9 @@ fn images_of_many_threads_are_of_one_instant() {
 
 #[test]
 fn an_image_is_all_that_the_process_has() {
-    for name in ["mapper", "sleeper", "forker"] {
-        let Some(victim) = Victim::start(name, &[]) else {
+    let seed = random("an image of turmoil").u32(..).to_string();
+    for name in ["mapper", "sleeper", "forker", "turmoil"] {
+        let Some(victim) = Victim::start(name, &["600", &seed]) else {
             return;
         };
         let pid = victim.pid();
