@@ -28,6 +28,10 @@ use std::time::Duration;
 pub enum Technique {
     /// Asynchronous write-protection by `userfaultfd(2)`, harvested by `PAGEMAP_SCAN(2const)`: the kernel
     /// resolves each first write itself. Linux 6.7. The cheapest for almost every use.
+    ///
+    /// As with every technique by `userfaultfd(2)`, one call that Linux 6.17 introduced fails with `EFAULT` in a target:
+    /// `mremap(2)` with `MREMAP_FIXED` of several mappings at once (`vma_multi_allowed` in mm/mremap.c). Where the first of them
+    /// came since the last round, it has been moved by then. `Compare` and `SoftDirty` leave it be.
     PagemapScan,
     /// The same, but pages that keep being written are left unprotected and presumed written: fewer faults for a few pages
     /// more than were written ([`VainPage`](crate::VainPage)). Linux 6.7.
