@@ -265,6 +265,85 @@ static void case_stream(void) {
 
 /* ---- PAGEMAP_SCAN */
 
+/* What the kernel refuses is refused, with its error, and bad addresses kill nobody (pagemap_scan_get_args and
+   pagemap_scan_flush_buffer in fs/proc/task_mmu.c). */
+static void case_scan_refusals(void) {
+    int fd = open("/proc/self/pagemap", O_RDONLY);
+    char *memory = mmap(NULL, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *locked = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *gone = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct page_region found[17];
+    CHECK(fd >= 0 && memory != MAP_FAILED && locked != MAP_FAILED && gone != MAP_FAILED);
+    memset(memory, 1, 16 * PAGE);
+    const struct pm_scan_arg good = {.size = sizeof good, .start = (uintptr_t)memory, .end = (uintptr_t)memory + 16 * PAGE,
+                                     .vec = (uintptr_t)found, .vec_len = 16, .category_mask = PAGE_IS_SOFT_DIRTY,
+                                     .return_mask = PAGE_IS_SOFT_DIRTY};
+    struct pm_scan_arg arg;
+#define REFUSED(change, error)                                                                                    \
+    do {                                                                                                          \
+        arg = good;                                                                                               \
+        change;                                                                                                   \
+        errno = 0;                                                                                                \
+        int result = ioctl(fd, PAGEMAP_SCAN, &arg);                                                               \
+        if (result != -1 || errno != (error)) fail("%s: %d, %s", #change, result, strerror(errno));                \
+    } while (0)
+    REFUSED((arg.vec = ~0ull, arg.vec_len = 1), EFAULT);
+    REFUSED(arg.vec = ~0ull, EFAULT);
+    REFUSED(arg.vec = (uintptr_t)locked, EFAULT);
+    REFUSED(arg.vec = (uintptr_t)gone, EFAULT);
+    REFUSED(arg.vec_len = ~0ull, EFAULT);
+    REFUSED(arg.vec = 0, EINVAL);
+    REFUSED(arg.end = arg.start - PAGE, EFAULT);
+    REFUSED(arg.start += 5, EINVAL);
+    REFUSED(arg.size = 8, EINVAL);
+    REFUSED(arg.size += 8, EINVAL);
+    REFUSED(arg.flags = 1ull << 40, EINVAL);
+    REFUSED(arg.category_mask |= 1ull << 40, EINVAL);
+#undef REFUSED
+    errno = 0;
+    CHECK(ioctl(fd, PAGEMAP_SCAN, (void *)gone) == -1 && errno == EFAULT);
+    errno = 0;
+    CHECK(ioctl(fd, PAGEMAP_SCAN, (void *)(uintptr_t)16) == -1 && errno == EFAULT);
+    /* Nothing to write, so nothing fails; an end within a page is its end; a vector lies where it likes. */
+    arg = good;
+    arg.end = arg.start;
+    CHECK(ioctl(fd, PAGEMAP_SCAN, &arg) == 0);
+    arg = good;
+    arg.end -= 100;
+    CHECK(ioctl(fd, PAGEMAP_SCAN, &arg) == 1 && arg.walk_end == good.end);
+    arg = good;
+    arg.vec += 4;
+    CHECK(ioctl(fd, PAGEMAP_SCAN, &arg) == 1);
+    memmove(found, (char *)found + 4, sizeof found[0]);
+    CHECK(found[0].start == good.start && found[0].end == good.end && found[0].categories == PAGE_IS_SOFT_DIRTY);
+    /* More regions than any buffer on the way, each in its place, and no more than there is room for. */
+    struct page_region many[300];
+    char *wide = mmap(NULL, 600 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(wide != MAP_FAILED && madvise(wide, 600 * PAGE, MADV_NOHUGEPAGE) == 0);
+    memset(wide, 1, 600 * PAGE);
+    int refs = open("/proc/self/clear_refs", O_WRONLY);
+    CHECK(refs >= 0 && write(refs, "4", 1) == 1);
+    for (int i = 0; i < 300; i++) wide[2 * i * PAGE] = wide[(2 * i + (i % 3 == 0)) * PAGE] = 2;
+    for (uint64_t room = 1; room <= 300; room += 13) {
+        arg = good;
+        arg.start = (uintptr_t)wide;
+        arg.end = arg.start + 600 * PAGE;
+        arg.vec = (uintptr_t)many;
+        arg.vec_len = room;
+        int result = ioctl(fd, PAGEMAP_SCAN, &arg);
+        if (result <= 0 || (uint64_t)result > room) fail("%d regions of %d", result, (int)room);
+        int last = -1;
+        for (int i = 0; i < result; i++)
+            for (uint64_t at = many[i].start; at < many[i].end; at += PAGE) {
+                int page = (at - (uintptr_t)wide) / PAGE;
+                CHECK(page > last && (page % 2 == 0 || (page / 2) % 3 == 0));
+                for (int missed = last + 1; missed < page; missed++) CHECK(missed % 2 && (missed / 2) % 3);
+                last = page;
+            }
+        CHECK(arg.walk_end > many[result - 1].start && arg.walk_end <= (uintptr_t)wide + 600 * PAGE);
+    }
+}
+
 static void case_scan(void) {
     open_own();
     char *memory = map(16, MAP_PRIVATE);
@@ -651,7 +730,7 @@ static const struct {
     void (*run)(void);
 } cases[] = {
     {"own", case_own},         {"mappings", case_mappings}, {"paths", case_paths},     {"dup", case_dup},
-    {"stream", case_stream},   {"scan", case_scan},         {"fork", case_fork},       {"other", case_other},
+    {"stream", case_stream},   {"scan", case_scan}, {"scan-refusals", case_scan_refusals},         {"fork", case_fork},       {"other", case_other},
     {"threads", case_threads}, {"signals", case_signals},   {"stopped", case_stopped}, {"fork-storm", case_fork_storm},
     {"habits", case_habits},   {"foreign", case_foreign},   {"absent", case_absent},
 };

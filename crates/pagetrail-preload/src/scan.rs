@@ -30,23 +30,37 @@ pub(crate) fn concerns(arg: &pm_scan_arg) -> bool {
         != 0
 }
 
-/// Answers a scan: fills `regions`, sets `walk_end`, and returns how many regions there are.
-pub(crate) fn run(
-    view: View<'_>,
-    fd: RawFd,
-    arg: &mut pm_scan_arg,
-    regions: &mut [page_region],
-) -> Result<usize, Errno> {
+/// The end of the addresses that the kernel takes from a program (`access_ok`), at least.
+const USER_END: u64 = 1 << 63;
+
+/// Whether the kernel refuses a scan before it looks at any page, by `pagemap_scan_get_args` in `fs/proc/task_mmu.c`, as far as
+/// the scans that we make ourselves do not meet the same refusal.
+pub(crate) fn is_refused(arg: &pm_scan_arg) -> bool {
+    let bytes = arg.vec_len.checked_mul(size_of::<page_region>() as u64);
+    let vec_end = bytes.and_then(|bytes| arg.vec.checked_add(bytes));
+    let is_user = |end: Option<u64>| end.is_some_and(|end| end <= USER_END);
+    arg.end < arg.start
+        || !is_user(Some(arg.end))
+        || (arg.vec == 0 && arg.vec_len != 0)
+        || !is_user(vec_end)
+}
+
+/// Answers a scan: fills the vector that it names, sets `walk_end`, and returns how many regions there are.
+pub(crate) fn run(view: View<'_>, fd: RawFd, arg: &mut pm_scan_arg) -> Result<usize, Errno> {
     if arg.flags & u64::from(raw::PM_SCAN_WP_MATCHING) != 0 {
         // Protecting pages by soft-dirty bits that are protection bits themselves has no meaning.
         return Err(Errno::INVAL);
     }
+    let page = pagetrail::page_size();
+    arg.end = arg.end.next_multiple_of(page);
     let mut out = Output {
         arg,
-        regions,
+        regions: [NOTHING; 64],
         count: 0,
+        flushed: 0,
         pages: 0,
         full_at: None,
+        failed: None,
     };
     let (start, end) = (out.arg.start, out.arg.end);
     let mut done = start;
@@ -58,8 +72,14 @@ pub(crate) fn run(
         }
     }
     part(view, fd, done, end, !0, &mut out)?;
-    out.arg.walk_end = out.full_at.unwrap_or(end);
-    Ok(out.count)
+    out.flush(out.count);
+    match out.failed {
+        Some(errno) => Err(errno),
+        None => {
+            out.arg.walk_end = out.full_at.unwrap_or(end);
+            Ok(out.flushed as usize)
+        }
+    }
 }
 
 /// Whether a scan is for pages that are no file's, and for nothing else about files.
@@ -175,14 +195,30 @@ fn sort_out_markers(fd: RawFd, range: PageRange, categories: u64, out: &mut Outp
 
 struct Output<'a> {
     arg: &'a mut pm_scan_arg,
-    regions: &'a mut [page_region],
+    /// What is not in the program's vector yet.
+    regions: [page_region; 64],
     count: usize,
+    /// How many are there.
+    flushed: u64,
     pages: u64,
     /// Where it had to end, because there was no room for more.
     full_at: Option<u64>,
+    /// The vector cannot be written.
+    failed: Option<Errno>,
 }
 
 impl Output<'_> {
+    /// Hands the first `count` to the program.
+    fn flush(&mut self, count: usize) {
+        let at = self.arg.vec + self.flushed * size_of::<page_region>() as u64;
+        if let Err(errno) = kernel::copy_out(at, &self.regions[..count]) {
+            self.failed.get_or_insert(errno);
+        }
+        self.flushed += count as u64;
+        self.regions.copy_within(count..self.count, 0);
+        self.count -= count;
+    }
+
     /// Hands out a run of pages if the program's masks select it; the rules are `pagemap_scan_is_interesting_page`'s in
     /// `fs/proc/task_mmu.c`.
     fn add(&mut self, start: u64, end: u64, categories: u64) {
@@ -193,7 +229,7 @@ impl Output<'_> {
         let seen = categories ^ arg.category_inverted;
         let selected = seen & arg.category_mask == arg.category_mask
             && (arg.category_anyof_mask == 0 || seen & arg.category_anyof_mask != 0);
-        if !selected || self.regions.is_empty() {
+        if !selected || self.arg.vec_len == 0 {
             return;
         }
         let page = pagetrail::page_size();
@@ -204,7 +240,15 @@ impl Output<'_> {
         let pages = ((end - start) / page).min(room);
         let taken = start + pages * page;
         let categories = categories & arg.return_mask;
-        let is_full = self.count == self.regions.len();
+        let is_full = self.flushed + self.count as u64 == self.arg.vec_len;
+        if self.count == self.regions.len() {
+            // The last may grow yet.
+            self.flush(self.count - 1);
+            if self.failed.is_some() {
+                self.full_at = Some(start);
+                return;
+            }
+        }
         match self.regions[..self.count].last_mut() {
             Some(last) if last.end == start && last.categories == categories => last.end = taken,
             _ if is_full => {

@@ -97,6 +97,7 @@ cases! {
     duplicates_and_reused_numbers: "dup",
     streams: "stream",
     pagemap_scan: "scan",
+    scans_that_the_kernel_refuses: "scan-refusals",
     forked_children: "fork",
     another_process: "other",
     threads: "threads",

@@ -7,15 +7,17 @@
 use super::reads::{amend, amend_parts, known, read_bare};
 use super::{guard, real, stream};
 use crate::descriptors::{self, Kind, Known};
-use crate::sys::kernel::{PAGEMAP_SCAN, UFFDIO_REGISTER};
+use crate::spans::query;
+use crate::sys::kernel::{self, PAGEMAP_SCAN, UFFDIO_REGISTER};
 use crate::{own, scan};
 use libc::{
     FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, mode_t, off_t, pid_t, size_t,
     ssize_t,
 };
-use linux_raw_sys::general::{page_region, pm_scan_arg};
+use linux_raw_sys::general::pm_scan_arg;
 use rustix::fd::RawFd;
 use std::ffi::CStr;
+use std::mem::offset_of;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -280,7 +282,7 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
         if request == c_ulong::from(PAGEMAP_SCAN)
             && !argument.is_null()
             && let Some(known) = known(fd, Kind::Pagemap)
-            && let Some(result) = answer_scan(known, fd, &mut *argument.cast::<pm_scan_arg>())
+            && let Some(result) = answer_scan(known, fd, argument as u64)
         {
             return result;
         }
@@ -310,26 +312,21 @@ pub(crate) unsafe extern "C" fn ptrace(
     unsafe { real::ptrace(request, pid, address, data) }
 }
 
-/// Answers a `PAGEMAP_SCAN`, unless the kernel can.
-///
-/// # Safety
-///
-/// `arg.vec` is null or points to `arg.vec_len` regions.
-unsafe fn answer_scan(known: Known, fd: c_int, arg: &mut pm_scan_arg) -> Option<c_int> {
-    if arg.size < size_of::<pm_scan_arg>() as u64 || !scan::concerns(arg) {
-        return None;
-    }
-    let count = if arg.vec == 0 {
-        0
-    } else {
-        arg.vec_len as usize
-    };
-    let regions: &mut [page_region] = match count {
-        0 => &mut [],
-        // SAFETY: as the caller promises.
-        count => unsafe { std::slice::from_raw_parts_mut(arg.vec as *mut page_region, count) },
-    };
-    let outcome = guard::alone(|state| scan::run(state.view(known.pid), fd, arg, regions))?;
+/// Answers a `PAGEMAP_SCAN`, unless the kernel can or refuses it. Neither the argument nor the vector that it names is
+/// touched but by the kernel's own copies, so bad addresses are errors and nothing worse.
+fn answer_scan(known: Known, fd: c_int, argument: u64) -> Option<c_int> {
+    let outcome = guard::alone(|state| {
+        let mut arg = query(0, 0);
+        let bytes = size_of::<pm_scan_arg>();
+        // Whatever cannot be read is the kernel's to refuse.
+        kernel::copy_in(&mut arg, argument).ok()?;
+        if arg.size != bytes as u64 || !scan::concerns(&arg) || scan::is_refused(&arg) {
+            return None;
+        }
+        let found = scan::run(state.view(known.pid), fd, &mut arg);
+        let walk_end = argument + offset_of!(pm_scan_arg, walk_end) as u64;
+        Some(found.and_then(|count| kernel::copy_out(walk_end, &[arg.walk_end]).map(|()| count)))
+    })??;
     Some(match outcome {
         Ok(count) => count as c_int,
         Err(errno) => {

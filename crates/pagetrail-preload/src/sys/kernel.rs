@@ -60,6 +60,73 @@ pub(crate) fn path(fd: RawFd, buffer: &mut [u8; 256]) -> Option<&[u8]> {
     read_link(link, buffer)
 }
 
+/// A type that any bytes are a value of, without padding.
+///
+/// # Safety
+///
+/// It is just that.
+pub(crate) unsafe trait Plain: Copy {}
+
+// SAFETY: a number.
+unsafe impl Plain for u64 {}
+// SAFETY: three numbers of 64 bits.
+unsafe impl Plain for page_region {}
+// SAFETY: twelve numbers of 64 bits.
+unsafe impl Plain for pm_scan_arg {}
+
+/// Reads from an address that the program named, which may be any number.
+pub(crate) fn copy_in<T: Plain>(to: &mut T, address: u64) -> Result<(), Errno> {
+    let bytes = size_of::<T>();
+    let (own, named) = (
+        vector(std::ptr::from_mut(to) as u64, bytes),
+        vector(address, bytes),
+    );
+    // SAFETY: the kernel writes `to` alone, to which any bytes may be written.
+    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &own, 1, &named, 1, 0) };
+    if is_forbidden(copied) {
+        // SAFETY: a filter of system calls keeps us from being careful; the program names its own memory.
+        *to = unsafe { (address as *const T).read_unaligned() };
+        return Ok(());
+    }
+    whole(copied, bytes)
+}
+
+/// Writes to an address that the program named for it, which may be any number.
+pub(crate) fn copy_out<T: Plain>(address: u64, from: &[T]) -> Result<(), Errno> {
+    let bytes = size_of_val(from);
+    if bytes == 0 {
+        return Ok(());
+    }
+    let (own, named) = (vector(from.as_ptr() as u64, bytes), vector(address, bytes));
+    // SAFETY: the kernel reads `from`, and writes where the program has asked it to write.
+    let copied = unsafe { libc::process_vm_writev(libc::getpid(), &own, 1, &named, 1, 0) };
+    if is_forbidden(copied) {
+        // SAFETY: as in `copy_in`.
+        unsafe { std::ptr::copy(from.as_ptr().cast::<u8>(), address as *mut u8, bytes) };
+        return Ok(());
+    }
+    whole(copied, bytes)
+}
+
+/// Whether a copy failed for another reason than its addresses.
+fn is_forbidden(copied: isize) -> bool {
+    copied < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
+}
+
+fn vector(address: u64, bytes: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: address as *mut _,
+        iov_len: bytes,
+    }
+}
+
+fn whole(copied: isize, bytes: usize) -> Result<(), Errno> {
+    match copied == bytes as isize {
+        true => Ok(()),
+        false => Err(Errno::FAULT),
+    }
+}
+
 /// Where a symbolic link leads; `None` when that is longer than the buffer.
 pub(crate) fn read_link<'a>(link: &std::ffi::CStr, buffer: &'a mut [u8; 256]) -> Option<&'a [u8]> {
     let length = rustix::fs::readlinkat_raw(rustix::fs::CWD, link, buffer.as_mut_slice()).ok()?;
