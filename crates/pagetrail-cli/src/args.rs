@@ -8,6 +8,8 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pagetrail::{BLOCK_PAGES_MAX, Choice, HugePages, Notice, Technique, VainPage};
 
+use crate::tracking::find;
+
 /// Where a recording is kept when no file is named.
 pub(crate) const DEFAULT_FILE: &str = "pagetrail.trail";
 
@@ -182,8 +184,8 @@ pub(crate) struct TopArgs {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 pub(crate) struct TargetArgs {
-    /// A running process
-    #[arg(short, long, value_name = "PID")]
+    /// A running process, by its PID or its name
+    #[arg(short, long, value_name = "PID", value_parser = find::process)]
     pub(crate) pid: Option<u32>,
     /// A program to start, and its arguments
     #[arg(last = true, value_name = "CMD")]

@@ -44,7 +44,36 @@ pub(crate) const MEANINGS: &[(u8, &str)] = &[
 /// Writes one line to standard error, and makes it one: names in it may hold anything.
 pub(crate) fn message(line: &str) {
     // Nothing is left to be done where standard error cannot be written.
-    let _ = writeln!(io::stderr(), "pagetrail: {}", printable(line));
+    let _ = writeln!(
+        io::stderr(),
+        "pagetrail: {}",
+        printable(&in_plain_words(line))
+    );
+}
+
+/// The line without the words of the language that this is written in.
+fn in_plain_words(line: &str) -> String {
+    let mut plain = line.to_owned();
+    for (theirs, ours) in [
+        ("invalid digit found in string", "it is no whole number"),
+        ("number too large to fit in target type", "it is too large"),
+        ("number too small to fit in target type", "it is too small"),
+        ("cannot parse integer from empty string", "it is empty"),
+        ("invalid float literal", "it is no number"),
+        (
+            "invalid socket address syntax",
+            "it must be ADDRESS:PORT, as in 127.0.0.1:9465",
+        ),
+    ] {
+        plain = plain.replace(theirs, ours);
+    }
+    // The number of an error says nothing that its text does not.
+    while let Some((before, rest)) = plain.split_once(" (os error ") {
+        let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+        let after = after.strip_prefix(')').unwrap_or(after);
+        plain = format!("{before}{after}");
+    }
+    plain
 }
 
 /// Says what went wrong, and which exit code that is.
@@ -117,4 +146,22 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<io::Error>());
     causes.any(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_in_plain_words() {
+        let line = "cannot write a (os error 2): No such file or directory (os error 2)";
+        assert_eq!(
+            in_plain_words(line),
+            "cannot write a: No such file or directory"
+        );
+        let line = "invalid value 'x' for '--rounds <N>': invalid digit found in string";
+        assert!(in_plain_words(line).ends_with(": it is no whole number"));
+        assert_eq!(in_plain_words("a (os error"), "a (os error");
+        assert_eq!(in_plain_words("a (os error x"), "ax");
+    }
 }

@@ -20,8 +20,8 @@ mod vm;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command};
 
@@ -30,6 +30,18 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    let unknown = pagetrail::Capabilities::unknown_disabled();
+    if !unknown.is_empty() {
+        exit::message(&format!(
+            "{} names {}, which is no technique; there are {}",
+            pagetrail::DISABLE_VARIABLE,
+            unknown.join(" and "),
+            pagetrail::Technique::ALL
+                .map(pagetrail::Technique::name)
+                .join(", ")
+        ));
+        return ExitCode::from(exit::OPERATION);
+    }
     let result = match &cli.command {
         Command::Check(args) => commands::check::run(args),
         Command::Record(args) => commands::record::run(args),
@@ -57,12 +69,47 @@ fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(exit::OPERATION)
 }
 
+/// What is to be done about a word that a subcommand does not take.
+fn unexpected(error: &clap::Error) -> &'static str {
+    let words: Vec<_> = std::env::args().skip(1).collect();
+    let command = Cli::command();
+    let mut subcommand = &command;
+    for word in &words {
+        match subcommand.find_subcommand(word) {
+            Some(next) => subcommand = next,
+            None => break,
+        }
+    }
+    let unknown = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(unknown)) => unknown.as_str(),
+        _ => "",
+    };
+    let place = words.iter().rposition(|word| word == unknown).unwrap_or(0);
+    let is_pid = |word: &String| word.parse::<u32>().is_ok();
+    let after_pid = place >= 2
+        && is_pid(&words[place])
+        && is_pid(&words[place - 1])
+        && matches!(words[place - 2].as_str(), "-p" | "--pid");
+    let starts = subcommand.get_positionals().any(|arg| arg.is_last_set());
+    let follows = subcommand.get_arguments().any(|arg| arg.get_id() == "pid");
+    match (after_pid, starts, follows) {
+        (true, ..) => "; -p takes one process: name one of these",
+        (_, true, _) => "; a program to start comes after --",
+        (_, false, true) => "; it starts no program: name a running process by -p PID",
+        (_, false, false) => "",
+    }
+}
+
 fn in_one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let mut line = String::new();
     for part in text.lines().map(str::trim) {
         if part.starts_with("Usage:") || part.starts_with("For more information") {
             break;
+        }
+        // Nobody means an option that is misspelt for a word.
+        if part.starts_with("tip: to pass") {
+            continue;
         }
         if part.starts_with("tip:") {
             line += ";";
@@ -73,12 +120,7 @@ fn in_one_line(error: &clap::Error) -> String {
         }
     }
     if error.kind() == ErrorKind::UnknownArgument && !line.contains("tip:") {
-        line += match std::env::args_os().nth(1) {
-            Some(command) if command == "checkpoint" => {
-                "; checkpoint takes a running process: -p PID"
-            }
-            _ => "; a program to start comes after --",
-        };
+        line += unexpected(error);
     }
     let line = line.trim_start();
     line.strip_prefix("error: ").unwrap_or(line).to_owned()

@@ -101,6 +101,14 @@ impl Capabilities {
         })
     }
 
+    /// The names in [`DISABLE_VARIABLE`] that are no technique's, so that they switch nothing off.
+    ///
+    /// A program that is for people says so; a misspelt name would let them measure the wrong thing.
+    pub fn unknown_disabled() -> Vec<String> {
+        let value = std::env::var_os(DISABLE_VARIABLE).unwrap_or_default();
+        unknown_in(&value.to_string_lossy())
+    }
+
     /// Each technique and whether it can be used, the preferred first.
     pub fn iter(&self) -> impl Iterator<Item = (Technique, &Status)> {
         self.techniques
@@ -119,6 +127,12 @@ impl Capabilities {
     pub fn works(&self, technique: Technique) -> bool {
         *self.status(technique) == Status::Works
     }
+}
+
+fn unknown_in(disabled: &str) -> Vec<String> {
+    let names = disabled.split(',').map(str::trim);
+    let unknown = names.filter(|name| !name.is_empty() && name.parse::<Technique>().is_err());
+    unknown.map(str::to_owned).collect()
 }
 
 fn round_trip(technique: Technique) -> Status {

@@ -16,7 +16,7 @@ use crate::recording::recorder::{Recorder, Totals};
 use crate::report::words;
 use crate::tracking::schedule::Schedule;
 use crate::tracking::signals::{Addressee, Signals};
-use crate::tracking::{round, start, subpage};
+use crate::tracking::{find, round, start, subpage};
 
 /// How soon a signal is noticed.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
@@ -61,6 +61,10 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         true => Addressee::Program(watch.pid()),
         false => Addressee::Us,
     };
+    // The terminal is not ours where the program is.
+    if let Some(pid) = args.target.pid {
+        announce(pid, &watch, &output);
+    }
     let mut session = Session {
         signals: Signals::take(addressee).context("cannot handle signals")?,
         // A program started here may use the terminal as it likes.
@@ -270,6 +274,28 @@ pub(crate) fn keep(
 
 fn milliseconds(time: Duration) -> String {
     words::count(time.as_millis().max(1) as u64)
+}
+
+/// Says what is being recorded, and what is not: nothing else is said until the end where standard
+/// error is no terminal.
+fn announce(pid: u32, watch: &Watch, output: &Output) {
+    exit::message(&format!(
+        "recording process {} by {} into {}; it ends with the process, or by Ctrl-C or SIGTERM",
+        find::list(&[pid]),
+        watch.technique(),
+        output.path().display()
+    ));
+    let children = find::children(pid);
+    if !children.is_empty() {
+        let of = match children.len() {
+            1 => "its child process is".into(),
+            n => format!("its {n} child processes are"),
+        };
+        exit::message(&format!(
+            "{of} not tracked; each can be by -p: {}",
+            find::list(&children)
+        ));
+    }
 }
 
 /// One line on what there is now and how to look at it.

@@ -158,8 +158,11 @@ fn is_command(c: char) -> bool {
         )
 }
 
-/// The command line as one would type it, nearly: arguments with spaces are quoted.
+/// The command line as one would type it, nearly: arguments with spaces are quoted. Blank words at
+/// its end are what setting a title leaves, and are dropped.
 pub(crate) fn command(words: &[String]) -> String {
+    let padding = words.iter().rev().take_while(|word| word.trim().is_empty());
+    let words = &words[..words.len() - padding.count()];
     if words.is_empty() {
         return "unknown command".into();
     }
@@ -318,5 +321,7 @@ mod tests {
             command(&["sh".into(), "-c".into(), "x\ny".into()]),
             "sh -c 'x\\ny'"
         );
+        let padded = ["redis-server", "*:7001", "", " "].map(String::from);
+        assert_eq!(command(&padded), "redis-server *:7001");
     }
 }

@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 use pagetrail::{Ended, Units};
 use pagetrail_trail::{End, Event, Presumed, Round, UnitWrites};
 
+use super::find;
+
 /// The number of a round; a trail counts to 2^32.
 pub(crate) fn index(round: &pagetrail::Round<'_>) -> Result<u32> {
     u32::try_from(round.index()).context("more than 2^32 rounds; record with a longer --interval")
@@ -56,7 +58,9 @@ pub(crate) fn end(ended: Option<Ended>) -> End {
 
 fn event(event: &pagetrail::Event) -> Option<Event> {
     match event {
-        pagetrail::Event::Exec { command } => Some(Event::Exec(command.join(" "))),
+        pagetrail::Event::Exec { command } => Some(Event::Exec(
+            find::without_padding(command.clone()).join(" "),
+        )),
         pagetrail::Event::Children { count } => Some(Event::Children(*count)),
         pagetrail::Event::Note(note) => Some(Event::Note(note.clone())),
         _ => None,

@@ -1,15 +1,16 @@
 //! From arguments to a running watch and the header of its trail.
 
 use std::ffi::OsString;
-use std::fs;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
-use pagetrail::{Notice, Precision, Target, Watch};
+use anyhow::{Result, bail};
+use pagetrail::{Choice, Notice, Precision, Target, Technique, Watch};
 use pagetrail_trail::Header;
 
-use crate::args::{TargetArgs, TechniqueArgs};
+use super::find;
+use crate::args::{HugePagesArg, TargetArgs, TechniqueArgs};
+use crate::exit;
 
 /// Starts to watch. A program that is started is held at its end if `last_round`. `set_streams` may change where its
 /// output goes; it inherits ours otherwise.
@@ -20,6 +21,12 @@ pub(crate) fn start(
     last_round: bool,
     set_streams: impl FnOnce(&mut Command) -> Result<()>,
 ) -> Result<Watch> {
+    // Said before anything is started.
+    if let Choice::Technique(asked) = technique.technique.0
+        && let Some(line) = without_effect(technique, asked).first()
+    {
+        bail!("{line}");
+    }
     let target = match (target.pid, target.command.split_first()) {
         (None, Some((program, arguments))) => {
             let mut command = command(program, arguments);
@@ -45,7 +52,37 @@ pub(crate) fn start(
     if let Some(notice) = notice {
         watch = watch.notice(notice);
     }
-    Ok(watch.start()?)
+    let watch = watch.start()?;
+    for line in without_effect(technique, watch.technique()) {
+        exit::message(&line);
+    }
+    Ok(watch)
+}
+
+/// A line for each option that changes nothing with this technique.
+fn without_effect(args: &TechniqueArgs, technique: Technique) -> Vec<String> {
+    use Technique::{AccessScan, Adaptive, PagemapScan, Userfaultfd};
+    let options: [(&str, bool, &[Technique]); 4] = [
+        ("--block-pages", args.block_pages != 1, &[Userfaultfd]),
+        ("--vain-page", args.vain_page.is_some(), &[Adaptive]),
+        ("--exact", args.exact, &[Adaptive]),
+        (
+            "--huge-pages",
+            matches!(args.huge_pages, HugePagesArg::Keep),
+            &[PagemapScan, Adaptive, AccessScan],
+        ),
+    ];
+    let idle = options
+        .into_iter()
+        .filter(|(_, is_set, with)| *is_set && !with.contains(&technique));
+    idle.map(|(option, _, with)| {
+        let with: Vec<_> = with.iter().map(|technique| technique.name()).collect();
+        format!(
+            "{option} has no effect with {technique}: it is for {}",
+            with.join(", ")
+        )
+    })
+    .collect()
 }
 
 /// A program to be started.
@@ -58,7 +95,7 @@ pub(crate) fn command(program: &OsString, arguments: &[OsString]) -> Command {
 /// What a trail of this watch begins with.
 pub(crate) fn header(watch: &Watch, target: &TargetArgs, interval: Duration) -> Header {
     let command = match target.pid {
-        Some(pid) => command_line(pid),
+        Some(pid) => find::command_line(pid),
         None => {
             let words = target.command.iter();
             words.map(|word| word.to_string_lossy().into()).collect()
@@ -80,17 +117,4 @@ pub(crate) fn header(watch: &Watch, target: &TargetArgs, interval: Duration) -> 
 pub(crate) fn unix_ms() -> u64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
     since_1970.map_or(0, |time| time.as_millis() as u64)
-}
-
-/// The words of `/proc/PID/cmdline`; none where the process has ended.
-fn command_line(pid: u32) -> Vec<String> {
-    let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let text = text.strip_suffix(b"\0").unwrap_or(&text);
-    if text.is_empty() {
-        return Vec::new();
-    }
-    let words = text.split(|byte| *byte == 0);
-    words
-        .map(|word| String::from_utf8_lossy(word).into_owned())
-        .collect()
 }

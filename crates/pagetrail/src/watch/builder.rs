@@ -378,7 +378,7 @@ fn check_ranges(ranges: &PageSet, notice: Notice) -> Result<()> {
         if (range.start() | range.end()) % page_size() != 0 {
             return refuse(
                 range,
-                "it is not made of whole pages; widen it with pages_of()",
+                "it is not made of whole pages; widen it to page boundaries",
             );
         }
         if !watchable.covers(*range) {

@@ -1,0 +1,164 @@
+//! Processes by PID or by name, and the words that tell them apart.
+
+use std::fs;
+use std::path::Path;
+
+use crate::report::words;
+
+/// Candidates that are listed at most.
+const LISTED_MAX: usize = 6;
+/// What the kernel keeps of a process's name (`TASK_COMM_LEN` less its zero).
+const COMM_BYTES: usize = 15;
+
+/// A PID, or the name of the one process that has it: a parser of the command line.
+pub(crate) fn process(text: &str) -> Result<u32, String> {
+    if let Ok(pid) = text.parse() {
+        return Ok(pid);
+    }
+    let mut words = text.split_whitespace();
+    if text.contains(char::is_whitespace) && words.all(|word| word.parse::<u32>().is_ok()) {
+        return Err("these are several processes; name one of them".into());
+    }
+    if text.is_empty() || text.starts_with(|c: char| c.is_ascii_digit() || c == '-') {
+        return Err("it is neither a process ID nor a name".into());
+    }
+    choose(text, &called(text))
+}
+
+fn choose(name: &str, found: &[u32]) -> Result<u32, String> {
+    match found {
+        [] => Err(format!(
+            "no process is called {name}; `ps -e` lists all of them"
+        )),
+        [pid] => Ok(*pid),
+        several => Err(format!(
+            "{} processes are called {name}, name one by its PID: {}",
+            several.len(),
+            list(several)
+        )),
+    }
+}
+
+/// The processes whose name it is, or that of the program in the first word of their command line.
+fn called(name: &str) -> Vec<u32> {
+    let own = std::process::id();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut found: Vec<u32> = pids
+        .filter(|&pid| pid != own && is_called(pid, name))
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+fn is_called(pid: u32, name: &str) -> bool {
+    let comm = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let comm = comm.strip_suffix(b"\n").unwrap_or(&comm);
+    let cut = &name.as_bytes()[..name.len().min(COMM_BYTES)];
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
+    // A program may have set a title, as `redis-server *:6379` is one.
+    let program = first.split(|byte| *byte == b' ').next().unwrap_or_default();
+    let program = program.rsplit(|byte| *byte == b'/').next();
+    let by_program = program.is_some_and(|program| program == name.as_bytes());
+    match name.len() > COMM_BYTES {
+        true => by_program,
+        false => by_program || comm == cut,
+    }
+}
+
+/// Processes with their commands, a bounded number of them: `12 (sleep 10), 13 (cat)`.
+pub(crate) fn list(pids: &[u32]) -> String {
+    let named = pids.iter().take(LISTED_MAX).map(|&pid| {
+        let command = words::command(&command_line(pid));
+        let short: String = command.chars().take(40).collect();
+        let dots = if short.len() < command.len() {
+            "…"
+        } else {
+            ""
+        };
+        format!("{pid} ({short}{dots})")
+    });
+    let named = named.collect::<Vec<_>>().join(", ");
+    match pids.len().saturating_sub(LISTED_MAX) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
+/// The child processes of a process, ascending. None where the kernel does not list them
+/// (`CONFIG_PROC_CHILDREN`).
+pub(crate) fn children(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let mut children: Vec<u32> = threads
+        .into_iter()
+        .flatten()
+        .flatten()
+        .flat_map(|thread| {
+            let text = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            let pids = text.split_whitespace().map(str::parse);
+            pids.filter_map(Result::ok).collect::<Vec<u32>>()
+        })
+        .filter(|child| *child != std::process::id())
+        .collect();
+    children.sort_unstable();
+    children
+}
+
+/// The words of `/proc/PID/cmdline`; none where the process has ended. A program that sets a title
+/// leaves blanks or empty words after it where its arguments have been; they are dropped.
+pub(crate) fn command_line(pid: u32) -> Vec<String> {
+    let text = fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline"));
+    let text = text.unwrap_or_default();
+    let text = text.strip_suffix(b"\0").unwrap_or(&text);
+    let words = text.split(|byte| *byte == 0);
+    let words = words.map(|word| String::from_utf8_lossy(word).into_owned());
+    without_padding(words.collect())
+}
+
+/// The same words up to the last that is not blank, which ends with its last letter.
+pub(crate) fn without_padding(mut words: Vec<String>) -> Vec<String> {
+    while words.last().is_some_and(|word| word.trim().is_empty()) {
+        words.pop();
+    }
+    if let Some(last) = words.last_mut() {
+        last.truncate(last.trim_end().len());
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn titles_lose_their_padding_and_nothing_else() {
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        let title: Vec<String> = words(&["redis-server *:7001  ", "", " ", ""]);
+        assert_eq!(without_padding(title), ["redis-server *:7001"]);
+        let plain: Vec<String> = words(&["printf", "", "%s"]);
+        assert_eq!(without_padding(plain.clone()), plain);
+        assert!(without_padding(words(&["", ""])).is_empty());
+    }
+
+    #[test]
+    fn names_are_of_one_process_or_all_are_listed() {
+        let own = std::process::id();
+        assert_eq!(choose("a", &[own]), Ok(own));
+        assert!(
+            choose("a", &[])
+                .unwrap_err()
+                .starts_with("no process is called a")
+        );
+        let several = choose("a", &[own; 9]).unwrap_err();
+        assert!(
+            several.contains(&format!("by its PID: {own} (")),
+            "{several}"
+        );
+        assert!(several.ends_with(" and 3 more"), "{several}");
+        assert_eq!(process("12"), Ok(12));
+        for wrong in ["12 13", "", "12x", "-1", "99999999999"] {
+            assert!(process(wrong).is_err(), "{wrong}");
+        }
+    }
+}
