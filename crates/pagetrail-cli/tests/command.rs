@@ -39,7 +39,12 @@ fn wrong_usage_is_one_line() {
         &["record"],
         &["record", "-p", "1234", "--", "true"],
         &["record", "true"],
-        &["record", "-p", "many"],
+        &["record", "-p", "no-such-name"],
+        &["record", "-p", "12x"],
+        &["record", "-p", "12 13"],
+        &["record", "-p", "12", "13"],
+        &["record", "--rounds", "many", "--", "true"],
+        &["checkpoint", "--store", "s", "--", "sleep", "1"],
         &["record", "--technique", "magic", "--", "true"],
         &["record", "--interval", "100", "--", "true"],
         &["record", "--interval", "0s", "--", "true"],
@@ -58,6 +63,42 @@ fn wrong_usage_is_one_line() {
     insta::assert_snapshot!(lines.collect::<String>());
     let left = fs::read_dir(directory.path()).expect("a directory");
     assert_eq!(left.count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn options_and_names_without_effect_are_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for (option, technique, says) in [
+        (
+            &["--block-pages", "3"][..],
+            "compare",
+            "it is for userfaultfd",
+        ),
+        (&["--exact"], "compare", "it is for adaptive"),
+        (&["--vain-page", "copied"], "compare", "it is for adaptive"),
+        (
+            &["--huge-pages", "keep"],
+            "compare",
+            "it is for pagemap-scan",
+        ),
+    ] {
+        let arguments = [
+            &["record", "--technique", technique],
+            option,
+            &["--", "true"],
+        ]
+        .concat();
+        let message = error_line(&run(directory.path(), &arguments), 2);
+        assert!(message.contains(says), "{message}");
+    }
+    let mut misspelt = pagetrail(directory.path(), &["check"]);
+    misspelt.env("PAGETRAIL_DISABLE", "compare,pagemapscan");
+    let message = error_line(&misspelt.output().expect("it starts"), 2);
+    assert!(
+        message.contains("names pagemapscan, which is no technique"),
+        "{message}"
+    );
+    assert!(message.contains("pagemap-scan, adaptive"), "{message}");
 }
 
 #[allow(clippy::print_stderr, reason = "what is not tested is said")]

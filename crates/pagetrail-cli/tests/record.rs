@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{address, error_line, number, pagetrail, report, run};
+use common::{address, error_line, last_line, number, pagetrail, report, run};
 use pagetrail_trail::{End, Trail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -437,7 +437,7 @@ fn what_was_recorded_outlives_a_full_disk() {
     let running = Running::known_pages();
     let pid = running.pid();
     let full = run(directory.path(), &["record", "-p", &pid, "-o", "/dev/full"]);
-    assert!(error_line(&full, 2).contains("No space left on device"));
+    assert!(last_line(&full, 2).contains("No space left on device"));
     // A limit on the size of files does the same in the middle of a recording. Its unit is the shell's.
     let script = "ulimit -f 16; exec \"$0\" record -p \"$1\" --interval 5ms";
     let output = Command::new("sh")
@@ -445,7 +445,7 @@ fn what_was_recorded_outlives_a_full_disk() {
         .current_dir(directory.path())
         .output()
         .expect("it starts");
-    let message = error_line(&output, 2);
+    let message = last_line(&output, 2);
     let trail = trail(directory.path());
     assert!(trail.rounds.len() > 2 && trail.is_cut_off());
     let kept = format!("the {} rounds before are kept", trail.rounds.len());
@@ -530,6 +530,32 @@ fn a_guest_that_cannot_run_leaves_the_earlier_recording() {
         }
         _ => panic!("{output:?}"),
     }
+}
+
+#[test]
+fn what_is_not_recorded_is_said_at_the_start() {
+    let directory = directory();
+    let script = "sleep 1000 & echo $!; exec sleep 1000";
+    let mut command = Command::new("sh");
+    let command = command.args(["-c", script]).stdout(Stdio::piped());
+    let mut parent = Running(command.spawn().expect("it starts"));
+    let stdout = parent.0.stdout.as_mut().expect("it is piped");
+    let mut child = String::new();
+    BufReader::new(stdout)
+        .read_line(&mut child)
+        .expect("a line");
+    let child: i32 = child.trim().parse().expect("a PID");
+    let arguments = ["record", "-p", &parent.pid(), "--rounds", "1"];
+    let output = run(directory.path(), &arguments);
+    let children = format!("/proc/{0}/task/{0}/children", parent.pid());
+    let is_listed = Path::new(&children).exists();
+    let _ = kill_process(Pid::from_raw(child).expect("a PID"), Signal::KILL);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("pagetrail: recording process "), "{said}");
+    let expected =
+        format!("its child process is not tracked; each can be by -p: {child} (sleep 1000)");
+    assert_eq!(said.contains(&expected), is_listed, "{said}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::exit;
 use crate::recording::output::Output;
 use crate::recording::progress::Progress;
 use crate::recording::recorder::{Recorder, Totals};
-use crate::report::words;
+use crate::report::{joined, words};
 use crate::tracking::schedule::Schedule;
 use crate::tracking::signals::{Addressee, Signals};
 use crate::tracking::{find, round, start, subpage};
@@ -268,7 +268,11 @@ pub(crate) fn keep(
     summary(totals, unseen, &output);
     match pictures.is_empty() {
         true => Ok(()),
-        false => pictures.write(&read(output.path())?),
+        false => {
+            let mut trail = read(output.path())?;
+            joined::group(&mut trail);
+            pictures.write(&trail)
+        }
     }
 }
 

@@ -10,17 +10,22 @@ use pagetrail_trail::Trail;
 
 use crate::args::{DEFAULT_FILE, PictureArgs, ReportArgs};
 use crate::outfile::{Kind, OutFile};
-use crate::report::{self, Format, Style};
+use crate::report::{self, Format, Style, joined};
 
 /// Columns where standard output is no terminal and `COLUMNS` says nothing.
 const WIDTH_ELSEWHERE: usize = 100;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
-    let trail = read(&args.file)?;
+    let mut trail = read(&args.file)?;
+    // A program that reads the document can group as it likes.
+    let recorded = joined::group(&mut trail);
     Pictures::open(&args.pictures, &args.file)?.write(&trail)?;
     let format = match args.json {
-        true => Format::Json,
+        true => {
+            trail.mappings = recorded;
+            Format::Json
+        }
         false => Format::Terminal(style()),
     };
     let mut out = BufWriter::new(io::stdout().lock());

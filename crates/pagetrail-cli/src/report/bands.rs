@@ -57,7 +57,26 @@ pub(crate) fn bands(trail: &Trail, heat: &Heatmap) -> Vec<Band> {
         }
         separated = false;
     }
+    tell_apart(&mut bands, trail);
     bands
+}
+
+/// Adds its address to a label that several bands have.
+fn tell_apart(bands: &mut [Band], trail: &Trail) {
+    let mut labels: Vec<String> = bands.iter().map(|band| band.label.clone()).collect();
+    labels.sort_unstable();
+    for band in bands {
+        let first = labels.partition_point(|label| *label < band.label);
+        let is_shared = labels.get(first + 1) == Some(&band.label);
+        let mapping = band.mapping.and_then(|index| trail.mappings.get(index));
+        if let (true, Some(mapping)) = (is_shared, mapping) {
+            let name = match mapping.name.is_empty() {
+                true => "anon",
+                false => &band.label,
+            };
+            band.label = format!("{name} {:x}", mapping.range.start());
+        }
+    }
 }
 
 /// Where each band lies when all share `total` units with a `gap` between two: `least` units for each
@@ -112,7 +131,12 @@ mod tests {
             .iter()
             .map(|band| (band.label.as_str(), band.pages))
             .collect();
-        assert_eq!(labels, [("a.so", 4), ("anonymous", 2), ("anonymous", 2)]);
+        let expected = [
+            ("a.so", 4),
+            ("anon 7f0000004000", 2),
+            ("anon 7f0000064000", 2),
+        ];
+        assert_eq!(labels, expected);
         let rows: usize = bands.iter().map(|band| band.rows.len()).sum();
         assert_eq!(rows, heat.rows.iter().filter(|row| !row.separator).count());
     }

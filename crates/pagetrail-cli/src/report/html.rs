@@ -59,6 +59,10 @@ fn map(part: &Part<'_>) -> String {
             Noticed::Accesses => "Accesses by address and time".into(),
         },
         "written" => terms.written.into(),
+        "writes" => match part.noticed {
+            Noticed::Writes => "writing".into(),
+            Noticed::Accesses => "accessing".into(),
+        },
         "resolution" => resolution(&part.trail, &heat).into(),
         "data" => data::json(&part.trail, &part.analysis, &heat, terms.written).into(),
         other => unreachable!("the template names {other}"),
@@ -129,7 +133,6 @@ fn facts(recording: &Recording<'_>) -> String {
     let terms = words::terms(recording.main.noticed);
     let header = &trail.header;
     let page = header.page_size as f64;
-    let [_, ten, sixty] = all.working_sets;
     let mut out = String::new();
     let mut fact = |name: &str, value: &str, detail: &str| {
         let (name, value, detail) = (escape(name), escape(value), escape(detail));
@@ -167,20 +170,17 @@ fn facts(recording: &Recording<'_>) -> String {
         ),
     );
     let bytes = |pages: f64| words::bytes(pages * page);
-    let fewer = |set: pagetrail_trail::analysis::WorkingSet| match set.windows {
-        0 => " (fewer recorded)",
-        _ => "",
-    };
+    let sets = words::recorded_sets(all).map(|set| {
+        let window = words::window(set, header);
+        (format!("in {window}"), bytes(set.mean_pages))
+    });
+    let mut sets = sets.collect::<Vec<_>>().into_iter();
+    let (window, size) = sets.next().unwrap_or_default();
+    let longer = sets.map(|(window, size)| format!("; {window}: {size}"));
     fact(
         &format!("{} working set", terms.write),
-        &bytes(all.working_sets[0].mean_pages),
-        &format!(
-            "in 1 round; in 10: {}{}; in 60: {}{}",
-            bytes(ten.mean_pages),
-            fewer(ten),
-            bytes(sixty.mean_pages),
-            fewer(sixty)
-        ),
+        &size,
+        &format!("{window}{}", longer.collect::<String>()),
     );
     if let Some(counts) = UnitCounts::of(&recording.main.trail) {
         fact(
@@ -251,16 +251,18 @@ fn heads(terms: Terms) -> [(&'static str, String); 7] {
     } = terms;
     [
         ("text", "Mapping".into()),
-        ("text", "Addresses".into()),
+        ("number", format!("Share of {writes}")),
         ("number", "Size".into()),
         ("number", format!("Pages {written}/s")),
         ("number", "Different pages".into()),
         ("number", format!("Rounds {written} in")),
-        ("number", format!("Share of {writes}")),
+        ("text", "Addresses".into()),
     ]
 }
 
-/// Behind "Different pages", where accesses took turns.
+/// Which column has the shares.
+const SHARE_COLUMN: usize = 1;
+/// After "Different pages", where accesses took turns.
 const ACCESSED_COLUMN: usize = 5;
 
 fn table(recording: &Recording<'_>) -> String {
@@ -273,11 +275,15 @@ fn table(recording: &Recording<'_>) -> String {
     let mut out = String::from("<thead><tr>");
     for (index, (kind, name)) in heads.iter().enumerate() {
         // The rows come sorted by their share.
-        let sorted = match index + 1 == heads.len() {
-            true => " aria-sort=\"descending\"",
+        let sorted = match index {
+            SHARE_COLUMN => " aria-sort=\"descending\"",
+            _ => "",
+        };
+        let class = match index + 1 == heads.len() {
+            true => " class=\"addresses\"",
             false => "",
         };
-        out += &format!("<th scope=\"col\" data-kind=\"{kind}\"{sorted}>{name}</th>");
+        out += &format!("<th scope=\"col\" data-kind=\"{kind}\"{sorted}{class}>{name}</th>");
     }
     out += "</tr></thead>\n<tbody>\n";
     let accessed = |index: usize| accesses.map(|all| all.mappings[index].distinct_pages);
@@ -291,14 +297,28 @@ fn table(recording: &Recording<'_>) -> String {
         let pages = (counts.page_writes, accessed(*index));
         (std::cmp::Reverse(pages), mapping.range)
     });
+    let mut idle = 0;
     for (index, (mapping, counts)) in rows {
-        out += &row(Some(mapping), counts, accessed(index), trail);
+        let is_idle = counts.page_writes == 0 && accessed(index).unwrap_or(0) == 0;
+        match is_idle && mapping.untracked.is_none() {
+            true => idle += 1,
+            false => out += &row(Some(mapping), counts, accessed(index), trail),
+        }
     }
     if analysis.unmapped.page_writes > 0 {
         let accessed = accesses.map(|all| all.unmapped.distinct_pages);
         out += &row(None, &analysis.unmapped, accessed, trail);
     }
-    out + "</tbody>\n"
+    out += "</tbody>\n";
+    if idle > 0 {
+        out += &format!(
+            "<tfoot><tr><td colspan=\"{}\">{} not {}</td></tr></tfoot>\n",
+            heads.len(),
+            words::plural(idle, "mapping"),
+            words::terms(recording.main.noticed).written
+        );
+    }
+    out
 }
 
 fn row(
@@ -326,20 +346,26 @@ fn row(
     };
     // Sorted as text, so that equal lengths are needed.
     let address_key = mapping.map_or(0, |m| m.range.start());
-    let mut out = format!(
-        "<tr{class}><td title=\"{name}\">{name}</td>\
-         <td class=\"mono\" data-value=\"{address_key:016x}\">{addresses}</td>\
-         <td data-value=\"{size}\">{}</td>",
-        if size > 0 {
-            words::bytes(size as f64)
-        } else {
-            String::new()
-        }
+    let mut out = format!("<tr{class}><td title=\"{name}\">{name}</td>");
+    let share = counts.share;
+    out += &match untracked {
+        Some(_) => "<td data-value=\"-1\">not tracked</td>".into(),
+        None => format!(
+            "<td data-value=\"{share}\">{}<meter value=\"{share}\"></meter></td>",
+            words::percent(share)
+        ),
+    };
+    let shown_size = match size {
+        0 => String::new(),
+        size => words::bytes(size as f64),
+    };
+    out += &format!("<td data-value=\"{size}\">{shown_size}</td>");
+    let last = format!(
+        "<td class=\"mono addresses\" data-value=\"{address_key:016x}\">{addresses}</td></tr>\n"
     );
     if untracked.is_some() {
         let cell = "<td data-value=\"-1\">–</td>";
-        out += &cell.repeat(3 + usize::from(accessed.is_some()));
-        return out + "<td data-value=\"-1\">not tracked</td></tr>\n";
+        return out + &cell.repeat(3 + usize::from(accessed.is_some())) + &last;
     }
     let pages = |pages: u64| {
         format!(
@@ -350,16 +376,13 @@ fn row(
     };
     out += &format!(
         "<td data-value=\"{}\">{}</td>{}{}\
-         <td data-value=\"{}\">{}</td>\
-         <td data-value=\"{share}\">{}<meter value=\"{share}\"></meter></td></tr>\n",
+         <td data-value=\"{}\">{}</td>{last}",
         counts.pages_per_second,
         words::rate(counts.pages_per_second),
         pages(counts.distinct_pages),
         accessed.map_or(String::new(), pages),
         counts.rounds_written,
         words::count(counts.rounds_written.into()),
-        words::percent(counts.share),
-        share = counts.share,
     );
     out
 }

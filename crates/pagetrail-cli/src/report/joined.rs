@@ -3,8 +3,55 @@
 //! A heap that grows while it is tracked stays in pieces for the kernel, a new one with each growth; to a
 //! reader it is one heap.
 
+use std::collections::BTreeMap;
+
+use pagetrail::PageRange;
 use pagetrail_trail::analysis::MappingCounts;
 use pagetrail_trail::{Analysis, Mapping, Trail};
+
+/// Makes one mapping of those of one name, rights and neighbourhood, whenever they were there, and returns
+/// the mappings as they were recorded.
+///
+/// A heap that grows is a new mapping to the recording each time, over the addresses of the one before.
+pub(crate) fn group(trail: &mut Trail) -> Vec<Mapping> {
+    let grouped = grouped(&trail.mappings);
+    std::mem::replace(&mut trail.mappings, grouped)
+}
+
+/// The same of mappings alone. They keep the order in which they appeared.
+pub(crate) fn grouped(mappings: &[Mapping]) -> Vec<Mapping> {
+    let mut order: Vec<_> = mappings.iter().enumerate().collect();
+    order.sort_by_key(|(_, mapping)| (mapping.range, mapping.first_round));
+    let mut groups: Vec<(usize, Mapping)> = Vec::new();
+    // Where two names share addresses, at different times, neighbours are those of the same name.
+    let mut last: BTreeMap<(&str, &str, Option<&str>), usize> = BTreeMap::new();
+    for (index, mapping) in order {
+        let untracked = mapping.untracked.as_deref();
+        let key = (
+            mapping.name.as_str(),
+            mapping.permissions.as_str(),
+            untracked,
+        );
+        let group = last.get(&key).and_then(|&place| groups.get_mut(place));
+        let group = group.filter(|(_, group)| mapping.range.start() <= group.range.end());
+        let Some((first, group)) = group else {
+            last.insert(key, groups.len());
+            groups.push((index, mapping.clone()));
+            continue;
+        };
+        *first = index.min(*first);
+        let end = group.range.end().max(mapping.range.end());
+        group.range = PageRange::new(group.range.start(), end).unwrap_or(group.range);
+        group.first_round = group.first_round.min(mapping.first_round);
+        // One that is still there has no last round.
+        group.last_round = group
+            .last_round
+            .zip(mapping.last_round)
+            .map(|(a, b)| a.max(b));
+    }
+    groups.sort_by_key(|(index, _)| *index);
+    groups.into_iter().map(|(_, mapping)| mapping).collect()
+}
 
 /// One or more mappings that follow each other without a gap.
 #[derive(Clone, Debug)]
@@ -81,6 +128,44 @@ impl Joined<'_> {
 mod tests {
     use super::*;
     use crate::testing::{mapping, pages};
+
+    /// Each growth of a heap ends a mapping and begins one at the same place.
+    #[test]
+    fn a_heap_that_grew_is_one_heap_and_its_pages_count_once() {
+        const BASE: u64 = 0x5000_0000;
+        let until = |range, name: &str, from, last_round| Mapping {
+            last_round,
+            ..mapping(range, name, from)
+        };
+        let mut trail = crate::testing::program(3);
+        trail.mappings = vec![
+            until(pages(BASE, 0, 4), "[heap]", 0, Some(0)),
+            until(pages(BASE, 40, 4), "", 0, None),
+            until(pages(BASE, 0, 8), "[heap]", 1, Some(1)),
+            until(pages(BASE, 0, 16), "[heap]", 2, None),
+            until(pages(BASE, 44, 4), "", 2, None),
+            until(pages(BASE, 60, 4), "", 2, None),
+        ];
+        for round in &mut trail.rounds {
+            round.written = [pages(BASE, 1, 3)].into_iter().collect();
+        }
+        let recorded = trail.mappings.clone();
+        assert_eq!(group(&mut trail), recorded);
+        let expected = [
+            until(pages(BASE, 0, 16), "[heap]", 0, None),
+            until(pages(BASE, 40, 8), "", 0, None),
+            until(pages(BASE, 60, 4), "", 2, None),
+        ];
+        assert_eq!(trail.mappings, expected);
+        let joined = touched(&trail, &Analysis::of(&trail), None);
+        let [heap] = &joined[..] else {
+            panic!("{joined:?}")
+        };
+        assert_eq!(
+            (heap.counts.distinct_pages, heap.counts.page_writes),
+            (3, 9)
+        );
+    }
 
     #[test]
     fn a_heap_in_pieces_is_one_heap() {

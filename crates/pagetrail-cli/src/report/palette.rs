@@ -62,6 +62,18 @@ pub(crate) fn shade(level: u8) -> &'static str {
     }
 }
 
+/// The characters of [`shade`] in ascending order: the highest level and the highest share that each
+/// stands for.
+pub(crate) fn steps() -> [(u8, f64); 5] {
+    [51_u8, 102, 153, 204, 255].map(|level| {
+        let decades = -f64::from(LOWEST_SHARE.log10());
+        (
+            level,
+            10_f64.powf(decades * (f64::from(level) / 255.0 - 1.0)),
+        )
+    })
+}
+
 /// The nearest of the 256 colours that terminals agree on: the 6x6x6 cube from 16 on.
 pub(crate) fn ansi_256(level: u8) -> u8 {
     // The cube's steps are 0, 95, 135, 175, 215, 255.
@@ -85,6 +97,16 @@ mod tests {
         assert_eq!(level(1.0), 255);
         assert_eq!(level(0.1), 170);
         assert_eq!(level(0.01), 85);
+        let steps = steps();
+        for (step, next) in steps.iter().zip(steps.iter().skip(1)) {
+            assert_eq!(level(step.1 as f32), step.0);
+            assert_ne!(shade(step.0), shade(next.0));
+            assert_eq!(
+                shade(step.0 + 1),
+                shade(next.0),
+                "each step ends where the next begins"
+            );
+        }
     }
 
     #[test]

@@ -143,16 +143,11 @@ fn facts(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Re
     if all.page_writes == 0 {
         return entry("cost", &cost, style, out);
     }
-    for (i, set) in all.working_sets.iter().enumerate() {
+    for (i, set) in words::recorded_sets(all).enumerate() {
         let name = if i == 0 { "working set" } else { "" };
-        let short = if set.windows == 0 {
-            " (fewer recorded)"
-        } else {
-            ""
-        };
         let line = format!(
-            "{:>9}: {} mean, {} max{short}",
-            words::plural(set.window.into(), "round"),
+            "in {:>7}: {} mean, {} max",
+            words::window(set, header),
             pages(set.mean_pages),
             pages(set.max_pages as f64)
         );
@@ -327,7 +322,7 @@ fn heatmap(part: &Part<'_>, style: Style, out: &mut dyn Write) -> io::Result<()>
     let row = heat.rows.iter().map(|row| row.pages).max().unwrap_or(1);
     writeln!(
         out,
-        "{:LABEL_WIDTH$}  share {} per round: {}",
+        "{:LABEL_WIDTH$}  {} per round: {}",
         "",
         words::terms(part.noticed).written,
         legend(style)
@@ -363,9 +358,11 @@ fn heat_line(cells: &[f32], style: Style, out: &mut dyn Write) -> io::Result<()>
 }
 
 fn legend(style: Style) -> String {
-    let steps = [(1e-3, "≤0.1%"), (1e-2, "1%"), (1e-1, "10%"), (1.0, "100%")];
-    let parts = steps.map(|(share, name)| {
-        let level = palette::level(share);
+    let parts = palette::steps().map(|(level, share)| {
+        let name = match share {
+            _ if share < 0.095 => format!("{:.1}%", share * 100.0),
+            _ => format!("{:.0}%", share * 100.0),
+        };
         if style.colour {
             let colour = palette::ansi_256(level);
             format!("\x1b[38;5;{colour}m{}\x1b[0m {name}", palette::shade(level))
@@ -373,7 +370,7 @@ fn legend(style: Style) -> String {
             format!("{} {name}", palette::shade(level))
         }
     });
-    parts.join("  ")
+    format!("up to {}", parts.join(" "))
 }
 
 #[cfg(test)]

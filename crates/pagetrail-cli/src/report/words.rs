@@ -5,7 +5,8 @@
 use std::borrow::Cow;
 
 use pagetrail::Noticed;
-use pagetrail_trail::{Analysis, End, Event, Mapping, Trail, UnitCounts};
+use pagetrail_trail::analysis::WorkingSet;
+use pagetrail_trail::{Analysis, End, Event, Header, Mapping, Trail, UnitCounts};
 
 /// A count with separators: `1,234,567`.
 pub(crate) fn count(n: u64) -> String {
@@ -218,6 +219,16 @@ pub(crate) fn stops(trail: &Trail, analysis: &Analysis) -> (String, String) {
         )
     };
     (time(trail.header.attach_stopped_ns as f64), later)
+}
+
+/// The working sets whose window was recorded at least once.
+pub(crate) fn recorded_sets(analysis: &Analysis) -> impl Iterator<Item = &WorkingSet> {
+    analysis.working_sets.iter().filter(|set| set.windows > 0)
+}
+
+/// The length of a working set's window as a time.
+pub(crate) fn window(set: &WorkingSet, header: &Header) -> String {
+    time(f64::from(set.window) * header.interval_ms as f64 * 1e6)
 }
 
 /// What was presumed written instead of noticed; `None` where nothing could be.

@@ -73,7 +73,7 @@ impl TopState {
     pub(crate) fn push_round(&mut self, round: &Round, mappings: &[Mapping]) {
         let last = Trail {
             header: self.trail.header.clone(),
-            mappings: mappings.to_vec(),
+            mappings: joined::grouped(mappings),
             rounds: vec![round.clone()],
             end: None,
         };

@@ -38,6 +38,20 @@ pub(crate) fn error_line(output: &Output, code: i32) -> String {
     message
 }
 
+/// The last line that a run left on standard error, with exit code `code`: after that which says what is
+/// recorded.
+pub(crate) fn last_line(output: &Output, code: i32) -> String {
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+    let mut lines = messages.lines();
+    let first = lines.next().unwrap_or_default();
+    assert!(
+        first.starts_with("pagetrail: recording process "),
+        "{messages}"
+    );
+    lines.next_back().unwrap_or_default().to_owned()
+}
+
 /// The report on a recording.
 pub(crate) fn report(directory: &Path, file: &str) -> Value {
     let output = run(directory, &["report", "--json", file]);

@@ -95,16 +95,19 @@ for (const map of document.querySelectorAll("section.map")) (() => {
   const reset = part("reset");
   const RATE_HEIGHT = 112, AXIS_HEIGHT = 30, TOP = 12, BETWEEN = 16, RIGHT = 18;
 
-  // A band's height grows with the square root of its size, so that a heap does not hide a stack;
-  // many bands share what height there is.
-  const BAND_LEAST = clamp(900 / Math.max(1, data.bands.length), 2, 19), BAND_GAP = BAND_LEAST < 8 ? 0 : 3;
-  const weights = data.bands.map((b) => Math.sqrt(b.pages));
+  // A band's height grows with what was written in it, so that area means writes. Those with next to
+  // nothing are lines without a name.
+  const SMALL = 0.005;
+  const named = data.bands.filter((b) => b.share >= SMALL).length;
+  const BAND_LEAST = clamp(360 / Math.max(1, named), 4, 15), BAND_GAP = data.bands.length > 60 ? 0 : 2;
+  const LINE = clamp(160 / Math.max(1, data.bands.length - named), 1, 3);
+  const weights = data.bands.map((b) => Math.sqrt(b.share) * (b.share >= SMALL ? 1 : 0));
   const weightSum = weights.reduce((a, b) => a + b, 0) || 1;
-  const spare = clamp(560 - data.bands.length * (BAND_LEAST + BAND_GAP), 240, 560);
+  const spare = clamp(520 - data.bands.length * BAND_GAP - named * BAND_LEAST, 200, 520);
   let tall = 0;
   data.bands.forEach((band, i) => {
     band.y = tall;
-    band.h = BAND_LEAST + (spare * weights[i]) / weightSum;
+    band.h = band.share >= SMALL ? BAND_LEAST + (spare * weights[i]) / weightSum : LINE;
     tall += band.h + BAND_GAP;
   });
   const heatHeight = Math.max(60, tall - BAND_GAP);
@@ -218,7 +221,9 @@ for (const map of document.querySelectorAll("section.map")) (() => {
       const roomy = y1 - y0 >= 36;
       c.font = sans;
       c.fillStyle = ink;
-      c.fillText(shorten(c, band.label, gutter - 24), gutter - 12, roomy ? (y0 + y1) / 2 - 8 : (y0 + y1) / 2);
+      const percent = wide < 760 ? "" : "  " + (100 * band.share < 10 ? (100 * band.share).toFixed(1) : (100 * band.share).toFixed(0)) + "%";
+      const room = gutter - 24 - c.measureText(percent).width;
+      c.fillText(shorten(c, band.label, room) + percent, gutter - 12, roomy ? (y0 + y1) / 2 - 8 : (y0 + y1) / 2);
       if (roomy) {
         c.font = mono;
         c.fillStyle = soft;
@@ -350,7 +355,7 @@ for (const map of document.querySelectorAll("section.map")) (() => {
       const cell = cellUnder(band, x, y);
       column = cell % cols;
       const [start, length, pages] = rowOf[Math.floor(cell / cols)];
-      lines.push(["b", band.name]);
+      lines.push(["b", band.name + (band.share >= 0.001 ? ", " + (100 * band.share).toFixed(1) + "% of all" : "")]);
       lines.push(["div", start + " – " + hex(BigInt(start) + BigInt(length)), "mono"]);
       const rounds = data.roundsIn[column];
       const written = counts[cell];
@@ -360,7 +365,7 @@ for (const map of document.querySelectorAll("section.map")) (() => {
         ? group(written) + " of " + group(pages) + (pages === 1 ? " page" : " pages") + " " + data.done + percent
         : group(written) + (data.done === "written" ? " page writes of " : " page accesses of ") + group(pages) + (pages === 1 ? " page" : " pages") + " in " + rounds + " rounds" + percent, "value"]);
     } else {
-      lines.push(["b", "Write rate"]);
+      lines.push(["b", data.done === "written" ? "Write rate" : "Access rate"]);
     }
     const fine = clamp(-Math.floor(Math.log10((data.edges[column + 1] - data.edges[column]) / 1000)) + 1, 0, 6);
     lines.push(["div", seconds(data.edges[column], fine) + " – " + seconds(data.edges[column + 1], fine)]);
@@ -396,8 +401,43 @@ for (const map of document.querySelectorAll("section.map")) (() => {
     const box = overlay.getBoundingClientRect();
     return [event.clientX - box.left, event.clientY - box.top];
   };
+  // Fingers: a tap shows what is there, one finger moves along time where that is zoomed, two zoom.
+  // Up and down is the page's own.
+  const fingers = new Map();
+  let grip = null;
+  const gripNow = () => {
+    const xs = [...fingers.values()].map(([x]) => x);
+    grip = { xs, moved: false, t0: view.t0, t1: view.t1 };
+  };
+  const isZoomed = () => view.t1 - view.t0 < full.t1 - full.t0;
+  function moveFingers() {
+    const xs = [...fingers.values()].map(([x]) => x);
+    if (xs.length !== grip.xs.length) return;
+    const middle = (of) => of.reduce((a, b) => a + b, 0) / of.length;
+    const from = middle(grip.xs), to = middle(xs);
+    if (xs.length === 1 && Math.abs(to - from) < 8 && !grip.moved) return;
+    grip.moved = true;
+    if (xs.length === 1 && !isZoomed()) return;
+    const apart = (of) => Math.max(20, Math.abs(of[0] - of[1]));
+    const factor = xs.length === 2 ? apart(grip.xs) / apart(xs) : 1;
+    const span = (grip.t1 - grip.t0) * factor;
+    // What lay under the fingers stays there.
+    const under = grip.t0 + ((from - gutter) / plotWidth()) * (grip.t1 - grip.t0);
+    const t0 = under - ((to - gutter) / plotWidth()) * span;
+    tip.hidden = true;
+    clearOverlay();
+    show({ ...view, t0, t1: t0 + span });
+  }
   overlay.addEventListener("pointerdown", (event) => {
     const [x, y] = place(event);
+    if (event.pointerType === "touch") {
+      if (fingers.size === 2) return;
+      fingers.set(event.pointerId, [x, y]);
+      const moved = fingers.size > 1;
+      gripNow();
+      grip.moved = moved;
+      return;
+    }
     if (event.button !== 0 || !inside(x, y)) return;
     drag = { x, y, time: y >= TOP + heatHeight };
     overlay.setPointerCapture(event.pointerId);
@@ -412,6 +452,11 @@ for (const map of document.querySelectorAll("section.map")) (() => {
   };
   overlay.addEventListener("pointermove", (event) => {
     const [x, y] = place(event);
+    if (event.pointerType === "touch") {
+      if (!fingers.has(event.pointerId)) return;
+      fingers.set(event.pointerId, [x, y]);
+      return moveFingers();
+    }
     if (!drag) return hover(x, y);
     const s = selection(x, y);
     const c = clearOverlay();
@@ -423,7 +468,14 @@ for (const map of document.querySelectorAll("section.map")) (() => {
     c.fillStyle = colour("--accent-wash");
     c.fillRect(s.left, rateTop, s.right - s.left, RATE_HEIGHT);
   });
+  const lift = (event) => {
+    if (!fingers.delete(event.pointerId)) return;
+    const tapped = event.type === "pointerup" && fingers.size === 0 && !grip.moved;
+    if (fingers.size > 0) { gripNow(); grip.moved = true; }
+    if (tapped) hover(...place(event));
+  };
   overlay.addEventListener("pointerup", (event) => {
+    if (event.pointerType === "touch") return lift(event);
     if (!drag) return;
     const s = selection(...place(event));
     drag = null;
@@ -431,24 +483,26 @@ for (const map of document.querySelectorAll("section.map")) (() => {
     if (s.right - s.left < 5) return;
     show({ t0: tOf(s.left), t1: tOf(s.right), y0: layoutOf(s.top), y1: layoutOf(s.bottom) });
   });
-  overlay.addEventListener("pointercancel", () => { drag = null; clearOverlay(); });
-  overlay.addEventListener("pointerleave", () => { if (!drag) { tip.hidden = true; clearOverlay(); } });
+  overlay.addEventListener("pointercancel", (event) => {
+    if (event.pointerType === "touch") return lift(event);
+    drag = null;
+    clearOverlay();
+  });
+  overlay.addEventListener("pointerleave", (event) => { if (!drag && event.pointerType !== "touch") { tip.hidden = true; clearOverlay(); } });
   overlay.addEventListener("dblclick", unzoom);
   overlay.addEventListener("wheel", (event) => {
     const [x, y] = place(event);
-    if (!inside(x, y) || event.ctrlKey) return;
-    if (!event.shiftKey && Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+    if (!inside(x, y)) return;
+    const sideways = Math.abs(event.deltaX) > Math.abs(event.deltaY);
+    if (!event.ctrlKey && !event.shiftKey && sideways && isZoomed()) {
       event.preventDefault();
       const time = (event.deltaX / plotWidth()) * (view.t1 - view.t0);
       show({ ...view, t0: view.t0 + time, t1: view.t1 + time });
       return;
     }
-    // Browsers turn the wheel sideways while Shift is down.
+    // The wheel alone scrolls the page. Browsers turn it sideways while Shift is down.
     const delta = event.deltaY || event.deltaX;
-    if (delta === 0) return;
-    // Zooming out beyond everything is scrolling the page.
-    const outermost = event.shiftKey ? view.y1 - view.y0 === heatHeight : view.t1 - view.t0 === full.t1 - full.t0;
-    if (delta > 0 && outermost) return;
+    if (!event.ctrlKey || delta === 0) return;
     event.preventDefault();
     const factor = Math.exp(clamp(delta, -120, 120) * 0.0022);
     if (event.shiftKey) zoom(factor, null, y); else zoom(factor, x, null);

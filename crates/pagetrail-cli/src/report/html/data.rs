@@ -32,6 +32,8 @@ struct BandData {
     label: String,
     name: String,
     pages: u64,
+    /// Of all page writes, from 0 to 1.
+    share: f64,
     /// Start address, length in bytes, pages that it stands for.
     rows: Vec<(String, u64, u64)>,
 }
@@ -44,6 +46,7 @@ pub(super) fn json(
     done: &'static str,
 ) -> String {
     let bands = bands::bands(trail, heat);
+    let total: f64 = bands.iter().map(|band| written_in(heat, band)).sum();
     let edge = |ns: u64| (ns as f64 / 1e3).round() / 1e3;
     let starts = heat.columns.iter().map(|column| edge(column.start_ns));
     let end = heat.columns.last().map(|column| edge(column.end_ns));
@@ -61,6 +64,7 @@ pub(super) fn json(
         bands: bands
             .into_iter()
             .map(|band| BandData {
+                share: written_in(heat, &band) / total.max(1.0),
                 name: band
                     .mapping
                     .map_or(Cow::Borrowed(band.label.as_str()), |i| {
@@ -83,6 +87,16 @@ pub(super) fn json(
     };
     let json = serde_json::to_string(&data).expect("plain data serializes");
     script_safe(&json)
+}
+
+/// Page writes in all cells of a band.
+fn written_in(heat: &Heatmap, band: &bands::Band) -> f64 {
+    let of_row = |row: usize| {
+        let cells = heat.row(row).iter().zip(&heat.columns);
+        let shares = cells.map(|(share, column)| f64::from(*share) * column.rounds as f64);
+        shares.sum::<f64>() * heat.rows[row].pages as f64
+    };
+    band.rows.iter().map(|&row| of_row(row)).sum()
 }
 
 /// All cells, row by row in the order of the bands, as pairs of LEB128 numbers: cells to skip, page
