@@ -322,7 +322,7 @@ fn heatmap(part: &Part<'_>, style: Style, out: &mut dyn Write) -> io::Result<()>
     let row = heat.rows.iter().map(|row| row.pages).max().unwrap_or(1);
     writeln!(
         out,
-        "{:LABEL_WIDTH$}  {} per round: {}",
+        "{:LABEL_WIDTH$}  share {}: {}",
         "",
         words::terms(part.noticed).written,
         legend(style)
@@ -370,7 +370,7 @@ fn legend(style: Style) -> String {
             format!("{} {name}", palette::shade(level))
         }
     });
-    format!("up to {}", parts.join(" "))
+    parts.join(" ").replacen(' ', " to ", 1)
 }
 
 #[cfg(test)]

@@ -108,7 +108,7 @@ for (const map of document.querySelectorAll("section.map")) (() => {
   data.bands.forEach((band, i) => {
     band.y = tall;
     band.h = band.share >= SMALL ? BAND_LEAST + (spare * weights[i]) / weightSum : LINE;
-    tall += band.h + BAND_GAP;
+    tall += band.h + (band.share >= SMALL ? BAND_GAP : 0);
   });
   const heatHeight = Math.max(60, tall - BAND_GAP);
   const full = { t0: data.edges[0], t1: Math.max(data.edges[cols], data.edges[0] + 0.001), y0: 0, y1: heatHeight };
@@ -223,7 +223,8 @@ for (const map of document.querySelectorAll("section.map")) (() => {
       c.fillStyle = ink;
       const percent = wide < 760 ? "" : "  " + (100 * band.share < 10 ? (100 * band.share).toFixed(1) : (100 * band.share).toFixed(0)) + "%";
       const room = gutter - 24 - c.measureText(percent).width;
-      c.fillText(shorten(c, band.label, room) + percent, gutter - 12, roomy ? (y0 + y1) / 2 - 8 : (y0 + y1) / 2);
+      const label = wide < 760 ? band.label.replace(/ [0-9a-f]{6,}$/, "") : band.label;
+      c.fillText(shorten(c, label, room) + percent, gutter - 12, roomy ? (y0 + y1) / 2 - 8 : (y0 + y1) / 2);
       if (roomy) {
         c.font = mono;
         c.fillStyle = soft;
