@@ -76,9 +76,9 @@ usage: cargo xtask TASK
                    as HTML where mdBook is installed
   capi             test the C library as a user of C has it: symbols, compilers, sanitizers, valgrind
   install --prefix DIR
-                   the C library (header, shared and static library, pkg-config file) and
-                   the libraries for LD_PRELOAD (soft-dirty bits, the sub-page allocator), with
-                   their man pages
+                   the command with its completions, the C library (header, shared and static
+                   library, pkg-config file) and the libraries for LD_PRELOAD (soft-dirty bits,
+                   the sub-page allocator), with their man pages; --help says where
 ";
 
 fn main() -> ExitCode {

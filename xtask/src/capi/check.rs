@@ -151,6 +151,7 @@ pub(crate) fn check(repo: &Repo) -> Result<Outcome> {
         let outcome = compiles_alone(&prefix, compiler, standard);
         tell(&format!("header, {compiler} {standard}"), outcome);
     }
+    tell("link, static in all", links_statically(&prefix));
     for program in PROGRAMS {
         for mode in Mode::ALL {
             let name = format!("{}, {}", program.path, mode.name());
@@ -166,6 +167,33 @@ pub(crate) fn check(repo: &Repo) -> Result<Outcome> {
         outcome => tell(&name, outcome),
     }
     Ok(Outcome::of(failures == 0))
+}
+
+/// A program without any shared library, as `pkg-config --static` says to link it.
+fn links_statically(prefix: &Path) -> Result<()> {
+    let source = prefix.join("static.c");
+    let text = "#include <pagetrail.h>\n#include <stdio.h>\n\
+                int main(void) { return puts(pagetrail_version()) < 0; }\n";
+    fs::write(&source, text)?;
+    let binary = prefix.join("static");
+    let linked = Command::new("gcc")
+        .arg("-static")
+        .arg(&source)
+        .arg("-o")
+        .arg(&binary)
+        .args(flags(prefix, Mode::Static)?)
+        .output()
+        .context("cannot run gcc")?;
+    // The linker warns of functions of glibc that need its shared form.
+    let said = String::from_utf8_lossy(&linked.stderr);
+    ensure!(linked.status.success(), "does not link: {}", said.trim());
+    let output = Command::new(&binary).output()?;
+    ensure!(
+        output.status.success(),
+        "it does not run: {}",
+        output.status
+    );
+    Ok(())
 }
 
 /// Runs the program on accesses, which is compiled by then, where the kernel has them.

@@ -25,6 +25,9 @@ pub(super) enum Profile {
 /// What the static library needs from the system: `rustc --print native-static-libs`.
 const PRIVATE_LIBRARIES: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
+/// The same for programs that link statically: of what unwinds the stack, `libgcc_s` is shared only.
+const STATIC_LIBRARIES: &str = "-lgcc_eh -lutil -lrt -lpthread -lm -ldl -lc";
+
 /// Builds and installs; nothing outside of `prefix` changes.
 pub(super) fn install(repo: &Repo, prefix: &Path, profile: Profile) -> Result<()> {
     if program("gcc").is_none() {
@@ -120,7 +123,7 @@ fn pkg_config(version: &str) -> String {
          Version: {version}\n\
          Cflags: -I${{includedir}}\n\
          Libs: -L${{libdir}} -lpagetrail\n\
-         Libs.private: {PRIVATE_LIBRARIES}\n"
+         Libs.private: {STATIC_LIBRARIES}\n"
     )
 }
 
