@@ -95,7 +95,7 @@ fn unexpected(error: &clap::Error) -> &'static str {
     match (after_pid, starts, follows) {
         (true, ..) => "; -p takes one process: name one of these",
         (_, true, _) => "; a program to start comes after --",
-        (_, false, true) => "; it starts no program: name a running process by -p PID",
+        (_, false, true) => "; it starts no program, it takes a running process: -p PID",
         (_, false, false) => "",
     }
 }
