@@ -168,7 +168,8 @@ impl WatchBuilder {
             return self.attach()?.start();
         };
         let end = end_of(pid);
-        let deadline = Instant::now() + EXEC_PATIENCE;
+        // On a busy machine one that is replaced every few milliseconds is rarely met for long enough.
+        let deadline = Instant::now() + 10 * EXEC_PATIENCE;
         loop {
             let again = Self {
                 target: Target(Kind::Process(pid)),
