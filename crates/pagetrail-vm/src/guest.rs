@@ -17,7 +17,7 @@ use crate::processor::{Processor, Stop, cpuid, entry};
 use crate::program;
 use crate::rounds::WriteLog;
 use crate::rounds::link::{GuestEnd, Kind};
-use crate::signals::Signals;
+use crate::signals::{Signals, mask_during};
 use crate::sys::call::Call;
 use crate::sys::child;
 use crate::sys::kvm::{Log, Vm};
@@ -242,7 +242,7 @@ impl Guest {
                     continue;
                 }
                 Needs::Signal(context) => {
-                    self.take_signal(context)?;
+                    self.take_signal(context, None)?;
                     continue;
                 }
             };
@@ -255,7 +255,9 @@ impl Guest {
                         context.rip -= 2;
                         context.rax = call.number;
                     }
-                    self.take_signal(context)?;
+                    let waited = result != signal::NOT_BEGUN;
+                    let during = waited.then(|| mask_during(&call)).flatten();
+                    self.take_signal(context, during)?;
                 }
                 Next::Return(result) => self.processor.return_from_call(result),
                 Next::ReturnAnew(result) => {
@@ -288,7 +290,11 @@ impl Guest {
                 Stop::Exception(exception) => {
                     if let Some(fault) = self.exception(&exception)? {
                         let context = self.processor.at_exception(&exception.frame);
-                        return Ok(Needs::Fault(fault, context));
+                        // A signal that has arrived comes first, since the fault's handler may run with it blocked.
+                        return Ok(match signal::has_arrived() && exception.is_repeated() {
+                            true => Needs::Signal(context),
+                            false => Needs::Fault(fault, context),
+                        });
                     }
                 }
                 Stop::RingFull => {
@@ -318,6 +324,12 @@ impl Guest {
                 "exception {} in ring 0 at {:#x}",
                 exception.vector, exception.frame.rip
             )));
+        }
+        if exception.is_arithmetic() {
+            return Ok(exception.arithmetic(&self.processor.state()?));
+        }
+        if exception.is_debugging() {
+            return Ok(Some(exception.debugging(self.processor.takes_steps()?)));
         }
         let Some((address, access)) = exception.access() else {
             return Ok(Some(exception.signal(None)));

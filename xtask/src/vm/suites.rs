@@ -93,6 +93,9 @@ const SUITES: &[Wanted] = &[
     Wanted::new("pagetrail-cli", "vm_threads")
         .only("7.x")
         .with_guests(),
+    Wanted::new("pagetrail-cli", "vm_states")
+        .only("7.x")
+        .with_guests(),
     Wanted::new("pagetrail-cli", "vm_programs")
         .only("7.x")
         .with_guests(),

@@ -27,8 +27,10 @@ use written::Expected;
 const ENOSYS: i64 = -(libc::ENOSYS as i64);
 const EPERM: i64 = -(libc::EPERM as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
+const ENODEV: i64 = -(libc::ENODEV as i64);
 const ENOMEM: i64 = -(libc::ENOMEM as i64);
 
+const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
 /// Not in the C library's crate yet.
 const SYS_MAP_SHADOW_STACK: libc::c_long = 453;
 
@@ -72,9 +74,16 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
     if ABSENT.contains(&number) {
         return Ok(Next::Return(ENOSYS));
     }
-    if let Some(result) = on_memory(&mut guest.memory(), call)? {
+    let stack_pointer = guest.processor.raw().rsp;
+    let mut memory = guest.memory();
+    if memory.is_in_stack_room(stack_pointer) {
+        // Buffers are above it.
+        memory.grow_stack(stack_pointer);
+    }
+    if let Some(result) = on_memory(&mut memory, call)? {
         return Ok(Next::ReturnAnew(result));
     }
+    drop(memory);
     if let Some(next) = signals::perform(guest, call)? {
         return Ok(next);
     }
@@ -86,6 +95,7 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
     let result = match number {
         libc::SYS_arch_prctl => arch_prctl(guest, a, b)?,
         libc::SYS_prctl => prctl(guest, call)?,
+        libc::SYS_personality => personality(guest, call),
         libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork => {
             return process::clone(guest, call);
         }
@@ -184,6 +194,8 @@ fn arch_prctl(guest: &mut Guest, code: u64, address: u64) -> Result<i64> {
     const SET_FS: u64 = 0x1002;
     const GET_FS: u64 = 0x1003;
     const GET_GS: u64 = 0x1004;
+    const GET_CPUID: u64 = 0x1011;
+    const SET_CPUID: u64 = 0x1012;
     let processor = &guest.processor;
     match code {
         SET_FS | SET_GS if address >= crate::memory::USER_END => Ok(EPERM),
@@ -194,9 +206,23 @@ fn arch_prctl(guest: &mut Guest, code: u64, address: u64) -> Result<i64> {
             let base = if code == GET_FS { fs } else { gs };
             Ok(identity::write_or_fault(address, &base.to_le_bytes()))
         }
+        // CPUID is never made to fault.
+        GET_CPUID => Ok(1),
+        SET_CPUID => Ok(ENODEV),
         // Shadow stacks, more of the extended state: not offered.
         _ => Ok(EINVAL),
     }
+}
+
+fn personality(guest: &Guest, call: &Call) -> i64 {
+    /// `READ_IMPLIES_EXEC`; the argument that only asks.
+    const READING_EXECUTES: u32 = 0x40_0000;
+    const ASK: u32 = u32::MAX;
+    let (result, wanted) = (call.pass_on(), call.arguments[0] as u32);
+    if result >= 0 && wanted != ASK {
+        guest.memory().reading_executes = wanted & READING_EXECUTES != 0;
+    }
+    result
 }
 
 fn prctl(guest: &Guest, call: &Call) -> Result<i64> {
@@ -206,6 +232,8 @@ fn prctl(guest: &Guest, call: &Call) -> Result<i64> {
         identity::PR_GET_AUXV => Ok(identity::auxiliary(guest, call)),
         // It would be this process's own layout.
         libc::PR_SET_MM => Ok(EPERM),
+        // The kernel would look at the machine's calls. As kernels have it that do not know it.
+        PR_SET_SYSCALL_USER_DISPATCH => Ok(EINVAL),
         _ => Ok(call.pass_on()),
     }
 }

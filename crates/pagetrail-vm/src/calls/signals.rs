@@ -4,18 +4,15 @@ use super::Next;
 use super::identity::write_or_fault;
 use crate::error::Result;
 use crate::guest::Guest;
-use crate::signals::frame::{self, FRAME_BYTES};
-use crate::signals::{Action, HandlerStack};
+use crate::signals::Action;
+use crate::signals::frame::{self, FRAME_BYTES, FXSAVE_BYTES, SavedState};
 use crate::sys::call::Call;
 use crate::sys::program_memory::{read, read_word};
+use crate::sys::signal;
 
 const EFAULT: i64 = -(libc::EFAULT as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
-const EPERM: i64 = -(libc::EPERM as i64);
-const ENOMEM: i64 = -(libc::ENOMEM as i64);
 const SET_BYTES: u64 = 8;
-const STACK_BYTES_MIN: u64 = 2048;
-const DISABLE: u64 = 2;
 
 /// Does a call about signals; `None` if it is about something else.
 pub(super) fn perform(guest: &mut Guest, call: &Call) -> Result<Option<Next>> {
@@ -67,11 +64,18 @@ fn sigprocmask(guest: &mut Guest, call: &Call) -> i64 {
         let Ok(set) = read_word(new) else {
             return EFAULT;
         };
+        // One that has come before is taken before: it may be blocked now.
+        if !signal::hold() {
+            return signal::NOT_BEGUN;
+        }
         match how as i32 {
             libc::SIG_BLOCK => guest.signals.set_mask(before | set),
             libc::SIG_UNBLOCK => guest.signals.set_mask(before & !set),
             libc::SIG_SETMASK => guest.signals.set_mask(set),
-            _ => return EINVAL,
+            _ => {
+                guest.signals.set_mask(before);
+                return EINVAL;
+            }
         }
     }
     match old {
@@ -82,53 +86,75 @@ fn sigprocmask(guest: &mut Guest, call: &Call) -> i64 {
 
 fn sigaltstack(guest: &mut Guest, call: &Call) -> i64 {
     let [new, old, ..] = call.arguments;
-    let before = guest.signals.stack;
-    let is_on_it = before.contains(guest.processor.at_call().rsp);
+    let (before, stack_pointer) = (guest.signals.stack, guest.processor.at_call().rsp);
     if new != 0 {
         let mut words = [0; 3];
         for (n, word) in words.iter_mut().enumerate() {
-            match read_word(new + n as u64 * 8) {
+            match read_word(new.wrapping_add(n as u64 * 8)) {
                 Ok(read) => *word = read,
                 Err(_) => return EFAULT,
             }
         }
-        let [address, flags, bytes] = words;
-        match flags & 0xffff_ffff {
-            _ if is_on_it => return EPERM,
-            DISABLE => guest.signals.stack = HandlerStack::default(),
-            0 | 1 if bytes < STACK_BYTES_MIN => return ENOMEM,
-            0 | 1 => guest.signals.stack = HandlerStack { address, bytes },
-            _ => return EINVAL,
+        let result = guest.signals.stack.set(words, stack_pointer);
+        if result < 0 {
+            return result;
         }
     }
     if old == 0 {
         return 0;
     }
-    let flags = match before.bytes {
-        0 => DISABLE,
-        _ => u64::from(is_on_it),
-    };
-    let words = [before.address, flags, before.bytes];
+    let words = before.shown(stack_pointer);
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     write_or_fault(old, &bytes)
 }
 
 fn sigreturn(guest: &mut Guest) -> Result<Next> {
-    let at = frame::address_after_return(guest.processor.at_call().rsp);
+    let context = guest.processor.at_call();
+    let at = frame::address_after_return(context.rsp);
     let mut bytes = [0; FRAME_BYTES];
     if read(at, &mut bytes).is_err() {
-        return guest.kill_by_fault().map(|()| Next::Entered);
+        return guest.refuse_frame(&context).map(|()| Next::Entered);
     }
     let restored = frame::parse(&bytes);
-    if restored.state_at != 0 {
-        let mut state = vec![0; guest.processor.state_bytes()];
-        if read(restored.state_at, &mut state).is_err() {
-            return guest.kill_by_fault().map(|()| Next::Entered);
-        }
-        guest.processor.set_state(&state)?;
-    }
-    guest.signals.stack = restored.stack;
-    guest.enter(&restored.context);
     guest.signals.set_mask(restored.mask);
+    if !restore_state(guest, restored.state_at) {
+        guest.processor.reset_state()?;
+        return guest
+            .refuse_frame(&restored.context)
+            .map(|()| Next::Entered);
+    }
+    // Without a result, as with the kernel: what cannot be set stays as it is.
+    guest
+        .signals
+        .stack
+        .set(restored.stack, restored.context.rsp);
+    guest.enter(&restored.context);
     Ok(Next::Entered)
+}
+
+/// Restores the extended state that a frame has, as restore_fpregs_from_user() of arch/x86/kernel/fpu/signal.c does; false where
+/// it is none.
+fn restore_state(guest: &Guest, at: u64) -> bool {
+    if at == 0 {
+        return guest.processor.reset_state().is_ok();
+    }
+    let mut old_area = [0; FXSAVE_BYTES];
+    if read(at, &mut old_area).is_err() {
+        return false;
+    }
+    let (bytes, parts) = match frame::saved_state(&old_area, guest.processor.state_bytes()) {
+        SavedState::Extended { bytes, parts } => {
+            let mut state = vec![0; bytes + 4];
+            if read(at, &mut state).is_err() {
+                return false;
+            }
+            match state.split_off(bytes) == frame::MAGIC_2.to_le_bytes() {
+                true => (state, parts),
+                false => (old_area.into(), frame::LEGACY_PARTS),
+            }
+        }
+        SavedState::Legacy => (old_area.into(), frame::LEGACY_PARTS),
+    };
+    // KVM refuses what the processor would.
+    guest.processor.set_state(&bytes, parts).is_ok()
 }

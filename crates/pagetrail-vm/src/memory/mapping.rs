@@ -9,12 +9,15 @@
 //! fault waits until the call is done. So when one of these calls returns, no thread still uses what was there, as natively;
 //! and no thread sees the machine's own memory if the kernel puts some there at once.
 
+use std::os::fd::RawFd;
+
 use pagetrail::{PageRange, PageSet, Region};
 
 use super::areas::Allowed;
 use super::{Memory, PAGE, USER_END};
 use crate::error::{Error, Result};
 use crate::sys::call::call;
+use crate::sys::descriptors;
 
 const EINVAL: i64 = -(libc::EINVAL as i64);
 const ENOMEM: i64 = -(libc::ENOMEM as i64);
@@ -65,7 +68,7 @@ pub(super) fn pages(address: u64, bytes: u64) -> Option<PageRange> {
 }
 
 /// As the kernel is to have it: KVM reads on behalf of who may only execute.
-fn readable(protection: u64) -> u64 {
+pub(super) fn readable(protection: u64) -> u64 {
     match Allowed::from_protection(protection).read {
         true => protection | libc::PROT_READ as u64,
         false => protection,
@@ -74,10 +77,13 @@ fn readable(protection: u64) -> u64 {
 
 impl Memory {
     /// `mmap(2)`.
-    pub(crate) fn mmap(&mut self, wanted: Mmap) -> Result<i64> {
+    pub(crate) fn mmap(&mut self, mut wanted: Mmap) -> Result<i64> {
         if has(wanted.flags, libc::MAP_GROWSDOWN) {
             // The area would not grow. Programs go on without.
             return Ok(EINVAL);
+        }
+        if self.reads_execute(wanted.protection, Some(wanted)) {
+            wanted.protection |= libc::PROT_EXEC as u64;
         }
         let fixed =
             has(wanted.flags, libc::MAP_FIXED) && !has(wanted.flags, libc::MAP_FIXED_NOREPLACE);
@@ -89,6 +95,11 @@ impl Memory {
             if self.exceeds(wanted.bytes.saturating_sub(replaced)) {
                 return Ok(ENOMEM);
             }
+        }
+        if has(wanted.flags, libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE)
+            && let Some(range) = pages(address, wanted.bytes)
+        {
+            self.leave_stack_room(range);
         }
         if fixed {
             match pages(address, wanted.bytes) {
@@ -135,7 +146,13 @@ impl Memory {
         };
         for (piece, _) in self.areas.pieces(range) {
             self.forget(piece);
-            let result = call(libc::SYS_munmap, &[piece.start(), piece.bytes()]);
+            let result = match self.keep_unmapped_stack(piece) {
+                Some(result) => result,
+                None => {
+                    self.leave_stack_room(piece);
+                    call(libc::SYS_munmap, &[piece.start(), piece.bytes()])
+                }
+            };
             if result < 0 {
                 return result;
             }
@@ -147,12 +164,9 @@ impl Memory {
 
     /// `mprotect(2)`, which does its work up to the first gap.
     pub(crate) fn mprotect(&mut self, address: u64, bytes: u64, protection: u64) -> Result<i64> {
-        if has(protection, libc::PROT_GROWSDOWN) || has(protection, libc::PROT_GROWSUP) {
-            return Err(Error::Unsupported(
-                "mappings that grow (PROT_GROWSDOWN)".into(),
-            ));
-        }
-        let Some(range) = pages(address, bytes) else {
+        let grows = (libc::PROT_GROWSDOWN | libc::PROT_GROWSUP) as u64;
+        let (grows, mut protection) = (protection & grows, protection & !grows);
+        let Some(mut range) = pages(address, bytes) else {
             return Ok(match bytes {
                 0 if address.is_multiple_of(PAGE) => 0,
                 _ if address.is_multiple_of(PAGE) => ENOMEM,
@@ -161,6 +175,20 @@ impl Memory {
         };
         if protection & !PROTECTIONS != 0 {
             return Ok(EINVAL);
+        }
+        if self.reads_execute(protection, None) {
+            protection |= libc::PROT_EXEC as u64;
+        }
+        if grows == libc::PROT_GROWSDOWN as u64 {
+            match self.downwards(range) {
+                Some(more) => range = more,
+                None if self.areas.pieces(range).is_empty() => return Ok(ENOMEM),
+                None => return Ok(EINVAL),
+            }
+        } else if grows != 0 {
+            // Nothing grows upwards on x86.
+            let is_mapped = self.areas.at(address).is_some();
+            return Ok(if is_mapped { EINVAL } else { ENOMEM });
         }
         let Some(ours) = self.areas.before_gap(range) else {
             return Ok(ENOMEM);
@@ -216,9 +244,11 @@ impl Memory {
             let Some(new) = pages(new_address, new_bytes) else {
                 return Ok(EINVAL);
             };
+            self.leave_stack_room(new);
             reserved = self.reserve_gaps(new)?;
             self.forget(new);
         }
+        old.into_iter().for_each(|old| self.leave_stack_room(old));
         let before = old.map_or_else(Vec::new, |old| self.areas.pieces(old));
         old.into_iter().for_each(|old| self.forget(old));
         let result = call(
@@ -390,6 +420,16 @@ impl Memory {
             self.heap.end = address;
         }
         Ok(self.heap.end as i64)
+    }
+
+    /// Whether what may be read may be executed as well though that is not asked for, since `personality(2)` says so: but for a
+    /// file where nothing may be.
+    fn reads_execute(&self, protection: u64, mapping: Option<Mmap>) -> bool {
+        if !self.reading_executes || !has(protection, libc::PROT_READ) {
+            return false;
+        }
+        let file = mapping.filter(|mapping| !has(mapping.flags, libc::MAP_ANONYMOUS));
+        !file.is_some_and(|mapping| descriptors::is_never_executed(mapping.descriptor as RawFd))
     }
 
     /// Whether so much more to write to would be more than the program may have.

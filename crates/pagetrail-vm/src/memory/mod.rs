@@ -14,6 +14,7 @@ pub(crate) mod mapping;
 pub(crate) mod page_table;
 mod shared;
 pub(crate) mod slots;
+pub(crate) mod stack;
 
 use std::mem;
 use std::ops::Range;
@@ -62,8 +63,10 @@ pub(crate) struct Memory {
     slots: Slots,
     /// Between the end of the program's file and its break.
     heap: Range<u64>,
-    /// Of the thread that began.
-    pub(crate) stack: Option<PageRange>,
+    /// Where the stack of the thread that began may grow ([`stack`]).
+    stack_room: Option<PageRange>,
+    /// Whether `personality(2)` has made what may be read executable.
+    pub(crate) reading_executes: bool,
     /// How much the program may have that it may write to.
     pub(crate) bytes_max: Option<u64>,
     /// The program's auxiliary vector, as bytes.
@@ -91,7 +94,8 @@ impl Memory {
             table: PageTable::new(system, TABLES_FROM),
             slots: Slots::new(physical_bits, vm.slots_max()),
             heap: 0..0,
-            stack: None,
+            stack_room: None,
+            reading_executes: false,
             bytes_max: None,
             auxiliary: Vec::new(),
             has_uninherited: false,
@@ -138,6 +142,9 @@ impl Memory {
         access: Access,
         alone: bool,
     ) -> Result<Resolved> {
+        if self.areas.at(address).is_none() {
+            self.grow_stack(address);
+        }
         let Some((range, allowed)) = self.areas.at(address) else {
             return Ok(Resolved::NothingThere);
         };
@@ -221,7 +228,7 @@ impl Memory {
 
     /// What the kernel would call some of the mappings.
     pub(crate) fn names(&self) -> Vec<(PageRange, &'static str)> {
-        let names = [(self.heap(), "[heap]"), (self.stack, "[stack]")];
+        let names = [(self.heap(), "[heap]"), (self.stack(), "[stack]")];
         let known = names.into_iter();
         known
             .filter_map(|(range, name)| Some((range?, name)))

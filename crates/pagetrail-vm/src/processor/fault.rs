@@ -4,9 +4,16 @@ use super::entry::Frame;
 use crate::memory::Resolved;
 use crate::memory::areas::Access;
 
+const DEBUG: u8 = 1;
 const PAGE_FAULT: u8 = 14;
+const X87: u8 = 16;
+const SIMD: u8 = 19;
 // include/uapi/asm-generic/siginfo.h, of which the crate `libc` has a part.
 const FPE_INTDIV: i32 = 1;
+const FPE_FLTDIV: i32 = 3;
+const FPE_FLTOVF: i32 = 4;
+const FPE_FLTUND: i32 = 5;
+const FPE_FLTRES: i32 = 6;
 const FPE_FLTINV: i32 = 7;
 const ILL_ILLOPN: i32 = 2;
 const SEGV_MAPERR: i32 = 1;
@@ -32,7 +39,80 @@ pub(crate) struct Fault {
     pub(crate) error: u64,
 }
 
+impl Fault {
+    /// A signal that the kernel sends without a reason in the program's memory.
+    pub(crate) fn of_the_kernel(signal: i32) -> Self {
+        Self {
+            signal,
+            code: SI_KERNEL,
+            address: 0,
+            vector: 0,
+            error: 0,
+        }
+    }
+}
+
+/// What an exception of floating-point arithmetic is about, by the old area of the extended state: fpu__exception_code() of
+/// the kernel. `None` where the state has none, and the program just goes on.
+fn arithmetic(vector: u8, state: &[u8]) -> Option<i32> {
+    let word = |at: usize| match state.get(at..at + 2) {
+        Some(&[low, high]) => u16::from_le_bytes([low, high]),
+        _ => 0,
+    };
+    let (control, status, mxcsr) = (word(0), word(2), word(24));
+    let raised = match vector {
+        X87 => status & !control,
+        _ => mxcsr & !(mxcsr >> 7),
+    };
+    let codes = [
+        (0x01, FPE_FLTINV),
+        (0x04, FPE_FLTDIV),
+        (0x08, FPE_FLTOVF),
+        // Denormal operands, and underflow.
+        (0x12, FPE_FLTUND),
+        (0x20, FPE_FLTRES),
+    ];
+    let known = codes.iter().find(|(bits, _)| raised & bits != 0);
+    known.map(|(_, code)| *code)
+}
+
 impl Exception {
+    /// Whether the program comes to the same instruction again when it goes on: a fault. Else it is behind it: a trap.
+    pub(crate) fn is_repeated(&self) -> bool {
+        !matches!(self.vector, DEBUG | 3 | 4)
+    }
+
+    /// Whether it is about floating-point arithmetic, which [`Self::arithmetic`] tells.
+    pub(crate) fn is_arithmetic(&self) -> bool {
+        matches!(self.vector, X87 | SIMD)
+    }
+
+    /// The signal for an exception of arithmetic, with the extended state as it is then.
+    pub(crate) fn arithmetic(&self, state: &[u8]) -> Option<Fault> {
+        let code = arithmetic(self.vector, state)?;
+        Some(Fault {
+            code,
+            error: 0,
+            ..self.signal(None)
+        })
+    }
+
+    /// Whether it came from the processor's debugging.
+    pub(crate) fn is_debugging(&self) -> bool {
+        self.vector == DEBUG
+    }
+
+    /// The signal for what debugging has stopped: an instruction after which it was to stop, or one that asks for it.
+    pub(crate) fn debugging(&self, steps: bool) -> Fault {
+        Fault {
+            code: match steps {
+                true => libc::TRAP_TRACE,
+                false => libc::TRAP_BRKPT,
+            },
+            ..self.signal(None)
+        }
+    }
+
     /// Whether ring 0 made it, which nothing the program does should cause.
     pub(crate) fn is_ours(&self) -> bool {
         self.frame.cs & 3 != 3
@@ -65,7 +145,7 @@ impl Exception {
         let here = self.frame.rip;
         let (signal, code, address) = match self.vector {
             0 => (libc::SIGFPE, FPE_INTDIV, here),
-            1 => (libc::SIGTRAP, libc::TRAP_TRACE, here),
+            DEBUG => (libc::SIGTRAP, libc::TRAP_TRACE, here),
             3 => (libc::SIGTRAP, SI_KERNEL, 0),
             6 => (libc::SIGILL, ILL_ILLOPN, here),
             11 | 12 => (libc::SIGBUS, SI_KERNEL, 0),
@@ -73,7 +153,7 @@ impl Exception {
                 (libc::SIGSEGV, SEGV_ACCERR, self.frame.cr2)
             }
             PAGE_FAULT => (libc::SIGSEGV, SEGV_MAPERR, self.frame.cr2),
-            16 | 19 => (libc::SIGFPE, FPE_FLTINV, here),
+            X87 | SIMD => (libc::SIGFPE, FPE_FLTINV, here),
             17 => (libc::SIGBUS, libc::BUS_ADRALN, 0),
             _ => (libc::SIGSEGV, SI_KERNEL, 0),
         };
@@ -121,6 +201,29 @@ mod tests {
             (libc::SIGFPE, 0x40_0000)
         );
         assert_eq!(exception(6, 0).signal(None).signal, libc::SIGILL);
+        assert_eq!(exception(1, 0).debugging(false).code, libc::TRAP_BRKPT);
         assert_eq!(exception(13, 0).signal(None).address, 0);
+    }
+    #[test]
+    fn exceptions_of_arithmetic_say_what_they_are_about() {
+        let mut state = [0; 512];
+        state[0..2].copy_from_slice(&0x037bu16.to_le_bytes());
+        state[2..4].copy_from_slice(&0x8084u16.to_le_bytes());
+        assert_eq!(arithmetic(X87, &state), Some(FPE_FLTDIV));
+        // Raised, and masked.
+        state[0..2].copy_from_slice(&0x037fu16.to_le_bytes());
+        assert_eq!(arithmetic(X87, &state), None);
+        for (bit, code) in [
+            (0, FPE_FLTINV),
+            (1, FPE_FLTUND),
+            (2, FPE_FLTDIV),
+            (3, FPE_FLTOVF),
+            (4, FPE_FLTUND),
+            (5, FPE_FLTRES),
+        ] {
+            let mxcsr = 0x1f80u32 & !(0x80 << bit) | 1 << bit | 1 << 5;
+            state[24..28].copy_from_slice(&mxcsr.to_le_bytes());
+            assert_eq!(arithmetic(SIMD, &state), Some(code));
+        }
     }
 }

@@ -194,13 +194,39 @@ impl Processor {
         Ok(bytes)
     }
 
-    /// Sets the extended state; what is no state is left out.
-    pub(crate) fn set_state(&self, bytes: &[u8]) -> Result<()> {
-        let mut xsave = self.cpu.xsave()?;
+    /// Sets the extended state from the processor's standard format, of which `parts` count; all others begin anew. What the
+    /// processor would not take is refused.
+    pub(crate) fn set_state(&self, bytes: &[u8], parts: u64) -> Result<()> {
+        let mut xsave = kvm_xsave::default();
         for (word, bytes) in xsave.region.iter_mut().zip(bytes.chunks_exact(4)) {
             *word = bytes.try_into().map_or(0, u32::from_le_bytes);
         }
+        let [low, high] = &mut xsave.region[state::PARTS..state::PARTS + 2] else {
+            return Ok(());
+        };
+        // What is beyond the old area says itself which parts are there.
+        let there = match bytes.len() > state::OLD_AREA_BYTES {
+            true => u64::from(*low) | u64::from(*high) << 32,
+            false => parts,
+        };
+        let known = match self.features.xcr0 {
+            0 => state::OLD_PARTS,
+            known => known,
+        };
+        let there = there & parts & known;
+        (*low, *high) = (there as u32, (there >> 32) as u32);
+        state::complete(&mut xsave, there);
         self.cpu.set_xsave(&xsave)
+    }
+
+    /// Sets the extended state with which a program begins, and a handler.
+    pub(crate) fn reset_state(&self) -> Result<()> {
+        self.set_state(&[], 0)
+    }
+
+    /// Whether debugging has stopped the program because it was to stop after each instruction; says so once.
+    pub(crate) fn takes_steps(&self) -> Result<bool> {
+        self.cpu.take_single_step()
     }
 
     /// Lets a system call return.

@@ -1,6 +1,6 @@
 //! The state in which a processor begins: long mode, ring 0, about to enter the program.
 
-use kvm_bindings::{kvm_segment, kvm_sregs};
+use kvm_bindings::{kvm_segment, kvm_sregs, kvm_xsave};
 
 use super::cpuid::Features;
 use super::entry::{self, Page, selector};
@@ -21,6 +21,40 @@ const MSR_SYSCALL_MASK: u32 = 0xc000_0084;
 /// Trap, interrupt, direction, I/O privilege, nested task, alignment check: what Linux clears.
 const SYSCALL_MASK: u64 = 0x4_7700;
 
+/// The words of the extended state that say which parts are there.
+pub(super) const PARTS: usize = 128;
+/// What is before them.
+pub(super) const OLD_AREA_BYTES: usize = 512;
+/// x87 and SSE, which every processor has.
+pub(super) const OLD_PARTS: u64 = 0b11;
+const FPU_CONTROL: u32 = 0x37f;
+const MXCSR: u32 = 0x1f80;
+/// Where that is.
+const MXCSR_AT: usize = 6;
+/// The exponents' and registers' words of x87 and SSE in the old area.
+const X87_WORDS: [std::ops::Range<usize>; 2] = [0..6, 8..40];
+const SSE_WORDS: std::ops::Range<usize> = 40..104;
+
+/// Gives x87 and SSE, where they are not `there`, the values with which a program begins. Kernels differ in what they do about MXCSR
+/// when neither is said to be there, so afterwards both are.
+pub(super) fn complete(xsave: &mut kvm_xsave, there: u64) {
+    let words = &mut xsave.region;
+    if there & 1 == 0 {
+        for range in X87_WORDS {
+            words[range].fill(0);
+        }
+        words[0] = FPU_CONTROL;
+    }
+    if there & 2 == 0 {
+        words[SSE_WORDS].fill(0);
+    }
+    // MXCSR is SSE's and AVX's.
+    if there & 0b110 == 0 {
+        words[MXCSR_AT] = MXCSR;
+    }
+    words[PARTS] |= OLD_PARTS as u32;
+}
+
 /// `before`, as KVM has made it, with our tables and segments.
 pub(super) fn initial(before: kvm_sregs, root: u64, page: Page, has: Features) -> kvm_sregs {
     let mut sregs = before;
@@ -34,9 +68,13 @@ pub(super) fn initial(before: kvm_sregs, root: u64, page: Page, has: Features) -
         sregs.cr4 |= CR4_OSXSAVE;
     }
     sregs.efer = EFER;
-    let data = segment(selector::USER_DATA, 3, 3);
+    // As Linux has it for a program of 64 bits; FS and GS have bases all the same.
+    let none = kvm_segment {
+        unusable: 1,
+        ..Default::default()
+    };
     for register in [&mut sregs.ds, &mut sregs.es, &mut sregs.fs, &mut sregs.gs] {
-        *register = data;
+        *register = none;
     }
     set_ring_0(&mut sregs);
     sregs.gdt.base = page.gdt();

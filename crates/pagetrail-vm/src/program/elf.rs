@@ -10,6 +10,8 @@ const TYPE_SHARED: u16 = 3;
 const MACHINE_X86_64: u16 = 62;
 const LOAD: u32 = 1;
 const INTERPRETER: u32 = 3;
+/// `PT_GNU_STACK`, whose flags are those of the stack.
+const STACK: u32 = 0x6474_e551;
 
 /// The file header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +103,11 @@ impl Segment {
     /// Whether it names the program that is to load this one.
     pub(crate) fn is_interpreter(&self) -> bool {
         self.kind == INTERPRETER
+    }
+
+    /// Whether it says that the program's stack is executable.
+    pub(crate) fn wants_executable_stack(&self) -> bool {
+        self.kind == STACK && self.protection() & libc::PROT_EXEC as u64 != 0
     }
 
     /// As `mmap(2)` has it.

@@ -9,7 +9,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use pagetrail::PageRange;
 use rustix::io::Errno;
 
 use super::elf::{Elf, FILE_HEADER, Segment};
@@ -18,15 +17,21 @@ use super::stack::{self, Contents, aux};
 use crate::error::{Error, Result};
 use crate::memory::mapping::{Mmap, PRIVATE};
 use crate::memory::{Memory, PAGE};
+use crate::sys::call::call;
 use crate::sys::program_memory;
 
-/// Where a program goes that may go anywhere: far from this process's own file, and with room for its heap.
-const ANYWHERE: u64 = 0x2000_0000_0000;
-/// What is left free below a stack: a program that needs more runs into nothing else.
-const GUARD_BYTES: u64 = 1 << 20;
-const STACK_BYTES_MIN: u64 = 128 << 10;
-const STACK_BYTES_MAX: u64 = 256 << 20;
-const STACK_BYTES_DEFAULT: u64 = 8 << 20;
+/// Where Linux puts a program that may go anywhere: from here on, in so many bytes (`ELF_ET_DYN_BASE`, and 28 random bits of pages). The
+/// sanitizers' run-time libraries count on it.
+const ANYWHERE: u64 = 0x5555_5555_4000;
+const ANYWHERE_BYTES: u64 = 1 << 40;
+/// How far it stays from this process's own file, which lies there as well: each has a heap behind it.
+const APART: u64 = ANYWHERE_BYTES / 4;
+/// `ADDR_NO_RANDOMIZE`.
+const NO_RANDOMIZE: u64 = 0x004_0000;
+/// The kernel makes so much of a stack at once, below what is on it.
+const STACK_BYTES_AT_ONCE: u64 = 128 << 10;
+/// So much may always be on it.
+const ARGUMENTS_BYTES_MIN: u64 = 128 << 10;
 
 /// Where a loaded program begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +48,7 @@ struct Image {
     headers: u64,
     end: u64,
     interpreter: Option<Vec<u8>>,
+    executable_stack: bool,
 }
 
 impl Image {
@@ -53,7 +59,15 @@ impl Image {
 
 /// Loads a program.
 pub(crate) fn load(memory: &mut Memory, found: &Found, environment: &[OsString]) -> Result<Loaded> {
-    let program = map(memory, &found.file, &found.path, ANYWHERE)?;
+    let own = std::fs::read("/proc/self/auxv").map_err(Error::system("read /proc/self/auxv"))?;
+    let mut random = [0; 24];
+    let filled = rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty());
+    filled.map_err(|error| Error::system("get random bytes")(error.into()))?;
+    let [placing, for_program @ ..] = random.as_chunks::<8>().0 else {
+        return Err(Error::Lacks("random bytes"));
+    };
+    let program_at = anywhere(stack::own_headers(&own), u64::from_le_bytes(*placing));
+    let program = map(memory, &found.file, &found.path, program_at)?;
     memory.set_break(program.end);
     let interpreter = match &program.interpreter {
         Some(path) => {
@@ -63,7 +77,6 @@ pub(crate) fn load(memory: &mut Memory, found: &Found, environment: &[OsString])
         }
         None => None,
     };
-    let own = std::fs::read("/proc/self/auxv").map_err(Error::system("read /proc/self/auxv"))?;
     let mut auxiliary = stack::inherited(&own);
     auxiliary.extend([
         (aux::HEADERS, program.headers),
@@ -74,19 +87,16 @@ pub(crate) fn load(memory: &mut Memory, found: &Found, environment: &[OsString])
         ),
         (aux::ENTRY, program.entry()),
     ]);
-    let mut random = [0; 16];
-    let filled = rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty());
-    filled.map_err(|error| Error::system("get random bytes")(error.into()))?;
     let contents = Contents {
         arguments: &found.arguments,
         environment,
         path: found.path.as_os_str(),
-        random,
+        random: for_program.concat().try_into().unwrap_or_default(),
         auxiliary,
     };
     Ok(Loaded {
         entry: interpreter.as_ref().map_or(program.entry(), Image::entry),
-        stack_pointer: make_stack(memory, &contents, &found.path)?,
+        stack_pointer: make_stack(memory, &contents, &found.path, program.executable_stack)?,
     })
 }
 
@@ -153,6 +163,7 @@ fn map(memory: &mut Memory, file: &File, path: &Path, anywhere: u64) -> Result<I
         bias,
         headers,
         end: end.wrapping_add(bias),
+        executable_stack: segments.iter().any(Segment::wants_executable_stack),
         interpreter: interpreter.transpose().map_err(failed(path))?,
     })
 }
@@ -193,32 +204,75 @@ fn map_segment(memory: &mut Memory, file: &File, segment: &Segment, bias: u64) -
     Ok(())
 }
 
-fn make_stack(memory: &mut Memory, contents: &Contents<'_>, path: &Path) -> Result<u64> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
-    let bytes = limit.unwrap_or(STACK_BYTES_DEFAULT);
-    let bytes = bytes
-        .clamp(STACK_BYTES_MIN, STACK_BYTES_MAX)
-        .next_multiple_of(PAGE);
-    let mapping = Mmap {
-        flags: PRIVATE | (libc::MAP_NORESERVE | libc::MAP_STACK) as u64,
-        ..Mmap::anonymous(GUARD_BYTES + bytes, libc::PROT_NONE)
+/// Where a program goes that may go anywhere, when this process's own file is at `own`.
+fn anywhere(own: u64, random: u64) -> u64 {
+    // What the kernel does not randomize is at the same place each time here, too.
+    let random = match call(libc::SYS_personality, &[0xffff_ffff]) as u64 & NO_RANDOMIZE {
+        0 => random % (ANYWHERE_BYTES - 2 * APART),
+        _ => 0,
     };
-    let guard = done(memory.mmap(mapping)?).map_err(failed(path))?;
-    let start = guard + GUARD_BYTES;
-    let writable = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-    done(memory.mprotect(start, bytes, writable)?).map_err(failed(path))?;
-    let (pointer, contents) = stack::build(start + bytes, contents);
-    if pointer < start + bytes / 2 {
+    let offset = own.wrapping_sub(ANYWHERE).wrapping_add(APART + random) % ANYWHERE_BYTES;
+    ANYWHERE + (offset & !(PAGE - 1))
+}
+
+fn make_stack(
+    memory: &mut Memory,
+    contents: &Contents<'_>,
+    path: &Path,
+    is_executable: bool,
+) -> Result<u64> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
+    let top = memory.keep_stack_room().map_err(failed(path))?;
+    let (pointer, contents) = stack::build(top, contents);
+    let permitted = limit.map_or(u64::MAX, |limit| (limit / 2).max(ARGUMENTS_BYTES_MIN));
+    if top - pointer > permitted || !memory.is_in_stack_room(pointer) {
         // As Linux has it: no more than a part of the stack may be arguments.
         return Err(failed(path)(Errno::TOOBIG.into()));
     }
+    let execute = match is_executable {
+        true => libc::PROT_EXEC,
+        false => 0,
+    };
+    let protection = (libc::PROT_READ | libc::PROT_WRITE | execute) as u64;
+    if !memory.begin_stack(pointer.saturating_sub(STACK_BYTES_AT_ONCE), protection) {
+        return Err(failed(path)(Errno::NOMEM.into()));
+    }
     program_memory::write(pointer, &contents).map_err(|error| failed(path)(error.into()))?;
     memory.wrote(pointer, contents.len() as u64);
-    memory.stack = PageRange::new(start, start + bytes);
     Ok(pointer)
 }
 
 /// The result of a system call as Rust has it.
 fn done(result: i64) -> io::Result<u64> {
     u64::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result as i32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_go_where_linux_puts_them_and_not_near_our_own_file() {
+        for own in [
+            0,
+            0x40_0000,
+            ANYWHERE,
+            ANYWHERE + (700 << 30),
+            0x7fff_0000_0000,
+        ] {
+            for random in [0, 1 << 39, u64::MAX, 0x1234_5678_9abc_def0] {
+                let at = anywhere(own, random);
+                assert!(
+                    (ANYWHERE..ANYWHERE + ANYWHERE_BYTES).contains(&at),
+                    "{at:x}"
+                );
+                assert_eq!(at % PAGE, 0);
+                let apart = at.abs_diff(own);
+                assert!(
+                    apart >= APART - PAGE || !(ANYWHERE..1 << 47).contains(&own),
+                    "{at:x} {own:x}"
+                );
+            }
+        }
+    }
 }

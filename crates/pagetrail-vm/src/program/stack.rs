@@ -63,6 +63,14 @@ pub(crate) fn inherited(own: &[u8]) -> Vec<(u64, u64)> {
         .collect()
 }
 
+/// Where the program headers of this process's own file are, by its auxiliary vector; 0 if that does not say so.
+pub(crate) fn own_headers(own: &[u8]) -> u64 {
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+    let mut pairs = own.chunks_exact(16);
+    let found = pairs.find(|pair| word(&pair[..8]) == aux::HEADERS);
+    found.map_or(0, |pair| word(&pair[8..]))
+}
+
 /// The bytes of a stack that ends at `top`, and the stack pointer, where they begin.
 pub(crate) fn build(top: u64, contents: &Contents<'_>) -> (u64, Vec<u8>) {
     let mut texts = Vec::new();

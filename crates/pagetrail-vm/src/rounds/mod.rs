@@ -230,7 +230,7 @@ impl WriteLog {
             accessed,
             areas,
             heap: memory.heap(),
-            stack: memory.stack,
+            stack: memory.stack(),
             ring_entries: mem::take(&mut gathered.ring_entries),
             unknown_calls: mem::take(&mut gathered.unknown_calls.untold),
         })

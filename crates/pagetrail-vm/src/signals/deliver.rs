@@ -3,7 +3,7 @@
 use kvm_bindings::kvm_regs;
 
 use super::frame::{self, Taken};
-use super::{Action, never_restarts};
+use super::{Action, RESTORER, Signals, never_restarts};
 use crate::error::Result;
 use crate::guest::Guest;
 use crate::processor::fault::Fault;
@@ -16,6 +16,16 @@ const EINTR: i64 = -(libc::EINTR as i64);
 /// The number of a signal in a `siginfo_t`.
 fn info_number(info: &[u8; signal::INFO_BYTES]) -> u32 {
     u32::from_le_bytes([info[0], info[1], info[2], info[3]])
+}
+
+/// What a handler interrupts.
+struct Interrupted<'a> {
+    context: &'a kvm_regs,
+    /// The mask with which the thread has taken the signal.
+    mask: u64,
+    info: &'a [u8; signal::INFO_BYTES],
+    /// Exception, error code, address: of a fault.
+    fault: [u64; 3],
 }
 
 impl Guest {
@@ -34,12 +44,21 @@ impl Guest {
         result == signal::NOT_BEGUN || restarts && !never_restarts(call)
     }
 
-    /// Begins the handler of the signal that has arrived, behind which these registers are restored.
-    pub(crate) fn take_signal(&mut self, context: kvm_regs) -> Result<()> {
+    /// Begins the handler of the signal that has arrived, behind which these registers are restored. It has come to a thread with
+    /// the mask `during`, where that is another than the thread's own.
+    pub(crate) fn take_signal(&mut self, context: kvm_regs, during: Option<u64>) -> Result<()> {
         let Some(info) = signal::take() else {
             return Ok(());
         };
         let number = info_number(&info);
+        let mask = during.unwrap_or(self.signals.mask);
+        if mask & super::bit(number) != 0 && number != KICK {
+            // The handler of a trap has begun since, with a mask that has this one.
+            self.enter(&context);
+            signal::send_again(&info);
+            self.signals.set_mask(self.signals.mask);
+            return Ok(());
+        }
         if number == KICK && !self.signals.takes_fault(number) {
             // It is the machine's signal as soon as there are threads, and comes in spite of what is blocked.
             let action = self.signals.action(number).unwrap_or_default();
@@ -52,7 +71,15 @@ impl Guest {
             return Ok(());
         }
         match self.signals.begin(number) {
-            Some(action) => self.begin_handler(number, &action, &context, &info, [0; 3]),
+            Some(action) => {
+                let interrupted = Interrupted {
+                    context: &context,
+                    mask,
+                    info: &info,
+                    fault: [0; 3],
+                };
+                self.begin_handler(number, &action, &interrupted)
+            }
             None => {
                 // The program has changed its mind since: the kernel decides.
                 self.enter(&context);
@@ -75,35 +102,32 @@ impl Guest {
         info[8..12].copy_from_slice(&fault.code.to_le_bytes());
         info[16..24].copy_from_slice(&fault.address.to_le_bytes());
         let action = self.signals.begin(number).unwrap_or_default();
-        let detail = [fault.vector.into(), fault.error, fault.address];
-        self.begin_handler(number, &action, context, &info, detail)
+        let interrupted = Interrupted {
+            context,
+            mask: self.signals.mask,
+            info: &info,
+            fault: [fault.vector.into(), fault.error, fault.address],
+        };
+        self.begin_handler(number, &action, &interrupted)
     }
 
     fn begin_handler(
         &mut self,
         number: u32,
         action: &Action,
-        context: &kvm_regs,
-        info: &[u8; signal::INFO_BYTES],
-        fault: [u64; 3],
+        interrupted: &Interrupted<'_>,
     ) -> Result<()> {
-        let frame = frame::build(&Taken {
-            context,
-            mask: self.signals.mask,
-            stack: self.signals.stack,
-            info,
-            restorer: action.restorer,
-            flags: action.flags,
-            state: &self.processor.state()?,
-            parts: self.processor.state_parts(),
-            fault,
-        });
-        if program_memory::write(frame.address, &frame.bytes).is_err() {
-            return self.kill_by_fault();
-        }
-        if let Some(log) = self.log() {
-            log.note(frame.address, frame.bytes.len() as u64);
-        }
+        let context = interrupted.context;
+        let Some(frame) = self.write_frame(action, interrupted)? else {
+            // As force_sigsegv() of the kernel: where it was SIGSEGV's own frame, nothing is left to try.
+            if number == libc::SIGSEGV as u32 {
+                return self.kill_by_fault();
+            }
+            return self.refuse_frame(context);
+        };
+        // A handler begins with x87 and SSE as a program does (fpu__clear_user_states() of the kernel): one that leaves by
+        // siglongjmp(3) would meet a pending exception again, and again.
+        self.processor.reset_state()?;
         let begun = kvm_regs {
             rip: action.handler,
             rsp: frame.address,
@@ -111,18 +135,56 @@ impl Guest {
             rsi: frame.info(),
             rdx: frame.context(),
             rax: 0,
-            // Direction and trap flags are down in a handler.
-            rflags: context.rflags & !0x500,
+            // Direction, trap and resume flags are down in a handler.
+            rflags: context.rflags & !0x1_0500,
             ..*context
         };
         self.enter(&begun);
-        let mask = self.signals.mask_in(number, action);
+        self.signals.stack = self.signals.stack.in_handler();
+        let mask = Signals::mask_in(interrupted.mask, number, action);
         self.signals.set_mask(mask);
         Ok(())
     }
 
+    /// Puts a handler's frame onto the stack; `None` where there is no room for it, or no way back from it.
+    fn write_frame(
+        &mut self,
+        action: &Action,
+        interrupted: &Interrupted<'_>,
+    ) -> Result<Option<frame::Frame>> {
+        let frame = frame::build(&Taken {
+            context: interrupted.context,
+            // That of sigsuspend(2) and its like ends with the call.
+            mask: self.signals.mask,
+            stack: self.signals.stack,
+            info: interrupted.info,
+            restorer: action.restorer,
+            flags: action.flags,
+            state: &self.processor.state()?,
+            parts: self.processor.state_parts(),
+            fault: interrupted.fault,
+        });
+        let Some(frame) = frame.filter(|_| action.flags & RESTORER != 0) else {
+            return Ok(None);
+        };
+        // A stack that has not grown so far does now.
+        self.memory().grow_stack(frame.address);
+        if program_memory::write(frame.address, &frame.bytes).is_err() {
+            return Ok(None);
+        }
+        if let Some(log) = self.log() {
+            log.note(frame.address, frame.bytes.len() as u64);
+        }
+        Ok(Some(frame))
+    }
+
+    /// Where a frame could not be written, or is none: SIGSEGV, whose handler may have a stack of its own.
+    pub(crate) fn refuse_frame(&mut self, context: &kvm_regs) -> Result<()> {
+        self.deliver(Fault::of_the_kernel(libc::SIGSEGV), context)
+    }
+
     /// Ends a program whose stack cannot take a handler's frame, or has none.
-    pub(crate) fn kill_by_fault(&self) -> Result<()> {
+    fn kill_by_fault(&self) -> Result<()> {
         self.part()?;
         child::die_of(libc::SIGSEGV)
     }

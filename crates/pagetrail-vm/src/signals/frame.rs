@@ -18,12 +18,19 @@ const INFO_AT: usize = MASK_AT + 8;
 pub(crate) const FRAME_BYTES: usize = INFO_AT + INFO_BYTES;
 /// Extended state, RFLAGS and SS: what a reader may count on.
 const FLAGS: u64 = 0b111;
-const STACK_DISABLED: u32 = 2;
 
 const MAGIC_1: u32 = 0x4650_5853;
-const MAGIC_2: u32 = 0x4650_5845;
+pub(crate) const MAGIC_2: u32 = 0x4650_5845;
 /// Where the old FXSAVE area has bytes for software.
 const SOFTWARE_AT: usize = 464;
+/// The length of that area.
+pub(crate) const FXSAVE_BYTES: usize = 512;
+/// Behind it, which parts of the extended state are there.
+const PARTS_AT: usize = FXSAVE_BYTES;
+/// x87 and SSE.
+pub(crate) const LEGACY_PARTS: u64 = 0b11;
+/// The old area and the header behind it.
+const STATE_BYTES_MIN: u32 = 576;
 
 /// What a handler is to find.
 #[derive(Debug)]
@@ -62,32 +69,27 @@ impl Frame {
     }
 }
 
-/// Lays out a handler's frame.
-pub(crate) fn build(taken: &Taken<'_>) -> Frame {
+/// Lays out a handler's frame, as get_sigframe() of arch/x86/kernel/signal.c does; `None` where it would reach beyond the end
+/// of the alternate stack.
+pub(crate) fn build(taken: &Taken<'_>) -> Option<Frame> {
     let now = taken.context.rsp;
-    let apart = taken.flags & ON_STACK != 0 && taken.stack.bytes > 0 && !taken.stack.contains(now);
-    let top = match apart {
-        true => taken.stack.address + taken.stack.bytes,
-        false => now - RED_ZONE,
+    let below = now.wrapping_sub(RED_ZONE);
+    let enters =
+        taken.flags & ON_STACK != 0 && taken.stack.bytes > 0 && !taken.stack.contains(below);
+    let top = match enters {
+        true => taken.stack.address.wrapping_add(taken.stack.bytes),
+        false => below,
     };
-    let state_at = (top - taken.state.len() as u64 - 4) & !63;
+    let state_at = top.wrapping_sub(taken.state.len() as u64 + 4) & !63;
     // A function begins with a stack pointer that is 8 off 16: a return address was pushed.
-    let address = ((state_at - FRAME_BYTES as u64) & !15) - 8;
-    let mut bytes = Vec::with_capacity((top - address) as usize);
+    let address = (state_at.wrapping_sub(FRAME_BYTES as u64) & !15).wrapping_sub(8);
+    if (enters || taken.stack.contains(now)) && !taken.stack.reaches(address) {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(top.wrapping_sub(address) as usize);
     let mut put = |words: &[u64]| bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-    let disabled = if taken.stack.bytes == 0 {
-        STACK_DISABLED.into()
-    } else {
-        0
-    };
-    put(&[
-        taken.restorer,
-        FLAGS,
-        0,
-        taken.stack.address,
-        disabled,
-        taken.stack.bytes,
-    ]);
+    let [stack, stack_flags, stack_bytes] = taken.stack.saved();
+    put(&[taken.restorer, FLAGS, 0, stack, stack_flags, stack_bytes]);
     let context = taken.context;
     put(&[
         context.r8,
@@ -124,16 +126,56 @@ pub(crate) fn build(taken: &Taken<'_>) -> Frame {
     put(&[0; 8]);
     put(&[taken.mask]);
     bytes.extend(taken.info);
-    bytes.resize((state_at - address) as usize, 0);
+    let state_in = state_at.wrapping_sub(address) as usize;
+    bytes.resize(state_in, 0);
     bytes.extend(taken.state);
-    let software = (state_at - address) as usize + SOFTWARE_AT;
+    if let Some(parts) = bytes.get_mut(state_in + PARTS_AT) {
+        // As save_xstate_epilog() of the kernel does: readers count on these two.
+        *parts |= LEGACY_PARTS as u8;
+    }
+    let software = state_in + SOFTWARE_AT;
     let length = taken.state.len() as u32;
     bytes[software..software + 4].copy_from_slice(&MAGIC_1.to_le_bytes());
     bytes[software + 4..software + 8].copy_from_slice(&(length + 4).to_le_bytes());
     bytes[software + 8..software + 16].copy_from_slice(&taken.parts.to_le_bytes());
     bytes[software + 16..software + 20].copy_from_slice(&length.to_le_bytes());
     bytes.extend(MAGIC_2.to_le_bytes());
-    Frame { address, bytes }
+    Some(Frame { address, bytes })
+}
+
+/// The flags that a program may set itself (`FIX_EFLAGS`): carry to overflow, single steps, resuming, alignment checks.
+const OWN_FLAGS: u64 = 0x5_0dd5;
+
+/// What of an extended state in a frame is to be restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SavedState {
+    /// So many bytes, with a header that says which parts are there, of which these count. The second magic word must be where
+    /// they end.
+    Extended { bytes: usize, parts: u64 },
+    /// The old area: x87 and SSE.
+    Legacy,
+}
+
+/// Tells what is in a frame by the old area's bytes for software, as check_xstate_in_sigframe() of the kernel does. The processor has
+/// `state_bytes` of extended state.
+pub(crate) fn saved_state(old_area: &[u8; FXSAVE_BYTES], state_bytes: usize) -> SavedState {
+    let word = |at: usize| {
+        let at = SOFTWARE_AT + at;
+        old_area[at..at + 4]
+            .try_into()
+            .map_or(0, u32::from_le_bytes)
+    };
+    let (magic, extended, bytes) = (word(0), word(4), word(16));
+    let is_extended = magic == MAGIC_1
+        && (STATE_BYTES_MIN..=state_bytes as u32).contains(&bytes)
+        && bytes <= extended;
+    match is_extended {
+        true => SavedState::Extended {
+            bytes: bytes as usize,
+            parts: u64::from(word(8)) | u64::from(word(12)) << 32,
+        },
+        false => SavedState::Legacy,
+    }
 }
 
 /// What `sigreturn(2)` finds in a frame.
@@ -141,7 +183,8 @@ pub(crate) fn build(taken: &Taken<'_>) -> Frame {
 pub(crate) struct Restored {
     pub(crate) context: kvm_regs,
     pub(crate) mask: u64,
-    pub(crate) stack: HandlerStack,
+    /// Address, flags and length of the alternate stack.
+    pub(crate) stack: [u64; 3],
     /// Where the extended state is; 0 for none.
     pub(crate) state_at: u64,
 }
@@ -155,13 +198,6 @@ pub(crate) fn address_after_return(stack_pointer: u64) -> u64 {
 pub(crate) fn parse(bytes: &[u8; FRAME_BYTES]) -> Restored {
     let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
     let register = |n: usize| word(REGISTERS_AT + n * 8);
-    let stack = match word(32) as u32 & STACK_DISABLED {
-        0 => HandlerStack {
-            address: word(24),
-            bytes: word(40),
-        },
-        _ => HandlerStack::default(),
-    };
     let context = kvm_regs {
         r8: register(0),
         r9: register(1),
@@ -180,13 +216,12 @@ pub(crate) fn parse(bytes: &[u8; FRAME_BYTES]) -> Restored {
         rcx: register(14),
         rsp: register(15),
         rip: register(16),
-        // What a program may set itself: carry to overflow, and alignment checks.
-        rflags: register(17) & 0x4_0cd5,
+        rflags: register(17) & OWN_FLAGS,
     };
     Restored {
         context,
         mask: word(MASK_AT),
-        stack,
+        stack: [word(24), word(32), word(40)],
         state_at: register(23),
     }
 }
@@ -220,6 +255,7 @@ mod tests {
         let stack = HandlerStack {
             address: 0x1000_0000,
             bytes: 0x8000,
+            flags: 0,
         };
         let mut taken = Taken {
             context: &context,
@@ -232,24 +268,32 @@ mod tests {
             parts: 7,
             fault: [14, 6, 0xdead],
         };
-        let frame = build(&taken);
+        let frame = build(&taken).unwrap();
         assert_eq!(frame.address % 16, 8);
         assert!(frame.address + frame.bytes.len() as u64 <= context.rsp - RED_ZONE);
         let head =
             |frame: &Frame| <[u8; FRAME_BYTES]>::try_from(&frame.bytes[..FRAME_BYTES]).unwrap();
         let restored = parse(&head(&frame));
         assert_eq!(restored.context, context);
-        assert_eq!((restored.mask, restored.stack), (0x55, stack));
+        assert_eq!((restored.mask, restored.stack), (0x55, stack.saved()));
         assert_eq!(restored.state_at % 64, 0);
         let state = (restored.state_at - frame.address) as usize;
         assert_eq!(frame.bytes[state], 0xee);
+        let old: [u8; FXSAVE_BYTES] = frame.bytes[state..state + 512].try_into().unwrap();
+        let expected = SavedState::Extended {
+            bytes: 832,
+            parts: 7,
+        };
+        assert_eq!(saved_state(&old, 832), expected);
+        assert_eq!(saved_state(&old, 800), SavedState::Legacy);
+        assert_eq!(saved_state(&[0; 512], 832), SavedState::Legacy);
         assert_eq!(frame.bytes[state + 832..], MAGIC_2.to_le_bytes());
         assert_eq!(frame.bytes[..8], 0x40_9999u64.to_le_bytes());
         let info = (frame.info() - frame.address) as usize;
         assert_eq!(frame.bytes[info..info + INFO_BYTES], [7; INFO_BYTES]);
 
         taken.flags = ON_STACK;
-        let frame = build(&taken);
+        let frame = build(&taken).unwrap();
         assert!(stack.contains(frame.address));
         // One that runs there already goes on below.
         let inner = kvm_regs {
@@ -257,6 +301,13 @@ mod tests {
             ..context
         };
         taken.context = &inner;
-        assert!(build(&taken).address < frame.address - RED_ZONE);
+        assert!(build(&taken).unwrap().address < frame.address - RED_ZONE);
+        // Near its end there is no room.
+        let last = kvm_regs {
+            rsp: stack.address + 1000,
+            ..context
+        };
+        taken.context = &last;
+        assert_eq!(build(&taken), None);
     }
 }

@@ -6,11 +6,14 @@
 
 mod deliver;
 pub(crate) mod frame;
+mod handler_stack;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::sys::call::Call;
+use crate::sys::program_memory::read_word;
 use crate::sys::signal;
+pub(crate) use handler_stack::HandlerStack;
 
 const SIGNALS: u32 = 64;
 const DEFAULT: u64 = 0;
@@ -18,10 +21,21 @@ const IGNORE: u64 = 1;
 const NO_DEFER: u64 = libc::SA_NODEFER as u64;
 /// On a stack of its own.
 pub(crate) const ON_STACK: u64 = libc::SA_ONSTACK as u64;
-const RESET: u64 = libc::SA_RESETHAND as u64;
+const RESET: u64 = libc::SA_RESETHAND as u32 as u64;
 const RESTART: u64 = libc::SA_RESTART as u64;
 /// What the kernel needs to know of a handler's flags: when there is a SIGCHLD at all.
 const CHILD_FLAGS: u64 = (libc::SA_NOCLDSTOP | libc::SA_NOCLDWAIT) as u64;
+/// `SA_RESTORER`, without which x86 has no way back from a handler.
+pub(crate) const RESTORER: u64 = 0x0400_0000;
+/// What the kernel keeps of flags (`UAPI_SA_FLAGS`), `SA_EXPOSE_TAGBITS` included.
+const KNOWN_FLAGS: u64 = 0x800
+    | RESTORER
+    | CHILD_FLAGS
+    | libc::SA_SIGINFO as u64
+    | NO_DEFER
+    | ON_STACK
+    | RESET
+    | RESTART;
 /// `SIGKILL` and `SIGSTOP`, which nobody can block.
 const UNBLOCKABLE: u64 = bit(libc::SIGKILL as u32) | bit(libc::SIGSTOP as u32);
 
@@ -48,9 +62,9 @@ impl Action {
         };
         Self {
             handler: word(0),
-            flags: word(1),
+            flags: word(1) & KNOWN_FLAGS,
             restorer: word(2),
-            mask: word(3),
+            mask: word(3) & !UNBLOCKABLE,
         }
     }
 
@@ -74,20 +88,6 @@ impl Action {
     /// Whether system calls that it interrupts begin anew.
     pub(crate) fn restarts(&self) -> bool {
         self.flags & RESTART != 0
-    }
-}
-
-/// The stack for handlers (`sigaltstack(2)`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct HandlerStack {
-    pub(crate) address: u64,
-    /// 0: there is none.
-    pub(crate) bytes: u64,
-}
-
-impl HandlerStack {
-    pub(crate) fn contains(&self, stack_pointer: u64) -> bool {
-        stack_pointer.wrapping_sub(self.address).wrapping_sub(1) < self.bytes
     }
 }
 
@@ -173,19 +173,24 @@ impl Signals {
         let index = signal.checked_sub(1)? as usize;
         let action = actions.get(index).copied().filter(Action::is_handler)?;
         if action.flags & RESET != 0 {
-            set(&mut actions, signal, Action::default());
+            // The rest of it stays, as in get_signal() of the kernel.
+            let reset = Action {
+                handler: DEFAULT,
+                ..action
+            };
+            set(&mut actions, signal, reset);
         }
         Some(action)
     }
 
-    /// The mask while a handler runs.
-    pub(crate) fn mask_in(&self, signal: u32, action: &Action) -> u64 {
+    /// The mask while a handler runs that has interrupted a thread with the mask `before`.
+    pub(crate) fn mask_in(before: u64, signal: u32, action: &Action) -> u64 {
         let own = if action.flags & NO_DEFER == 0 {
             bit(signal)
         } else {
             0
         };
-        self.mask | action.mask | own
+        before | action.mask | own
     }
 
     /// Whether a signal for what the program did itself can be taken now.
@@ -211,6 +216,22 @@ fn set(actions: &mut [Action], signal: u32, action: Action) -> i64 {
         actions[signal as usize - 1] = action;
     }
     result
+}
+
+/// The mask that a call sets while it waits: the handlers that end it run with that one, and the one before it is back when they
+/// have returned (`sigsuspend(2)`, `ppoll(2)`).
+pub(crate) fn mask_during(call: &Call) -> Option<u64> {
+    let arguments = call.arguments;
+    let at = match call.number as i64 {
+        libc::SYS_rt_sigsuspend => arguments[0],
+        libc::SYS_ppoll => arguments[3],
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => arguments[4],
+        // A structure of the mask's address and its length.
+        libc::SYS_pselect6 if arguments[5] != 0 => read_word(arguments[5]).ok()?,
+        _ => 0,
+    };
+    let mask = (at != 0).then(|| read_word(at).ok()).flatten()?;
+    Some(mask & !UNBLOCKABLE)
 }
 
 /// Calls that end with `EINTR` whatever a handler's flags say (`signal(7)`).

@@ -6,6 +6,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::signal;
 
@@ -86,11 +87,32 @@ pub(crate) fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> i
     spawned.map(drop)
 }
 
-/// Signals as a program finds them that was just executed, where Rust's runtime has changed them.
+/// Whether `SIGPIPE` was ignored when this process began: Rust's runtime ignores it before `main`, whatever it was.
+static IGNORED_PIPE: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn look_at_pipe() {
+    let ignored = libc::SIG_IGN as u64;
+    let is_ignored = signal::action_now(libc::SIGPIPE as u32) == ignored;
+    IGNORED_PIPE.store(is_ignored, Ordering::Relaxed);
+}
+
+// SAFETY: the C library calls what is listed there before `main`, as C functions; this one makes a system call and stores a byte.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE_RUNTIME: extern "C" fn() = look_at_pipe;
+
+/// Signals as this process was executed with, where Rust's runtime has changed them: `SIGPIPE` always, faults where they were
+/// not ignored.
 pub(crate) fn reset_signals() {
+    let ignored = libc::SIG_IGN as u64;
     for signal in [libc::SIGPIPE, libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: sets the default action, which runs nothing of ours.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        let keeps = match signal {
+            libc::SIGPIPE => IGNORED_PIPE.load(Ordering::Relaxed),
+            _ => signal::action_now(signal as u32) == ignored,
+        };
+        let action = if keeps { libc::SIG_IGN } else { libc::SIG_DFL };
+        // SAFETY: sets an action that runs nothing of ours.
+        unsafe { libc::signal(signal, action) };
     }
 }
 

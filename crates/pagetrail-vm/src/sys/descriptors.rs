@@ -30,6 +30,13 @@ pub(crate) fn close_inherited(number: RawFd) {
     unsafe { libc::close(number) };
 }
 
+/// Whether a file is where no file may be executed (`noexec`).
+pub(crate) fn is_never_executed(number: RawFd) -> bool {
+    // SAFETY: a number that is not open is an error of fstatvfs(3); nothing is kept of it.
+    let found = rustix::fs::fstatvfs(unsafe { BorrowedFd::borrow_raw(number.max(0)) });
+    found.is_ok_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC))
+}
+
 /// A copy of a descriptor with a number that the program cannot get, or else one of the last; closed by `execve(2)`.
 pub(crate) fn out_of_the_way(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let limit = getrlimit(Resource::Nofile).current;

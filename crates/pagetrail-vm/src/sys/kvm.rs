@@ -17,6 +17,7 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{Kvm, SyncReg, VcpuExit, VcpuFd, VmFd};
 
+use super::call::call;
 use super::descriptors;
 use super::ring::Ring;
 use crate::error::{Error, Result};
@@ -26,6 +27,8 @@ use crate::error::{Error, Result};
 const TSS_ADDRESS: usize = 0xfffb_d000;
 /// `KVM_EXIT_DIRTY_RING_FULL`.
 const EXIT_DIRTY_RING_FULL: u32 = 31;
+/// What RDTSCP and RDPID tell: Linux has the number of the processor there, and from bit 12 on that of its node.
+const MSR_TSC_AUX: u32 = 0xc000_0103;
 /// `_IO(KVMIO, 0xc7)`.
 const KVM_RESET_DIRTY_RINGS: libc::Ioctl = 0xaec7;
 
@@ -268,7 +271,11 @@ impl Vm {
         let fd = unsafe { self.fd.create_vcpu_from_rawfd(fd.into_raw_fd()) };
         let mut fd = fd.map_err(refused("make a virtual processor"))?;
         fd.set_sync_valid_reg(SyncReg::Register);
-        Ok(Cpu { fd, ring })
+        Ok(Cpu {
+            fd,
+            ring,
+            told: None,
+        })
     }
 }
 
@@ -277,6 +284,8 @@ impl Vm {
 pub(crate) struct Cpu {
     fd: VcpuFd,
     ring: Option<Ring>,
+    /// The host's processor that it was last said to be.
+    told: Option<usize>,
 }
 
 impl Cpu {
@@ -284,8 +293,23 @@ impl Cpu {
         self.fd.as_raw_fd()
     }
 
+    /// Lets RDTSCP and RDPID say on which of the host's processors this thread is, and its node. Like the answer of `getcpu(2)` it
+    /// holds for as long as the thread is not moved; but it is only renewed here.
+    fn tell_processor(&mut self) {
+        let here = rustix::thread::sched_getcpu();
+        if self.told == Some(here) {
+            return;
+        }
+        self.told = Some(here);
+        let mut node = 0u32;
+        call(libc::SYS_getcpu, &[0, &raw mut node as u64]);
+        // A processor without these instructions has no such register.
+        let _ = self.set_msrs(&[(MSR_TSC_AUX, u64::from(node) << 12 | here as u64)]);
+    }
+
     /// Lets it run until it needs us.
     pub(crate) fn run(&mut self) -> Exit {
+        self.tell_processor();
         match self.fd.run() {
             Ok(VcpuExit::IoOut(port, _)) => Exit::Out(port),
             Ok(VcpuExit::Unsupported(EXIT_DIRTY_RING_FULL)) => Exit::RingFull,
@@ -370,6 +394,22 @@ impl Cpu {
         // SAFETY: the kernel reads no more than the 4 KiB of the structure: parts of the state that would need more are
         // masked in CPUID, and are never enabled by arch_prctl(2).
         unsafe { self.fd.set_xsave(xsave) }.map_err(refused("take registers"))
+    }
+
+    /// Whether it has stopped behind an instruction because it was to (`DR6.BS`), which it then forgets.
+    pub(crate) fn take_single_step(&self) -> Result<bool> {
+        const SINGLE_STEP: u64 = 1 << 14;
+        let mut debugging = self
+            .fd
+            .get_debug_regs()
+            .map_err(refused("give its registers"))?;
+        let steps = debugging.dr6 & SINGLE_STEP != 0;
+        if steps {
+            debugging.dr6 &= !SINGLE_STEP;
+            let set = self.fd.set_debug_regs(&debugging);
+            set.map_err(refused("take registers"))?;
+        }
+        Ok(steps)
     }
 
     /// The byte that makes it come back.

@@ -1,0 +1,142 @@
+//! What a program finds of itself as a guest of KVM: its handlers' order, masks, stacks and floating-point state, how far its stack
+//! grows, and where it lies; beside a native run, line by line.
+//!
+//! Needs a KVM that runs guests, which the machine with nested virtualization that `cargo xtask test` starts has. The number of
+//! random runs is in `PAGETRAIL_VM_SEEDS`, the first seed in `PAGETRAIL_VM_SEED`.
+
+#![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::guest::{compiled, no_guest, same};
+use common::run;
+
+/// Random runs where nobody asks for more, and their steps.
+const SEEDS: u64 = 12;
+const STEPS: &str = "400";
+
+fn number_of(variable: &str, otherwise: u64) -> u64 {
+    let text = std::env::var(variable).ok();
+    text.map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
+fn states(directory: &Path) -> PathBuf {
+    compiled(directory, "vm_states.c", &["-lm"])
+}
+
+#[test]
+fn a_program_finds_what_it_finds_natively() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = states(directory.path());
+    let program = program.to_str().expect("UTF-8");
+    for case in [
+        "arithmetic",
+        "stops",
+        "waits",
+        "actions",
+        "stack",
+        "nested",
+        "inherited",
+    ] {
+        same(directory.path(), &[program, case]);
+    }
+}
+
+#[test]
+fn random_signals_find_a_program_as_natively() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = states(directory.path());
+    let program = program.to_str().expect("UTF-8");
+    let first = number_of("PAGETRAIL_VM_SEED", 1);
+    for seed in first..first + number_of("PAGETRAIL_VM_SEEDS", SEEDS) {
+        // A failure prints the command, and so the seed.
+        same(
+            directory.path(),
+            &[program, "random", &seed.to_string(), STEPS],
+        );
+    }
+}
+
+/// The shell's words, of which the last is how the program is run.
+#[track_caller]
+fn same_in_shell(directory: &Path, words: &str, command: &str) {
+    let guest = format!("{} vm run -- {command}", env!("CARGO_BIN_EXE_pagetrail"));
+    let said = [command, &guest].map(|command| {
+        let mut shell = Command::new("sh");
+        let shell = shell.arg("-c").arg(format!("{words}; {command}"));
+        shell.current_dir(directory).output().expect("a shell")
+    });
+    assert_eq!(said[0], said[1], "{words}; {command}");
+}
+
+#[test]
+fn signals_that_were_ignored_before_stay_ignored() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = states(directory.path());
+    let command = format!("{} inherited", program.display());
+    same_in_shell(directory.path(), "trap '' PIPE SEGV BUS USR1", &command);
+    same_in_shell(directory.path(), "true", &command);
+}
+
+#[test]
+fn limits_of_the_stack_hold_as_natively() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = states(directory.path());
+    let command = format!("{} stack", program.display());
+    for limit in ["ulimit -Ss 400", "ulimit -Ss unlimited", "ulimit -s 150000"] {
+        same_in_shell(directory.path(), limit, &command);
+    }
+}
+
+/// Their run-time libraries look at where everything lies, and end where that is not as on Linux.
+#[test]
+fn programs_with_sanitizers_run() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    for sanitizer in ["address", "thread", "undefined"] {
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+        let program = directory.path().join(sanitizer);
+        let mut compile = Command::new("cc");
+        compile
+            .arg(format!("-fsanitize={sanitizer}"))
+            .arg("-pthread");
+        compile.arg("-o").arg(&program);
+        compile.arg(tests.join("vm_sanitized.c"));
+        let built = compile.output().expect("a C compiler");
+        if !built.status.success() {
+            eprintln!("not here: -fsanitize={sanitizer}");
+            continue;
+        }
+        same(directory.path(), &[program.to_str().expect("UTF-8")]);
+    }
+}
+
+#[test]
+fn what_a_kernel_may_lack_is_refused_as_there() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = states(directory.path());
+    let program = program.to_str().expect("UTF-8");
+    let output = run(directory.path(), &["vm", "run", "--", program, "lacks"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "dispatch: 22\n");
+}

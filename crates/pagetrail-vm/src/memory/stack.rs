@@ -1,0 +1,157 @@
+//! The stack of the thread that began, which grows down as it is used, until its limit.
+//!
+//! The kernel lets a process's own stack grow where it is accessed (mm/mmap.c, `expand_stack()`), as far as `RLIMIT_STACK` says at
+//! that moment. What KVM accesses does not grow. So address space is kept for as much as the program may ever ask for, and made
+//! accessible, and the program's, by faults in the guest; and before a system call down to the stack pointer, since the kernel
+//! would find nothing below.
+
+use std::io;
+
+use pagetrail::PageRange;
+use rustix::process::{Resource, getrlimit};
+
+use super::areas::Allowed;
+use super::mapping::{PRIVATE, readable, release};
+use super::{Memory, PAGE};
+use crate::sys::call::call;
+
+/// What is kept at most: as much as the largest limits that are in use, but for none at all.
+const ROOM_MAX: u64 = 64 << 30;
+/// What is kept where the limit is lower than any program needs, and its arguments.
+const ROOM_MIN: u64 = 1 << 20;
+/// It grows by so much at once.
+const STEP: u64 = 64 << 10;
+/// What stays free between a stack and a mapping below (`stack_guard_gap`).
+const GUARD_BYTES: u64 = 1 << 20;
+/// A limit on all address space is left for other things, but for this part of it.
+const PART_OF_ALL: u64 = 8;
+
+impl Memory {
+    /// Keeps address space for the first stack; where that begins, at its upper end. Nothing of it is there yet.
+    pub(crate) fn keep_stack_room(&mut self) -> io::Result<u64> {
+        let limit = getrlimit(Resource::Stack);
+        let soft = limit.current.unwrap_or(ROOM_MAX);
+        let mut room = limit.maximum.unwrap_or(ROOM_MAX);
+        if let Some(all) = getrlimit(Resource::As).current {
+            room = room.min(soft.max(all / PART_OF_ALL)).min(all / 2);
+        }
+        room = room.clamp(ROOM_MIN, ROOM_MAX).next_multiple_of(PAGE);
+        loop {
+            let flags = PRIVATE | (libc::MAP_NORESERVE | libc::MAP_STACK) as u64;
+            let start = call(
+                libc::SYS_mmap,
+                &[0, room + GUARD_BYTES, 0, flags, u64::MAX, 0],
+            );
+            match u64::try_from(start) {
+                Ok(start) => {
+                    let top = start + GUARD_BYTES + room;
+                    self.stack_room = PageRange::new(start + GUARD_BYTES, top);
+                    return Ok(top);
+                }
+                Err(_) if room > ROOM_MIN => room = (room / 2).max(ROOM_MIN) & !(PAGE - 1),
+                Err(_) => return Err(io::Error::from_raw_os_error(-start as i32)),
+            }
+        }
+    }
+
+    /// Makes the lowest part of a stack on which nothing is yet.
+    pub(crate) fn begin_stack(&mut self, from: u64, protection: u64) -> bool {
+        let Some(room) = self.stack_room else {
+            return false;
+        };
+        let start = (from & !(PAGE - 1)).max(room.start());
+        PageRange::new(start, room.end())
+            .is_some_and(|first| self.grow_by(first, Allowed::from_protection(protection)))
+    }
+
+    /// The stack of the thread that began, as far as it has grown.
+    pub(crate) fn stack(&self) -> Option<PageRange> {
+        let room = self.stack_room?;
+        let (lowest, _) = *self.areas.pieces(room).first()?;
+        PageRange::new(lowest.start(), room.end())
+    }
+
+    /// Whether an address is where the stack may be.
+    pub(crate) fn is_in_stack_room(&self, address: u64) -> bool {
+        self.stack_room.is_some_and(|room| room.contains(address))
+    }
+
+    /// Lets the stack grow down to an address, if nothing is there and its limit permits it; whether something is there now.
+    pub(crate) fn grow_stack(&mut self, address: u64) -> bool {
+        let Some(room) = self.stack_room.filter(|room| room.contains(address)) else {
+            return false;
+        };
+        let page = address & !(PAGE - 1);
+        let above = PageRange::new(page, room.end());
+        let above = above.map_or_else(Vec::new, |range| self.areas.pieces(range));
+        let Some((lowest, allowed)) = above.first().copied() else {
+            return false;
+        };
+        if lowest.contains(address) {
+            return true;
+        }
+        let limit = getrlimit(Resource::Stack).current.unwrap_or(u64::MAX);
+        if room.end() - page > limit {
+            return false;
+        }
+        // By more than the page, as far as that is free, and the limit goes.
+        let below = PageRange::new(room.start(), page);
+        let below = below.map_or_else(Vec::new, |range| self.areas.pieces(range));
+        let taken = below.last().map_or(room.start(), |(piece, _)| piece.end());
+        let permitted = room.end().saturating_sub(limit).next_multiple_of(PAGE);
+        let start = (page & !(STEP - 1)).max(taken).max(permitted);
+        PageRange::new(start, lowest.start()).is_some_and(|grown| self.grow_by(grown, allowed))
+    }
+
+    fn grow_by(&mut self, grown: PageRange, allowed: Allowed) -> bool {
+        if allowed.write && self.exceeds(grown.bytes()) {
+            return false;
+        }
+        let protection = readable(allowed.declared.into());
+        let made = call(
+            libc::SYS_mprotect,
+            &[grown.start(), grown.bytes(), protection],
+        ) == 0;
+        if made {
+            self.areas.insert(grown, allowed);
+        }
+        made
+    }
+
+    /// What of a range was the stack's is given up for good, before the program maps something there: the stack does not grow
+    /// beyond it any more.
+    pub(super) fn leave_stack_room(&mut self, range: PageRange) {
+        let Some(room) = self.stack_room.filter(|room| meets(*room, range)) else {
+            return;
+        };
+        let end = (range.end().saturating_add(GUARD_BYTES)).min(room.end());
+        let left = PageRange::new(room.start() - GUARD_BYTES, end);
+        let gaps = left.map_or_else(Vec::new, |left| self.areas.gaps(left));
+        gaps.iter().for_each(release);
+        self.stack_room = PageRange::new(end, room.end());
+    }
+
+    /// Keeps address space of the stack that the program has unmapped; whether the range was such.
+    pub(super) fn keep_unmapped_stack(&self, range: PageRange) -> Option<i64> {
+        let room = self.stack_room?;
+        (room.intersection(&range) == Some(range)).then(|| {
+            let flags = PRIVATE | (libc::MAP_FIXED | libc::MAP_NORESERVE) as u64;
+            let kept = [range.start(), range.bytes(), 0, flags, u64::MAX, 0];
+            call(libc::SYS_mmap, &kept).min(0)
+        })
+    }
+
+    /// What `mprotect(2)` is to change with `PROT_GROWSDOWN`: all of the mapping below as well. `None` where that does not grow.
+    pub(super) fn downwards(&self, range: PageRange) -> Option<PageRange> {
+        let room = self.stack_room?;
+        let (first, _) = *self.areas.pieces(range).first()?;
+        let (area, _) = self.areas.at(first.start())?;
+        let is_stack = room.contains(first.start());
+        let start = area.start().max(room.start());
+        is_stack.then(|| PageRange::new(start, range.end()))?
+    }
+}
+
+fn meets(one: PageRange, other: PageRange) -> bool {
+    one.intersection(&other).is_some()
+}
