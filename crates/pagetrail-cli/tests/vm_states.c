@@ -321,13 +321,16 @@ static int actions(void)
         raise(SIGUSR1);
         say_stack("after");
     }
-    /* A frame for which an alternate stack has no room. */
+    /* A frame for which there is no stack: the handler of SIGSEGV has one. */
     handle_faults(SA_ONSTACK);
-    printf("small: %d\n", set_stack(0, 2048));
-    handle(SIGUSR1, SA_ONSTACK, 0);
-    fflush(stdout);
-    raise(SIGUSR1);
-    puts("it had room");
+    printf("set: %d\n", set_stack(0, sizeof(alternate)));
+    handle(SIGUSR1, 0, 0);
+    if (sigsetjmp(out, 1) == 0)
+        __asm__ volatile("mov $64, %%esp; syscall; ud2"
+                         :
+                         : "a"(SYS_kill), "D"(getpid()), "S"(SIGUSR1)
+                         : "rcx", "r11", "memory");
+    say_state("after");
     return 0;
 }
 
