@@ -15,8 +15,11 @@ use super::mapping::{PRIVATE, readable, release};
 use super::{Memory, PAGE};
 use crate::sys::call::call;
 
-/// What is kept at most: as much as the largest limits that are in use, but for none at all.
+/// What is kept at most, and where there is no limit.
 const ROOM_MAX: u64 = 64 << 30;
+/// What is kept where the limit is lower, and may be raised: more than there is natively below a stack that has begun. A limit on
+/// all address space that the program sets later must have room for it.
+const ROOM_TO_RAISE: u64 = 1 << 30;
 /// What is kept where the limit is lower than any program needs, and its arguments.
 const ROOM_MIN: u64 = 1 << 20;
 /// It grows by so much at once.
@@ -31,7 +34,10 @@ impl Memory {
     pub(crate) fn keep_stack_room(&mut self) -> io::Result<u64> {
         let limit = getrlimit(Resource::Stack);
         let soft = limit.current.unwrap_or(ROOM_MAX);
-        let mut room = limit.maximum.unwrap_or(ROOM_MAX);
+        let mut room = limit
+            .maximum
+            .unwrap_or(ROOM_MAX)
+            .min(soft.max(ROOM_TO_RAISE));
         if let Some(all) = getrlimit(Resource::As).current {
             room = room.min(soft.max(all / PART_OF_ALL)).min(all / 2);
         }
