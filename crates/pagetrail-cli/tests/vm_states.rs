@@ -124,7 +124,10 @@ fn programs_with_sanitizers_run() {
             eprintln!("not here: -fsanitize={sanitizer}");
             continue;
         }
-        same(directory.path(), &[program.to_str().expect("UTF-8")]);
+        // Who looks for leaks traces the program, which a guest's threads cannot be.
+        let program = program.display().to_string();
+        let variable = "export ASAN_OPTIONS=detect_leaks=0";
+        same_in_shell(directory.path(), variable, &program);
     }
 }
 
