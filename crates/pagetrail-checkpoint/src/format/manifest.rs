@@ -50,6 +50,8 @@ pub struct Mapping {
     /// Whether its contents are in the image: what no page says anything about reads as zeros then. Otherwise only
     /// the pages that are said something about are, and the rest is as the file.
     pub saved: bool,
+    /// Whether it is shared, and what others have written there since the base is not in the image.
+    pub own_writes_only: bool,
 }
 
 /// A thread: its registers at the instant.
@@ -417,6 +419,7 @@ const WRITE: u8 = 2;
 const EXECUTE: u8 = 4;
 const SHARED: u8 = 8;
 const SAVED: u8 = 16;
+const OWN_WRITES_ONLY: u8 = 32;
 
 fn mapping(out: &mut Encoder, mapping: &Mapping) {
     out.u64(mapping.range.start());
@@ -428,6 +431,7 @@ fn mapping(out: &mut Encoder, mapping: &Mapping) {
         (permissions.execute, EXECUTE),
         (permissions.shared, SHARED),
         (mapping.saved, SAVED),
+        (mapping.own_writes_only, OWN_WRITES_ONLY),
     ];
     let set = flags.iter().filter(|(set, _)| *set);
     out.u8(set.fold(0, |all, (_, flag)| all | flag));
@@ -445,7 +449,7 @@ fn decode_mapping(input: &mut Decoder<'_>, page_size: u64) -> Decoded<Mapping> {
         .filter(|_| start % page_size == 0 && end % page_size == 0)
         .ok_or(Malformed("an impossible mapping"))?;
     let flags = input.u8()?;
-    if flags & !(READ | WRITE | EXECUTE | SHARED | SAVED) != 0 {
+    if flags & !(READ | WRITE | EXECUTE | SHARED | SAVED | OWN_WRITES_ONLY) != 0 {
         return Err(Malformed("a mapping of an unknown kind"));
     }
     let is = |flag| flags & flag != 0;
@@ -458,6 +462,7 @@ fn decode_mapping(input: &mut Decoder<'_>, page_size: u64) -> Decoded<Mapping> {
             shared: is(SHARED),
         },
         saved: is(SAVED),
+        own_writes_only: is(OWN_WRITES_ONLY),
         offset: input.u64()?,
         device: (input.u32()?, input.u32()?),
         inode: input.u64()?,

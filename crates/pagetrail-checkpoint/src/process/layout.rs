@@ -7,6 +7,7 @@ use super::build_id::BuildIds;
 use crate::error::Result;
 use crate::format::manifest::Mapping;
 use pagetrail::{Memory, PageSet, Region, owned_pages, pages_with_content};
+use std::collections::BTreeSet;
 
 /// The mappings as of the last round.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Layout {
     saved: PageSet,
     /// Pages of private mappings that this has given out since the last publication, on its own account.
     given_out: PageSet,
+    /// Device and inode of the memory of sub-page heaps, which no other process has.
+    heaps: BTreeSet<((u32, u32), u64)>,
     build_ids: BuildIds,
 }
 
@@ -38,6 +41,7 @@ impl Layout {
             addresses: PageSet::new(),
             saved: PageSet::new(),
             given_out: PageSet::new(),
+            heaps: BTreeSet::new(),
             build_ids: BuildIds::default(),
         }
     }
@@ -98,9 +102,34 @@ impl Layout {
                 self.given_out.union_with(&contents);
             }
         }
+        let heaps = regions.iter().filter(|region| is_alias(region));
+        self.heaps = heaps.map(|region| (region.device, region.inode)).collect();
         self.regions = regions.to_vec();
         self.addresses = addresses;
         self.saved = saved;
+        Ok(found)
+    }
+
+    /// Mappings in the image that others may write to without a trace.
+    fn open_to_others(&self) -> impl Iterator<Item = &Region> {
+        self.regions.iter().filter(|region| {
+            region.permissions.shared
+                && self.addresses.intersects(region.range)
+                && !self.heaps.contains(&(region.device, region.inode))
+        })
+    }
+
+    /// Their addresses.
+    pub(crate) fn shared(&self) -> PageSet {
+        self.open_to_others().map(|region| region.range).collect()
+    }
+
+    /// The pages there that hold something at present.
+    pub(crate) fn shared_contents(&self) -> Result<PageSet> {
+        let mut found = PageSet::new();
+        for region in self.open_to_others() {
+            found.union_with(&pages_with_content(self.pid, region)?);
+        }
         Ok(found)
     }
 
@@ -138,8 +167,12 @@ impl Layout {
     }
 
     /// The mappings for a manifest.
-    pub(crate) fn mappings(&mut self, memory: &Memory) -> Vec<Mapping> {
+    pub(crate) fn mappings(&mut self, memory: &Memory, trust_shared: bool) -> Vec<Mapping> {
         self.build_ids.update(&self.regions, memory);
+        let unknown = match trust_shared {
+            true => self.shared(),
+            false => PageSet::new(),
+        };
         let mapping = |region: &Region| Mapping {
             range: region.range,
             permissions: region.permissions,
@@ -149,6 +182,7 @@ impl Layout {
             name: region.name.clone(),
             build_id: self.build_ids.of(region),
             saved: self.saved.intersects(region.range),
+            own_writes_only: unknown.intersects(region.range),
         };
         self.regions.iter().map(mapping).collect()
     }

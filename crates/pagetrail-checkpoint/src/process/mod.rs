@@ -4,6 +4,9 @@
 //! when little is left, or nothing is gained any more ([`precopy`]), all threads are stopped, the rest is copied to memory
 //! with the registers, and the program goes on. Hashing, compressing and writing happen while it runs.
 //!
+//! What others write to memory that they share with the process leaves no trace in it; such memory is read again at each
+//! instant ([`recheck`]).
+//!
 //! Pages are owed to the store until a checkpoint that has them is published. One that fails, on a full disk, say, leaves
 //! the store as it was, and the next has what it should have had.
 
@@ -11,6 +14,7 @@ pub(crate) mod build_id;
 pub(crate) mod describe;
 pub(crate) mod layout;
 pub(crate) mod precopy;
+pub(crate) mod recheck;
 pub(crate) mod rewind;
 pub(crate) mod staging;
 
@@ -24,6 +28,7 @@ use pagetrail::{
     page_size,
 };
 use precopy::{Next, Rule};
+use recheck::Seen;
 use staging::{Parts, Staging};
 use std::time::{Duration, Instant};
 
@@ -50,6 +55,10 @@ pub struct ProcessOptions {
     /// [`WatchBuilder::report_again`](pagetrail::WatchBuilder::report_again). Such a write is missed only if a page stays pinned from
     /// one checkpoint to the one after the next.
     pub report_again: bool,
+    /// Take of shared memory only what the process itself has written through its own mappings, instead of reading all of it
+    /// again while the process stands still. What other processes write there, or the process by `write(2)`, the images then
+    /// do not have; they say so ([`own_writes_only`](crate::Mapping::own_writes_only)).
+    pub trust_shared: bool,
 }
 
 impl Default for ProcessOptions {
@@ -60,6 +69,7 @@ impl Default for ProcessOptions {
             buffer_bytes: 256 << 20,
             trust_units: false,
             report_again: false,
+            trust_shared: false,
         }
     }
 }
@@ -80,6 +90,8 @@ pub struct ProcessCheckpointer {
     renewed: PageSet,
     /// What was found for the last checkpoint, and for the next, where all is to be read once more.
     found: [PageSet; 2],
+    /// What the last checkpoint has of memory that others may write to.
+    seen: Seen,
     /// The process has another program than the last checkpoint.
     replaced: bool,
 }
@@ -106,6 +118,7 @@ impl ProcessCheckpointer {
             owed_bytes: PageSet::new(),
             renewed: PageSet::new(),
             found: Default::default(),
+            seen: Seen::default(),
             replaced: false,
         })
     }
@@ -170,9 +183,12 @@ impl ProcessCheckpointer {
         let began = Instant::now();
         let mut cost = Cost::default();
         let mut draft = writer.draft(page_size() as u32);
+        // What a checkpoint has seen that fails the store does not have.
+        let mut seen = std::mem::take(&mut self.seen);
         if draft.is_base() {
             self.layout = Layout::new(self.pid());
             self.forget_owed();
+            seen = Seen::default();
         }
         let mut staging = Staging::new(self.options.buffer_bytes);
         self.absorb(None)?;
@@ -187,7 +203,10 @@ impl ProcessCheckpointer {
         draft.forget(&self.renewed);
         let mut todo = self.owed.clone();
         if self.options.mode == Mode::Precopy {
-            todo = todo.difference(&self.compared());
+            seen.forget(&self.renewed);
+            let shared = self.shared_contents()?;
+            cost.copied_pages += seen.look(&self.memory, &shared, &mut staging, &mut draft)?;
+            todo = todo.difference(&self.compared()).difference(&self.shared());
             let mut rule = Rule::new(todo.pages());
             loop {
                 if self.replaced {
@@ -197,8 +216,9 @@ impl ProcessCheckpointer {
                 cost.copied_pages += todo.pages();
                 staging.copy(&self.memory, &todo, Some(&mut draft))?;
                 let found = self.absorb(None)?;
+                seen.forget(&found.renewed);
                 todo = found.take_over(&mut draft, &mut staging);
-                todo = todo.difference(&self.compared());
+                todo = todo.difference(&self.compared()).difference(&self.shared());
                 if rule.next(todo.pages()) == Next::Stop {
                     break;
                 }
@@ -210,6 +230,10 @@ impl ProcessCheckpointer {
             outcome => return outcome.map(|_| None),
         };
         todo = todo.difference(&found.renewed);
+        seen.forget(match self.options.mode {
+            Mode::Precopy => &found.renewed,
+            Mode::Stop => &self.renewed,
+        });
         todo.union_with(&found.take_over(&mut draft, &mut staging));
         todo.union_with(&self.owed.intersection(&self.compared()));
         let (untouched, as_the_file) = self.layout.vanished()?;
@@ -218,7 +242,13 @@ impl ProcessCheckpointer {
         todo.union_with(&as_the_file);
         let todo = todo
             .intersection(self.layout.addresses())
-            .difference(&untouched);
+            .difference(&untouched)
+            .difference(&self.shared());
+        let shared = self.shared_contents()?;
+        let gone = seen.keep(&shared);
+        staging.forget(&gone);
+        draft.forget(&gone);
+        let looked = seen.look(&self.memory, &shared, &mut staging, &mut draft);
         // The store is not waited for while the process stands still, unless memory does not suffice.
         let outcome = match self.options.mode {
             Mode::Precopy => staging.copy(&self.memory, &todo, None),
@@ -228,7 +258,7 @@ impl ProcessCheckpointer {
         let threads = hold.threads().to_vec();
         cost.pause_ns = hold.release().as_nanos() as u64;
         outcome?;
-        cost.stopped_pages = todo.pages();
+        cost.stopped_pages = todo.pages() + looked?;
         cost.copied_pages += cost.stopped_pages;
         let process = Process {
             descriptors: descriptors.unwrap_or_else(|| describe::descriptors(self.pid())),
@@ -238,8 +268,25 @@ impl ProcessCheckpointer {
             pages: self.owed.difference(&self.owed_whole),
             changed: self.owed_bytes.clone(),
         };
-        self.finish(draft, staging, &parts, process, cost, began)
-            .map(Some)
+        let manifest = self.finish(draft, staging, &parts, process, cost, began)?;
+        self.seen = seen;
+        Ok(Some(manifest))
+    }
+
+    /// Where memory is read again at each instant.
+    fn shared(&self) -> PageSet {
+        match self.options.trust_shared {
+            true => PageSet::new(),
+            false => self.layout.shared(),
+        }
+    }
+
+    /// The pages there that hold something.
+    fn shared_contents(&self) -> Result<PageSet> {
+        match self.options.trust_shared {
+            true => Ok(PageSet::new()),
+            false => self.layout.shared_contents(),
+        }
     }
 
     /// Puts what is staged, and publishes.
@@ -252,7 +299,9 @@ impl ProcessCheckpointer {
         cost: Cost,
         began: Instant,
     ) -> Result<Manifest> {
-        let mappings = self.layout.mappings(&self.memory);
+        let mappings = self
+            .layout
+            .mappings(&self.memory, self.options.trust_shared);
         staging.drain(&mut draft, parts)?;
         // Where something else came and went between two looks, nobody has said so.
         draft.forget(&self.layout.left_out());

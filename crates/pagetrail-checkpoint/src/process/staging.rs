@@ -74,6 +74,24 @@ impl Staging {
         Ok(())
     }
 
+    /// Takes copies that were made elsewhere.
+    pub(crate) fn add(&mut self, pages: PageSet, bytes: Vec<u8>) {
+        self.bytes += bytes.len() as u64;
+        self.batches.push(Batch {
+            ranges: pages.ranges().to_vec(),
+            bytes: Some(bytes),
+        });
+    }
+
+    /// Hands everything to the store at once if it is more than is to be kept in memory.
+    pub(crate) fn relieve(&mut self, draft: &mut Draft<'_>) -> Result<()> {
+        if self.bytes <= self.bytes_max {
+            return Ok(());
+        }
+        let staged = std::mem::replace(self, Self::new(self.bytes_max));
+        staged.drain(draft, &Parts::default())
+    }
+
     /// Drops the copies of pages: another mapping has come there.
     pub(crate) fn forget(&mut self, pages: &PageSet) {
         if !pages.is_empty() && !self.batches.is_empty() {

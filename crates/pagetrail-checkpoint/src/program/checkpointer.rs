@@ -272,6 +272,7 @@ impl Region {
             name: self.name.clone(),
             build_id: Vec::new(),
             saved: true,
+            own_writes_only: false,
         }
     }
 }

@@ -120,6 +120,7 @@ impl Model {
             name: "model".into(),
             build_id: Vec::new(),
             saved: true,
+            own_writes_only: false,
         };
         self.mapped.ranges().iter().map(mapping).collect()
     }

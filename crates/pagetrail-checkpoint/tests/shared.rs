@@ -1,0 +1,133 @@
+//! Memory that a process shares with others: every image has what was there at its instant, whoever wrote it and however.
+
+#![allow(clippy::print_stdout, reason = "tests print their seed")]
+
+mod common;
+#[path = "../../pagetrail/tests/support/mod.rs"]
+mod support;
+
+use common::PAGE;
+use pagetrail::{Choice, Memory, PageRange, Technique};
+use pagetrail_checkpoint::storage::InMemory;
+use pagetrail_checkpoint::{Mode, ProcessCheckpointer, ProcessOptions, Store, WriterOptions};
+use rustix::process::Signal;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use support::{Victim, random, times, working};
+
+const PAGES: u64 = 600;
+
+fn at_rest(victim: &Victim) {
+    victim.signal(Signal::STOP);
+    while support::state(victim.pid()) != 'T' {
+        std::thread::yield_now();
+    }
+}
+
+/// A file in memory, and a victim that has it mapped.
+fn start() -> Option<(tempfile::NamedTempFile, Victim, PageRange)> {
+    let mut file = tempfile::Builder::new().tempfile_in("/dev/shm").ok()?;
+    file.write_all(&vec![9; (PAGES / 2 * PAGE) as usize])
+        .unwrap();
+    file.as_file().set_len(PAGES * PAGE).unwrap();
+    let path = file.path().to_str()?.to_owned();
+    let victim = Victim::start("shared_file", &["600", &path, &PAGES.to_string()])?;
+    let start = u64::from_str_radix(&victim.said[0], 16).unwrap();
+    let range = PageRange::new(start, start + PAGES * PAGE).unwrap();
+    Some((file, victim, range))
+}
+
+/// Something that another process does to the file.
+fn change(file: &File, random: &mut fastrand::Rng) {
+    for _ in 0..random.u32(0..40) {
+        let page = random.u64(0..PAGES - 1);
+        match random.u32(0..12) {
+            0 => {
+                // Pages go, and read as zeros.
+                let flags =
+                    rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+                let count = random.u64(1..5).min(PAGES - 1 - page);
+                rustix::fs::fallocate(file, flags, page * PAGE, count * PAGE).unwrap();
+            }
+            1 => file.write_all_at(&[0; PAGE as usize], page * PAGE).unwrap(),
+            _ => {
+                let at = page * PAGE + random.u64(0..PAGE / 8) * 8;
+                file.write_all_at(&random.u64(..).to_le_bytes(), at)
+                    .unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn images_have_what_others_wrote_to_shared_memory() {
+    let techniques = [Technique::PagemapScan, Technique::Compare];
+    for technique in working("checkpoints of shared memory", &techniques) {
+        for mode in [Mode::Precopy, Mode::Stop] {
+            let Some((file, victim, range)) = start() else {
+                return;
+            };
+            let mut random = random("shared memory");
+            let store = Store::create_on(Arc::new(InMemory::new())).unwrap();
+            let mut writer = store.writer(WriterOptions::default()).unwrap();
+            let options = ProcessOptions {
+                mode,
+                technique: Choice::Technique(technique),
+                buffer_bytes: [1 << 28, 1 << 16][random.usize(0..2)],
+                ..ProcessOptions::default()
+            };
+            let mut process = ProcessCheckpointer::attach(victim.pid(), options).unwrap();
+            let memory = Memory::of(victim.pid()).unwrap();
+            for round in 0..times(15, 300) {
+                change(file.as_file(), &mut random);
+                if random.bool() {
+                    victim.signal(Signal::USR1);
+                }
+                at_rest(&victim);
+                let number = process.checkpoint(&mut writer).unwrap().number;
+                let mut is = vec![0; range.bytes() as usize];
+                memory.read(&[range], &mut is).unwrap();
+                let mut image = store.image(number).unwrap();
+                let mut then = vec![0; is.len()];
+                image.read(range, &mut then).unwrap();
+                let wrong = is
+                    .chunks(PAGE as usize)
+                    .zip(then.chunks(PAGE as usize))
+                    .filter(|(is, then)| is != then);
+                assert_eq!(wrong.count(), 0, "{technique} {mode:?}, round {round}");
+                victim.signal(Signal::CONT);
+            }
+            assert!(store.verify().unwrap().is_sound());
+            drop(process);
+            victim.is_clean(true);
+            victim.finish();
+        }
+    }
+}
+
+#[test]
+fn images_that_trust_own_writes_say_so() {
+    let Some((file, victim, range)) = start() else {
+        return;
+    };
+    let store = Store::create_on(Arc::new(InMemory::new())).unwrap();
+    let mut writer = store.writer(WriterOptions::default()).unwrap();
+    for trust_shared in [false, true] {
+        let options = ProcessOptions {
+            trust_shared,
+            ..ProcessOptions::default()
+        };
+        let mut process = ProcessCheckpointer::attach(victim.pid(), options).unwrap();
+        writer.begin_anew();
+        process.checkpoint(&mut writer).unwrap();
+        file.as_file().write_all_at(&[7], 5 * PAGE).unwrap();
+        let manifest = process.checkpoint(&mut writer).unwrap();
+        let mapping = manifest.mappings.iter().find(|m| m.range == range).unwrap();
+        assert_eq!(mapping.own_writes_only, trust_shared);
+        assert!(manifest.parent.is_some());
+    }
+    victim.is_clean(true);
+    victim.finish();
+}
