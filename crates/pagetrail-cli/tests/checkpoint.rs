@@ -229,6 +229,37 @@ fn what_a_process_says_of_itself_commands_no_terminal() {
 }
 
 #[test]
+fn a_process_with_other_descriptors_is_rewound_by_force_only() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let here = directory.path();
+    // It opens a file when there is one named `go`, and says so by another.
+    let script =
+        "until test -e go; do sleep 0.01; done; exec 9<go; : >done; while :; do sleep 0.01; done";
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", script])
+        .current_dir(here)
+        .stdin(Stdio::null());
+    let busy = Busy(command.spawn().expect("sh starts"));
+    let pid = busy.pid();
+    json(here, &["checkpoint", "-p", &pid, "--store", "s"]);
+    fs::write(here.join("go"), "x").expect("a file");
+    while !here.join("done").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let rewind = ["rewind", "-p", &pid, "s", "--to", "1"];
+    let line = error_line(&run(here, &rewind), 2);
+    assert!(line.contains("9 (") && line.contains("is new"), "{line}");
+    assert!(line.contains("--force"), "{line}");
+    let forced = json(here, &[&rewind[..], &["--force"]].concat());
+    assert!(
+        forced[0]["descriptors"]
+            .as_array()
+            .is_some_and(|lines| lines.len() == 1)
+    );
+}
+
+#[test]
 fn numbers_are_served_while_checkpoints_are_taken() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let busy = Busy::start();

@@ -1,22 +1,27 @@
 //! Putting a living process back to an earlier instant of its own: memory and registers.
 //!
 //! What the kernel keeps for it does not go back: positions in files, what was sent and received, timers, children, its
-//! mappings. So the threads must be the same and the mappings still there, and that is found out before anything is touched.
+//! mappings. So the threads must be the same, the mappings still there and the same descriptors open, and that is found out
+//! before anything is touched.
 //! While memory is neither of then nor of now, the process must not run: should the rewinding itself be killed in that time,
 //! the kernel kills the process with it.
 
 use super::describe;
 use crate::error::{Error, Result};
-use crate::format::manifest::{Mapping, Process};
+use crate::format::manifest::{Descriptor, Mapping, Process};
 use crate::store::image::Image;
 use pagetrail::{HeldThread, Hold, Memory, PageRange, PageSet, Region, pages_with_content};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How much is compared at a time, in bytes.
 const CHUNK_BYTES: u64 = 4 << 20;
 
+/// Of how many descriptors a refusal says how they differ.
+const DIFFERENCES_SAID: usize = 4;
+
 /// What a rewind has done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rewound {
     /// Pages that were put back.
     pub pages: u64,
@@ -24,6 +29,9 @@ pub struct Rewound {
     pub pause: Duration,
     /// Bytes in mappings that came after the checkpoint; they stay, and the program does not know them.
     pub later_bytes: u64,
+    /// How descriptors differ from what the program believes of them now, a line each: positions in files, and, if the rewind
+    /// was forced, others that are open.
+    pub descriptors: Vec<String>,
 }
 
 impl Image {
@@ -31,9 +39,24 @@ impl Image {
     ///
     /// # Errors
     ///
-    /// The process is another one or has ended; its threads are others than then; a mapping has gone or changed; the store is
-    /// damaged. The process goes on untouched then. If memory cannot be written, what was written is undone.
+    /// The process is another one or has ended; its threads are others than then; a mapping has gone or changed; other
+    /// descriptors are open; the store is damaged. The process goes on untouched then. If memory cannot be written, what was
+    /// written is undone.
     pub fn rewind(&mut self, pid: u32) -> Result<Rewound> {
+        self.rewind_if(pid, false)
+    }
+
+    /// The same, also where other descriptors are open than then: a program that finds a connection of then in another's
+    /// place, or reads twice what it has read, may do what it never would.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::rewind`], but for descriptors.
+    pub fn rewind_whatever_is_open(&mut self, pid: u32) -> Result<Rewound> {
+        self.rewind_if(pid, true)
+    }
+
+    fn rewind_if(&mut self, pid: u32, force: bool) -> Result<Rewound> {
         let manifest = self.manifest().clone();
         let process = manifest.process.as_ref().filter(|process| {
             process.pid == pid && Some(process.start_ticks) == describe::start_ticks(pid)
@@ -53,6 +76,16 @@ impl Image {
         let regions = memory.mappings()?;
         let then = same_threads(pid, process, &hold)?;
         let later_bytes = check_mappings(pid, &manifest.mappings, &regions)?;
+        let (others, mut descriptors) =
+            differences(&process.descriptors, &describe::descriptors(pid));
+        if !others.is_empty() && !force {
+            let reason = format!(
+                "other descriptors are open than then: {}",
+                some(&others, DIFFERENCES_SAID)
+            );
+            return Err(refused(pid, &reason));
+        }
+        descriptors.splice(0..0, others);
         let mut candidates = wanted.clone();
         for mapping in manifest.mappings.iter().filter(|mapping| mapping.saved) {
             for region in regions
@@ -87,6 +120,7 @@ impl Image {
                 / u64::from(manifest.page_size),
             pause: hold.release(),
             later_bytes,
+            descriptors,
         })
     }
 
@@ -148,6 +182,41 @@ fn aliases(regions: &[Region], address: u64) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
+/// How the open descriptors differ: which are others, then which are elsewhere in the same file.
+fn differences(then: &[Descriptor], now: &[Descriptor]) -> (Vec<String>, Vec<String>) {
+    let by_number = |all: &[Descriptor]| -> BTreeMap<u32, Descriptor> {
+        all.iter().map(|one| (one.number, one.clone())).collect()
+    };
+    let (then, now) = (by_number(then), by_number(now));
+    let (mut others, mut moved) = (Vec::new(), Vec::new());
+    for (number, was) in &then {
+        match now.get(number) {
+            None => others.push(format!("{number} ({}) is closed", was.target)),
+            Some(is) if is.target != was.target => others.push(format!(
+                "{number} leads to {} instead of {}",
+                is.target, was.target
+            )),
+            Some(is) if is.position != was.position => moved.push(format!(
+                "descriptor {number} ({}) is at byte {}, and was at {}",
+                was.target, is.position, was.position
+            )),
+            Some(_) => {}
+        }
+    }
+    let new = now.iter().filter(|(number, _)| !then.contains_key(number));
+    others.extend(new.map(|(number, is)| format!("{number} ({}) is new", is.target)));
+    (others, moved)
+}
+
+/// The first of some lines, and how many there are besides.
+fn some(lines: &[String], most: usize) -> String {
+    let said = lines[..lines.len().min(most)].join(", ");
+    match lines.len() - lines.len().min(most) {
+        0 => said,
+        more => format!("{said}, and {more} more"),
+    }
+}
+
 fn refused(pid: u32, reason: &str) -> Error {
     Error::Refused(format!("process {pid} cannot be rewound: {reason}"))
 }
@@ -207,4 +276,31 @@ fn chunks(pages: &PageSet) -> impl Iterator<Item = PageRange> + '_ {
         let starts = (range.start()..range.end()).step_by(CHUNK_BYTES as usize);
         starts.filter_map(|start| PageRange::new(start, range.end().min(start + CHUNK_BYTES)))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_differ_by_what_they_lead_to() {
+        let open = |number, target: &str, position| Descriptor {
+            number,
+            target: target.into(),
+            position,
+            flags: 0,
+        };
+        let then = [open(0, "/a", 1), open(3, "socket:[1]", 0), open(4, "/b", 0)];
+        let now = [open(0, "/a", 2), open(3, "socket:[2]", 0), open(5, "/c", 0)];
+        let (others, moved) = differences(&then, &now);
+        let expected = [
+            "3 leads to socket:[2] instead of socket:[1]",
+            "4 (/b) is closed",
+            "5 (/c) is new",
+        ];
+        assert_eq!(others, expected);
+        assert_eq!(moved, ["descriptor 0 (/a) is at byte 2, and was at 1"]);
+        assert_eq!(some(&others, 1), format!("{}, and 2 more", expected[0]));
+        assert_eq!(differences(&then, &then), Default::default());
+    }
 }

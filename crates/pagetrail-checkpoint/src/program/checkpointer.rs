@@ -21,13 +21,45 @@ pub struct CheckpointerBuilder {
     store: Result<Store>,
     options: WriterOptions,
     technique: Choice,
-    regions: Vec<(String, usize)>,
+    regions: Vec<Described>,
+    /// Regions that the store has and that are wanted no more.
+    dropped: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Described {
+    name: String,
+    bytes: usize,
+    may_shrink: bool,
 }
 
 impl CheckpointerBuilder {
-    /// Adds a region of memory, zeroed unless the store has one of this name. It may have grown since.
-    pub fn region(mut self, name: &str, bytes: usize) -> Self {
-        self.regions.push((name.into(), bytes));
+    /// Adds a region of memory, zeroed unless the store has one of this name. It may have grown since; one that the store has
+    /// more pages of is refused ([`Self::shrunk_region`]).
+    ///
+    /// Regions that the store has and that are not described are kept as they are, and are in the checkpoints to come
+    /// ([`Self::without_region`]).
+    pub fn region(self, name: &str, bytes: usize) -> Self {
+        self.described(name, bytes, false)
+    }
+
+    /// The same of a region that may have shrunk: what the store has beyond `bytes` is lost.
+    pub fn shrunk_region(self, name: &str, bytes: usize) -> Self {
+        self.described(name, bytes, true)
+    }
+
+    /// Lets go of a region that the store has, with its contents.
+    pub fn without_region(mut self, name: &str) -> Self {
+        self.dropped.push(name.into());
+        self
+    }
+
+    fn described(mut self, name: &str, bytes: usize, may_shrink: bool) -> Self {
+        self.regions.push(Described {
+            name: name.into(),
+            bytes,
+            may_shrink,
+        });
         self
     }
 
@@ -47,13 +79,30 @@ impl CheckpointerBuilder {
     ///
     /// # Errors
     ///
-    /// The store cannot be opened or is damaged, another process writes to it, or its newest checkpoint is of a process;
-    /// memory cannot be had.
+    /// The store cannot be opened or is damaged, another process writes to it, or its newest checkpoint is of a process; two
+    /// regions have one name, or one is smaller than the store has it; memory cannot be had.
     pub fn start(self) -> Result<Checkpointer> {
         let store = self.store?;
         let writer = store.writer(self.options)?;
+        for (at, region) in self.regions.iter().enumerate() {
+            if self.regions[..at]
+                .iter()
+                .any(|other| other.name == region.name)
+            {
+                let reason = format!("two regions are named {:?}", region.name);
+                return Err(Error::Refused(reason));
+            }
+        }
+        let image = match store.newest_image() {
+            Err(Error::Empty) => None,
+            newest => Some(newest?),
+        };
+        let mut described = self.regions;
+        if let Some(image) = &image {
+            described = with_those_of(image, described, &self.dropped)?;
+        }
         let mut regions = Vec::new();
-        for (name, bytes) in self.regions {
+        for Described { name, bytes, .. } in described {
             let memory = Mapping::private(bytes)
                 .map_err(|errno| Error::io("cannot map memory")(errno.into()))?;
             regions.push(Region {
@@ -62,14 +111,11 @@ impl CheckpointerBuilder {
                 memory,
             });
         }
-        let restored = match store.newest() {
-            Err(Error::Empty) => None,
-            newest => {
-                let mut image = store.image(newest?)?;
-                restore(&mut image, &mut regions)?;
-                Some(image.manifest().number)
-            }
-        };
+        let mut restored = None;
+        if let Some(mut image) = image {
+            restore(&mut image, &mut regions)?;
+            restored = Some(image.manifest().number);
+        }
         let watch = Watch::builder()
             .target(Target::ranges(
                 regions.iter().map(|region| region.memory.range()),
@@ -86,12 +132,42 @@ impl CheckpointerBuilder {
     }
 }
 
-/// Fills regions with what the image has of them, by name.
-fn restore(image: &mut Image, regions: &mut [Region]) -> Result<()> {
+/// Regions with those added that the image has besides; none may be smaller than the image has it, unless that is asked for.
+fn with_those_of(
+    image: &Image,
+    mut described: Vec<Described>,
+    dropped: &[String],
+) -> Result<Vec<Described>> {
     if image.manifest().process.is_some() {
         let reason = "the store is of a process, not of a program's own regions";
         return Err(Error::Refused(reason.into()));
     }
+    for mapping in &image.manifest().mappings {
+        let then = mapping.range.bytes();
+        match described.iter().find(|region| region.name == mapping.name) {
+            Some(region) => {
+                let now = (region.bytes as u64).div_ceil(page_size()) * page_size();
+                if now < then && !region.may_shrink {
+                    return Err(Error::Refused(format!(
+                        "region {:?} has {then} bytes in the store and is described with {}; \
+                         shrunk_region lets the rest go",
+                        region.name, region.bytes
+                    )));
+                }
+            }
+            None if dropped.contains(&mapping.name) => {}
+            None => described.push(Described {
+                name: mapping.name.clone(),
+                bytes: then as usize,
+                may_shrink: false,
+            }),
+        }
+    }
+    Ok(described)
+}
+
+/// Fills regions with what the image has of them, by name.
+fn restore(image: &mut Image, regions: &mut [Region]) -> Result<()> {
     let known = image.pages();
     for region in regions {
         let mappings = &image.manifest().mappings;
@@ -159,6 +235,7 @@ impl Checkpointer {
             options: WriterOptions::default(),
             technique: Choice::Auto,
             regions: Vec::new(),
+            dropped: Vec::new(),
         }
     }
 

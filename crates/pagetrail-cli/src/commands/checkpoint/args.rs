@@ -64,7 +64,8 @@ pub(crate) enum CheckpointCommand {
     /// Put a process back to an earlier instant of its own
     ///
     /// Memory and registers go back; what the kernel keeps for the process, positions in files, say, does not. The threads
-    /// must be those of then, and their memory still be mapped. If pagetrail itself is killed while it writes to the
+    /// must be those of then, their memory still be mapped, and the same descriptors be open: a connection that has come
+    /// since may hold what the process of then would answer a second time. If pagetrail itself is killed while it writes to the
     /// process, the kernel kills the process too: it must not run with memory of two times.
     #[command(after_help = "Examples:\n  pagetrail rewind -p 1234 saved --to 3")]
     Rewind(RewindArgs),
@@ -101,6 +102,10 @@ pub(crate) struct TakeArgs {
     /// (process_vm_writev, O_DIRECT, io_uring)
     #[arg(long)]
     pub(crate) report_again: bool,
+    /// Of shared memory, save what the process itself writes through its mappings only, and not what others write there;
+    /// otherwise all of it is read while the process stands still
+    #[arg(long)]
+    pub(crate) trust_shared: bool,
     #[command(flatten)]
     pub(crate) writing: WritingArgs,
     /// Keep numbers about the checkpoints in a file, as Prometheus reads them
@@ -260,6 +265,9 @@ pub(crate) struct RewindArgs {
     /// The checkpoint
     #[arg(long, value_name = "N")]
     pub(crate) to: u64,
+    /// Also where other descriptors are open than then
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,

@@ -14,6 +14,9 @@ use super::{plain, text};
 use crate::exit;
 use crate::report::words;
 
+/// Of how many descriptors is said how they differ.
+const DESCRIPTORS_SAID: usize = 10;
+
 /// Runs `export`.
 pub(super) fn export(args: &ExportArgs) -> Result<ExitCode> {
     let store = Store::open(&args.store).map_err(plain)?;
@@ -79,7 +82,25 @@ fn make_room(path: &Path) -> Result<()> {
 pub(super) fn rewind(args: &RewindArgs) -> Result<ExitCode> {
     let store = Store::open(&args.store).map_err(plain)?;
     let mut image = store.image(args.to).map_err(plain)?;
-    let rewound = image.rewind(args.pid).map_err(plain)?;
+    let rewound = match args.force {
+        true => image.rewind_whatever_is_open(args.pid),
+        false => image.rewind(args.pid),
+    };
+    let rewound = rewound.map_err(|error| match error {
+        Error::Refused(reason) if reason.contains("descriptors") => {
+            anyhow::anyhow!(
+                "{}; --force rewinds all the same",
+                words::printable(&reason)
+            )
+        }
+        error => plain(error),
+    })?;
+    for line in rewound.descriptors.iter().take(DESCRIPTORS_SAID) {
+        exit::message(&words::printable(line));
+    }
+    if let Some(more @ 1..) = rewound.descriptors.len().checked_sub(DESCRIPTORS_SAID) {
+        exit::message(&format!("{more} more descriptors differ"));
+    }
     if rewound.later_bytes > 0 {
         exit::message(&format!(
             "{} that the process has mapped since stay mapped, unknown to it",
@@ -92,6 +113,7 @@ pub(super) fn rewind(args: &RewindArgs) -> Result<ExitCode> {
         "pages": rewound.pages,
         "pause_ns": rewound.pause.as_nanos() as u64,
         "later_bytes": rewound.later_bytes,
+        "descriptors": rewound.descriptors,
     });
     text::print(&match args.json {
         true => document.to_string(),

@@ -58,6 +58,7 @@ pub(super) fn show(manifest: &Manifest, contents: u64) -> Value {
             "name": mapping.name,
             "build_id": digits(&mapping.build_id),
             "saved": mapping.saved,
+            "own_writes_only": mapping.own_writes_only,
         })
     });
     document["content_bytes"] = contents.into();

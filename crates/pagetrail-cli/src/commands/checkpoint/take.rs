@@ -35,6 +35,7 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
         technique: args.technique.0,
         trust_units: args.trust_units,
         report_again: args.report_again,
+        trust_shared: args.trust_shared,
         ..ProcessOptions::default()
     };
     let signals = Signals::take(Addressee::Us).context("cannot handle signals")?;

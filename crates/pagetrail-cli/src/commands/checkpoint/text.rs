@@ -128,7 +128,12 @@ pub(super) fn show(manifest: &Manifest, contents: u64) -> String {
             mapping.range.to_string(),
             words::bytes(mapping.range.bytes() as f64),
             mapping.permissions.to_string(),
-            if mapping.saved { "yes" } else { "-" }.into(),
+            match (mapping.saved, mapping.own_writes_only) {
+                (false, _) => "-",
+                (true, false) => "yes",
+                (true, true) => "own writes",
+            }
+            .into(),
             name(&mapping.name),
         ]);
     }
