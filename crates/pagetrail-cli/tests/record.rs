@@ -232,7 +232,8 @@ fn a_program_is_recorded_from_its_start_to_its_end() {
             "10ms",
             "--",
             program,
-            "10",
+            // Half a second at least: some rounds, however busy the machine is.
+            "100",
         ];
         let output = run(directory.path(), &arguments);
         if output.status.code() == Some(3) {
@@ -243,7 +244,7 @@ fn a_program_is_recorded_from_its_start_to_its_end() {
         assert_eq!(output.stdout, b"ready\n", "the output is the program's");
         let report = report(directory.path(), FILE);
         assert_known_pages(&report);
-        assert_eq!(report["command"][1], "10");
+        assert_eq!(report["command"][1], "100");
         assert_eq!(report["end"]["kind"], "exited");
         assert!(
             report["rounds"].as_array().map_or(0, Vec::len) > 1,
