@@ -84,6 +84,7 @@ impl Failure {
                 | Error::ThirtyTwoBit { .. }
                 | Error::Traced { .. }
                 | Error::NotStopping { .. }
+                | Error::Frozen { .. }
                 | Error::Attach { .. } => Status::CannotAttach,
                 Error::Permission { .. } | Error::Seccomp { .. } => Status::Permission,
                 Error::Gone { .. } => Status::Gone,

@@ -97,6 +97,14 @@ pub enum Error {
         /// How long it was waited for, in milliseconds.
         waited_ms: u64,
     },
+    /// The target's control group is frozen, so that none of its threads stops for a tracer.
+    #[error(
+        "process {pid} is frozen by its control group; thaw it first (cgroup.freeze, or freezer.state of version 1)"
+    )]
+    Frozen {
+        /// The PID asked for.
+        pid: u32,
+    },
     /// The target cannot be attached to for another reason.
     #[error("cannot attach to process {pid}: {reason}")]
     Attach {

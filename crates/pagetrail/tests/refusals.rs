@@ -101,6 +101,61 @@ fn kernel_threads() {
     ));
 }
 
+/// A control group with the controller that freezes, of either version, or `None` where there is none to be had.
+fn freezer() -> Option<(std::path::PathBuf, &'static str, [&'static str; 2])> {
+    let name = format!("pagetrail-test-{}", std::process::id());
+    let version_1 = std::path::Path::new("/sys/fs/cgroup/freezer").join(&name);
+    if std::fs::create_dir(&version_1).is_ok() {
+        return Some((version_1, "freezer.state", ["FROZEN", "THAWED"]));
+    }
+    let version_2 = std::path::Path::new("/sys/fs/cgroup").join(&name);
+    std::fs::create_dir(&version_2).ok()?;
+    Some((version_2, "cgroup.freeze", ["1", "0"]))
+}
+
+#[test]
+fn frozen_by_its_control_group() {
+    let subject = "refusals: frozen";
+    let Some((group, file, [freeze, thaw])) = freezer() else {
+        return row(
+            subject,
+            "any",
+            "absent",
+            "no control group can be made here",
+        );
+    };
+    let victim = Victim::start("sleeper", &[]);
+    let frozen = victim.as_ref().and_then(|victim| {
+        let pid = victim.pid();
+        std::fs::write(group.join("cgroup.procs"), pid.to_string()).ok()?;
+        std::fs::write(group.join(file), freeze).ok()?;
+        let error = working(subject, &[PagemapScan])
+            .first()
+            .map(|&technique| refused(pid, technique));
+        std::fs::write(group.join(file), thaw).unwrap();
+        Some((pid, error))
+    });
+    drop(victim);
+    // Its process is reaped by now, so that it can go.
+    let removed = std::fs::remove_dir(&group);
+    match frozen {
+        Some((pid, Some(error))) => {
+            assert!(
+                matches!(error, Error::Frozen { pid: of } if of == pid),
+                "{error}"
+            );
+            row(subject, "any", "works", "");
+        }
+        _ => row(
+            subject,
+            "any",
+            "absent",
+            "the group does not freeze, or no technique attaches",
+        ),
+    }
+    removed.unwrap();
+}
+
 #[test]
 fn traced_by_another() {
     if !has("strace") {

@@ -5,7 +5,7 @@
 //! reading memory and collecting writes at one instant, is the caller's business, in any thread.
 
 use super::restart;
-use super::stop::{Stopped, first, seize, untried};
+use super::stop::{Stopped, first, not_stopping, seize, untried};
 use super::target_check::{self, explain};
 use crate::error::{Error, Result};
 use crate::sys::ptrace::{self, Tracee, option};
@@ -204,10 +204,7 @@ fn stop_all(pid: u32, stopped: &mut Vec<Stopped>) -> Result<Instant> {
             stopped.push(thread);
         }
         if !waiting.is_empty() {
-            return Err(Error::NotStopping {
-                pid,
-                waited_ms: PATIENCE.as_millis() as u64,
-            });
+            return Err(not_stopping(pid, PATIENCE));
         }
         // A pass that finds nobody new comes after all known threads were stopped: nobody is left who could make another.
         for thread in untried(pid, &asked)? {

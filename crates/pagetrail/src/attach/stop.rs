@@ -2,6 +2,7 @@
 
 use super::{filter, restart, target_check, transfer};
 use crate::error::{Error, Result};
+use crate::proc::freezer;
 use crate::proc::status::{Status, threads};
 use crate::sys::ptrace::{Change, Registers, Resume, Tracee, option};
 use crate::sys::remote_memory;
@@ -107,10 +108,7 @@ impl Stopped {
                 }
                 None if start.elapsed() < PATIENCE => {}
                 None => {
-                    return Err(Error::NotStopping {
-                        pid,
-                        waited_ms: PATIENCE.as_millis() as u64,
-                    });
+                    return Err(not_stopping(pid, PATIENCE));
                 }
             }
         };
@@ -346,10 +344,7 @@ impl Frozen {
                 match Stopped::thread(pid, tid)? {
                     Some(stopped) => self.threads.push(stopped),
                     None if is_alive(pid, tid) => {
-                        return Err(Error::NotStopping {
-                            pid,
-                            waited_ms: self.since.elapsed().as_millis() as u64,
-                        });
+                        return Err(not_stopping(pid, self.since.elapsed()));
                     }
                     None => {}
                 }
@@ -371,5 +366,15 @@ impl Frozen {
             thread.release();
         }
         self.since.elapsed()
+    }
+}
+/// Why no thread has stopped after so long.
+pub(super) fn not_stopping(pid: u32, waited: Duration) -> Error {
+    match freezer::is_frozen(pid) {
+        true => Error::Frozen { pid },
+        false => Error::NotStopping {
+            pid,
+            waited_ms: waited.as_millis() as u64,
+        },
     }
 }

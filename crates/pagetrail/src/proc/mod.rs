@@ -1,8 +1,10 @@
-//! What `/proc` says about a process: its mappings ([`maps`]) and its state ([`status`]).
+//! What `/proc` says about a process: its mappings ([`maps`]), its state ([`status`]) and whether it is
+//! frozen ([`freezer`]).
 //!
 //! Read-only and safe; nothing here changes the process. The crate `procfs` is not used because mapping
 //! names are arbitrary bytes (it panics on some and refuses others), and because a round compares the raw
 //! text of `maps` with the last one before it parses anything.
 
+pub(crate) mod freezer;
 pub(crate) mod maps;
 pub(crate) mod status;

@@ -138,7 +138,11 @@ impl Session<'_> {
         );
         let not_now = matches!(
             error.downcast_ref(),
-            Some(pagetrail::Error::NotStopping { .. } | pagetrail::Error::Traced { .. })
+            Some(
+                pagetrail::Error::NotStopping { .. }
+                    | pagetrail::Error::Frozen { .. }
+                    | pagetrail::Error::Traced { .. }
+            )
         );
         ended || !(full_or_busy || not_now)
     }

@@ -1,0 +1,59 @@
+//! Whether a control group holds a process frozen (`cgroups(7)`): such a process stops for no tracer.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where control groups are mounted.
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// Whether the process is frozen, as far as that can be seen from here.
+pub(crate) fn is_frozen(pid: u32) -> bool {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let mut states = groups.lines().filter_map(state_file);
+    states.any(|(file, frozen)| {
+        fs::read_to_string(file).is_ok_and(|text| text.lines().any(|line| line == frozen))
+    })
+}
+
+/// The file that says of a line of `/proc/PID/cgroup` whether the group is frozen, and the line that says so.
+fn state_file(line: &str) -> Option<(PathBuf, &'static str)> {
+    let mut parts = line.splitn(3, ':');
+    let (_, controllers, group) = (parts.next()?, parts.next()?, parts.next()?);
+    let group = group.trim_start_matches('/');
+    // Version 2 freezes by `cgroup.freeze`, version 1 by a controller of its own.
+    if controllers.is_empty() {
+        let unified = Path::new(MOUNT).join("unified");
+        let root = if unified.is_dir() {
+            unified
+        } else {
+            MOUNT.into()
+        };
+        return Some((root.join(group).join("cgroup.events"), "frozen 1"));
+    }
+    let freezes = controllers.split(',').any(|name| name == "freezer");
+    freezes.then(|| {
+        let group = Path::new(MOUNT).join("freezer").join(group);
+        (group.join("freezer.state"), "FROZEN")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_version_says_it_in_a_file_of_its_own() {
+        let file = |line| state_file(line).map(|(file, _)| file.display().to_string());
+        let expected = "/sys/fs/cgroup/freezer/a/b/freezer.state";
+        assert_eq!(file("6:freezer:/a/b").as_deref(), Some(expected));
+        assert_eq!(file("6:cpu,freezer:/a/b").as_deref(), Some(expected));
+        assert_eq!(file("7:blkio:/a"), None);
+        assert_eq!(file("nonsense"), None);
+        assert!(file("0::/a:b").unwrap().ends_with("a:b/cgroup.events"));
+    }
+
+    #[test]
+    fn whoever_asks_is_not_frozen() {
+        assert!(!is_frozen(std::process::id()));
+    }
+}
