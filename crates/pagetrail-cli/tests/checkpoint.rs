@@ -232,9 +232,9 @@ fn what_a_process_says_of_itself_commands_no_terminal() {
 fn a_process_with_other_descriptors_is_rewound_by_force_only() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let here = directory.path();
-    // It opens a file when there is one named `go`, and says so by another.
-    let script =
-        "until test -e go; do sleep 0.01; done; exec 9<go; : >done; while :; do sleep 0.01; done";
+    // It opens a file when there is one named `go`, and says so by another. What it has inherited under that number it closes.
+    let script = "exec 9<&-; : >ready; until test -e go; do sleep 0.01; done; exec 9<go; : >done; \
+                  while :; do sleep 0.01; done";
     let mut command = Command::new("sh");
     command
         .args(["-c", script])
@@ -242,11 +242,15 @@ fn a_process_with_other_descriptors_is_rewound_by_force_only() {
         .stdin(Stdio::null());
     let busy = Busy(command.spawn().expect("sh starts"));
     let pid = busy.pid();
+    let wait_for = |name: &str| {
+        while !here.join(name).exists() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    };
+    wait_for("ready");
     json(here, &["checkpoint", "-p", &pid, "--store", "s"]);
     fs::write(here.join("go"), "x").expect("a file");
-    while !here.join("done").exists() {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    wait_for("done");
     let rewind = ["rewind", "-p", &pid, "s", "--to", "1"];
     let line = error_line(&run(here, &rewind), 2);
     assert!(line.contains("9 (") && line.contains("is new"), "{line}");
