@@ -9,6 +9,7 @@ use super::config::SourceKind;
 use crate::args::duration;
 use crate::bench::size::Size;
 use crate::endpoint::Address;
+use crate::tracking::find;
 
 /// Arguments of `tier`.
 #[derive(Args, Debug)]
@@ -85,8 +86,8 @@ pub(crate) struct PlanArgs {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 pub(crate) struct SubjectArgs {
-    /// A running process
-    #[arg(short, long, value_name = "PID")]
+    /// A running process, by its PID or its name
+    #[arg(short, long, value_name = "PID", value_parser = find::process)]
     pub(crate) pid: Option<u32>,
     /// A recording: what would have been done with the program
     #[arg(long, value_name = "FILE")]

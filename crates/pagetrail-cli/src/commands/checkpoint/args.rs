@@ -8,6 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use pagetrail_checkpoint::Compression;
 
 use crate::args::{TechniqueChoice, duration, technique_parser};
+use crate::tracking::find;
 
 /// The subcommands about checkpoints.
 #[derive(Subcommand, Debug)]
@@ -74,8 +75,8 @@ pub(crate) enum CheckpointCommand {
 /// Arguments of `checkpoint`.
 #[derive(Args, Debug)]
 pub(crate) struct TakeArgs {
-    /// A running process
-    #[arg(short, long, value_name = "PID")]
+    /// A running process, by its PID or its name
+    #[arg(short, long, value_name = "PID", value_parser = find::process)]
     pub(crate) pid: u32,
     /// The store: a directory, made where there is none, or s3://BUCKET/PREFIX and the like where this is built in
     #[arg(long, value_name = "STORE")]
@@ -256,8 +257,8 @@ pub(crate) struct ExportArgs {
 /// Arguments of `rewind`.
 #[derive(Args, Debug)]
 pub(crate) struct RewindArgs {
-    /// The process
-    #[arg(short, long, value_name = "PID")]
+    /// The process, by its PID or its name
+    #[arg(short, long, value_name = "PID", value_parser = find::process)]
     pub(crate) pid: u32,
     /// The store
     #[arg(value_name = "STORE")]
