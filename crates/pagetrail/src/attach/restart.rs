@@ -14,7 +14,7 @@ use crate::sys::ptrace::Registers;
 // include/linux/errno.h; never seen by user space.
 const ERESTARTSYS: i64 = -512;
 pub(super) const ERESTARTNOINTR: i64 = -513;
-const ERESTARTNOHAND: i64 = -514;
+pub(super) const ERESTARTNOHAND: i64 = -514;
 const ERESTART_RESTARTBLOCK: i64 = -516;
 const EINTR: i64 = -(libc::EINTR as i64);
 

@@ -6,13 +6,13 @@
 //! in padding ([`code`]), which adds up what was transferred and goes on where the call would have returned. All state of it is
 //! in the thread's registers, so nothing is needed from the tracker once it has set them, one slot serves all threads
 //! that come back to the same place, and a stop that cuts the rest short as well is mended in the same way. If a handler
-//! runs meanwhile, the call returns what there is, as it would have.
+//! runs meanwhile, or is to run when the thread goes on, the call returns what there is, as it would have.
 //!
 //! The slot stays: nobody can tell when the last thread has left it. A call that returns because of an error that comes up between
 //! the two parts returns what was transferred before, as it should, but the error is not reported again by the next call.
 
 use super::code::{self, Assembler, SLOT_BYTES};
-use super::filter;
+use super::{filter, restart};
 use crate::sys::ptrace::{Registers, Tracee};
 use crate::sys::remote_memory;
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
@@ -102,8 +102,9 @@ impl Shape {
                 registers.rsi -= done;
             }
         }
-        registers.rax = registers.orig_rax;
-        registers.orig_rax = u64::MAX;
+        // The kernel decides when the thread goes on, as for any call that was interrupted: it makes the call before
+        // this place if no handler is to run; else the handler returns to code that finds `EINTR` here.
+        registers.rax = restart::ERESTARTNOHAND as u64;
     }
 }
 
@@ -124,7 +125,6 @@ pub(super) fn finish(tracee: &Tracee, pid: u32, found: &Registers) -> Option<Reg
         && slot == code(shape, place_in(shape, &slot)).as_slice();
     if inside {
         shape.advance(&mut registers, done);
-        registers.rip = at;
         return Some(registers);
     }
     if shape.before(found) != 0
@@ -151,7 +151,7 @@ pub(super) fn finish(tracee: &Tracee, pid: u32, found: &Registers) -> Option<Reg
         return None;
     };
     shape.advance(&mut registers, done);
-    registers.rip = place;
+    registers.rip = place + SYSCALL_BYTES;
     Some(registers)
 }
 
@@ -284,12 +284,11 @@ mod tests {
         registers.orig_rax = libc::SYS_write as u64;
         (registers.rdi, registers.rsi, registers.rdx) = (7, 0x1000, 100);
         Shape::Stream.advance(&mut registers, 40);
-        assert_eq!(
-            (registers.rsi, registers.rdx, registers.rax),
-            (0x1028, 60, 1)
-        );
+        assert_eq!((registers.rsi, registers.rdx), (0x1028, 60));
+        // A handler that is to run ends the call: the kernel must see which one it was.
+        assert_eq!(registers.rax as i64, restart::ERESTARTNOHAND);
+        assert_eq!(registers.orig_rax as i64, libc::SYS_write);
         assert_eq!(registers.rdi as u32, 7);
-        registers.orig_rax = libc::SYS_write as u64;
         Shape::Stream.advance(&mut registers, 10);
         assert_eq!(Shape::Stream.before(&registers), 50);
         assert_eq!(registers.rdx, 50);
