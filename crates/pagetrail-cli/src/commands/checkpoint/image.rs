@@ -37,8 +37,9 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode> {
     let document = json!({
         "schema": 1,
         "number": number,
-        "core": args.core,
-        "raw": args.raw,
+        // Names are bytes; JSON has text.
+        "core": args.core.as_ref().map(|path| path.display().to_string()),
+        "raw": args.raw.as_ref().map(|path| path.display().to_string()),
         "content_bytes": image.pages().bytes(),
     });
     text::print(&match args.json {
