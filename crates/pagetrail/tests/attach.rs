@@ -143,6 +143,48 @@ fn transfers_are_whole() {
     }
 }
 
+/// The address that a process is writing from, while it waits in `write(2)` (`proc_pid_syscall(5)`).
+fn writes_from(pid: u32) -> Option<String> {
+    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).ok()?;
+    let mut words = call.split(' ');
+    let is_write = words.next() == Some(&libc::SYS_write.to_string());
+    words.nth(1).filter(|_| is_write).map(String::from)
+}
+
+#[test]
+fn a_handler_that_is_to_run_ends_a_transfer() {
+    let subject = "attach: interrupted";
+    for technique in working(subject, &[PagemapScan]) {
+        let Some(victim) = Victim::start("interrupted", &["600"]) else {
+            return;
+        };
+        let pid = victim.pid();
+        let wait_for = |wanted: &dyn Fn(&str) -> bool| {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            loop {
+                assert!(
+                    Instant::now() < deadline,
+                    "the write goes on though a handler has run"
+                );
+                match writes_from(pid) {
+                    Some(from) if wanted(&from) => break from,
+                    _ => std::thread::sleep(Duration::from_millis(1)),
+                }
+            }
+        };
+        for _ in 0..times(50, 1000) {
+            let from = wait_for(&|_| true);
+            let hold = pagetrail::Hold::process(pid).unwrap();
+            victim.signal(rustix::process::Signal::USR1);
+            hold.release();
+            wait_for(&|other| other != from);
+        }
+        victim.is_clean(false);
+        victim.finish();
+        row(subject, technique.name(), "works", "");
+    }
+}
+
 #[test]
 fn descriptors_keep_their_numbers() {
     for how in ["thread", "process", "full", "queue"] {
