@@ -15,6 +15,8 @@
 //! which the target also stores to other pages of the same file. And without permission to look at the target's files
 //! (`/proc/PID/map_files` wants CAP_CHECKPOINT_RESTORE) only pages that have left the page table are known.
 
+mod times;
+
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::status::Status;
@@ -41,7 +43,7 @@ const PRESENT: Query = Query {
     ..OWNED
 };
 
-/// Before Linux 6.13 two changes within a tick of the clock have the same time; a tick is 10 ms at most.
+/// Where times are not exact, two changes within a tick of the clock have the same; a tick is 10 ms at most.
 const TICKS_NS: i64 = 20_000_000;
 
 /// What a file tells of its changes.
@@ -63,6 +65,8 @@ struct Shared {
     present: PageSet,
     /// `None` where we may not look.
     stamp: Option<Stamp>,
+    /// Each change that comes after a look has a time of its own.
+    exact: bool,
     /// The file changed so shortly before the last look that another change may have the same time.
     unsettled: bool,
 }
@@ -147,6 +151,7 @@ impl Discards {
                     ranges: part,
                     present: PageSet::new(),
                     stamp: None,
+                    exact: false,
                     unsettled: false,
                 }),
             }
@@ -158,10 +163,12 @@ impl Discards {
                 new = new.difference(&known.ranges);
                 shared.present = known.present.intersection(&shared.ranges);
                 shared.stamp = known.stamp;
+                shared.exact = known.exact;
                 shared.unsettled = known.unsettled;
             } else {
                 shared.stamp = self.stamp(shared.mapping).unwrap_or(None);
-                shared.unsettled = shared.stamp.is_some_and(is_recent);
+                shared.exact = times::are_exact(&self.path(shared.mapping));
+                shared.unsettled = !shared.exact && shared.stamp.is_some_and(is_recent);
             }
             let present = self.scan(&new, PRESENT, |bits| bits & entry::PRESENT != 0)?;
             shared.present.union_with(&present);
@@ -217,10 +224,12 @@ impl Discards {
             }
         };
         let before = std::mem::replace(&mut shared.stamp, stamp);
-        let was_unsettled = std::mem::replace(&mut shared.unsettled, stamp.is_some_and(is_recent));
+        let unsettled = !shared.exact && stamp.is_some_and(is_recent);
+        let was_unsettled = std::mem::replace(&mut shared.unsettled, unsettled);
         match (before, stamp) {
             (Some(before), Some(now)) if before == now && !was_unsettled => return Ok(()),
-            (Some(before), Some(now)) if before != now => {
+            // Where the times are the same, it may have changed all the same.
+            (Some(before), Some(now)) => {
                 let smaller = now.bytes < before.bytes || now.blocks < before.blocks;
                 let reported = shared.ranges.ranges().iter();
                 let reported = reported.copied().any(|range| written.intersects(range));
@@ -244,11 +253,16 @@ impl Discards {
         Ok(())
     }
 
-    /// What the file behind a mapping tells; `None` where we may not ask, an error where that is not mapped any more.
-    fn stamp(&self, mapping: PageRange) -> rustix::io::Result<Option<Stamp>> {
+    /// The file behind a mapping (`proc_pid_map_files(5)`).
+    fn path(&self, mapping: PageRange) -> String {
         let pid = self.pid.unwrap_or_else(std::process::id);
         let (start, end) = (mapping.start(), mapping.end());
-        let path = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
+        format!("/proc/{pid}/map_files/{start:x}-{end:x}")
+    }
+
+    /// What the file behind a mapping tells; `None` where we may not ask, an error where that is not mapped any more.
+    fn stamp(&self, mapping: PageRange) -> rustix::io::Result<Option<Stamp>> {
+        let path = self.path(mapping);
         let wanted = StatxFlags::CTIME | StatxFlags::MTIME | StatxFlags::SIZE | StatxFlags::BLOCKS;
         let flags = rustix::fs::AtFlags::empty();
         let told = match statx(rustix::fs::CWD, path, flags, wanted) {
