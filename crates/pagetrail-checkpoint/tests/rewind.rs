@@ -59,6 +59,7 @@ fn a_chain_goes_on_after_a_rewind() {
     let options = ProcessOptions::default();
     let mut process = ProcessCheckpointer::attach(victim.pid(), options).unwrap();
     let memory = Memory::of(victim.pid()).unwrap();
+    let mut pages = 0;
     for _ in 0..times(10, 200) {
         // A -> B -> rewind to A -> writes -> C, each compared with the memory of the process.
         let a = at_rest(&victim, &mut process, &mut writer);
@@ -67,7 +68,7 @@ fn a_chain_goes_on_after_a_rewind() {
         let b = at_rest(&victim, &mut process, &mut writer);
         let mut image = store.image(a.number).unwrap();
         let rewound = image.rewind(victim.pid()).unwrap();
-        assert!(rewound.pages > 0, "{rewound:?}");
+        pages += rewound.pages;
         // Stopped by the signal still: memory is what it was.
         assert_is(&mut image, &memory);
         victim.signal(rustix::process::Signal::CONT);
@@ -77,6 +78,8 @@ fn a_chain_goes_on_after_a_rewind() {
         assert!(a.number < b.number && b.number < c.number);
         stamps::check(&mut store.image(b.number).unwrap());
     }
+    // On a busy machine it may not run at all between two checkpoints, but not so each time.
+    assert!(pages > 0, "no rewind had anything to do");
     assert!(store.verify().unwrap().is_sound());
     drop(process);
     victim.is_clean(true);
