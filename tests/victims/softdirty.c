@@ -675,8 +675,8 @@ static void case_habits(void) {
             if (wanted[page] && !is) fail("round %d: page %d is not dirty", round, page);
             surplus += is && !wanted[page];
         }
-        /* After the longest time that is presumed, everything is exact again. */
-        if (round % 300 == 299 && dirty(pagemap, memory)) fail("round %d: still presumed", round);
+        /* After the longest time that is predicted, everything is exact again. */
+        if (round % 300 == 299 && dirty(pagemap, memory)) fail("round %d: still predicted", round);
         clear();
     }
     if (surplus > (is_collector() ? 600 * 64 / 10 : 0)) fail("%u pages too many", surplus);

@@ -8,7 +8,9 @@
 #![allow(unsafe_code, reason = "it reads and writes bare memory of a heap")]
 #![allow(clippy::print_stdout, reason = "the result")]
 
-use pagetrail::{Capabilities, Choice, Notice, PageRange, Round, Status, Target, Technique, Watch};
+use pagetrail::{
+    Capabilities, Choice, PageRange, Round, Status, Target, Technique, TrackMode, Watch,
+};
 use pagetrail_alloc::{Heap, Parts};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
@@ -26,11 +28,11 @@ const PARTS: [u32; 6] = [1, 2, 4, 8, 16, 64];
 /// The first superblock of a heap has room for all objects.
 const WINDOW_BYTES: u64 = 16 << 20;
 
-const WATCHES: [(Technique, Notice); 4] = [
-    (Technique::PagemapScan, Notice::Writes),
-    (Technique::Mprotect, Notice::Writes),
-    (Technique::Mprotect, Notice::Accesses),
-    (Technique::AccessScan, Notice::Accesses),
+const WATCHES: [(Technique, TrackMode); 4] = [
+    (Technique::PagemapScan, TrackMode::Writes),
+    (Technique::Mprotect, TrackMode::Writes),
+    (Technique::Mprotect, TrackMode::Accesses),
+    (Technique::AccessScan, TrackMode::Accesses),
 ];
 
 struct Objects {
@@ -72,13 +74,13 @@ fn main() {
     let mut rows = Vec::new();
     for parts in PARTS.into_iter().filter_map(Parts::new) {
         let objects = Objects::new(parts);
-        let alone = [Notice::Writes, Notice::Accesses].map(|notice| {
+        let alone = [TrackMode::Writes, TrackMode::Accesses].map(|track| {
             let mut random = fastrand::Rng::with_seed(1);
-            median((0..rounds).map(|_| access(&objects, notice, &mut random).1))
+            median((0..rounds).map(|_| access(&objects, track, &mut random).1))
         });
-        for (technique, notice) in WATCHES {
-            let alone = alone[usize::from(notice == Notice::Accesses)];
-            rows.push(measure(&objects, technique, notice, alone, rounds));
+        for (technique, track) in WATCHES {
+            let alone = alone[usize::from(track == TrackMode::Accesses)];
+            rows.push(measure(&objects, technique, track, alone, rounds));
         }
     }
     let result = json!({
@@ -95,14 +97,14 @@ fn main() {
 fn measure(
     objects: &Objects,
     technique: Technique,
-    notice: Notice,
+    track: TrackMode,
     alone: f64,
     rounds: usize,
 ) -> Value {
     let mut row = json!({
         "parts": objects.heap.parts().count(),
         "technique": technique.to_string(),
-        "notices": if notice == Notice::Accesses { "reads and writes" } else { "writes" },
+        "notices": if track == TrackMode::Accesses { "reads and writes" } else { "writes" },
         "unwatched_ns": alone,
     });
     let works = Capabilities::probe_one(technique);
@@ -113,13 +115,13 @@ fn measure(
     let mut watch = Watch::builder()
         .target(Target::ranges([objects.windows]))
         .technique(Choice::from(technique))
-        .notice(notice)
+        .track(track)
         .start()
         .expect("a watch");
     let mut random = fastrand::Rng::with_seed(2);
     let (mut accesses_ns, mut collects_us, mut units) = (vec![], vec![], vec![]);
     for _ in 0..rounds {
-        let (right, ns) = access(objects, notice, &mut random);
+        let (right, ns) = access(objects, track, &mut random);
         let began = Instant::now();
         let round = watch.collect().expect("a round");
         collects_us.push(began.elapsed().as_secs_f64() * 1e6);
@@ -142,7 +144,7 @@ fn found(round: &Round<'_>) -> BTreeSet<u64> {
 }
 
 /// Accesses random objects; their units, and processor time for each access.
-fn access(objects: &Objects, notice: Notice, random: &mut fastrand::Rng) -> (BTreeSet<u64>, f64) {
+fn access(objects: &Objects, track: TrackMode, random: &mut fastrand::Rng) -> (BTreeSet<u64>, f64) {
     let chosen: Vec<NonNull<u8>> = (0..ACCESSES)
         .map(|_| objects.all[random.usize(..OBJECTS)])
         .collect();
@@ -150,8 +152,8 @@ fn access(objects: &Objects, notice: Notice, random: &mut fastrand::Rng) -> (BTr
     for object in &chosen {
         // SAFETY: objects of this heap, of which nobody else knows.
         unsafe {
-            match notice {
-                Notice::Accesses => _ = black_box(object.read_volatile()),
+            match track {
+                TrackMode::Accesses => _ = black_box(object.read_volatile()),
                 _ => object.write_volatile(1),
             }
         }

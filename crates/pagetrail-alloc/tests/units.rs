@@ -3,7 +3,8 @@
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
 use pagetrail::{
-    Capabilities, Choice, Notice, Noticed, PageRange, PageSet, Status, Target, Technique, Watch,
+    AccessKind, Capabilities, Choice, PageRange, PageSet, Status, Target, Technique, TrackMode,
+    Watch,
 };
 use pagetrail_alloc::{Heap, Parts};
 use std::alloc::Layout;
@@ -132,7 +133,7 @@ fn units_are_what_was_written_and_no_more() {
             assert_eq!(found, right.units, "{parts} parts");
             assert!(units.bytes().difference(units.pages()).is_empty());
             let pages: BTreeSet<u64> = right.units.iter().map(|unit| unit & !4095).collect();
-            assert_eq!(units.pages().pages(), pages.len() as u64);
+            assert_eq!(units.pages().page_count(), pages.len() as u64);
             round.commit();
         }
         // Other objects in the same memory: pages count whole, until that is settled.
@@ -187,7 +188,7 @@ fn units_that_were_only_read_are_told_where_accesses_are_noticed() {
             let mut watch = Watch::builder()
                 .target(Target::ranges([objects.windows()]))
                 .technique(Choice::from(technique))
-                .notice(Notice::Accesses)
+                .track(TrackMode::Accesses)
                 .start()
                 .unwrap();
             for _ in 0..6 {
@@ -195,7 +196,7 @@ fn units_that_were_only_read_are_told_where_accesses_are_noticed() {
                 let mut right = read(&objects, &mut random, reads);
                 right.extend(write(&objects, &mut random, writes).units);
                 let round = watch.collect().unwrap();
-                assert_eq!(round.noticed(), Noticed::Accesses);
+                assert_eq!(round.access_kind(), AccessKind::Accesses);
                 let units = round.units().unwrap();
                 let found: BTreeSet<u64> = units.units().iter_units(units.unit_bytes()).collect();
                 assert_eq!(found, right, "{technique}, {parts} parts");
@@ -243,7 +244,7 @@ fn objects_that_share_pages_without_parts_are_told_by_pages() {
             }
             let round = watch.collect().unwrap();
             assert!(round.units().is_none(), "{parts} parts");
-            let found: BTreeSet<u64> = round.pages().iter_units(4096).collect();
+            let found: BTreeSet<u64> = round.dirty().iter_units(4096).collect();
             assert_eq!(found, right, "{parts} parts");
             round.commit();
         }
@@ -271,7 +272,7 @@ fn a_new_heap_is_found_and_what_it_never_used_is_not_written() {
     assert!(right.bytes.difference(units.bytes()).is_empty());
     assert!(units.windows().covers(objects.windows()));
     // 16 windows of 16 MiB are new, and 2 MiB of memory are used.
-    let pages = round.pages().intersection(&here).bytes();
+    let pages = round.dirty().intersection(&here).bytes();
     assert!(pages < 64 << 20, "{pages} bytes of new windows");
     assert!(units.pages().intersection(&here).bytes() < 4 << 20);
     round.commit();

@@ -207,9 +207,9 @@ typedef struct {
 } pagetrail_range;
 
 /**
- * What is noticed: one of PAGETRAIL_NOTICE_*.
+ * What is access_kind: one of PAGETRAIL_TRACK_*.
  */
-typedef uint32_t pagetrail_notice;
+typedef uint32_t pagetrail_track_mode;
 
 /**
  * What to watch and how. All zeros is the whole own process by the cheapest technique; so begin with
@@ -245,9 +245,9 @@ typedef struct {
      */
     uint32_t block_pages;
     /**
-     * What is noticed: PAGETRAIL_NOTICE_*.
+     * What is access_kind: PAGETRAIL_TRACK_*.
      */
-    pagetrail_notice notice;
+    pagetrail_track_mode track;
     /**
      * For PAGETRAIL_TARGET_COMMAND: the program, looked up in PATH unless it has a slash, its arguments, and a null
      * pointer. Only read by the call.
@@ -325,14 +325,14 @@ typedef struct {
      */
     uint64_t faults;
     /**
-     * For how long, at the end of the collect, nothing was noticed, in nanoseconds: 0 unless rounds of writes and of
+     * For how long, at the end of the collect, nothing was access_kind, in nanoseconds: 0 unless rounds of writes and of
      * accesses alternate.
      */
     uint64_t blind_ns;
     /**
-     * What the round is of: PAGETRAIL_NOTICE_WRITES or PAGETRAIL_NOTICE_ACCESSES.
+     * What the round is of: PAGETRAIL_TRACK_WRITES or PAGETRAIL_TRACK_ACCESSES.
      */
-    pagetrail_notice noticed;
+    pagetrail_track_mode access_kind;
     /**
      * Zero.
      */
@@ -350,9 +350,9 @@ typedef struct {
      */
     uint64_t event_count;
     /**
-     * Number of regions that the technique cannot watch; see pagetrail_round_given_up().
+     * Number of regions that the technique cannot watch; see pagetrail_round_untracked().
      */
-    uint64_t given_up_count;
+    uint64_t untracked_count;
 } pagetrail_round_info;
 
 /**
@@ -398,7 +398,7 @@ typedef struct {
      * Its name, and why, one line.
      */
     char text[PAGETRAIL_TEXT_BYTES];
-} pagetrail_given_up;
+} pagetrail_untracked;
 
 /**
  * How much was written of sub-page heaps.
@@ -466,12 +466,12 @@ typedef struct {
 #define PAGETRAIL_TECHNIQUE_NONE 6
 
 /**
- * Every access is noticed, reads included; Linux 7.3.
+ * Every access is access_kind, reads included; Linux 7.3.
  */
 #define PAGETRAIL_TECHNIQUE_ACCESS_SCAN 7
 
 /**
- * As pagemap-scan, but pages that keep being written are left unprotected and presumed written: fewer faults, and a few
+ * As pagemap-scan, but pages that keep being written are left unprotected and predicted dirty: fewer faults, and a few
  * pages that were not written are reported; Linux 6.7.
  */
 #define PAGETRAIL_TECHNIQUE_ADAPTIVE 8
@@ -499,23 +499,23 @@ typedef struct {
 /**
  * What the technique notices: writes, unless the technique asked for is access-scan.
  */
-#define PAGETRAIL_NOTICE_DEFAULT 0
+#define PAGETRAIL_TRACK_DEFAULT 0
 
 /**
  * Writes.
  */
-#define PAGETRAIL_NOTICE_WRITES 1
+#define PAGETRAIL_TRACK_WRITES 1
 
 /**
  * Every access, reads included; technique access-scan.
  */
-#define PAGETRAIL_NOTICE_ACCESSES 2
+#define PAGETRAIL_TRACK_ACCESSES 2
 
 /**
  * A round of writes, a round of accesses, and so on; what is touched at the end of a collect, for
  * pagetrail_round_info.blind_ns, is missed.
  */
-#define PAGETRAIL_NOTICE_ALTERNATE 3
+#define PAGETRAIL_TRACK_ALTERNATE 3
 
 /**
  * It runs.
@@ -524,7 +524,7 @@ typedef struct {
 
 /**
  * A program that the watch has started with PAGETRAIL_OPTION_LAST_ROUND is at its end and held there, its memory complete:
- * collect the last round, then let it go by pagetrail_watch_let_go().
+ * collect the last round, then let it go by pagetrail_watch_release_exit().
  */
 #define PAGETRAIL_STATE_EXITING 1
 
@@ -690,7 +690,7 @@ pagetrail_status pagetrail_watch_prepare_kernel_write(pagetrail_watch *watch, co
 
 /**
  * Waits until the watched process has ended, or for a time. The own process never ends; a program started with
- * PAGETRAIL_OPTION_LAST_ROUND does not before pagetrail_watch_let_go(), so follow it by pagetrail_watch_follow() instead.
+ * PAGETRAIL_OPTION_LAST_ROUND does not before pagetrail_watch_release_exit(), so follow it by pagetrail_watch_follow() instead.
  *
  * `timeout_ms`: how long, in milliseconds; 0 only looks. `ended`: gets whether it has ended.
  *
@@ -721,7 +721,7 @@ pagetrail_status pagetrail_watch_follow(pagetrail_watch *watch,
  *
  * PAGETRAIL_STATUS_BUSY. Any thread.
  */
-pagetrail_status pagetrail_watch_let_go(pagetrail_watch *watch);
+pagetrail_status pagetrail_watch_release_exit(pagetrail_watch *watch);
 
 /**
  * Takes what was written since the last committed round, and arms it again. A write that completes before the return is
@@ -808,15 +808,15 @@ pagetrail_status pagetrail_round_event(const pagetrail_round *round,
 /**
  * Names the writable regions that the technique cannot watch, and says what is done about them, one at a time.
  *
- * `index`: 0 to pagetrail_round_info.given_up_count - 1. `given_up`: gets the region. `size`: sizeof(pagetrail_given_up)
+ * `index`: 0 to pagetrail_round_info.untracked_count - 1. `untracked`: gets the region. `size`: sizeof(pagetrail_untracked)
  * as the caller knows it.
  *
  * PAGETRAIL_STATUS_INVALID_ARGUMENT: there are not so many. NO_ROUND: it was ended. BUSY. Any thread.
  */
-pagetrail_status pagetrail_round_given_up(const pagetrail_round *round,
-                                          size_t index,
-                                          pagetrail_given_up *given_up,
-                                          size_t size);
+pagetrail_status pagetrail_round_untracked(const pagetrail_round *round,
+                                           size_t index,
+                                           pagetrail_untracked *untracked,
+                                           size_t size);
 
 /**
  * Ends the round: its pages are the caller's from now on, and are reported again when they are written again.

@@ -81,7 +81,7 @@ impl Watch {
         &self,
         body: impl FnOnce(&mut pagetrail::Round<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.with(|state| match state.watch.reopen() {
+        self.with(|state| match state.watch.current_round() {
             Some(mut round) if state.open => body(&mut round),
             _ => Err(no_round()),
         })
@@ -93,7 +93,7 @@ impl Watch {
             if !std::mem::replace(&mut state.open, false) {
                 return Err(no_round());
             }
-            match state.watch.reopen() {
+            match state.watch.current_round() {
                 Some(round) if commit => round.commit(),
                 _ => {}
             }

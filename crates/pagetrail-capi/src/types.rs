@@ -1,7 +1,7 @@
 //! The types that C sees: plain numbers in structs that can grow, and names for the numbers.
 
 use crate::text::Text;
-use pagetrail::{Ended, Notice as What, PageRange, Technique as Known};
+use pagetrail::{Ended, PageRange, Technique as Known, TrackMode as What};
 use std::ffi::c_char;
 use std::mem::{align_of, offset_of, size_of};
 use std::time::Duration;
@@ -47,9 +47,9 @@ pub const PAGETRAIL_TECHNIQUE_MPROTECT: Technique = 4;
 pub const PAGETRAIL_TECHNIQUE_COMPARE: Technique = 5;
 /// Notices nothing and reports every populated page in every round: the baseline.
 pub const PAGETRAIL_TECHNIQUE_NONE: Technique = 6;
-/// Every access is noticed, reads included; Linux 7.3.
+/// Every access is access_kind, reads included; Linux 7.3.
 pub const PAGETRAIL_TECHNIQUE_ACCESS_SCAN: Technique = 7;
-/// As pagemap-scan, but pages that keep being written are left unprotected and presumed written: fewer faults, and a few
+/// As pagemap-scan, but pages that keep being written are left unprotected and predicted dirty: fewer faults, and a few
 /// pages that were not written are reported; Linux 6.7.
 pub const PAGETRAIL_TECHNIQUE_ADAPTIVE: Technique = 8;
 
@@ -89,25 +89,25 @@ pub const PAGETRAIL_TARGET_PROCESS: Target = 2;
 /// A program to be started, pagetrail_options.argv, watched from before its first instruction.
 pub const PAGETRAIL_TARGET_COMMAND: Target = 3;
 
-/// What is noticed: one of PAGETRAIL_NOTICE_*.
-pub type Notice = u32;
+/// What is access_kind: one of PAGETRAIL_TRACK_*.
+pub type TrackMode = u32;
 /// What the technique notices: writes, unless the technique asked for is access-scan.
-pub const PAGETRAIL_NOTICE_DEFAULT: Notice = 0;
+pub const PAGETRAIL_TRACK_DEFAULT: TrackMode = 0;
 /// Writes.
-pub const PAGETRAIL_NOTICE_WRITES: Notice = 1;
+pub const PAGETRAIL_TRACK_WRITES: TrackMode = 1;
 /// Every access, reads included; technique access-scan.
-pub const PAGETRAIL_NOTICE_ACCESSES: Notice = 2;
+pub const PAGETRAIL_TRACK_ACCESSES: TrackMode = 2;
 /// A round of writes, a round of accesses, and so on; what is touched at the end of a collect, for
 /// pagetrail_round_info.blind_ns, is missed.
-pub const PAGETRAIL_NOTICE_ALTERNATE: Notice = 3;
+pub const PAGETRAIL_TRACK_ALTERNATE: TrackMode = 3;
 
-/// What a number asks to be noticed, and whether it is known.
-pub(crate) fn notice(number: Notice) -> Option<Option<What>> {
+/// What a number asks to be access_kind, and whether it is known.
+pub(crate) fn track(number: TrackMode) -> Option<Option<What>> {
     match number {
-        PAGETRAIL_NOTICE_DEFAULT => Some(None),
-        PAGETRAIL_NOTICE_WRITES => Some(Some(What::Writes)),
-        PAGETRAIL_NOTICE_ACCESSES => Some(Some(What::Accesses)),
-        PAGETRAIL_NOTICE_ALTERNATE => Some(Some(What::Alternate)),
+        PAGETRAIL_TRACK_DEFAULT => Some(None),
+        PAGETRAIL_TRACK_WRITES => Some(Some(What::Writes)),
+        PAGETRAIL_TRACK_ACCESSES => Some(Some(What::Accesses)),
+        PAGETRAIL_TRACK_ALTERNATE => Some(Some(What::Alternate)),
         _ => None,
     }
 }
@@ -147,8 +147,8 @@ pub struct Options {
     pub flags: u32,
     /// Pages that one fault of the technique userfaultfd releases: 1 to 512, rounded up to a power of two; 0 is 1.
     pub block_pages: u32,
-    /// What is noticed: PAGETRAIL_NOTICE_*.
-    pub notice: Notice,
+    /// What is access_kind: PAGETRAIL_TRACK_*.
+    pub track: TrackMode,
     /// For PAGETRAIL_TARGET_COMMAND: the program, looked up in PATH unless it has a slash, its arguments, and a null
     /// pointer. Only read by the call.
     pub argv: *const *const c_char,
@@ -159,7 +159,7 @@ pub type ProgressState = u32;
 /// It runs.
 pub const PAGETRAIL_STATE_RUNNING: ProgressState = 0;
 /// A program that the watch has started with PAGETRAIL_OPTION_LAST_ROUND is at its end and held there, its memory complete:
-/// collect the last round, then let it go by pagetrail_watch_let_go().
+/// collect the last round, then let it go by pagetrail_watch_release_exit().
 pub const PAGETRAIL_STATE_EXITING: ProgressState = 1;
 /// It has ended, nobody can tell how.
 pub const PAGETRAIL_STATE_ENDED: ProgressState = 2;
@@ -220,11 +220,11 @@ pub struct RoundInfo {
     pub stopped_ns: u64,
     /// Faults that the technique caused since the collect before, or UINT64_MAX where it cannot count them.
     pub faults: u64,
-    /// For how long, at the end of the collect, nothing was noticed, in nanoseconds: 0 unless rounds of writes and of
+    /// For how long, at the end of the collect, nothing was access_kind, in nanoseconds: 0 unless rounds of writes and of
     /// accesses alternate.
     pub blind_ns: u64,
-    /// What the round is of: PAGETRAIL_NOTICE_WRITES or PAGETRAIL_NOTICE_ACCESSES.
-    pub noticed: Notice,
+    /// What the round is of: PAGETRAIL_TRACK_WRITES or PAGETRAIL_TRACK_ACCESSES.
+    pub access_kind: TrackMode,
     /// Zero.
     pub reserved: u32,
     /// Bytes of the written pages (in a round of accesses: of the touched ones, here and everywhere else).
@@ -233,8 +233,8 @@ pub struct RoundInfo {
     pub written_count: u64,
     /// Number of events; see pagetrail_round_event().
     pub event_count: u64,
-    /// Number of regions that the technique cannot watch; see pagetrail_round_given_up().
-    pub given_up_count: u64,
+    /// Number of regions that the technique cannot watch; see pagetrail_round_untracked().
+    pub untracked_count: u64,
 }
 
 /// How much was written of sub-page heaps.
@@ -279,7 +279,7 @@ pub struct Event {
 /// A writable region that the technique cannot watch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct GivenUp {
+pub struct UntrackedRegion {
     /// The region.
     pub range: Range,
     /// 1 if the technique compare watches it instead; 0 if its writes are not seen.

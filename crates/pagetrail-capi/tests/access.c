@@ -18,14 +18,14 @@ static void expect(pagetrail_round *round, size_t which, bool wanted)
     }
 }
 
-static pagetrail_notice noticed(pagetrail_round *round)
+static pagetrail_track_mode access_kind(pagetrail_round *round)
 {
     pagetrail_round_info info;
     OK(pagetrail_round_get_info(round, &info, sizeof info));
-    return info.noticed;
+    return info.access_kind;
 }
 
-static pagetrail_watch *start(pagetrail_notice notice)
+static pagetrail_watch *start(pagetrail_track_mode notice)
 {
     pagetrail_range range = {(uint64_t)(uintptr_t)memory, (uint64_t)(uintptr_t)memory + PAGES * page};
     pagetrail_options options = {0};
@@ -44,7 +44,7 @@ static pagetrail_watch *start(pagetrail_notice notice)
 /* Every access is told, and nothing else. */
 static void accesses(void)
 {
-    pagetrail_watch *watch = start(PAGETRAIL_NOTICE_ACCESSES);
+    pagetrail_watch *watch = start(PAGETRAIL_TRACK_ACCESSES);
     pagetrail_round *round;
     volatile unsigned char *bytes = memory;
     unsigned char sum = 0;
@@ -54,7 +54,7 @@ static void accesses(void)
         for (size_t which = 1; which < PAGES; which += 4)
             bytes[which * page] = sum;
         OK(pagetrail_watch_collect(watch, &round));
-        CHECK(noticed(round) == PAGETRAIL_NOTICE_ACCESSES);
+        CHECK(access_kind(round) == PAGETRAIL_TRACK_ACCESSES);
         for (size_t which = 0; which < PAGES; which++)
             expect(round, which, which % 4 < 2);
         OK(pagetrail_round_commit(round));
@@ -65,21 +65,21 @@ static void accesses(void)
 /* In rounds of writes what is only read does not show. */
 static void in_turns(void)
 {
-    pagetrail_watch *watch = start(PAGETRAIL_NOTICE_ALTERNATE);
+    pagetrail_watch *watch = start(PAGETRAIL_TRACK_ALTERNATE);
     pagetrail_round *round;
     volatile unsigned char *bytes = memory;
     unsigned rounds[4] = {0};
     for (int i = 0; i < 6; i++) {
         bytes[3 * page] = bytes[7 * page];
         OK(pagetrail_watch_collect(watch, &round));
-        pagetrail_notice kind = noticed(round);
-        CHECK(kind == PAGETRAIL_NOTICE_WRITES || kind == PAGETRAIL_NOTICE_ACCESSES);
+        pagetrail_track_mode kind = access_kind(round);
+        CHECK(kind == PAGETRAIL_TRACK_WRITES || kind == PAGETRAIL_TRACK_ACCESSES);
         rounds[kind]++;
         expect(round, 3, true);
-        expect(round, 7, kind == PAGETRAIL_NOTICE_ACCESSES);
+        expect(round, 7, kind == PAGETRAIL_TRACK_ACCESSES);
         OK(pagetrail_round_commit(round));
     }
-    CHECK(rounds[PAGETRAIL_NOTICE_WRITES] == 3 && rounds[PAGETRAIL_NOTICE_ACCESSES] == 3);
+    CHECK(rounds[PAGETRAIL_TRACK_WRITES] == 3 && rounds[PAGETRAIL_TRACK_ACCESSES] == 3);
     OK(pagetrail_watch_free(watch));
 }
 
@@ -99,7 +99,7 @@ int main(void)
         options.target = PAGETRAIL_TARGET_RANGES;
         options.ranges = &range;
         options.range_count = 1;
-        options.notice = PAGETRAIL_NOTICE_ACCESSES;
+        options.notice = PAGETRAIL_TRACK_ACCESSES;
         REFUSED(UNAVAILABLE, pagetrail_watch_start(&options, sizeof options, &watch));
         printf("not here: %s\n", reason);
         return 0;

@@ -110,10 +110,10 @@ static void refusals(void)
     options.block_pages = 0;
     options.notice = 4711;
     REFUSED(INVALID_ARGUMENT, pagetrail_watch_start(&options, sizeof options, &watch));
-    options.notice = PAGETRAIL_NOTICE_ACCESSES;
+    options.notice = PAGETRAIL_TRACK_ACCESSES;
     options.technique = PAGETRAIL_TECHNIQUE_NONE;
     REFUSED(UNAVAILABLE, pagetrail_watch_start(&options, sizeof options, &watch));
-    options.notice = PAGETRAIL_NOTICE_DEFAULT;
+    options.notice = PAGETRAIL_TRACK_DEFAULT;
     options.technique = PAGETRAIL_TECHNIQUE_AUTO;
     range.end = range.start;
     REFUSED(INVALID_ARGUMENT, pagetrail_watch_start(&options, sizeof options, &watch));
@@ -165,7 +165,7 @@ static void refusals(void)
     REFUSED(NULL_POINTER, pagetrail_round_copy(NULL, NULL, 0, &count));
     REFUSED(NULL_POINTER, pagetrail_round_contains(NULL, 0, &answer));
     REFUSED(NULL_POINTER, pagetrail_round_event(NULL, 0, NULL, 0));
-    REFUSED(NULL_POINTER, pagetrail_round_given_up(NULL, 0, NULL, 0));
+    REFUSED(NULL_POINTER, pagetrail_round_untracked(NULL, 0, NULL, 0));
     REFUSED(NULL_POINTER, pagetrail_round_commit(NULL));
     REFUSED(NULL_POINTER, pagetrail_round_give_back(NULL));
     munmap(memory, 2 * page);
@@ -199,9 +199,9 @@ static void check_round(pagetrail_round *round, const unsigned char *memory, siz
     }
     OK(pagetrail_round_get_info(round, &info, sizeof info));
     CHECK(info.written_bytes == bytes && info.written_count == count);
-    CHECK(info.event_count == 0 && info.given_up_count == 0);
+    CHECK(info.event_count == 0 && info.untracked_count == 0);
     CHECK(info.collect_ns > 0 && info.blind_ns == 0);
-    CHECK(info.noticed == PAGETRAIL_NOTICE_WRITES || info.noticed == PAGETRAIL_NOTICE_ACCESSES);
+    CHECK(info.access_kind == PAGETRAIL_TRACK_WRITES || info.access_kind == PAGETRAIL_TRACK_ACCESSES);
 
     if (count > 1) {
         REFUSED(BUFFER_TOO_SMALL, pagetrail_round_copy(round, copy, 1, &copied));
@@ -225,7 +225,7 @@ static void rounds(pagetrail_technique technique)
     pagetrail_watch_info info;
     pagetrail_round *round, *again;
     pagetrail_event event;
-    pagetrail_given_up given_up;
+    pagetrail_untracked untracked;
     const pagetrail_range *ranges;
     size_t i, count;
     bool ended;
@@ -243,7 +243,7 @@ static void rounds(pagetrail_technique technique)
     REFUSED(ROUND_OPEN, pagetrail_watch_collect(watch, &again));
     CHECK(again == NULL);
     REFUSED(INVALID_ARGUMENT, pagetrail_round_event(round, 0, &event, sizeof event));
-    REFUSED(INVALID_ARGUMENT, pagetrail_round_given_up(round, 0, &given_up, sizeof given_up));
+    REFUSED(INVALID_ARGUMENT, pagetrail_round_untracked(round, 0, &untracked, sizeof untracked));
     OK(pagetrail_round_fresh(round, &ranges, &count));
     CHECK(count == 0);
 

@@ -50,12 +50,12 @@ static pagetrail_progress follow(const char *const *argv, uint64_t *written)
         }
         CHECK(flags || progress.state != PAGETRAIL_STATE_EXITING);
         if (progress.state == PAGETRAIL_STATE_EXITING)
-            OK(pagetrail_watch_let_go(watch));
+            OK(pagetrail_watch_release_exit(watch));
     }
     bool ended = false;
     OK(pagetrail_watch_wait(watch, 0, &ended));
     CHECK(ended);
-    OK(pagetrail_watch_let_go(watch)); /* nothing is left to do */
+    OK(pagetrail_watch_release_exit(watch)); /* nothing is left to do */
     OK(pagetrail_watch_free(watch));
     return progress;
 }
@@ -93,7 +93,7 @@ static void streams(void)
     CHECK(close(pipe_fds[0]) == 0);
 }
 
-static void given_up_on(void)
+static void untracked_on(void)
 {
     const char *argv[] = {"sleep", "0.2", NULL};
     pagetrail_watch *watch;
@@ -122,7 +122,7 @@ static void misuse(void)
     CHECK(watch == NULL);
     pagetrail_progress progress;
     REFUSED(NULL_POINTER, pagetrail_watch_follow(NULL, 0, &progress, sizeof progress));
-    REFUSED(NULL_POINTER, pagetrail_watch_let_go(NULL));
+    REFUSED(NULL_POINTER, pagetrail_watch_release_exit(NULL));
 }
 
 int main(void)
@@ -132,7 +132,7 @@ int main(void)
     ends();
     flags = PAGETRAIL_OPTION_LAST_ROUND;
     streams();
-    given_up_on();
+    untracked_on();
     misuse();
     return 0;
 }

@@ -1,5 +1,5 @@
 /*
- * stopped_world.c: rounds while the world is stopped.
+ * at_safepoint.c: rounds while the world is stopped.
  *
  * Threads allocate and write without pause; the collecting thread stops them by a signal wherever they are, as
  * a collector does, and asks for rounds. One of the threads is always stopped inside malloc, with its lock held, so the library

@@ -128,7 +128,7 @@ int main(int argc, char **argv)
     for (int calls = 0; calls < 10000 && progress.state < PAGETRAIL_STATE_EXITING; calls++)
         OK(pagetrail_watch_follow(watch, 10, &progress, sizeof progress));
     if (progress.state == PAGETRAIL_STATE_EXITING)
-        OK(pagetrail_watch_let_go(watch));
+        OK(pagetrail_watch_release_exit(watch));
     bool ended = false;
     OK(pagetrail_watch_wait(watch, 60000, &ended));
     CHECK(ended);

@@ -197,7 +197,7 @@ fn chain_of(place: &Path, mode: Mode, name: &str) -> (Value, Value) {
         let diff = store.diff(pair[0], pair[1]).expect("a difference");
         changed += diff
             .iter()
-            .map(|mapping| mapping.pages.pages())
+            .map(|mapping| mapping.pages.page_count())
             .sum::<u64>();
     }
     let total: u64 = fs::read_dir(&path)

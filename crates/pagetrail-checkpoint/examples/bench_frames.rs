@@ -97,7 +97,7 @@ impl Kind {
 
         let mut image = store.image(manifest.number).expect("an image");
         let pages = image.pages();
-        self.pages = pages.pages();
+        self.pages = pages.page_count();
         let longest = pages.ranges().iter().map(PageRange::bytes).max();
         let mut memory = vec![1; longest.unwrap_or(0) as usize];
         let began = Instant::now();

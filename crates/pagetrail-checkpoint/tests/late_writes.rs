@@ -25,7 +25,7 @@ const STALE: Duration = Duration::from_secs(4);
 
 /// Nothing is held.
 const OPEN: u8 = 0;
-/// The next write of a manifest is held, and the process stands still from then on: its lock is not renewed either.
+/// The next write of a manifest is held, and the process stands still from then on: its lock is not remapped either.
 const ARMED: u8 = 1;
 const HELD: u8 = 2;
 

@@ -391,8 +391,14 @@ fn a_difference_is_told_by_mapping() {
     assert_eq!(diff.len(), 3);
     assert_eq!(diff[0].range, range(20, 30));
     assert_eq!(diff[0].pages, PageSet::from_iter([range(21, 23)]));
-    assert_eq!((diff[1].present, diff[1].pages.pages()), ((true, false), 1));
-    assert_eq!((diff[2].present, diff[2].pages.pages()), ((false, true), 0));
+    assert_eq!(
+        (diff[1].present, diff[1].pages.page_count()),
+        ((true, false), 1)
+    );
+    assert_eq!(
+        (diff[2].present, diff[2].pages.page_count()),
+        ((false, true), 0)
+    );
     assert!(store.diff(2, 2).unwrap().is_empty());
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pagetrail::{BLOCK_PAGES_MAX, Choice, HugePages, Notice, Technique, VainPage};
+use pagetrail::{BLOCK_PAGES_MAX, Choice, FalsePositiveCost, HugePages, Technique, TrackMode};
 
 use crate::tracking::find;
 
@@ -142,7 +142,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, conflicts_with_all = ["pid", "vm"])]
     pub(crate) last_round: bool,
     /// Run the program in a virtual machine on KVM, and let the processor tell what it writes (see pagetrail vm)
-    #[arg(long, conflicts_with_all = ["pid", "technique", "vain_page", "exact", "huge_pages", "block_pages", "report_again"])]
+    #[arg(long, conflicts_with_all = ["pid", "technique", "false_positive_cost", "exact", "huge_pages", "block_pages", "report_again"])]
     pub(crate) vm: bool,
     /// Time from round to round, with its unit
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]
@@ -205,9 +205,9 @@ pub(crate) struct TechniqueArgs {
     pub(crate) technique: TechniqueChoice,
     /// What a page costs that is reported and was not written, for the technique adaptive: what is done with it (copied,
     /// hashed, scanned, sent), or a time with its unit
-    #[arg(long, value_name = "COST", value_parser = vain_page)]
-    pub(crate) vain_page: Option<VainPage>,
-    /// Leave out pages that adaptive presumes written and that have not changed, by hashing them in each round
+    #[arg(long, value_name = "COST", value_parser = false_positive_cost)]
+    pub(crate) false_positive_cost: Option<FalsePositiveCost>,
+    /// Leave out pages that adaptive predicts dirty and that have not changed, by hashing them in each round
     #[arg(long)]
     pub(crate) exact: bool,
     /// Report each page once more in the round after: for memory that is written through pinned pages (process_vm_writev,
@@ -240,14 +240,14 @@ pub(crate) fn technique_parser() -> impl TypedValueParser<Value = TechniqueChoic
     })
 }
 
-fn vain_page(text: &str) -> Result<VainPage, String> {
+fn false_positive_cost(text: &str) -> Result<FalsePositiveCost, String> {
     match text {
-        "copied" => Ok(VainPage::Copied),
-        "hashed" => Ok(VainPage::Hashed),
-        "scanned" => Ok(VainPage::Scanned),
-        "sent" => Ok(VainPage::Sent),
+        "copied" => Ok(FalsePositiveCost::Copied),
+        "hashed" => Ok(FalsePositiveCost::Hashed),
+        "scanned" => Ok(FalsePositiveCost::Scanned),
+        "sent" => Ok(FalsePositiveCost::Sent),
         time => humantime::parse_duration(time)
-            .map(VainPage::Costs)
+            .map(FalsePositiveCost::Costs)
             .map_err(|_| "copied, hashed, scanned, sent, or a time such as 3us".into()),
     }
 }
@@ -279,7 +279,7 @@ pub(crate) enum AccessArg {
     Only,
 }
 
-impl From<AccessArg> for Notice {
+impl From<AccessArg> for TrackMode {
     fn from(arg: AccessArg) -> Self {
         match arg {
             AccessArg::Turns => Self::Alternate,

@@ -1,6 +1,6 @@
 //! Synthetic trails for tests: fixed, so that their reports can be compared to the letter.
 
-use pagetrail::{Noticed, PageRange, PageSet};
+use pagetrail::{AccessKind, PageRange, PageSet};
 use pagetrail_trail::{End, Event, Header, Mapping, Round, Trail};
 
 const PAGE: u64 = 4096;
@@ -100,8 +100,8 @@ pub(crate) fn program(rounds: u32) -> Trail {
             collect_ns: 180_000 + random.u64(0..240_000),
             stopped_ns: 0,
             blind_ns: 0,
-            noticed: Noticed::Writes,
-            presumed: None,
+            access_kind: AccessKind::Writes,
+            predicted: None,
             faults: Some(ranges.iter().map(|range| range.bytes() / PAGE).sum()),
             written: ranges.into_iter().collect(),
             fresh,
@@ -128,7 +128,7 @@ pub(crate) fn program_in_turns(rounds: u32) -> Trail {
     });
     let table = trail.mappings[table].range;
     for round in trail.rounds.iter_mut().skip(1).step_by(2) {
-        round.noticed = Noticed::Accesses;
+        round.access_kind = AccessKind::Accesses;
         let first = u64::from(round.index) % 32;
         round.written.insert(pages(table.start(), first, 32));
     }

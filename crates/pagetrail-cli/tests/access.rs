@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use common::{pagetrail, run};
-use pagetrail::{Capabilities, Noticed, PageRange, PageSet, Technique, page_size};
+use pagetrail::{AccessKind, Capabilities, PageRange, PageSet, Technique, page_size};
 use pagetrail_trail::Trail;
 
 /// What `read_pages.c` says of itself.
@@ -68,8 +68,8 @@ fn reads_and_writes_are_told_apart() {
     let memory = PageSet::from_iter(PageRange::new(BASE, BASE + PAGES * page_size()));
     let (written, read) = (every_third(0), every_third(1));
     for (how, kinds) in [
-        ("--access", [Noticed::Writes, Noticed::Accesses]),
-        ("--access=only", [Noticed::Accesses; 2]),
+        ("--access", [AccessKind::Writes, AccessKind::Accesses]),
+        ("--access=only", [AccessKind::Accesses; 2]),
     ] {
         let arguments = ["record", how, "--rounds", "8", "--interval", "300ms", "-p"];
         let output = run(directory, &[&arguments[..], &[&pid]].concat());
@@ -78,12 +78,12 @@ fn reads_and_writes_are_told_apart() {
         let trail = Trail::read(BufReader::new(file)).expect("a whole recording");
         assert_eq!(trail.rounds.len(), 8);
         for (round, kind) in trail.rounds.iter().zip(kinds.iter().cycle()) {
-            assert_eq!(round.noticed, *kind);
+            assert_eq!(round.access_kind, *kind);
             assert_eq!(round.blind_ns > 0, how == "--access");
             let found = round.written.intersection(&memory);
             let expected = match kind {
-                Noticed::Writes => written.clone(),
-                Noticed::Accesses => written.union(&read),
+                AccessKind::Writes => written.clone(),
+                AccessKind::Accesses => written.union(&read),
             };
             assert_eq!(found, expected, "round {} of {kind:?}", round.index);
         }

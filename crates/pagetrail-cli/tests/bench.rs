@@ -105,7 +105,7 @@ fn a_suite_checks_every_round() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("suite.toml");
     let mut suite = String::from(
-        "techniques = [\"pagemap-scan\", \"adaptive\"]\nvain_page_ns = 50\noperations_per_ms = 2000\n\
+        "techniques = [\"pagemap-scan\", \"adaptive\"]\nfalse_positive_ns = 50\noperations_per_ms = 2000\n\
          program_round_ms = 5\nprogram_runs = 1\n[[length]]\nround_ms = 1\nwarm_up = 30\nrounds = 20\nruns = 1\n",
     );
     for pattern in [
@@ -142,11 +142,11 @@ fn a_suite_checks_every_round() {
     let hot = &rows[2]["techniques"];
     assert_eq!(hot[1]["technique"], "adaptive");
     let figure = |of: usize, name: &str| hot[of][name]["median"].as_f64().unwrap();
-    // 102 hot pages in each round, of which most are presumed by now: one in vain costs less than a fault on any machine.
+    // 102 hot pages in each round, of which most are predicted by now: one in vain costs less than a fault on any machine.
     assert!(figure(1, "faults_per_round") * 2.0 < figure(0, "faults_per_round"));
     assert!(figure(1, "reported_per_written") < 1.6);
     assert!(
-        hot[1]["presumption"]["faults_avoided_per_round"]["median"]
+        hot[1]["prediction"]["faults_avoided_per_round"]["median"]
             .as_f64()
             .unwrap()
             > 0.0

@@ -75,7 +75,11 @@ fn options_and_names_without_effect_are_refused() {
             "it is for userfaultfd",
         ),
         (&["--exact"], "compare", "it is for adaptive"),
-        (&["--vain-page", "copied"], "compare", "it is for adaptive"),
+        (
+            &["--false-positive-cost", "copied"],
+            "compare",
+            "it is for adaptive",
+        ),
         (
             &["--huge-pages", "keep"],
             "compare",

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{error_line, number, pagetrail, run};
-use pagetrail::{Capabilities, Noticed, PageRange, PageSet, Technique};
+use pagetrail::{AccessKind, Capabilities, PageRange, PageSet, Technique};
 use pagetrail_tier::nodes;
 use pagetrail_trail::{End, Header, Mapping, Round, Writer};
 use rustix::process::{Pid, Signal, kill_process};
@@ -195,7 +195,7 @@ fn recording(path: &Path) {
     for index in 0..20 {
         let round = Round {
             index,
-            noticed: Noticed::Accesses,
+            access_kind: AccessKind::Accesses,
             written: PageSet::from_iter([pages(if index < 2 { 0 } else { 100 })]),
             ..Round::default()
         };

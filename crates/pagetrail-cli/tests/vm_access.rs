@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use common::guest::{compiled, no_guest};
 use common::{pagetrail, report, run};
-use pagetrail::{Noticed, PageRange, PageSet, page_size};
+use pagetrail::{AccessKind, PageRange, PageSet, page_size};
 use pagetrail_tier::source::{Replay, Source};
 use pagetrail_trail::{Reader, Record, Round, Trail};
 
@@ -140,8 +140,10 @@ fn memory() -> PageSet {
 }
 
 /// What rounds of a kind have of the program's memory, all together.
-fn told(rounds: &[Round], noticed: Noticed) -> PageSet {
-    let rounds = rounds.iter().filter(|round| round.noticed == noticed);
+fn told(rounds: &[Round], access_kind: AccessKind) -> PageSet {
+    let rounds = rounds
+        .iter()
+        .filter(|round| round.access_kind == access_kind);
     let mut all = PageSet::new();
     rounds.for_each(|round| all.union_with(&round.written));
     all.intersection(&memory())
@@ -183,12 +185,12 @@ fn reads_and_writes_are_told_apart() {
         let rounds = &trail.rounds[ends[step] & !1..ends[step + 1] & !1];
         let what = *what as char;
         assert_eq!(
-            told(rounds, Noticed::Writes),
+            told(rounds, AccessKind::Writes),
             **written,
             "step {step}, {what}"
         );
         assert_eq!(
-            told(rounds, Noticed::Accesses),
+            told(rounds, AccessKind::Accesses),
             *touched,
             "step {step}, {what}"
         );
@@ -246,7 +248,7 @@ fn what_each_thread_touches_is_told() {
         let rounds = &trail.rounds[ends[step]..ends[step + 1]];
         let what = *what as char;
         assert_eq!(
-            told(rounds, Noticed::Accesses),
+            told(rounds, AccessKind::Accesses),
             *touched,
             "step {step}, {what}"
         );
@@ -263,10 +265,10 @@ fn accesses_may_be_all_that_is_kept() {
     recording.await_rounds();
     recording.tell(b'b');
     let trail = recording.end();
-    let kinds = trail.rounds.iter().map(|round| round.noticed);
-    assert!(kinds.eq(trail.rounds.iter().map(|_| Noticed::Accesses)));
+    let kinds = trail.rounds.iter().map(|round| round.access_kind);
+    assert!(kinds.eq(trail.rounds.iter().map(|_| AccessKind::Accesses)));
     let expected = every_third(0).union(&every_third(1));
-    assert_eq!(told(&trail.rounds, Noticed::Accesses), expected);
+    assert_eq!(told(&trail.rounds, AccessKind::Accesses), expected);
 }
 
 #[test]

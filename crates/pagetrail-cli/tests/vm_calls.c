@@ -202,7 +202,7 @@ static void fork_one(const char *what)
 }
 
 /* Forks of those who could not open /dev/kvm any more. */
-static int given_up(void)
+static int untracked(void)
 {
     struct rlimit few = { 4, 4 };
     char place[] = "/tmp/vm_callsXXXXXX";
@@ -411,7 +411,7 @@ int main(int count, char **arguments)
     static const struct {
         const char *name;
         int (*run)(void);
-    } all[] = { { "clones", clones }, { "ranges", ranges },   { "given-up", given_up }, { "crowded", crowded }, { "time-limits", time_limits },
+    } all[] = { { "clones", clones }, { "ranges", ranges },   { "given-up", untracked }, { "crowded", crowded }, { "time-limits", time_limits },
                 { "far", far },       { "segments", segments }, { "vector", vector }, { "refused", refused } };
     for (size_t n = 0; n < COUNT(all) && count > 1; n++)
         if (!strcmp(arguments[1], all[n].name))

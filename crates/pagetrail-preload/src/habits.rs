@@ -1,9 +1,9 @@
-//! [`Habits`]: which pages are written between any two clears, and may be presumed so for a while instead of being asked by a
+//! [`Habits`]: which pages are written between any two clears, and may be predicted so for a while instead of being asked by a
 //! fault each time. Pure: sets in, sets out.
 //!
-//! What was written in two rounds in a row, in runs that are worth a system call of their own, is presumed written, and left
+//! What was written in two rounds in a row, in runs that are worth a system call of their own, is predicted dirty, and left
 //! unprotected, which is all it takes to show as soft-dirty. After some rounds it is asked again: armed for a round. Written
-//! once more it is presumed for twice as long; otherwise it is armed as everything else is.
+//! once more it is predicted for twice as long; otherwise it is armed as everything else is.
 
 use pagetrail::{PageRange, PageSet};
 
@@ -20,16 +20,16 @@ pub(crate) struct Habits {
     rounds: u32,
     /// Written in the last round.
     last: PageSet,
-    /// Presumed written, by how often that was true already.
+    /// Predicted written, by how often that was true already.
     levels: [PageSet; LEVELS],
     /// Armed at the last clear, to be asked at the next.
     asked: [PageSet; LEVELS],
     /// All levels.
-    presumed: PageSet,
+    predicted: PageSet,
 }
 
 impl Habits {
-    /// Begins a clear: takes what is to be asked out of what is presumed. True when that changes.
+    /// Begins a clear: takes what is to be asked out of what is predicted. True when that changes.
     pub(crate) fn begin(&mut self) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
         let mut changed = false;
@@ -37,17 +37,17 @@ impl Habits {
             changed |= !self.levels[level].is_empty();
         }
         if changed {
-            self.presumed.clear();
+            self.predicted.clear();
             for level in 0..LEVELS {
                 if !self.is_due(level) {
-                    self.presumed.union_with(&self.levels[level]);
+                    self.predicted.union_with(&self.levels[level]);
                 }
             }
         }
         changed
     }
 
-    /// Ends a clear that has found and armed `written`, all of it but what is presumed. True when what is presumed changes.
+    /// Ends a clear that has found and armed `written`, all of it but what is predicted. True when what is predicted changes.
     pub(crate) fn end(&mut self, mut written: PageSet) -> bool {
         let mut changed = false;
         let mut again = self.last.intersection(&written);
@@ -77,17 +77,17 @@ impl Habits {
             for level in &self.levels {
                 all.union_with(level);
             }
-            self.presumed = worth(&all);
+            self.predicted = worth(&all);
             for level in &mut self.levels {
-                *level = level.intersection(&self.presumed);
+                *level = level.intersection(&self.predicted);
             }
         }
         changed
     }
 
     /// What the next sweep leaves alone.
-    pub(crate) fn presumed(&self) -> &PageSet {
-        &self.presumed
+    pub(crate) fn predicted(&self) -> &PageSet {
+        &self.predicted
     }
 
     fn due(&self) -> impl Iterator<Item = usize> + '_ {
@@ -127,12 +127,12 @@ mod tests {
     fn faults(habits: &mut Habits, pages: &PageSet, rounds: usize) -> Vec<u64> {
         let round = |_| {
             // Armed is what the last sweep has not left alone.
-            let armed_before = pages.difference(habits.presumed());
+            let armed_before = pages.difference(habits.predicted());
             habits.begin();
             // What is asked from now on was not armed, and shows as written in any case.
-            let found = pages.difference(habits.presumed());
+            let found = pages.difference(habits.predicted());
             habits.end(found);
-            armed_before.pages()
+            armed_before.page_count()
         };
         (0..rounds).map(round).collect()
     }
@@ -150,22 +150,22 @@ mod tests {
     fn what_is_no_longer_written_is_asked_and_dropped() {
         let mut habits = Habits::default();
         faults(&mut habits, &set(&[(10, 110)]), 300);
-        assert_eq!(habits.presumed(), &set(&[(10, 110)]));
+        assert_eq!(habits.predicted(), &set(&[(10, 110)]));
         // Twice the longest pause at most.
         faults(&mut habits, &PageSet::new(), 130);
-        assert!(habits.presumed().is_empty(), "{habits:?}");
+        assert!(habits.predicted().is_empty(), "{habits:?}");
     }
 
     #[test]
     fn single_pages_and_single_rounds_are_not_worth_it() {
         let mut habits = Habits::default();
         faults(&mut habits, &set(&[(10, 11), (20, 21)]), 20);
-        assert!(habits.presumed().is_empty());
+        assert!(habits.predicted().is_empty());
         for round in 0..20 {
             let pages = [set(&[(30, 40)]), set(&[(50, 60)])];
             faults(&mut habits, &pages[round % 2], 1);
         }
-        assert!(habits.presumed().is_empty());
+        assert!(habits.predicted().is_empty());
     }
 
     #[test]

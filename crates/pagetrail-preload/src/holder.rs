@@ -183,7 +183,7 @@ fn attached(pid: u32, before: Hold) -> pagetrail::Result<Hold> {
                 .target(Target::process(pid)?)
                 .technique(Technique::PagemapScan)
                 .unwritable(Unwritable::Always)
-                .compare_given_up(false);
+                .compare_untracked(false);
             builder
                 .attach()
                 .map(|attached| Hold::Attached(Box::new(attached)))
@@ -207,11 +207,11 @@ fn cleared(pid: u32, before: Hold) -> pagetrail::Result<Hold> {
 
 /// What a watch has armed.
 pub(crate) fn armed_by(watch: &Watch) -> Armed {
-    let given_up = watch
-        .given_up()
+    let untracked = watch
+        .untracked()
         .iter()
-        .map(|given_up| given_up.region.range);
-    let given_up: PageSet = given_up.collect();
+        .map(|untracked| untracked.region.range);
+    let untracked: PageSet = untracked.collect();
     // As the watch chooses them, with `Unwritable::Always`.
     let watched = watch.regions().iter().filter(|region| {
         region.permissions.write || (!region.permissions.shared && region.is_trackable())
@@ -221,7 +221,7 @@ pub(crate) fn armed_by(watch: &Watch) -> Armed {
         let regions = watched.clone().filter(|region| wanted(region));
         regions.map(|region| region.range).collect()
     };
-    let armed = all.difference(&given_up);
+    let armed = all.difference(&untracked);
     Armed {
         shared: part(|region| region.permissions.shared).intersection(&armed),
         anonymous: part(|region| !region.permissions.shared && region.inode == 0)

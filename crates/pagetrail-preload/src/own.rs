@@ -40,7 +40,7 @@ pub(crate) struct Own {
     spans: Vec<Span>,
     /// Where a page too many is no loss.
     habits: Option<Habits>,
-    /// The spans without what is presumed written.
+    /// The spans without what is predicted dirty.
     around: Vec<Span>,
 }
 
@@ -53,13 +53,13 @@ struct Span {
 }
 
 impl Own {
-    /// Starts the watch, which clears everything; what is armed. `presume`: pages may show as written that no longer are.
-    pub(crate) fn start(presume: bool) -> pagetrail::Result<(Self, Armed)> {
+    /// Starts the watch, which clears everything; what is armed. `predict`: pages may show as written that no longer are.
+    pub(crate) fn start(predict: bool) -> pagetrail::Result<(Self, Armed)> {
         let watch = Watch::builder()
             .target(Target::own())
             .technique(Technique::PagemapScan)
             .unwritable(Unwritable::Always)
-            .compare_given_up(false)
+            .compare_untracked(false)
             .start()?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let pagemap = open(c"/proc/self/pagemap", flags, Mode::empty()).ok();
@@ -67,7 +67,7 @@ impl Own {
             watch,
             pagemap,
             spans: Vec::new(),
-            habits: presume.then(Habits::default),
+            habits: predict.then(Habits::default),
             around: Vec::new(),
         };
         let armed = own.look();
@@ -99,7 +99,7 @@ impl Own {
         let mapped = self.watch.regions().iter().map(|region| region.range);
         self.spans = spans(&armed, &mapped.collect());
         if let Some(habits) = &self.habits {
-            self.around = around(&self.spans, habits.presumed());
+            self.around = around(&self.spans, habits.predicted());
         }
         armed
     }
@@ -113,14 +113,14 @@ impl Own {
                 .try_for_each(|span| span.sweep(fd, |_| {}));
         };
         if habits.begin() {
-            self.around = around(&self.spans, habits.presumed());
+            self.around = around(&self.spans, habits.predicted());
         }
         let mut written = PageSet::new();
         for span in &self.around {
             span.sweep(fd, |range| written.insert(range))?;
         }
         if habits.end(written) {
-            self.around = around(&self.spans, habits.presumed());
+            self.around = around(&self.spans, habits.predicted());
         }
         Ok(())
     }
@@ -188,11 +188,11 @@ fn spans(armed: &Armed, mapped: &PageSet) -> Vec<Span> {
         .collect()
 }
 
-/// The spans without what is presumed written.
-fn around(spans: &[Span], presumed: &PageSet) -> Vec<Span> {
+/// The spans without what is predicted dirty.
+fn around(spans: &[Span], predicted: &PageSet) -> Vec<Span> {
     let mut found = Vec::new();
     for span in spans {
-        let rest = PageSet::from_iter([span.range]).difference(presumed);
+        let rest = PageSet::from_iter([span.range]).difference(predicted);
         found.extend(rest.ranges().iter().map(|range| Span {
             range: *range,
             ..*span

@@ -102,7 +102,7 @@ cases! {
     another_process: "other",
     threads: "threads",
     signal_handlers: "signals",
-    a_stopped_world: "stopped",
+    a_safepoint: "stopped",
     forks_in_the_middle: "fork-storm",
     pages_written_round_after_round: "habits",
     memory_that_the_program_watches_itself: "foreign",

@@ -278,7 +278,7 @@ impl Keeper {
             self.clock
                 .tracked(self.moved_in_period, self.policy.settings());
         }
-        self.source.rest()
+        self.source.suspend()
     }
 
     /// Whether a period ends with this window: all its windows are over, or it is as calm as the one before.

@@ -37,13 +37,13 @@ fn in_fast(program: &Program, stage: u64) -> (f64, u64) {
         .map(|run| run.range)
         .collect();
     // numa_maps counts by itself.
-    assert_eq!(fast.pages(), program.on_node_0(), "{fast:?}");
+    assert_eq!(fast.page_count(), program.on_node_0(), "{fast:?}");
     let hot = (stage % STAGES..PAGES).step_by(STAGES as usize);
     let found = hot
         .clone()
         .filter(|i| fast.contains(BASE + i * page))
         .count();
-    (found as f64 / hot.count() as f64, fast.pages())
+    (found as f64 / hot.count() as f64, fast.page_count())
 }
 
 fn not_here() -> Option<String> {
@@ -159,7 +159,7 @@ fn damon_tells_whether_a_program_runs() {
             thread::sleep(WINDOW + WINDOW / 4);
             let sample = damon.window().expect("it runs");
             let accessed = sample.accessed.expect("accesses are what it tells");
-            let part = accessed.intersection(&arena).pages();
+            let part = accessed.intersection(&arena).page_count();
             eprintln!("DAMON saw {part} of {PAGES} pages in touched regions");
             if is_so(part) {
                 return;

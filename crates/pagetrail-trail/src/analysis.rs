@@ -9,7 +9,7 @@
 
 use crate::history::History;
 use crate::pages::{Cover, Covers, Pages};
-use crate::{Presumed, Round, Trail};
+use crate::{Predicted, Round, Trail};
 
 /// The sizes of [`Analysis::working_sets`], in rounds.
 pub const WINDOWS: [u32; 3] = [1, 10, 60];
@@ -81,12 +81,12 @@ pub struct Costs {
     pub stopped_ns: Summary,
     /// That time for all rounds together, in nanoseconds.
     pub stopped_ns_sum: u64,
-    /// Time in which nothing was noticed, of all rounds together, in nanoseconds.
+    /// Time in which nothing was access_kind, of all rounds together, in nanoseconds.
     pub blind_ns_sum: u64,
     /// Faults that the technique caused, over the rounds that counted them; `None` when none did.
     pub faults: Option<u64>,
-    /// What was presumed written, over the rounds that tell; memory is the most of any. `None` when none does.
-    pub presumed: Option<Presumed>,
+    /// What was predicted dirty, over the rounds that tell; memory is the most of any. `None` when none does.
+    pub predicted: Option<Predicted>,
 }
 
 /// The numbers of a whole trail.
@@ -247,7 +247,7 @@ impl Costs {
         let (stopped_ns, stopped_ns_sum) = summary(|round| round.stopped_ns);
         let (_, blind_ns_sum) = summary(|round| round.blind_ns);
         let faults = rounds.iter().filter_map(|round| round.faults);
-        let presumed = rounds.iter().filter_map(|round| round.presumed);
+        let predicted = rounds.iter().filter_map(|round| round.predicted);
         Self {
             collect_ns,
             collect_ns_sum,
@@ -255,10 +255,10 @@ impl Costs {
             stopped_ns_sum,
             blind_ns_sum,
             faults: faults.reduce(u64::saturating_add),
-            presumed: presumed.reduce(|a, b| Presumed {
+            predicted: predicted.reduce(|a, b| Predicted {
                 pages: a.pages.saturating_add(b.pages),
                 faults_avoided: a.faults_avoided.saturating_add(b.faults_avoided),
-                in_vain: a.in_vain.saturating_add(b.in_vain),
+                false_positives: a.false_positives.saturating_add(b.false_positives),
                 memory_bytes: a.memory_bytes.max(b.memory_bytes),
             }),
         }

@@ -17,8 +17,8 @@ pub(crate) const MAJOR: u16 = 1;
 pub(crate) const MINOR: u16 = 2;
 /// The minor version from which on a round says what it noticed.
 pub(crate) const MINOR_NOTICED: u16 = 1;
-/// The minor version from which on a round says what was presumed written.
-pub(crate) const MINOR_PRESUMED: u16 = 2;
+/// The minor version from which on a round says what was predicted dirty.
+pub(crate) const MINOR_PREDICTED: u16 = 2;
 /// The minor version from which on a round has units of sub-page heaps.
 pub(crate) const MINOR_UNITS: u16 = 2;
 

@@ -21,7 +21,7 @@ pub use analysis::Analysis;
 pub use error::{ReadError, WriteError};
 pub use format::is_trail;
 pub use heatmap::Heatmap;
-pub use model::{End, Event, Header, Mapping, Presumed, Round, Trail, UnitWrites};
+pub use model::{End, Event, Header, Mapping, Predicted, Round, Trail, UnitWrites};
 pub use reader::{Reader, Record};
 pub use units::UnitCounts;
 pub use writer::Writer;

@@ -4,7 +4,7 @@
 //! all addresses are bytes in the tracked process; counts of pages use [`Header::page_size`], the page
 //! size of the machine that recorded.
 
-use pagetrail::{Noticed, PageRange, PageSet};
+use pagetrail::{AccessKind, PageRange, PageSet};
 
 /// Facts that hold for the whole recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct Round {
     /// Counts from 0.
     pub index: u32,
     /// Whether `written` holds the pages that were written, or all that were touched.
-    pub noticed: Noticed,
+    pub access_kind: AccessKind,
     /// When the round began, since the start of the recording.
     pub start_ns: u64,
     /// How long it lasted: from its beginning to the return of collect.
@@ -70,12 +70,12 @@ pub struct Round {
     pub collect_ns: u64,
     /// How long the tracked process was stopped for it.
     pub stopped_ns: u64,
-    /// For how long, at its end, nothing was noticed, because rounds of writes and of accesses take turns.
+    /// For how long, at its end, nothing was access_kind, because rounds of writes and of accesses take turns.
     pub blind_ns: u64,
     /// Faults that the technique caused in this round, where they can be counted.
     pub faults: Option<u64>,
-    /// What was presumed written, with a technique that presumes.
-    pub presumed: Option<Presumed>,
+    /// What was predicted dirty, with a technique that predicts.
+    pub predicted: Option<Predicted>,
     /// The write set; in a round of accesses, every page that was read, written or executed.
     pub written: PageSet,
     /// The part of the write set reported only because its mapping is new in this round.
@@ -89,8 +89,8 @@ pub struct Round {
 impl Round {
     /// Whether it tells of accesses in the very time of whose writes the round before it tells.
     pub fn is_beside(&self, before: &Self) -> bool {
-        let kinds = (before.noticed, self.noticed);
-        kinds == (Noticed::Writes, Noticed::Accesses) && before.start_ns == self.start_ns
+        let kinds = (before.access_kind, self.access_kind);
+        kinds == (AccessKind::Writes, AccessKind::Accesses) && before.start_ns == self.start_ns
     }
 }
 
@@ -120,15 +120,15 @@ impl UnitWrites {
     }
 }
 
-/// What a technique that presumes pages written did in a round.
+/// What a technique that predicts pages written did in a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Presumed {
-    /// Pages that it presumed written.
+pub struct Predicted {
+    /// Pages that it predicted dirty.
     pub pages: u64,
     /// Estimate: of them, written; a fault less for each.
     pub faults_avoided: u64,
     /// Estimate: of them, reported and not written.
-    pub in_vain: u64,
+    pub false_positives: u64,
     /// Memory used to remember pages, in bytes.
     pub memory_bytes: u64,
 }
@@ -161,8 +161,11 @@ pub struct Trail {
 
 impl Trail {
     /// The same recording with the rounds of one kind only, as if they followed each other.
-    pub fn only(&self, noticed: Noticed) -> Self {
-        let rounds = self.rounds.iter().filter(|round| round.noticed == noticed);
+    pub fn only(&self, access_kind: AccessKind) -> Self {
+        let rounds = self
+            .rounds
+            .iter()
+            .filter(|round| round.access_kind == access_kind);
         Self {
             header: self.header.clone(),
             mappings: self.mappings.clone(),

@@ -3,9 +3,9 @@
 //! Decoding takes hostile bytes: every length is checked against what is left, nothing overflows, and no
 //! more memory is taken than the bytes at hand can fill. `docs/trail-format.md` gives every byte.
 
-use pagetrail::{Noticed, PageRange, PageSet};
+use pagetrail::{AccessKind, PageRange, PageSet};
 
-use crate::{End, Event, Header, Mapping, Presumed, Round, UnitWrites, format};
+use crate::{End, Event, Header, Mapping, Predicted, Round, UnitWrites, format};
 
 /// Longer strings are cut when they are written and refused when they are read.
 pub(crate) const STRING_BYTES_MAX: usize = 1 << 16;
@@ -93,14 +93,14 @@ pub(crate) fn put_round(out: &mut Vec<u8>, round: &Round) {
         put_number(out, body.len() as u64);
         out.extend_from_slice(&body);
     }
-    out.push((round.noticed == Noticed::Accesses).into());
+    out.push((round.access_kind == AccessKind::Accesses).into());
     put_number(out, round.blind_ns);
-    out.push(round.presumed.is_some().into());
-    if let Some(presumed) = &round.presumed {
-        put_number(out, presumed.pages);
-        put_number(out, presumed.faults_avoided);
-        put_number(out, presumed.in_vain);
-        put_number(out, presumed.memory_bytes);
+    out.push(round.predicted.is_some().into());
+    if let Some(predicted) = &round.predicted {
+        put_number(out, predicted.pages);
+        put_number(out, predicted.faults_avoided);
+        put_number(out, predicted.false_positives);
+        put_number(out, predicted.memory_bytes);
     }
     out.push(round.units.is_some().into());
     if let Some(units) = &round.units {
@@ -284,15 +284,15 @@ impl<'a> Decoder<'a> {
         };
         if self.minor >= format::MINOR_NOTICED {
             if self.flag()? {
-                round.noticed = Noticed::Accesses;
+                round.access_kind = AccessKind::Accesses;
             }
             round.blind_ns = self.number()?;
         }
-        if self.minor >= format::MINOR_PRESUMED && self.flag()? {
-            round.presumed = Some(Presumed {
+        if self.minor >= format::MINOR_PREDICTED && self.flag()? {
+            round.predicted = Some(Predicted {
                 pages: self.number()?,
                 faults_avoided: self.number()?,
-                in_vain: self.number()?,
+                false_positives: self.number()?,
                 memory_bytes: self.number()?,
             });
         }

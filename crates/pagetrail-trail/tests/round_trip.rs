@@ -5,7 +5,7 @@ mod common;
 use std::io::{self, Write};
 
 use common::forge;
-use pagetrail::{Noticed, PageRange, PageSet};
+use pagetrail::{AccessKind, PageRange, PageSet};
 use pagetrail_trail::{End, Header, ReadError, Reader, Record, Round, Trail, WriteError, Writer};
 
 #[test]
@@ -77,7 +77,7 @@ fn the_first_version_is_read() {
         }
     }
     for round in &mut small.trail.rounds {
-        round.noticed = Noticed::Writes;
+        round.access_kind = AccessKind::Writes;
         round.blind_ns = 0;
     }
     assert_eq!(
@@ -86,7 +86,7 @@ fn the_first_version_is_read() {
     );
 }
 
-/// Version 1.1 knew neither what is presumed nor units.
+/// Version 1.1 knew neither what is predicted nor units.
 #[test]
 fn the_second_version_is_read() {
     let small = common::small();
@@ -105,14 +105,19 @@ fn the_second_version_is_read() {
 #[test]
 fn rounds_of_one_kind_can_be_looked_at_alone() {
     let trail = common::small().trail;
-    let writes = trail.only(Noticed::Writes);
-    let accesses = trail.only(Noticed::Accesses);
+    let writes = trail.only(AccessKind::Writes);
+    let accesses = trail.only(AccessKind::Accesses);
     assert!(!writes.rounds.is_empty() && !accesses.rounds.is_empty());
     assert_eq!(
         writes.rounds.len() + accesses.rounds.len(),
         trail.rounds.len()
     );
-    assert!(writes.rounds.iter().all(|r| r.noticed == Noticed::Writes));
+    assert!(
+        writes
+            .rounds
+            .iter()
+            .all(|r| r.access_kind == AccessKind::Writes)
+    );
     assert_eq!(writes.mappings, trail.mappings);
 }
 

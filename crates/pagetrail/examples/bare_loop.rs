@@ -44,7 +44,7 @@ fn main() -> Outcome<()> {
         }
     }
     let sparse = sparse(runs)?;
-    let written = memory.range.pages() / 10;
+    let written = memory.range.page_count() / 10;
     let beside = |figure: fn(&Figures) -> &Vec<Duration>| {
         let pair = (median(figure(&library)), median(figure(&bare)));
         let ratio = pair.0.as_secs_f64() / pair.1.as_secs_f64();
@@ -87,7 +87,7 @@ trait Collect {
 /// Two rounds, of which the second counts: the first finds page tables that nobody has looked at yet.
 fn measure(memory: &Memory, tracker: &mut dyn Collect, figures: &mut Figures) -> Outcome<()> {
     const EVERY: u64 = 10;
-    let expected = memory.range.pages().div_ceil(EVERY);
+    let expected = memory.range.page_count().div_ceil(EVERY);
     memory.write(EVERY);
     tracker.collect()?;
     figures.tracked.push(memory.write(EVERY));
@@ -165,7 +165,7 @@ impl ByLibrary {
 impl Collect for ByLibrary {
     fn collect(&mut self) -> Outcome<u64> {
         let round = self.0.collect()?;
-        let pages = round.pages().pages();
+        let pages = round.dirty().page_count();
         round.commit();
         Ok(pages)
     }
@@ -263,7 +263,7 @@ fn ioctl<T>(fd: &impl AsRawFd, request: u32, arg: &mut T) -> std::io::Result<usi
 fn sparse(runs: usize) -> Outcome<Duration> {
     let memory = Memory::new(64 * GIB, MapFlags::PRIVATE | MapFlags::NORESERVE)?;
     let mut watch = ByLibrary::start(&memory)?;
-    let every = memory.range.pages() / FEW;
+    let every = memory.range.page_count() / FEW;
     let mut times = Vec::new();
     for _ in 0..runs {
         memory.write(every + 1);

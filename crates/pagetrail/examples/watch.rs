@@ -22,13 +22,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         watch.reason(),
         watch.attach_stopped()
     );
-    for given_up in watch.given_up() {
-        println!("given up: {given_up}");
+    for untracked in watch.untracked() {
+        println!("given up: {untracked}");
     }
     for _ in 0..rounds {
         watch.wait(Duration::from_millis(200));
         let round = watch.collect()?;
-        let (pages, fresh, cost) = (round.pages().pages(), round.fresh().pages(), round.cost());
+        let (pages, fresh, cost) = (
+            round.dirty().page_count(),
+            round.newly_mapped().page_count(),
+            round.cost(),
+        );
         println!(
             "round {}: {pages} pages ({fresh} fresh), {cost:?} {:?}",
             round.index(),

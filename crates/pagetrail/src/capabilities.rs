@@ -6,12 +6,12 @@
 use crate::error::Error;
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
-use crate::round::Noticed;
+use crate::round::AccessKind;
 use crate::sys::child::soft_dirty_round_trip;
 use crate::sys::scratch::Scratch;
 use crate::sys::uffd::Uffd;
 use crate::technique::access_scan::AccessScan;
-use crate::technique::adaptive::{Adaptive, Precision, VainPage};
+use crate::technique::adaptive::{Adaptive, FalsePositiveCost, Precision};
 use crate::technique::pagemap_scan::{HugePages, PagemapScan};
 use crate::technique::{ArmError, Armed, Technique, Tracker, compare, mprotect, none, userfaultfd};
 use rustix::io::Errno;
@@ -145,7 +145,7 @@ fn round_trip(technique: Technique) -> Status {
                 fd,
                 None,
                 HugePages::Split,
-                VainPage::default(),
+                FalsePositiveCost::default(),
                 Precision::AsNoticed,
             )
         }),
@@ -154,7 +154,7 @@ fn round_trip(technique: Technique) -> Status {
         }
         // It acts on the whole process, where somebody else may be using it.
         Technique::SoftDirty => soft_dirty_round_trip(),
-        Technique::Mprotect => see_two_touches(mprotect::Mprotect::new(Noticed::Writes)),
+        Technique::Mprotect => see_two_touches(mprotect::Mprotect::new(AccessKind::Writes)),
         Technique::Compare => compare::Compare::new(None).map_or_else(failed, see_two_touches),
         Technique::AccessScan => with_uffd(false, "Linux 7.3", |fd| {
             AccessScan::new(fd, None, HugePages::Split)
@@ -207,7 +207,7 @@ fn see_two_touches(mut tracker: impl Tracker) -> Status {
     let region = Region::scratch(memory.range());
     match tracker.arm(&region) {
         Ok(()) => {}
-        Err(ArmError::GivenUp(reason)) => return Status::Absent(reason),
+        Err(ArmError::UntrackedRegion(reason)) => return Status::Absent(reason),
         Err(ArmError::Gone | ArmError::ReadOnly) => {
             return Status::Fails("the memory for a probe is gone".into());
         }
@@ -222,7 +222,7 @@ fn see_two_touches(mut tracker: impl Tracker) -> Status {
     }];
     for value in [2, 3] {
         let what = match tracker.noticing() {
-            Noticed::Accesses if value == 3 => {
+            AccessKind::Accesses if value == 3 => {
                 memory.read(page);
                 "read"
             }
@@ -231,12 +231,12 @@ fn see_two_touches(mut tracker: impl Tracker) -> Status {
                 "write"
             }
         };
-        let mut noticed = PageSet::new();
-        if let Err(error) = tracker.harvest(&armed, &mut noticed) {
+        let mut access_kind = PageSet::new();
+        if let Err(error) = tracker.harvest(&armed, &mut access_kind) {
             return failed(error);
         }
         let second = PageRange::new(memory.range().start() + page, memory.range().end());
-        if !second.is_some_and(|range| noticed.covers(range)) {
+        if !second.is_some_and(|range| access_kind.covers(range)) {
             return Status::Fails(format!(
                 "the kernel accepts its calls, but a {what} was not seen"
             ));

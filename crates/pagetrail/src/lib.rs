@@ -7,7 +7,7 @@
 //! # let pid = 1234;
 //! let mut watch = Watch::builder().target(Target::process(pid)?).technique(Choice::Auto).start()?;
 //! let round = watch.collect()?; // pages written since the last round, armed again
-//! for range in round.written() {
+//! for range in round.dirty_ranges() {
 //!     println!("{range}");
 //! }
 //! round.commit(); // dropped instead, the pages come back in the next round
@@ -47,12 +47,12 @@ pub use heap::units::Units;
 pub use memory::Memory;
 pub use page_set::{PageRange, PageSet, page_size};
 pub use region::{Permissions, Region};
-pub use round::{Event, Noticed, Presumption, Round, RoundCost};
+pub use round::{AccessKind, Event, PredictionStats, Round, RoundCost};
 pub use target::{Target, pages_of};
-pub use technique::adaptive::{Precision, VainPage};
+pub use technique::adaptive::{FalsePositiveCost, Precision};
 pub use technique::pagemap_scan::HugePages;
 pub use technique::userfaultfd::BLOCK_PAGES_MAX;
 pub use technique::{Technique, UnknownTechnique};
 pub use watch::builder::{Attached, WatchBuilder};
-pub use watch::choice::{Choice, Notice};
-pub use watch::{GivenUp, State, Unwritable, Watch};
+pub use watch::choice::{Choice, TrackMode};
+pub use watch::{State, UntrackedRegion, Unwritable, Watch};

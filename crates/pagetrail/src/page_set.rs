@@ -50,7 +50,7 @@ impl PageRange {
     }
 
     /// Length in pages of this machine.
-    pub fn pages(&self) -> u64 {
+    pub fn page_count(&self) -> u64 {
         self.bytes() / page_size()
     }
 
@@ -127,7 +127,7 @@ impl PageSet {
     }
 
     /// Pages of this machine in the set.
-    pub fn pages(&self) -> u64 {
+    pub fn page_count(&self) -> u64 {
         self.bytes() / page_size()
     }
 

@@ -5,7 +5,7 @@ use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
 #[cfg(doc)]
 use crate::technique::adaptive::Precision;
-use crate::watch::GivenUp;
+use crate::watch::UntrackedRegion;
 use std::time::Duration;
 
 /// Something that happened to the tracked process since the last round.
@@ -28,7 +28,7 @@ pub enum Event {
 
 /// What a round reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Noticed {
+pub enum AccessKind {
     /// Pages that were written.
     #[default]
     Writes,
@@ -45,32 +45,32 @@ pub struct RoundCost {
     pub stopped: Duration,
     /// Faults that the technique caused, where it can count them.
     pub faults: Option<u64>,
-    /// For how long, within collect, nothing was noticed: zero, except where rounds of writes and of accesses
-    /// [alternate](crate::Notice::Alternate).
+    /// For how long, within collect, nothing was access_kind: zero, except where rounds of writes and of accesses
+    /// [alternate](crate::TrackMode::Alternate).
     pub blind: Duration,
 }
 
 /// What the technique `adaptive` did in a round, in pages. The estimates rest on what it found when it asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Presumption {
-    /// Reported because they are presumed written ([`Round::presumed`]); no fault told.
-    pub presumed: u64,
+pub struct PredictionStats {
+    /// Reported because they are predicted dirty ([`Round::predicted`]); no fault told.
+    pub predicted: u64,
     /// Of those, armed from this round on, to be told next time whether they still are.
     pub asked: u64,
-    /// Asked in the round before, and not written since: presumed no longer.
+    /// Asked in the round before, and not written since: predicted no longer.
     pub cooled: u64,
-    /// Estimate: presumed, and written. Each would have cost a fault.
+    /// Estimate: predicted, and written. Each would have cost a fault.
     pub faults_avoided: u64,
-    /// Estimate: presumed, and not written.
-    pub in_vain: u64,
-    /// Of those presumed, what lay ahead of a program that writes one page after the other: released before it was written.
+    /// Estimate: predicted, and not written.
+    pub false_positives: u64,
+    /// Of those predicted, what lay ahead of a program that writes one page after the other: released before it was written.
     pub ahead: u64,
-    /// Calls that re-armed memory beside presumed pages, besides the scan.
+    /// Calls that re-armed memory beside predicted pages, besides the scan.
     pub calls: u64,
     /// Memory that is used to remember pages.
     pub table_bytes: u64,
-    /// Presumed, and not reported, since they hold what they held; only with [`Precision::Exact`].
+    /// Predicted, and not reported, since they hold what they held; only with [`Precision::Exact`].
     pub dropped: u64,
     /// What was read and hashed to find that out, in bytes.
     pub hashed_bytes: u64,
@@ -81,11 +81,11 @@ pub struct Presumption {
 /// What the last collect was: what for, when, and at what cost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
-    pub(crate) noticed: Noticed,
+    pub(crate) access_kind: AccessKind,
     pub(crate) began: Duration,
     pub(crate) duration: Duration,
     pub(crate) cost: RoundCost,
-    pub(crate) presumption: Option<Presumption>,
+    pub(crate) prediction: Option<PredictionStats>,
 }
 
 /// What is kept between a collect and its commit.
@@ -95,20 +95,20 @@ pub(crate) struct Pending {
     pub(crate) told: Option<Told>,
     pub(crate) written: PageSet,
     /// The part of `written` that no round since the last commit knows to be written.
-    pub(crate) presumed: PageSet,
+    pub(crate) predicted: PageSet,
     pub(crate) fresh: PageSet,
-    pub(crate) renewed: PageSet,
+    pub(crate) remapped: PageSet,
     pub(crate) units: Option<Units>,
     pub(crate) events: Vec<Event>,
 }
 
 impl Pending {
-    /// Adds what another harvest found, and which part of it is presumed.
-    pub(crate) fn add(&mut self, harvested: &PageSet, presumed: &PageSet) {
-        if !self.presumed.is_empty() || !presumed.is_empty() {
-            let known = self.written.difference(&self.presumed);
-            let known = known.union(&harvested.difference(presumed));
-            self.presumed = self.presumed.union(presumed).difference(&known);
+    /// Adds what another harvest found, and which part of it is predicted.
+    pub(crate) fn add(&mut self, harvested: &PageSet, predicted: &PageSet) {
+        if !self.predicted.is_empty() || !predicted.is_empty() {
+            let known = self.written.difference(&self.predicted);
+            let known = known.union(&harvested.difference(predicted));
+            self.predicted = self.predicted.union(predicted).difference(&known);
         }
         self.written.union_with(harvested);
     }
@@ -118,9 +118,9 @@ impl Pending {
     pub(crate) fn clear(&mut self) {
         self.told = None;
         self.written.clear();
-        self.presumed.clear();
+        self.predicted.clear();
         self.fresh.clear();
-        self.renewed.clear();
+        self.remapped.clear();
         self.units = None;
         self.events.clear();
     }
@@ -136,14 +136,14 @@ pub struct Round<'watch> {
     pub(crate) pending: &'watch mut Pending,
     pub(crate) index: &'watch mut u64,
     pub(crate) regions: &'watch [Region],
-    pub(crate) given_up: &'watch [GivenUp],
+    pub(crate) untracked: &'watch [UntrackedRegion],
     pub(crate) told: Told,
 }
 
 impl Round<'_> {
     /// Whether its pages were written, or touched in any way.
-    pub fn noticed(&self) -> Noticed {
-        self.told.noticed
+    pub fn access_kind(&self) -> AccessKind {
+        self.told.access_kind
     }
 
     /// How many rounds were committed before.
@@ -152,45 +152,45 @@ impl Round<'_> {
     }
 
     /// The written pages as ranges of addresses, ascending; the touched ones in a round of accesses.
-    pub fn written(&self) -> impl ExactSizeIterator<Item = PageRange> + '_ {
+    pub fn dirty_ranges(&self) -> impl ExactSizeIterator<Item = PageRange> + '_ {
         self.pending.written.ranges().iter().copied()
     }
 
     /// The written pages as a set.
-    pub fn pages(&self) -> &PageSet {
+    pub fn dirty(&self) -> &PageSet {
         &self.pending.written
     }
 
     /// What was written of sub-page heaps (`pagetrail-alloc`), told apart within pages; `None` if the target has no such
     /// heap.
     ///
-    /// In [`pages`](Self::pages) such a heap's pages stand once per window in which they were written.
+    /// In [`dirty`](Self::dirty) such a heap's pages stand once per window in which they were written.
     pub fn units(&self) -> Option<&Units> {
         self.pending.units.as_ref()
     }
 
     /// The part of the written pages that is reported only because its mapping is new, or is new to the watch:
     /// it may have been written before the watch knew it.
-    pub fn fresh(&self) -> &PageSet {
+    pub fn newly_mapped(&self) -> &PageSet {
         &self.pending.fresh
     }
 
-    /// The part of the written pages that the technique `adaptive` presumes written, without knowing: they were so in each
+    /// The part of the written pages that the technique `adaptive` predicts dirty, without knowing: they were so in each
     /// of the last rounds for which it knows. A consumer that can tell whether a page is as it was drops those that are. Empty with
     /// other techniques.
-    pub fn presumed(&self) -> &PageSet {
-        &self.pending.presumed
+    pub fn predicted(&self) -> &PageSet {
+        &self.pending.predicted
     }
 
-    /// What the last collect presumed; `None` with techniques that do not.
-    pub fn presumption(&self) -> Option<Presumption> {
-        self.told.presumption
+    /// What the last collect predicted; `None` with techniques that do not.
+    pub fn prediction(&self) -> Option<PredictionStats> {
+        self.told.prediction
     }
 
     /// All addresses whose mapping is new to the watch, or took another one's place: what was known of their contents is
     /// void, also where nothing was written.
-    pub fn renewed(&self) -> &PageSet {
-        &self.pending.renewed
+    pub fn remapped(&self) -> &PageSet {
+        &self.pending.remapped
     }
 
     /// The target's mappings as this round found them, those not watched included.
@@ -199,8 +199,8 @@ impl Round<'_> {
     }
 
     /// Writable regions that the technique cannot watch, and what is done about them.
-    pub fn given_up(&self) -> &[GivenUp] {
-        self.given_up
+    pub fn untracked(&self) -> &[UntrackedRegion] {
+        self.untracked
     }
 
     /// What happened to the tracked process meanwhile.

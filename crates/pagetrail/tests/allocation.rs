@@ -69,7 +69,7 @@ fn with_room_a_round_allocates_nothing() {
             CALLS.store(0, Ordering::Relaxed);
             COUNTS.store(true, Ordering::Relaxed);
             let found = watch.collect().map(|round| {
-                let found = round.written().len();
+                let found = round.dirty_ranges().len();
                 round.commit();
                 found
             });

@@ -63,9 +63,9 @@ fn follow_held(
                     .iter()
                     .filter(|e| matches!(e, Event::Exec { .. }));
                 seen.execs += execs.count() as u32;
-                seen.last_pages = round.pages().pages();
-                let given_up = round.given_up().iter().map(ToString::to_string);
-                seen.refused = given_up
+                seen.last_pages = round.dirty().page_count();
+                let untracked = round.untracked().iter().map(ToString::to_string);
+                seen.refused = untracked
                     .filter(|line| line.contains("(os error 12)"))
                     .collect();
                 seen.rounds += 1;
@@ -76,7 +76,7 @@ fn follow_held(
             Err(error) => panic!("{technique}: {error}"),
         }
         if state == State::Exiting {
-            watch.let_go();
+            watch.release_exit();
         }
     }
 }

@@ -108,10 +108,10 @@ fn memory_is_read_and_written_and_writes_are_collected_while_held() {
     memory.write(at, &before).unwrap();
     let round = watch.collect_held(&hold).unwrap();
     assert!(
-        round.pages().contains(at),
+        round.dirty().contains(at),
         "a write by another process was missed"
     );
-    assert_eq!(round.pages().pages(), 1);
+    assert_eq!(round.dirty().page_count(), 1);
     round.commit();
     hold.release();
     drop(watch);

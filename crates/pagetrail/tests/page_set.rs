@@ -45,7 +45,7 @@ fn assert_same(set: &PageSet, model: &Model) {
             .windows(2)
             .all(|two| two[0].end() < two[1].start())
     );
-    assert_eq!(set.pages(), model.len() as u64);
+    assert_eq!(set.page_count(), model.len() as u64);
     assert_eq!(set.bytes(), model.len() as u64 * page_size());
     assert_eq!(set.is_empty(), model.is_empty());
 }

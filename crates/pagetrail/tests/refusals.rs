@@ -328,7 +328,7 @@ fn vanishing_in_the_middle_is_told() {
 }
 
 #[test]
-fn memory_that_the_target_tracks_itself_is_given_up() {
+fn memory_that_the_target_tracks_itself_is_untracked() {
     for technique in working("target with a userfaultfd", &[PagemapScan, Userfaultfd]) {
         let Some(victim) = Victim::start("selfuffd", &[]) else {
             return;
@@ -341,25 +341,25 @@ fn memory_that_the_target_tracks_itself_is_given_up() {
             .technique(technique)
             .start()
             .unwrap();
-        let given_up = watch.given_up();
+        let untracked = watch.untracked();
         assert!(
-            given_up
+            untracked
                 .iter()
                 .any(|g| g.region.range.contains(own) && g.compared),
             "{watch:?}"
         );
         let only_own = |range: &pagetrail::PageRange| range.contains(own);
-        for given_up in given_up
+        for untracked in untracked
             .iter()
             .filter(|g| g.reason.contains("userfaultfd of its own"))
         {
-            assert!(only_own(&given_up.region.range), "{given_up}");
+            assert!(only_own(&untracked.region.range), "{untracked}");
         }
         let mut seen = 0;
         for _ in 0..20 {
             std::thread::sleep(Duration::from_millis(10));
             let round = watch.collect().unwrap();
-            seen += u32::from(round.pages().contains(own));
+            seen += u32::from(round.dirty().contains(own));
             round.commit();
         }
         assert!(seen > 0, "compare sees the writes");
@@ -478,7 +478,7 @@ fn names_that_are_not_utf_8_are_no_reason() {
                 assert!(Instant::now() < deadline, "no end of {}", path.display());
                 match watch.wait(Duration::from_millis(10)) {
                     pagetrail::State::Ended(_) => break,
-                    pagetrail::State::Exiting => watch.let_go(),
+                    pagetrail::State::Exiting => watch.release_exit(),
                     _ => {}
                 }
             }

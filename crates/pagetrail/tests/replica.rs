@@ -103,11 +103,11 @@ impl Replica {
     }
 
     fn follow(&mut self, round: &Round<'_>) {
-        let renewed = round.renewed();
-        if !renewed.is_empty() {
-            self.pages.retain(|address, _| !renewed.contains(*address));
+        let remapped = round.remapped();
+        if !remapped.is_empty() {
+            self.pages.retain(|address, _| !remapped.contains(*address));
         }
-        let unread = std::mem::take(&mut self.unread).union(round.pages());
+        let unread = std::mem::take(&mut self.unread).union(round.dirty());
         for range in unread.ranges() {
             self.copy(range.start(), range.end());
         }
@@ -244,11 +244,11 @@ fn run(seed: u64, technique: Technique, launched: bool) -> (u64, Vec<String>) {
     for _ in 0..2 {
         let round = watch.collect().unwrap();
         replica.follow(&round);
-        let given_up = round
-            .given_up()
+        let untracked = round
+            .untracked()
             .iter()
-            .filter(|given_up| !given_up.compared);
-        not_watched = given_up.map(|given_up| given_up.region.range).collect();
+            .filter(|untracked| !untracked.compared);
+        not_watched = untracked.map(|untracked| untracked.region.range).collect();
         round.commit();
     }
     let regions = Region::of_process(program.pid).unwrap();

@@ -5,7 +5,7 @@
 use std::hint::black_box;
 
 use pagetrail::{
-    Capabilities, Error, Notice, PageRange, PageSet, Target, Technique, Watch, mapped_pages,
+    Capabilities, Error, PageRange, PageSet, Target, Technique, TrackMode, Watch, mapped_pages,
     page_size, pages_of,
 };
 
@@ -67,7 +67,7 @@ fn check(technique: Technique) {
         .unwrap();
     let round = |watch: &mut Watch| {
         let round = watch.collect_unarmed().unwrap();
-        let pages = round.pages().clone();
+        let pages = round.dirty().clone();
         round.commit();
         pages
     };
@@ -91,7 +91,7 @@ fn check(technique: Technique) {
     // An ordinary collect arms everything again.
     watch.rearm(&buffer.pages(&[40])).unwrap();
     let ordinary = watch.collect().unwrap();
-    assert_eq!(*ordinary.pages(), buffer.pages(&[3, 50, 60]));
+    assert_eq!(*ordinary.dirty(), buffer.pages(&[3, 50, 60]));
     ordinary.commit();
     assert!(round(&mut watch).is_empty());
 }
@@ -109,7 +109,7 @@ fn rests(technique: Technique) {
         .unwrap();
     watch.collect_unarmed().unwrap().commit();
     buffer.write(7);
-    watch.rest().unwrap();
+    watch.suspend().unwrap();
     let before = minor_faults();
     (0..PAGES / 2).for_each(|page| buffer.write(page));
     assert!(
@@ -118,11 +118,11 @@ fn rests(technique: Technique) {
     );
     let round = watch.collect().unwrap();
     let written: Vec<u64> = (0..PAGES as u64 / 2).collect();
-    assert!(buffer.pages(&written).difference(round.pages()).is_empty());
+    assert!(buffer.pages(&written).difference(round.dirty()).is_empty());
     round.commit();
     // Armed again.
     buffer.write(9);
-    assert_eq!(*watch.collect().unwrap().pages(), buffer.pages(&[9]));
+    assert_eq!(*watch.collect().unwrap().dirty(), buffer.pages(&[9]));
 }
 
 #[test]
@@ -149,11 +149,11 @@ fn what_is_not_committed_comes_back() {
         .start()
         .unwrap();
     buffer.write(7);
-    let pages = watch.collect_unarmed().unwrap().pages().clone();
+    let pages = watch.collect_unarmed().unwrap().dirty().clone();
     watch.rearm(&pages).unwrap();
     buffer.write(9);
     assert_eq!(
-        *watch.collect_unarmed().unwrap().pages(),
+        *watch.collect_unarmed().unwrap().dirty(),
         buffer.pages(&[7, 9])
     );
 }
@@ -172,7 +172,7 @@ fn who_arms_in_one_step_says_so() {
     if works(Technique::AccessScan) {
         let turns = Watch::builder()
             .target(Target::ranges([buffer.range]))
-            .notice(Notice::Alternate)
+            .track(TrackMode::Alternate)
             .start();
         assert!(turns.unwrap().collect_unarmed().is_err());
     }

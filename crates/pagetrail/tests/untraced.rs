@@ -25,7 +25,7 @@ fn end(mut command: Command, technique: Technique, last_round: bool) -> Option<E
     while Instant::now() < deadline {
         match watch.wait(Duration::from_millis(5)) {
             State::Ended(ended) => return ended,
-            State::Exiting => watch.let_go(),
+            State::Exiting => watch.release_exit(),
             _ => match watch.collect() {
                 Ok(round) => round.commit(),
                 Err(pagetrail::Error::Gone { .. }) => {}

@@ -65,7 +65,7 @@ const PROGRAMS: &[Program] = &[
         not: &[],
     },
     Program {
-        path: "tests/stopped_world",
+        path: "tests/at_safepoint",
         arguments: &[],
         not: &[
             (

@@ -4,10 +4,10 @@ use super::{shared, sized};
 use crate::failure::{Failure, Status, guard, invalid, null};
 use crate::handle::{Round, Watch};
 use crate::types::{
-    self, Event, GivenUp, PAGETRAIL_EVENT_CHILDREN, PAGETRAIL_EVENT_EXEC, PAGETRAIL_EVENT_NOTE,
-    PAGETRAIL_NOTICE_ACCESSES, PAGETRAIL_NOTICE_WRITES, Range, RoundInfo,
+    self, Event, PAGETRAIL_EVENT_CHILDREN, PAGETRAIL_EVENT_EXEC, PAGETRAIL_EVENT_NOTE,
+    PAGETRAIL_TRACK_ACCESSES, PAGETRAIL_TRACK_WRITES, Range, RoundInfo, UntrackedRegion,
 };
-use pagetrail::{Noticed, PageSet};
+use pagetrail::{AccessKind, PageSet};
 use std::fmt;
 use std::mem::MaybeUninit;
 
@@ -40,15 +40,15 @@ pub extern "C" fn pagetrail_round_get_info(
                 stopped_ns: types::nanoseconds(cost.stopped),
                 faults: cost.faults.unwrap_or(u64::MAX),
                 blind_ns: types::nanoseconds(cost.blind),
-                noticed: match round.noticed() {
-                    Noticed::Writes => PAGETRAIL_NOTICE_WRITES,
-                    Noticed::Accesses => PAGETRAIL_NOTICE_ACCESSES,
+                access_kind: match round.access_kind() {
+                    AccessKind::Writes => PAGETRAIL_TRACK_WRITES,
+                    AccessKind::Accesses => PAGETRAIL_TRACK_ACCESSES,
                 },
                 reserved: 0,
-                written_bytes: round.pages().bytes(),
-                written_count: round.written().len() as u64,
+                written_bytes: round.dirty().bytes(),
+                written_count: round.dirty_ranges().len() as u64,
                 event_count: round.events().len() as u64,
-                given_up_count: round.given_up().len() as u64,
+                untracked_count: round.untracked().len() as u64,
             };
             sized::write(info, size, &facts)
         })
@@ -67,7 +67,7 @@ pub extern "C" fn pagetrail_round_written(
     ranges: Option<&mut MaybeUninit<*const Range>>,
     count: Option<&mut MaybeUninit<usize>>,
 ) -> Status {
-    guard(|| given(round)?.round(|round| show(round.pages(), ranges, count)))
+    guard(|| given(round)?.round(|round| show(round.dirty(), ranges, count)))
 }
 
 /// The part of the written pages that is reported only because its mapping is new, or new to the watch: it may have been
@@ -78,7 +78,7 @@ pub extern "C" fn pagetrail_round_fresh(
     ranges: Option<&mut MaybeUninit<*const Range>>,
     count: Option<&mut MaybeUninit<usize>>,
 ) -> Status {
-    guard(|| given(round)?.round(|round| show(round.fresh(), ranges, count)))
+    guard(|| given(round)?.round(|round| show(round.newly_mapped(), ranges, count)))
 }
 
 pub(super) fn show(
@@ -112,7 +112,7 @@ pub extern "C" fn pagetrail_round_copy(
     guard(|| {
         let count = count.ok_or_else(|| null("count is a null pointer"))?;
         given(round)?.round(|round| {
-            let ranges = sized::view(round.pages().ranges());
+            let ranges = sized::view(round.dirty().ranges());
             sized::copy(ranges, buffer, capacity)?;
             count.write(ranges.len());
             match ranges.len() > capacity {
@@ -140,7 +140,7 @@ pub extern "C" fn pagetrail_round_contains(
     guard(|| {
         let contains = contains.ok_or_else(|| null("contains is a null pointer"))?;
         given(round)?.round(|round| {
-            contains.write(round.pages().contains(address));
+            contains.write(round.dirty().contains(address));
             Ok(())
         })
     })
@@ -199,22 +199,22 @@ impl fmt::Display for Words<'_> {
 
 /// Names the writable regions that the technique cannot watch, and says what is done about them, one at a time.
 ///
-/// `index`: 0 to pagetrail_round_info.given_up_count - 1. `given_up`: gets the region. `size`: sizeof(pagetrail_given_up)
+/// `index`: 0 to pagetrail_round_info.untracked_count - 1. `untracked`: gets the region. `size`: sizeof(pagetrail_untracked)
 /// as the caller knows it.
 ///
 /// PAGETRAIL_STATUS_INVALID_ARGUMENT: there are not so many. NO_ROUND: it was ended. BUSY. Any thread.
 #[unsafe(no_mangle)]
-pub extern "C" fn pagetrail_round_given_up(
+pub extern "C" fn pagetrail_round_untracked(
     round: Option<&Round>,
     index: usize,
-    given_up: *mut GivenUp,
+    untracked: *mut UntrackedRegion,
     size: usize,
 ) -> Status {
     guard(|| {
         given(round)?.round(|round| {
-            let found = round.given_up().get(index);
+            let found = round.untracked().get(index);
             let found = found.ok_or_else(|| invalid("the round has not so many such regions"))?;
-            let told = GivenUp {
+            let told = UntrackedRegion {
                 range: Range {
                     start: found.region.range.start(),
                     end: found.region.range.end(),
@@ -223,7 +223,7 @@ pub extern "C" fn pagetrail_round_given_up(
                 reserved: 0,
                 text: types::text(found),
             };
-            sized::write(given_up, size, &told)
+            sized::write(untracked, size, &told)
         })
     })
 }

@@ -91,8 +91,8 @@ fn builder(options: &Options) -> Result<pagetrail::WatchBuilder, Failure> {
             .ok_or_else(|| invalid("no technique has this number"))?
             .into(),
     };
-    let notice = types::notice(options.notice)
-        .ok_or_else(|| invalid("notice is none of PAGETRAIL_NOTICE_*"))?;
+    let track = types::track(options.track)
+        .ok_or_else(|| invalid("notice is none of PAGETRAIL_TRACK_*"))?;
     let huge_pages = if is_set(PAGETRAIL_OPTION_KEEP_HUGE_PAGES) {
         HugePages::Keep
     } else {
@@ -103,12 +103,12 @@ fn builder(options: &Options) -> Result<pagetrail::WatchBuilder, Failure> {
         .technique(choice)
         .huge_pages(huge_pages)
         .block_pages(options.block_pages.max(1))
-        .stopped_world(is_set(PAGETRAIL_OPTION_STOPPED_WORLD))
-        .compare_given_up(!is_set(PAGETRAIL_OPTION_NO_COMPARE))
+        .at_safepoint(is_set(PAGETRAIL_OPTION_STOPPED_WORLD))
+        .compare_untracked(!is_set(PAGETRAIL_OPTION_NO_COMPARE))
         .last_round(is_set(PAGETRAIL_OPTION_LAST_ROUND))
         .report_again(is_set(PAGETRAIL_OPTION_REPORT_AGAIN));
-    Ok(match notice {
-        Some(notice) => builder.notice(notice),
+    Ok(match track {
+        Some(track) => builder.track(track),
         None => builder,
     })
 }
@@ -213,7 +213,7 @@ pub extern "C" fn pagetrail_watch_prepare_kernel_write(
 }
 
 /// Waits until the watched process has ended, or for a time. The own process never ends; a program started with
-/// PAGETRAIL_OPTION_LAST_ROUND does not before pagetrail_watch_let_go(), so follow it by pagetrail_watch_follow() instead.
+/// PAGETRAIL_OPTION_LAST_ROUND does not before pagetrail_watch_release_exit(), so follow it by pagetrail_watch_follow() instead.
 ///
 /// `timeout_ms`: how long, in milliseconds; 0 only looks. `ended`: gets whether it has ended.
 ///
@@ -268,10 +268,10 @@ pub extern "C" fn pagetrail_watch_follow(
 ///
 /// PAGETRAIL_STATUS_BUSY. Any thread.
 #[unsafe(no_mangle)]
-pub extern "C" fn pagetrail_watch_let_go(watch: *mut Watch) -> Status {
+pub extern "C" fn pagetrail_watch_release_exit(watch: *mut Watch) -> Status {
     guard(|| {
         given(shared(watch))?.with(|state| {
-            state.watch.let_go();
+            state.watch.release_exit();
             Ok(())
         })
     })

@@ -58,20 +58,20 @@ impl Layout {
     }
 
     /// Takes in the present mappings; gives the pages that have contents nobody has told about: of mappings that are new,
-    /// `renewed`, or saved from now on.
+    /// `remapped`, or saved from now on.
     ///
     /// `aliases`: what is there is in the image at other addresses.
     pub(crate) fn update(
         &mut self,
         regions: &[Region],
-        renewed: &PageSet,
+        remapped: &PageSet,
         aliases: &PageSet,
     ) -> Result<PageSet> {
-        if self.regions == regions && renewed.is_empty() {
+        if self.regions == regions && remapped.is_empty() {
             return Ok(PageSet::new());
         }
-        let known = self.addresses.difference(renewed);
-        let known_saved = self.saved.difference(renewed);
+        let known = self.addresses.difference(remapped);
+        let known_saved = self.saved.difference(remapped);
         let (mut addresses, mut saved) = (PageSet::new(), PageSet::new());
         let mut found = PageSet::new();
         let is_alias = |region: &Region| aliases.covers(region.range);
@@ -212,8 +212,8 @@ mod tests {
         };
         let (here, nothing) = (PageSet::from_iter([range]), PageSet::new());
         let mut layout = Layout::new(std::process::id());
-        let mut update = |write, renewed: &PageSet| {
-            let update = layout.update(&[region(write)], renewed, &nothing);
+        let mut update = |write, remapped: &PageSet| {
+            let update = layout.update(&[region(write)], remapped, &nothing);
             update.unwrap();
             (layout.addresses().clone(), layout.left_out())
         };

@@ -87,7 +87,7 @@ pub struct ProcessCheckpointer {
     owed_whole: PageSet,
     owed_bytes: PageSet,
     /// Addresses at which it has to forget what it knew.
-    renewed: PageSet,
+    remapped: PageSet,
     /// What was found for the last checkpoint, and for the next, where all is to be read once more.
     found: [PageSet; 2],
     /// What the last checkpoint has of memory that others may write to.
@@ -116,7 +116,7 @@ impl ProcessCheckpointer {
             owed: PageSet::new(),
             owed_whole: PageSet::new(),
             owed_bytes: PageSet::new(),
-            renewed: PageSet::new(),
+            remapped: PageSet::new(),
             found: Default::default(),
             seen: Seen::default(),
             replaced: false,
@@ -175,7 +175,7 @@ impl ProcessCheckpointer {
         self.owed.clear();
         self.owed_whole.clear();
         self.owed_bytes.clear();
-        self.renewed.clear();
+        self.remapped.clear();
     }
 
     /// `None` when the process has replaced its program meanwhile.
@@ -200,26 +200,26 @@ impl ProcessCheckpointer {
             draft.allow_changes();
         }
         self.owed = self.owed.intersection(self.layout.addresses());
-        draft.forget(&self.renewed);
+        draft.forget(&self.remapped);
         let mut todo = self.owed.clone();
         if self.options.mode == Mode::Precopy {
-            seen.forget(&self.renewed);
+            seen.forget(&self.remapped);
             let shared = self.shared_contents()?;
             cost.copied_pages += seen.look(&self.memory, &shared, &mut staging, &mut draft)?;
             todo = todo.difference(&self.compared()).difference(&self.shared());
-            let mut rule = Rule::new(todo.pages());
+            let mut rule = Rule::new(todo.page_count());
             loop {
                 if self.replaced {
                     return Ok(None);
                 }
                 cost.rounds += 1;
-                cost.copied_pages += todo.pages();
+                cost.copied_pages += todo.page_count();
                 staging.copy(&self.memory, &todo, Some(&mut draft))?;
                 let found = self.absorb(None)?;
-                seen.forget(&found.renewed);
+                seen.forget(&found.remapped);
                 todo = found.take_over(&mut draft, &mut staging);
                 todo = todo.difference(&self.compared()).difference(&self.shared());
-                if rule.next(todo.pages()) == Next::Stop {
+                if rule.next(todo.page_count()) == Next::Stop {
                     break;
                 }
             }
@@ -229,10 +229,10 @@ impl ProcessCheckpointer {
             Ok(found) if !self.replaced => found,
             outcome => return outcome.map(|_| None),
         };
-        todo = todo.difference(&found.renewed);
+        todo = todo.difference(&found.remapped);
         seen.forget(match self.options.mode {
-            Mode::Precopy => &found.renewed,
-            Mode::Stop => &self.renewed,
+            Mode::Precopy => &found.remapped,
+            Mode::Stop => &self.remapped,
         });
         todo.union_with(&found.take_over(&mut draft, &mut staging));
         todo.union_with(&self.owed.intersection(&self.compared()));
@@ -258,7 +258,7 @@ impl ProcessCheckpointer {
         let threads = hold.threads().to_vec();
         cost.pause_ns = hold.release().as_nanos() as u64;
         outcome?;
-        cost.stopped_pages = todo.pages() + looked?;
+        cost.stopped_pages = todo.page_count() + looked?;
         cost.copied_pages += cost.stopped_pages;
         let process = Process {
             descriptors: descriptors.unwrap_or_else(|| describe::descriptors(self.pid())),
@@ -330,10 +330,10 @@ impl ProcessCheckpointer {
         if self.watch.technique() == Technique::Compare {
             return self.layout.addresses().clone();
         }
-        let given_up = self.watch.given_up().iter();
-        given_up
-            .filter(|given_up| given_up.compared)
-            .map(|given_up| given_up.region.range)
+        let untracked = self.watch.untracked().iter();
+        untracked
+            .filter(|untracked| untracked.compared)
+            .map(|untracked| untracked.region.range)
             .collect()
     }
 
@@ -347,11 +347,11 @@ impl ProcessCheckpointer {
         let aliases = round.units().map(Units::aliases).unwrap_or_default();
         let contents = self
             .layout
-            .update(round.regions(), round.renewed(), &aliases)?;
+            .update(round.regions(), round.remapped(), &aliases)?;
         // Memory that a sub-page heap maps several times is read, and stored, where it is first.
         let written = match round.units() {
-            Some(units) => units.in_first_windows(round.pages()),
-            None => round.pages().clone(),
+            Some(units) => units.in_first_windows(round.dirty()),
+            None => round.dirty().clone(),
         };
         let (in_parts, changed) = match round.units().filter(|_| self.options.trust_units) {
             Some(units) => (units.pages().clone(), units.bytes().clone()),
@@ -362,21 +362,23 @@ impl ProcessCheckpointer {
             pages: written
                 .union(&contents)
                 .intersection(self.layout.addresses()),
-            renewed: round.renewed().clone(),
+            remapped: round.remapped().clone(),
         };
         self.replaced |= round
             .events()
             .iter()
             .any(|event| matches!(event, Event::Exec { .. }));
         round.commit();
-        self.owed = self.owed.difference(&found.renewed).union(&found.pages);
+        self.owed = self.owed.difference(&found.remapped).union(&found.pages);
         if self.options.report_again {
-            self.found[0] = self.found[0].difference(&found.renewed);
-            self.found[1] = self.found[1].difference(&found.renewed).union(&found.pages);
+            self.found[0] = self.found[0].difference(&found.remapped);
+            self.found[1] = self.found[1]
+                .difference(&found.remapped)
+                .union(&found.pages);
         }
         self.owed_whole = self.owed_whole.union(&whole);
         self.owed_bytes.union_with(&changed);
-        self.renewed.union_with(&found.renewed);
+        self.remapped.union_with(&found.remapped);
         Ok(found)
     }
 }
@@ -386,15 +388,15 @@ struct Found {
     /// Pages to be copied, again or for the first time.
     pages: PageSet,
     /// Where other mappings have come, and copies of before are void.
-    renewed: PageSet,
+    remapped: PageSet,
 }
 
 impl Found {
     /// Makes void what is; gives the pages.
     fn take_over(self, draft: &mut Draft<'_>, staging: &mut Staging) -> PageSet {
-        if !self.renewed.is_empty() {
-            staging.forget(&self.renewed);
-            draft.forget(&self.renewed);
+        if !self.remapped.is_empty() {
+            staging.forget(&self.remapped);
+            draft.forget(&self.remapped);
         }
         self.pages
     }

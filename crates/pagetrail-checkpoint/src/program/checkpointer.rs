@@ -284,7 +284,7 @@ impl Checkpointer {
                 .extend(self.regions.iter().map(|region| region.memory.range()));
         }
         let round = self.watch.collect()?;
-        self.owed.union_with(round.pages());
+        self.owed.union_with(round.dirty());
         round.commit();
         let mut regions: Vec<&Region> = self.regions.iter().collect();
         regions.sort_by_key(|region| region.memory.range());
@@ -309,7 +309,7 @@ impl Checkpointer {
             process: None,
             mappings: regions.iter().map(|region| region.mapping()).collect(),
             cost: Cost {
-                copied_pages: self.owed.pages(),
+                copied_pages: self.owed.page_count(),
                 ..Cost::default()
             },
             elapsed: began.elapsed(),

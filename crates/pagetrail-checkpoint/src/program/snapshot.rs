@@ -131,12 +131,12 @@ impl Snapshot {
         };
         let round = watch.collect()?;
         let start = self.arena.0.range().start();
-        for range in round.written() {
+        for range in round.dirty_ranges() {
             let from = (range.start() - start) as usize;
             let saved = &self.saved[from..from + range.bytes() as usize];
             self.arena.0.write_behind(from, saved);
         }
-        let pages = round.pages().pages();
+        let pages = round.dirty().page_count();
         round.commit();
         self.policy
             .watched((pages * page) as f64 / self.saved.len() as f64);

@@ -111,7 +111,7 @@ impl Bucket {
         })
     }
 
-    /// The same with another time after which a lock that is not renewed counts as left behind.
+    /// The same with another time after which a lock that is not remapped counts as left behind.
     #[must_use]
     pub fn stale_after(mut self, time: std::time::Duration) -> Self {
         self.timing = Timing::stale_after(time);

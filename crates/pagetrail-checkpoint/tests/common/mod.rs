@@ -19,7 +19,7 @@ pub(crate) struct Model {
     pub(crate) mapped: PageSet,
     /// Written since the last checkpoint, and addresses with a new mapping.
     pub(crate) written: PageSet,
-    pub(crate) renewed: PageSet,
+    pub(crate) remapped: PageSet,
     /// Of what was written, pages that have changed as a whole; of the others, the bytes that have changed.
     pub(crate) whole: PageSet,
     pub(crate) changed: PageSet,
@@ -32,14 +32,14 @@ pub(crate) fn range(from: u64, to: u64) -> PageRange {
 impl Model {
     pub(crate) fn map(&mut self, from: u64, to: u64) {
         self.mapped.insert(range(from, to));
-        self.renewed.insert(range(from, to));
+        self.remapped.insert(range(from, to));
         self.pages.retain(|page, _| !(from..to).contains(page));
     }
 
     pub(crate) fn unmap(&mut self, from: u64, to: u64) {
         self.mapped.remove(range(from, to));
         self.written.remove(range(from, to));
-        self.renewed.remove(range(from, to));
+        self.remapped.remove(range(from, to));
         self.pages.retain(|page, _| !(from..to).contains(page));
     }
 
@@ -89,7 +89,7 @@ impl Model {
                 .map(|page| range(*page, page + 1))
                 .collect()
         } else {
-            draft.forget(&self.renewed);
+            draft.forget(&self.remapped);
             self.written.clone()
         };
         draft.allow_changes();
@@ -134,7 +134,7 @@ impl Model {
             ..Description::default()
         })?;
         self.written.clear();
-        self.renewed.clear();
+        self.remapped.clear();
         self.whole.clear();
         self.changed.clear();
         Ok(manifest)

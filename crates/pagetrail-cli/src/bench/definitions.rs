@@ -23,7 +23,7 @@ on tracker: arm, tracked pass and collect, against the untracked pass";
 pub(crate) const STEPS: &str = "fault: what a tracked pass takes longer, per page; clean collect: nothing was written; \
 take and re-arm: collect less clean collect, per page (re-arming is part of taking in every technique)";
 
-/// Under the table of what was presumed.
-pub(crate) const PRESUMED: &str = "pages presumed: reported without a fault; of them faults avoided, which were written, and reported \
-in vain, which were not, as the technique estimates them; means of a run's rounds. A page is presumed after a dozen rounds, and runs of \
+/// Under the table of what was predicted.
+pub(crate) const PREDICTED: &str = "pages predicted: reported without a fault; of them faults avoided, which were written, and reported \
+in vain, which were not, as the technique estimates them; means of a run's rounds. A page is predicted after a dozen rounds, and runs of \
 large sizes are shorter";

@@ -7,7 +7,7 @@ use pagetrail::{Capabilities, Technique, Watch, page_size};
 
 use super::child::ChildWriter;
 use super::oracle;
-use super::presumed::{Presumed, Tally};
+use super::predicted::{Predicted, Tally};
 use super::results::{Absent, Fault, Measured, Results, Spread, Steps, Tracked};
 use super::size::Size;
 use super::workload::{Memory, Writer};
@@ -141,7 +141,7 @@ fn sample(writer: &mut dyn Writer, technique: Technique) -> Result<Sample> {
     let written = writer.range();
     let rounds = (BYTES_PER_RUN / written.bytes()).clamp(ROUNDS_MIN, ROUNDS_MAX);
     let mut sample = Sample {
-        pages: written.pages(),
+        pages: written.page_count(),
         ..Sample::default()
     };
     // What the watch before left behind in page tables and caches goes with this pass.
@@ -153,7 +153,7 @@ fn sample(writer: &mut dyn Writer, technique: Technique) -> Result<Sample> {
     let began = Instant::now();
     let watch = Watch::builder().target(target).technique(technique);
     // Writer and tracker take turns, so nobody writes during a collect.
-    let mut watch = watch.stopped_world(true).start()?;
+    let mut watch = watch.at_safepoint(true).start()?;
     sample.arm = ns(began.elapsed());
     sample.attach_stopped = ns(watch.attach_stopped());
 
@@ -164,9 +164,9 @@ fn sample(writer: &mut dyn Writer, technique: Technique) -> Result<Sample> {
         let round = watch.collect()?;
         collects.push(ns(began.elapsed()));
         stops.push(ns(round.cost().stopped));
-        let reported = oracle::check(technique.name(), written, round.pages())?;
+        let reported = oracle::check(technique.name(), written, round.dirty())?;
         sample.reported = sample.reported.max(reported);
-        sample.tally.add(round.presumption());
+        sample.tally.add(round.prediction());
         round.commit();
     }
     let mut clean = vec![];
@@ -174,8 +174,10 @@ fn sample(writer: &mut dyn Writer, technique: Technique) -> Result<Sample> {
         let began = Instant::now();
         let round = watch.collect()?;
         clean.push(ns(began.elapsed()));
-        let reported = round.written().filter_map(|r| r.intersection(&written));
-        let reported = reported.map(|range| range.pages()).sum();
+        let reported = round
+            .dirty_ranges()
+            .filter_map(|r| r.intersection(&written));
+        let reported = reported.map(|range| range.page_count()).sum();
         sample.reported_clean = sample.reported_clean.max(reported);
         round.commit();
     }
@@ -222,7 +224,7 @@ fn summary(technique: Technique, tracked: Tracked, size: Size, samples: &[Sample
             clean_collect_ns: over(|s| s.clean_collect),
             disarm_ns: over(|s| s.disarm),
         },
-        presumption: Presumed::of(samples.iter().map(|sample| &sample.tally)),
+        prediction: Predicted::of(samples.iter().map(|sample| &sample.tally)),
     }
 }
 

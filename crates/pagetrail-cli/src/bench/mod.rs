@@ -13,7 +13,7 @@ pub(crate) mod measure;
 pub(crate) mod memory;
 pub(crate) mod oracle;
 pub(crate) mod page;
-mod presumed;
+mod predicted;
 pub(crate) mod results;
 pub(crate) mod size;
 pub(crate) mod suite;

@@ -26,8 +26,8 @@ impl Missed {
             None => Ok(()),
             Some(first) => Err(Self {
                 technique: technique.into(),
-                missed: missed.pages(),
-                written: written.pages(),
+                missed: missed.page_count(),
+                written: written.page_count(),
                 first: first.start(),
             }),
         }
@@ -42,7 +42,7 @@ pub(crate) fn check(
 ) -> Result<u64, Missed> {
     let written = PageSet::from_iter([written]);
     Missed::in_sets(technique, &written, reported)?;
-    Ok(written.intersection(reported).pages())
+    Ok(written.intersection(reported).page_count())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::presumed::Presumed;
+use super::predicted::Predicted;
 
 /// All of it.
 #[derive(Debug, Serialize)]
@@ -72,8 +72,8 @@ pub(crate) struct Measured {
     pub(crate) overhead_on_tracked_percent: Spread,
     pub(crate) overhead_on_tracker_percent: Spread,
     pub(crate) steps: Steps,
-    /// With techniques that presume.
-    pub(crate) presumption: Option<Presumed>,
+    /// With techniques that predict.
+    pub(crate) prediction: Option<Predicted>,
 }
 
 /// Picks one figure.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::definitions;
-use super::presumed::Presumed;
+use super::predicted::Predicted;
 use super::results::{Fault, Figure, Measured, Results, Spread, Steps, Tracked};
 use crate::report::words;
 
@@ -30,7 +30,7 @@ pub(crate) fn sheets(results: &Results) -> Vec<Sheet> {
         sheets.extend(of(tracked).map(|columns| columns.steps(tracked)));
     }
     for tracked in Tracked::ALL {
-        sheets.extend(of(tracked).and_then(|columns| columns.presumed(tracked)));
+        sheets.extend(of(tracked).and_then(|columns| columns.predicted(tracked)));
     }
     sheets
 }
@@ -193,22 +193,22 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// What techniques presumed that do.
-    fn presumed(&self, tracked: Tracked) -> Option<Sheet> {
+    /// What techniques predicted that do.
+    fn predicted(&self, tracked: Tracked) -> Option<Sheet> {
         let figures: [(&str, Told); 4] = [
-            ("pages presumed", |p| mean(p.presumed_per_round)),
+            ("pages predicted", |p| mean(p.predicted_per_round)),
             ("faults avoided", |p| mean(p.faults_avoided_per_round)),
-            ("reported in vain", |p| mean(p.in_vain_per_round)),
+            ("reported in vain", |p| mean(p.false_positives_per_round)),
             ("memory used", |p| words::bytes(p.table_bytes as f64)),
         ];
         let mut rows = Vec::new();
         for (technique, row) in &self.techniques {
-            if row.iter().all(|measured| measured.presumption.is_none()) {
+            if row.iter().all(|measured| measured.prediction.is_none()) {
                 continue;
             }
             for (i, (name, figure)) in figures.into_iter().enumerate() {
                 let technique = if i == 0 { *technique } else { "" };
-                let told = row.iter().map(|measured| measured.presumption.as_ref());
+                let told = row.iter().map(|measured| measured.prediction.as_ref());
                 let values = told.map(|told| told.map(figure).unwrap_or_default());
                 rows.push(
                     [technique.into(), name.into()]
@@ -219,11 +219,11 @@ impl<'a> Columns<'a> {
             }
         }
         (!rows.is_empty()).then(|| Sheet {
-            title: format!("Presumed written, per round, {}", tracked.words()),
+            title: format!("Predicted written, per round, {}", tracked.words()),
             heads: self.heads(&["technique", ""]),
             labels: 2,
             rows,
-            note: definitions::PRESUMED,
+            note: definitions::PREDICTED,
         })
     }
 }
@@ -263,8 +263,8 @@ fn steps_of(row: &[&Measured]) -> Vec<(String, Vec<String>)> {
         .collect()
 }
 
-/// A figure of what was presumed, in words.
-type Told = fn(&Presumed) -> String;
+/// A figure of what was predicted, in words.
+type Told = fn(&Predicted) -> String;
 
 fn mean(pages: Spread) -> String {
     words::count(pages.median.round() as u64)

@@ -1,6 +1,6 @@
 //! Results with fixed numbers.
 
-use super::presumed::Presumed;
+use super::predicted::Predicted;
 use super::results::{Absent, Fault, Measured, Results, Spread, Steps, Tracked};
 
 fn exactly(median: f64) -> Spread {
@@ -39,10 +39,10 @@ fn measured(technique: &'static str, tracked: Tracked, mib: u64, scale: f64) -> 
             clean_collect_ns: times(0.5),
             disarm_ns: times(1.0),
         },
-        presumption: (technique == "adaptive").then(|| Presumed {
-            presumed_per_round: exactly(pages as f64 * 0.5),
+        prediction: (technique == "adaptive").then(|| Predicted {
+            predicted_per_round: exactly(pages as f64 * 0.5),
             faults_avoided_per_round: exactly(pages as f64 * 0.4),
-            in_vain_per_round: exactly(pages as f64 * 0.1),
+            false_positives_per_round: exactly(pages as f64 * 0.1),
             calls_per_round: none,
             table_bytes: pages * 3,
         }),

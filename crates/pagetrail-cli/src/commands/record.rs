@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use pagetrail::{Ended, Error, Notice, State, Watch};
+use pagetrail::{Ended, Error, State, TrackMode, Watch};
 use pagetrail_trail::End;
 
 use super::report::{Pictures, read};
@@ -34,11 +34,11 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
             return Err(error);
         }
     };
-    let notice = args.access.map(Notice::from);
+    let track = args.access.map(TrackMode::from);
     let started = start::start(
         &args.target,
         &args.technique,
-        notice,
+        track,
         args.last_round,
         |command| match &args.parts {
             Some(parts) => subpage::preload(command, parts),
@@ -189,7 +189,7 @@ impl Session<'_> {
             match waited {
                 Waited::Stop(stop) => return Ok(stop),
                 // Its end follows, unless other threads outlive its main thread.
-                Waited::Exiting => self.watch.let_go(),
+                Waited::Exiting => self.watch.release_exit(),
                 Waited::Due => {}
             }
             held = matches!(waited, Waited::Exiting);
@@ -226,7 +226,7 @@ impl Session<'_> {
             }
             match self.watch.wait(SIGNAL_PATIENCE) {
                 State::Ended(ended) => self.ended = Some(ended),
-                State::Exiting => self.watch.let_go(),
+                State::Exiting => self.watch.release_exit(),
                 _ => {
                     self.signals.stop_asked();
                 }

@@ -135,7 +135,7 @@ impl Live {
             taken => taken?,
         }
         if is_exiting {
-            watch.let_go();
+            watch.release_exit();
         }
         schedule.advance(Instant::now());
         Ok(None)
@@ -147,8 +147,8 @@ impl Live {
         let changes = self.layout.update(
             index,
             collected.regions(),
-            collected.given_up(),
-            collected.pages(),
+            collected.untracked(),
+            collected.dirty(),
         );
         let mut round = round::convert(index, &collected);
         round

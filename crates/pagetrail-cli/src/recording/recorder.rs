@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use anyhow::Result;
-use pagetrail::{GivenUp, Region, Watch};
+use pagetrail::{Region, UntrackedRegion, Watch};
 use pagetrail_trail::{End, Event, Header, Round, Writer};
 
 use super::output::Output;
@@ -48,7 +48,7 @@ impl<'a> Recorder<'a> {
     pub(crate) fn take_round(&mut self, watch: &mut Watch) -> Result<()> {
         let collected = watch.collect()?;
         let round = round::convert(round::index(&collected)?, &collected);
-        self.keep(round, collected.regions(), collected.given_up())?;
+        self.keep(round, collected.regions(), collected.untracked())?;
         collected.commit();
         Ok(())
     }
@@ -58,10 +58,12 @@ impl<'a> Recorder<'a> {
         &mut self,
         mut round: Round,
         regions: &[Region],
-        given_up: &[GivenUp],
+        untracked: &[UntrackedRegion],
     ) -> Result<()> {
         let index = round.index;
-        let changes = self.layout.update(index, regions, given_up, &round.written);
+        let changes = self
+            .layout
+            .update(index, regions, untracked, &round.written);
         let writer = match &mut self.writer {
             Some(writer) => writer,
             empty => empty.insert(Writer::create(self.output.begin()?, &self.header)?),
@@ -78,7 +80,7 @@ impl<'a> Recorder<'a> {
             .extend(changes.notes.into_iter().map(Event::Note));
         writer.round(&round)?;
         self.totals.rounds = index + 1;
-        self.totals.last_pages = round.written.pages();
+        self.totals.last_pages = round.written.page_count();
         self.totals.page_writes += self.totals.last_pages;
         for event in &round.events {
             if let Event::Children(count) = event {

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use pagetrail::Noticed;
+use pagetrail::AccessKind;
 use pagetrail_trail::analysis::MappingCounts;
 use pagetrail_trail::{Heatmap, Mapping, Trail, UnitCounts};
 
@@ -49,19 +49,19 @@ pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Resul
 
 /// A heatmap with its data.
 fn map(part: &Part<'_>) -> String {
-    let terms = words::terms(part.noticed);
+    let terms = words::terms(part.access_kind);
     let heat = Heatmap::of(&part.trail, ROWS_MAX, COLUMNS_MAX);
     let mut out = Vec::new();
     fill(include_str!("html/map.html"), &mut out, |name| match name {
         "name" => terms.writes.into(),
-        "title" => match part.noticed {
-            Noticed::Writes => "Writes by address and time".into(),
-            Noticed::Accesses => "Accesses by address and time".into(),
+        "title" => match part.access_kind {
+            AccessKind::Writes => "Writes by address and time".into(),
+            AccessKind::Accesses => "Accesses by address and time".into(),
         },
         "written" => terms.written.into(),
-        "writes" => match part.noticed {
-            Noticed::Writes => "writing".into(),
-            Noticed::Accesses => "accessing".into(),
+        "writes" => match part.access_kind {
+            AccessKind::Writes => "writing".into(),
+            AccessKind::Accesses => "accessing".into(),
         },
         "resolution" => resolution(&part.trail, &heat).into(),
         "data" => data::json(&part.trail, &part.analysis, &heat, terms.written).into(),
@@ -130,7 +130,7 @@ fn subtitle(trail: &Trail) -> String {
 
 fn facts(recording: &Recording<'_>) -> String {
     let (trail, all) = (recording.whole, &recording.main.analysis);
-    let terms = words::terms(recording.main.noticed);
+    let terms = words::terms(recording.main.access_kind);
     let header = &trail.header;
     let page = header.page_size as f64;
     let mut out = String::new();
@@ -223,8 +223,8 @@ fn facts(recording: &Recording<'_>) -> String {
         &words::time(collect.median),
         &format!("{} max; {}", words::time(collect.max), words::faults(all)),
     );
-    if let (Some(presumed), Some(told)) = (all.costs.presumed, words::presumed(all)) {
-        let avoided = words::plural(presumed.faults_avoided, "fault");
+    if let (Some(predicted), Some(told)) = (all.costs.predicted, words::predicted(all)) {
+        let avoided = words::plural(predicted.faults_avoided, "fault");
         fact("Faults avoided, about", &avoided, &told);
     }
     out
@@ -268,7 +268,7 @@ const ACCESSED_COLUMN: usize = 5;
 fn table(recording: &Recording<'_>) -> String {
     let (trail, analysis) = (recording.whole, &recording.main.analysis);
     let accesses = recording.accesses.as_ref().map(|part| &part.analysis);
-    let mut heads = heads(words::terms(recording.main.noticed)).to_vec();
+    let mut heads = heads(words::terms(recording.main.access_kind)).to_vec();
     if accesses.is_some() {
         heads.insert(ACCESSED_COLUMN, ("number", "Pages accessed".into()));
     }
@@ -315,7 +315,7 @@ fn table(recording: &Recording<'_>) -> String {
             "<tfoot><tr><td colspan=\"{}\">{} not {}</td></tr></tfoot>\n",
             heads.len(),
             words::plural(idle, "mapping"),
-            words::terms(recording.main.noticed).written
+            words::terms(recording.main.access_kind).written
         );
     }
     out

@@ -5,9 +5,9 @@
 
 use std::io::{self, Write};
 
-use pagetrail::{Noticed, PageRange};
+use pagetrail::{AccessKind, PageRange};
 use pagetrail_trail::analysis::{self, MappingCounts, RoundCounts};
-use pagetrail_trail::{Analysis, Mapping, Presumed, Round, UnitCounts};
+use pagetrail_trail::{Analysis, Mapping, Predicted, Round, UnitCounts};
 use serde::{Serialize, Serializer};
 
 use super::{Recording, words};
@@ -33,7 +33,7 @@ pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Resul
             let mut main = analysis.rounds.iter();
             let mut beside = accesses.into_iter().flat_map(|all| &all.rounds);
             trail.rounds.iter().filter_map(move |round| {
-                let counts = match round.noticed == recording.main.noticed {
+                let counts = match round.access_kind == recording.main.access_kind {
                     true => main.next(),
                     false => beside.next(),
                 };
@@ -48,7 +48,7 @@ pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Resul
             })
         }),
         end: trail.end.as_ref().map(End::from),
-        noticed: noticed(recording.main.noticed),
+        access_kind: access_kind(recording.main.access_kind),
         summary: summary(analysis),
         accesses: accesses.map(summary),
         units: UnitCounts::of(&recording.main.trail).map(|counts| units(&counts, page)),
@@ -72,7 +72,7 @@ struct Document<'a, R: Serialize, M: Serialize> {
     mappings: M,
     end: Option<End>,
     /// What `summary` and the mappings' counts are of.
-    noticed: &'static str,
+    access_kind: &'static str,
     summary: Summary,
     /// The same of the accesses, where they took turns with writes.
     accesses: Option<Summary>,
@@ -84,7 +84,7 @@ struct Document<'a, R: Serialize, M: Serialize> {
 #[derive(Serialize)]
 struct RoundView<'a, L: Serialize, E: Serialize> {
     round: u32,
-    noticed: &'static str,
+    access_kind: &'static str,
     start_ms: f64,
     duration_ms: f64,
     collect_us: f64,
@@ -94,7 +94,7 @@ struct RoundView<'a, L: Serialize, E: Serialize> {
     fresh_pages: u64,
     reused_pages: u64,
     faults: &'a Option<u64>,
-    presumed: Option<PresumedView>,
+    predicted: Option<PredictedView>,
     events: E,
     ranges: L,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -164,30 +164,30 @@ struct Summary {
     stopped_us: Numbers,
     faults: Option<u64>,
     /// Sums over all rounds; memory is the most of any.
-    presumed: Option<PresumedView>,
+    predicted: Option<PredictedView>,
 }
 
-/// What a technique that presumes pages written did.
+/// What a technique that predicts pages written did.
 #[derive(Serialize)]
-struct PresumedView {
+struct PredictedView {
     pages: u64,
     faults_avoided: u64,
-    in_vain: u64,
+    false_positives: u64,
     memory_bytes: u64,
 }
 
-impl From<Presumed> for PresumedView {
-    fn from(presumed: Presumed) -> Self {
-        let Presumed {
+impl From<Predicted> for PredictedView {
+    fn from(predicted: Predicted) -> Self {
+        let Predicted {
             pages,
             faults_avoided,
-            in_vain,
+            false_positives,
             memory_bytes,
-        } = presumed;
+        } = predicted;
         Self {
             pages,
             faults_avoided,
-            in_vain,
+            false_positives,
             memory_bytes,
         }
     }
@@ -231,7 +231,7 @@ fn round<'a>(round: &'a Round, counts: &RoundCounts, page: u64) -> impl Serializ
     };
     RoundView {
         round: round.index,
-        noticed: noticed(round.noticed),
+        access_kind: access_kind(round.access_kind),
         start_ms: ms(round.start_ns),
         duration_ms: ms(round.duration_ns),
         collect_us: us(round.collect_ns),
@@ -241,7 +241,7 @@ fn round<'a>(round: &'a Round, counts: &RoundCounts, page: u64) -> impl Serializ
         fresh_pages: counts.fresh_pages,
         reused_pages: counts.reused_pages,
         faults: &round.faults,
-        presumed: round.presumed.map(PresumedView::from),
+        predicted: round.predicted.map(PredictedView::from),
         events: List(|| round.events.iter().map(Event::from)),
         ranges: List(move || round.written.ranges().iter().map(range)),
         units: UnitCounts::of_round(round, page).map(|counts| units(&counts, page)),
@@ -258,8 +258,8 @@ fn units(counts: &UnitCounts, page_size: u64) -> UnitsView {
     }
 }
 
-fn noticed(noticed: Noticed) -> &'static str {
-    words::terms(noticed).writes
+fn access_kind(access_kind: AccessKind) -> &'static str {
+    words::terms(access_kind).writes
 }
 
 fn mapping<'a>(
@@ -304,7 +304,7 @@ fn summary(analysis: &Analysis) -> Summary {
         collect_us: numbers(costs.collect_ns, 1e-3),
         stopped_us: numbers(costs.stopped_ns, 1e-3),
         faults: costs.faults,
-        presumed: costs.presumed.map(PresumedView::from),
+        predicted: costs.predicted.map(PredictedView::from),
     }
 }
 
@@ -373,7 +373,7 @@ mod tests {
     fn accesses_stand_beside_writes() {
         let trail = testing::program_in_turns(4);
         let value: serde_json::Value = serde_json::from_str(&document(&trail)).expect("it parses");
-        let of = |round: usize| value["rounds"][round]["noticed"].as_str().unwrap();
+        let of = |round: usize| value["rounds"][round]["access_kind"].as_str().unwrap();
         assert_eq!(
             [0, 1, 2, 3].map(of),
             ["writes", "accesses", "writes", "accesses"]
@@ -381,7 +381,7 @@ mod tests {
         let read = value["mappings"].as_array().unwrap().last().unwrap();
         assert_eq!(read["distinct_pages"], 0);
         assert_eq!(read["accessed_pages"], 34);
-        assert_eq!(value["noticed"], "writes");
+        assert_eq!(value["access_kind"], "writes");
         let pages = |round: usize| value["rounds"][round]["written_pages"].as_u64().unwrap();
         assert_eq!(value["accesses"]["page_writes"], pages(1) + pages(3));
     }

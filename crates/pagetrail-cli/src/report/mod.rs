@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use pagetrail::Noticed;
+use pagetrail::AccessKind;
 use pagetrail_trail::heatmap::Column;
 use pagetrail_trail::{Analysis, Trail};
 
@@ -62,35 +62,40 @@ pub(crate) struct Recording<'a> {
 
 /// The rounds of one kind.
 pub(crate) struct Part<'a> {
-    pub(crate) noticed: Noticed,
+    pub(crate) access_kind: AccessKind,
     pub(crate) trail: Cow<'a, Trail>,
     pub(crate) analysis: Analysis,
 }
 
 impl<'a> Recording<'a> {
     pub(crate) fn of(whole: &'a Trail) -> Self {
-        let has = |noticed| whole.rounds.iter().any(|round| round.noticed == noticed);
-        let part = |noticed, trail: Cow<'a, Trail>| Part {
-            noticed,
+        let has = |access_kind| {
+            whole
+                .rounds
+                .iter()
+                .any(|round| round.access_kind == access_kind)
+        };
+        let part = |access_kind, trail: Cow<'a, Trail>| Part {
+            access_kind,
             analysis: Analysis::of(&trail),
             trail,
         };
         let mut pairs = whole.rounds.iter().zip(whole.rounds.iter().skip(1));
         let is_at_once = pairs.any(|(before, round)| round.is_beside(before));
-        let in_turns = |noticed| part(noticed, Cow::Owned(whole.only(noticed)));
-        match (has(Noticed::Writes), has(Noticed::Accesses)) {
+        let in_turns = |access_kind| part(access_kind, Cow::Owned(whole.only(access_kind)));
+        match (has(AccessKind::Writes), has(AccessKind::Accesses)) {
             (true, true) => Self {
                 whole,
-                main: in_turns(Noticed::Writes),
-                accesses: Some(in_turns(Noticed::Accesses)),
+                main: in_turns(AccessKind::Writes),
+                accesses: Some(in_turns(AccessKind::Accesses)),
                 is_at_once,
             },
             (_, accesses) => Self {
                 whole,
                 main: part(
                     match accesses {
-                        true => Noticed::Accesses,
-                        false => Noticed::Writes,
+                        true => AccessKind::Accesses,
+                        false => AccessKind::Writes,
                     },
                     Cow::Borrowed(whole),
                 ),
@@ -106,7 +111,7 @@ impl<'a> Recording<'a> {
         (self.main.analysis.seconds + beside.map_or(0.0, |part| part.analysis.seconds)) * 1e9
     }
 
-    /// How long nothing was noticed, in nanoseconds.
+    /// How long nothing was access_kind, in nanoseconds.
     pub(crate) fn blind_ns(&self) -> u64 {
         let beside = self.accesses.as_ref();
         let beside = beside.map_or(0, |part| part.analysis.costs.blind_ns_sum);
@@ -157,8 +162,8 @@ mod tests {
                 Format::Html,
                 Format::Png,
             ] {
-                for noticed in [Noticed::Writes, Noticed::Accesses] {
-                    trail.rounds[3].noticed = noticed;
+                for access_kind in [AccessKind::Writes, AccessKind::Accesses] {
+                    trail.rounds[3].access_kind = access_kind;
                     let mut out = Vec::new();
                     write(&trail, format, &mut out).expect("a Vec takes all");
                     assert!(!out.is_empty(), "{format:?}");

@@ -52,7 +52,7 @@ pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Resul
 
 fn draw(part: &Part<'_>) -> Canvas {
     let (trail, analysis) = (&*part.trail, &part.analysis);
-    let terms = words::terms(part.noticed);
+    let terms = words::terms(part.access_kind);
     let mut canvas = Canvas::new(WIDTH, HEIGHT, PAPER);
     head(&mut canvas, trail, analysis);
     legend(&mut canvas, terms);

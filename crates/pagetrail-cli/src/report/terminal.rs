@@ -65,7 +65,7 @@ pub(crate) fn write(
 fn facts(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Result<()> {
     let trail = recording.whole;
     let all = &recording.main.analysis;
-    let terms = words::terms(recording.main.noticed);
+    let terms = words::terms(recording.main.access_kind);
     let header = &trail.header;
     let page = header.page_size as f64;
     let pages = |n: f64| format!("{} pages ({})", words::rate(n), words::bytes(n * page));
@@ -101,7 +101,7 @@ fn facts(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Re
             words::count(all.distinct_pages),
             words::bytes(all.distinct_pages as f64 * page),
             words::count(all.page_writes),
-            words::terms(of.noticed).writes,
+            words::terms(of.access_kind).writes,
             words::rate(all.pages_per_second.mean),
             words::bytes(all.pages_per_second.mean * page)
         )
@@ -137,8 +137,8 @@ fn facts(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Re
         };
         entry("", &turns, style, out)?;
     }
-    if let Some(presumed) = words::presumed(all) {
-        entry("presumed", &presumed, style, out)?;
+    if let Some(predicted) = words::predicted(all) {
+        entry("predicted", &predicted, style, out)?;
     }
     if all.page_writes == 0 {
         return entry("cost", &cost, style, out);
@@ -267,7 +267,7 @@ fn table(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Re
     if written.len() > MAPPINGS_SHOWN {
         let left = (written.len() - MAPPINGS_SHOWN) as u64;
         let more = words::plural(left, "mapping");
-        let less = words::terms(recording.main.noticed).written;
+        let less = words::terms(recording.main.access_kind).written;
         writeln!(out, "and {more} {less} less; --json and --html list all")?;
     }
     Ok(())
@@ -324,7 +324,7 @@ fn heatmap(part: &Part<'_>, style: Style, out: &mut dyn Write) -> io::Result<()>
         out,
         "{:LABEL_WIDTH$}  share {}: {}",
         "",
-        words::terms(part.noticed).written,
+        words::terms(part.access_kind).written,
         legend(style)
     )?;
     writeln!(
@@ -375,7 +375,7 @@ fn legend(style: Style) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pagetrail::Noticed;
+    use pagetrail::AccessKind;
     use pagetrail_trail::Trail;
 
     use super::*;
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn accesses_alone() {
-        let trail = testing::program_in_turns(60).only(Noticed::Accesses);
+        let trail = testing::program_in_turns(60).only(AccessKind::Accesses);
         insta::assert_snapshot!(report(&trail, PLAIN));
     }
 

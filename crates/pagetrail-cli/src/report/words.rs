@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use pagetrail::Noticed;
+use pagetrail::AccessKind;
 use pagetrail_trail::analysis::WorkingSet;
 use pagetrail_trail::{Analysis, End, Event, Header, Mapping, Trail, UnitCounts};
 
@@ -110,15 +110,15 @@ pub(crate) struct Terms {
     pub(crate) wrote: &'static str,
 }
 
-pub(crate) fn terms(noticed: Noticed) -> Terms {
-    match noticed {
-        Noticed::Writes => Terms {
+pub(crate) fn terms(access_kind: AccessKind) -> Terms {
+    match access_kind {
+        AccessKind::Writes => Terms {
             written: "written",
             writes: "writes",
             write: "Write",
             wrote: "wrote",
         },
-        Noticed::Accesses => Terms {
+        AccessKind::Accesses => Terms {
             written: "accessed",
             writes: "accesses",
             write: "Access",
@@ -231,15 +231,15 @@ pub(crate) fn window(set: &WorkingSet, header: &Header) -> String {
     time(f64::from(set.window) * header.interval_ms as f64 * 1e6)
 }
 
-/// What was presumed written instead of noticed; `None` where nothing could be.
-pub(crate) fn presumed(analysis: &Analysis) -> Option<String> {
-    let presumed = analysis.costs.presumed?;
+/// What was predicted dirty instead of noticed; `None` where nothing could be.
+pub(crate) fn predicted(analysis: &Analysis) -> Option<String> {
+    let predicted = analysis.costs.predicted?;
     Some(format!(
-        "{} presumed written, about {} of them in vain; about {} avoided; {} used to remember",
-        plural(presumed.pages, "page"),
-        count(presumed.in_vain),
-        plural(presumed.faults_avoided, "fault"),
-        bytes(presumed.memory_bytes as f64),
+        "{} predicted dirty, about {} of them in vain; about {} avoided; {} used to remember",
+        plural(predicted.pages, "page"),
+        count(predicted.false_positives),
+        plural(predicted.faults_avoided, "fault"),
+        bytes(predicted.memory_bytes as f64),
     ))
 }
 

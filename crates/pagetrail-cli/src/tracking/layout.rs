@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::mem;
 
-use pagetrail::{GivenUp, PageSet, Region};
+use pagetrail::{PageSet, Region, UntrackedRegion};
 use pagetrail_trail::Mapping;
 
 /// A mapping and its place in the order of appearance.
@@ -49,7 +49,7 @@ impl Layout {
         &mut self,
         round: u32,
         regions: &[Region],
-        given_up: &[GivenUp],
+        untracked: &[UntrackedRegion],
         written: &PageSet,
     ) -> Changes {
         let mut changes = Changes::default();
@@ -70,9 +70,9 @@ impl Layout {
             if !region.permissions.write && !written.intersects(region.range) {
                 continue;
             }
-            let refused = given_up
+            let refused = untracked
                 .iter()
-                .find(|given_up| given_up.region.range.intersection(&region.range).is_some());
+                .find(|untracked| untracked.region.range.intersection(&region.range).is_some());
             if let Some(refused) = refused.filter(|refused| refused.compared) {
                 compared.entry(&refused.reason).or_default().push(region);
             }
@@ -188,15 +188,15 @@ mod tests {
             region(8, 4, "", true),
             region(16, 4, "ring", true),
         ];
-        let given_up: Vec<_> = regions
+        let untracked: Vec<_> = regions
             .iter()
-            .map(|region| GivenUp {
+            .map(|region| UntrackedRegion {
                 region: region.clone(),
                 reason: "busy".into(),
                 compared: region.name != "ring",
             })
             .collect();
-        let changes = layout.update(0, &regions, &given_up, &PageSet::new());
+        let changes = layout.update(0, &regions, &untracked, &PageSet::new());
         assert_eq!(
             changes.notes,
             ["watched by compare: theirs and 1 more: busy"]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pagetrail::{Ended, Units};
-use pagetrail_trail::{End, Event, Presumed, Round, UnitWrites};
+use pagetrail_trail::{End, Event, Predicted, Round, UnitWrites};
 
 use super::find;
 
@@ -18,21 +18,21 @@ pub(crate) fn convert(index: u32, round: &pagetrail::Round<'_>) -> Round {
     let cost = round.cost();
     Round {
         index,
-        noticed: round.noticed(),
+        access_kind: round.access_kind(),
         start_ns: ns(round.began()),
         duration_ns: ns(round.duration()),
         collect_ns: ns(cost.collect),
         stopped_ns: ns(cost.stopped),
         blind_ns: ns(cost.blind),
         faults: cost.faults,
-        presumed: round.presumption().map(|told| Presumed {
-            pages: told.presumed,
+        predicted: round.prediction().map(|told| Predicted {
+            pages: told.predicted,
             faults_avoided: told.faults_avoided,
-            in_vain: told.in_vain,
+            false_positives: told.false_positives,
             memory_bytes: told.table_bytes,
         }),
-        written: round.pages().clone(),
-        fresh: round.fresh().clone(),
+        written: round.dirty().clone(),
+        fresh: round.newly_mapped().clone(),
         events: round.events().iter().filter_map(event).collect(),
         units: round.units().map(unit_writes),
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
-use pagetrail::{Choice, Notice, Precision, Target, Technique, Watch};
+use pagetrail::{Choice, Precision, Target, Technique, TrackMode, Watch};
 use pagetrail_trail::Header;
 
 use super::find;
@@ -17,7 +17,7 @@ use crate::exit;
 pub(crate) fn start(
     target: &TargetArgs,
     technique: &TechniqueArgs,
-    notice: Option<Notice>,
+    track: Option<TrackMode>,
     last_round: bool,
     set_streams: impl FnOnce(&mut Command) -> Result<()>,
 ) -> Result<Watch> {
@@ -43,14 +43,14 @@ pub(crate) fn start(
         .huge_pages(technique.huge_pages.into())
         .report_again(technique.report_again)
         .block_pages(technique.block_pages);
-    if let Some(cost) = technique.vain_page {
-        watch = watch.vain_page(cost);
+    if let Some(cost) = technique.false_positive_cost {
+        watch = watch.false_positive_cost(cost);
     }
     if technique.exact {
         watch = watch.precision(Precision::Exact);
     }
-    if let Some(notice) = notice {
-        watch = watch.notice(notice);
+    if let Some(track) = track {
+        watch = watch.track(track);
     }
     let watch = watch.start()?;
     for line in without_effect(technique, watch.technique()) {
@@ -64,7 +64,11 @@ fn without_effect(args: &TechniqueArgs, technique: Technique) -> Vec<String> {
     use Technique::{AccessScan, Adaptive, PagemapScan, Userfaultfd};
     let options: [(&str, bool, &[Technique]); 4] = [
         ("--block-pages", args.block_pages != 1, &[Userfaultfd]),
-        ("--vain-page", args.vain_page.is_some(), &[Adaptive]),
+        (
+            "--false-positive-cost",
+            args.false_positive_cost.is_some(),
+            &[Adaptive],
+        ),
         ("--exact", args.exact, &[Adaptive]),
         (
             "--huge-pages",

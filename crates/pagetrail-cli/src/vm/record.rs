@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use pagetrail::{Ended, Heaps, Noticed, PageRange, PageSet, Region};
+use pagetrail::{AccessKind, Ended, Heaps, PageRange, PageSet, Region};
 use pagetrail_trail::{End, Event, Header, Round};
 use pagetrail_vm::{Collected, Rounds, Told};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -55,12 +55,12 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     let child = guest.spawn().context("cannot start the virtual machine")?;
     drop(link);
     let kinds = match args.access {
-        None => &[Noticed::Writes][..],
-        Some(AccessArg::Turns) => &[Noticed::Writes, Noticed::Accesses],
-        Some(AccessArg::Only) => &[Noticed::Accesses],
+        None => &[AccessKind::Writes][..],
+        Some(AccessArg::Turns) => &[AccessKind::Writes, AccessKind::Accesses],
+        Some(AccessArg::Only) => &[AccessKind::Accesses],
     };
-    let kinds = kinds.iter().map(|noticed| Kind {
-        noticed: *noticed,
+    let kinds = kinds.iter().map(|access_kind| Kind {
+        access_kind: *access_kind,
         heaps: args.parts.as_ref().map(|_| Heaps::new(child.id())),
     });
     let mut session = Session {
@@ -105,7 +105,7 @@ struct Session {
 
 /// Rounds of a kind.
 struct Kind {
-    noticed: Noticed,
+    access_kind: AccessKind,
     /// What tells parts of pages apart, where the program is to have such a heap: it follows rounds of one kind.
     heaps: Option<Heaps>,
 }
@@ -206,15 +206,15 @@ impl Session {
                 if index >= self.rounds_max {
                     break;
                 }
-                let mut pages = match kind.noticed {
-                    Noticed::Writes => mem::take(&mut collected.written),
-                    Noticed::Accesses => collected.accessed.take().unwrap_or_default(),
+                let mut pages = match kind.access_kind {
+                    AccessKind::Writes => mem::take(&mut collected.written),
+                    AccessKind::Accesses => collected.accessed.take().unwrap_or_default(),
                 };
                 let heaps = kind.heaps.as_mut();
                 let units = heaps.and_then(|heaps| heaps.units_of(&regions, &mut pages));
                 let round = Round {
                     index,
-                    noticed: kind.noticed,
+                    access_kind: kind.access_kind,
                     start_ns: ns(*from),
                     duration_ns: ns(now.saturating_sub(*from)),
                     collect_ns: ns(collect),

@@ -167,7 +167,7 @@ impl HotSet {
         let found = hot
             .iter()
             .filter(|page| fast.contains(BASE + **page * page_size()));
-        Ok((found.count() as f64 / hot.len() as f64, fast.pages()))
+        Ok((found.count() as f64 / hot.len() as f64, fast.page_count()))
     }
 
     /// Ends it; whether its memory was as it should be.

@@ -104,7 +104,7 @@ mod tests {
         };
         let places = |ledger: &mut Ledger| -> Vec<(u64, Place)> {
             let runs = ledger.places(&mapped).unwrap();
-            let pages = runs.iter().map(|run| (run.range.pages(), run.place));
+            let pages = runs.iter().map(|run| (run.range.page_count(), run.place));
             pages.collect()
         };
         use Place::{Fast, Slow};

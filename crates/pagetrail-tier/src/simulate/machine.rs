@@ -201,7 +201,7 @@ impl Source for SimulatedSource {
         Ok(())
     }
 
-    fn rest(&mut self) -> Result<()> {
+    fn suspend(&mut self) -> Result<()> {
         self.machine.state().armed.fill(false);
         Ok(())
     }

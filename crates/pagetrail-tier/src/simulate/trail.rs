@@ -4,7 +4,7 @@
 //! of writes counts as one write, a page that was touched in a round of accesses, and not written in the round of writes
 //! beside it, as one read. What is used again within a round costs nothing, as if it stayed in the processor's cache.
 
-use pagetrail::{Noticed, PageSet};
+use pagetrail::{AccessKind, PageSet};
 use pagetrail_trail::Trail;
 
 use super::program::{Accesses, Recorded};
@@ -29,12 +29,12 @@ pub fn recorded(trail: &Trail, rounds: usize) -> Recorded {
         let mut written = PageSet::new();
         for round in window {
             let pages = touched(round);
-            let (counts, pages) = match round.noticed {
-                Noticed::Writes => {
+            let (counts, pages) = match round.access_kind {
+                AccessKind::Writes => {
                     written = pages.clone();
                     (&mut made.writes, pages)
                 }
-                Noticed::Accesses => (&mut made.reads, pages.difference(&written)),
+                AccessKind::Accesses => (&mut made.reads, pages.difference(&written)),
             };
             for address in pages.iter_units(page_bytes) {
                 if let Ok(page) = addresses.binary_search(&address) {
@@ -64,8 +64,8 @@ mod tests {
 
     #[test]
     fn rounds_in_turns_become_reads_and_writes() {
-        let round = |noticed, written: &[u64], fresh: &[u64]| Round {
-            noticed,
+        let round = |access_kind, written: &[u64], fresh: &[u64]| Round {
+            access_kind,
             written: pages(written),
             fresh: pages(fresh),
             ..Round::default()
@@ -76,11 +76,11 @@ mod tests {
                 ..Header::default()
             },
             rounds: vec![
-                round(Noticed::Writes, &[3, 70, 99], &[99]),
-                round(Noticed::Accesses, &[3, 5], &[]),
-                round(Noticed::Writes, &[], &[]),
-                round(Noticed::Accesses, &[3, 5], &[]),
-                round(Noticed::Writes, &[70], &[]),
+                round(AccessKind::Writes, &[3, 70, 99], &[99]),
+                round(AccessKind::Accesses, &[3, 5], &[]),
+                round(AccessKind::Writes, &[], &[]),
+                round(AccessKind::Accesses, &[3, 5], &[]),
+                round(AccessKind::Writes, &[70], &[]),
             ],
             ..Trail::default()
         };

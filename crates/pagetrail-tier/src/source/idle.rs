@@ -196,7 +196,7 @@ impl Source for PageIdle {
         Ok(())
     }
 
-    fn rest(&mut self) -> Result<()> {
+    fn suspend(&mut self) -> Result<()> {
         self.armed = PageSet::new();
         Ok(())
     }

@@ -58,7 +58,7 @@ pub trait Source: Send {
     /// # Errors
     ///
     /// As for [`window`](Self::window).
-    fn rest(&mut self) -> Result<()> {
+    fn suspend(&mut self) -> Result<()> {
         Ok(())
     }
 

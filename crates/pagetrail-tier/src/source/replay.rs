@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::io::BufRead;
 
-use pagetrail::{Mapped, Noticed, PageSet};
+use pagetrail::{AccessKind, Mapped, PageSet};
 use pagetrail_trail::{Reader, Record, Round};
 
 use super::{Ability, Source};
@@ -51,8 +51,8 @@ impl<R: BufRead + Send> Replay<R> {
         {
             replay.ahead.push_back(round);
         }
-        let notices = |kind| replay.ahead.iter().any(|round| round.noticed == kind);
-        let (accesses, writes) = (notices(Noticed::Accesses), notices(Noticed::Writes));
+        let notices = |kind| replay.ahead.iter().any(|round| round.access_kind == kind);
+        let (accesses, writes) = (notices(AccessKind::Accesses), notices(AccessKind::Writes));
         replay.tells = Tells {
             accesses,
             writes,
@@ -102,9 +102,9 @@ impl<R: BufRead + Send> Source for Replay<R> {
         for _ in 0..rounds {
             let round = self.take()?;
             self.existing.union_with(&round.written);
-            let told = match round.noticed {
-                Noticed::Accesses => &mut sample.accessed,
-                Noticed::Writes => &mut sample.written,
+            let told = match round.access_kind {
+                AccessKind::Accesses => &mut sample.accessed,
+                AccessKind::Writes => &mut sample.written,
             };
             // What is reported only because its mapping is new was not touched for that.
             *told = Some(round.written.difference(&round.fresh));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     /// A trail of a technique nobody knows, which noticed these pages in one round after the other.
-    fn trail(page_size: u64, rounds: &[(Noticed, &[u64], &[u64])]) -> Vec<u8> {
+    fn trail(page_size: u64, rounds: &[(AccessKind, &[u64], &[u64])]) -> Vec<u8> {
         trail_at(page_size, |index| index, rounds)
     }
 
@@ -152,7 +152,7 @@ mod tests {
     fn trail_at(
         page_size: u64,
         start_ns: impl Fn(u64) -> u64,
-        rounds: &[(Noticed, &[u64], &[u64])],
+        rounds: &[(AccessKind, &[u64], &[u64])],
     ) -> Vec<u8> {
         let header = Header {
             page_size,
@@ -160,10 +160,10 @@ mod tests {
             ..Header::default()
         };
         let mut writer = Writer::create(Vec::new(), &header).unwrap();
-        for (index, (noticed, touched, fresh)) in rounds.iter().enumerate() {
+        for (index, (access_kind, touched, fresh)) in rounds.iter().enumerate() {
             let round = Round {
                 index: index as u32,
-                noticed: *noticed,
+                access_kind: *access_kind,
                 start_ns: start_ns(index as u64),
                 duration_ns: 1,
                 written: pages(touched),
@@ -177,8 +177,8 @@ mod tests {
 
     #[test]
     fn it_tells_what_its_rounds_tell() {
-        use Noticed::{Accesses, Writes};
-        let tells = |kinds: &[Noticed]| {
+        use AccessKind::{Accesses, Writes};
+        let tells = |kinds: &[AccessKind]| {
             let rounds: Vec<_> = kinds.iter().map(|kind| (*kind, &[][..], &[][..])).collect();
             let bytes = trail(page_size(), &rounds);
             let tells = Replay::open(&bytes[..]).unwrap().ability().tells;
@@ -196,8 +196,8 @@ mod tests {
         let bytes = trail(
             page_size(),
             &[
-                (Noticed::Writes, &[1, 2, 9], &[9]),
-                (Noticed::Accesses, &[1, 5], &[]),
+                (AccessKind::Writes, &[1, 2, 9], &[9]),
+                (AccessKind::Accesses, &[1, 5], &[]),
             ],
         );
         let mut replay = Replay::open(&bytes[..]).unwrap();
@@ -219,8 +219,8 @@ mod tests {
 
     #[test]
     fn rounds_of_the_same_time_are_one_window() {
-        use Noticed::{Accesses, Writes};
-        let rounds: [(Noticed, &[u64], &[u64]); 5] = [
+        use AccessKind::{Accesses, Writes};
+        let rounds: [(AccessKind, &[u64], &[u64]); 5] = [
             (Writes, &[1], &[]),
             (Accesses, &[1, 2], &[]),
             (Writes, &[], &[]),

@@ -1,7 +1,8 @@
 //! [`Watched`]: a [`Watch`] on a process as a source: `access-scan` or `pagemap-scan`.
 
 use pagetrail::{
-    HugePages, Mapped, Notice, Noticed, PageSet, Region, Target, Technique, Watch, mapped_pages,
+    AccessKind, HugePages, Mapped, PageSet, Region, Target, Technique, TrackMode, Watch,
+    mapped_pages,
 };
 
 use super::{Ability, Source};
@@ -34,18 +35,18 @@ impl Watched {
     ///
     /// The technique does not work here, or not for this target.
     pub fn start(target: Target, kind: WatchedKind) -> Result<Self> {
-        let (technique, notice) = match kind {
-            WatchedKind::Accesses => (Technique::AccessScan, Notice::Accesses),
-            WatchedKind::Writes => (Technique::PagemapScan, Notice::Writes),
-            WatchedKind::Turns => (Technique::AccessScan, Notice::Alternate),
+        let (technique, track) = match kind {
+            WatchedKind::Accesses => (Technique::AccessScan, TrackMode::Accesses),
+            WatchedKind::Writes => (Technique::PagemapScan, TrackMode::Writes),
+            WatchedKind::Turns => (Technique::AccessScan, TrackMode::Alternate),
         };
         let watch = Watch::builder()
             .target(target)
             .technique(technique)
-            .notice(notice)
+            .track(track)
             .huge_pages(HugePages::Keep)
             // A copy of what cannot be watched would cost more than it could gain.
-            .compare_given_up(false)
+            .compare_untracked(false)
             .start()?;
         let regions = watch.regions().to_vec();
         Ok(Self {
@@ -67,11 +68,11 @@ impl Watched {
 
     /// The addresses that are watched: of others nothing is known, and nothing is moved.
     fn addresses(&self) -> PageSet {
-        let given_up: PageSet = self
+        let untracked: PageSet = self
             .watch
-            .given_up()
+            .untracked()
             .iter()
-            .map(|given_up| given_up.region.range)
+            .map(|untracked| untracked.region.range)
             .collect();
         let reads = self.kind != WatchedKind::Writes;
         let watched = self.regions.iter().filter(|region| {
@@ -79,7 +80,7 @@ impl Watched {
             region.is_trackable() && (region.permissions.write || read)
         });
         let all: PageSet = watched.map(|region| region.range).collect();
-        all.difference(&given_up)
+        all.difference(&untracked)
     }
 }
 
@@ -111,13 +112,13 @@ impl Source for Watched {
         if self.regions != round.regions() {
             self.regions = round.regions().to_vec();
         }
-        let touched = round.pages().clone();
-        let sample = match round.noticed() {
-            Noticed::Accesses => Sample {
+        let touched = round.dirty().clone();
+        let sample = match round.access_kind() {
+            AccessKind::Accesses => Sample {
                 accessed: Some(touched),
                 written: None,
             },
-            Noticed::Writes => Sample {
+            AccessKind::Writes => Sample {
                 accessed: None,
                 written: Some(touched),
             },
@@ -134,8 +135,8 @@ impl Source for Watched {
         }
     }
 
-    fn rest(&mut self) -> Result<()> {
-        Ok(self.watch.rest()?)
+    fn suspend(&mut self) -> Result<()> {
+        Ok(self.watch.suspend()?)
     }
 
     fn mapped(&mut self) -> Result<Mapped> {

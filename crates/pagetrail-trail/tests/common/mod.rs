@@ -6,8 +6,8 @@
     reason = "the test harness shows it"
 )]
 
-use pagetrail::{Noticed, PageRange, PageSet};
-use pagetrail_trail::{End, Event, Header, Mapping, Presumed, Round, Trail, UnitWrites, Writer};
+use pagetrail::{AccessKind, PageRange, PageSet};
+use pagetrail_trail::{End, Event, Header, Mapping, Predicted, Round, Trail, UnitWrites, Writer};
 
 /// A number from the environment, so that a run can be longer or be repeated.
 pub(crate) fn setting(name: &str, default: u64) -> u64 {
@@ -79,15 +79,15 @@ fn round(random: &mut fastrand::Rng, index: u32, page_size: u64) -> Round {
         collect_ns: number(random),
         stopped_ns: number(random),
         blind_ns: number(random),
-        noticed: match random.bool() {
-            true => Noticed::Accesses,
-            false => Noticed::Writes,
+        access_kind: match random.bool() {
+            true => AccessKind::Accesses,
+            false => AccessKind::Writes,
         },
         faults: random.bool().then(|| number(random)),
-        presumed: random.bool().then(|| Presumed {
+        predicted: random.bool().then(|| Predicted {
             pages: number(random),
             faults_avoided: number(random),
-            in_vain: number(random),
+            false_positives: number(random),
             memory_bytes: number(random),
         }),
         written: set(random, page_size),
@@ -191,9 +191,9 @@ pub(crate) fn small() -> Written {
         let page = 0x5500 + u64::from(index);
         trail.rounds.push(Round {
             index,
-            noticed: match index {
-                2 => Noticed::Accesses,
-                _ => Noticed::Writes,
+            access_kind: match index {
+                2 => AccessKind::Accesses,
+                _ => AccessKind::Writes,
             },
             start_ns: 100_000_000 * u64::from(index),
             duration_ns: 100_000_000,
@@ -201,7 +201,7 @@ pub(crate) fn small() -> Written {
             stopped_ns: 0,
             blind_ns: u64::from(index),
             faults: (index > 0).then_some(7),
-            presumed: None,
+            predicted: None,
             written: [range(page, page + 1), range(page + 9, page + 40)]
                 .into_iter()
                 .collect(),

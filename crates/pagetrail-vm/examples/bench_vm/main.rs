@@ -215,7 +215,7 @@ fn rings((entries, times): (u64, u32)) -> Result<Value> {
         for _ in 0..times {
             let (collected, took) = collected(&mut guest)?;
             whole.push(took);
-            if collected.ring_entries != entries || collected.written.pages() != entries {
+            if collected.ring_entries != entries || collected.written.page_count() != entries {
                 return Err(
                     format!("{name}: a round has {} entries", collected.ring_entries).into(),
                 );
@@ -252,8 +252,8 @@ fn tables((entries, times): (u64, u32)) -> Result<Value> {
             whole.push(took);
             let accessed = collected.accessed.unwrap_or_default();
             // Its text and its list are read besides.
-            if !(entries..entries + entries / 256).contains(&accessed.pages()) {
-                return Err(format!("{name}: a round has {} pages", accessed.pages()).into());
+            if !(entries..entries + entries / 256).contains(&accessed.page_count()) {
+                return Err(format!("{name}: a round has {} pages", accessed.page_count()).into());
             }
         }
         whole.sort();

@@ -239,10 +239,10 @@ fn hold_against(
     let mut fine = true;
     let mut compare = |what: &str, told: &PageSet, expected: PageSet| {
         let of_array = told.intersection(&array);
-        let missing = expected.difference(&of_array).pages();
-        let extra = of_array.difference(&expected).pages();
+        let missing = expected.difference(&of_array).page_count();
+        let extra = of_array.difference(&expected).page_count();
         fine &= missing == 0 && extra == 0;
-        let pages = expected.pages();
+        let pages = expected.page_count();
         format!("{pages} {what}, {missing} missing, {extra} too many; ")
     };
     let written = steps.iter().filter(|(_, writes)| *writes);
@@ -252,7 +252,7 @@ fn hold_against(
         let touched = steps.iter().filter_map(|(page, _)| page_of(page));
         line += &compare("touched", accessed, touched.collect());
     }
-    let others = told.written.difference(&array).pages();
+    let others = told.written.difference(&array).page_count();
     println!(
         "{name}: {line}{others} elsewhere; {} ring entries, {} exits",
         told.ring_entries,

@@ -265,11 +265,11 @@ mod tests {
             let gaps: PageSet = areas.gaps(whole).into_iter().collect();
             prop_assert_eq!(&pieces, &areas.all());
             prop_assert!(pieces.intersection(&gaps).is_empty());
-            prop_assert_eq!(pieces.union(&gaps).pages(), PAGES);
+            prop_assert_eq!(pieces.union(&gaps).page_count(), PAGES);
             let writable = pages.iter().flatten().filter(|allowed| allowed.write).count() as u64;
             prop_assert_eq!(areas.writable_bytes(), writable << 12);
             prop_assert_eq!(areas.writable_bytes_in(whole), writable << 12);
-            let before = areas.before_gap(whole).map_or(0, |range| range.pages());
+            let before = areas.before_gap(whole).map_or(0, |range| range.page_count());
             let expected = pages.iter().take_while(|page| page.is_some()).count() as u64;
             prop_assert_eq!(before, expected);
         }

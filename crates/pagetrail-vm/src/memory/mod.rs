@@ -190,8 +190,8 @@ impl Memory {
         let accessed = self.table.take_accessed();
         if accessed.is_some() {
             let root = self.table.root();
-            let renewed = self.system().renew(root, PAGE);
-            renewed.map_err(Error::system("have the processors forget addresses"))?;
+            let remapped = self.system().renew(root, PAGE);
+            remapped.map_err(Error::system("have the processors forget addresses"))?;
         }
         Ok(accessed)
     }

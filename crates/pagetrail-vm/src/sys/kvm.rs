@@ -294,7 +294,7 @@ impl Cpu {
     }
 
     /// Lets RDTSCP and RDPID say on which of the host's processors this thread is, and its node. Like the answer of `getcpu(2)` it
-    /// holds for as long as the thread is not moved; but it is only renewed here.
+    /// holds for as long as the thread is not moved; but it is only remapped here.
     fn tell_processor(&mut self) {
         let here = rustix::thread::sched_getcpu();
         if self.told == Some(here) {

@@ -131,7 +131,7 @@ impl Hold {
 
     /// Lets the process go; returns for how long it stood still.
     pub fn release(mut self) -> Duration {
-        self.let_go();
+        self.release_all();
         self.since.elapsed()
     }
 
@@ -147,7 +147,7 @@ impl Hold {
         }
     }
 
-    fn let_go(&mut self) {
+    fn release_all(&mut self) {
         self.orders = None;
         if let Some(keeper) = self.keeper.take() {
             let _ = keeper.join();
@@ -157,7 +157,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.let_go();
+        self.release_all();
     }
 }
 

@@ -25,7 +25,7 @@ impl Units {
         self.parts
     }
 
-    /// The addresses of all heaps, all windows: what [`Round::pages`](crate::Round::pages) has there, this tells more exactly.
+    /// The addresses of all heaps, all windows: what [`Round::dirty`](crate::Round::dirty) has there, this tells more exactly.
     pub fn windows(&self) -> &PageSet {
         &self.windows
     }

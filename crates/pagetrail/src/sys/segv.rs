@@ -7,7 +7,7 @@
 
 use super::shared_words::SharedWords;
 use crate::page_set::{PageRange, PageSet, page_size};
-use crate::round::Noticed;
+use crate::round::AccessKind;
 use rustix::mm::{MprotectFlags, mprotect};
 use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -56,7 +56,7 @@ fn wait_for_handlers() {
 pub(crate) struct Guard {
     slot: &'static Slot,
     range: PageRange,
-    noticing: Noticed,
+    noticing: AccessKind,
 }
 
 impl std::fmt::Debug for Slot {
@@ -70,9 +70,9 @@ impl Guard {
     ///
     /// The kernel's own writes to protected memory (and its reads, where accesses are noticed) fail with `EFAULT`; the caller
     /// has been told.
-    pub(crate) fn new(range: PageRange, noticing: Noticed) -> io::Result<Self> {
+    pub(crate) fn new(range: PageRange, noticing: AccessKind) -> io::Result<Self> {
         install()?;
-        let words = SharedWords::new(1 + range.pages().div_ceil(64) as usize)?;
+        let words = SharedWords::new(1 + range.page_count().div_ceil(64) as usize)?;
         let slot = free_slot();
         slot.start.store(range.start(), Ordering::Relaxed);
         // Leaked like the slot, for the same reason; a few bytes per watch, the words are freed on drop.
@@ -336,7 +336,7 @@ fn release(address: u64) -> bool {
                 // Each page apart splits a mapping, and a process may have only `vm.max_map_count` of
                 // them. Releasing everything merges them again; everything then counts as written.
                 let _ = unprotect(all);
-                let pages = all.pages();
+                let pages = all.page_count();
                 for (i, word) in words.iter().enumerate() {
                     let left = pages - i as u64 * 64;
                     word.fetch_or(
@@ -401,10 +401,10 @@ fn pass_on(
     }
 }
 
-fn protect(range: PageRange, noticing: Noticed) -> rustix::io::Result<()> {
+fn protect(range: PageRange, noticing: AccessKind) -> rustix::io::Result<()> {
     let left = match noticing {
-        Noticed::Writes => MprotectFlags::READ,
-        Noticed::Accesses => MprotectFlags::empty(),
+        AccessKind::Writes => MprotectFlags::READ,
+        AccessKind::Accesses => MprotectFlags::empty(),
     };
     // SAFETY: taking away access rights makes no access undefined: the handler gives them back.
     unsafe { mprotect(range.start() as *mut _, range.bytes() as usize, left) }
@@ -453,7 +453,7 @@ mod tests {
             })
             .collect();
         for _ in 0..3000 {
-            let guard = Guard::new(range, Noticed::Writes).unwrap();
+            let guard = Guard::new(range, AccessKind::Writes).unwrap();
             guard.harvest(&mut PageSet::new()).unwrap();
         }
         stop.store(true, Ordering::Relaxed);

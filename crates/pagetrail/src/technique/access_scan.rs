@@ -21,7 +21,7 @@ use super::{ArmError, Armed, Harvest, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
-use crate::round::Noticed;
+use crate::round::AccessKind;
 use crate::sys::pagemap::{Pagemap, Query, Vector, category};
 use crate::sys::uffd::{Mode, Uffd, feature};
 use rustix::fd::OwnedFd;
@@ -145,22 +145,22 @@ impl AccessScan {
 }
 
 impl Tracker for AccessScan {
-    fn noticing(&self) -> Noticed {
-        Noticed::Accesses
+    fn noticing(&self) -> AccessKind {
+        AccessKind::Accesses
     }
 
     fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
         let range = region.range;
         let failed = |errno| match errno {
             Errno::SRCH => ArmError::Gone,
-            Errno::BUSY => {
-                ArmError::GivenUp("the program tracks it by a userfaultfd of its own".into())
-            }
-            Errno::INVAL | Errno::PERM if region.inode != 0 => {
-                ArmError::GivenUp("the kernel does not report accesses to mapped files".into())
-            }
+            Errno::BUSY => ArmError::UntrackedRegion(
+                "the program tracks it by a userfaultfd of its own".into(),
+            ),
+            Errno::INVAL | Errno::PERM if region.inode != 0 => ArmError::UntrackedRegion(
+                "the kernel does not report accesses to mapped files".into(),
+            ),
             Errno::NOMEM | Errno::INVAL | Errno::PERM | Errno::FAULT | Errno::NOENT => {
-                ArmError::GivenUp(format!("the kernel refuses to track it ({errno})"))
+                ArmError::UntrackedRegion(format!("the kernel refuses to track it ({errno})"))
             }
             _ => ArmError::Failed(Error::errno(format!("UFFDIO_REGISTER of {range}"))(errno)),
         };
@@ -211,7 +211,7 @@ impl Tracker for AccessScan {
         Ok(())
     }
 
-    fn rest(&mut self) -> Result<()> {
+    fn suspend(&mut self) -> Result<()> {
         for range in self.armed.ranges() {
             // Likewise: there is nothing to lift.
             if self.uffd.release_to_access(*range) == Err(Errno::SRCH) {

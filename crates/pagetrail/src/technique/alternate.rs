@@ -11,7 +11,7 @@ use super::{ArmError, Armed, Harvest, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
-use crate::round::Noticed;
+use crate::round::AccessKind;
 use crate::sys::uffd::Uffd;
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct Alternate {
     uffd: Arc<Uffd>,
     writes: PagemapScan,
     accesses: AccessScan,
-    now: Noticed,
+    now: AccessKind,
     /// What is watched in turns.
     regions: Vec<Region>,
 }
@@ -39,15 +39,15 @@ impl Alternate {
             writes: PagemapScan::over(uffd.clone(), pid, huge_pages)?,
             accesses: AccessScan::over(uffd.clone(), pid, huge_pages)?,
             uffd,
-            now: Noticed::Writes,
+            now: AccessKind::Writes,
             regions: Vec::new(),
         })
     }
 
     fn current(&mut self) -> &mut dyn Tracker {
         match self.now {
-            Noticed::Writes => &mut self.writes,
-            Noticed::Accesses => &mut self.accesses,
+            AccessKind::Writes => &mut self.writes,
+            AccessKind::Accesses => &mut self.accesses,
         }
     }
 
@@ -77,14 +77,14 @@ impl Alternate {
             let _ = self.uffd.unregister(region.range);
         }
         self.now = match self.now {
-            Noticed::Writes => Noticed::Accesses,
-            Noticed::Accesses => Noticed::Writes,
+            AccessKind::Writes => AccessKind::Accesses,
+            AccessKind::Accesses => AccessKind::Writes,
         };
         for region in regions {
             match self.current().arm(&region) {
                 Ok(()) => self.regions.push(region),
-                Err(ArmError::GivenUp(_) | ArmError::Failed(_)) => {
-                    if self.now == Noticed::Writes || self.writes.arm(&region).is_err() {
+                Err(ArmError::UntrackedRegion(_) | ArmError::Failed(_)) => {
+                    if self.now == AccessKind::Writes || self.writes.arm(&region).is_err() {
                         lost.push(region.range);
                     }
                 }
@@ -96,7 +96,7 @@ impl Alternate {
 }
 
 impl Tracker for Alternate {
-    fn noticing(&self) -> Noticed {
+    fn noticing(&self) -> AccessKind {
         self.now
     }
 
@@ -106,7 +106,9 @@ impl Tracker for Alternate {
                 self.regions.push(region.clone());
                 Ok(())
             }
-            Err(ArmError::GivenUp(_)) if self.now == Noticed::Accesses => self.writes.arm(region),
+            Err(ArmError::UntrackedRegion(_)) if self.now == AccessKind::Accesses => {
+                self.writes.arm(region)
+            }
             refused => refused,
         }
     }
@@ -132,8 +134,8 @@ impl Tracker for Alternate {
     fn harvest(&mut self, layout: &[Armed], out: &mut PageSet) -> Result<Harvest> {
         let began = Instant::now();
         let mut harvest = match self.now {
-            Noticed::Writes => self.writes.harvest(layout, out)?,
-            Noticed::Accesses => {
+            AccessKind::Writes => self.writes.harvest(layout, out)?,
+            AccessKind::Accesses => {
                 let turns: PageSet = self.regions.iter().map(|region| region.range).collect();
                 let layout: Vec<Armed> = layout
                     .iter()

@@ -17,7 +17,7 @@ pub(crate) mod userfaultfd;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::region::{Permissions, Region};
-use crate::round::{Noticed, Presumption};
+use crate::round::{AccessKind, PredictionStats};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -33,8 +33,8 @@ pub enum Technique {
     /// `mremap(2)` with `MREMAP_FIXED` of several mappings at once (`vma_multi_allowed` in mm/mremap.c). Where the first of them
     /// came since the last round, it has been moved by then. `Compare` and `SoftDirty` leave it be.
     PagemapScan,
-    /// The same, but pages that keep being written are left unprotected and presumed written: fewer faults for a few pages
-    /// more than were written ([`VainPage`](crate::VainPage)). Linux 6.7.
+    /// The same, but pages that keep being written are left unprotected and predicted dirty: fewer faults for a few pages
+    /// more than were written ([`FalsePositiveCost`](crate::FalsePositiveCost)). Linux 6.7.
     Adaptive,
     /// Synchronous write-protection by `userfaultfd(2)`: a thread of the tracker resolves each fault and
     /// may release a whole block at once. Linux 5.7.
@@ -51,7 +51,7 @@ pub enum Technique {
     /// the byte, and blind to writes that do not change anything.
     Compare,
     /// Protection from reads as well as writes by `userfaultfd(2)`, resolved by the kernel itself: reports pages that
-    /// were *touched*, read or written ([`Noticed::Accesses`](crate::Noticed)). Linux 7.3.
+    /// were *touched*, read or written ([`AccessKind::Accesses`](crate::AccessKind)). Linux 7.3.
     AccessScan,
     /// Notices nothing and reports all populated pages in every round: the baseline, and still a superset.
     None,
@@ -127,10 +127,10 @@ pub(crate) struct Harvest {
     pub(crate) stopped: Duration,
     /// For how long nothing was noticed.
     pub(crate) blind: Duration,
-    /// The part of the write set that is presumed written, where the technique presumes.
-    pub(crate) presumed: PageSet,
-    /// What presuming did.
-    pub(crate) presumption: Option<Presumption>,
+    /// The part of the write set that is predicted dirty, where the technique predicts.
+    pub(crate) predicted: PageSet,
+    /// What predicting did.
+    pub(crate) prediction: Option<PredictionStats>,
     /// Something worth telling the user, once.
     pub(crate) notes: Vec<String>,
 }
@@ -148,7 +148,7 @@ pub(crate) enum Missed {
 #[derive(Debug)]
 pub(crate) enum ArmError {
     /// This region only; the watch goes on without it and says so.
-    GivenUp(String),
+    UntrackedRegion(String),
     /// This region, which is mapped shared, can never be made writable (`VM_MAYWRITE` is not set): there is nothing to notice.
     ReadOnly,
     /// The whole address space is gone (exit, exec).
@@ -166,8 +166,8 @@ impl From<Error> for ArmError {
 /// What every technique does, for one watch on one address space.
 pub(crate) trait Tracker: Send {
     /// What the next harvest reports.
-    fn noticing(&self) -> Noticed {
-        Noticed::Writes
+    fn noticing(&self) -> AccessKind {
+        AccessKind::Writes
     }
 
     /// Starts noticing writes (or accesses) to `region`; those before the return may be missed.
@@ -203,7 +203,7 @@ pub(crate) trait Tracker: Send {
     }
 
     /// Leaves everything unarmed, as far as it can: the target takes no fault until the next harvest, which reports all of it.
-    fn rest(&mut self) -> Result<()> {
+    fn suspend(&mut self) -> Result<()> {
         Ok(())
     }
 

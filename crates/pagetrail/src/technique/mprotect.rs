@@ -1,5 +1,5 @@
 //! `mprotect`: the oldest way. Memory is made read-only; the first write to each page raises `SIGSEGV`, whose handler
-//! notes the page and makes it writable. Own process, given ranges. Where accesses are to be noticed, memory is made
+//! notes the page and makes it writable. Own process, given ranges. Where accesses are to be access_kind, memory is made
 //! inaccessible instead, and the first read raises the signal as well.
 //!
 //! Works on every kernel and without privilege, at some five times the price of `pagemap-scan` per first write,
@@ -15,18 +15,18 @@ use super::{ArmError, Armed, Harvest, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
-use crate::round::Noticed;
+use crate::round::AccessKind;
 use crate::sys::segv::Guard;
 
 /// The technique's state.
 pub(crate) struct Mprotect {
     guards: Vec<Guard>,
-    noticing: Noticed,
+    noticing: AccessKind,
 }
 
 impl Mprotect {
     /// Notices writes, or all accesses.
-    pub(crate) fn new(noticing: Noticed) -> Self {
+    pub(crate) fn new(noticing: AccessKind) -> Self {
         Self {
             guards: Vec::new(),
             noticing,
@@ -35,14 +35,14 @@ impl Mprotect {
 }
 
 impl Tracker for Mprotect {
-    fn noticing(&self) -> Noticed {
+    fn noticing(&self) -> AccessKind {
         self.noticing
     }
 
     fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
         let permissions = region.permissions;
         if permissions.execute || !permissions.read || !permissions.write {
-            return Err(ArmError::GivenUp(
+            return Err(ArmError::UntrackedRegion(
                 "mprotect tracks plain readable and writable memory only".into(),
             ));
         }

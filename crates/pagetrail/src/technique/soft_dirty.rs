@@ -38,7 +38,7 @@ pub(crate) struct SoftDirty {
     /// `None` for the own process.
     other: Option<u32>,
     /// The caller of a watch on its own process lets no other thread run during collect.
-    stopped_world: bool,
+    at_safepoint: bool,
     /// The target is held by others, and cannot be stopped once more.
     held: bool,
     pagemap: Pagemap,
@@ -55,10 +55,10 @@ pub(crate) struct SoftDirty {
 
 impl SoftDirty {
     /// `pid` is `None` for the own address space.
-    pub(crate) fn new(pid: Option<u32>, stopped_world: bool) -> Result<Self> {
+    pub(crate) fn new(pid: Option<u32>, at_safepoint: bool) -> Result<Self> {
         Ok(Self {
             other: pid,
-            stopped_world,
+            at_safepoint,
             held: false,
             pagemap: Pagemap::open(pid).map_err(Error::io("opening pagemap"))?,
             vector: Vector::new(),
@@ -85,7 +85,7 @@ impl SoftDirty {
     {
         let what = Error::io("reading and clearing soft-dirty bits");
         let Some(pid) = self.other else {
-            let alone = self.stopped_world
+            let alone = self.at_safepoint
                 || threads(std::process::id())
                     .map_err(Error::io("counting threads"))?
                     .len()
@@ -94,7 +94,7 @@ impl SoftDirty {
                 return Err(Error::WrongTarget {
                     technique: super::Technique::SoftDirty,
                     target: "the own process while it has other threads",
-                    cure: "stop them during collect and say so with WatchBuilder::stopped_world",
+                    cure: "stop them during collect and say so with WatchBuilder::at_safepoint",
                 });
             }
             let outcome = step(self).map_err(what)?;
@@ -232,7 +232,7 @@ impl Tracker for SoftDirty {
             return Err(ArmError::ReadOnly);
         }
         if region.is_hugetlb(self.other) {
-            return Err(ArmError::GivenUp(
+            return Err(ArmError::UntrackedRegion(
                 "hugetlb memory has no soft-dirty marks".into(),
             ));
         }

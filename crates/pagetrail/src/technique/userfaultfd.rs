@@ -237,17 +237,17 @@ impl Tracker for Userfaultfd {
         let range = region.range;
         let failed = |errno| match errno {
             Errno::SRCH => ArmError::Gone,
-            Errno::BUSY => {
-                ArmError::GivenUp("the program tracks it by a userfaultfd of its own".into())
-            }
+            Errno::BUSY => ArmError::UntrackedRegion(
+                "the program tracks it by a userfaultfd of its own".into(),
+            ),
             Errno::PERM if region.permissions.shared && !region.permissions.write => {
                 ArmError::ReadOnly
             }
-            Errno::INVAL | Errno::PERM if region.permissions.shared => {
-                ArmError::GivenUp("synchronous userfaultfd cannot protect shared files".into())
-            }
+            Errno::INVAL | Errno::PERM if region.permissions.shared => ArmError::UntrackedRegion(
+                "synchronous userfaultfd cannot protect shared files".into(),
+            ),
             Errno::NOMEM | Errno::INVAL | Errno::PERM | Errno::FAULT | Errno::NOENT => {
-                ArmError::GivenUp(format!("the kernel refuses to track it ({errno})"))
+                ArmError::UntrackedRegion(format!("the kernel refuses to track it ({errno})"))
             }
             _ => ArmError::Failed(Error::errno(format!("UFFDIO_REGISTER of {range}"))(errno)),
         };
@@ -257,7 +257,7 @@ impl Tracker for Userfaultfd {
             .map_err(failed)?;
         if self.shared.has_gigantic_pages(range) {
             let _ = self.shared.uffd.unregister(range);
-            return Err(ArmError::GivenUp(
+            return Err(ArmError::UntrackedRegion(
                 "synchronous userfaultfd resolves huge pages of 2 MiB only".into(),
             ));
         }

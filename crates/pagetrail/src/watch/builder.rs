@@ -1,12 +1,12 @@
 //! [`WatchBuilder`]: what to watch and how, and the start.
 
-use super::choice::{self, Choice, Notice};
+use super::choice::{self, Choice, TrackMode};
 use super::config::Config;
 use super::image;
 use super::latent::Unwritable;
 use super::life::{EXEC_PATIENCE, EXEC_PAUSE, end_of, lives};
 use super::space::{Policy, Space};
-use super::{GivenUp, Watch};
+use super::{UntrackedRegion, Watch};
 use crate::attach::launch::{Hold, Image, Launched};
 use crate::attach::target_check::explain;
 use crate::error::{Error, Result};
@@ -16,7 +16,7 @@ use crate::proc::maps::{self, Maps};
 use crate::proc::status::Status;
 use crate::target::{Kind, Target};
 use crate::technique::Technique;
-use crate::technique::adaptive::{Precision, VainPage};
+use crate::technique::adaptive::{FalsePositiveCost, Precision};
 use crate::technique::pagemap_scan::HugePages;
 use crate::{PageRange, PageSet};
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 pub struct WatchBuilder {
     target: Target,
     choice: Choice,
-    notice: Option<Notice>,
+    track: Option<TrackMode>,
     hold: Hold,
     config: Config,
 }
@@ -38,17 +38,17 @@ impl Default for WatchBuilder {
         Self {
             target: Target::own(),
             choice: Choice::Auto,
-            notice: None,
+            track: None,
             hold: Hold::AtItsStart,
             config: Config {
-                notice: Notice::Writes,
+                track: TrackMode::Writes,
                 huge_pages: HugePages::Split,
                 block_pages: 1,
-                stopped_world: false,
+                at_safepoint: false,
                 policy: Policy::Compare,
                 unwritable: Unwritable::WhenOwned,
                 report_again: false,
-                vain_page: None,
+                false_positive_cost: None,
                 precision: Precision::AsNoticed,
             },
         }
@@ -68,22 +68,22 @@ impl WatchBuilder {
         self
     }
 
-    /// Whether writes are to be noticed, all accesses, or each in turns; writes unless said otherwise, or unless the
+    /// Whether writes are to be access_kind, all accesses, or each in turns; writes unless said otherwise, or unless the
     /// technique chosen notices something else.
-    pub fn notice(mut self, notice: Notice) -> Self {
-        self.notice = Some(notice);
+    pub fn track(mut self, track: TrackMode) -> Self {
+        self.track = Some(track);
         self
     }
 
     /// What it costs that a page is reported in vain. Who says so has [`Choice::Auto`] take the technique `adaptive`, which
-    /// weighs that against faults; asked for by name it assumes [`VainPage::Hashed`].
-    pub fn vain_page(mut self, cost: VainPage) -> Self {
-        self.config.vain_page = Some(cost);
+    /// weighs that against faults; asked for by name it assumes [`FalsePositiveCost::Hashed`].
+    pub fn false_positive_cost(mut self, cost: FalsePositiveCost) -> Self {
+        self.config.false_positive_cost = Some(cost);
         self
     }
 
-    /// Whether the technique `adaptive` reports pages that it presumes written and that have not changed. Others do not
-    /// presume, so with them this has no effect.
+    /// Whether the technique `adaptive` reports pages that it predicts dirty and that have not changed. Others do not
+    /// predict, so with them this has no effect.
     pub fn precision(mut self, precision: Precision) -> Self {
         self.config.precision = precision;
         self
@@ -108,14 +108,14 @@ impl WatchBuilder {
     ///
     /// `soft-dirty` needs it on the own process once there are other threads: the kernel offers no way to
     /// fetch and clear the marks in one step. A garbage collector that stops the world has it anyway.
-    pub fn stopped_world(mut self, stopped: bool) -> Self {
-        self.config.stopped_world = stopped;
+    pub fn at_safepoint(mut self, stopped: bool) -> Self {
+        self.config.at_safepoint = stopped;
         self
     }
 
     /// Whether regions that the technique cannot watch (other trackers' memory, for some techniques files) are
-    /// watched by `compare` instead, which is the default, or only reported by [`Watch::given_up`].
-    pub fn compare_given_up(mut self, compare: bool) -> Self {
+    /// watched by `compare` instead, which is the default, or only reported by [`Watch::untracked`].
+    pub fn compare_untracked(mut self, compare: bool) -> Self {
         self.config.policy = if compare {
             Policy::Compare
         } else {
@@ -200,13 +200,19 @@ impl WatchBuilder {
         let Self {
             target,
             choice,
-            notice,
+            track,
             hold,
             mut config,
         } = self;
         let own = target.is_own();
         let pick = |target: &_, barred| {
-            choice::pick(choice, notice, config.vain_page.is_some(), target, barred)
+            choice::pick(
+                choice,
+                track,
+                config.false_positive_cost.is_some(),
+                target,
+                barred,
+            )
         };
         let mut picked = pick(&target, None)?;
         let mut fetched = None;
@@ -224,7 +230,7 @@ impl WatchBuilder {
             });
         }
         let technique = picked.technique;
-        config.notice = picked.notice;
+        config.track = picked.track;
         tracing::debug!(%technique, reason = picked.reason, "picked");
         // Of `mprotect` the ranges must keep their access rights, and `access-scan` would make memory that is inaccessible fault twice.
         if matches!(technique, Technique::Mprotect | Technique::AccessScan) {
@@ -235,7 +241,7 @@ impl WatchBuilder {
         let mut within = None;
         let (pid, image) = match target.0 {
             Kind::OwnRanges(ranges) => {
-                check_ranges(&ranges, config.notice)?;
+                check_ranges(&ranges, config.track)?;
                 within = Some(ranges);
                 (None, image::own(technique)?)
             }
@@ -360,8 +366,8 @@ fn permission_or(error: Error, pid: Option<u32>) -> Error {
 }
 
 /// Given ranges must be whole pages, mapped, and writable (or readable where that is to be noticed).
-fn check_ranges(ranges: &PageSet, notice: Notice) -> Result<()> {
-    let reads = notice != Notice::Writes;
+fn check_ranges(ranges: &PageSet, track: TrackMode) -> Result<()> {
+    let reads = track != TrackMode::Writes;
     let watchable: PageSet = maps::own()
         .map_err(Error::io("reading /proc/self/maps"))?
         .iter()
@@ -400,11 +406,11 @@ impl std::fmt::Debug for Watch {
             .field("technique", &self.technique)
             .field("index", &self.index)
             .field(
-                "given_up",
+                "untracked",
                 &self
-                    .given_up()
+                    .untracked()
                     .iter()
-                    .map(GivenUp::to_string)
+                    .map(UntrackedRegion::to_string)
                     .collect::<Vec<_>>(),
             )
             .finish_non_exhaustive()

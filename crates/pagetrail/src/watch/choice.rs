@@ -9,7 +9,7 @@ use crate::technique::Technique;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// The cheapest that works on this machine for this target: `adaptive` where the consumer has said what a page costs that
-    /// is reported in vain ([`WatchBuilder::vain_page`](crate::WatchBuilder::vain_page)), otherwise one that presumes nothing.
+    /// is reported in vain ([`WatchBuilder::false_positive_cost`](crate::WatchBuilder::false_positive_cost)), otherwise one that predicts nothing.
     #[default]
     Auto,
     /// This one, or an error that says why not.
@@ -24,7 +24,7 @@ impl From<Technique> for Choice {
 
 /// What a watch is to notice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Notice {
+pub enum TrackMode {
     /// Writes.
     #[default]
     Writes,
@@ -41,26 +41,26 @@ pub enum Notice {
 
 pub(crate) struct Picked {
     pub(crate) technique: Technique,
-    pub(crate) notice: Notice,
+    pub(crate) track: TrackMode,
     /// One line.
     pub(crate) reason: String,
 }
 
-/// `presuming`: the consumer has said what a page costs that is reported in vain. `barred`: techniques that need code to be run
+/// `predicting`: the consumer has said what a page costs that is reported in vain. `barred`: techniques that need code to be run
 /// in the target, and why this target does not allow that; [`Choice::Auto`] passes them over.
 pub(crate) fn pick(
     choice: Choice,
-    notice: Option<Notice>,
-    presuming: bool,
+    track: Option<TrackMode>,
+    predicting: bool,
     target: &Target,
     barred: Option<(&[Technique], &str)>,
 ) -> Result<Picked> {
     match choice {
         Choice::Technique(technique) => {
             fits(technique, target)?;
-            let notice = can_notice(technique, notice)?;
-            let needed = match notice {
-                Notice::Alternate => [technique, Technique::PagemapScan],
+            let track = can_notice(technique, track)?;
+            let needed = match track {
+                TrackMode::Alternate => [technique, Technique::PagemapScan],
                 _ => [technique; 2],
             };
             for technique in needed {
@@ -75,14 +75,14 @@ pub(crate) fn pick(
             }
             Ok(Picked {
                 technique,
-                notice,
+                track,
                 reason: "asked for".into(),
             })
         }
         Choice::Auto => {
-            let notice = notice.unwrap_or_default();
+            let track = track.unwrap_or_default();
             let (technique, reason) = automatic(
-                &candidates(target, notice, presuming),
+                &candidates(target, track, predicting),
                 |technique| match barred {
                     Some((techniques, reason)) if techniques.contains(&technique) => {
                         Status::Absent(reason.into())
@@ -92,7 +92,7 @@ pub(crate) fn pick(
             )?;
             Ok(Picked {
                 technique,
-                notice,
+                track,
                 reason,
             })
         }
@@ -100,13 +100,13 @@ pub(crate) fn pick(
 }
 
 /// What a technique that was asked for is to notice.
-fn can_notice(technique: Technique, notice: Option<Notice>) -> Result<Notice> {
+fn can_notice(technique: Technique, track: Option<TrackMode>) -> Result<TrackMode> {
     let of_accesses = technique == Technique::AccessScan;
-    match notice {
-        Some(Notice::Accesses) if technique == Technique::Mprotect => Ok(Notice::Accesses),
-        None if of_accesses => Ok(Notice::Accesses),
-        None | Some(Notice::Writes) if !of_accesses => Ok(Notice::Writes),
-        Some(notice) if of_accesses && notice != Notice::Writes => Ok(notice),
+    match track {
+        Some(TrackMode::Accesses) if technique == Technique::Mprotect => Ok(TrackMode::Accesses),
+        None if of_accesses => Ok(TrackMode::Accesses),
+        None | Some(TrackMode::Writes) if !of_accesses => Ok(TrackMode::Writes),
+        Some(track) if of_accesses && track != TrackMode::Writes => Ok(track),
         _ => Err(Error::Unavailable {
             technique,
             reason: match of_accesses {
@@ -123,18 +123,18 @@ fn can_notice(technique: Technique, notice: Option<Notice>) -> Result<Notice> {
 /// The candidates for a target, the cheapest first.
 ///
 /// `adaptive` only where the consumer has said what a vain page costs: whoever has not may rely on exact write sets.
-fn candidates(target: &Target, notice: Notice, presuming: bool) -> Vec<Technique> {
+fn candidates(target: &Target, track: TrackMode, predicting: bool) -> Vec<Technique> {
     use Technique::{AccessScan, Adaptive, Compare, Mprotect, PagemapScan, SoftDirty, Userfaultfd};
-    let presuming = (presuming && notice == Notice::Writes).then_some(Adaptive);
+    let predicting = (predicting && track == TrackMode::Writes).then_some(Adaptive);
     let others: &[Technique] = match target.0 {
-        _ if notice != Notice::Writes => &[AccessScan],
+        _ if track != TrackMode::Writes => &[AccessScan],
         Kind::OwnRanges(_) => &[PagemapScan, Userfaultfd, Mprotect, Compare],
         Kind::Own => &[PagemapScan],
         // Not `userfaultfd`: its faults wait for the tracker. While that is stopped the target is, too, and for a thread that
         // exits the kernel does not wait (`handle_userfault` in fs/userfaultfd.c): its robust mutexes stay locked.
         Kind::Process(_) | Kind::Command(_) => &[PagemapScan, SoftDirty, Compare],
     };
-    presuming
+    predicting
         .into_iter()
         .chain(others.iter().copied())
         .collect()
@@ -192,7 +192,7 @@ mod tests {
             true => Status::Works,
             false => Status::Absent("test".into()),
         };
-        automatic(&candidates(target, Notice::Writes, false), status).map(|picked| picked.0)
+        automatic(&candidates(target, TrackMode::Writes, false), status).map(|picked| picked.0)
     }
 
     #[test]
@@ -218,41 +218,41 @@ mod tests {
     #[test]
     fn accesses_need_their_own_technique() {
         use Technique::{AccessScan, Mprotect, PagemapScan};
-        assert_eq!(can_notice(AccessScan, None).unwrap(), Notice::Accesses);
+        assert_eq!(can_notice(AccessScan, None).unwrap(), TrackMode::Accesses);
         assert_eq!(
-            can_notice(AccessScan, Some(Notice::Alternate)).unwrap(),
-            Notice::Alternate
+            can_notice(AccessScan, Some(TrackMode::Alternate)).unwrap(),
+            TrackMode::Alternate
         );
-        assert_eq!(can_notice(PagemapScan, None).unwrap(), Notice::Writes);
-        assert_eq!(can_notice(Mprotect, None).unwrap(), Notice::Writes);
+        assert_eq!(can_notice(PagemapScan, None).unwrap(), TrackMode::Writes);
+        assert_eq!(can_notice(Mprotect, None).unwrap(), TrackMode::Writes);
         assert_eq!(
-            can_notice(Mprotect, Some(Notice::Accesses)).unwrap(),
-            Notice::Accesses
+            can_notice(Mprotect, Some(TrackMode::Accesses)).unwrap(),
+            TrackMode::Accesses
         );
-        for (technique, notice) in [
-            (Mprotect, Notice::Alternate),
-            (AccessScan, Notice::Writes),
-            (PagemapScan, Notice::Accesses),
-            (PagemapScan, Notice::Alternate),
+        for (technique, track) in [
+            (Mprotect, TrackMode::Alternate),
+            (AccessScan, TrackMode::Writes),
+            (PagemapScan, TrackMode::Accesses),
+            (PagemapScan, TrackMode::Alternate),
         ] {
-            assert!(can_notice(technique, Some(notice)).is_err());
+            assert!(can_notice(technique, Some(track)).is_err());
         }
         let own = Target::own();
-        assert_eq!(candidates(&own, Notice::Accesses, true), [AccessScan]);
+        assert_eq!(candidates(&own, TrackMode::Accesses, true), [AccessScan]);
         // Not `mprotect`, unless somebody asks: system calls that read from such memory fail.
         let ranges = Target::ranges([]);
-        assert_eq!(candidates(&ranges, Notice::Accesses, true), [AccessScan]);
+        assert_eq!(candidates(&ranges, TrackMode::Accesses, true), [AccessScan]);
     }
 
     #[test]
-    fn presuming_is_for_those_who_say_what_it_costs_them() {
+    fn predicting_is_for_those_who_say_what_it_costs_them() {
         let own = Target::own();
         assert_eq!(
-            candidates(&own, Notice::Writes, false),
+            candidates(&own, TrackMode::Writes, false),
             [Technique::PagemapScan]
         );
         assert_eq!(
-            candidates(&own, Notice::Writes, true),
+            candidates(&own, TrackMode::Writes, true),
             [Technique::Adaptive, Technique::PagemapScan]
         );
     }

@@ -1,12 +1,12 @@
 //! [`Config`]: the settings of a watch that outlive its start, and the tracker they describe.
 
-use super::choice::Notice;
+use super::choice::TrackMode;
 use super::latent::Unwritable;
 use super::space::Policy;
 use crate::error::{Error, Result};
-use crate::round::Noticed;
+use crate::round::AccessKind;
 use crate::technique::access_scan::AccessScan;
-use crate::technique::adaptive::{Adaptive, Precision, VainPage};
+use crate::technique::adaptive::{Adaptive, FalsePositiveCost, Precision};
 use crate::technique::alternate::Alternate;
 use crate::technique::pagemap_scan::{HugePages, PagemapScan};
 use crate::technique::soft_dirty::SoftDirty;
@@ -17,14 +17,14 @@ use rustix::fd::OwnedFd;
 /// Settings that outlive the start.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    pub(crate) notice: Notice,
+    pub(crate) track: TrackMode,
     pub(crate) huge_pages: HugePages,
     pub(crate) block_pages: u32,
-    pub(crate) stopped_world: bool,
+    pub(crate) at_safepoint: bool,
     pub(crate) policy: Policy,
     pub(crate) unwritable: Unwritable,
     pub(crate) report_again: bool,
-    pub(crate) vain_page: Option<VainPage>,
+    pub(crate) false_positive_cost: Option<FalsePositiveCost>,
     pub(crate) precision: Precision,
 }
 
@@ -50,23 +50,21 @@ impl Config {
                 fd.ok_or_else(missing)?,
                 pid,
                 self.huge_pages,
-                self.vain_page.unwrap_or_default(),
+                self.false_positive_cost.unwrap_or_default(),
                 self.precision,
             )?),
             Technique::Userfaultfd => {
                 Box::new(Userfaultfd::new(fd.ok_or_else(missing)?, self.block_pages)?)
             }
-            Technique::SoftDirty => Box::new(SoftDirty::new(pid, self.stopped_world)?),
-            Technique::Mprotect if self.notice == Notice::Accesses => {
-                Box::new(Mprotect::new(Noticed::Accesses))
+            Technique::SoftDirty => Box::new(SoftDirty::new(pid, self.at_safepoint)?),
+            Technique::Mprotect if self.track == TrackMode::Accesses => {
+                Box::new(Mprotect::new(AccessKind::Accesses))
             }
-            Technique::Mprotect => Box::new(Mprotect::new(Noticed::Writes)),
+            Technique::Mprotect => Box::new(Mprotect::new(AccessKind::Writes)),
             Technique::Compare => Box::new(Compare::new(pid)?),
-            Technique::AccessScan if self.notice == Notice::Alternate => Box::new(Alternate::new(
-                fd.ok_or_else(missing)?,
-                pid,
-                self.huge_pages,
-            )?),
+            Technique::AccessScan if self.track == TrackMode::Alternate => Box::new(
+                Alternate::new(fd.ok_or_else(missing)?, pid, self.huge_pages)?,
+            ),
             Technique::AccessScan => Box::new(AccessScan::new(
                 fd.ok_or_else(missing)?,
                 pid,

@@ -6,11 +6,11 @@ pub(crate) mod builder;
 pub(crate) mod choice;
 mod config;
 mod discards;
-mod given_up;
 mod image;
 mod latent;
 mod life;
 pub(crate) mod space;
+mod untracked;
 
 use crate::attach::hold::Hold;
 use crate::attach::launch::{Ended, Image, Launched};
@@ -19,11 +19,11 @@ use crate::heap::heaps::Heaps;
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::status::{self, Status};
 use crate::region::Region;
-use crate::round::{Event, Noticed, Pending, Round, RoundCost, Told};
+use crate::round::{AccessKind, Event, Pending, Round, RoundCost, Told};
 use crate::technique::Technique;
 use builder::WatchBuilder;
 #[cfg(doc)]
-use choice::Notice;
+use choice::TrackMode;
 use config::Config;
 use life::{EXEC_PATIENCE, EXEC_PAUSE, ended_within, has_memory};
 use rustix::fd::OwnedFd;
@@ -32,8 +32,8 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub use given_up::GivenUp;
 pub use latent::Unwritable;
+pub use untracked::UntrackedRegion;
 
 /// Notices the writes of a target and hands them out in rounds.
 ///
@@ -44,7 +44,7 @@ pub use latent::Unwritable;
 /// let mut watch = Watch::builder().target(Target::ranges([range])).technique(Choice::Auto).start()?;
 /// buffer[300_000] = 1;
 /// let round = watch.collect()?;
-/// assert!(round.pages().contains(&raw const buffer[300_000] as u64));
+/// assert!(round.dirty().contains(&raw const buffer[300_000] as u64));
 /// round.commit();
 /// # Ok::<(), pagetrail::Error>(())
 /// ```
@@ -80,7 +80,7 @@ pub enum State {
     /// The target runs on.
     Running,
     /// The target, started by [`Target::command`](crate::Target::command) with [`WatchBuilder::last_round`], has reached
-    /// its end and is held there: collect the last round, then let it go by [`Watch::let_go`].
+    /// its end and is held there: collect the last round, then let it go by [`Watch::release_exit`].
     Exiting,
     /// The target has ended; how is known for programs that the watch started.
     Ended(Option<Ended>),
@@ -95,7 +95,7 @@ impl Watch {
     /// Hands out what was written since the last committed round. It is re-armed already.
     ///
     /// A write that completes before this returns is in this round or in the next. Where rounds of writes and of accesses
-    /// [alternate](Notice::Alternate), one that is not committed comes back in the next of its kind.
+    /// [alternate](TrackMode::Alternate), one that is not committed comes back in the next of its kind.
     ///
     /// # Errors
     ///
@@ -114,8 +114,8 @@ impl Watch {
     ///
     /// As [`Self::collect`], but an `execve` of the target is left to that.
     pub fn follow_mappings(&mut self) -> Result<()> {
-        let noticed = self.space.noticing();
-        self.space.follow(&mut self.pending[noticed as usize])
+        let access_kind = self.space.noticing();
+        self.space.follow(&mut self.pending[access_kind as usize])
     }
 
     /// The same, but the pages it reports stay unarmed: they cost the target nothing, and every round reports them, until
@@ -127,7 +127,7 @@ impl Watch {
     /// # Errors
     ///
     /// As [`collect`](Self::collect); [`Error::Unavailable`] with techniques other than `pagemap-scan` and `access-scan`,
-    /// and where rounds [alternate](Notice::Alternate).
+    /// and where rounds [alternate](TrackMode::Alternate).
     pub fn collect_unarmed(&mut self) -> Result<Round<'_>> {
         if !self.space.set_rearming(false) {
             return Err(Error::Unavailable {
@@ -138,7 +138,7 @@ impl Watch {
         let told = self.harvest();
         self.space.set_rearming(true);
         let told = told?;
-        let reported = &self.pending[told.noticed as usize].written;
+        let reported = &self.pending[told.access_kind as usize].written;
         self.unarmed.union_with(reported);
         Ok(self.round(told))
     }
@@ -166,8 +166,8 @@ impl Watch {
     /// # Errors
     ///
     /// [`Error::Gone`] when the target has ended.
-    pub fn rest(&mut self) -> Result<()> {
-        self.space.rest()
+    pub fn suspend(&mut self) -> Result<()> {
+        self.space.suspend()
     }
 
     /// Takes what was written into `pending`.
@@ -176,19 +176,19 @@ impl Watch {
         for pending in &mut self.pending {
             pending.told = None;
         }
-        let mut noticed = self.space.noticing();
-        let mut carried = !self.pending[noticed as usize].written.is_empty();
-        let outcome = self.space.collect(&mut self.pending[noticed as usize]);
+        let mut access_kind = self.space.noticing();
+        let mut carried = !self.pending[access_kind as usize].written.is_empty();
+        let outcome = self.space.collect(&mut self.pending[access_kind as usize]);
         let harvested = match outcome {
             Err(error) if !self.own && error.means_gone() => {
                 let followed = self.follow_execs()?;
-                (noticed, carried) = (followed.0, false);
+                (access_kind, carried) = (followed.0, false);
                 followed.1
             }
             outcome => outcome?,
         };
-        self.tell_units(noticed, carried);
-        self.count_children(noticed);
+        self.tell_units(access_kind, carried);
+        self.count_children(access_kind);
         let now = self.started.elapsed();
         let began = std::mem::replace(&mut self.round_began, now);
         let cost = RoundCost {
@@ -198,13 +198,13 @@ impl Watch {
             blind: harvested.blind,
         };
         let told = Told {
-            noticed,
+            access_kind,
             began,
             duration: now - began,
             cost,
-            presumption: harvested.presumption,
+            prediction: harvested.prediction,
         };
-        self.pending[noticed as usize].told = Some(told);
+        self.pending[access_kind as usize].told = Some(told);
         Ok(told)
     }
 
@@ -212,17 +212,17 @@ impl Watch {
     ///
     /// For those who cannot hold on to the [`Round`] because it borrows the watch: a C interface, or a struct that
     /// owns the watch and commits in another call than the one that collects.
-    pub fn reopen(&mut self) -> Option<Round<'_>> {
+    pub fn current_round(&mut self) -> Option<Round<'_>> {
         let told = self.pending.iter().find_map(|pending| pending.told)?;
         Some(self.round(told))
     }
 
     fn round(&mut self, told: Told) -> Round<'_> {
         Round {
-            pending: &mut self.pending[told.noticed as usize],
+            pending: &mut self.pending[told.access_kind as usize],
             index: &mut self.index,
             regions: self.space.regions(),
-            given_up: self.space.given_up(),
+            untracked: self.space.untracked(),
             told,
         }
     }
@@ -264,7 +264,7 @@ impl Watch {
     /// The address space is gone: by `execve`, then the new one is watched, or because the target ended.
     ///
     /// A program that executes the next one while we look at it leaves us with what belongs to neither, so we look again.
-    fn follow_execs(&mut self) -> Result<(Noticed, space::Harvested)> {
+    fn follow_execs(&mut self) -> Result<(AccessKind, space::Harvested)> {
         let deadline = Instant::now() + EXEC_PATIENCE;
         loop {
             match self.follow_exec() {
@@ -287,7 +287,7 @@ impl Watch {
     }
 
     /// Watches the address space that the target has now.
-    fn follow_exec(&mut self) -> Result<(Noticed, space::Harvested)> {
+    fn follow_exec(&mut self) -> Result<(AccessKind, space::Harvested)> {
         let gone = Error::Gone { pid: self.pid };
         let image = match &mut self.launched {
             // A thread that is not the main one took its place by `execve`, and the keeper lost sight of it:
@@ -313,9 +313,9 @@ impl Watch {
         // What was written in the old image no longer exists; what happened before has not been told yet.
         for pending in &mut self.pending {
             pending.written.clear();
-            pending.presumed.clear();
+            pending.predicted.clear();
             pending.fresh.clear();
-            pending.renewed.clear();
+            pending.remapped.clear();
         }
         self.space = Space::open(
             Some(self.pid),
@@ -324,20 +324,20 @@ impl Watch {
             &self.config,
         )?;
         self.heaps = Heaps::new(self.pid);
-        let noticed = self.space.noticing();
-        let pending = &mut self.pending[noticed as usize];
+        let access_kind = self.space.noticing();
+        let pending = &mut self.pending[access_kind as usize];
         pending.events.push(Event::Exec {
             command: status::command_line(self.pid),
         });
         self.space.arm_as_fresh(pending)?;
         let mut harvested = self.space.collect(pending)?;
         harvested.stopped += stopped;
-        Ok((noticed, harvested))
+        Ok((access_kind, harvested))
     }
 
     /// Tells writes apart within the pages of sub-page heaps.
-    fn tell_units(&mut self, noticed: Noticed, carried: bool) {
-        let pending = &mut self.pending[noticed as usize];
+    fn tell_units(&mut self, access_kind: AccessKind, carried: bool) {
+        let pending = &mut self.pending[access_kind as usize];
         pending.units = self.heaps.units(
             self.space.regions(),
             self.space.within(),
@@ -347,16 +347,18 @@ impl Watch {
         );
     }
 
-    fn count_children(&mut self, noticed: Noticed) {
+    fn count_children(&mut self, access_kind: AccessKind) {
         if self.own {
             return;
         }
         let before = self.children.len();
         self.children.extend(status::children(self.pid));
         if self.children.len() != before {
-            self.pending[noticed as usize].events.push(Event::Children {
-                count: self.children.len() as u32,
-            });
+            self.pending[access_kind as usize]
+                .events
+                .push(Event::Children {
+                    count: self.children.len() as u32,
+                });
         }
     }
 
@@ -383,7 +385,7 @@ impl Watch {
     }
 
     /// Lets a program end that is held at its end; see [`State::Exiting`].
-    pub fn let_go(&mut self) {
+    pub fn release_exit(&mut self) {
         if let Some(launched) = &mut self.launched
             && launched.is_exiting()
         {
@@ -412,8 +414,8 @@ impl Watch {
     }
 
     /// Regions that the technique cannot watch, and what is done about them.
-    pub fn given_up(&self) -> &[GivenUp] {
-        self.space.given_up()
+    pub fn untracked(&self) -> &[UntrackedRegion] {
+        self.space.untracked()
     }
 
     /// How long the target was stopped to start watching it.
@@ -447,12 +449,12 @@ mod tests {
         let address = |buffer: &[u8]| &raw const buffer[5 << 20] as u64;
         watch.follow_mappings().unwrap();
         let round = watch.collect().unwrap();
-        assert!(round.pages().contains(address(&buffer)));
+        assert!(round.dirty().contains(address(&buffer)));
         round.commit();
         watch.follow_mappings().unwrap();
         buffer[5 << 20] = 2;
         let round = watch.collect().unwrap();
-        assert!(round.pages().contains(address(&buffer)));
+        assert!(round.dirty().contains(address(&buffer)));
         round.commit();
     }
 }

@@ -7,16 +7,16 @@
 mod care;
 
 use super::backing::others;
-use super::choice::Notice;
+use super::choice::TrackMode;
 use super::config::Config;
 use super::discards::Discards;
-use super::given_up::{GivenUp, still_there};
 use super::latent::{Latent, Unwritable};
+use super::untracked::{UntrackedRegion, still_there};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::maps::{self, Maps};
 use crate::region::Region;
-use crate::round::{Event, Noticed, Pending, Presumption};
+use crate::round::{AccessKind, Event, Pending, PredictionStats};
 use crate::technique::{ArmError, Armed, Tracker, compare::Compare};
 use care::Care;
 use rustix::io::Errno;
@@ -38,7 +38,7 @@ pub(crate) struct Harvested {
     pub(crate) blind: Duration,
     pub(crate) faults: Option<u64>,
     pub(crate) stopped: Duration,
-    pub(crate) presumption: Option<Presumption>,
+    pub(crate) prediction: Option<PredictionStats>,
 }
 
 pub(crate) struct Space {
@@ -57,7 +57,7 @@ pub(crate) struct Space {
     /// Watches what the technique has given up.
     comparer: Option<Compare>,
     compared: PageSet,
-    given_up: Vec<GivenUp>,
+    untracked: Vec<UntrackedRegion>,
     policy: Policy,
     /// Whether reads matter, too.
     accesses: bool,
@@ -95,9 +95,9 @@ impl Space {
             harvested: PageSet::new(),
             comparer: None,
             compared: PageSet::new(),
-            given_up: Vec::new(),
+            untracked: Vec::new(),
             policy: config.policy,
-            accesses: config.notice != Notice::Writes,
+            accesses: config.track != TrackMode::Writes,
             unwritable: config.unwritable,
             latent: Latent::new(pid),
             read_only: PageSet::new(),
@@ -137,8 +137,8 @@ impl Space {
         self.within.as_ref()
     }
 
-    pub(crate) fn given_up(&self) -> &[GivenUp] {
-        &self.given_up
+    pub(crate) fn untracked(&self) -> &[UntrackedRegion] {
+        &self.untracked
     }
 
     /// Makes room for a harvest of this many ranges.
@@ -162,8 +162,8 @@ impl Space {
     }
 
     /// Leaves everything unarmed until the next collect.
-    pub(crate) fn rest(&mut self) -> Result<()> {
-        self.tracker.rest()
+    pub(crate) fn suspend(&mut self) -> Result<()> {
+        self.tracker.suspend()
     }
 
     pub(crate) fn prepare_for_kernel_write(&mut self, range: PageRange) {
@@ -171,7 +171,7 @@ impl Space {
     }
 
     /// What the next collect adds.
-    pub(crate) fn noticing(&self) -> Noticed {
+    pub(crate) fn noticing(&self) -> AccessKind {
         self.tracker.noticing()
     }
 
@@ -193,17 +193,17 @@ impl Space {
         // it anew would cost as much as filling it.
         let alone = pending.written.is_empty();
         let outcome = if alone {
-            pending.presumed.clear();
+            pending.predicted.clear();
             let mut outcome = self.tracker.harvest(&layout, &mut pending.written);
             if let Ok(harvest) = &mut outcome {
-                std::mem::swap(&mut pending.presumed, &mut harvest.presumed);
+                std::mem::swap(&mut pending.predicted, &mut harvest.predicted);
             }
             outcome
         } else {
             self.harvested.clear();
             let outcome = self.tracker.harvest(&layout, &mut self.harvested);
-            let presumed = outcome.as_ref().map(|harvest| &harvest.presumed);
-            pending.add(&self.harvested, presumed.unwrap_or(&PageSet::new()));
+            let predicted = outcome.as_ref().map(|harvest| &harvest.predicted);
+            pending.add(&self.harvested, predicted.unwrap_or(&PageSet::new()));
             outcome
         };
         let harvest = outcome?;
@@ -230,7 +230,7 @@ impl Space {
             faults: harvest.faults,
             stopped: harvest.stopped,
             blind: harvest.blind,
-            presumption: harvest.presumption,
+            prediction: harvest.prediction,
         })
     }
 
@@ -243,14 +243,14 @@ impl Space {
 
     /// All that is armed or given up.
     fn known(&self) -> PageSet {
-        let given_up: PageSet = self
-            .given_up
+        let untracked: PageSet = self
+            .untracked
             .iter()
-            .map(|given_up| given_up.region.range)
+            .map(|untracked| untracked.region.range)
             .collect();
         self.armed
             .union(&self.compared)
-            .union(&given_up)
+            .union(&untracked)
             .union(&self.read_only)
     }
 
@@ -304,16 +304,16 @@ impl Space {
         pending: &mut Option<&mut Pending>,
     ) -> Result<bool> {
         if let Some(pending) = pending {
-            pending.renewed.union_with(replaced);
+            pending.remapped.union_with(replaced);
         }
         let mapped: PageSet = self.regions.iter().map(|region| region.range).collect();
         let kept = mapped.difference(replaced);
         let mut gone = self.armed.union(&self.compared).difference(&kept);
         let (regions, comparing) = (&self.regions, &self.compared);
-        self.given_up.retain(|given_up| {
-            let kept = still_there(given_up, regions, &mapped);
-            if !kept && given_up.compared {
-                let range = PageSet::from_iter([given_up.region.range]);
+        self.untracked.retain(|untracked| {
+            let kept = still_there(untracked, regions, &mapped);
+            if !kept && untracked.compared {
+                let range = PageSet::from_iter([untracked.region.range]);
                 gone.union_with(&range.intersection(comparing));
             }
             kept
@@ -374,7 +374,7 @@ impl Space {
     fn arm_one(&mut self, region: Region, pending: &mut Option<&mut Pending>) -> Result<()> {
         if !region.is_trackable() {
             let reason = "written by a device or the kernel, behind the page tables".into();
-            self.given_up.push(GivenUp {
+            self.untracked.push(UntrackedRegion {
                 region,
                 reason,
                 compared: false,
@@ -384,7 +384,7 @@ impl Space {
         let mut fresh = PageSet::new();
         let range = region.range;
         let armed = match self.crowded(&region, pending) {
-            Some(reason) => Err(ArmError::GivenUp(reason)),
+            Some(reason) => Err(ArmError::UntrackedRegion(reason)),
             None => self.tracker.arm(&region),
         };
         match armed {
@@ -396,7 +396,7 @@ impl Space {
                 self.armed.insert(region.range);
                 self.rearranged = true;
             }
-            Err(ArmError::GivenUp(reason)) => {
+            Err(ArmError::UntrackedRegion(reason)) => {
                 // What is only read is watched where that is free; a copy of it is not.
                 let may_be_written =
                     region.permissions.write || self.unwritable != Unwritable::LeaveOut;
@@ -406,7 +406,7 @@ impl Space {
                 {
                     comparer.add_populated(&region, &mut fresh)?;
                 }
-                self.given_up.push(GivenUp {
+                self.untracked.push(UntrackedRegion {
                     region,
                     reason,
                     compared,
@@ -422,7 +422,7 @@ impl Space {
         if let Some(pending) = pending {
             pending.written.union_with(&fresh);
             pending.fresh.union_with(&fresh);
-            pending.renewed.insert(range);
+            pending.remapped.insert(range);
         }
         Ok(())
     }

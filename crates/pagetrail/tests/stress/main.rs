@@ -128,7 +128,7 @@ fn run(technique: Technique, place: Place, seed: u64, time: Duration) -> Result<
         let now = writers.board().copy();
         let round = watch.collect()?;
         for (index, page) in pages.iter().enumerate() {
-            if round.pages().contains(*page) {
+            if round.dirty().contains(*page) {
                 known[index] = known[index].max(writers.stamp(*page));
                 reported += 1;
             }

@@ -53,11 +53,11 @@ pub(super) fn run(
     while start.elapsed() < time || (rounds < ROUNDS_MIN && start.elapsed() < 20 * time) {
         let now = look(&writers);
         let round = watch.collect()?;
-        let found = round.pages().intersection(&memory);
+        let found = round.dirty().intersection(&memory);
         if random.u8(..10) != 0 {
             round.commit();
         }
-        reported += found.pages();
+        reported += found.page_count();
         if let Some((before, found_before)) = &last {
             for (index, page) in pages.iter().enumerate() {
                 // Begun after the look before, as nobody was at it then, and done by now.

@@ -112,7 +112,7 @@ impl Writing {
         let past = mark(self.epoch).to_ne_bytes();
         self.epoch += 1;
         self.memory.write(self.words, &self.epoch.to_ne_bytes())?;
-        self.read(self.marks, self.range.pages() * MARK_BYTES as u64)?;
+        self.read(self.marks, self.range.page_count() * MARK_BYTES as u64)?;
         let pages = (self.range.start()..).step_by(page_size() as usize);
         let marks = self.buffer.chunks_exact(MARK_BYTES);
         let marked = pages.zip(marks).filter(|(_, mark)| *mark == past);

@@ -16,7 +16,7 @@ pub(crate) struct Definition {
     #[serde(deserialize_with = "techniques")]
     pub(crate) techniques: Vec<Technique>,
     /// What a page reported in vain costs, in nanoseconds.
-    pub(crate) vain_page_ns: u64,
+    pub(crate) false_positive_ns: u64,
     /// Pages that one fault releases at most, with the technique `userfaultfd`.
     #[serde(default = "one")]
     pub(crate) block_pages: u32,
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn workloads_need_rounds() {
-        let head = "techniques = [\"compare\"]\nvain_page_ns = 1\n";
+        let head = "techniques = [\"compare\"]\nfalse_positive_ns = 1\n";
         let workload = "[[workload]]\nname = \"w\"\npages = 2\nseed = 1\nwork = 0\npattern = { kind = \"uniform\" }\n";
         let length = "[[length]]\nround_ms = 1\nwarm_up = 0\nrounds = 1\nruns = 1\n";
         let error = |text: String| Definition::parse(&text).unwrap_err().to_string();

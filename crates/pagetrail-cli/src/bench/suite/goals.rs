@@ -108,7 +108,7 @@ mod tests {
             reported_per_round: exactly(ratio),
             reported_per_written: exactly(ratio),
             collect_us: exactly(collect),
-            presumption: None,
+            prediction: None,
         }
     }
 
@@ -126,7 +126,7 @@ mod tests {
             kernel: String::new(),
             cpus: 2,
             page_size: 4096,
-            vain_page_ns: 1500,
+            false_positive_ns: 1500,
             block_pages: 1,
             absent: Vec::new(),
             rows: vec![

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use pagetrail::{Capabilities, PageSet, Technique, VainPage, Watch};
+use pagetrail::{Capabilities, FalsePositiveCost, PageSet, Technique, Watch};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -14,7 +14,7 @@ use super::program;
 use super::results::{Measured, Row, Suite};
 use super::sample::Sample;
 use crate::bench::oracle::Missed;
-use crate::bench::presumed::Presumed;
+use crate::bench::predicted::Predicted;
 use crate::bench::results::Spread;
 
 /// Measures; calls `progress` with what is done next.
@@ -92,11 +92,14 @@ fn sample(plan: Plan<'_>, writing: &mut Writing, technique: Option<Technique>) -
     let Plan { definition, length } = plan;
     // Nothing is to be learned where nobody watches.
     let warm_up = technique.map_or(1, |_| length.warm_up);
-    let vain_page = VainPage::Costs(Duration::from_nanos(definition.vain_page_ns));
+    let false_positive_cost =
+        FalsePositiveCost::Costs(Duration::from_nanos(definition.false_positive_ns));
     let mut watch = match technique {
         Some(technique) => {
             let watch = Watch::builder().target(writing.target()?);
-            let watch = watch.technique(technique).vain_page(vain_page);
+            let watch = watch
+                .technique(technique)
+                .false_positive_cost(false_positive_cost);
             Some(watch.block_pages(definition.block_pages).start()?)
         }
         None => None,
@@ -119,14 +122,14 @@ fn sample(plan: Plan<'_>, writing: &mut Writing, technique: Option<Technique>) -
         let round = watch.collect()?;
         let collect_ns = cpu_ns() - began;
         let memory = PageSet::from_iter([writing.range()]);
-        let reported = round.pages().intersection(&memory);
-        let told = round.presumption();
+        let reported = round.dirty().intersection(&memory);
+        let told = round.prediction();
         round.commit();
         Missed::in_sets(watch.technique().name(), &written, &reported.union(&before))?;
         if number >= warm_up {
             sample.rounds += 1;
-            sample.written += written.pages();
-            sample.reported += reported.pages();
+            sample.written += written.page_count();
+            sample.reported += reported.page_count();
             sample.collect_ns.push(collect_ns as f64);
             sample.tally.add(told);
         }
@@ -161,6 +164,6 @@ fn summary(technique: Technique, untracked: f64, samples: &[Sample]) -> Measured
         reported_per_round: per_round(|sample| sample.reported),
         reported_per_written: over(&|sample| sample.reported as f64 / sample.written.max(1) as f64),
         collect_us: over(&|sample| Spread::of(sample.collect_ns.iter().copied()).median / 1e3),
-        presumption: Presumed::of(samples.iter().map(|sample| &sample.tally)),
+        prediction: Predicted::of(samples.iter().map(|sample| &sample.tally)),
     }
 }

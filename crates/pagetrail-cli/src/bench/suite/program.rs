@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
-use pagetrail::{Ended, State, Target, Technique, VainPage, Watch};
+use pagetrail::{Ended, FalsePositiveCost, State, Target, Technique, Watch};
 
 use super::definition::{Definition, Program};
 use super::measure::cpu_ns;
 use super::results::{ProgramMeasured, ProgramRow};
 use super::sample::Sample;
-use crate::bench::presumed::Presumed;
+use crate::bench::predicted::Predicted;
 use crate::bench::results::Spread;
 
 /// A program that takes longer hangs.
@@ -62,7 +62,7 @@ pub(crate) fn row(
             rounds: over(&|sample| sample.rounds as f64),
             reported_per_round: over(&|s| s.reported as f64 / s.rounds.max(1) as f64),
             collect_us: over(&|s| Spread::of(s.collect_ns.iter().copied()).median / 1e3),
-            presumption: Presumed::of(samples.iter().map(|sample| &sample.tally)),
+            prediction: Predicted::of(samples.iter().map(|sample| &sample.tally)),
         }
     };
     Ok(Some(ProgramRow {
@@ -90,13 +90,14 @@ fn sample(
     command.args(&words[1..]).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command.envs(&program.environment);
-    let vain_page = VainPage::Costs(Duration::from_nanos(definition.vain_page_ns));
+    let false_positive_cost =
+        FalsePositiveCost::Costs(Duration::from_nanos(definition.false_positive_ns));
     let watch = Watch::builder()
         .target(Target::command(command))
         .last_round(true);
     // Untracked, it is started the same way, and nobody collects.
     let watch = watch.technique(technique.unwrap_or(Technique::None));
-    let watch = watch.vain_page(vain_page);
+    let watch = watch.false_positive_cost(false_positive_cost);
     let mut watch = watch.block_pages(definition.block_pages).start()?;
     let _client = Client::start(program)?;
     let round = Duration::from_millis(definition.program_round_ms);
@@ -106,7 +107,7 @@ fn sample(
         match watch.wait(round) {
             State::Exiting => {
                 (sample.cpu_ns, sample.faults) = consumed(watch.pid())?;
-                watch.let_go();
+                watch.release_exit();
             }
             State::Ended(Some(Ended::Exited(0))) => return Ok(sample),
             State::Ended(how) => bail!("it ended: {how:?}"),
@@ -117,7 +118,7 @@ fn sample(
                 // It may end in the middle.
                 let Ok(round) = watch.collect() else { continue };
                 let collect_ns = cpu_ns() - began;
-                let (pages, told) = (round.pages().pages(), round.presumption());
+                let (pages, told) = (round.dirty().page_count(), round.prediction());
                 round.commit();
                 sample.rounds += 1;
                 sample.reported += pages;

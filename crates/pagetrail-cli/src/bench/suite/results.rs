@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::definition::Definition;
 use crate::bench::measure::kernel;
-use crate::bench::presumed::Presumed;
+use crate::bench::predicted::Predicted;
 use crate::bench::results::Spread;
 
 /// All of it.
@@ -15,7 +15,7 @@ pub(crate) struct Suite {
     pub(crate) kernel: String,
     pub(crate) cpus: usize,
     pub(crate) page_size: u64,
-    pub(crate) vain_page_ns: u64,
+    pub(crate) false_positive_ns: u64,
     pub(crate) block_pages: u32,
     /// Techniques that do not work here, and why.
     pub(crate) absent: Vec<(String, String)>,
@@ -48,7 +48,7 @@ pub(crate) struct Measured {
     pub(crate) reported_per_round: Spread,
     pub(crate) reported_per_written: Spread,
     pub(crate) collect_us: Spread,
-    pub(crate) presumption: Option<Presumed>,
+    pub(crate) prediction: Option<Predicted>,
 }
 
 /// A program at a length of rounds.
@@ -73,7 +73,7 @@ pub(crate) struct ProgramMeasured {
     pub(crate) rounds: Spread,
     pub(crate) reported_per_round: Spread,
     pub(crate) collect_us: Spread,
-    pub(crate) presumption: Option<Presumed>,
+    pub(crate) prediction: Option<Predicted>,
 }
 
 impl Suite {
@@ -84,7 +84,7 @@ impl Suite {
             kernel: kernel(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             page_size: page_size(),
-            vain_page_ns: definition.vain_page_ns,
+            false_positive_ns: definition.false_positive_ns,
             block_pages: definition.block_pages,
             absent: definition
                 .techniques

@@ -1,6 +1,6 @@
 //! [`Sample`]: what one run of one technique gave.
 
-use crate::bench::presumed::Tally;
+use crate::bench::predicted::Tally;
 
 /// Sums over the rounds that were measured.
 #[derive(Clone, Debug, Default)]

@@ -4,15 +4,15 @@ use std::io::{self, Write};
 
 use super::goals::Goals;
 use super::results::Suite;
-use crate::bench::presumed::Presumed;
+use crate::bench::predicted::Predicted;
 use crate::bench::results::Spread;
 use crate::bench::table::{Sheet, write_sheet};
 use crate::report::words;
 
 /// Under the tables.
 const NOTE: &str = "overhead: processor time of an operation, or of a program's run, against untracked; faults: all of the \
-writer's, written, reported and presumed in pages, all per round; collect: processor time of the tracker; memory: what is \
-used to remember pages; calls: those that re-arm beside presumed pages";
+writer's, written, reported and predicted in pages, all per round; collect: processor time of the tracker; memory: what is \
+used to remember pages; calls: those that re-arm beside predicted pages";
 
 /// Under what they come to.
 const NOTE_GOALS: &str = "reported / written: over the workloads; against the others: what an operation takes, over what it takes by the best \
@@ -44,7 +44,7 @@ pub(crate) fn setting(suite: &Suite) -> String {
         suite.kernel,
         words::plural(suite.cpus as u64, "CPU"),
         words::bytes(suite.page_size as f64),
-        words::time(suite.vain_page_ns as f64),
+        words::time(suite.false_positive_ns as f64),
     )
 }
 
@@ -74,8 +74,16 @@ pub(crate) fn write(suite: &Suite, out: &mut dyn Write) -> io::Result<()> {
 
 /// What stands behind the figures of both kinds of rows.
 const HEADS: [&str; 10] = [
-    "faults", "written", "reported", "ratio", "collect", "presumed", "avoided", "in vain",
-    "memory", "calls",
+    "faults",
+    "written",
+    "reported",
+    "ratio",
+    "collect",
+    "predicted",
+    "avoided",
+    "in vain",
+    "memory",
+    "calls",
 ];
 
 fn heads(what: &str) -> Vec<String> {
@@ -100,7 +108,7 @@ fn workloads(suite: &Suite) -> Sheet {
                 format!("{:.2}", measured.reported_per_written.median),
                 words::time(measured.collect_us.median * 1e3),
             ]);
-            cells.extend(presumed(measured.presumption.as_ref()));
+            cells.extend(predicted(measured.prediction.as_ref()));
             rows.push(cells);
         }
     }
@@ -127,7 +135,7 @@ fn programs(suite: &Suite) -> Sheet {
                 String::new(),
                 words::time(measured.collect_us.median * 1e3),
             ]);
-            cells.extend(presumed(measured.presumption.as_ref()));
+            cells.extend(predicted(measured.prediction.as_ref()));
             rows.push(cells);
         }
     }
@@ -184,14 +192,14 @@ fn labels(at: usize, name: &str, round_ms: u64, technique: &str) -> Vec<String> 
     vec![name, round, technique.to_owned()]
 }
 
-fn presumed(told: Option<&Presumed>) -> [String; 5] {
+fn predicted(told: Option<&Predicted>) -> [String; 5] {
     let Some(told) = told else {
         return Default::default();
     };
     [
-        pages(told.presumed_per_round),
+        pages(told.predicted_per_round),
         pages(told.faults_avoided_per_round),
-        pages(told.in_vain_per_round),
+        pages(told.false_positives_per_round),
         words::bytes(told.table_bytes as f64),
         pages(told.calls_per_round),
     ]

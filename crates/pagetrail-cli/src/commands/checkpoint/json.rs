@@ -102,7 +102,7 @@ pub(super) fn diff(first: u64, second: u64, diffs: &[MappingDiff]) -> Value {
             "name": diff.name,
             "in_first": diff.present.0,
             "in_second": diff.present.1,
-            "pages": diff.pages.pages(),
+            "pages": diff.pages.page_count(),
             "ranges": ranges.map(|range| [hex(range.start()), hex(range.end())]).collect::<Vec<_>>(),
         })
     });

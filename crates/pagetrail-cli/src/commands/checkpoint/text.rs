@@ -154,11 +154,11 @@ pub(super) fn diff(diffs: &[MappingDiff], saved: u64) -> String {
             (false, true) => "new",
             _ => "",
         };
-        pages += diff.pages.pages();
+        pages += diff.pages.page_count();
         bytes += diff.pages.bytes();
         table.add_row([
             diff.range.to_string(),
-            words::count(diff.pages.pages()),
+            words::count(diff.pages.page_count()),
             words::bytes(diff.pages.bytes() as f64),
             only.into(),
             name(&diff.name),

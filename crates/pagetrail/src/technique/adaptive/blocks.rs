@@ -54,6 +54,6 @@ pub(super) fn pages_within(set: &PageSet, range: PageRange) -> u64 {
     ranges[first..]
         .iter()
         .map_while(|part| part.intersection(&range))
-        .map(|part| part.pages())
+        .map(|part| part.page_count())
         .sum()
 }

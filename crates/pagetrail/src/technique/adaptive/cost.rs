@@ -2,7 +2,7 @@
 //!
 //! A page that is written in the next round with probability `p` costs a fault with that probability when it is armed, and
 //! a vain report with the other when it is not. So it is armed where `p * fault < (1 - p) * vain`. The same two prices
-//! say for how long a page may be presumed written on the evidence of the rounds in which it was: until its probability, which
+//! say for how long a page may be predicted dirty on the evidence of the rounds in which it was: until its probability, which
 //! Laplace's rule lets decay by one part in as many rounds as it was seen written, has come down to where the two are equal.
 
 use super::super::Tracker;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// The technique `adaptive` weighs it against what a fault costs the tracked program, and finds out the latter by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum VainPage {
+pub enum FalsePositiveCost {
     /// A copy within memory.
     Copied,
     /// It is read and hashed, and found unchanged: a checkpoint, a store that knows contents.
@@ -33,7 +33,7 @@ pub enum VainPage {
     Costs(Duration),
 }
 
-impl VainPage {
+impl FalsePositiveCost {
     /// Nanoseconds for a page of this machine. Those that are not given are round numbers for 4 KiB on server processors of
     /// the 2020s; only their relation to the price of a fault matters, and that roughly.
     fn ns(self) -> u64 {
@@ -57,7 +57,7 @@ pub(super) type Share = u8;
 /// Weight of the last observation in an estimate: one part in `1 << RECENT`.
 const RECENT: u32 = 2;
 
-/// So many halvings of the number of rounds between two questions; the longest time for which a page is presumed written
+/// So many halvings of the number of rounds between two questions; the longest time for which a page is predicted dirty
 /// without a question is `1 << ASK_LOG_MAX` rounds.
 pub(super) const ASK_LOG_MAX: u32 = 6;
 
@@ -78,7 +78,7 @@ pub(super) struct Costs {
 
 impl Costs {
     /// With the price of a fault on this machine.
-    pub(super) fn here(vain: VainPage) -> Self {
+    pub(super) fn here(vain: FalsePositiveCost) -> Self {
         static FAULT_NS: OnceLock<u64> = OnceLock::new();
         let fault_ns = *FAULT_NS.get_or_init(|| {
             let measured = measure_fault();
@@ -96,7 +96,7 @@ impl Costs {
             *gain = ((256 - written) * vain - written * fault) / 256;
         }
         let even = vain as f64 / (vain + fault) as f64;
-        // Seen written in n rounds, a page may be presumed so for n * ln(1 / even): its probability decays to `even` by then.
+        // Seen written in n rounds, a page may be predicted so for n * ln(1 / even): its probability decays to `even` by then.
         let steps = (1.0 / (1.0 / even).ln()).ceil();
         let steps = steps.clamp(1.0, f64::from(LEVEL_MAX / ASK_LOG_MAX as u8)) as u8;
         let mut ask_log = [0; LEVEL_MAX as usize + 1];
@@ -116,13 +116,13 @@ impl Costs {
         self.gain[usize::from(written)]
     }
 
-    /// How much it must cost that a page is armed, for it to be presumed written where a question costs `price`: the first
-    /// time that it is presumed, for a round or two, must pay for the question at its end, unless it is all but certain to be written.
+    /// How much it must cost that a page is armed, for it to be predicted dirty where a question costs `price`: the first
+    /// time that it is predicted, for a round or two, must pay for the question at its end, unless it is all but certain to be written.
     pub(super) fn worth_asking(&self, price: i64) -> i64 {
         (-price * 2 / 3).max(self.gain(CERTAIN_ENOUGH)).min(-1)
     }
 
-    /// For how many rounds a sweep must have gone on for it to be presumed to go on: Laplace's rule again.
+    /// For how many rounds a sweep must have gone on for it to be predicted to go on: Laplace's rule again.
     pub(super) fn sweep_rounds(&self) -> u32 {
         self.sweep_rounds
     }
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_presumed_where_that_is_cheaper() {
+    fn a_page_is_predicted_where_that_is_cheaper() {
         let costs = Costs::of(1_000, 1_500);
         assert!(costs.gain(0) > 0 && costs.gain(128) > 0 && costs.gain(255) < 0);
         // Written in three rounds of five both cost the same.

@@ -1,7 +1,7 @@
 //! What a round teaches about pages, and what follows for the next one: which blocks are left alone, and which stretches of
 //! those that were are re-armed at once.
 //!
-//! Where pages of a block are presumed, the next scan only looks at it, and what is to be re-armed there costs calls
+//! Where pages of a block are predicted, the next scan only looks at it, and what is to be re-armed there costs calls
 //! ([`Spans`]). Where these would cost more than the faults that they save, the block is left to the scan after next, which re-arms
 //! all of it in passing: most questions are asked so.
 
@@ -12,7 +12,7 @@ use super::inspect::{Inspection, Notes};
 use super::spans::Spans;
 use super::table::Standing;
 use crate::page_set::{PageRange, PageSet, page_size};
-use crate::round::Presumption;
+use crate::round::PredictionStats;
 use crate::technique::pagemap_scan::block_bytes;
 
 /// What [`Adaptive::confirmed`] is a part of.
@@ -22,7 +22,7 @@ pub(super) const CERTAIN: u64 = 1024;
 const BUDGET_CALLS: i64 = 16;
 const BUDGET_NS: i64 = 10;
 
-/// For so long nothing is presumed in a block where that did not pay.
+/// For so long nothing is predicted in a block where that did not pay.
 const PAUSE_ROUNDS: u32 = 16;
 
 /// So many questions, at least, must have found pages cooled down before all are asked.
@@ -30,7 +30,7 @@ const ALARM_MIN: u64 = 2;
 
 impl Adaptive {
     /// Learns which of the pages that were asked have cooled down; gives the blocks in which most have.
-    pub(super) fn learn_cooled(&mut self, out: &PageSet, told: &mut Presumption) -> PageSet {
+    pub(super) fn learn_cooled(&mut self, out: &PageSet, told: &mut PredictionStats) -> PageSet {
         let asked = std::mem::take(&mut self.asked);
         let mut alarmed = PageSet::new();
         if asked.is_empty() {
@@ -60,8 +60,8 @@ impl Adaptive {
                 alarmed.insert(block);
             }
         }
-        let asked = asked.pages();
-        told.cooled = cooled.pages();
+        let asked = asked.page_count();
+        told.cooled = cooled.page_count();
         let confirmed = (asked - told.cooled) * CERTAIN / asked;
         self.confirmed = (self.confirmed * 3 + confirmed) / 4;
         if is_alarming(told.cooled, expected_in_all, || asked) {
@@ -76,19 +76,19 @@ impl Adaptive {
         &mut self,
         out: &PageSet,
         alarmed: &PageSet,
-        presumed: &mut PageSet,
+        predicted: &mut PageSet,
     ) -> Vec<PageRange> {
         let (round, block_bytes) = (self.round, block_bytes());
         // Divisions would take as long as all the rest.
         let (page_shift, block_shift) =
             (page_size().trailing_zeros(), block_bytes.trailing_zeros());
         let mut notes = Notes {
-            presumed,
+            predicted,
             asked: &mut self.asked,
             spans: Spans::new(self.call_ns, std::mem::take(&mut self.room)),
         };
         // A collect is to take about as long as the plain scan, so calls must not take much longer than looking at pages does.
-        let mut budget = BUDGET_CALLS * self.call_ns + out.pages() as i64 * BUDGET_NS;
+        let mut budget = BUDGET_CALLS * self.call_ns + out.page_count() as i64 * BUDGET_NS;
         let mut leave = PageSet::new();
         let mut borders = Borders::of(self.writes.armed());
         let mut blocks = Blocks::of(out, block_bytes);

@@ -1,10 +1,10 @@
-//! [`Contents`]: whether pages that are presumed written have changed, by a hash from the last harvest.
+//! [`Contents`]: whether pages that are predicted dirty have changed, by a hash from the last harvest.
 //!
 //! What is kept is about unprotected pages only, and only from one harvest to the next: a page that was reported in between for
 //! another reason has no hash. A write that comes after its page was hashed finds another hash at the next harvest. One that leaves
 //! a page as it was when last hashed is not told, as with the technique `compare`: who copies pages after a collect, while the
 //! program runs, may copy what is gone again by the next one, and compares with his copies himself
-//! ([`Round::presumed`](crate::Round::presumed)).
+//! ([`Round::predicted`](crate::Round::predicted)).
 
 use crate::error::{Error, Result};
 use crate::page_set::{PageSet, page_size};
@@ -43,13 +43,13 @@ impl Contents {
         }
     }
 
-    /// Hashes `presumed` and `left`, says which of `presumed` are unchanged, and keeps the hashes of `left`, which stays
+    /// Hashes `predicted` and `left`, says which of `predicted` are unchanged, and keeps the hashes of `left`, which stays
     /// unprotected.
-    pub(super) fn look(&mut self, presumed: &PageSet, left: &PageSet) -> Result<Looked> {
+    pub(super) fn look(&mut self, predicted: &PageSet, left: &PageSet) -> Result<Looked> {
         let before = std::mem::take(&mut self.kept);
         let mut looked = Looked::default();
         let page = page_size();
-        for range in presumed.union(left).ranges() {
+        for range in predicted.union(left).ranges() {
             let mut start = range.start();
             while start < range.end() {
                 let wanted = (range.end() - start).min(CHUNK_BYTES as u64) as usize;
@@ -64,7 +64,7 @@ impl Contents {
                 for (address, content) in (start..).step_by(page as usize).zip(whole) {
                     let mut hash = Hash::default();
                     hash.copy_from_slice(&blake3::hash(content).as_bytes()[..16]);
-                    if before.get(&address) == Some(&hash) && presumed.contains(address) {
+                    if before.get(&address) == Some(&hash) && predicted.contains(address) {
                         looked.unchanged.extend_back(address, page);
                     }
                     if left.contains(address) {

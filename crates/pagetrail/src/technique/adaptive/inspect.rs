@@ -15,8 +15,8 @@ const WAIT_LOG_MAX: u32 = 4;
 /// Where the pages of a round are noted down, in ascending order.
 pub(super) struct Notes<'a> {
     /// Reported without anybody having seen a write.
-    pub(super) presumed: &'a mut PageSet,
-    /// Presumed written until now, and armed by the scan.
+    pub(super) predicted: &'a mut PageSet,
+    /// Predicted written until now, and armed by the scan.
     pub(super) asked: &'a mut PageSet,
     /// What is to be re-armed by calls.
     pub(super) spans: Spans,
@@ -30,10 +30,10 @@ pub(super) struct Inspection<'a> {
     round: u32,
     /// How seldom asked the pages are that are asked in this round, as a power of two.
     due: u32,
-    /// The gain at which it pays to presume a page written and to ask it later.
+    /// The gain at which it pays to predict a page written and to ask it later.
     worth_asking: i64,
     worth: Worth,
-    /// What it would cost to let the next scan re-arm everything: faults of what is presumed and not due, ...
+    /// What it would cost to let the next scan re-arm everything: faults of what is predicted and not due, ...
     faults: i64,
     /// ... vain reports of what waits.
     vain: i64,
@@ -71,7 +71,7 @@ impl<'a> Inspection<'a> {
                     page.stand(Standing::Armed);
                     page.pass_over(self.round);
                 }
-                Standing::Presumed | Standing::Asked => {
+                Standing::Predicted | Standing::Asked => {
                     self.worth.add(self.costs.gain(page.written));
                     page.stand(Standing::Asked);
                     page.pass_over(self.round);
@@ -86,7 +86,7 @@ impl<'a> Inspection<'a> {
     pub(super) fn looked_at(&mut self, mut start: u64, pages: &mut [Page], notes: &mut Notes<'_>) {
         let page_bytes = page_size();
         let page_shift = page_bytes.trailing_zeros();
-        // Of pages that rest nothing is to be learnt or done, and most pages of a round do where presuming pays. What the scan has
+        // Of pages that rest nothing is to be learnt or done, and most pages of a round do where predicting pays. What the scan has
         // re-armed does not rest.
         let resting_level = self.costs.level_resting(self.due);
         let mut at = 0;
@@ -94,7 +94,7 @@ impl<'a> Inspection<'a> {
             let resting = Resting::of(&pages[at..], resting_level, self.costs);
             if resting.pages > 0 {
                 let bytes = (resting.pages as u64) << page_shift;
-                notes.presumed.extend_back(start, bytes);
+                notes.predicted.extend_back(start, bytes);
                 notes.spans.spare(-resting.gain);
                 self.worth.add_hot(resting.pages, resting.gain);
                 self.faults -= resting.gain;
@@ -118,8 +118,8 @@ impl<'a> Inspection<'a> {
                 let level = (page.level() + 1).min(self.costs.level_max());
                 page.set(Standing::Asked, level);
             }
-            Standing::Presumed | Standing::Waiting => {
-                notes.presumed.extend_back(start, page_size());
+            Standing::Predicted | Standing::Waiting => {
+                notes.predicted.extend_back(start, page_size());
             }
         }
         standing
@@ -132,10 +132,10 @@ impl<'a> Inspection<'a> {
         let gain = self.costs.gain(page.written);
         self.worth.add(gain);
         match standing {
-            Standing::Armed if gain <= self.worth_asking => page.stand(Standing::Presumed),
+            Standing::Armed if gain <= self.worth_asking => page.stand(Standing::Predicted),
             Standing::Armed => page.stand(Standing::Waiting),
-            Standing::Asked => page.stand(Standing::Presumed),
-            Standing::Presumed | Standing::Waiting => {}
+            Standing::Asked => page.stand(Standing::Predicted),
+            Standing::Predicted | Standing::Waiting => {}
         }
         if page.standing() == Standing::Waiting {
             let waited = i64::from(page.rounds_since_seen(self.round)) + 1;
@@ -150,7 +150,7 @@ impl<'a> Inspection<'a> {
             notes.spans.want(start, end, self.call_ns);
             self.asking = true;
         } else {
-            // Not due; or written in this round, as was noticed, so that there is nothing to ask.
+            // Not due; or written in this round, as was access_kind, so that there is nothing to ask.
             notes.spans.spare(-gain);
             self.faults -= gain;
         }
@@ -217,7 +217,7 @@ impl Worth {
     }
 }
 
-/// Neighbours that are presumed written, and not asked in this round.
+/// Neighbours that are predicted dirty, and not asked in this round.
 struct Resting {
     pages: usize,
     /// What it saves to arm them: less than nothing.
@@ -225,7 +225,7 @@ struct Resting {
 }
 
 impl Resting {
-    /// Those that `pages` begin with, if they are presumed on at least so much evidence.
+    /// Those that `pages` begin with, if they are predicted on at least so much evidence.
     fn of(pages: &[Page], level: u8, costs: &Costs) -> Self {
         let mut found = Self { pages: 0, gain: 0 };
         for page in pages.iter().take_while(|page| page.rests(level)) {

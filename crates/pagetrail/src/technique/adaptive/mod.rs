@@ -1,6 +1,6 @@
 //! `adaptive`: [`PagemapScan`] that stops paying for news that is no news.
 //!
-//! A page that is written in every round costs a fault in every round. Such a page is left unprotected and *presumed
+//! A page that is written in every round costs a fault in every round. Such a page is left unprotected and *predicted
 //! written*: reported in each round without a fault, and asked from time to time, by arming it for a round, whether it still is. The
 //! more often it was, the longer it is not asked again. When that pays is decided by what a fault and a vain report cost ([`cost`]).
 //!
@@ -10,10 +10,10 @@
 //! * Pages are asked at the latest after `1 << ASK_LOG_MAX` rounds, those of a block together, and not all blocks in the same
 //!   round; where most of those asked have cooled down, all are asked next. So a program that goes idle is reported as such
 //!   within that many rounds and two, most often within a few.
-//! * A round costs one scan, as `pagemap-scan`'s does, and a call for each stretch of memory that is re-armed beside presumed
-//!   pages, where that is cheaper than to re-arm the whole block with the next scan ([`decide`], [`spans`]). Where nothing is presumed,
+//! * A round costs one scan, as `pagemap-scan`'s does, and a call for each stretch of memory that is re-armed beside predicted
+//!   pages, where that is cheaper than to re-arm the whole block with the next scan ([`decide`], [`spans`]). Where nothing is predicted,
 //!   it is `pagemap-scan`'s round.
-//! * What a program writes one page after the other is presumed written ahead of it ([`sweeps`]): a few pages fault, and
+//! * What a program writes one page after the other is predicted dirty ahead of it ([`sweeps`]): a few pages fault, and
 //!   tell how far it has come.
 
 mod blocks;
@@ -32,7 +32,7 @@ use super::{ArmError, Armed, Harvest, Missed, Tracker};
 use crate::error::Result;
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
-use crate::round::Presumption;
+use crate::round::PredictionStats;
 use blocks::Blocks;
 use cost::Costs;
 use decide::CERTAIN;
@@ -43,9 +43,9 @@ use std::time::Instant;
 use sweeps::Sweeps;
 use table::{Standing, Table};
 
-pub use cost::VainPage;
+pub use cost::FalsePositiveCost;
 
-/// Which pages of those that are presumed written are reported.
+/// Which pages of those that are predicted dirty are reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Precision {
@@ -53,7 +53,7 @@ pub enum Precision {
     #[default]
     AsNoticed,
     /// Those that hold something else than at the last collect, as hashes tell: each collect reads and hashes all that is
-    /// presumed. Like `compare`, that is blind to writes that leave a page as it was, so copy pages while the program is held, or compare
+    /// predicted. Like `compare`, that is blind to writes that leave a page as it was, so copy pages while the program is held, or compare
     /// with the copies yourself.
     Exact,
 }
@@ -68,15 +68,15 @@ pub(crate) struct Adaptive {
     costs: Costs,
     table: Table,
     round: u32,
-    /// Blocks that are looked at without re-arming what was written: they have pages that are presumed written, or will be.
+    /// Blocks that are looked at without re-arming what was written: they have pages that are predicted dirty, or will be.
     left: PageSet,
-    /// Pages that were presumed written, and were armed at the end of the last round.
+    /// Pages that were predicted dirty, and were armed at the end of the last round.
     asked: PageSet,
     /// What a call that re-arms costs, in nanoseconds; measured while it is done.
     call_ns: i64,
     /// Of [`CERTAIN`] questions, so many found the page written; a running mean.
     confirmed: u64,
-    /// Where presumed pages that have not changed are not to be reported.
+    /// Where predicted pages that have not changed are not to be reported.
     exact: Option<Contents>,
     sweeps: Sweeps,
     /// Memory used again.
@@ -108,7 +108,7 @@ impl Adaptive {
         fd: OwnedFd,
         pid: Option<u32>,
         huge_pages: HugePages,
-        vain: VainPage,
+        vain: FalsePositiveCost,
         precision: Precision,
     ) -> Result<Self> {
         Ok(Self {
@@ -159,7 +159,7 @@ impl Adaptive {
         let spans: PageSet = spans.iter().copied().collect();
         let rearmed = spans.intersection(out);
         if let Some(each) =
-            (took - rearmed.pages() as i64 * REARM_NS).checked_div(spans.ranges().len() as i64)
+            (took - rearmed.page_count() as i64 * REARM_NS).checked_div(spans.ranges().len() as i64)
         {
             let each = each.clamp(CALL_NS.0, CALL_NS.1);
             self.call_ns = (self.call_ns * 7 + each) / 8;
@@ -175,7 +175,7 @@ impl Adaptive {
                 let count = (part.bytes() >> page_shift) as usize;
                 let mut address = part.start();
                 for page in &mut known.pages[first..first + count] {
-                    if page.standing() == Standing::Presumed {
+                    if page.standing() == Standing::Predicted {
                         page.stand(Standing::Asked);
                         asked.extend_back(address, page_bytes);
                     } else {
@@ -197,7 +197,7 @@ impl Adaptive {
     /// Releases what lies ahead of sweeps, so that they need not fault there. After re-arming, which would undo it.
     fn release_ahead(&mut self) {
         if self.exact.is_some() {
-            return; // Of what was not presumed before no hash is known.
+            return; // Of what was not predicted before no hash is known.
         }
         let Self {
             writes,
@@ -225,7 +225,7 @@ impl Adaptive {
                     let pages = &mut table.block_mut(block.start(), *round).pages;
                     for part in parts {
                         let first = ((part.start() - block.start()) / page_size()) as usize;
-                        for page in &mut pages[first..first + part.pages() as usize] {
+                        for page in &mut pages[first..first + part.page_count() as usize] {
                             page.stand(Standing::Waiting);
                         }
                     }
@@ -235,14 +235,14 @@ impl Adaptive {
         });
     }
 
-    /// Takes out of the round what is presumed written and has not changed. After re-arming: what is asked next is armed
+    /// Takes out of the round what is predicted dirty and has not changed. After re-arming: what is asked next is armed
     /// by now, and what stays unprotected will be hashed again. `looked`: where the scan has left everything unprotected.
     fn drop_unchanged(
         &mut self,
         looked: &PageSet,
         out: &mut PageSet,
         harvest: &mut Harvest,
-        told: &mut Presumption,
+        told: &mut PredictionStats,
     ) -> Result<()> {
         let Some(contents) = &mut self.exact else {
             return Ok(());
@@ -250,10 +250,10 @@ impl Adaptive {
         let began = Instant::now();
         let rearmed: PageSet = self.room.iter().copied().collect();
         let left = out.intersection(looked).difference(&rearmed);
-        let found = contents.look(&harvest.presumed, &left)?;
+        let found = contents.look(&harvest.predicted, &left)?;
         *out = out.difference(&found.unchanged);
-        harvest.presumed = harvest.presumed.difference(&found.unchanged);
-        told.dropped = found.unchanged.pages();
+        harvest.predicted = harvest.predicted.difference(&found.unchanged);
+        told.dropped = found.unchanged.page_count();
         told.hashed_bytes = found.hashed_bytes;
         told.hashing = began.elapsed();
         Ok(())
@@ -306,12 +306,12 @@ impl Tracker for Adaptive {
         for range in &harvest.replaced {
             self.forget(*range);
         }
-        let mut told = Presumption::default();
+        let mut told = PredictionStats::default();
         let swept = self.sweeps.follow(out);
         let alarmed = self.learn_cooled(out, &mut told);
         let looked = self.exact.is_some().then(|| self.left.clone());
-        let spans = self.decide(out, &alarmed, &mut harvest.presumed);
-        told.presumed = harvest.presumed.pages();
+        let spans = self.decide(out, &alarmed, &mut harvest.predicted);
+        told.predicted = harvest.predicted.page_count();
         let outcome = self.rearm(&spans, out, &mut harvest);
         told.calls = spans.len() as u64;
         self.room = spans;
@@ -323,13 +323,13 @@ impl Tracker for Adaptive {
             self.table.prune(self.round);
         }
         self.release_ahead();
-        told.asked = self.asked.pages();
-        told.ahead = swept.reached + swept.in_vain;
-        let by_history = told.presumed.saturating_sub(told.ahead);
+        told.asked = self.asked.page_count();
+        told.ahead = swept.reached + swept.false_positives;
+        let by_history = told.predicted.saturating_sub(told.ahead);
         told.faults_avoided = by_history * self.confirmed / CERTAIN + swept.reached;
-        told.in_vain = (told.presumed - told.faults_avoided).saturating_sub(told.dropped);
+        told.false_positives = (told.predicted - told.faults_avoided).saturating_sub(told.dropped);
         told.table_bytes = self.table.bytes();
-        harvest.presumption = Some(told);
+        harvest.prediction = Some(told);
         Ok(harvest)
     }
 }

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_tells_what_it_costs_and_can_be_given_up() {
+    fn a_block_tells_what_it_costs_and_can_be_untracked() {
         let mut spans = Spans::new(10, Vec::new());
         spans.want(1, 2, 10);
         spans.begin();

@@ -49,7 +49,7 @@ pub(super) struct Followed {
     /// Pages that were released and reached.
     pub(super) reached: u64,
     /// Pages that were released, and reported in vain.
-    pub(super) in_vain: u64,
+    pub(super) false_positives: u64,
 }
 
 impl Sweeps {
@@ -68,7 +68,8 @@ impl Sweeps {
             let within = reached.min(sweep.released).saturating_sub(sweep.head);
             let ahead = sweep.released.saturating_sub(sweep.head);
             followed.reached += released_of(within, sweep.apart);
-            followed.in_vain += released_of(ahead, sweep.apart) - released_of(within, sweep.apart);
+            followed.false_positives +=
+                released_of(ahead, sweep.apart) - released_of(within, sweep.apart);
             if reached - sweep.head < least || taken.last() == Some(&at) {
                 continue;
             }
@@ -119,7 +120,7 @@ impl Sweeps {
                 continue;
             }
             if let Some(ahead) = PageRange::new(sweep.head, sweep.head.saturating_add(step)) {
-                let pages = (ahead.pages() / STRETCHES / 2).next_power_of_two();
+                let pages = (ahead.page_count() / STRETCHES / 2).next_power_of_two();
                 sweep.apart = pages.max(APART_MIN) * page_size();
                 sweep.released = release(ahead, sweep.apart);
             }
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(ahead(&mut sweeps, rounds), [pages(600, 730)]);
         // It came to page 700, as far as the armed page 728 tells.
         let told = sweeps.follow(&PageSet::from_iter([pages(600, 728), pages(729, 730)]));
-        assert_eq!((told.reached, told.in_vain), (126, 1));
+        assert_eq!((told.reached, told.false_positives), (126, 1));
     }
 
     #[test]
@@ -191,7 +192,7 @@ mod tests {
         let rounds: &[&[(u64, u64)]] = &[&[(0, 100)], &[(100, 200)], &[(200, 300)], &[(300, 400)]];
         assert_eq!(ahead(&mut sweeps, rounds), [pages(400, 500)]);
         let told = sweeps.follow(&stretches(pages(400, 500), APART_MIN * page_size()).collect());
-        assert_eq!((told.reached, told.in_vain), (0, 98));
+        assert_eq!((told.reached, told.false_positives), (0, 98));
         assert_eq!(ahead(&mut sweeps, &[&[]]), []);
     }
 
@@ -217,7 +218,7 @@ mod tests {
         let released: PageSet = stretches(pages(10, 10 + 129), apart).collect();
         let expected = [pages(11, 10 + 64), pages(11 + 64, 10 + 128)];
         assert_eq!(released.ranges(), expected);
-        assert_eq!(released.pages(), released_of(129 * page_size(), apart));
+        assert_eq!(released.page_count(), released_of(129 * page_size(), apart));
     }
 
     #[test]

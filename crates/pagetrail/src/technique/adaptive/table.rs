@@ -22,9 +22,9 @@ pub(super) struct Page {
 pub(super) enum Standing {
     /// Armed.
     Armed = 0,
-    /// Left unprotected and presumed written: it is reported in each round.
-    Presumed = 1,
-    /// Presumed written until then, and armed to see whether it still is.
+    /// Left unprotected and predicted dirty: it is reported in each round.
+    Predicted = 1,
+    /// Predicted written until then, and armed to see whether it still is.
     Asked = 2,
     /// Left unprotected since arming it by itself was not worth a call yet.
     Waiting = 3,
@@ -34,7 +34,7 @@ impl Page {
     pub(super) fn standing(self) -> Standing {
         match self.standing_and_level >> 6 {
             0 => Standing::Armed,
-            1 => Standing::Presumed,
+            1 => Standing::Predicted,
             2 => Standing::Asked,
             _ => Standing::Waiting,
         }
@@ -45,10 +45,10 @@ impl Page {
         self.standing_and_level & cost::LEVEL_MAX
     }
 
-    /// Whether it is presumed written on that much evidence, or more.
+    /// Whether it is predicted dirty on that much evidence, or more.
     pub(super) fn rests(self, level: u8) -> bool {
-        let presumed = (Standing::Presumed as u8) << 6;
-        (presumed + level..=presumed + cost::LEVEL_MAX).contains(&self.standing_and_level)
+        let predicted = (Standing::Predicted as u8) << 6;
+        (predicted + level..=predicted + cost::LEVEL_MAX).contains(&self.standing_and_level)
     }
 
     pub(super) fn set(&mut self, standing: Standing, level: u8) {
@@ -99,7 +99,7 @@ pub(super) struct Block {
     pub(super) pages: Box<[Page]>,
     /// The last round in which a page of it was reported.
     used: u32,
-    /// The round before which nothing in it is presumed.
+    /// The round before which nothing in it is predicted.
     pub(super) not_before: u32,
     /// Pages that were better left alone, in the last round in which any was reported.
     pub(super) hot: u32,
@@ -180,7 +180,7 @@ impl Table {
                 return true;
             };
             let first = ((part.start() - block.start) / page_size()) as usize;
-            let count = part.pages() as usize;
+            let count = part.page_count() as usize;
             block.pages[first..first + count].fill(Page::default());
             part.bytes() < block_bytes
         });

@@ -1,9 +1,9 @@
 //! The technique on memory of this process, round by round: what no test from outside can bring about at will.
 
-use super::{Adaptive, Costs, Precision, VainPage};
+use super::{Adaptive, Costs, FalsePositiveCost, Precision};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
-use crate::round::Presumption;
+use crate::round::PredictionStats;
 use crate::sys::scratch::Scratch;
 use crate::sys::uffd::Uffd;
 use crate::technique::pagemap_scan::HugePages;
@@ -54,17 +54,17 @@ fn watch(memory: &Shared) -> Option<Adaptive> {
         return None;
     }
     let fd = Uffd::own(false).unwrap();
-    let vain = VainPage::default();
+    let vain = FalsePositiveCost::default();
     let mut watch = Adaptive::new(fd, None, HugePages::Split, vain, Precision::AsNoticed).unwrap();
     watch.costs = Costs::of(1_000, 1_500);
     assert!(watch.arm(&Region::scratch(memory.range())).is_ok());
     Some(watch)
 }
 
-fn round(watch: &mut Adaptive) -> (PageSet, Presumption) {
+fn round(watch: &mut Adaptive) -> (PageSet, PredictionStats) {
     let mut out = PageSet::new();
     let harvest = watch.harvest(&[], &mut out).unwrap();
-    (out, harvest.presumption.unwrap())
+    (out, harvest.prediction.unwrap())
 }
 
 /// A call that re-arms may reach over armed pages; one that is written between the look and that call is armed again by it, and
@@ -124,7 +124,7 @@ fn a_sweep_is_released_ahead_of_itself() {
         let (out, told) = round(&mut watch);
         let missed = memory.pages(written).difference(&out);
         assert!(missed.is_empty(), "before page {at}: {missed:?}");
-        reported += out.pages();
+        reported += out.page_count();
         avoided += told.faults_avoided;
         ahead += told.ahead;
     }
@@ -133,16 +133,16 @@ fn a_sweep_is_released_ahead_of_itself() {
     assert_eq!(ahead, avoided);
     // It stops: what was released is reported once more, and then nothing.
     let (out, told) = round(&mut watch);
-    assert!((1..=STEP).contains(&out.pages()));
+    assert!((1..=STEP).contains(&out.page_count()));
     assert_eq!(told.faults_avoided, 0);
-    assert_eq!(told.in_vain, out.pages());
-    assert_eq!(round(&mut watch).0.pages(), 0);
+    assert_eq!(told.false_positives, out.page_count());
+    assert_eq!(round(&mut watch).0.page_count(), 0);
     // It goes on elsewhere, and nothing is lost.
     (10..20).for_each(|page| memory.write(page));
     assert_eq!(round(&mut watch).0, memory.pages(10..20));
 }
 
-/// Pages that are written in four rounds of five are worth presuming, and stay so when a question finds one untouched.
+/// Pages that are written in four rounds of five are worth predicting, and stay so when a question finds one untouched.
 #[test]
 fn pages_written_in_most_rounds_cost_few_faults() {
     const HOT: u64 = 50;
@@ -162,8 +162,8 @@ fn pages_written_in_most_rounds_cost_few_faults() {
         let written = memory.pages(written);
         assert!(written.difference(&out).is_empty());
         if number >= 100 {
-            written_count += written.pages();
-            reported += out.pages();
+            written_count += written.page_count();
+            reported += out.page_count();
             avoided += told.faults_avoided;
         }
     }
@@ -200,7 +200,7 @@ fn an_idle_program_is_soon_told_of_no_more() {
             }
             // It would be measured.
             watch.call_ns = call_ns;
-            round(&mut watch).0.pages()
+            round(&mut watch).0.page_count()
         };
         for phase in 0..3 {
             (0..28).for_each(|_| assert!(turn(true) >= 12));

@@ -319,16 +319,16 @@ impl PagemapScan {
         self.plan = None;
         let failed = |errno| match errno {
             Errno::SRCH => ArmError::Gone,
-            Errno::BUSY => {
-                ArmError::GivenUp("the program tracks it by a userfaultfd of its own".into())
-            }
+            Errno::BUSY => ArmError::UntrackedRegion(
+                "the program tracks it by a userfaultfd of its own".into(),
+            ),
             // `userfaultfd_register` in `fs/userfaultfd.c` demands VM_MAYWRITE.
             Errno::PERM if region.permissions.shared && !region.permissions.write => {
                 ArmError::ReadOnly
             }
             // It was unmapped, or made a mapping that cannot be tracked, since the map was read.
             Errno::NOMEM | Errno::INVAL | Errno::PERM | Errno::FAULT => {
-                ArmError::GivenUp(format!("the kernel refuses to track it ({errno})"))
+                ArmError::UntrackedRegion(format!("the kernel refuses to track it ({errno})"))
             }
             _ => ArmError::Failed(Error::errno(format!("UFFDIO_REGISTER of {range}"))(errno)),
         };
@@ -358,7 +358,7 @@ impl Tracker for PagemapScan {
             match self.try_arm(region) {
                 Ok(()) => return Ok(()),
                 // Another mapping has taken its place between two steps. It may be one that can be tracked as well.
-                Err(ArmError::GivenUp(_)) if tries < ARM_TRIES => tries += 1,
+                Err(ArmError::UntrackedRegion(_)) if tries < ARM_TRIES => tries += 1,
                 Err(error) => {
                     self.forget(region.range);
                     return Err(error);
@@ -411,7 +411,7 @@ impl Tracker for PagemapScan {
         Ok(())
     }
 
-    fn rest(&mut self) -> Result<()> {
+    fn suspend(&mut self) -> Result<()> {
         for range in self.armed.ranges() {
             if self.uffd.release(*range) == Err(Errno::SRCH) {
                 return Err(Error::Gone { pid: self.pid });

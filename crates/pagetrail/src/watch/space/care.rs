@@ -95,7 +95,7 @@ impl Space {
         let outcome = self.collect_once(pending);
         self.again = Some(pending.written.clone());
         let before = before.intersection(&self.armed);
-        pending.presumed = pending.presumed.difference(&before);
+        pending.predicted = pending.predicted.difference(&before);
         pending.written.union_with(&before);
         pending.written.union_with(&older);
         outcome

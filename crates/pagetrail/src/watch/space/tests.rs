@@ -42,14 +42,14 @@ impl Tracker for Late {
 
 fn config(policy: Policy) -> Config {
     Config {
-        notice: Notice::Writes,
+        track: TrackMode::Writes,
         huge_pages: Default::default(),
         block_pages: 1,
-        stopped_world: false,
+        at_safepoint: false,
         policy,
         unwritable: Default::default(),
         report_again: false,
-        vain_page: None,
+        false_positive_cost: None,
         precision: Default::default(),
     }
 }
@@ -69,9 +69,9 @@ fn where_mappings_are_many_those_that_come_are_compared() {
     space.crowd = 1;
     let mut pending = Pending::default();
     space.follow(&mut pending).unwrap();
-    assert_eq!((&space.compared, &pending.renewed), (&within, &within));
+    assert_eq!((&space.compared, &pending.remapped), (&within, &within));
     assert!(space.armed.is_empty());
-    assert!(space.given_up[0].reason.contains("vm.max_map_count"));
+    assert!(space.untracked[0].reason.contains("vm.max_map_count"));
     assert_eq!(pending.events.len(), 1, "{:?}", pending.events);
     space.settled = false;
     space.follow(&mut pending).unwrap();
@@ -100,7 +100,7 @@ fn what_comes_between_a_look_at_the_mappings_and_arming_is_armed_as_what_it_is()
         assert_eq!(*armed.lock().unwrap(), expected);
         assert!(space.settled);
         if !at_the_start {
-            assert_eq!(pending.renewed, within);
+            assert_eq!(pending.remapped, within);
             assert_eq!(pending.written, within);
         }
     }

@@ -1,7 +1,7 @@
 //! Reads as well as writes, and rounds of both in turns.
 
 use super::{Outcome, Trial, broken, not_applicable, pages};
-use pagetrail::{Notice, Noticed, PageRange, PageSet, page_size};
+use pagetrail::{AccessKind, PageRange, PageSet, TrackMode, page_size};
 
 impl Trial<'_> {
     fn read(&self, address: u64) {
@@ -9,15 +9,19 @@ impl Trial<'_> {
     }
 
     /// Ends the round, which must be of one kind, and tells which of `memory` is in it.
-    fn collect_kind(&mut self, kind: Noticed, memory: PageRange) -> Result<PageSet, super::Stop> {
+    fn collect_kind(
+        &mut self,
+        kind: AccessKind,
+        memory: PageRange,
+    ) -> Result<PageSet, super::Stop> {
         let round = self.watch().collect()?;
-        let noticed = round.noticed();
-        let pages = round.pages().intersection(&PageSet::from_iter([memory]));
+        let access_kind = round.access_kind();
+        let pages = round.dirty().intersection(&PageSet::from_iter([memory]));
         round.commit();
-        if noticed == kind {
+        if access_kind == kind {
             Ok(pages)
         } else {
-            broken(format!("a round of {noticed:?} where {kind:?} are due"))
+            broken(format!("a round of {access_kind:?} where {kind:?} are due"))
         }
     }
 }
@@ -52,10 +56,10 @@ pub(super) fn read(t: &mut Trial<'_>, kind: &str) -> Outcome {
         let touched = [0, 5, 6, 31, 50, 60].map(|page| start + page * p);
         t.expect(&touched, memory)?;
         // Nobody touched it since.
-        let quiet = t.collect_kind(Noticed::Accesses, memory)?;
+        let quiet = t.collect_kind(AccessKind::Accesses, memory)?;
         expect_only(&quiet, &[], "a quiet round")?;
         t.read(start + 7 * p);
-        let one = t.collect_kind(Noticed::Accesses, memory)?;
+        let one = t.collect_kind(AccessKind::Accesses, memory)?;
         expect_only(&one, &[start + 7 * p], "one read")?;
     }
     Ok(())
@@ -133,9 +137,9 @@ fn begin_in_turns(t: &mut Trial<'_>, memory: PageRange) -> Outcome {
     if t.subject.launched {
         return not_applicable("the same as another process");
     }
-    t.notice = Some(Notice::Alternate);
+    t.track = Some(TrackMode::Alternate);
     t.begin(&[memory])?;
-    t.collect_kind(Noticed::Accesses, memory).map(drop)
+    t.collect_kind(AccessKind::Accesses, memory).map(drop)
 }
 
 pub(super) fn in_turns(t: &mut Trial<'_>) -> Outcome {
@@ -146,13 +150,13 @@ pub(super) fn in_turns(t: &mut Trial<'_>) -> Outcome {
     t.actor.act(&format!("fill {start} 32 1"));
     begin_in_turns(t, memory)?;
     for _ in 0..3 {
-        for kind in [Noticed::Writes, Noticed::Accesses] {
+        for kind in [AccessKind::Writes, AccessKind::Accesses] {
             t.read(start + p);
             t.write(start + 2 * p);
             let touched = [start + p, start + 2 * p];
             let expected = match kind {
-                Noticed::Writes => &touched[1..],
-                Noticed::Accesses => &touched,
+                AccessKind::Writes => &touched[1..],
+                AccessKind::Accesses => &touched,
             };
             let pages = t.collect_kind(kind, memory)?;
             expect_only(&pages, expected, "a round in turns")?;
@@ -173,10 +177,10 @@ pub(super) fn in_turns_transaction(t: &mut Trial<'_>) -> Outcome {
     t.read(start + p);
     drop(t.watch().collect()?);
     t.write(start + 2 * p);
-    let writes = t.collect_kind(Noticed::Writes, memory)?;
+    let writes = t.collect_kind(AccessKind::Writes, memory)?;
     expect_only(&writes, &[start, start + 2 * p], "writes come back as such")?;
     t.read(start + 3 * p);
-    let accesses = t.collect_kind(Noticed::Accesses, memory)?;
+    let accesses = t.collect_kind(AccessKind::Accesses, memory)?;
     expect_only(
         &accesses,
         &[start + p, start + 3 * p],
@@ -197,20 +201,20 @@ pub(super) fn in_turns_mappings(t: &mut Trial<'_>) -> Outcome {
             // Files' pages show in rounds of writes only.
             t.write(start + 3 * p);
             if !t
-                .collect_kind(Noticed::Writes, memory)?
+                .collect_kind(AccessKind::Writes, memory)?
                 .contains(start + 3 * p)
             {
                 return broken(format!("a write to a new mapping of kind {kind} is missed"));
             }
             t.read(start + 4 * p);
-            let read = t.collect_kind(Noticed::Accesses, memory)?;
+            let read = t.collect_kind(AccessKind::Accesses, memory)?;
             if !kind.starts_with("file") && !read.contains(start + 4 * p) {
                 return broken(format!("a read of a new mapping of kind {kind} is missed"));
             }
         }
         t.actor.act(&format!("unmap {start} 16"));
-        t.collect_kind(Noticed::Writes, memory)?;
-        t.collect_kind(Noticed::Accesses, memory)?;
+        t.collect_kind(AccessKind::Writes, memory)?;
+        t.collect_kind(AccessKind::Accesses, memory)?;
     }
     Ok(())
 }

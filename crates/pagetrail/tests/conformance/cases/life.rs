@@ -40,7 +40,7 @@ pub(super) fn exec(t: &mut Trial<'_>) -> Outcome {
         .events()
         .iter()
         .any(|event| matches!(event, Event::Exec { .. }));
-    let written = round.pages().contains(stack);
+    let written = round.dirty().contains(stack);
     round.commit();
     if !told || !written {
         return broken(format!(
@@ -68,7 +68,7 @@ pub(super) fn exit(t: &mut Trial<'_>) -> Outcome {
             return broken("the end was not announced");
         }
         t.expect(&[start + page_size()], pages(start, 16))?;
-        t.watch().let_go();
+        t.watch().release_exit();
     }
     match t.watch().wait(Duration::from_secs(60)) {
         State::Ended(how) if !t.subject.launched || how == Some(pagetrail::Ended::Exited(7)) => {}

@@ -11,7 +11,7 @@ mod unwritable;
 use crate::actor::{Actor, puppet_command};
 use crate::subject::Subject;
 use pagetrail::{
-    Choice, Error, HugePages, Notice, PageRange, PageSet, Precision, Target, Technique, Watch,
+    Choice, Error, HugePages, PageRange, PageSet, Precision, Target, Technique, TrackMode, Watch,
     page_size,
 };
 use std::cell::RefCell;
@@ -317,7 +317,7 @@ pub(crate) struct Trial<'a> {
     actor: Actor,
     watch: Option<Watch>,
     huge_pages: HugePages,
-    notice: Option<Notice>,
+    track: Option<TrackMode>,
     last_round: bool,
     precision: Precision,
     report_again: bool,
@@ -327,8 +327,8 @@ pub(crate) struct Trial<'a> {
     /// Pages of the memory under test that rounds reported, and that were written: over-reporting.
     pub(crate) reported: u64,
     pub(crate) written: u64,
-    /// Pages that were reported because they are presumed written.
-    presumed: u64,
+    /// Pages that were reported because they are predicted dirty.
+    predicted: u64,
 }
 
 impl<'a> Trial<'a> {
@@ -341,7 +341,7 @@ impl<'a> Trial<'a> {
             actor,
             watch: None,
             huge_pages: HugePages::Split,
-            notice: None,
+            track: None,
             last_round: false,
             precision: Precision::AsNoticed,
             report_again: false,
@@ -349,7 +349,7 @@ impl<'a> Trial<'a> {
             mapped: Vec::new(),
             reported: 0,
             written: 0,
-            presumed: 0,
+            predicted: 0,
         }
     }
 
@@ -382,9 +382,9 @@ impl<'a> Trial<'a> {
             .huge_pages(self.huge_pages)
             .precision(self.precision)
             .report_again(self.report_again)
-            .stopped_world(true);
-        match self.notice {
-            Some(notice) => builder.notice(notice),
+            .at_safepoint(true);
+        match self.track {
+            Some(track) => builder.track(track),
             None => builder,
         }
     }
@@ -411,10 +411,10 @@ impl<'a> Trial<'a> {
     /// Ends the round and returns its pages.
     fn collect(&mut self) -> Result<PageSet, Stop> {
         let round = self.watch().collect()?;
-        let pages = round.pages().clone();
-        let presumed = round.presumed().pages();
+        let pages = round.dirty().clone();
+        let predicted = round.predicted().page_count();
         round.commit();
-        self.presumed += presumed;
+        self.predicted += predicted;
         Ok(pages)
     }
 
@@ -426,7 +426,9 @@ impl<'a> Trial<'a> {
                 "the write to {missed:#x} in {memory} is not in its round"
             ));
         }
-        self.reported += pages.intersection(&PageSet::from_iter([memory])).pages();
+        self.reported += pages
+            .intersection(&PageSet::from_iter([memory]))
+            .page_count();
         self.written += written.len() as u64;
         Ok(())
     }

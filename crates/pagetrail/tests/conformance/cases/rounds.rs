@@ -30,7 +30,7 @@ pub(super) fn hot_then_cold(t: &mut Trial<'_>) -> Outcome {
     t.begin(&[memory])?;
     let mut random = fastrand::Rng::with_seed(11);
     for _ in 0..2 {
-        let before = t.presumed;
+        let before = t.predicted;
         for _ in 0..28 {
             let mut written: Vec<u64> = (0..12).map(|i| start + i * 17 * p).collect();
             written.push(start + random.u64(..count) * p);
@@ -41,8 +41,8 @@ pub(super) fn hot_then_cold(t: &mut Trial<'_>) -> Outcome {
             written.dedup();
             t.expect(&written, memory)?;
         }
-        if t.technique == Technique::Adaptive && t.presumed == before {
-            return broken("nothing was presumed of what is written in every round");
+        if t.technique == Technique::Adaptive && t.predicted == before {
+            return broken("nothing was predicted of what is written in every round");
         }
         // It marks a few pages itself, and reports them.
         let sentinels = match t.technique {
@@ -51,7 +51,7 @@ pub(super) fn hot_then_cold(t: &mut Trial<'_>) -> Outcome {
         };
         let of_memory = PageSet::from_iter([memory]);
         let mut quiet = 0;
-        while t.collect()?.intersection(&of_memory).pages() > sentinels {
+        while t.collect()?.intersection(&of_memory).page_count() > sentinels {
             quiet += 1;
             if quiet > 90 {
                 return broken("nobody writes any more, and pages are reported for ever");
@@ -87,10 +87,10 @@ pub(super) fn swept(t: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
-/// What is presumed written and was not is not reported where exactness is asked for; a write after that is.
+/// What is predicted dirty and was not is not reported where exactness is asked for; a write after that is.
 pub(super) fn exact(t: &mut Trial<'_>) -> Outcome {
     if t.technique != Technique::Adaptive {
-        return not_applicable("it presumes nothing");
+        return not_applicable("it predicts nothing");
     }
     if t.subject.launched {
         return not_applicable("the same as another process");
@@ -102,7 +102,7 @@ pub(super) fn exact(t: &mut Trial<'_>) -> Outcome {
     t.precision = Precision::Exact;
     t.begin(&[memory])?;
     let hot: Vec<u64> = (0..24).map(|i| start + i * 8 * p).collect();
-    let before = t.presumed;
+    let before = t.predicted;
     for round in 0..40 {
         // In the last rounds each page is left alone now and then.
         let written = hot.iter().enumerate();
@@ -123,8 +123,8 @@ pub(super) fn exact(t: &mut Trial<'_>) -> Outcome {
             ));
         }
     }
-    if t.presumed == before {
-        return broken("nothing was presumed");
+    if t.predicted == before {
+        return broken("nothing was predicted");
     }
     Ok(())
 }
@@ -210,7 +210,7 @@ pub(super) fn marks_cleared(t: &mut Trial<'_>) -> Outcome {
             std::fs::write(file, "4").map_err(|error| Stop::Broken(error.to_string()))?;
         }
         let round = t.watch().collect()?;
-        let written = round.pages().contains(start + page_size());
+        let written = round.dirty().contains(start + page_size());
         let told = round
             .events()
             .iter()

@@ -1,4 +1,4 @@
-//! [`GivenUp`]: what is not watched as it should be, and for how long that holds.
+//! [`UntrackedRegion`]: what is not watched as it should be, and for how long that holds.
 
 use crate::page_set::PageSet;
 use crate::region::Region;
@@ -6,7 +6,7 @@ use std::fmt;
 
 /// A region that should be watched and cannot be by the technique.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GivenUp {
+pub struct UntrackedRegion {
     /// The region.
     pub region: Region,
     /// Why not, one line.
@@ -15,7 +15,7 @@ pub struct GivenUp {
     pub compared: bool,
 }
 
-impl fmt::Display for GivenUp {
+impl fmt::Display for UntrackedRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let instead = if self.compared {
             "watched by compare"
@@ -31,8 +31,12 @@ impl fmt::Display for GivenUp {
 }
 
 /// Whether a region is still what it was, as far as its mappings tell, and all of it is there.
-pub(super) fn still_there(given_up: &GivenUp, regions: &[Region], mapped: &PageSet) -> bool {
-    let region = &given_up.region;
+pub(super) fn still_there(
+    untracked: &UntrackedRegion,
+    regions: &[Region],
+    mapped: &PageSet,
+) -> bool {
+    let region = &untracked.region;
     mapped.covers(region.range)
         && regions
             .iter()
@@ -44,13 +48,13 @@ pub(super) fn still_there(given_up: &GivenUp, regions: &[Region], mapped: &PageS
                     now.permissions.shared,
                     now.is_trackable(),
                     // One that becomes writable gets another chance.
-                    given_up.compared || now.permissions.write,
+                    untracked.compared || now.permissions.write,
                 ) == (
                     region.device,
                     region.inode,
                     region.permissions.shared,
                     region.is_trackable(),
-                    given_up.compared || region.permissions.write,
+                    untracked.compared || region.permissions.write,
                 )
             })
 }
