@@ -1,7 +1,7 @@
-//! [`Capabilities`]: which techniques work on this machine, found out by trying them.
+//! [`Capabilities`]: which techniques work on this machine, found by trying them.
 //!
-//! A technique is available when a write was seen through it, re-armed, and seen again: some kernels accept
-//! every call and never notice anything.
+//! A technique is available when it detected a write, was re-armed, and detected another: some
+//! kernels accept every call and never report anything.
 
 use crate::error::Error;
 use crate::page_set::{PageRange, PageSet, page_size};
@@ -20,22 +20,24 @@ use std::sync::OnceLock;
 
 /// The environment variable that switches techniques off: their names, separated by commas.
 ///
-/// For tests of the fallbacks, and for a machine on which one misbehaves.
+/// It serves tests of the fallbacks, and machines on which a technique misbehaves.
 pub const DISABLE_VARIABLE: &str = "PAGETRAIL_DISABLE";
 
 /// Whether a technique can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// A write was seen through it, and the next one too.
+    /// The technique detected a write, and after re-arming the next one.
     Works,
-    /// The kernel accepts its calls, and yet it missed a write or an error came up; the reason.
+    /// The kernel accepts the calls of the technique, but it missed a write or an error occurred;
+    /// the reason.
     Fails(String),
-    /// The kernel does not offer it, or it is not permitted, or switched off; the reason.
+    /// The kernel does not offer the technique, does not permit it, or it is switched off; the
+    /// reason.
     Absent(String),
 }
 
 impl Status {
-    /// The reason, unless it works.
+    /// Why the technique cannot be used; `None` if it works.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Works => None,
@@ -62,14 +64,15 @@ impl fmt::Display for Status {
     }
 }
 
-/// What this machine offers to this process.
+/// The techniques that this machine offers to this process.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
     techniques: Vec<(Technique, Status)>,
 }
 
 impl Capabilities {
-    /// Tries every technique on a few pages of this process, once; later calls return the same answer.
+    /// Tries every technique once on a few pages of this process; later calls return the same
+    /// answer.
     pub fn probe() -> &'static Self {
         static PROBED: OnceLock<Capabilities> = OnceLock::new();
         PROBED.get_or_init(|| Self {
@@ -80,10 +83,11 @@ impl Capabilities {
         })
     }
 
-    /// Tries one technique and no other, once.
+    /// Tries only this technique, once; later calls return the same answer.
     ///
-    /// Some trials reach into the process: `mprotect` installs a signal handler, `userfaultfd` starts a thread,
-    /// `soft-dirty` a child. Whoever lives in a program that is not his own tries only what he would use.
+    /// Some trials affect the process: `mprotect` installs a signal handler, `userfaultfd` starts a
+    /// thread, `soft-dirty` forks a child. Libraries that are loaded into a foreign process should
+    /// probe only the technique that they need.
     pub fn probe_one(technique: Technique) -> &'static Status {
         static PROBED: [OnceLock<Status>; Technique::ALL.len()] =
             [const { OnceLock::new() }; Technique::ALL.len()];
@@ -101,26 +105,28 @@ impl Capabilities {
         })
     }
 
-    /// The names in [`DISABLE_VARIABLE`] that are no technique's, so that they switch nothing off.
+    /// The names in [`DISABLE_VARIABLE`] that belong to no technique and therefore switch nothing
+    /// off.
     ///
-    /// A program that is for people says so; a misspelt name would let them measure the wrong thing.
+    /// An interactive program should print them: with a misspelt name its user measures the wrong
+    /// technique.
     pub fn unknown_disabled() -> Vec<String> {
         let value = std::env::var_os(DISABLE_VARIABLE).unwrap_or_default();
         unknown_in(&value.to_string_lossy())
     }
 
-    /// Each technique and whether it can be used, the preferred first.
+    /// All techniques in order of preference, each with whether it can be used.
     pub fn iter(&self) -> impl Iterator<Item = (Technique, &Status)> {
         self.techniques
             .iter()
             .map(|(technique, status)| (*technique, status))
     }
 
-    /// Whether `technique` can be used.
+    /// Whether `technique` can be used, and if not, why.
     pub fn status(&self, technique: Technique) -> &Status {
         self.iter()
             .find_map(|(known, status)| (known == technique).then_some(status))
-            .unwrap_or(&Status::Works)
+            .unwrap_or(const { &Status::Fails(String::new()) })
     }
 
     /// Whether `technique` works.
@@ -152,7 +158,8 @@ fn round_trip(technique: Technique) -> Status {
         Technique::Userfaultfd => {
             with_uffd(true, "Linux 5.7", |fd| userfaultfd::Userfaultfd::new(fd, 1))
         }
-        // It acts on the whole process, where somebody else may be using it.
+        // It acts on the whole process, where another user of soft-dirty bits may be disturbed, so
+        // a child tries it.
         Technique::SoftDirty => soft_dirty_round_trip(),
         Technique::Mprotect => see_two_touches(mprotect::Mprotect::new(AccessKind::Writes)),
         Technique::Compare => compare::Compare::new(None).map_or_else(failed, see_two_touches),
@@ -163,7 +170,8 @@ fn round_trip(technique: Technique) -> Status {
     }
 }
 
-/// `since`: the first kernel that has what `make` asks for.
+/// Tries a technique with a userfaultfd of this process. `since`: the first kernel that has what
+/// `make` needs.
 fn with_uffd<T: Tracker>(
     kernel_faults: bool,
     since: &str,
@@ -196,7 +204,8 @@ fn failed(error: Error) -> Status {
     Status::Fails(error.to_string())
 }
 
-/// Arms two pages, writes the second (or reads it, where that counts), and expects it twice.
+/// Arms two pages, writes the second one (or reads it, if accesses are tracked) twice, and expects
+/// to see both.
 fn see_two_touches(mut tracker: impl Tracker) -> Status {
     let page = page_size();
     let Ok(mut memory) = Scratch::new(2 * page) else {
@@ -232,7 +241,7 @@ fn see_two_touches(mut tracker: impl Tracker) -> Status {
             }
         };
         let mut access_kind = PageSet::new();
-        if let Err(error) = tracker.harvest(&armed, &mut access_kind) {
+        if let Err(error) = tracker.collect(&armed, &mut access_kind) {
             return failed(error);
         }
         let second = PageRange::new(memory.range().start() + page, memory.range().end());

@@ -1,4 +1,5 @@
-//! [`Error`]: what can go wrong, each variant one line that names the cause and the cure.
+//! [`Error`]: what can go wrong; the text of each variant is one line that names the cause and the
+//! cure.
 
 use crate::technique::Technique;
 use rustix::io::Errno;
@@ -8,24 +9,25 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The technique does not work on this machine (or was switched off); `Capabilities` has the same reason.
+    /// The technique does not work on this machine or was switched off; `Capabilities` gives the
+    /// same reason.
     #[error("technique {technique} is not available here: {reason}")]
     Unavailable {
-        /// The technique that was asked for.
+        /// The requested technique.
         technique: Technique,
         /// Why it is not available.
         reason: String,
     },
-    /// No technique at all works for this target.
+    /// None of the techniques that fit this target works on this machine.
     #[error("no technique works for this target: {reasons}")]
     NothingWorks {
-        /// Technique by technique, why not.
+        /// The reason for each technique.
         reasons: String,
     },
     /// The technique works here, but not for this kind of target.
     #[error("technique {technique} cannot watch {target}; {cure}")]
     WrongTarget {
-        /// The technique that was asked for.
+        /// The requested technique.
         technique: Technique,
         /// The kind of target.
         target: &'static str,
@@ -35,66 +37,66 @@ pub enum Error {
     /// No process has this PID, or it is a zombie.
     #[error("no process {pid}: it does not exist or has ended")]
     NoSuchProcess {
-        /// The PID asked for.
+        /// The requested PID.
         pid: u32,
     },
     /// The PID is the tracker's own, where another process is needed.
     #[error("process {pid} is this process itself; watch it with Target::own()")]
     OwnProcess {
-        /// The PID asked for.
+        /// The requested PID.
         pid: u32,
     },
-    /// Kernel threads have no memory of their own.
+    /// The PID is a kernel thread's, which has no memory of its own.
     #[error("process {pid} is a kernel thread: it has no memory of its own to watch")]
     KernelThread {
-        /// The PID asked for.
+        /// The requested PID.
         pid: u32,
     },
-    /// Attaching injects 64-bit code.
+    /// The target runs 32-bit code; attaching injects 64-bit code.
     #[error("process {pid} runs 32-bit code; only 64-bit x86 processes can be attached to")]
     ThirtyTwoBit {
-        /// The PID asked for.
+        /// The requested PID.
         pid: u32,
     },
-    /// Another process traces the target; `ptrace(2)` allows one.
+    /// Another process already traces the target; `ptrace(2)` allows only one tracer.
     #[error(
         "process {pid} is already traced by process {tracer}; end that debugger or strace first"
     )]
     Traced {
-        /// The PID asked for.
+        /// The requested PID.
         pid: u32,
-        /// Who traces it.
+        /// The PID of the process that traces it.
         tracer: u32,
     },
     /// The kernel refused; `cure` names the capability or the sysctl.
     #[error("not allowed to {what} of process {pid}: {cure}")]
     Permission {
-        /// The PID asked for.
+        /// The requested PID.
         pid: u32,
-        /// What was refused.
+        /// The operation that was refused.
         what: &'static str,
-        /// What to do about it.
+        /// The capability or setting that would allow it.
         cure: String,
     },
-    /// Seccomp might kill the target for a system call run on our behalf: none of its threads may make the calls, or its
-    /// filters cannot be read.
+    /// Seccomp might kill the target for a system call that the tracker makes in it: no thread of
+    /// the target may make these calls, or its filters cannot be read.
     #[error(
         "process {pid} runs under seccomp, which forbids the system calls that attaching needs, or does not let its \
-         filters be read (for which CAP_SYS_ADMIN is needed); use --technique compare"
+         filters be read (for which CAP_SYS_ADMIN is needed); the technique compare needs none"
     )]
     Seccomp {
-        /// The PID asked for.
+        /// The requested PID.
         pid: u32,
     },
-    /// No thread of the target came to a stop in time.
+    /// No thread of the target stopped in time.
     #[error(
         "process {pid} did not stop within {waited_ms} ms: all of its threads are in uninterruptible \
-         waits; try again, or use --technique compare"
+         waits; try again, or use the technique compare, which stops nothing"
     )]
     NotStopping {
-        /// The PID asked for.
+        /// The requested PID.
         pid: u32,
-        /// How long it was waited for, in milliseconds.
+        /// The time after which the attempt ended, in milliseconds.
         waited_ms: u64,
     },
     /// The target's control group is frozen, so that none of its threads stops for a tracer.
@@ -102,21 +104,21 @@ pub enum Error {
         "process {pid} is frozen by its control group; thaw it first (cgroup.freeze, or freezer.state of version 1)"
     )]
     Frozen {
-        /// The PID asked for.
+        /// The requested PID.
         pid: u32,
     },
     /// The target cannot be attached to for another reason.
     #[error("cannot attach to process {pid}: {reason}")]
     Attach {
-        /// The PID asked for.
+        /// The requested PID.
         pid: u32,
-        /// One line.
+        /// The reason, in one line.
         reason: String,
     },
     /// The tracked process has ended; there is nothing more to collect.
     #[error("process {pid} has ended")]
     Gone {
-        /// Its PID.
+        /// The target's PID.
         pid: u32,
     },
     /// The command of [`Target::command`](crate::Target::command) could not be started.
@@ -127,8 +129,8 @@ pub enum Error {
         /// `NotFound` when there is no such program.
         source: io::Error,
     },
-    /// The command of [`Target::command`](crate::Target::command) would run with fewer privileges than it gets without a
-    /// tracer; it was not started.
+    /// The command of [`Target::command`](crate::Target::command) would run with fewer privileges
+    /// than without a tracer; it was not started.
     #[error(
         "{command} is set-user-ID or the like, and cannot be watched by a tracer without its privileges; run pagetrail as root"
     )]
@@ -136,28 +138,29 @@ pub enum Error {
         /// The program's name.
         command: String,
     },
-    /// A given range is not mapped, not writable, or not made of whole pages.
+    /// A range is not mapped, not writable, or not made of whole pages.
     #[error("range {start:#x}..{end:#x} cannot be watched: {reason}")]
     Range {
-        /// First address.
+        /// First address of the range.
         start: u64,
-        /// First address behind it.
+        /// First address after the range.
         end: u64,
-        /// What is wrong with it.
+        /// What is wrong with the range.
         reason: &'static str,
     },
     /// A system call failed in a way that has no better name.
     #[error("{what} failed: {source}")]
     Io {
-        /// The call and what it was for.
+        /// The call and its purpose.
         what: String,
-        /// The system's answer.
+        /// The error that the kernel returned.
         source: io::Error,
     },
 }
 
 impl Error {
-    // Words become a string only where something has failed: the path that works shall not allocate.
+    // These take closures so that the text is allocated only on failure: a successful collect must
+    // not allocate.
 
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io {
@@ -173,11 +176,13 @@ impl Error {
         }
     }
 
-    /// Whether the address space that was asked about has ended, as its files in `/proc` say it.
+    /// Whether the error says that the target's address space has ended, as its files in `/proc`
+    /// report it.
     pub(crate) fn means_gone(&self) -> bool {
         match self {
             Self::Gone { .. } => true,
-            // No entry in /proc is what there is while one thread takes another's place by `execve`, too.
+            // While a thread other than the leader executes, /proc has no entry of the process for
+            // a moment.
             Self::Io { source, .. } => {
                 matches!(source.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
             }
@@ -191,5 +196,5 @@ impl Error {
     }
 }
 
-/// Shorthand for results of this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

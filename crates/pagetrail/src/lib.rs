@@ -1,5 +1,5 @@
-//! pagetrail tells which memory a program wrote, with the cheapest technique the machine offers, and hands it out in
-//! rounds that nothing can lose.
+//! pagetrail tracks the dirty pages of a program with the cheapest technique that the machine
+//! offers, and hands them out in rounds that cannot be lost.
 //!
 //! ```no_run
 //! use pagetrail::{Choice, Target, Watch};
@@ -15,11 +15,13 @@
 //! # }
 //! ```
 //!
-//! Two promises hold for every technique. *Superset*: a write that completes before [`Watch::collect`] returns is in that
-//! round or in the next. *Transaction*: a round that is not [committed](Round::commit) comes back.
+//! Two promises hold for every technique. *Superset*: a write that completes before
+//! [`Watch::collect`] returns is in that round or in the next. *Transaction*: a round that is not
+//! [committed](Round::commit) comes back.
 //!
-//! The data flows one way: a [`Target`]'s mappings ([`Region`]) are armed by a [`Technique`], harvested into a
-//! [`Round`], and read by a consumer that never asks which technique it was. ARCHITECTURE.md has the map.
+//! Data flows one way: a [`Technique`] arms a [`Target`]'s mappings ([`Region`]), the dirty pages
+//! are collected into a [`Round`], and a consumer reads the round without knowing which technique
+//! found it. ARCHITECTURE.md has the map.
 #![deny(unsafe_code)]
 
 mod attach;

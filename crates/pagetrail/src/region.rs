@@ -65,8 +65,8 @@ pub struct Region {
 impl Region {
     /// Whether the page tables say when this memory is written.
     ///
-    /// Devices and kernel rings (`/dev/..`, `anon_inode:..`) are written behind the page tables, and the
-    /// kernel's own pages (`[vvar]`, `[vsyscall]`) are not the program's.
+    /// Devices and kernel rings (`/dev/..`, `anon_inode:..`) are written behind the page tables,
+    /// and the kernel's own pages (`[vvar]`, `[vsyscall]`) are not the program's.
     pub fn is_trackable(&self) -> bool {
         let memory_in_dev = [
             "/dev/shm/",
@@ -100,8 +100,9 @@ impl Region {
         }
     }
 
-    /// Whether this is shared memory of `pid` (`None`: the own process) that may not be written and can never be made writable,
-    /// as that of a file opened for reading. Not where the kernel does not say.
+    /// Whether this is shared memory of `pid` (`None`: the own process) that may not be written and
+    /// can never be made writable, as that of a file opened for reading. Not where the kernel does
+    /// not say.
     pub(crate) fn is_read_only(&self, pid: Option<u32>) -> bool {
         if self.permissions.write || !self.permissions.shared {
             return false;
@@ -138,7 +139,8 @@ impl Region {
         }
     }
 
-    /// The mappings of a process, the kernel's own included, in ascending order; none of one that has ended.
+    /// The mappings of a process, the kernel's own included, in ascending order; none of one that
+    /// has ended.
     pub fn of_process(pid: u32) -> io::Result<Vec<Self>> {
         Ok(Maps::open(Some(pid))?.changed()?.unwrap_or_default())
     }

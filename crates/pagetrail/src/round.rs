@@ -1,4 +1,4 @@
-//! [`Round`]: what one collect found, held until the consumer commits it.
+//! [`Round`]: what one collect found, kept until the consumer commits it.
 
 use crate::heap::units::Units;
 use crate::page_set::{PageRange, PageSet};
@@ -12,21 +12,23 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// `execve(2)` replaced its memory; all that exists in the new image counts as written in this round.
+    /// `execve(2)` replaced the process's memory; every page of the new image counts as written in
+    /// this round.
     Exec {
         /// The new command line.
         command: Vec<String>,
     },
-    /// It has had this many child processes so far (as far as seen between rounds); none is tracked.
+    /// The process has had child processes, which are not tracked; those that ended between two
+    /// rounds may be missing from the count.
     Children {
-        /// How many different ones.
+        /// The number of different child processes so far.
         count: u32,
     },
-    /// Anything else that the user should know, one line.
+    /// Anything else that the user should know, in one line.
     Note(String),
 }
 
-/// What a round reports.
+/// The kind of access that a round reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AccessKind {
     /// Pages that were written.
@@ -45,40 +47,45 @@ pub struct RoundCost {
     pub stopped: Duration,
     /// Faults that the technique caused, where it can count them.
     pub faults: Option<u64>,
-    /// For how long, within collect, nothing was access_kind: zero, except where rounds of writes and of accesses
-    /// [alternate](crate::TrackMode::Alternate).
+    /// How long, within collect, no access could be detected: zero, except where rounds of writes
+    /// and of accesses [alternate](crate::TrackMode::Alternate).
     pub blind: Duration,
 }
 
-/// What the technique `adaptive` did in a round, in pages. The estimates rest on what it found when it asked.
+/// What the technique `adaptive` did in a round, in pages. The estimates are extrapolated from the
+/// predicted pages that it re-protected to check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PredictionStats {
-    /// Reported because they are predicted dirty ([`Round::predicted`]); no fault told.
+    /// Pages reported without a fault, because they were predicted dirty ([`Round::predicted`]).
     pub predicted: u64,
-    /// Of those, armed from this round on, to be told next time whether they still are.
+    /// Predicted pages that are re-protected from this round on, so that the next round shows
+    /// whether they are still dirty.
     pub asked: u64,
-    /// Asked in the round before, and not written since: predicted no longer.
+    /// Pages that were re-protected in the round before and not written since: no longer predicted
+    /// dirty.
     pub cooled: u64,
-    /// Estimate: predicted, and written. Each would have cost a fault.
+    /// Estimate of the predicted pages that were written; each would have cost a fault.
     pub faults_avoided: u64,
-    /// Estimate: predicted, and not written.
+    /// Estimate of the false positives: predicted pages that were not written.
     pub false_positives: u64,
-    /// Of those predicted, what lay ahead of a program that writes one page after the other: released before it was written.
+    /// Predicted pages that lay ahead of a sequential writer and were released before it wrote
+    /// them.
     pub ahead: u64,
-    /// Calls that re-armed memory beside predicted pages, besides the scan.
+    /// Calls that re-protected memory between predicted pages, in addition to the scan.
     pub calls: u64,
-    /// Memory that is used to remember pages.
+    /// Size of the table that remembers pages, in bytes.
     pub table_bytes: u64,
-    /// Predicted, and not reported, since they hold what they held; only with [`Precision::Exact`].
+    /// Predicted pages that were not reported because their contents had not changed; only with
+    /// [`Precision::Exact`].
     pub dropped: u64,
-    /// What was read and hashed to find that out, in bytes.
+    /// Bytes that were read and hashed to find unchanged pages.
     pub hashed_bytes: u64,
-    /// How long that took.
+    /// Time spent on hashing.
     pub hashing: Duration,
 }
 
-/// What the last collect was: what for, when, and at what cost.
+/// Describes the last collect: what it reports, when it ran, and what it cost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
     pub(crate) access_kind: AccessKind,
@@ -88,13 +95,14 @@ pub(crate) struct Told {
     pub(crate) prediction: Option<PredictionStats>,
 }
 
-/// What is kept between a collect and its commit.
+/// The state that is kept between a collect and its commit.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    /// The last collect, where it succeeded and its round is not committed.
+    /// Describes the last collect, if it succeeded and its round is not committed.
     pub(crate) told: Option<Told>,
     pub(crate) written: PageSet,
-    /// The part of `written` that no round since the last commit knows to be written.
+    /// The part of `written` that is only predicted: no round since the last commit saw a write to
+    /// it.
     pub(crate) predicted: PageSet,
     pub(crate) fresh: PageSet,
     pub(crate) remapped: PageSet,
@@ -103,7 +111,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Adds what another harvest found, and which part of it is predicted.
+    /// Adds what another collect found, and which part of it is predicted.
     pub(crate) fn add(&mut self, harvested: &PageSet, predicted: &PageSet) {
         if !self.predicted.is_empty() || !predicted.is_empty() {
             let known = self.written.difference(&self.predicted);
@@ -113,8 +121,8 @@ impl Pending {
         self.written.union_with(harvested);
     }
 
-    /// Forgets everything, and keeps its memory for the next round: growing it anew each time would cost as much as
-    /// filling it.
+    /// Empties everything but keeps the allocated memory for the next round: to grow it anew each
+    /// time would cost as much as to fill it.
     pub(crate) fn clear(&mut self) {
         self.told = None;
         self.written.clear();
@@ -126,10 +134,11 @@ impl Pending {
     }
 }
 
-/// The pages written (or accessed, see [`noticed`](Self::noticed)) since the last committed round. They are re-armed already.
+/// The pages written (or accessed, see [`noticed`](Self::noticed)) since the last committed round.
+/// They are already re-armed.
 ///
-/// [`commit`](Self::commit) ends it. Dropped without, its pages come back in the next round: harvest, persist,
-/// then commit, and nothing is lost to a full disk or a panic.
+/// [`commit`](Self::commit) ends the round. If it is dropped instead, its pages come back in the
+/// next round: collect, persist, then commit, and a full disk or a panic loses nothing.
 #[derive(Debug)]
 #[must_use = "a round that is not committed comes back"]
 pub struct Round<'watch> {
@@ -141,89 +150,93 @@ pub struct Round<'watch> {
 }
 
 impl Round<'_> {
-    /// Whether its pages were written, or touched in any way.
+    /// Whether the round reports writes, or accesses of any kind.
     pub fn access_kind(&self) -> AccessKind {
         self.told.access_kind
     }
 
-    /// How many rounds were committed before.
+    /// The number of rounds that were committed before this one.
     pub fn index(&self) -> u64 {
         *self.index
     }
 
-    /// The written pages as ranges of addresses, ascending; the touched ones in a round of accesses.
+    /// The dirty pages as ranges of addresses, ascending; in a round of accesses, the accessed
+    /// pages.
     pub fn dirty_ranges(&self) -> impl ExactSizeIterator<Item = PageRange> + '_ {
         self.pending.written.ranges().iter().copied()
     }
 
-    /// The written pages as a set.
+    /// The dirty pages as a set; in a round of accesses, the accessed pages.
     pub fn dirty(&self) -> &PageSet {
         &self.pending.written
     }
 
-    /// What was written of sub-page heaps (`pagetrail-alloc`), told apart within pages; `None` if the target has no such
-    /// heap.
+    /// What was written in sub-page heaps (`pagetrail-alloc`), with a resolution finer than a page;
+    /// `None` if the target has no such heap.
     ///
-    /// In [`dirty`](Self::dirty) such a heap's pages stand once per window in which they were written.
+    /// In [`dirty`](Self::dirty) a page of such a heap appears once per alias through which it was
+    /// written.
     pub fn units(&self) -> Option<&Units> {
         self.pending.units.as_ref()
     }
 
-    /// The part of the written pages that is reported only because its mapping is new, or is new to the watch:
-    /// it may have been written before the watch knew it.
+    /// The dirty pages that are reported only because their mapping is new, or was not tracked
+    /// before: they may have been written before tracking began.
     pub fn newly_mapped(&self) -> &PageSet {
         &self.pending.fresh
     }
 
-    /// The part of the written pages that the technique `adaptive` predicts dirty, without knowing: they were so in each
-    /// of the last rounds for which it knows. A consumer that can tell whether a page is as it was drops those that are. Empty with
-    /// other techniques.
+    /// The dirty pages that the technique `adaptive` only predicts: they were dirty in each of the
+    /// last rounds in which they were write-protected. A consumer that can compare a page with its
+    /// previous contents may drop those that are unchanged. Empty with other techniques.
     pub fn predicted(&self) -> &PageSet {
         &self.pending.predicted
     }
 
-    /// What the last collect predicted; `None` with techniques that do not.
+    /// Statistics of the prediction in the last collect; `None` with techniques that do not
+    /// predict.
     pub fn prediction(&self) -> Option<PredictionStats> {
         self.told.prediction
     }
 
-    /// All addresses whose mapping is new to the watch, or took another one's place: what was known of their contents is
-    /// void, also where nothing was written.
+    /// All addresses whose mapping is new to the watch or replaced another one, written or not:
+    /// what a consumer knew of their contents no longer holds.
     pub fn remapped(&self) -> &PageSet {
         &self.pending.remapped
     }
 
-    /// The target's mappings as this round found them, those not watched included.
+    /// The target's mappings as of this round, including those that are not tracked.
     pub fn regions(&self) -> &[Region] {
         self.regions
     }
 
-    /// Writable regions that the technique cannot watch, and what is done about them.
+    /// Writable regions that the technique cannot track, with the reason and whether `compare`
+    /// tracks them instead.
     pub fn untracked(&self) -> &[UntrackedRegion] {
         self.untracked
     }
 
-    /// What happened to the tracked process meanwhile.
+    /// What happened to the tracked process since the last round.
     pub fn events(&self) -> &[Event] {
         &self.pending.events
     }
 
-    /// When the round began, since the watch started.
+    /// When the round began, as time since the watch started.
     pub fn began(&self) -> Duration {
         self.told.began
     }
 
-    /// How long it lasted: from the return of the collect before it to the return of its own.
+    /// How long the round lasted: from the end of the previous collect to the end of this one.
     pub fn duration(&self) -> Duration {
         self.told.duration
     }
 
-    /// What it cost.
+    /// What the round cost.
     pub fn cost(&self) -> RoundCost {
         self.told.cost
     }
 
-    /// Ends the round: its pages are the consumer's from now on, and are not reported again until they are
+    /// Ends the round: its pages are now the consumer's, and are not reported again until they are
     /// written again.
     pub fn commit(self) {
         *self.index += 1;

@@ -1,11 +1,11 @@
-//! [`Target`]: whose memory is watched.
+//! [`Target`]: the memory that is tracked.
 
 use crate::attach::target_check;
 use crate::error::Result;
 use crate::page_set::{PageRange, PageSet};
 use std::process::Command;
 
-/// Whose memory is watched.
+/// Describes the memory that is tracked.
 #[derive(Debug)]
 pub struct Target(pub(crate) Kind);
 
@@ -18,35 +18,39 @@ pub(crate) enum Kind {
 }
 
 impl Target {
-    /// All writable mappings of this process, those that appear later included.
+    /// All writable mappings of this process, including those that appear later.
     ///
-    /// The memory in which the watch itself keeps its books is part of them and shows up in the rounds.
+    /// This includes the memory in which the watch keeps its own metadata, which shows up in the
+    /// rounds.
     pub fn own() -> Self {
         Self(Kind::Own)
     }
 
-    /// Ranges of this process's memory: whole pages, mapped and writable when the watch starts.
+    /// Ranges of this process's memory: whole pages that are mapped and writable when the watch
+    /// starts.
     pub fn ranges(ranges: impl IntoIterator<Item = PageRange>) -> Self {
         Self(Kind::OwnRanges(ranges.into_iter().collect()))
     }
 
-    /// All writable mappings of a running process, those that appear later included.
+    /// All writable mappings of a running process, including those that appear later.
     ///
     /// # Errors
     ///
-    /// Names what makes it impossible: there is no such process, it is a kernel thread, this process itself,
-    /// a 32-bit program, or traced by another. Lacking permission shows when the watch starts.
+    /// The error names the obstacle: there is no such process, or it is a kernel thread, this
+    /// process itself, a 32-bit program, or traced by another process. A missing permission is
+    /// reported when the watch starts.
     pub fn process(pid: u32) -> Result<Self> {
         target_check::check(pid)?;
         Ok(Self(Kind::Process(pid)))
     }
 
-    /// A program to be started, watched from before its first instruction.
+    /// A program to be started, tracked from before its first instruction.
     ///
-    /// Its standard streams are those of `command`. It is held by `ptrace(2)` until the watch is armed, and not traced any
-    /// more after that, so what it writes after the last collect is missed; [`WatchBuilder::last_round`] holds it at its
-    /// end, too. A program that it becomes by `execve(2)` is watched from the next collect on, which has all its pages;
-    /// programs that it starts as children are not watched. One that is set-user-ID is refused
+    /// The program has the standard streams of `command`. `ptrace(2)` holds it until the watch is
+    /// armed; after that it is not traced, so what it writes after the last collect is missed.
+    /// [`WatchBuilder::last_round`] holds it at its end, too. If the program replaces itself by
+    /// `execve(2)`, the new program is tracked from the next collect on, which reports all its
+    /// pages. Child processes are not tracked. A set-user-ID program is refused
     /// ([`Error::Privileged`](crate::Error::Privileged)) if the tracker lacks `CAP_SYS_PTRACE`.
     ///
     /// [`WatchBuilder::last_round`]: crate::WatchBuilder::last_round
@@ -54,7 +58,7 @@ impl Target {
         Self(Kind::Command(Box::new(command)))
     }
 
-    /// What kind of target this is, in words, for messages.
+    /// Describes the kind of target in words, for messages.
     pub(crate) fn words(&self) -> &'static str {
         match self.0 {
             Kind::OwnRanges(_) => "ranges of the own process",

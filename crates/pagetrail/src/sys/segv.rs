@@ -95,7 +95,7 @@ impl Guard {
     }
 
     /// Adds the pages written since the last harvest, protected again; returns the number of faults.
-    pub(crate) fn harvest(&self, out: &mut PageSet) -> io::Result<u64> {
+    pub(crate) fn collect(&self, out: &mut PageSet) -> io::Result<u64> {
         wait_for_handlers();
         let page = page_size();
         let (faults, words) = self.words();
@@ -454,7 +454,7 @@ mod tests {
             .collect();
         for _ in 0..3000 {
             let guard = Guard::new(range, AccessKind::Writes).unwrap();
-            guard.harvest(&mut PageSet::new()).unwrap();
+            guard.collect(&mut PageSet::new()).unwrap();
         }
         stop.store(true, Ordering::Relaxed);
         for writer in writers {

@@ -17,7 +17,7 @@
 //! * Only anonymous memory, shared memory and hugetlb can be registered; private file mappings cannot, nor shared ones.
 
 use super::pagemap_scan::{HugePages, block_bytes};
-use super::{ArmError, Armed, Harvest, Tracker};
+use super::{ArmError, Armed, Collected, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
@@ -221,8 +221,8 @@ impl Tracker for AccessScan {
         Ok(())
     }
 
-    fn harvest(&mut self, layout: &[Armed], out: &mut PageSet) -> Result<Harvest> {
-        let mut harvest = Harvest::default();
+    fn collect(&mut self, layout: &[Armed], out: &mut PageSet) -> Result<Collected> {
+        let mut collected = Collected::default();
         for Armed { range, permissions } in layout {
             // What nobody can touch cannot be registered, either, and keeps what it has.
             if !permissions.read && !permissions.write {
@@ -232,10 +232,10 @@ impl Tracker for AccessScan {
                 Ok(()) => {}
                 Err(Errno::SRCH) => return Err(Error::Gone { pid: self.pid }),
                 // Something else than memory took its place.
-                Err(_) => harvest.replaced.push(*range),
+                Err(_) => collected.replaced.push(*range),
             }
         }
-        for range in &harvest.replaced {
+        for range in &collected.replaced {
             self.forget(*range);
         }
         let (mut existing, mut huge): (PageSet, PageSet) = Default::default();
@@ -249,6 +249,6 @@ impl Tracker for AccessScan {
         let vanished = self.existing.difference(&existing);
         out.union_with(&vanished);
         self.existing = existing;
-        Ok(harvest)
+        Ok(collected)
     }
 }

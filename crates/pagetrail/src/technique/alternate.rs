@@ -7,7 +7,7 @@
 
 use super::access_scan::{self, AccessScan};
 use super::pagemap_scan::{self, HugePages, PagemapScan};
-use super::{ArmError, Armed, Harvest, Tracker};
+use super::{ArmError, Armed, Collected, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
@@ -123,7 +123,7 @@ impl Tracker for Alternate {
         self.drop_range(range);
     }
 
-    fn tells_shared_apart(&self) -> bool {
+    fn distinguishes_shared(&self) -> bool {
         true
     }
 
@@ -131,10 +131,10 @@ impl Tracker for Alternate {
         true
     }
 
-    fn harvest(&mut self, layout: &[Armed], out: &mut PageSet) -> Result<Harvest> {
+    fn collect(&mut self, layout: &[Armed], out: &mut PageSet) -> Result<Collected> {
         let began = Instant::now();
-        let mut harvest = match self.now {
-            AccessKind::Writes => self.writes.harvest(layout, out)?,
+        let mut collected = match self.now {
+            AccessKind::Writes => self.writes.collect(layout, out)?,
             AccessKind::Accesses => {
                 let turns: PageSet = self.regions.iter().map(|region| region.range).collect();
                 let layout: Vec<Armed> = layout
@@ -142,14 +142,14 @@ impl Tracker for Alternate {
                     .filter(|armed| turns.covers(armed.range))
                     .copied()
                     .collect();
-                self.accesses.harvest(&layout, out)?
+                self.accesses.collect(&layout, out)?
             }
         };
-        for range in harvest.replaced.clone() {
+        for range in collected.replaced.clone() {
             self.forget(range);
         }
-        harvest.replaced.extend(self.switch());
-        harvest.blind = began.elapsed();
-        Ok(harvest)
+        collected.replaced.extend(self.switch());
+        collected.blind = began.elapsed();
+        Ok(collected)
     }
 }

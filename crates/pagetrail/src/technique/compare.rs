@@ -5,7 +5,7 @@
 //! a store that leaves a page as it was between two rounds is invisible to it, which is harmless to any
 //! consumer that wants the content.
 
-use super::{ArmError, Armed, Harvest, Tracker};
+use super::{ArmError, Armed, Collected, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
@@ -20,7 +20,7 @@ const CHUNK_BYTES: u64 = 1 << 20;
 struct Copy {
     bytes: Box<[u8]>,
     /// The last harvest that found the page populated.
-    harvest: u64,
+    collect: u64,
 }
 
 /// The technique's state for one address space.
@@ -32,7 +32,7 @@ pub(crate) struct Compare {
     /// Private anonymous memory: a page without a copy was never touched, so it held zeros.
     zeros: PageSet,
     copies: HashMap<u64, Copy>,
-    harvests: u64,
+    collects: u64,
     buffer: Vec<u8>,
 }
 
@@ -46,7 +46,7 @@ impl Compare {
             armed: PageSet::new(),
             zeros: PageSet::new(),
             copies: HashMap::new(),
-            harvests: 0,
+            collects: 0,
             buffer: vec![0; CHUNK_BYTES as usize],
         })
     }
@@ -100,12 +100,12 @@ impl Compare {
     }
 
     fn keep(&mut self, address: u64, content: &[u8]) {
-        let harvest = self.harvests;
+        let collect = self.collects;
         self.copies.insert(
             address,
             Copy {
                 bytes: content.into(),
-                harvest,
+                collect,
             },
         );
     }
@@ -116,7 +116,7 @@ impl Compare {
             self.keep(address, content);
             return !(self.zeros.contains(address) && content.iter().all(|&byte| byte == 0));
         };
-        copy.harvest = self.harvests;
+        copy.collect = self.collects;
         let changed = *copy.bytes != *content;
         if changed {
             copy.bytes.copy_from_slice(content);
@@ -158,8 +158,8 @@ impl Tracker for Compare {
         self.copies.retain(|address, _| !range.contains(*address));
     }
 
-    fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {
-        self.harvests += 1;
+    fn collect(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Collected> {
+        self.collects += 1;
         for range in self.armed.clone().ranges() {
             self.read(*range, |this, address, content| {
                 let written = match content {
@@ -179,15 +179,15 @@ impl Tracker for Compare {
         }
         // Pages that are no longer there were discarded: what they held has become zeros, or the file's.
         let mut discarded = Vec::new();
-        let harvests = self.harvests;
+        let collects = self.collects;
         self.copies.retain(|&address, copy| {
-            let kept = copy.harvest == harvests;
+            let kept = copy.collect == collects;
             if !kept {
                 discarded.extend(PageRange::new(address, address + page_size()));
             }
             kept
         });
         out.extend(discarded);
-        Ok(Harvest::default())
+        Ok(Collected::default())
     }
 }

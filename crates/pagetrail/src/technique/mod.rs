@@ -1,8 +1,9 @@
-//! [`Technique`]: the ways to notice writes; one file each, all behind the private trait [`Tracker`].
+//! [`Technique`]: the ways to detect writes; one file each, all implementing the private trait
+//! [`Tracker`].
 //!
-//! A technique knows how to arm a range, to harvest what was written, and what its kernel interface
-//! gets wrong. It does not know how its target's mappings come and go (that is [`crate::watch`]) nor what
-//! becomes of a round.
+//! A technique knows how to arm a range, how to collect what was written, and in which cases its
+//! kernel interface is wrong. It does not follow its target's mappings (that is [`crate::watch`])
+//! and does not know who uses a round.
 
 pub(crate) mod access_scan;
 pub(crate) mod adaptive;
@@ -22,38 +23,45 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A way to notice writes.
+/// A way to detect writes or accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Technique {
-    /// Asynchronous write-protection by `userfaultfd(2)`, harvested by `PAGEMAP_SCAN(2const)`: the kernel
-    /// resolves each first write itself. Linux 6.7. The cheapest for almost every use.
+    /// Asynchronous write protection by `userfaultfd(2)`, collected by `PAGEMAP_SCAN(2const)`: the
+    /// kernel itself resolves each first write. Linux 6.7. The cheapest technique for almost every
+    /// use.
     ///
-    /// As with every technique by `userfaultfd(2)`, one call that Linux 6.17 introduced fails with `EFAULT` in a target:
-    /// `mremap(2)` with `MREMAP_FIXED` of several mappings at once (`vma_multi_allowed` in mm/mremap.c). Where the first of them
-    /// came since the last round, it has been moved by then. `Compare` and `SoftDirty` leave it be.
+    /// As with every technique that uses `userfaultfd(2)`, one call that Linux 6.17 introduced
+    /// fails with `EFAULT` in a target: `mremap(2)` with `MREMAP_FIXED` of several mappings at once
+    /// (`vma_multi_allowed` in mm/mremap.c). If the first of them was created since the last round,
+    /// it has been moved by then. `Compare` and `SoftDirty` do not affect that call.
     PagemapScan,
-    /// The same, but pages that keep being written are left unprotected and predicted dirty: fewer faults for a few pages
-    /// more than were written ([`FalsePositiveCost`](crate::FalsePositiveCost)). Linux 6.7.
+    /// [`Self::PagemapScan`] with prediction: pages that are dirty in most rounds are left
+    /// unprotected and predicted dirty, which saves faults at the price of some false positives
+    /// ([`FalsePositiveCost`](crate::FalsePositiveCost)). Linux 6.7.
     Adaptive,
-    /// Synchronous write-protection by `userfaultfd(2)`: a thread of the tracker resolves each fault and
-    /// may release a whole block at once. Linux 5.7.
+    /// Synchronous write protection by `userfaultfd(2)`: a thread of the tracker resolves each
+    /// fault and may release a whole block at once. Linux 5.7.
     ///
-    /// The target waits for that thread, and stands still while the tracker is stopped. What the kernel writes for a thread that
-    /// exits (the owner of its robust mutexes, the word of `CLONE_CHILD_CLEARTID`) is lost where the page is protected, and who
-    /// waits for it waits on: never chosen for other processes unless it is asked for.
+    /// The target waits for that thread, and does not run while the tracker is stopped. What the
+    /// kernel writes on behalf of a thread that exits (the owner of its robust mutexes, the word of
+    /// `CLONE_CHILD_CLEARTID`) is lost if the page is protected, and threads that wait for it wait
+    /// for ever. So [`Choice::Auto`](crate::Choice::Auto) never chooses it for other processes.
     Userfaultfd,
-    /// The kernel's soft-dirty bits, cleared by `proc_pid_clear_refs(5)`, read from `proc_pid_pagemap(5)`.
+    /// The kernel's soft-dirty bits, cleared by `proc_pid_clear_refs(5)`, read from
+    /// `proc_pid_pagemap(5)`.
     SoftDirty,
     /// `mprotect(2)` and a `SIGSEGV` handler, own process only.
     Mprotect,
-    /// A copy of the memory, compared with it: no cost for the tracked program between rounds, exact to
-    /// the byte, and blind to writes that do not change anything.
+    /// A comparison with a copy of the memory: no cost for the tracked program between rounds,
+    /// exact to the byte, and blind to writes that do not change anything.
     Compare,
-    /// Protection from reads as well as writes by `userfaultfd(2)`, resolved by the kernel itself: reports pages that
-    /// were *touched*, read or written ([`AccessKind::Accesses`](crate::AccessKind)). Linux 7.3.
+    /// Protection from reads and writes by `userfaultfd(2)`, resolved by the kernel itself: reports
+    /// pages that were *accessed*, read or written ([`AccessKind::Accesses`](crate::AccessKind)). Linux
+    /// 7.3.
     AccessScan,
-    /// Notices nothing and reports all populated pages in every round: the baseline, and still a superset.
+    /// Detects nothing and reports all populated pages in every round: the baseline, and still a
+    /// superset.
     None,
 }
 
@@ -116,44 +124,46 @@ pub(crate) struct Armed {
     pub(crate) permissions: Permissions,
 }
 
-/// What a harvest tells besides the write set.
+/// What a tracker returns from a collect, besides the dirty pages.
 #[derive(Debug, Default)]
-pub(crate) struct Harvest {
-    /// Armed ranges whose mapping was replaced by another one since the last harvest: no longer armed.
+pub(crate) struct Collected {
+    /// Armed ranges whose mapping was replaced since the last collect: they are no longer armed.
     pub(crate) replaced: Vec<PageRange>,
-    /// Faults since the last harvest, where the technique can count them.
+    /// Faults since the last collect, where the technique can count them.
     pub(crate) faults: Option<u64>,
     /// How long the target was stopped.
     pub(crate) stopped: Duration,
-    /// For how long nothing was noticed.
+    /// How long accesses could not be detected.
     pub(crate) blind: Duration,
-    /// The part of the write set that is predicted dirty, where the technique predicts.
+    /// The dirty pages that are only predicted, where the technique predicts.
     pub(crate) predicted: PageSet,
-    /// What predicting did.
+    /// Statistics of the prediction.
     pub(crate) prediction: Option<PredictionStats>,
-    /// Something worth telling the user, once.
+    /// Notes for the user, each given once.
     pub(crate) notes: Vec<String>,
 }
 
-/// Which pages a technique does not notice that hold something else because they were discarded: by `madvise(2)`, or from their file.
+/// Which pages that were discarded, by `madvise(2)` or from their file, a technique does not
+/// detect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missed {
     Nothing,
-    /// Those of files, mapped privately or shared, and of other shared memory.
+    /// Pages of files, mapped privately or shared, and of other shared memory.
     OfFiles,
     All,
 }
 
-/// Why a region cannot be tracked by a technique that works for others.
+/// Why a region could not be armed.
 #[derive(Debug)]
 pub(crate) enum ArmError {
-    /// This region only; the watch goes on without it and says so.
+    /// The technique cannot track this region; the watch continues without it and reports it.
     UntrackedRegion(String),
-    /// This region, which is mapped shared, can never be made writable (`VM_MAYWRITE` is not set): there is nothing to notice.
+    /// This shared mapping can never be made writable (`VM_MAYWRITE` is not set): there is nothing
+    /// to detect.
     ReadOnly,
-    /// The whole address space is gone (exit, exec).
+    /// The whole address space is gone (exit or exec).
     Gone,
-    /// Anything else ends the watch.
+    /// Any other error; it ends the collect.
     Failed(Error),
 }
 
@@ -163,78 +173,81 @@ impl From<Error> for ArmError {
     }
 }
 
-/// What every technique does, for one watch on one address space.
+/// A technique at work for one watch on one address space.
 pub(crate) trait Tracker: Send {
-    /// What the next harvest reports.
+    /// What the next collect reports.
     fn noticing(&self) -> AccessKind {
         AccessKind::Writes
     }
 
-    /// Starts noticing writes (or accesses) to `region`; those before the return may be missed.
+    /// Starts detecting writes (or accesses) to `region`; those before it returns may be missed.
     fn arm(&mut self, region: &Region) -> Result<(), ArmError>;
 
-    /// Called once, after the regions that exist at the start are armed: the first round begins when it returns.
+    /// Begins the first round; called once, after the regions that exist at the start are armed.
     ///
     /// Returns how long the target was stopped.
     fn begin(&mut self) -> Result<Duration> {
         Ok(Duration::ZERO)
     }
 
-    /// Adds to `out` what an armed region may have been written before it was armed.
+    /// Adds to `out` the pages that may have been written before the region was armed.
     ///
-    /// Called for a mapping that is new since the last round, after [`Self::arm`].
+    /// Called after [`Self::arm`] for a mapping that is new since the last round.
     fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()>;
 
-    /// The range is mapped no longer; it must not be harvested any more.
+    /// Drops a range that is no longer mapped; later collects must not report it.
     fn forget(&mut self, range: PageRange);
 
-    /// Whether the caller holds the target still until it says otherwise.
+    /// Declares whether the caller keeps the target stopped, until the next call of this.
     fn set_held(&mut self, _: bool) {}
 
-    /// Whether harvests arm what they report, as they do unless told otherwise, or leave it to [`Self::rearm`]; false where
-    /// the technique can do no other.
+    /// Sets whether a collect arms what it reports, which is the default, or leaves that to
+    /// [`Self::rearm`]; returns false if the technique always arms.
     fn set_rearming(&mut self, rearming: bool) -> bool {
         rearming
     }
 
-    /// Arms what a harvest has left unarmed. What is armed no longer, or not at all, is reported by the next harvest.
+    /// Arms pages that a collect has left unarmed. Pages that are no longer mapped, or were never
+    /// armed, are reported by the next collect.
     fn rearm(&mut self, _: &PageSet) -> Result<()> {
         Ok(())
     }
 
-    /// Leaves everything unarmed, as far as it can: the target takes no fault until the next harvest, which reports all of it.
+    /// Disarms everything, as far as the technique can: the target takes no fault until the next
+    /// collect, which reports all of it.
     fn suspend(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Makes sure that the kernel itself can write to `range` until the next harvest.
+    /// Makes sure that the kernel itself can write to `range` until the next collect.
     fn prepare_for_kernel_write(&mut self, _: PageRange) {}
 
-    /// Whether memory that it has armed no longer merges with memory that comes next to it.
+    /// Whether armed memory no longer merges with adjacent mappings.
     fn splits_mappings(&self) -> bool {
         true
     }
 
-    /// Which discarded pages it does not notice.
+    /// Which discarded pages the technique does not detect.
     fn misses(&self) -> Missed {
         Missed::Nothing
     }
 
-    /// Whether it treats shared memory in another way than private memory, so that what it arms must be what it was told.
-    fn tells_shared_apart(&self) -> bool {
+    /// Whether the technique treats shared memory differently from private memory, so that a region
+    /// must still be what it was when it is armed.
+    fn distinguishes_shared(&self) -> bool {
         false
     }
 
-    /// Whether [`Self::harvest`] must know the present mappings to notice one that was replaced.
+    /// Whether [`Self::collect`] needs the current mappings to detect a replaced one.
     fn needs_layout(&self) -> bool {
         false
     }
 
-    /// Puts the write set of all armed ranges into `out`, which is empty, and re-arms it.
+    /// Puts the dirty pages of all armed ranges into `out`, which is empty, and re-arms them.
     ///
-    /// `layout`: the armed ranges mapping by mapping, as just read, where [`Self::needs_layout`].
+    /// `layout`: the armed ranges, mapping by mapping, as just read, if [`Self::needs_layout`].
     ///
-    /// Superset: each write that completed before this returns is in `out` now or at the next harvest.
-    /// On an error what was harvested so far is in `out` all the same.
-    fn harvest(&mut self, layout: &[Armed], out: &mut PageSet) -> Result<Harvest>;
+    /// Superset: each write that completed before this returns is in `out` now or at the next
+    /// collect. On an error, `out` still has what was collected before it.
+    fn collect(&mut self, layout: &[Armed], out: &mut PageSet) -> Result<Collected>;
 }

@@ -11,7 +11,7 @@
 //! reached, the handler releases the whole range, and all of it counts as written; but until then the program's own
 //! mappings compete for the same number. Keep ranges small, or collect often.
 
-use super::{ArmError, Armed, Harvest, Tracker};
+use super::{ArmError, Armed, Collected, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
@@ -66,16 +66,16 @@ impl Tracker for Mprotect {
         self.guards.iter().for_each(|guard| guard.touch(range));
     }
 
-    fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {
+    fn collect(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Collected> {
         let mut faults = 0;
         for guard in &self.guards {
             faults += guard
-                .harvest(out)
+                .collect(out)
                 .map_err(Error::io("protecting memory again"))?;
         }
-        Ok(Harvest {
+        Ok(Collected {
             faults: Some(faults),
-            ..Harvest::default()
+            ..Collected::default()
         })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The baseline for costs, and what a consumer falls back to that can always copy everything.
 
-use super::{ArmError, Armed, Harvest, Missed, Tracker};
+use super::{ArmError, Armed, Collected, Missed, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
@@ -44,7 +44,7 @@ impl Tracker for None {
     }
 
     fn add_populated(&mut self, _: &Region, _: &mut PageSet) -> Result<()> {
-        Ok(()) // The harvest that follows reports it.
+        Ok(()) // The next collect reports it.
     }
 
     fn splits_mappings(&self) -> bool {
@@ -60,7 +60,7 @@ impl Tracker for None {
         Missed::All
     }
 
-    fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {
+    fn collect(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Collected> {
         for range in self.private.ranges() {
             self.pagemap
                 .populated(*range, &mut self.vector, out)
@@ -68,6 +68,6 @@ impl Tracker for None {
         }
         // Pages of shared mappings may have been written and left the page table since.
         out.union_with(&self.shared);
-        Ok(Harvest::default())
+        Ok(Collected::default())
     }
 }

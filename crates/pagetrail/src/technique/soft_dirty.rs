@@ -15,7 +15,7 @@
 //!   longer counts as written; one that came, was written and left within a round is missed.
 //! * hugetlb memory has no marks at all; it is given up.
 
-use super::{ArmError, Armed, Harvest, Missed, Tracker};
+use super::{ArmError, Armed, Collected, Missed, Tracker};
 use crate::attach::stop::Frozen;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
@@ -286,7 +286,7 @@ impl Tracker for SoftDirty {
         self.present.remove(range);
     }
 
-    fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {
+    fn collect(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Collected> {
         let (robbed, stopped) = self.at_rest(|this| {
             let robbed = this.was_robbed()?;
             this.read(out)?;
@@ -299,10 +299,10 @@ impl Tracker for SoftDirty {
         })?;
         let note = "somebody else cleared the soft-dirty marks (clear_refs) since the last round: \
                     all pages that exist count as written";
-        Ok(Harvest {
+        Ok(Collected {
             stopped,
             notes: robbed.then(|| note.into()).into_iter().collect(),
-            ..Harvest::default()
+            ..Collected::default()
         })
     }
 }

@@ -15,7 +15,7 @@
 //! The handler thread allocates nothing and writes to no memory but its stack, the log and its state, which lie in
 //! mappings of their own: a process can track its own heap.
 
-use super::{ArmError, Armed, Harvest, Missed, Tracker};
+use super::{ArmError, Armed, Collected, Missed, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
@@ -283,7 +283,7 @@ impl Tracker for Userfaultfd {
         true
     }
 
-    fn harvest(&mut self, layout: &[Armed], out: &mut PageSet) -> Result<Harvest> {
+    fn collect(&mut self, layout: &[Armed], out: &mut PageSet) -> Result<Collected> {
         let shared = &*self.shared;
         let (written, overflow) = shared.logged();
         let read = shared.state(State::Read).load(Ordering::Relaxed);
@@ -299,29 +299,29 @@ impl Tracker for Userfaultfd {
         } else {
             blocks.intersection(&self.armed)
         };
-        let mut harvest = Harvest {
+        let mut collected = Collected {
             faults: Some(written - read),
-            ..Harvest::default()
+            ..Collected::default()
         };
         for range in out.ranges() {
             match shared.uffd.protect(*range) {
                 Ok(()) => {}
                 Err(Errno::SRCH) => return Err(Error::errno("UFFDIO_WRITEPROTECT")(Errno::SRCH)),
                 // Mapped anew, or partly, or not protected for another reason: the watch arms again what is there now.
-                Err(_) => harvest.replaced.push(*range),
+                Err(_) => collected.replaced.push(*range),
             }
         }
         // A mapping that was replaced is no longer registered, and nothing else says so.
         for Armed { range: mapping, .. } in layout {
             let first = PageRange::new(mapping.start(), mapping.start() + page_size());
             if first.is_some_and(|page| shared.uffd.protect(page) == Err(Errno::NOENT)) {
-                harvest.replaced.push(*mapping);
+                collected.replaced.push(*mapping);
             }
         }
-        for range in &harvest.replaced {
+        for range in &collected.replaced {
             self.armed.remove(*range);
         }
-        Ok(harvest)
+        Ok(collected)
     }
 }
 

@@ -1,9 +1,10 @@
-//! Whether a mapping is the one that was there before, as far as what backs it tells. Pure.
+//! Whether a mapping is still the one that was there before, judged by what backs it. Pure.
 
 use crate::page_set::PageSet;
 use crate::region::Region;
 
-/// Where there is another mapping `now` than `before`, as far as what backs them tells; not where there was none.
+/// Where a mapping of `now` replaced a mapping of `before` with another backing; addresses that
+/// were not mapped before are left out.
 pub(super) fn others(before: &[Region], now: &[Region]) -> PageSet {
     let mut others = PageSet::new();
     let mut first = 0;
@@ -20,10 +21,10 @@ pub(super) fn others(before: &[Region], now: &[Region]) -> PageSet {
     others
 }
 
-/// Whether two mappings with addresses in common may be the same.
+/// Whether two mappings with common addresses may be the same mapping.
 fn continues(before: &Region, now: &Region) -> bool {
     let backing = |region: &Region| {
-        // What address the file's beginning would have; anonymous memory has no file.
+        // The address that the beginning of the file would have; anonymous memory has no file.
         let origin = match region.inode {
             0 => 0,
             _ => region.range.start().wrapping_sub(region.offset),
@@ -56,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn other_mappings_are_told_from_parts_and_wholes_of_the_same() {
+    fn replaced_mappings_are_distinguished_from_split_and_merged_ones() {
         let before = [
             region(10, 20, false, 0, 0),
             region(20, 30, false, 7, 4),

@@ -1,10 +1,10 @@
-//! [`WatchBuilder`]: what to watch and how, and the start.
+//! [`WatchBuilder`]: what to track and how, and the start.
 
 use super::choice::{self, Choice, TrackMode};
 use super::config::Config;
 use super::image;
 use super::latent::Unwritable;
-use super::life::{EXEC_PATIENCE, EXEC_PAUSE, end_of, lives};
+use super::life::{EXEC_PAUSE, EXEC_TIMEOUT, end_of, lives};
 use super::space::{Policy, Space};
 use super::{UntrackedRegion, Watch};
 use crate::attach::launch::{Hold, Image, Launched};
@@ -22,7 +22,7 @@ use crate::{PageRange, PageSet};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Describes a watch to be started; made by [`Watch::builder`].
+/// Describes a watch and starts it; made by [`Watch::builder`].
 #[derive(Debug)]
 #[must_use]
 pub struct WatchBuilder {
@@ -56,65 +56,70 @@ impl Default for WatchBuilder {
 }
 
 impl WatchBuilder {
-    /// Whose memory; all of the own process unless said otherwise.
+    /// Sets the memory that is tracked; all memory of the own process by default.
     pub fn target(mut self, target: Target) -> Self {
         self.target = target;
         self
     }
 
-    /// Which technique; [`Choice::Auto`] unless said otherwise.
+    /// Sets the technique; [`Choice::Auto`] by default.
     pub fn technique(mut self, choice: impl Into<Choice>) -> Self {
         self.choice = choice.into();
         self
     }
 
-    /// Whether writes are to be access_kind, all accesses, or each in turns; writes unless said otherwise, or unless the
-    /// technique chosen notices something else.
+    /// Sets whether writes, all accesses, or alternately each are tracked. The default is writes,
+    /// unless the chosen technique detects only accesses.
     pub fn track(mut self, track: TrackMode) -> Self {
         self.track = Some(track);
         self
     }
 
-    /// What it costs that a page is reported in vain. Who says so has [`Choice::Auto`] take the technique `adaptive`, which
-    /// weighs that against faults; asked for by name it assumes [`FalsePositiveCost::Hashed`].
+    /// Sets the cost of a false positive. Setting it lets [`Choice::Auto`] choose `adaptive`, which
+    /// trades that cost against the cost of a fault. `adaptive` chosen by name assumes
+    /// [`FalsePositiveCost::Hashed`] by default.
     pub fn false_positive_cost(mut self, cost: FalsePositiveCost) -> Self {
         self.config.false_positive_cost = Some(cost);
         self
     }
 
-    /// Whether the technique `adaptive` reports pages that it predicts dirty and that have not changed. Others do not
-    /// predict, so with them this has no effect.
+    /// Sets whether the technique `adaptive` reports predicted pages whose contents have not
+    /// changed. Other techniques do not predict, so it has no effect on them.
     pub fn precision(mut self, precision: Precision) -> Self {
         self.config.precision = precision;
         self
     }
 
-    /// What `pagemap-scan`, `adaptive` and `access-scan` do about transparent huge pages; [`HugePages::Split`] unless said
-    /// otherwise.
+    /// Sets how `pagemap-scan`, `adaptive` and `access-scan` treat transparent huge pages;
+    /// [`HugePages::Split`] by default.
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.config.huge_pages = huge_pages;
         self
     }
 
-    /// How many pages one fault of the technique `userfaultfd` releases: 1 to 512, rounded up to a power of two.
+    /// Sets how many pages one fault of the technique `userfaultfd` releases: 1 to 512, rounded up
+    /// to a power of two.
     ///
-    /// More make sequential writers faster and the write set coarser; 1 unless said otherwise.
+    /// A larger block makes sequential writers faster and the dirty set coarser; the default is 1.
     pub fn block_pages(mut self, pages: u32) -> Self {
         self.config.block_pages = pages;
         self
     }
 
-    /// Promises that no other thread of this process writes to the target while [`Watch::collect`] runs.
+    /// Declares that every [`Watch::collect`] runs at a safepoint: no other thread of this process
+    /// writes to the target meanwhile.
     ///
-    /// `soft-dirty` needs it on the own process once there are other threads: the kernel offers no way to
-    /// fetch and clear the marks in one step. A garbage collector that stops the world has it anyway.
+    /// `soft-dirty` needs it on the own process once there are other threads, because the kernel
+    /// cannot fetch and clear the bits in one step. A garbage collector that stops the world can
+    /// declare it.
     pub fn at_safepoint(mut self, stopped: bool) -> Self {
         self.config.at_safepoint = stopped;
         self
     }
 
-    /// Whether regions that the technique cannot watch (other trackers' memory, for some techniques files) are
-    /// watched by `compare` instead, which is the default, or only reported by [`Watch::untracked`].
+    /// Sets whether regions that the technique cannot track (other trackers' memory, for some
+    /// techniques files) are tracked by `compare` instead, which is the default, or only reported
+    /// by [`Watch::untracked`].
     pub fn compare_untracked(mut self, compare: bool) -> Self {
         self.config.policy = if compare {
             Policy::Compare
@@ -124,31 +129,36 @@ impl WatchBuilder {
         self
     }
 
-    /// What is done about mappings that may not be written at the moment. [`Unwritable::WhenOwned`] unless said otherwise, by which no
-    /// write to them is missed.
+    /// Sets how mappings without write permission are tracked. The default,
+    /// [`Unwritable::WhenOwned`], misses no write to them.
     ///
-    /// The techniques `mprotect` and `access-scan` leave them out.
+    /// The techniques `mprotect` and `access-scan` leave such mappings out.
     pub fn unwritable(mut self, unwritable: Unwritable) -> Self {
         self.config.unwritable = unwritable;
         self
     }
 
-    /// Reports each page once more in the round after the one in which it was found.
+    /// Sets whether each page is reported once more, in the round after the one in which it was
+    /// found.
     ///
-    /// For memory that is written through pinned pages: `process_vm_writev(2)`, `O_DIRECT` and `io_uring` reads, DMA. Pinning
-    /// is what a technique notices; a round that comes before the data re-arms the page, and the data leave no mark. With this such a
-    /// write is not missed as long as nobody holds a page for longer than from one collect to the one after the next.
+    /// Use it for memory that is written through pinned pages: `process_vm_writev(2)`, `O_DIRECT`
+    /// and `io_uring` reads, DMA. A technique detects the pinning; a round that is collected before
+    /// the data arrive re-arms the page, and the data leave no trace. With this setting such a
+    /// write is not missed as long as a page stays pinned no longer than from one collect to the
+    /// one after the next.
     pub fn report_again(mut self, again: bool) -> Self {
         self.config.report_again = again;
         self
     }
 
-    /// Whether a program that the watch starts ([`Target::command`]) is held at its end, so that what it wrote after the
-    /// last round can be collected ([`State::Exiting`](super::State::Exiting)); not unless asked for, since it is traced by
-    /// `ptrace(2)` for as long as it lives then. It can tell: programs with LeakSanitizer fail at their end,
-    /// `PTRACE_TRACEME` and other tracers (gdb, strace) are refused, programs that are set-user-ID get no privileges that the
-    /// tracker lacks, each signal takes a stop (some 30 us), and the program waits while the tracker is stopped.
-    /// With `soft-dirty` there is no such hold.
+    /// Sets whether a program that the watch starts ([`Target::command`]) is held at its end, so
+    /// that what it wrote after the last round can be collected
+    /// ([`State::Exiting`](super::State::Exiting)). The default is not to hold it, because
+    /// `ptrace(2)` then traces it for as long as it lives, which it can track: programs with
+    /// LeakSanitizer fail at their end, `PTRACE_TRACEME` and other tracers (gdb, strace) are
+    /// refused, set-user-ID programs get no privileges that the tracker lacks, each signal takes a
+    /// stop (some 30 us), and the program waits while the tracker is stopped. With `soft-dirty`
+    /// there is no such hold.
     pub fn last_round(mut self, wanted: bool) -> Self {
         self.hold = match wanted {
             true => Hold::UntilItsEnd,
@@ -157,19 +167,21 @@ impl WatchBuilder {
         self
     }
 
-    /// Starts watching; writes from here on are noticed. Of a process that executes another program meanwhile, that one is watched.
+    /// Starts tracking; later writes are detected. If the target process executes another program
+    /// meanwhile, the new program is tracked.
     ///
     /// # Errors
     ///
-    /// The technique does not work here or not for this target, the target is refused or not permitted, or a
-    /// range is not mapped writable.
+    /// The technique does not work here or not for this target, the target is refused or not
+    /// permitted, or a range is not mapped writable.
     pub fn start(self) -> Result<Watch> {
         let Kind::Process(pid) = self.target.0 else {
             return self.attach()?.start();
         };
         let end = end_of(pid);
-        // On a busy machine one that is replaced every few milliseconds is rarely met for long enough.
-        let deadline = Instant::now() + 10 * EXEC_PATIENCE;
+        // On a busy machine, a process that executes every few milliseconds is rarely attached in
+        // time.
+        let deadline = Instant::now() + 10 * EXEC_TIMEOUT;
         loop {
             let again = Self {
                 target: Target(Kind::Process(pid)),
@@ -177,7 +189,8 @@ impl WatchBuilder {
                 ..self
             };
             match again.attach().and_then(Attached::start) {
-                // It executes another program, and what we have got belongs to the one before.
+                // The process executed another program, and what was obtained belongs to the
+                // previous one.
                 Err(Error::Gone { .. })
                     if lives(pid, end.as_ref()) && Instant::now() < deadline =>
                 {
@@ -188,14 +201,14 @@ impl WatchBuilder {
         }
     }
 
-    /// Gets from the target what watching it needs, and notices nothing yet.
+    /// Obtains what tracking needs from the target, without tracking anything yet.
     ///
-    /// For a process that will not let itself be attached later, because somebody else is about to trace it. A program
-    /// to be started waits before its first instruction.
+    /// Use this for a process that cannot be attached to later because another tracer will attach
+    /// to it. A program to be started waits before its first instruction.
     ///
     /// # Errors
     ///
-    /// As for [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     pub fn attach(self) -> Result<Attached> {
         let Self {
             target,
@@ -218,7 +231,7 @@ impl WatchBuilder {
         let mut fetched = None;
         if let Kind::Process(pid) = target.0 {
             fetched = Some(match image::attach(picked.technique, pid) {
-                // What this target does not allow another technique may do without.
+                // Another technique may not need what this target does not allow.
                 Err(error @ (Error::Seccomp { .. } | Error::Attach { .. }))
                     if choice == Choice::Auto =>
                 {
@@ -232,7 +245,8 @@ impl WatchBuilder {
         let technique = picked.technique;
         config.track = picked.track;
         tracing::debug!(%technique, reason = picked.reason, "picked");
-        // Of `mprotect` the ranges must keep their access rights, and `access-scan` would make memory that is inaccessible fault twice.
+        // `mprotect` requires that the ranges keep their access rights, and `access-scan` would
+        // make inaccessible memory fault twice.
         if matches!(technique, Technique::Mprotect | Technique::AccessScan) {
             config.unwritable = Unwritable::LeaveOut;
         }
@@ -270,7 +284,7 @@ impl WatchBuilder {
     }
 }
 
-/// A target that is attached to and not watched yet; made by [`WatchBuilder::attach`].
+/// A target that is attached to and not tracked yet; made by [`WatchBuilder::attach`].
 #[must_use]
 pub struct Attached {
     picked: choice::Picked,
@@ -292,7 +306,7 @@ impl std::fmt::Debug for Attached {
 }
 
 impl Attached {
-    /// Starts watching; writes from here on are noticed.
+    /// Starts tracking; later writes are detected.
     ///
     /// # Errors
     ///
@@ -313,7 +327,7 @@ impl Attached {
             .and_then(|tracker| Space::open(pid, within, tracker, &config));
         let mut space = space.map_err(|error| permission_or(error, pid))?;
         let mut heaps = Heaps::new(pid.unwrap_or_else(std::process::id));
-        // Before the first write is noticed.
+        // This must happen before the first write is detected.
         if let Ok(Some(regions)) = Maps::open(pid).and_then(|mut maps| maps.changed()) {
             heaps.begin(&regions);
         }
@@ -343,12 +357,15 @@ impl Attached {
     }
 }
 
-/// Opening another process's maps is where a technique that does not attach finds out that it may not.
+/// Replaces an error by the one that names its cause: a missing permission, or a process that has
+/// ended.
+///
+/// A technique that does not attach first needs permission when it opens the target's maps.
 fn permission_or(error: Error, pid: Option<u32>) -> Error {
     if let Some(pid) = pid
         && !Status::of(pid).is_ok_and(|status| status.has_memory)
     {
-        // Whatever failed first, that is why.
+        // If the process has ended, that is the cause, whichever step failed first.
         return Error::Gone { pid };
     }
     match (&error, pid) {
@@ -365,7 +382,8 @@ fn permission_or(error: Error, pid: Option<u32>) -> Error {
     }
 }
 
-/// Given ranges must be whole pages, mapped, and writable (or readable where that is to be noticed).
+/// Checks that the given ranges are whole pages, mapped, and writable (or readable, if accesses are
+/// tracked).
 fn check_ranges(ranges: &PageSet, track: TrackMode) -> Result<()> {
     let reads = track != TrackMode::Writes;
     let watchable: PageSet = maps::own()

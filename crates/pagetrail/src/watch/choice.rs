@@ -1,4 +1,4 @@
-//! [`Choice`]: which technique a watch uses, and the rule behind [`Choice::Auto`].
+//! [`Choice`]: which technique a watch uses, and the rules of [`Choice::Auto`].
 
 use crate::capabilities::{Capabilities, Status};
 use crate::error::{Error, Result};
@@ -8,11 +8,13 @@ use crate::technique::Technique;
 /// Which technique a watch uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// The cheapest that works on this machine for this target: `adaptive` where the consumer has said what a page costs that
-    /// is reported in vain ([`WatchBuilder::false_positive_cost`](crate::WatchBuilder::false_positive_cost)), otherwise one that predicts nothing.
+    /// The cheapest technique that works on this machine for this target. It is `adaptive` only
+    /// where the consumer has set the cost of a false positive
+    /// ([`WatchBuilder::false_positive_cost`](crate::WatchBuilder::false_positive_cost)); otherwise
+    /// it is one that does not predict.
     #[default]
     Auto,
-    /// This one, or an error that says why not.
+    /// This technique, or an error that says why it cannot be used.
     Technique(Technique),
 }
 
@@ -22,20 +24,22 @@ impl From<Technique> for Choice {
     }
 }
 
-/// What a watch is to notice.
+/// What a watch tracks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrackMode {
     /// Writes.
     #[default]
     Writes,
-    /// Every access, reads included: technique `access-scan`, or, where it is asked for, `mprotect` for ranges of the own process.
+    /// Every access, including reads: technique `access-scan`, or `mprotect` if requested for
+    /// ranges of the own process.
     Accesses,
-    /// A round of writes, a round of accesses, and so on ([`Round::noticed`](crate::Round::noticed) says which): techniques
-    /// `pagemap-scan` and `access-scan` in turns.
+    /// Alternating rounds of writes and of accesses ([`Round::noticed`](crate::Round::noticed) says
+    /// which): techniques `pagemap-scan` and `access-scan` in turns.
     ///
-    /// It takes samples. A page that is only read shows in every second round; what is touched while the watch switches, at
-    /// the end of each collect, is missed ([`RoundCost::blind`](crate::RoundCost::blind)). Within a round, what completes
-    /// between two collects is in it as ever.
+    /// This mode samples. A page that is only read appears in every second round; accesses during
+    /// the switch, at the end of each collect, are missed
+    /// ([`RoundCost::blind`](crate::RoundCost::blind)). Within a round, accesses between two
+    /// collects are complete as in the other modes.
     Alternate,
 }
 
@@ -46,8 +50,11 @@ pub(crate) struct Picked {
     pub(crate) reason: String,
 }
 
-/// `predicting`: the consumer has said what a page costs that is reported in vain. `barred`: techniques that need code to be run
-/// in the target, and why this target does not allow that; [`Choice::Auto`] passes them over.
+/// Picks the technique.
+///
+/// `predicting`: the consumer has set the cost of a false positive. `barred`: the techniques that
+/// need code to run in the target, and why this target does not allow it; [`Choice::Auto`] passes
+/// them over.
 pub(crate) fn pick(
     choice: Choice,
     track: Option<TrackMode>,
@@ -76,7 +83,7 @@ pub(crate) fn pick(
             Ok(Picked {
                 technique,
                 track,
-                reason: "asked for".into(),
+                reason: "requested".into(),
             })
         }
         Choice::Auto => {
@@ -99,7 +106,7 @@ pub(crate) fn pick(
     }
 }
 
-/// What a technique that was asked for is to notice.
+/// What a technique that was chosen by name tracks.
 fn can_notice(technique: Technique, track: Option<TrackMode>) -> Result<TrackMode> {
     let of_accesses = technique == Technique::AccessScan;
     match track {
@@ -111,9 +118,9 @@ fn can_notice(technique: Technique, track: Option<TrackMode>) -> Result<TrackMod
             technique,
             reason: match of_accesses {
                 true => {
-                    "it does not tell writes from reads: ask for accesses, or for another technique"
+                    "it cannot distinguish writes from reads: track accesses, or choose another technique"
                 }
-                false => "it notices writes only: for accesses use access-scan, or mprotect",
+                false => "it tracks writes only: for accesses use access-scan or mprotect",
             }
             .into(),
         }),
@@ -122,22 +129,21 @@ fn can_notice(technique: Technique, track: Option<TrackMode>) -> Result<TrackMod
 
 /// The candidates for a target, the cheapest first.
 ///
-/// `adaptive` only where the consumer has said what a vain page costs: whoever has not may rely on exact write sets.
+/// `adaptive` is a candidate only where the consumer has set the cost of a false positive: other
+/// consumers may rely on exact dirty sets.
 fn candidates(target: &Target, track: TrackMode, predicting: bool) -> Vec<Technique> {
     use Technique::{AccessScan, Adaptive, Compare, Mprotect, PagemapScan, SoftDirty, Userfaultfd};
-    let predicting = (predicting && track == TrackMode::Writes).then_some(Adaptive);
+    let adaptive = (predicting && track == TrackMode::Writes).then_some(Adaptive);
     let others: &[Technique] = match target.0 {
         _ if track != TrackMode::Writes => &[AccessScan],
         Kind::OwnRanges(_) => &[PagemapScan, Userfaultfd, Mprotect, Compare],
         Kind::Own => &[PagemapScan],
-        // Not `userfaultfd`: its faults wait for the tracker. While that is stopped the target is, too, and for a thread that
-        // exits the kernel does not wait (`handle_userfault` in fs/userfaultfd.c): its robust mutexes stay locked.
+        // Not `userfaultfd`: its faults wait for the tracker. While the tracker is stopped, so is
+        // the target, and the kernel does not wait for a thread that exits (`handle_userfault` in
+        // fs/userfaultfd.c): its robust mutexes stay locked.
         Kind::Process(_) | Kind::Command(_) => &[PagemapScan, SoftDirty, Compare],
     };
-    predicting
-        .into_iter()
-        .chain(others.iter().copied())
-        .collect()
+    adaptive.into_iter().chain(others.iter().copied()).collect()
 }
 
 fn automatic(
@@ -170,7 +176,8 @@ fn fits(technique: Technique, target: &Target) -> Result<()> {
         (Technique::Mprotect, Kind::Process(_) | Kind::Command(_)) => {
             "it works on the own process only: use pagemap-scan, soft-dirty, userfaultfd or compare"
         }
-        // Their bookkeeping would be watched by themselves: a handler waiting for itself, copies of copies.
+        // Their metadata would be part of what they track: a handler waiting for itself, copies of
+        // copies.
         (Technique::Mprotect | Technique::Userfaultfd | Technique::Compare, Kind::Own) => {
             "give it ranges (Target::ranges), or use pagemap-scan"
         }
@@ -209,7 +216,7 @@ mod tests {
         assert_eq!(auto(&other, &[Mprotect, Compare]).unwrap(), Compare);
         let older = [SoftDirty, Userfaultfd, Compare];
         assert_eq!(auto(&other, &older).unwrap(), SoftDirty);
-        // Its faults wait for the tracker, which may be stopped.
+        // The faults of `userfaultfd` wait for the tracker, which may be stopped.
         assert_eq!(auto(&other, &[Userfaultfd, Compare]).unwrap(), Compare);
         let error = auto(&Target::own(), &[Compare]).unwrap_err().to_string();
         assert!(error.contains("pagemap-scan: test"), "{error}");
@@ -239,13 +246,13 @@ mod tests {
         }
         let own = Target::own();
         assert_eq!(candidates(&own, TrackMode::Accesses, true), [AccessScan]);
-        // Not `mprotect`, unless somebody asks: system calls that read from such memory fail.
+        // Not `mprotect`, unless chosen by name: system calls that read from such memory fail.
         let ranges = Target::ranges([]);
         assert_eq!(candidates(&ranges, TrackMode::Accesses, true), [AccessScan]);
     }
 
     #[test]
-    fn predicting_is_for_those_who_say_what_it_costs_them() {
+    fn adaptive_is_a_candidate_only_if_a_false_positive_has_a_cost() {
         let own = Target::own();
         assert_eq!(
             candidates(&own, TrackMode::Writes, false),
@@ -258,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_technique_that_cannot_do_it_names_the_cure() {
+    fn a_technique_that_does_not_fit_names_the_cure() {
         let error = fits(Technique::Mprotect, &Target(Kind::Process(1)))
             .unwrap_err()
             .to_string();

@@ -1,4 +1,4 @@
-//! [`Config`]: the settings of a watch that outlive its start, and the tracker they describe.
+//! [`Config`]: the settings that a watch keeps after its start, and the tracker that they describe.
 
 use super::choice::TrackMode;
 use super::latent::Unwritable;
@@ -14,7 +14,7 @@ use crate::technique::userfaultfd::Userfaultfd;
 use crate::technique::{Technique, Tracker, compare::Compare, mprotect::Mprotect, none};
 use rustix::fd::OwnedFd;
 
-/// Settings that outlive the start.
+/// The settings that a watch keeps after its start: an `execve` of the target needs them again.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) track: TrackMode,
@@ -29,7 +29,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// The technique's state for an address space; `pid` is `None` for the own one.
+    /// Makes the technique's tracker for an address space; `pid` is `None` for the own one.
     pub(crate) fn tracker(
         &self,
         technique: Technique,

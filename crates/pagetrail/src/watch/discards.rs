@@ -1,19 +1,24 @@
-//! [`Discards`]: pages whose contents went without a write: given back by `madvise(2)`, punched out of a file, cut off its end.
+//! [`Discards`]: pages whose contents changed without a write: discarded by `madvise(2)`, punched
+//! out of a file, or truncated.
 //!
-//! In memory of a file, mapped privately or shared, a protected page that leaves the page table leaves a marker there, which
-//! reads as protected still (`zap_install_uffd_wp_if_needed` in `mm/memory.c`), and soft-dirty marks just go. So the techniques that rest
-//! on page tables miss it. What is known instead:
+//! In file mappings, private or shared, a protected page that leaves the page table leaves a marker
+//! there, which reads as still protected (`zap_install_uffd_wp_if_needed` in `mm/memory.c`), and
+//! soft-dirty bits are lost. So the techniques that rest on page tables miss the change. It is
+//! found by other evidence:
 //!
-//! * Private memory: a page that the process owned, and owns no longer, holds the file's contents again, or zeros.
-//! * Shared memory: whatever removes a page from a file, or writes to it by a system call, changes the file's times (`shmem_truncate_range` in
-//!   `mm/shmem.c`, `file_update_time`). So does the first store to a page that is write-protected
-//!   (`fault_dirty_shared_page` in `mm/memory.c`), which the technique reports. Where a file has changed and no page of it was
-//!   reported, or where it has become smaller, all of it counts as written. Where pages of it were reported, those that have left the page table since
-//!   the last look count as well.
+//! * Private memory: a page that the process owned, and owns no longer, holds the file's contents
+//!   again, or zeros.
+//! * Shared memory: whatever removes a page from a file, or writes to the file by a system call,
+//!   changes the file's times (`shmem_truncate_range` in `mm/shmem.c`, `file_update_time`). So does
+//!   the first store to a page that is write-protected (`fault_dirty_shared_page` in
+//!   `mm/memory.c`), which the technique reports. If a file has changed and no page of it was
+//!   reported, or if it has become smaller, all of it counts as written. If pages of it were
+//!   reported, those that have left the page table since the last check count as well.
 //!
-//! What this cannot know: a page of shared memory that is removed and *read* again (so it exists, and holds zeros) between two rounds in
-//! which the target also stores to other pages of the same file. And without permission to look at the target's files
-//! (`/proc/PID/map_files` wants CAP_CHECKPOINT_RESTORE) only pages that have left the page table are known.
+//! Limits: a page of shared memory is missed if it is removed and *read* again (so that it exists,
+//! and holds zeros) between two rounds in which the target also stores to other pages of the same
+//! file. Without permission to look at the target's files (`/proc/PID/map_files` needs
+//! CAP_CHECKPOINT_RESTORE) only pages that have left the page table are found.
 
 mod times;
 
@@ -27,7 +32,7 @@ use rustix::fs::{StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-/// In memory, and the process's own: neither the file's nor the page of zeros.
+/// Selects pages in memory that are the process's own: neither the file's nor the page of zeros.
 const OWNED: Query = Query {
     rearm: false,
     registered: false,
@@ -43,10 +48,11 @@ const PRESENT: Query = Query {
     ..OWNED
 };
 
-/// Where times are not exact, two changes within a tick of the clock have the same; a tick is 10 ms at most.
+/// File times that are not exact are the same for two changes within a tick of the clock; a tick is
+/// 10 ms at most.
 const TICKS_NS: i64 = 20_000_000;
 
-/// What a file tells of its changes.
+/// The attributes of a file that change with it (`statx(2)`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     changed_ns: i64,
@@ -55,43 +61,44 @@ struct Stamp {
     blocks: u64,
 }
 
-/// Shared memory: a file, which it has also where it has no name, and where it is mapped.
+/// A file that is mapped shared (shared anonymous memory has one, too), and where it is mapped.
 struct Shared {
     file: ((u32, u32), u64),
-    /// A mapping of it as `maps` has it.
+    /// One mapping of it, with the boundaries that `maps` has.
     mapping: PageRange,
     ranges: PageSet,
-    /// Pages in the page table at the last look.
+    /// Pages that were in the page table at the last check.
     present: PageSet,
-    /// `None` where we may not look.
+    /// `None` without permission to look at the file.
     stamp: Option<Stamp>,
-    /// Each change that comes after a look has a time of its own.
+    /// Whether each change after a check gets a time of its own.
     exact: bool,
-    /// The file changed so shortly before the last look that another change may have the same time.
+    /// Whether the file changed so shortly before the last check that another change may have the
+    /// same time.
     unsettled: bool,
 }
 
-/// What is known of one address space.
+/// The pages of one address space whose contents may change without a write.
 pub(super) struct Discards {
     pid: Option<u32>,
     missed: Missed,
-    /// Opened when there is something to look at.
+    /// Opened by the first check.
     pagemap: Option<Pagemap>,
     vector: Vector,
     private: PageSet,
-    /// The pages of `private` that the process owned at the last look.
+    /// The pages of `private` that the process owned at the last check.
     owned: PageSet,
-    /// Pages that it owned and that are not in memory: swapped out, or discarded.
+    /// Pages that the process owned and that are not in memory: swapped out or discarded.
     swapped: PageSet,
     shared: Vec<Shared>,
-    /// Whether it was said that the target's files may not be looked at.
+    /// Whether the note about the missing permission was given.
     complained: bool,
 }
 
-/// What a look found besides the pages.
+/// The result of a check, apart from the pages.
 #[derive(Default)]
 pub(super) struct Looked {
-    /// The mappings have changed since they were read.
+    /// Whether the mappings have changed since they were read.
     pub(super) outdated: bool,
     pub(super) note: Option<String>,
 }
@@ -111,7 +118,8 @@ impl Discards {
         }
     }
 
-    /// Looks at these mappings from now on, as far as they are `armed`. What is new among them has been reported.
+    /// Follows these mappings from now on, as far as they are `armed`. New ones among them are
+    /// already reported.
     pub(super) fn follow(&mut self, regions: &[Region], armed: &PageSet) -> Result<()> {
         if self.missed == Missed::Nothing {
             return Ok(());
@@ -177,7 +185,8 @@ impl Discards {
         Ok(())
     }
 
-    /// Adds to `out` what was discarded since the last look. `written`: what the technique has found meanwhile.
+    /// Adds to `out` what was discarded since the last check. `written`: the pages that the
+    /// technique has found meanwhile.
     pub(super) fn look(&mut self, written: &PageSet, out: &mut PageSet) -> Result<Looked> {
         self.look_private(out)?;
         let mut looked = Looked::default();
@@ -200,7 +209,8 @@ impl Discards {
             return Ok(());
         }
         out.union_with(&gone);
-        // A marker reads as a page that is swapped out. So those count again as long as they are not back in memory.
+        // A marker reads as a page that is swapped out, so such pages are reported until they are
+        // back in memory.
         out.union_with(&self.swapped);
         self.swapped = match self.swaps() {
             true => self.swapped.union(&gone).difference(&self.owned),
@@ -228,7 +238,7 @@ impl Discards {
         let was_unsettled = std::mem::replace(&mut shared.unsettled, unsettled);
         match (before, stamp) {
             (Some(before), Some(now)) if before == now && !was_unsettled => return Ok(()),
-            // Where the times are the same, it may have changed all the same.
+            // With inexact times, the file may have changed although its stamp has not.
             (Some(before), Some(now)) => {
                 let smaller = now.bytes < before.bytes || now.blocks < before.blocks;
                 let reported = shared.ranges.ranges().iter();
@@ -253,20 +263,21 @@ impl Discards {
         Ok(())
     }
 
-    /// The file behind a mapping (`proc_pid_map_files(5)`).
+    /// The link to the file of a mapping (`proc_pid_map_files(5)`).
     fn path(&self, mapping: PageRange) -> String {
         let pid = self.pid.unwrap_or_else(std::process::id);
         let (start, end) = (mapping.start(), mapping.end());
         format!("/proc/{pid}/map_files/{start:x}-{end:x}")
     }
 
-    /// What the file behind a mapping tells; `None` where we may not ask, an error where that is not mapped any more.
+    /// The stamp of a mapping's file; `None` without permission, an error if the mapping no longer
+    /// exists.
     fn stamp(&self, mapping: PageRange) -> rustix::io::Result<Option<Stamp>> {
         let path = self.path(mapping);
         let wanted = StatxFlags::CTIME | StatxFlags::MTIME | StatxFlags::SIZE | StatxFlags::BLOCKS;
         let flags = rustix::fs::AtFlags::empty();
-        let told = match statx(rustix::fs::CWD, path, flags, wanted) {
-            Ok(told) => told,
+        let stat = match statx(rustix::fs::CWD, path, flags, wanted) {
+            Ok(stat) => stat,
             Err(Errno::PERM | Errno::ACCESS) => return Ok(None),
             Err(errno) => return Err(errno),
         };
@@ -276,10 +287,10 @@ impl Discards {
                 .wrapping_add(i64::from(time.tv_nsec))
         };
         Ok(Some(Stamp {
-            changed_ns: ns(told.stx_ctime),
-            modified_ns: ns(told.stx_mtime),
-            bytes: told.stx_size,
-            blocks: told.stx_blocks,
+            changed_ns: ns(stat.stx_ctime),
+            modified_ns: ns(stat.stx_mtime),
+            bytes: stat.stx_size,
+            blocks: stat.stx_blocks,
         }))
     }
 
@@ -289,7 +300,8 @@ impl Discards {
             .is_ok_and(|status| status.swap_kib > 0)
     }
 
-    /// The pages that a query selects, or where the kernel has no queries, those whose entry is `wanted`.
+    /// The pages that a query selects or, where the kernel has no queries, those with a `wanted`
+    /// entry.
     fn scan(&mut self, ranges: &PageSet, query: Query, wanted: fn(u64) -> bool) -> Result<PageSet> {
         let mut found = PageSet::new();
         if ranges.is_empty() {
@@ -317,7 +329,7 @@ impl Discards {
     }
 }
 
-/// What looks swapped out and is not the file's.
+/// Selects pages that read as swapped out and are not the file's.
 const SWAPPED: Query = Query {
     inverted: category::FILE,
     all_of: category::FILE | category::SWAPPED,
@@ -332,7 +344,7 @@ fn owned_elsewhere(bits: u64) -> bool {
     entry::is_owned(bits) && bits & entry::PRESENT == 0
 }
 
-/// Whether a change happened so shortly ago that the next one may have the same time.
+/// Whether a change happened so recently that the next one may have the same time.
 fn is_recent(stamp: Stamp) -> bool {
     let now = clock_gettime(ClockId::Realtime);
     let now = now

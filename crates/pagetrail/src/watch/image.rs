@@ -1,4 +1,4 @@
-//! What a technique needs from the address space that it is to watch, and getting it.
+//! What a technique needs from the address space that it will track, and how the watch obtains it.
 
 use crate::attach::inject;
 use crate::attach::launch::{Image, Need};
@@ -29,7 +29,7 @@ pub(super) fn need(technique: Technique) -> Need {
     }
 }
 
-/// Gets what a technique needs from a running process.
+/// Obtains what a technique needs from a running process.
 pub(super) fn attach(technique: Technique, pid: u32) -> Result<Image> {
     match need(technique) {
         Need::Userfaultfd { kernel_faults } => {
@@ -46,7 +46,7 @@ pub(super) fn attach(technique: Technique, pid: u32) -> Result<Image> {
     }
 }
 
-/// Gets what a technique needs from this process.
+/// Obtains what a technique needs from this process.
 pub(super) fn own(technique: Technique) -> Result<Image> {
     let fd = match need(technique) {
         Need::Userfaultfd { kernel_faults } => {

@@ -1,34 +1,39 @@
-//! [`Latent`]: private mappings of files that may not be written at the moment, and in which the process owns no page: program
-//! text, constants. To arm them would cost much and tell nothing.
+//! [`Latent`]: private file mappings without write permission in which the process owns no page:
+//! program text and constants. To arm them would cost much and detect nothing.
 //!
-//! A write to such memory (a debugger's, or the program's after `mprotect(2)`) copies the page, and the copy is the
-//! process's own, which `/proc/PID/pagemap` says. So they are looked at in each round, and are armed when the process owns a page.
-//! Registering them from the start would have the kernel map one page per fault instead of the neighbours as well
-//! (`uffd_disable_fault_around()` in `include/linux/userfaultfd_k.h`), by which every program would start more slowly.
+//! A write to such memory (by a debugger, or by the program after `mprotect(2)`) copies the page,
+//! and the copy is the process's own, as `/proc/PID/pagemap` shows. So each round checks for owned
+//! pages, and a mapping is armed when the process owns a page in it. Registering such mappings from
+//! the start would make the kernel map one page per fault instead of its neighbours as well
+//! (`uffd_disable_fault_around()` in `include/linux/userfaultfd_k.h`), which would slow down the
+//! start of every program.
 
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::sys::pagemap::{Pagemap, Query, Vector, category, entry};
 use rustix::io::Errno;
 
-/// What a watch does about mappings that may not be written at the moment.
+/// How a watch treats mappings without write permission.
 ///
-/// A program may make them writable, write, and take that back between two rounds: just-in-time compilers do so, and the dynamic
-/// loader. Debuggers write to them as they are. Shared mappings that can never be made writable are not watched in any case.
+/// A program may make them writable, write, and make them read-only again between two rounds, as
+/// just-in-time compilers and the dynamic loader do. Debuggers write to them as they are. Shared
+/// mappings that can never be made writable are not tracked in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unwritable {
-    /// They are not watched: a write is missed if the memory is unwritable whenever a round is collected.
+    /// They are not tracked: a write is missed if the memory is not writable whenever a round is
+    /// collected.
     LeaveOut,
-    /// They are watched. Private mappings of files, which are program text for the most part, are write-protected only when the
-    /// process owns a page there; until then each round looks whether it does.
+    /// They are tracked. Private file mappings, most of which are program text, are write-protected
+    /// only when the process owns a page in them; until then each round checks whether it does.
     #[default]
     WhenOwned,
-    /// They are write-protected at once, all of them. For those who need to find all private memory registered with the userfaultfd.
+    /// They are all write-protected at once. Choose this where all private memory must be
+    /// registered with the userfaultfd.
     Always,
 }
 
-/// In memory or swapped out, and the process's own, not the file's.
+/// Selects pages in memory or swapped out that are the process's own, not the file's.
 const OWNED: Query = Query {
     rearm: false,
     registered: false,
@@ -38,10 +43,10 @@ const OWNED: Query = Query {
     report: 0,
 };
 
-/// The mappings of one address space that are looked at.
+/// The latent mappings of one address space.
 pub(super) struct Latent {
     pid: Option<u32>,
-    /// Opened when there is something to look at.
+    /// Opened when the first mapping is followed.
     pagemap: Option<Pagemap>,
     vector: Vector,
     ranges: PageSet,
@@ -57,19 +62,19 @@ impl Latent {
         }
     }
 
-    /// Looks at these from now on, and at nothing else.
+    /// Follows exactly these ranges from now on.
     pub(super) fn watch(&mut self, ranges: PageSet) {
         self.ranges = ranges;
     }
 
-    /// Looks at a part no longer; what of it was looked at.
+    /// Stops following a range, and returns the part of it that was followed.
     pub(super) fn take(&mut self, range: PageRange) -> PageSet {
         let taken = self.ranges.intersection(&PageSet::from_iter([range]));
         self.ranges.remove(range);
         taken
     }
 
-    /// The pages that the process owns.
+    /// The pages in the followed ranges that the process owns.
     pub(super) fn owned(&mut self) -> Result<PageSet> {
         let mut owned = PageSet::new();
         if self.ranges.is_empty() {

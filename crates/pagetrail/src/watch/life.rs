@@ -1,4 +1,4 @@
-//! Whether a process lives, by a descriptor of it where its number may be another's by now.
+//! Whether a process lives, checked by a pidfd where its PID may have been reused.
 
 use crate::proc::status::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -7,23 +7,23 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::time::{Duration, Instant};
 
-/// How long a program may take to get over an `execve` that we have run into.
-pub(super) const EXEC_PATIENCE: Duration = Duration::from_secs(2);
+/// How long an `execve` of the target, met in the middle, may take to complete.
+pub(super) const EXEC_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Between two looks at it.
+/// The pause between two attempts while the target executes.
 pub(super) const EXEC_PAUSE: Duration = Duration::from_millis(1);
 
-/// What becomes readable when a process ends.
+/// A pidfd, which becomes readable when the process ends.
 pub(super) fn end_of(pid: u32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid as i32)?, PidfdFlags::empty()).ok()
 }
 
-/// Whether a process has a program, still the one whose end that is.
+/// Whether the process still lives (by its pidfd `end`) and has an address space.
 pub(super) fn lives(pid: u32, end: Option<&OwnedFd>) -> bool {
     end.is_some_and(|end| !ended_within(end, Duration::ZERO)) && has_memory(pid)
 }
 
-/// Whether a process ends before the time is over.
+/// Whether the process ends within `timeout`.
 pub(super) fn ended_within(end: &OwnedFd, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
     loop {
@@ -37,7 +37,7 @@ pub(super) fn ended_within(end: &OwnedFd, timeout: Duration) -> bool {
     }
 }
 
-/// Whether a process has a program, which can be watched.
+/// Whether the process has an address space, which zombies do not.
 pub(super) fn has_memory(pid: u32) -> bool {
     Status::of(pid).is_ok_and(|status| status.has_memory && !matches!(status.state, 'Z' | 'X'))
 }

@@ -1,5 +1,5 @@
-//! [`Watch`]: rounds of writes of one target. It follows the target's mappings ([`space`]), picks the technique
-//! ([`choice`]), and keeps what was harvested until the consumer commits it.
+//! [`Watch`]: rounds of one target. It follows the target's mappings ([`space`]), picks the
+//! technique ([`choice`]), and keeps what was collected until the consumer commits it.
 
 mod backing;
 pub(crate) mod builder;
@@ -25,7 +25,7 @@ use builder::WatchBuilder;
 #[cfg(doc)]
 use choice::TrackMode;
 use config::Config;
-use life::{EXEC_PATIENCE, EXEC_PAUSE, ended_within, has_memory};
+use life::{EXEC_PAUSE, EXEC_TIMEOUT, ended_within, has_memory};
 use rustix::fd::OwnedFd;
 use space::Space;
 use std::collections::BTreeSet;
@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 pub use latent::Unwritable;
 pub use untracked::UntrackedRegion;
 
-/// Notices the writes of a target and hands them out in rounds.
+/// Tracks the pages that a target writes (or accesses) and hands them out in rounds.
 ///
 /// ```
 /// use pagetrail::{Choice, Target, Watch, pages_of};
@@ -49,8 +49,9 @@ pub use untracked::UntrackedRegion;
 /// # Ok::<(), pagetrail::Error>(())
 /// ```
 ///
-/// Dropping the watch ends all tracking; the target runs on at full speed. A watch belongs to the process that started
-/// it: a forked child must not collect from its copy, which would take the pages away from its parent.
+/// Dropping the watch ends all tracking; the target runs on at full speed. A watch belongs to the
+/// process that started it: a forked child must not collect from its copy, which would take pages
+/// away from its parent.
 pub struct Watch {
     config: Config,
     technique: Technique,
@@ -60,11 +61,12 @@ pub struct Watch {
     space: Space,
     heaps: Heaps,
     launched: Option<Launched>,
-    /// Readable when the process has ended (`pidfd_open(2)`); only for processes that are not ours.
+    /// Readable when the target has ended (`pidfd_open(2)`); `None` for this process and for
+    /// programs that the watch started.
     end: Option<OwnedFd>,
-    /// What waits for its commit: writes and accesses.
+    /// Rounds that wait for their commit, indexed by [`AccessKind`]: writes and accesses.
     pending: [Pending; 2],
-    /// Reported, and left unarmed since.
+    /// Pages that were reported and have not been re-armed since.
     unarmed: PageSet,
     children: BTreeSet<u32>,
     started: Instant,
@@ -77,57 +79,63 @@ pub struct Watch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum State {
-    /// The target runs on.
+    /// The target is running.
     Running,
-    /// The target, started by [`Target::command`](crate::Target::command) with [`WatchBuilder::last_round`], has reached
-    /// its end and is held there: collect the last round, then let it go by [`Watch::release_exit`].
+    /// The target, started by [`Target::command`](crate::Target::command) with
+    /// [`WatchBuilder::last_round`], has reached its end and is held there: collect the last round,
+    /// then release it by [`Watch::release_exit`].
     Exiting,
-    /// The target has ended; how is known for programs that the watch started.
+    /// The target has ended; the exit status is known for programs that the watch started.
     Ended(Option<Ended>),
 }
 
 impl Watch {
-    /// Describes a watch to be started.
+    /// Returns a builder with default settings, by which a watch is described and started.
     pub fn builder() -> WatchBuilder {
         WatchBuilder::default()
     }
 
-    /// Hands out what was written since the last committed round. It is re-armed already.
+    /// Collects the pages that were written since the last committed round. They are already
+    /// re-armed.
     ///
-    /// A write that completes before this returns is in this round or in the next. Where rounds of writes and of accesses
-    /// [alternate](TrackMode::Alternate), one that is not committed comes back in the next of its kind.
+    /// A write that completes before this returns is in this round or in the next. Where rounds of
+    /// writes and of accesses [alternate](TrackMode::Alternate), a round that is not committed
+    /// comes back in the next round of its kind.
     ///
     /// # Errors
     ///
-    /// [`Error::Gone`] when the target has ended. After any error the watch can be asked again, and what was
-    /// harvested before the error is in the next round.
+    /// [`Error::Gone`] when the target has ended. After any error `collect` can be called again,
+    /// and what was collected before the error is in the next round.
     pub fn collect(&mut self) -> Result<Round<'_>> {
-        let told = self.harvest()?;
+        let told = self.collect_pending()?;
         self.unarmed.clear();
         Ok(self.round(told))
     }
 
-    /// Watches mappings that have come since the last collect already now, and forgets those that have gone. The next round has
-    /// the new ones' pages, as it would without this.
+    /// Arms mappings that were created since the last collect, and forgets those that were
+    /// unmapped. The next round reports the pages of the new mappings, as it would without this
+    /// call.
     ///
     /// # Errors
     ///
-    /// As [`Self::collect`], but an `execve` of the target is left to that.
+    /// The errors of [`Self::collect`], except that an `execve` of the target is left to it.
     pub fn follow_mappings(&mut self) -> Result<()> {
         let access_kind = self.space.noticing();
         self.space.follow(&mut self.pending[access_kind as usize])
     }
 
-    /// The same, but the pages it reports stay unarmed: they cost the target nothing, and every round reports them, until
-    /// [`rearm`](Self::rearm) is called for them.
+    /// Collects a round like [`collect`](Self::collect), but leaves the reported pages unarmed:
+    /// they cost the target nothing, and every round reports them, until [`rearm`](Self::rearm) is
+    /// called for them.
     ///
-    /// For those who ask about some pages more often than about others. Of a page that stays unarmed nothing is learned,
-    /// and nothing is missed. Pages whose mapping is new in the round, and regions watched by `compare`, are armed as ever.
+    /// Use this to sample pages at different rates. Unarmed pages are always reported, so that no
+    /// write is lost. Pages whose mapping is new in the round, and regions tracked by `compare`,
+    /// are armed as usual.
     ///
     /// # Errors
     ///
-    /// As [`collect`](Self::collect); [`Error::Unavailable`] with techniques other than `pagemap-scan` and `access-scan`,
-    /// and where rounds [alternate](TrackMode::Alternate).
+    /// The errors of [`collect`](Self::collect); [`Error::Unavailable`] with techniques other than
+    /// `pagemap-scan` and `access-scan`, and where rounds [alternate](TrackMode::Alternate).
     pub fn collect_unarmed(&mut self) -> Result<Round<'_>> {
         if !self.space.set_rearming(false) {
             return Err(Error::Unavailable {
@@ -135,7 +143,7 @@ impl Watch {
                 reason: "it arms what it reports in one step".into(),
             });
         }
-        let told = self.harvest();
+        let told = self.collect_pending();
         self.space.set_rearming(true);
         let told = told?;
         let reported = &self.pending[told.access_kind as usize].written;
@@ -143,10 +151,11 @@ impl Watch {
         Ok(self.round(told))
     }
 
-    /// Arms pages that [`collect_unarmed`](Self::collect_unarmed) has reported; others are passed over, since what was
-    /// written to them has not been told yet.
+    /// Arms pages that [`collect_unarmed`](Self::collect_unarmed) has reported. Other pages are
+    /// passed over, since writes to them have not been reported yet.
     ///
-    /// What is touched between the two calls belongs to the round that was collected: read the pages after this.
+    /// An access between the two calls belongs to the round that was collected: read the pages
+    /// after this call.
     ///
     /// # Errors
     ///
@@ -158,10 +167,10 @@ impl Watch {
         Ok(())
     }
 
-    /// Leaves everything unarmed, for a while in which nobody asks: the target takes no fault, and the next round reports all
-    /// its pages.
+    /// Disarms everything, for a time in which no round is collected: the target takes no fault,
+    /// and the next round reports all its pages.
     ///
-    /// Techniques other than `pagemap-scan` and `access-scan` go on as before.
+    /// Techniques other than `pagemap-scan` and `access-scan` stay armed.
     ///
     /// # Errors
     ///
@@ -170,8 +179,8 @@ impl Watch {
         self.space.suspend()
     }
 
-    /// Takes what was written into `pending`.
-    fn harvest(&mut self) -> Result<Told> {
+    /// Collects what was written into `pending`.
+    fn collect_pending(&mut self) -> Result<Told> {
         let before = Instant::now();
         for pending in &mut self.pending {
             pending.told = None;
@@ -179,7 +188,7 @@ impl Watch {
         let mut access_kind = self.space.noticing();
         let mut carried = !self.pending[access_kind as usize].written.is_empty();
         let outcome = self.space.collect(&mut self.pending[access_kind as usize]);
-        let harvested = match outcome {
+        let collected = match outcome {
             Err(error) if !self.own && error.means_gone() => {
                 let followed = self.follow_execs()?;
                 (access_kind, carried) = (followed.0, false);
@@ -187,31 +196,33 @@ impl Watch {
             }
             outcome => outcome?,
         };
-        self.tell_units(access_kind, carried);
+        self.resolve_subpages(access_kind, carried);
         self.count_children(access_kind);
         let now = self.started.elapsed();
         let began = std::mem::replace(&mut self.round_began, now);
         let cost = RoundCost {
             collect: before.elapsed(),
-            stopped: harvested.stopped,
-            faults: harvested.faults,
-            blind: harvested.blind,
+            stopped: collected.stopped,
+            faults: collected.faults,
+            blind: collected.blind,
         };
         let told = Told {
             access_kind,
             began,
             duration: now - began,
             cost,
-            prediction: harvested.prediction,
+            prediction: collected.prediction,
         };
         self.pending[access_kind as usize].told = Some(told);
         Ok(told)
     }
 
-    /// The round of the last collect once more, unless that failed or the round was committed.
+    /// Returns the round of the last collect again, unless that collect failed or the round was
+    /// committed.
     ///
-    /// For those who cannot hold on to the [`Round`] because it borrows the watch: a C interface, or a struct that
-    /// owns the watch and commits in another call than the one that collects.
+    /// Use this where the [`Round`] cannot be kept because it borrows the watch: in a C interface,
+    /// or in a struct that owns the watch and commits in a different call than the one that
+    /// collects.
     pub fn current_round(&mut self) -> Option<Round<'_>> {
         let told = self.pending.iter().find_map(|pending| pending.told)?;
         Some(self.round(told))
@@ -227,13 +238,14 @@ impl Watch {
         }
     }
 
-    /// Makes room for rounds of up to this many ranges: 16 bytes of address space each, three times (for rounds of writes,
-    /// of accesses, and for one that waits for its commit). Half the number of pages is always enough.
+    /// Reserves memory for rounds of up to this many ranges: 16 bytes of address space each, three
+    /// times (for rounds of writes, of accesses, and for one that waits for its commit). Half the
+    /// number of pages is always enough.
     ///
-    /// On ranges of the own process, with `pagemap-scan` or `mprotect`, neither [`Self::collect`] nor
-    /// [`Round::commit`] allocates then, as a collector needs it that has stopped the world. Three things may still
-    /// take memory: pages that are touched for the first time ever, mappings that change, and a collect while an
-    /// older round was not committed.
+    /// On ranges of the own process, with `pagemap-scan` or `mprotect`, neither [`Self::collect`]
+    /// nor [`Round::commit`] then allocates, as a garbage collector at a safepoint needs it. Three
+    /// things may still take memory: pages that are touched for the first time, mappings that
+    /// change, and a collect while an older round is not committed.
     pub fn reserve(&mut self, ranges: usize) {
         for pending in &mut self.pending {
             pending.written.reserve(ranges);
@@ -241,11 +253,12 @@ impl Watch {
         self.space.reserve(ranges);
     }
 
-    /// The same while the target is held: what it returns is all that was written up to the hold.
+    /// Collects a round like [`collect`](Self::collect) while the target is held: the round has
+    /// everything that was written up to the hold.
     ///
     /// # Errors
     ///
-    /// As [`Self::collect`]; also when another process is held.
+    /// The errors of [`Self::collect`], and [`Error::Attach`] when `hold` holds another process.
     pub fn collect_held(&mut self, hold: &Hold) -> Result<Round<'_>> {
         if hold.pid() != self.pid {
             return Err(Error::Attach {
@@ -254,47 +267,50 @@ impl Watch {
             });
         }
         self.space.set_held(true);
-        let told = self.harvest();
+        let told = self.collect_pending();
         self.space.set_held(false);
         let told = told?;
         self.unarmed.clear();
         Ok(self.round(told))
     }
 
-    /// The address space is gone: by `execve`, then the new one is watched, or because the target ended.
+    /// Handles an address space that no longer exists: either the target executed another program,
+    /// which is then tracked, or it ended.
     ///
-    /// A program that executes the next one while we look at it leaves us with what belongs to neither, so we look again.
-    fn follow_execs(&mut self) -> Result<(AccessKind, space::Harvested)> {
-        let deadline = Instant::now() + EXEC_PATIENCE;
+    /// If the target executes yet another program meanwhile, what was read belongs to neither of
+    /// them, so it is read again.
+    fn follow_execs(&mut self) -> Result<(AccessKind, space::CollectStats)> {
+        let deadline = Instant::now() + EXEC_TIMEOUT;
         loop {
             match self.follow_exec() {
                 Err(_) if self.has_ended() || !has_memory(self.pid) => {
-                    // Ended, or just executing: the next collect tells.
+                    // It has ended, or is just executing: the next collect finds out which.
                     return Err(Error::Gone { pid: self.pid });
                 }
-                // Whatever is said of a process in the middle of `execve` need not hold behind it.
+                // During `execve` the files in /proc may belong to either program, so any error is
+                // retried.
                 Err(_) if Instant::now() < deadline => thread::sleep(EXEC_PAUSE),
                 followed => return followed,
             }
         }
     }
 
-    /// Whether it is known to have ended: its number may be another process's by now.
+    /// Whether the target is known to have ended: another process may have its PID now.
     fn has_ended(&mut self) -> bool {
         let program = self.launched.as_mut();
         program.is_some_and(|launched| launched.ended().is_some())
             || (self.end.as_ref()).is_some_and(|end| ended_within(end, Duration::ZERO))
     }
 
-    /// Watches the address space that the target has now.
-    fn follow_exec(&mut self) -> Result<(AccessKind, space::Harvested)> {
+    /// Tracks the target's current address space, after an `execve`.
+    fn follow_exec(&mut self) -> Result<(AccessKind, space::CollectStats)> {
         let gone = Error::Gone { pid: self.pid };
         let image = match &mut self.launched {
-            // A thread that is not the main one took its place by `execve`, and the keeper lost sight of it:
-            // no image will come from there.
+            // When a thread other than the leader executes, it takes the leader's PID, and the
+            // thread that traces the program loses it: it will deliver no image.
             Some(launched) => match launched.take_image(match Status::of(self.pid) {
                 Ok(status) if status.tracer == 0 => Duration::ZERO,
-                _ => EXEC_PATIENCE,
+                _ => EXEC_TIMEOUT,
             }) {
                 Some(image) => Some(image?),
                 None if launched.ended().is_some() => return Err(gone),
@@ -310,7 +326,8 @@ impl Watch {
             None => image::attach(self.technique, self.pid)?,
         };
         self.unarmed.clear();
-        // What was written in the old image no longer exists; what happened before has not been told yet.
+        // What was written in the old image no longer exists; events from before are still
+        // unreported.
         for pending in &mut self.pending {
             pending.written.clear();
             pending.predicted.clear();
@@ -330,13 +347,13 @@ impl Watch {
             command: status::command_line(self.pid),
         });
         self.space.arm_as_fresh(pending)?;
-        let mut harvested = self.space.collect(pending)?;
-        harvested.stopped += stopped;
-        Ok((access_kind, harvested))
+        let mut collected = self.space.collect(pending)?;
+        collected.stopped += stopped;
+        Ok((access_kind, collected))
     }
 
-    /// Tells writes apart within the pages of sub-page heaps.
-    fn tell_units(&mut self, access_kind: AccessKind, carried: bool) {
+    /// Resolves the dirty pages of sub-page heaps to sub-pages.
+    fn resolve_subpages(&mut self, access_kind: AccessKind, carried: bool) {
         let pending = &mut self.pending[access_kind as usize];
         pending.units = self.heaps.units(
             self.space.regions(),
@@ -362,7 +379,7 @@ impl Watch {
         }
     }
 
-    /// Waits for `timeout`, or until the target comes to its end.
+    /// Waits until the target ends, but at most for `timeout`.
     pub fn wait(&mut self, timeout: Duration) -> State {
         match &mut self.launched {
             Some(launched) => {
@@ -384,7 +401,7 @@ impl Watch {
         }
     }
 
-    /// Lets a program end that is held at its end; see [`State::Exiting`].
+    /// Releases a program that is held at its end; see [`State::Exiting`].
     pub fn release_exit(&mut self) {
         if let Some(launched) = &mut self.launched
             && launched.is_exiting()
@@ -398,36 +415,38 @@ impl Watch {
         self.technique
     }
 
-    /// Why this technique is in use, one line.
+    /// Why this technique is in use, in one line.
     pub fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// The process whose memory is watched.
+    /// The PID of the process whose memory is tracked.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The target's mappings as of the last collect, those not watched included.
+    /// The target's mappings as of the last collect, including those that are not tracked.
     pub fn regions(&self) -> &[Region] {
         self.space.regions()
     }
 
-    /// Regions that the technique cannot watch, and what is done about them.
+    /// Regions that the technique cannot track, with the reason and whether `compare` tracks them
+    /// instead.
     pub fn untracked(&self) -> &[UntrackedRegion] {
         self.space.untracked()
     }
 
-    /// How long the target was stopped to start watching it.
+    /// How long the target was stopped when tracking began.
     pub fn attach_stopped(&self) -> Duration {
         self.attach_stopped
     }
 
-    /// Takes the write faults of a range of this process's memory now, so that a system call may write there.
+    /// Takes the write faults of a range of this process's memory now, so that a system call may
+    /// write there.
     ///
-    /// With the technique `mprotect` the kernel's own writes into protected pages fail with `EFAULT`
-    /// (`read(2)` into a watched buffer, say). Call this before, and collect not in between. With every other
-    /// technique it does nothing.
+    /// With the technique `mprotect`, the kernel's own writes to protected pages fail with `EFAULT`
+    /// (for example `read(2)` into a tracked buffer). Call this before such a system call, and do
+    /// not collect in between. With every other technique it does nothing.
     pub fn prepare_for_kernel_write(&mut self, range: PageRange) {
         self.space.prepare_for_kernel_write(range);
     }
@@ -442,7 +461,7 @@ mod tests {
     fn mappings_followed_before_a_collect_are_in_its_round() {
         let builder = Watch::builder().target(Target::own());
         let Ok(mut watch) = builder.technique(Technique::PagemapScan).start() else {
-            return; // The conformance suite says why.
+            return; // The conformance suite reports why.
         };
         watch.collect().unwrap().commit();
         let mut buffer = vec![1_u8; 8 << 20];

@@ -1,8 +1,9 @@
-//! [`Space`]: one address space under watch: its mappings as they come and go, and which tracker has which.
+//! [`Space`]: one tracked address space: its mappings as they appear and disappear, and which
+//! tracker has which.
 //!
-//! Everything is arithmetic on sets of addresses: a mapping is new where it is writable and nobody has it; it is gone
-//! where somebody has it and nothing is mapped, or something else than before. Mappings that look the same and were replaced in
-//! between are found by the tracker.
+//! Everything is arithmetic on sets of addresses: a mapping is new if it is writable and no tracker
+//! has it; it is gone if a tracker has it and its addresses are unmapped, or mapped to something
+//! else. The tracker itself finds mappings that were replaced by ones that look the same.
 
 mod care;
 
@@ -22,57 +23,58 @@ use care::Care;
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// How often the mappings are read until they are the same before and behind arming them.
+/// How often the mappings are read again until arming them has left them unchanged.
 const REFRESH_TRIES: u32 = 4;
 
-/// What is done about regions that the technique refuses.
+/// What happens to regions that the technique cannot track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
     Compare,
     Report,
 }
 
-/// What a collect tells besides the pages.
+/// What a collect returns besides the pages.
 #[derive(Debug, Default)]
-pub(crate) struct Harvested {
+pub(crate) struct CollectStats {
     pub(crate) blind: Duration,
     pub(crate) faults: Option<u64>,
     pub(crate) stopped: Duration,
     pub(crate) prediction: Option<PredictionStats>,
 }
 
+/// One tracked address space.
 pub(crate) struct Space {
     /// `None` for the own address space.
     pid: Option<u32>,
-    /// The only addresses to watch, unless all writable ones.
+    /// The only addresses that are tracked; `None` tracks all writable ones.
     within: Option<PageSet>,
     maps: Maps,
     regions: Vec<Region>,
-    /// Whether all of `regions` that is to be watched is armed, or given up.
+    /// Whether all of `regions` that should be tracked is armed or known to be untrackable.
     settled: bool,
     tracker: Box<dyn Tracker>,
     armed: PageSet,
-    /// What the tracker found last, while an older round waits for its commit.
-    harvested: PageSet,
-    /// Watches what the technique has given up.
+    /// What the tracker found in this collect, while an older round waits for its commit.
+    collected: PageSet,
+    /// Tracks the regions that the technique cannot.
     comparer: Option<Compare>,
     compared: PageSet,
     untracked: Vec<UntrackedRegion>,
     policy: Policy,
-    /// Whether reads matter, too.
+    /// Whether reads are tracked, too.
     accesses: bool,
     unwritable: Unwritable,
-    /// Looked at in each round, and armed when the process owns a page there.
+    /// Mappings that each round checks, and that are armed once the process owns a page there.
     latent: Latent,
     /// Shared mappings that can never be made writable: nothing can be written through them.
     read_only: PageSet,
     discards: Discards,
-    /// Whether what is armed has changed since discarded pages were looked for.
+    /// Whether the armed memory has changed since `discards` last followed it.
     rearranged: bool,
-    /// Crowded: with as many mappings nothing is armed that could have merged with another.
+    /// With this many mappings, no new mapping is armed that could have merged with another.
     crowd: usize,
     has_been_crowded: bool,
-    /// What the last collect found, where all is to be reported once more.
+    /// What the last collect found, if everything is reported once more.
     again: Option<PageSet>,
 }
 
@@ -92,7 +94,7 @@ impl Space {
             settled: false,
             tracker,
             armed: PageSet::new(),
-            harvested: PageSet::new(),
+            collected: PageSet::new(),
             comparer: None,
             compared: PageSet::new(),
             untracked: Vec::new(),
@@ -109,7 +111,7 @@ impl Space {
         })
     }
 
-    /// Arms everything that exists; writes before the return may be missed.
+    /// Arms everything that exists; writes before it returns may be missed.
     pub(crate) fn arm(&mut self) -> Result<Duration> {
         self.refresh(None)?;
         let stopped = self.tracker.begin()?;
@@ -117,13 +119,13 @@ impl Space {
         Ok(stopped)
     }
 
-    /// Arms everything that exists as something new, which may have been written already.
+    /// Arms everything that exists as new: it may have been written already.
     pub(crate) fn arm_as_fresh(&mut self, pending: &mut Pending) -> Result<()> {
-        // No `begin`: what was noticed before counts.
+        // Without `begin`, because what was detected before it returns counts.
         self.refresh(Some(pending))
     }
 
-    /// Arms what is new, and forgets what is gone.
+    /// Arms new mappings and forgets those that are gone.
     pub(crate) fn follow(&mut self, pending: &mut Pending) -> Result<()> {
         self.refresh(Some(pending))
     }
@@ -132,7 +134,7 @@ impl Space {
         &self.regions
     }
 
-    /// The only addresses that are watched, unless all writable ones are.
+    /// The only addresses that are tracked; `None` if all writable ones are.
     pub(crate) fn within(&self) -> Option<&PageSet> {
         self.within.as_ref()
     }
@@ -141,27 +143,29 @@ impl Space {
         &self.untracked
     }
 
-    /// Makes room for a harvest of this many ranges.
+    /// Reserves memory for a collect of this many ranges.
     pub(crate) fn reserve(&mut self, ranges: usize) {
-        self.harvested.reserve(ranges);
+        self.collected.reserve(ranges);
     }
 
-    /// Whether nobody runs in the address space during the collects to come, and the tracker need not see to that.
+    /// Declares whether the caller keeps all threads of the target stopped during the next
+    /// collects, so that the tracker need not.
     pub(crate) fn set_held(&mut self, held: bool) {
         self.tracker.set_held(held);
     }
 
-    /// Whether collects arm what they report; false where that cannot be had.
+    /// Sets whether collects arm what they report; returns false if the technique cannot do
+    /// otherwise.
     pub(crate) fn set_rearming(&mut self, rearming: bool) -> bool {
         self.tracker.set_rearming(rearming)
     }
 
-    /// Arms what a collect has left unarmed.
+    /// Arms pages that a collect has left unarmed.
     pub(crate) fn rearm(&mut self, pages: &PageSet) -> Result<()> {
         self.tracker.rearm(pages)
     }
 
-    /// Leaves everything unarmed until the next collect.
+    /// Disarms everything until the next collect.
     pub(crate) fn suspend(&mut self) -> Result<()> {
         self.tracker.suspend()
     }
@@ -170,15 +174,15 @@ impl Space {
         self.tracker.prepare_for_kernel_write(range);
     }
 
-    /// What the next collect adds.
+    /// What the next collect reports.
     pub(crate) fn noticing(&self) -> AccessKind {
         self.tracker.noticing()
     }
 
-    /// Adds to `pending` what was written, and what is new.
-    fn collect_once(&mut self, pending: &mut Pending) -> Result<Harvested> {
-        // Fixed ranges need no look at the mappings when all of them are armed, and the tracker notices replaced
-        // ones by itself.
+    /// Adds to `pending` what was written and what is new.
+    fn collect_once(&mut self, pending: &mut Pending) -> Result<CollectStats> {
+        // Fixed ranges need no look at the mappings when all of them are armed and the tracker
+        // itself detects replaced ones.
         let needs_layout = self.tracker.needs_layout();
         if needs_layout || !self.settled || !self.has_all() {
             self.refresh(Some(pending))?;
@@ -189,59 +193,59 @@ impl Space {
         } else {
             Vec::new()
         };
-        // Straight into the round where nothing waits there: the memory of the last round is used again, and growing
-        // it anew would cost as much as filling it.
+        // If no older round waits, the tracker writes straight into the pending round, which reuses
+        // the memory of the last one: to grow it anew would cost as much as to fill it.
         let alone = pending.written.is_empty();
         let outcome = if alone {
             pending.predicted.clear();
-            let mut outcome = self.tracker.harvest(&layout, &mut pending.written);
-            if let Ok(harvest) = &mut outcome {
-                std::mem::swap(&mut pending.predicted, &mut harvest.predicted);
+            let mut outcome = self.tracker.collect(&layout, &mut pending.written);
+            if let Ok(collected) = &mut outcome {
+                std::mem::swap(&mut pending.predicted, &mut collected.predicted);
             }
             outcome
         } else {
-            self.harvested.clear();
-            let outcome = self.tracker.harvest(&layout, &mut self.harvested);
-            let predicted = outcome.as_ref().map(|harvest| &harvest.predicted);
-            pending.add(&self.harvested, predicted.unwrap_or(&PageSet::new()));
+            self.collected.clear();
+            let outcome = self.tracker.collect(&layout, &mut self.collected);
+            let predicted = outcome.as_ref().map(|collected| &collected.predicted);
+            pending.add(&self.collected, predicted.unwrap_or(&PageSet::new()));
             outcome
         };
-        let harvest = outcome?;
+        let collected = outcome?;
         pending
             .events
-            .extend(harvest.notes.into_iter().map(Event::Note));
+            .extend(collected.notes.into_iter().map(Event::Note));
         let written = if alone {
             &pending.written
         } else {
-            &self.harvested
+            &self.collected
         };
         let mut discarded = PageSet::new();
         let looked = self.discards.look(written, &mut discarded)?;
         self.add_discarded(&discarded, looked, pending);
-        self.rearm_replaced(&harvest.replaced, pending)?;
+        self.rearm_replaced(&collected.replaced, pending)?;
         if let Some(comparer) = &mut self.comparer {
             let mut changed = PageSet::new();
-            let outcome = comparer.harvest(&[], &mut changed);
+            let outcome = comparer.collect(&[], &mut changed);
             pending.written.union_with(&changed);
             outcome?;
         }
         self.follow_discards()?;
-        Ok(Harvested {
-            faults: harvest.faults,
-            stopped: harvest.stopped,
-            blind: harvest.blind,
-            prediction: harvest.prediction,
+        Ok(CollectStats {
+            faults: collected.faults,
+            stopped: collected.stopped,
+            blind: collected.blind,
+            prediction: collected.prediction,
         })
     }
 
-    /// Whether nothing is left that may become one to watch.
+    /// Whether no memory is left that would have to be armed if it were mapped.
     fn has_all(&self) -> bool {
         self.within.as_ref().is_some_and(|within| {
             within.difference(&self.armed).is_empty() || within.difference(&self.known()).is_empty()
         })
     }
 
-    /// All that is armed or given up.
+    /// All memory that is armed, compared, or known to be untrackable.
     fn known(&self) -> PageSet {
         let untracked: PageSet = self
             .untracked
@@ -272,11 +276,13 @@ impl Space {
         parts
     }
 
-    /// Reads the mappings; unless all is settled, forgets what is gone and arms what is new.
+    /// Reads the mappings and, if they have changed, forgets what is gone and arms what is new.
     ///
-    /// What is armed may have been replaced since the mappings were read, by something that is to be tracked in another way, and has
-    /// been armed in the place of what was there. So, where it matters, it is settled only when the mappings are still the same behind
-    /// that. (Where it does not, the kernel could not even write them to memory of ours that is armed.)
+    /// Between the reading of the mappings and the arming, a mapping may be replaced by one that
+    /// must be tracked in another way; the new one is then armed as if it were the old one. So, for
+    /// trackers that distinguish shared memory, the mappings are read again after arming until they
+    /// are unchanged. (For the other trackers this is not needed, and if the tracker's own memory
+    /// is armed, reading the mappings into it would change it each time.)
     fn refresh(&mut self, mut pending: Option<&mut Pending>) -> Result<()> {
         for _ in 0..REFRESH_TRIES {
             let mut replaced = PageSet::new();
@@ -287,17 +293,18 @@ impl Space {
             }
             if !self.settled {
                 let arms = self.take_over(&replaced, &mut pending)?;
-                self.settled = !(arms && self.tracker.tells_shared_apart());
+                self.settled = !(arms && self.tracker.distinguishes_shared());
             }
             if self.settled {
                 return Ok(());
             }
         }
-        // The next collect goes on with it.
+        // The mappings keep changing; the next collect continues.
         Ok(())
     }
 
-    /// Forgets what is gone, or `replaced` by another mapping, and arms what is new; says whether anything is.
+    /// Forgets memory that is gone or `replaced` by another mapping, arms new memory, and returns
+    /// whether there was any.
     fn take_over(
         &mut self,
         replaced: &PageSet,
@@ -342,7 +349,7 @@ impl Space {
         Ok(!new.is_empty())
     }
 
-    /// Arms mappings that took the place of watched ones.
+    /// Arms mappings that replaced armed ones.
     fn rearm_replaced(&mut self, replaced: &[PageRange], pending: &mut Pending) -> Result<()> {
         if replaced.is_empty() {
             return Ok(());
@@ -350,12 +357,12 @@ impl Space {
         let replaced: PageSet = replaced.iter().copied().collect();
         self.armed = self.armed.difference(&replaced);
         self.rearranged = true;
-        // Not them alone: others may have come since the mappings were read.
+        // All mappings are read again: others may have appeared since they were last read.
         self.settled = false;
         self.refresh(Some(pending))
     }
 
-    /// Arms the writable mappings of a set of addresses.
+    /// Arms the mappings at a set of addresses, as far as they should be tracked.
     fn arm_parts(&mut self, addresses: &PageSet, pending: &mut Option<&mut Pending>) -> Result<()> {
         if addresses.is_empty() {
             return Ok(());
@@ -373,7 +380,7 @@ impl Space {
 
     fn arm_one(&mut self, region: Region, pending: &mut Option<&mut Pending>) -> Result<()> {
         if !region.is_trackable() {
-            let reason = "written by a device or the kernel, behind the page tables".into();
+            let reason = "a device or the kernel writes to it without the page tables".into();
             self.untracked.push(UntrackedRegion {
                 region,
                 reason,
@@ -392,12 +399,14 @@ impl Space {
                 if pending.is_some() {
                     self.tracker.add_populated(&region, &mut fresh)?;
                 }
-                // In this order: when that fails the region is still new at the next collect.
+                // In this order: if `add_populated` fails, the region is still new at the next
+                // collect.
                 self.armed.insert(region.range);
                 self.rearranged = true;
             }
             Err(ArmError::UntrackedRegion(reason)) => {
-                // What is only read is watched where that is free; a copy of it is not.
+                // To track memory that is only read costs nothing by protection, but `compare`
+                // would copy it.
                 let may_be_written =
                     region.permissions.write || self.unwritable != Unwritable::LeaveOut;
                 let compared =
@@ -427,7 +436,7 @@ impl Space {
         Ok(())
     }
 
-    /// Hands a region to `compare`.
+    /// Lets `compare` track a region.
     fn compare(&mut self, region: &Region) -> Result<bool> {
         let comparer = match &mut self.comparer {
             Some(comparer) => comparer,
@@ -452,10 +461,11 @@ impl Space {
         }
     }
 
-    /// The mappings, if they changed.
+    /// The mappings, if they have changed since they were last read.
     fn read_maps(&mut self) -> Result<Option<Vec<Region>>> {
         match self.maps.changed() {
-            // The file belongs to the address space it was opened on: after `execve` it is empty, too.
+            // The file belongs to the address space for which it was opened: it is empty after
+            // `execve`, too.
             Ok(Some(regions)) if regions.is_empty() => Err(self.gone()),
             Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {
                 Err(self.gone())

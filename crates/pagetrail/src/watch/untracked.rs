@@ -1,26 +1,26 @@
-//! [`UntrackedRegion`]: what is not watched as it should be, and for how long that holds.
+//! [`UntrackedRegion`]: regions that the technique cannot track, and for how long that holds.
 
 use crate::page_set::PageSet;
 use crate::region::Region;
 use std::fmt;
 
-/// A region that should be watched and cannot be by the technique.
+/// A region that should be tracked, but cannot be by the technique in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UntrackedRegion {
     /// The region.
     pub region: Region,
-    /// Why not, one line.
+    /// Why it cannot be tracked, in one line.
     pub reason: String,
-    /// Whether `compare` watches it instead, its writes that is; otherwise they are not seen either.
+    /// Whether `compare` tracks its writes instead; if not, they are not seen.
     pub compared: bool,
 }
 
 impl fmt::Display for UntrackedRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let instead = if self.compared {
-            "watched by compare"
+            "tracked by compare"
         } else {
-            "not watched"
+            "not tracked"
         };
         write!(
             f,
@@ -30,7 +30,7 @@ impl fmt::Display for UntrackedRegion {
     }
 }
 
-/// Whether a region is still what it was, as far as its mappings tell, and all of it is there.
+/// Whether all of the region is still mapped, and by mappings of the same kind.
 pub(super) fn still_there(
     untracked: &UntrackedRegion,
     regions: &[Region],
@@ -47,7 +47,7 @@ pub(super) fn still_there(
                     now.inode,
                     now.permissions.shared,
                     now.is_trackable(),
-                    // One that becomes writable gets another chance.
+                    // A region that becomes writable is tried again.
                     untracked.compared || now.permissions.write,
                 ) == (
                     region.device,

@@ -210,7 +210,7 @@ fn measure_fault() -> Option<Duration> {
     for _ in 0..TRIES {
         tracked = tracked.min(pass());
         out.clear();
-        tracker.harvest(&[], &mut out).ok()?;
+        tracker.collect(&[], &mut out).ok()?;
     }
     Some(tracked.saturating_sub(untracked) / PAGES as u32)
 }

@@ -28,7 +28,7 @@ mod table;
 mod tests;
 
 use super::pagemap_scan::{HugePages, PagemapScan, block_bytes};
-use super::{ArmError, Armed, Harvest, Missed, Tracker};
+use super::{ArmError, Armed, Collected, Missed, Tracker};
 use crate::error::Result;
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
@@ -138,7 +138,7 @@ impl Adaptive {
         &mut self,
         spans: &[PageRange],
         out: &mut PageSet,
-        harvest: &mut Harvest,
+        collected: &mut Collected,
     ) -> Result<()> {
         #[cfg(test)]
         if let Some(between) = &mut self.between {
@@ -150,7 +150,7 @@ impl Adaptive {
         for span in spans {
             outcome = self
                 .writes
-                .rearm_span(*span, &mut late, &mut harvest.replaced);
+                .rearm_span(*span, &mut late, &mut collected.replaced);
             if outcome.is_err() {
                 break;
             }
@@ -241,7 +241,7 @@ impl Adaptive {
         &mut self,
         looked: &PageSet,
         out: &mut PageSet,
-        harvest: &mut Harvest,
+        collected: &mut Collected,
         told: &mut PredictionStats,
     ) -> Result<()> {
         let Some(contents) = &mut self.exact else {
@@ -250,9 +250,9 @@ impl Adaptive {
         let began = Instant::now();
         let rearmed: PageSet = self.room.iter().copied().collect();
         let left = out.intersection(looked).difference(&rearmed);
-        let found = contents.look(&harvest.predicted, &left)?;
+        let found = contents.look(&collected.predicted, &left)?;
         *out = out.difference(&found.unchanged);
-        harvest.predicted = harvest.predicted.difference(&found.unchanged);
+        collected.predicted = collected.predicted.difference(&found.unchanged);
         told.dropped = found.unchanged.page_count();
         told.hashed_bytes = found.hashed_bytes;
         told.hashing = began.elapsed();
@@ -279,7 +279,7 @@ impl Tracker for Adaptive {
         self.writes.add_populated(region, out)
     }
 
-    fn tells_shared_apart(&self) -> bool {
+    fn distinguishes_shared(&self) -> bool {
         true
     }
 
@@ -297,27 +297,27 @@ impl Tracker for Adaptive {
         self.left.remove(range.align_outwards(block_bytes()));
     }
 
-    fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {
+    fn collect(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Collected> {
         self.round = self.round.wrapping_add(1);
         let left = std::mem::take(&mut self.left);
-        let harvested = self.writes.harvest_leaving(&left, out);
+        let collected = self.writes.collect_leaving(&left, out);
         self.left = left;
-        let mut harvest = harvested?;
-        for range in &harvest.replaced {
+        let mut collected = collected?;
+        for range in &collected.replaced {
             self.forget(*range);
         }
         let mut told = PredictionStats::default();
         let swept = self.sweeps.follow(out);
         let alarmed = self.learn_cooled(out, &mut told);
         let looked = self.exact.is_some().then(|| self.left.clone());
-        let spans = self.decide(out, &alarmed, &mut harvest.predicted);
-        told.predicted = harvest.predicted.page_count();
-        let outcome = self.rearm(&spans, out, &mut harvest);
+        let spans = self.decide(out, &alarmed, &mut collected.predicted);
+        told.predicted = collected.predicted.page_count();
+        let outcome = self.rearm(&spans, out, &mut collected);
         told.calls = spans.len() as u64;
         self.room = spans;
         outcome?;
         if let Some(looked) = looked {
-            self.drop_unchanged(&looked, out, &mut harvest, &mut told)?;
+            self.drop_unchanged(&looked, out, &mut collected, &mut told)?;
         }
         if self.round.is_multiple_of(PRUNE_EVERY) {
             self.table.prune(self.round);
@@ -329,7 +329,7 @@ impl Tracker for Adaptive {
         told.faults_avoided = by_history * self.confirmed / CERTAIN + swept.reached;
         told.false_positives = (told.predicted - told.faults_avoided).saturating_sub(told.dropped);
         told.table_bytes = self.table.bytes();
-        harvest.prediction = Some(told);
-        Ok(harvest)
+        collected.prediction = Some(told);
+        Ok(collected)
     }
 }

@@ -63,8 +63,8 @@ fn watch(memory: &Shared) -> Option<Adaptive> {
 
 fn round(watch: &mut Adaptive) -> (PageSet, PredictionStats) {
     let mut out = PageSet::new();
-    let harvest = watch.harvest(&[], &mut out).unwrap();
-    (out, harvest.prediction.unwrap())
+    let collected = watch.collect(&[], &mut out).unwrap();
+    (out, collected.prediction.unwrap())
 }
 
 /// A call that re-arms may reach over armed pages; one that is written between the look and that call is armed again by it, and

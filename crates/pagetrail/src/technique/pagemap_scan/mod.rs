@@ -20,7 +20,7 @@
 
 mod leaving;
 
-use super::{ArmError, Armed, Harvest, Missed, Tracker};
+use super::{ArmError, Armed, Collected, Missed, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::maps::Maps;
@@ -392,7 +392,7 @@ impl Tracker for PagemapScan {
         }
     }
 
-    fn tells_shared_apart(&self) -> bool {
+    fn distinguishes_shared(&self) -> bool {
         true
     }
 
@@ -420,8 +420,8 @@ impl Tracker for PagemapScan {
         Ok(())
     }
 
-    fn harvest(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Harvest> {
-        self.harvest_leaving(&PageSet::new(), out)
+    fn collect(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Collected> {
+        self.collect_leaving(&PageSet::new(), out)
     }
 }
 
@@ -433,8 +433,12 @@ impl PagemapScan {
 
     /// [`Tracker::harvest`], but what was written in `left` (whole blocks) is not re-armed: it is reported again each
     /// time, until [`Self::rearm_span`].
-    pub(super) fn harvest_leaving(&mut self, left: &PageSet, out: &mut PageSet) -> Result<Harvest> {
-        let mut harvest = Harvest::default();
+    pub(super) fn collect_leaving(
+        &mut self,
+        left: &PageSet,
+        out: &mut PageSet,
+    ) -> Result<Collected> {
+        let mut collected = Collected::default();
         let mut plan = match self.plan.take() {
             Some(plan) => plan,
             None => self.work_out(),
@@ -444,7 +448,7 @@ impl PagemapScan {
             ..OWNED
         };
         let mut owned = PageSet::new();
-        self.scan_ranges(&plan.unseen, asked, &mut owned, &mut harvest.replaced)?;
+        self.scan_ranges(&plan.unseen, asked, &mut owned, &mut collected.replaced)?;
         let fresh = blocks(&owned).intersection(&plan.unseen);
         if !fresh.is_empty() {
             self.seen.union_with(&fresh);
@@ -452,9 +456,9 @@ impl PagemapScan {
         }
         // Whatever fails from here on: what was re-armed is in `out` by then, and what was replaced is found again.
         if self.rearming {
-            self.scan_all(&plan, left, out, &mut harvest.replaced)?;
+            self.scan_all(&plan, left, out, &mut collected.replaced)?;
         } else {
-            self.look(&plan, &fresh, out, &mut harvest.replaced)?;
+            self.look(&plan, &fresh, out, &mut collected.replaced)?;
         }
         let mut late = PageSet::new();
         let sorted_out = self.settle_doubtful(&mut late).and_then(|()| {
@@ -466,9 +470,9 @@ impl PagemapScan {
         out.union_with(&late);
         sorted_out?;
         self.plan = Some(plan);
-        for range in &harvest.replaced {
+        for range in &collected.replaced {
             self.forget(*range);
         }
-        Ok(harvest)
+        Ok(collected)
     }
 }

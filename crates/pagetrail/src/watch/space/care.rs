@@ -1,6 +1,7 @@
-//! How each region is watched, and what no technique notices by itself: writes to memory that is not armed yet, and discarded pages.
+//! How each region is tracked, and the two things that no technique detects: writes to memory that
+//! is not armed yet, and discarded pages.
 
-use super::{Harvested, Space};
+use super::{CollectStats, Space};
 use crate::error::Result;
 use crate::page_set::PageSet;
 use crate::region::Region;
@@ -8,17 +9,17 @@ use crate::round::{Event, Pending};
 use crate::watch::discards::Looked;
 use crate::watch::latent::Unwritable;
 
-/// How a region is watched.
+/// How a region is tracked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Care {
     Arm,
-    /// Once the process owns a page there.
+    /// It is armed once the process owns a page there.
     WhenOwned,
     LeaveOut,
 }
 
 impl Space {
-    /// How a region is to be watched.
+    /// Decides how a region is tracked.
     pub(super) fn care(&self, region: &Region) -> Care {
         if region.permissions.write {
             return Care::Arm;
@@ -26,7 +27,8 @@ impl Space {
         if !region.is_trackable() {
             return Care::LeaveOut;
         }
-        // Of memory that is only read, what backs no file: files' pages the kernel does not report.
+        // Accesses to read-only memory are tracked only without a file: of files, the kernel does
+        // not report them.
         if self.accesses && region.permissions.read && region.inode == 0 {
             return Care::Arm;
         }
@@ -42,8 +44,9 @@ impl Space {
         self.care(region) == Care::Arm
     }
 
-    /// Why a region that has come while the target was tracked had better not be armed: memory that is armed after it was touched
-    /// stays a mapping of its own, and the kernel allows a process so many (`vm.max_map_count`).
+    /// Why a region that was mapped while the target is tracked should not be armed, if so: memory
+    /// that is armed after it was touched does not merge with its neighbours, and the kernel limits
+    /// the number of mappings (`vm.max_map_count`).
     pub(super) fn crowded(
         &mut self,
         region: &Region,
@@ -59,13 +62,13 @@ impl Space {
             self.regions.len()
         );
         if !std::mem::replace(&mut self.has_been_crowded, true) {
-            let note = format!("{reason}: what comes from here on is watched by compare");
+            let note = format!("{reason}: new mappings are tracked by compare");
             pending.events.push(Event::Note(note));
         }
         Some(reason)
     }
 
-    /// Arms the mappings of the latent ones in which the process has come to own pages.
+    /// Arms the latent mappings in which the process now owns pages.
     pub(super) fn arm_owned(&mut self, pending: &mut Option<&mut Pending>) -> Result<()> {
         let owned = self.latent.owned()?;
         if owned.is_empty() {
@@ -86,8 +89,9 @@ impl Space {
         Ok(())
     }
 
-    /// Adds to `pending` what was written, and what is new; where that is wished, also what the last collect found.
-    pub(crate) fn collect(&mut self, pending: &mut Pending) -> Result<Harvested> {
+    /// Adds to `pending` what was written and what is new; with `report_again`, also what the last
+    /// collect found.
+    pub(crate) fn collect(&mut self, pending: &mut Pending) -> Result<CollectStats> {
         let Some(before) = self.again.take() else {
             return self.collect_once(pending);
         };
@@ -109,7 +113,7 @@ impl Space {
         pending: &mut Pending,
     ) {
         if !discarded.is_empty() {
-            // What is mapped no longer was not discarded.
+            // Memory that was unmapped has no contents that could have changed.
             let discarded = discarded.intersection(&self.armed);
             pending.add(&discarded, &PageSet::new());
         }
@@ -117,7 +121,8 @@ impl Space {
         self.settled &= !looked.outdated;
     }
 
-    /// Has discarded pages looked for in what is armed now, and has been reported.
+    /// Updates which memory is checked for discarded pages to what is armed now; its present
+    /// contents are reported already.
     pub(super) fn follow_discards(&mut self) -> Result<()> {
         if std::mem::take(&mut self.rearranged) {
             self.discards.follow(&self.regions, &self.armed)?;

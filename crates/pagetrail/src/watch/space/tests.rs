@@ -1,12 +1,12 @@
-//! A mapping that comes between two steps of [`Space`].
+//! Mappings that change between two steps of [`Space`].
 
 use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::sys::scratch::Scratch;
-use crate::technique::Harvest;
+use crate::technique::Collected;
 
-/// Lets another mapping come just before it arms what it was told of.
+/// Replaces the mapping just before arming it, as another thread of the target might.
 struct Late {
     scratch: PageRange,
     armed: Arc<Mutex<Vec<(PageRange, bool)>>>,
@@ -31,12 +31,12 @@ impl Tracker for Late {
 
     fn forget(&mut self, _: PageRange) {}
 
-    fn tells_shared_apart(&self) -> bool {
+    fn distinguishes_shared(&self) -> bool {
         true
     }
 
-    fn harvest(&mut self, _: &[Armed], _: &mut PageSet) -> Result<Harvest> {
-        Ok(Harvest::default())
+    fn collect(&mut self, _: &[Armed], _: &mut PageSet) -> Result<Collected> {
+        Ok(Collected::default())
     }
 }
 
@@ -55,11 +55,11 @@ fn config(policy: Policy) -> Config {
 }
 
 #[test]
-fn where_mappings_are_many_those_that_come_are_compared() {
+fn near_the_limit_of_mappings_new_ones_are_compared() {
     let scratch = Scratch::new(16 * crate::page_set::page_size()).unwrap();
     let armed = Arc::new(Mutex::new(Vec::new()));
     let tracker = Late {
-        // Lets nothing come.
+        // A range that is never armed, so that nothing is replaced.
         scratch: PageRange::new(0, crate::page_set::page_size()).unwrap(),
         armed: Arc::clone(&armed),
     };
@@ -79,7 +79,7 @@ fn where_mappings_are_many_those_that_come_are_compared() {
 }
 
 #[test]
-fn what_comes_between_a_look_at_the_mappings_and_arming_is_armed_as_what_it_is() {
+fn a_mapping_replaced_between_reading_maps_and_arming_is_armed_again() {
     for at_the_start in [true, false] {
         let scratch = Scratch::new(16 * crate::page_set::page_size()).unwrap();
         let armed = Arc::new(Mutex::new(Vec::new()));
