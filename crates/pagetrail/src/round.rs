@@ -61,7 +61,7 @@ pub struct PredictionStats {
     pub predicted: u64,
     /// Predicted pages that are re-protected from this round on, so that the next round shows
     /// whether they are still dirty.
-    pub asked: u64,
+    pub checked: u64,
     /// Pages that were re-protected in the round before and not written since: no longer predicted
     /// dirty.
     pub cooled: u64,

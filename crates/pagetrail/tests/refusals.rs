@@ -351,7 +351,7 @@ fn memory_that_the_target_tracks_itself_is_untracked() {
         let only_own = |range: &pagetrail::PageRange| range.contains(own);
         for untracked in untracked
             .iter()
-            .filter(|g| g.reason.contains("userfaultfd of its own"))
+            .filter(|g| g.reason.contains("own userfaultfd"))
         {
             assert!(only_own(&untracked.region.range), "{untracked}");
         }

@@ -1,20 +1,26 @@
-//! `access-scan`: the kernel takes pages' access rights away, gives them back at the first touch by itself, and remembers
-//! which; a scan fetches the touched pages, and they are protected again.
+//! `access-scan`: the kernel removes pages' access rights, restores them at the first touch by
+//! itself, and records the touch; a scan fetches the touched pages, and they are protected again.
 //!
-//! Linux 7.3; `ioctl_userfaultfd(2)` on `UFFD_FEATURE_RWP_ASYNC`, `Documentation/admin-guide/mm/userfaultfd.rst`
-//! ("Read-Write Protection") and `pagemap.rst` (`PAGE_IS_ACCESSED`). What the kernel does in detail, and what follows:
+//! Linux 7.3; `ioctl_userfaultfd(2)` on `UFFD_FEATURE_RWP_ASYNC`,
+//! `Documentation/admin-guide/mm/userfaultfd.rst` ("Read-Write Protection") and `pagemap.rst`
+//! (`PAGE_IS_ACCESSED`). What the kernel does in detail, and what follows:
 //!
-//! * `PAGEMAP_SCAN` cannot re-arm here (`PM_SCAN_WP_MATCHING` is for write-protection), so scan and protection are two
-//!   steps. Only ranges just reported are protected again: a touch between the steps is one of a page that this round
-//!   reports anyway, and a page that comes into being between them is not protected, so the next round reports it.
-//! * Protection belongs to entries of the page table, and there is no marker for an empty one. A page that exists for the
-//!   first time counts as touched, rightly. One that leaves the page table (`madvise(MADV_DONTNEED)`) takes what is known
-//!   about it along: what was there at the last harvest and is gone counts as touched.
-//!   A page of a shared mapping that comes, is touched and leaves within one round is missed.
-//! * Registering memory again that is registered changes nothing, and what took a mapping's place is unprotected, so all of
-//!   it counts as touched. Each harvest registers everything again, and need not find out what was replaced.
-//! * The kernel's accesses count, those on behalf of others (`process_vm_readv(2)`, `/proc/PID/mem`, a debugger) too.
-//! * Only anonymous memory, shared memory and hugetlb can be registered; private file mappings cannot, nor shared ones.
+//! * `PAGEMAP_SCAN` cannot re-arm here (`PM_SCAN_WP_MATCHING` is for write protection), so scan and
+//!   protection are two steps. Only ranges just reported are protected again: a touch between the
+//!   steps is one of a page that this round reports anyway, and a page that is created between them
+//!   is not protected, so the next round reports it.
+//! * Protection belongs to entries of the page table, and there is no marker for an empty one. A
+//!   page that is created counts as touched, rightly. A page that leaves the page table
+//!   (`madvise(MADV_DONTNEED)`) takes its state along: a page that existed at the last collect and
+//!   is gone counts as touched. A page of a shared mapping that appears, is touched and disappears
+//!   within one round is missed.
+//! * Registering registered memory again changes nothing, and a mapping that replaced another is
+//!   unprotected, so all of it counts as touched. Each collect registers everything again, and need
+//!   not find out what was replaced.
+//! * Accesses by the kernel count, including those on behalf of others (`process_vm_readv(2)`,
+//!   `/proc/PID/mem`, a debugger).
+//! * Only anonymous memory, shared memory and hugetlb can be registered; file mappings cannot,
+//!   private or shared.
 
 use super::pagemap_scan::{HugePages, block_bytes};
 use super::{ArmError, Armed, Collected, Tracker};
@@ -31,7 +37,7 @@ use std::sync::Arc;
 /// Features without which the technique does not work.
 pub(crate) const FEATURES: u64 = feature::RWP | feature::RWP_ASYNC;
 
-/// What exists, and whether it was touched.
+/// Selects the pages that exist, and reports whether each was touched.
 const EXISTING: Query = Query {
     rearm: false,
     registered: false,
@@ -50,21 +56,22 @@ pub(crate) struct AccessScan {
     huge_pages: HugePages,
     /// Registered ranges.
     armed: PageSet,
-    /// The pages of `armed` that existed at the last harvest, or when they were armed.
+    /// The pages of `armed` that existed at the last collect, or when they were armed.
     existing: PageSet,
-    /// Whether harvests protect again what they report.
+    /// Whether collects protect again what they report.
     rearming: bool,
 }
 
 impl AccessScan {
-    /// Takes a fresh userfaultfd of the target's address space; `pid` is `None` for the own one.
+    /// Takes a new userfaultfd of the target's address space; `pid` is `None` for the own one.
     pub(crate) fn new(fd: OwnedFd, pid: Option<u32>, huge_pages: HugePages) -> Result<Self> {
         let uffd = Uffd::handshake(fd, FEATURES)
             .map_err(Error::errno("userfaultfd handshake with UFFD_FEATURE_RWP"))?;
         Self::over(Arc::new(uffd), pid, huge_pages)
     }
 
-    /// `uffd` belongs to the target's address space and has [`FEATURES`]; `pid` is `None` for the own one.
+    /// Shares `uffd`, which belongs to the target's address space and has [`FEATURES`]; `pid` is
+    /// `None` for the own one.
     pub(super) fn over(uffd: Arc<Uffd>, pid: Option<u32>, huge_pages: HugePages) -> Result<Self> {
         Ok(Self {
             pid: pid.unwrap_or_else(std::process::id),
@@ -78,8 +85,8 @@ impl AccessScan {
         })
     }
 
-    /// Adds what exists in `range` to `existing`, and what of it was touched to `touched` and, where it is mapped by
-    /// huge pages, to `huge`.
+    /// Adds the pages of `range` that exist to `existing`, those of them that were touched to
+    /// `touched` and, where they are mapped by huge pages, to `huge`.
     fn scan(
         &mut self,
         range: PageRange,
@@ -104,14 +111,14 @@ impl AccessScan {
             })
     }
 
-    /// Protects what a harvest reports.
+    /// Protects the pages that a collect reports.
     fn protect(&self, pages: &PageSet, layout: &[Armed]) -> Result<()> {
         for range in pages.ranges() {
             match self.uffd.protect_from_access(*range) {
                 Ok(()) => {}
                 Err(Errno::SRCH) => return Err(Error::Gone { pid: self.pid }),
-                // Part of it was replaced or unmapped since: mapping by mapping then. What is left unprotected is
-                // reported again.
+                // Part of it was replaced or unmapped since, so it is protected mapping by mapping.
+                // What stays unprotected is reported again.
                 Err(_) => {
                     for part in layout
                         .iter()
@@ -125,7 +132,8 @@ impl AccessScan {
         Ok(())
     }
 
-    /// Has the kernel map by small pages what it maps by huge ones, so that touches are told apart within.
+    /// Makes the kernel map small pages instead of huge ones, so that touches within are
+    /// distinguished.
     fn split(&self, huge: &PageSet) {
         if self.huge_pages == HugePages::Keep {
             return;
@@ -134,7 +142,7 @@ impl AccessScan {
         for range in huge.ranges() {
             let mut start = range.start();
             while start < range.end() {
-                // Protection of a part splits it. (hugetlb refuses, and stays whole.)
+                // Protecting a part splits the huge page. (hugetlb refuses, and stays whole.)
                 if let Some(first) = PageRange::new(start, start + page_size()) {
                     let _ = self.uffd.protect_from_access(first);
                 }
@@ -153,9 +161,9 @@ impl Tracker for AccessScan {
         let range = region.range;
         let failed = |errno| match errno {
             Errno::SRCH => ArmError::Gone,
-            Errno::BUSY => ArmError::UntrackedRegion(
-                "the program tracks it by a userfaultfd of its own".into(),
-            ),
+            Errno::BUSY => {
+                ArmError::UntrackedRegion("the program tracks it with its own userfaultfd".into())
+            }
             Errno::INVAL | Errno::PERM if region.inode != 0 => ArmError::UntrackedRegion(
                 "the kernel does not report accesses to mapped files".into(),
             ),
@@ -203,7 +211,8 @@ impl Tracker for AccessScan {
 
     fn rearm(&mut self, pages: &PageSet) -> Result<()> {
         for range in pages.intersection(&self.armed).ranges() {
-            // Where part of it was replaced or unmapped since, nothing is protected, and it is reported again.
+            // If part of it was replaced or unmapped since, nothing is protected, and it is
+            // reported again.
             if self.uffd.protect_from_access(*range) == Err(Errno::SRCH) {
                 return Err(Error::Gone { pid: self.pid });
             }
@@ -213,7 +222,7 @@ impl Tracker for AccessScan {
 
     fn suspend(&mut self) -> Result<()> {
         for range in self.armed.ranges() {
-            // Likewise: there is nothing to lift.
+            // If part of it was replaced or unmapped since, it has no protection to lift.
             if self.uffd.release_to_access(*range) == Err(Errno::SRCH) {
                 return Err(Error::Gone { pid: self.pid });
             }
@@ -224,14 +233,14 @@ impl Tracker for AccessScan {
     fn collect(&mut self, layout: &[Armed], out: &mut PageSet) -> Result<Collected> {
         let mut collected = Collected::default();
         for Armed { range, permissions } in layout {
-            // What nobody can touch cannot be registered, either, and keeps what it has.
+            // Inaccessible memory cannot be registered, but keeps the registration that it has.
             if !permissions.read && !permissions.write {
                 continue;
             }
             match self.uffd.register(*range, Mode::ReadWriteProtect) {
                 Ok(()) => {}
                 Err(Errno::SRCH) => return Err(Error::Gone { pid: self.pid }),
-                // Something else than memory took its place.
+                // It was replaced by something other than memory.
                 Err(_) => collected.replaced.push(*range),
             }
         }

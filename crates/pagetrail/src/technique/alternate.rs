@@ -1,9 +1,11 @@
-//! Rounds of writes and rounds of accesses in turns: [`PagemapScan`] and [`AccessScan`] over one userfaultfd.
+//! Alternating rounds of writes and of accesses: [`PagemapScan`] and [`AccessScan`] with one
+//! userfaultfd.
 //!
-//! A mapping is protected either from writes or from every access, so it is registered anew, as the other kind, at the end of
-//! each harvest. What is touched meanwhile nobody notices ([`Harvest::blind`]): alternation takes samples, and only
-//! within a round is its report a superset. Memory that `access-scan` refuses stays with `pagemap-scan` all the time: its
-//! writes are reported in rounds of writes, none is lost.
+//! A mapping is protected either from writes or from every access, so at the end of each collect it
+//! is registered again in the other mode. Accesses during the switch are not detected
+//! ([`Collected::blind`]): alternation samples, and only within a round is its report a superset.
+//! Memory that `access-scan` cannot track stays with `pagemap-scan` all the time: its writes are
+//! reported in rounds of writes, none is lost.
 
 use super::access_scan::{self, AccessScan};
 use super::pagemap_scan::{self, HugePages, PagemapScan};
@@ -23,12 +25,12 @@ pub(crate) struct Alternate {
     writes: PagemapScan,
     accesses: AccessScan,
     now: AccessKind,
-    /// What is watched in turns.
+    /// The regions that are tracked alternately.
     regions: Vec<Region>,
 }
 
 impl Alternate {
-    /// Takes a fresh userfaultfd of the target's address space; `pid` is `None` for the own one.
+    /// Takes a new userfaultfd of the target's address space; `pid` is `None` for the own one.
     pub(crate) fn new(fd: OwnedFd, pid: Option<u32>, huge_pages: HugePages) -> Result<Self> {
         let features = pagemap_scan::FEATURES | access_scan::FEATURES;
         let uffd = Arc::new(
@@ -51,7 +53,7 @@ impl Alternate {
         }
     }
 
-    /// Takes `range` out of what is watched in turns.
+    /// Removes `range` from the regions that are tracked alternately.
     fn drop_range(&mut self, range: PageRange) {
         let range = PageSet::from_iter([range]);
         self.regions = std::mem::take(&mut self.regions)
@@ -66,14 +68,14 @@ impl Alternate {
             .collect();
     }
 
-    /// Hands everything that is watched in turns from one technique to the other; gives what neither would have, which the
-    /// watch then arms again, gives up, or fails on.
+    /// Moves all alternately tracked regions from one technique to the other; returns the ranges
+    /// that neither could arm, which the watch then arms again, reports as untracked, or fails on.
     fn switch(&mut self) -> Vec<PageRange> {
         let mut lost = Vec::new();
         let regions = std::mem::take(&mut self.regions);
         for region in &regions {
             self.current().forget(region.range);
-            // Unmapped or replaced meanwhile, it is registered no longer, which is what matters.
+            // If it was unmapped or replaced meanwhile, it is no longer registered, which suffices.
             let _ = self.uffd.unregister(region.range);
         }
         self.now = match self.now {

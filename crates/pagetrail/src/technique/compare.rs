@@ -1,9 +1,10 @@
-//! `compare`: keeps a copy of every page and compares; any process, any kernel, no privilege beyond reading.
+//! `compare`: keeps a copy of every page and compares; any process, any kernel, no privilege beyond
+//! reading.
 //!
-//! The tracked program pays nothing between rounds; a round costs a copy and a comparison of everything that
-//! is populated, and the copies take as much memory again. It sees changes of content: exact to the byte, but
-//! a store that leaves a page as it was between two rounds is invisible to it, which is harmless to any
-//! consumer that wants the content.
+//! The tracked program pays nothing between rounds; a round costs a copy and a comparison of
+//! everything that is populated, and the copies take as much memory again. It detects changes of
+//! content, exact to the byte. A store that leaves a page as it was between two rounds is invisible
+//! to it, which is harmless to any consumer that needs the content.
 
 use super::{ArmError, Armed, Collected, Tracker};
 use crate::error::{Error, Result};
@@ -14,12 +15,12 @@ use crate::sys::remote_memory;
 use rustix::io::Errno;
 use std::collections::HashMap;
 
-/// Bytes read from the target at once: large enough to make the system call's price disappear.
+/// Bytes read from the target at once: enough to make the cost of the system call negligible.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 struct Copy {
     bytes: Box<[u8]>,
-    /// The last harvest that found the page populated.
+    /// The last collect that found the page populated.
     collect: u64,
 }
 
@@ -29,7 +30,7 @@ pub(crate) struct Compare {
     pagemap: Pagemap,
     vector: Vector,
     armed: PageSet,
-    /// Private anonymous memory: a page without a copy was never touched, so it held zeros.
+    /// Private anonymous memory: a page without a copy was never touched, so it contained zeros.
     zeros: PageSet,
     copies: HashMap<u64, Copy>,
     collects: u64,
@@ -37,7 +38,7 @@ pub(crate) struct Compare {
 }
 
 impl Compare {
-    /// `pid` is `None` for the own address space.
+    /// Starts without armed memory; `pid` is `None` for the own address space.
     pub(crate) fn new(pid: Option<u32>) -> Result<Self> {
         Ok(Self {
             pid: pid.unwrap_or_else(std::process::id),
@@ -51,8 +52,8 @@ impl Compare {
         })
     }
 
-    /// Reads all populated pages of `range` and calls `page` with address and content, or no content where
-    /// it cannot be read (protected, or unmapped meanwhile).
+    /// Reads all populated pages of `range` and calls `page` with the address and the content, or
+    /// without content if the page cannot be read (protected, or unmapped meanwhile).
     fn read(
         &mut self,
         range: PageRange,
@@ -91,7 +92,7 @@ impl Compare {
         Ok(())
     }
 
-    /// What it means that nothing at all can be read.
+    /// The error for a process of which nothing can be read.
     fn refused(&self, errno: Errno) -> Error {
         match errno {
             Errno::SRCH => Error::Gone { pid: self.pid },
@@ -110,7 +111,7 @@ impl Compare {
         );
     }
 
-    /// Compares one page with its copy, renews the copy, and says whether it changed.
+    /// Compares one page with its copy, updates the copy, and returns whether the page changed.
     fn changed(&mut self, address: u64, content: &[u8]) -> bool {
         let Some(copy) = self.copies.get_mut(&address) else {
             self.keep(address, content);
@@ -164,7 +165,8 @@ impl Tracker for Compare {
             self.read(*range, |this, address, content| {
                 let written = match content {
                     Some(content) => this.changed(address, content),
-                    // What cannot be read now may have been written before, and may be zeros when it can be again.
+                    // A page that cannot be read now may have been written before, and may be zeros
+                    // when it can be read again.
                     None => {
                         if let Some(page) = PageRange::new(address, address + page_size()) {
                             this.zeros.remove(page);
@@ -177,7 +179,7 @@ impl Tracker for Compare {
                 }
             })?;
         }
-        // Pages that are no longer there were discarded: what they held has become zeros, or the file's.
+        // Pages that no longer exist were discarded: their contents are zeros now, or the file's.
         let mut discarded = Vec::new();
         let collects = self.collects;
         self.copies.retain(|&address, copy| {

@@ -57,8 +57,8 @@ pub enum Technique {
     /// exact to the byte, and blind to writes that do not change anything.
     Compare,
     /// Protection from reads and writes by `userfaultfd(2)`, resolved by the kernel itself: reports
-    /// pages that were *accessed*, read or written ([`AccessKind::Accesses`](crate::AccessKind)). Linux
-    /// 7.3.
+    /// pages that were *accessed*, read or written ([`AccessKind::Accesses`](crate::AccessKind)).
+    /// Linux 7.3.
     AccessScan,
     /// Detects nothing and reports all populated pages in every round: the baseline, and still a
     /// superset.

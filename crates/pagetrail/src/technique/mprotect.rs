@@ -1,15 +1,18 @@
-//! `mprotect`: the oldest way. Memory is made read-only; the first write to each page raises `SIGSEGV`, whose handler
-//! notes the page and makes it writable. Own process, given ranges. Where accesses are to be access_kind, memory is made
-//! inaccessible instead, and the first read raises the signal as well.
+//! `mprotect`: the oldest way, for given ranges of the own process. Memory is made read-only; the
+//! first write to each page raises `SIGSEGV`, whose handler records the page and makes it writable.
+//! To track accesses, memory is made inaccessible instead, so that the first read raises the
+//! signal, too.
 //!
-//! Works on every kernel and without privilege, at some five times the price of `pagemap-scan` per first write,
-//! and with two limits: a system call that writes into a protected page (or reads from one that is inaccessible) fails with `EFAULT` instead of
-//! faulting (see [`prepare_for_kernel_write`](crate::Watch::prepare_for_kernel_write)), and the ranges must
-//! keep their mapping and their access rights while they are watched.
+//! It works on every kernel and without privilege, at some five times the cost of `pagemap-scan`
+//! per first write, and with two limits: a system call that writes to a protected page (or reads
+//! from an inaccessible one) fails with `EFAULT` instead of faulting (see
+//! [`prepare_for_kernel_write`](crate::Watch::prepare_for_kernel_write)), and the ranges must keep
+//! their mapping and their access rights while they are tracked.
 //!
-//! Pages apart from each other split the mapping: a process may have `vm.max_map_count` (65,530) of them. Where that is
-//! reached, the handler releases the whole range, and all of it counts as written; but until then the program's own
-//! mappings compete for the same number. Keep ranges small, or collect often.
+//! Pages with different protection than their neighbours split the mapping, and a process may have
+//! `vm.max_map_count` (65,530) mappings. When that limit is reached, the handler releases the whole
+//! range, and all of it counts as written; until then the program's own mappings compete for the
+//! same number. Keep ranges small, or collect often.
 
 use super::{ArmError, Armed, Collected, Tracker};
 use crate::error::{Error, Result};
@@ -25,7 +28,7 @@ pub(crate) struct Mprotect {
 }
 
 impl Mprotect {
-    /// Notices writes, or all accesses.
+    /// Tracks writes, or all accesses.
     pub(crate) fn new(noticing: AccessKind) -> Self {
         Self {
             guards: Vec::new(),

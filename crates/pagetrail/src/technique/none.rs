@@ -1,6 +1,6 @@
-//! `none`: notices nothing and reports every populated page in every round.
+//! `none`: detects nothing and reports every populated page in every round.
 //!
-//! The baseline for costs, and what a consumer falls back to that can always copy everything.
+//! It is the baseline for costs, and the fallback of a consumer that can always copy everything.
 
 use super::{ArmError, Armed, Collected, Missed, Tracker};
 use crate::error::{Error, Result};
@@ -18,7 +18,7 @@ pub(crate) struct None {
 }
 
 impl None {
-    /// `pid` is `None` for the own address space.
+    /// Starts without armed memory; `pid` is `None` for the own address space.
     pub(crate) fn new(pid: Option<u32>) -> Result<Self> {
         Ok(Self {
             pid,

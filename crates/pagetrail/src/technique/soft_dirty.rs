@@ -1,19 +1,24 @@
-//! `soft-dirty`: the kernel write-protects a process's page tables on request and marks entries whose page is written.
+//! `soft-dirty`: the kernel write-protects a process's page tables on request and sets the
+//! soft-dirty bit of each entry whose page is written.
 //!
-//! `Documentation/admin-guide/mm/soft-dirty.rst`; `proc_pid_clear_refs(5)`, `proc_pid_pagemap(5)`. Old, and absent on many
-//! kernels (`CONFIG_MEM_SOFT_DIRTY`); writing to `clear_refs` succeeds there all the same. Its traps:
+//! `Documentation/admin-guide/mm/soft-dirty.rst`; `proc_pid_clear_refs(5)`, `proc_pid_pagemap(5)`.
+//! Old, and absent on many kernels (`CONFIG_MEM_SOFT_DIRTY`); writing to `clear_refs` succeeds
+//! there all the same. Its traps:
 //!
-//! * Reading the marks and clearing them are two steps. A write in between would be lost, so the whole process is
-//!   stopped for both (another process), or the caller stops it (the own one).
-//! * Clearing is for the whole process: one watch per process, and nobody else should do it meanwhile. Somebody who does
-//!   takes marks away. So each harvest marks a few pages itself (*sentinels*: pages that the program left alone in this
-//!   round where there are any, written without a change while nobody runs). Where a mark is gone at the next harvest, everything counts
-//!   as written and the round says why. A program that writes to all of them after the robbery hides it. Sentinels are
-//!   reported.
-//! * A new mapping counts as written whole, and a merge of mappings passes that on to the older neighbour.
-//! * A page of a shared mapping that leaves the page table loses its mark. One that was there at the last harvest and is no
-//!   longer counts as written; one that came, was written and left within a round is missed.
-//! * hugetlb memory has no marks at all; it is given up.
+//! * Reading the bits and clearing them are two steps. A write in between would be lost, so the
+//!   whole process is stopped for both (another process), or the caller stops it (the own one).
+//! * Clearing affects the whole process: it allows one watch per process and no other user of
+//!   `clear_refs`, whose clearing would lose writes. To detect that, each collect writes to a few
+//!   pages itself, without changing them, while the process is stopped (*sentinels*: if possible,
+//!   pages that the program did not write in this round). If a sentinel's bit is clear at the next
+//!   collect, everything counts as written and the round gives the reason. A program that writes to
+//!   all sentinels after the foreign clearing hides it. Sentinels are reported.
+//! * A new mapping counts as written whole, and if it merges with an older neighbour, so does the
+//!   neighbour.
+//! * A page of a shared mapping that leaves the page table loses its bit. A page that was present
+//!   at the last collect and no longer is counts as written; one that appeared, was written and
+//!   disappeared within a round is missed.
+//! * hugetlb memory has no soft-dirty bits; it is not tracked.
 
 use super::{ArmError, Armed, Collected, Missed, Tracker};
 use crate::attach::stop::Frozen;
@@ -27,9 +32,9 @@ use rustix::io::Errno;
 use std::io;
 use std::time::Duration;
 
-/// More than one, since the program may write to any of them after the robbery.
+/// More than one, since the program may write to any of them after a foreign clearing.
 const SENTINELS: usize = 4;
-/// Where to look for them: in so many ranges that were not written, and so many pages of each.
+/// Sentinels are searched in so many ranges that were not written, and in so many pages of each.
 const SENTINEL_RANGES_MAX: usize = 64;
 const SENTINEL_PAGES_MAX: u64 = 512;
 
@@ -37,24 +42,25 @@ const SENTINEL_PAGES_MAX: u64 = 512;
 pub(crate) struct SoftDirty {
     /// `None` for the own process.
     other: Option<u32>,
-    /// The caller of a watch on its own process lets no other thread run during collect.
+    /// Whether the caller of a watch on its own process declares that no other thread runs during
+    /// collect.
     at_safepoint: bool,
-    /// The target is held by others, and cannot be stopped once more.
+    /// Whether another tracer holds the target, so that it cannot be stopped again.
     held: bool,
     pagemap: Pagemap,
     vector: Vector,
     private: PageSet,
     shared: PageSet,
-    /// The pages of `shared` that were in the page table at the last harvest.
+    /// The pages of `shared` that were in the page table at the last collect.
     present: PageSet,
-    /// Pages that were marked after the last clearing.
+    /// Pages that were written after the last clearing to set their bits.
     sentinels: Vec<PageRange>,
-    /// The page to mark in the own process.
+    /// The page of the own process that serves as sentinel.
     own_sentinel: Option<Scratch>,
 }
 
 impl SoftDirty {
-    /// `pid` is `None` for the own address space.
+    /// Starts without armed memory; `pid` is `None` for the own address space.
     pub(crate) fn new(pid: Option<u32>, at_safepoint: bool) -> Result<Self> {
         Ok(Self {
             other: pid,
@@ -73,9 +79,8 @@ impl SoftDirty {
         })
     }
 
-    /// Runs `step` while nobody writes.
-    ///
-    /// Then marks the sentinels, those of another process as `step` has left them.
+    /// Runs `step` while no thread of the target can write, and then writes to the sentinels; those
+    /// of another process are the ones that `step` chose.
     fn at_rest<T>(
         &mut self,
         step: impl FnOnce(&mut Self) -> io::Result<T> + Send,
@@ -108,7 +113,7 @@ impl SoftDirty {
         if self.held {
             return Ok((step(self).map_err(what)?, Duration::ZERO));
         }
-        // The tracees belong to the thread that stops them; when it ends, all are let go.
+        // The tracees belong to the thread that stops them; when it ends, they are released.
         std::thread::scope(|scope| {
             let work = scope.spawn(|| {
                 let frozen = Frozen::new(pid)?;
@@ -123,18 +128,19 @@ impl SoftDirty {
         })
     }
 
-    /// Whether somebody else has cleared the marks since the sentinels were marked.
-    fn was_robbed(&self) -> io::Result<bool> {
-        let mut robbed = PageSet::new();
+    /// Whether another process has cleared the bits since the sentinels were written.
+    fn cleared_externally(&self) -> io::Result<bool> {
+        let mut unmarked_pages = PageSet::new();
         let unmarked = |bits| bits & entry::POPULATED != 0 && bits & entry::SOFT_DIRTY == 0;
         for page in &self.sentinels {
             self.pagemap
-                .matching_entries(*page, unmarked, &mut robbed)?;
+                .matching_entries(*page, unmarked, &mut unmarked_pages)?;
         }
-        Ok(!robbed.is_empty())
+        Ok(!unmarked_pages.is_empty())
     }
 
-    /// Picks pages that exist and belong to the process alone, those first that were not `written`.
+    /// Chooses sentinels: pages that exist and belong to the process alone, preferably ones that
+    /// were not `written`.
     fn choose_sentinels(&mut self, written: &PageSet) -> io::Result<()> {
         self.sentinels.clear();
         if self.other.is_none() {
@@ -233,7 +239,7 @@ impl Tracker for SoftDirty {
         }
         if region.is_hugetlb(self.other) {
             return Err(ArmError::UntrackedRegion(
-                "hugetlb memory has no soft-dirty marks".into(),
+                "hugetlb memory has no soft-dirty bits".into(),
             ));
         }
         if region.permissions.shared {
@@ -247,17 +253,18 @@ impl Tracker for SoftDirty {
     }
 
     fn begin(&mut self) -> Result<Duration> {
-        // Writes before the first round are not asked for, so nobody needs to stop.
+        // Writes before the first round are not reported, so the target need not be stopped.
         self.clear()
             .map_err(Error::io("clearing soft-dirty bits"))?;
-        // A program that is held at its first instruction does not stop for us; its first round is without.
+        // A program that is held at its first instruction cannot be stopped again; its first round
+        // has no sentinels.
         Ok(self
             .at_rest(|this| this.choose_sentinels(&PageSet::new()))
             .map_or(Duration::ZERO, |((), stopped)| stopped))
     }
 
-    /// The kernel marks a new mapping whole, but the clearing of the last harvest took the marks of one that came
-    /// just before it and was not read.
+    /// Adds the populated pages. The kernel sets the bits of a new mapping, but the clearing of the
+    /// last collect cleared those of a mapping that was created just before it and not read.
     fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
         if region.permissions.shared {
             out.insert(region.range);
@@ -287,21 +294,24 @@ impl Tracker for SoftDirty {
     }
 
     fn collect(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Collected> {
-        let (robbed, stopped) = self.at_rest(|this| {
-            let robbed = this.was_robbed()?;
+        let (cleared_externally, stopped) = self.at_rest(|this| {
+            let cleared_externally = this.cleared_externally()?;
             this.read(out)?;
             this.choose_sentinels(out)?;
-            if robbed {
+            if cleared_externally {
                 this.read_all(out)?;
             }
             this.clear()?;
-            Ok(robbed)
+            Ok(cleared_externally)
         })?;
-        let note = "somebody else cleared the soft-dirty marks (clear_refs) since the last round: \
+        let note = "another process cleared the soft-dirty bits (clear_refs) since the last round: \
                     all pages that exist count as written";
         Ok(Collected {
             stopped,
-            notes: robbed.then(|| note.into()).into_iter().collect(),
+            notes: cleared_externally
+                .then(|| note.into())
+                .into_iter()
+                .collect(),
             ..Collected::default()
         })
     }

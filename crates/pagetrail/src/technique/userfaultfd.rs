@@ -1,19 +1,23 @@
-//! `userfaultfd`: synchronous write-protection. A thread of the tracker is told of each write to a protected page
-//! before it happens, notes it, and releases the page, or the whole block around it.
+//! `userfaultfd`: synchronous write protection. A thread of the tracker receives each write fault
+//! on a protected page before the write happens, logs it, and releases the page, or the whole block
+//! around it.
 //!
-//! Linux 5.7 for anonymous memory, 5.19 for shared memory and hugetlb; `userfaultfd(2)`. A fault costs a trip
-//! to user space and back (some 15 times that of `pagemap-scan`), which blocks of up to 512 pages share between
-//! neighbours. Pages that do not exist, not yet or not any more, have nothing to protect; their first touch is
-//! caught instead. A first read counts as a write: the page may have been discarded, and hold zeros from now on.
+//! Linux 5.7 for anonymous memory, 5.19 for shared memory and hugetlb; `userfaultfd(2)`. A fault
+//! costs a round trip to user space (some 15 times the cost of a fault of `pagemap-scan`), which
+//! blocks of up to 512 pages share between neighbours. Pages that do not exist cannot be protected;
+//! their first touch is caught instead. A first read counts as a write: the page may have been
+//! discarded, and contain zeros from now on.
 //!
-//! Two things it does to a target that no other technique does, neither curable here. A thread that writes waits for the
-//! tracker, and so as long as that is stopped (SIGSTOP). And the kernel does not wait in a thread that exits: the owner's
-//! death is not noted in robust mutexes on protected pages, nor is the word of `CLONE_CHILD_CLEARTID` cleared there
-//! (`handle_userfault` in fs/userfaultfd.c fails for tasks that exit; `futex_exit_release` and `mm_release` take no notice).
-//! The list of robust mutexes is the thread's to change at any time, so no page can be left unprotected for them beforehand.
+//! It has two effects on a target that no other technique has, and that cannot be avoided here. A
+//! thread that writes waits for the tracker, so it does not run while the tracker is stopped
+//! (SIGSTOP). And the kernel does not wait in a thread that exits: on protected pages, the owner's
+//! death is not recorded in robust mutexes, and the word of `CLONE_CHILD_CLEARTID` is not cleared
+//! (`handle_userfault` in fs/userfaultfd.c fails for tasks that exit; `futex_exit_release` and
+//! `mm_release` ignore that). The thread may change its list of robust mutexes at any time, so no
+//! page can be left unprotected for them beforehand.
 //!
-//! The handler thread allocates nothing and writes to no memory but its stack, the log and its state, which lie in
-//! mappings of their own: a process can track its own heap.
+//! The handler thread allocates nothing and writes to no memory but its stack, the log and its
+//! state, which lie in mappings of their own: a process can track its own heap.
 
 use super::{ArmError, Armed, Collected, Missed, Tracker};
 use crate::error::{Error, Result};
@@ -28,36 +32,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// Faults that can wait for a harvest. When there are more, everything armed counts as written.
+/// Faults that the log holds between two collects. If there are more, everything armed counts as
+/// written.
 const LOG_LEN: usize = 1 << 22;
 
-/// Pages that one fault may release at most: what one page table maps.
+/// The most pages that one fault may release: what one page table maps.
 pub const BLOCK_PAGES_MAX: u32 = 512;
 
 struct Shared {
     uffd: Uffd,
     stop: OwnedFd,
-    /// Addresses of faults, a ring; written by the handler, read by the harvest.
+    /// Addresses of faults, a ring; the handler writes it, a collect reads it.
     log: SharedWords,
     /// See [`State`].
     state: SharedWords,
     block_bytes: u64,
-    /// What a huge page that does not exist holds.
+    /// The contents of a new huge page.
     zeros: SharedWords,
 }
 
 /// The words of [`Shared::state`].
 #[derive(Clone, Copy)]
 enum State {
-    /// Faults ever logged.
+    /// Number of faults logged so far.
     Written,
-    /// Faults ever harvested.
+    /// Number of faults collected so far.
     Read,
-    /// Faults ever that found the log full.
+    /// Number of faults so far that found the log full.
     Overflow,
-    /// Odd while the handler starts, and while it notes and releases a page. Between an even number and the same number again the log
-    /// is complete: each page in it is released, or its fault is not looked at yet. (No lock: the thread that
-    /// harvests may itself wait for the handler, at any of its stores.)
+    /// Odd while the handler starts, and while it logs and releases a page. Between an even number
+    /// and the same number again the log is complete: each page in it is released, or its fault is
+    /// not yet handled. (A lock would not do: the thread that collects may itself wait for the
+    /// handler, at any of its stores.)
     Resolving,
 }
 
@@ -71,15 +77,15 @@ pub(crate) struct Userfaultfd {
     shared: Arc<Shared>,
     handler: Option<JoinHandle<()>>,
     armed: PageSet,
-    /// [`State::Overflow`] at the last harvest.
+    /// [`State::Overflow`] at the last collect.
     overflow: u64,
-    /// The process that the handler belongs to.
+    /// The PID of the process to which the handler belongs.
     tracker: u32,
 }
 
 impl Userfaultfd {
-    /// Takes a fresh userfaultfd of the target's address space. `block_pages`: 1 to [`BLOCK_PAGES_MAX`], a power
-    /// of two.
+    /// Takes a new userfaultfd of the target's address space. `block_pages`: 1 to
+    /// [`BLOCK_PAGES_MAX`], a power of two.
     pub(crate) fn new(fd: OwnedFd, block_pages: u32) -> Result<Self> {
         let uffd = Uffd::handshake(fd, feature::PAGEFAULT_FLAG_WP).map_err(Error::errno(
             "userfaultfd handshake with UFFD_FEATURE_PAGEFAULT_FLAG_WP",
@@ -101,7 +107,7 @@ impl Userfaultfd {
             .name("pagetrail-uffd".into())
             .spawn(move || for_thread.handle_faults())
             .map_err(Error::io("starting the fault handler"))?;
-        // A thread allocates while it starts; from here on memory may be armed.
+        // A thread allocates while it starts; after that, memory may be armed.
         shared.logged();
         Ok(Self {
             shared,
@@ -118,7 +124,8 @@ impl Shared {
         &self.state[word as usize]
     }
 
-    /// How far the log reaches, and how many faults found it full, at a moment when the handler resolves nothing.
+    /// The length of the log, and the number of faults that found it full, at a moment when the
+    /// handler resolves nothing.
     fn logged(&self) -> (u64, u64) {
         loop {
             let before = self.state(State::Resolving).load(Ordering::SeqCst);
@@ -135,8 +142,8 @@ impl Shared {
         }
     }
 
-    /// Whether a registered range consists of pages that [`Self::resolve`] could not fill: the thread that touches
-    /// one would wait for ever. The kernel protects whole pages only.
+    /// Whether a registered range consists of pages that [`Self::resolve`] could not fill, so that
+    /// a thread that touches one would wait for ever. The kernel protects whole pages only.
     fn has_gigantic_pages(&self, range: PageRange) -> bool {
         let refused = |bytes| {
             PageRange::new(range.start(), range.start() + bytes)
@@ -145,7 +152,7 @@ impl Shared {
         range.bytes() > HUGE_PAGE_BYTES && refused(page_size()) && refused(HUGE_PAGE_BYTES)
     }
 
-    /// The handler thread: ends when told to, or when the address space is gone.
+    /// Runs the handler thread until it is told to stop or the address space is gone.
     fn handle_faults(&self) {
         let mut faults = [Fault {
             address: 0,
@@ -184,8 +191,8 @@ impl Shared {
             return;
         };
         let block = page.align_outwards(self.block_bytes);
-        // hugetlb memory takes whole huge pages only; a block may reach beyond its mapping, then the page
-        // alone is released.
+        // hugetlb memory must be released by whole huge pages; if a block extends beyond its
+        // mapping, only the page is released.
         let huge = page.align_outwards(HUGE_PAGE_BYTES);
         let resolved = if fault.write_protect {
             self.note(block);
@@ -197,8 +204,8 @@ impl Shared {
                     self.uffd.release(huge)
                 })
         } else {
-            // A page that is only read gets its protection with its zeros. What was there before it was discarded may have
-            // been reported, so the zeros are as well.
+            // A page that is only read gets its protection with its zeros. Its previous contents
+            // may have been reported before it was discarded, so the zeros are reported as well.
             let protect = !fault.write;
             self.note(if fault.write { block } else { page });
             match self.uffd.fill(page, &self.zeros, protect) {
@@ -210,7 +217,8 @@ impl Shared {
             }
         };
         if resolved.is_err() {
-            // Another thread's fault came first, or the mapping is gone: the thread shall look again.
+            // Another thread's fault was resolved first, or the mapping is gone: the thread
+            // retries.
             let _ = self.uffd.wake(page);
         }
     }
@@ -237,9 +245,9 @@ impl Tracker for Userfaultfd {
         let range = region.range;
         let failed = |errno| match errno {
             Errno::SRCH => ArmError::Gone,
-            Errno::BUSY => ArmError::UntrackedRegion(
-                "the program tracks it by a userfaultfd of its own".into(),
-            ),
+            Errno::BUSY => {
+                ArmError::UntrackedRegion("the program tracks it with its own userfaultfd".into())
+            }
             Errno::PERM if region.permissions.shared && !region.permissions.write => {
                 ArmError::ReadOnly
             }
@@ -307,11 +315,13 @@ impl Tracker for Userfaultfd {
             match shared.uffd.protect(*range) {
                 Ok(()) => {}
                 Err(Errno::SRCH) => return Err(Error::errno("UFFDIO_WRITEPROTECT")(Errno::SRCH)),
-                // Mapped anew, or partly, or not protected for another reason: the watch arms again what is there now.
+                // Remapped, partly or whole, or not protected for another reason: the watch arms
+                // again what is mapped there now.
                 Err(_) => collected.replaced.push(*range),
             }
         }
-        // A mapping that was replaced is no longer registered, and nothing else says so.
+        // A mapping that was replaced is no longer registered, and only the attempt to protect it
+        // shows that.
         for Armed { range: mapping, .. } in layout {
             let first = PageRange::new(mapping.start(), mapping.start() + page_size());
             if first.is_some_and(|page| shared.uffd.protect(page) == Err(Errno::NOENT)) {
@@ -328,9 +338,9 @@ impl Tracker for Userfaultfd {
 impl Drop for Userfaultfd {
     fn drop(&mut self) {
         if std::process::id() != self.tracker {
-            return; // A forked child's copy: the handler is the parent's, and so is the memory under watch.
+            return; // This is a forked child's copy: the handler and the tracked memory are the parent's.
         }
-        // Lifting all protection first: from here on nobody waits for the handler.
+        // All protection is lifted first: after that no thread waits for the handler.
         for range in self.armed.ranges() {
             let _ = self.shared.uffd.unregister(*range);
         }

@@ -1,11 +1,11 @@
-//! [`Blocks`]: a set of pages, block by block, as the table is.
+//! [`Blocks`]: a set of pages, divided into the blocks of the table.
 
 use crate::page_set::{PageRange, PageSet};
 
-/// The ranges of a set, block by block, cut at the borders of blocks.
+/// Divides the ranges of a set at the borders of blocks.
 pub(super) struct Blocks<'a> {
     ranges: &'a [PageRange],
-    /// Where the first of `ranges` goes on.
+    /// The address from which the first of `ranges` is still to be visited.
     start: u64,
     block_bytes: u64,
     parts: Vec<PageRange>,
@@ -22,7 +22,7 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// The next block, and the parts of the set in it.
+    /// The next block that has pages of the set, and the parts of the set in it.
     pub(super) fn next_block(&mut self) -> Option<(PageRange, &[PageRange])> {
         self.ranges.first()?;
         let start = self.start & !(self.block_bytes - 1);
@@ -47,7 +47,7 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// The pages of a set within a range.
+/// The number of pages of a set within a range.
 pub(super) fn pages_within(set: &PageSet, range: PageRange) -> u64 {
     let ranges = set.ranges();
     let first = ranges.partition_point(|part| part.end() <= range.start());

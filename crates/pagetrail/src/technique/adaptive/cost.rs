@@ -1,9 +1,11 @@
-//! [`Costs`]: when a page is worth watching, decided by what things cost.
+//! [`Costs`]: when it pays to arm a page.
 //!
-//! A page that is written in the next round with probability `p` costs a fault with that probability when it is armed, and
-//! a vain report with the other when it is not. So it is armed where `p * fault < (1 - p) * vain`. The same two prices
-//! say for how long a page may be predicted dirty on the evidence of the rounds in which it was: until its probability, which
-//! Laplace's rule lets decay by one part in as many rounds as it was seen written, has come down to where the two are equal.
+//! A page that is written in the next round with probability `p` costs a fault with that
+//! probability if it is armed, and a false positive with the opposite probability if it is not. So
+//! it is armed if `p * fault < (1 - p) * false_positive`. The same two costs determine for how long
+//! a page may be predicted dirty on the evidence of the rounds in which it was: until its
+//! probability, which by Laplace's rule decays by one part in as many rounds as it was seen
+//! written, has come down to where the two are equal.
 
 use super::super::Tracker;
 use super::super::pagemap_scan::{HugePages, PagemapScan};
@@ -14,28 +16,32 @@ use crate::sys::uffd::Uffd;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// What it costs the consumer that a page is reported which nobody has written.
+/// The cost of a false positive to the consumer: of a page that is reported although it was not
+/// written.
 ///
-/// The technique `adaptive` weighs it against what a fault costs the tracked program, and finds out the latter by itself.
+/// The technique `adaptive` trades it against the cost of a fault to the tracked program, which it
+/// measures itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FalsePositiveCost {
-    /// A copy within memory.
+    /// The page is copied within memory.
     Copied,
-    /// It is read and hashed, and found unchanged: a checkpoint, a store that knows contents.
+    /// The page is read, hashed, and found unchanged, as in a checkpoint or a content-addressed
+    /// store.
     #[default]
     Hashed,
-    /// It is searched for references: a garbage collector.
+    /// The page is searched for references, as in a garbage collector.
     Scanned,
-    /// It goes over a network of 10 Gb/s: a migration.
+    /// The page is sent over a network of 10 Gb/s, as in a migration.
     Sent,
-    /// As measured by the consumer.
+    /// The cost that the consumer has measured for a page.
     Costs(Duration),
 }
 
 impl FalsePositiveCost {
-    /// Nanoseconds for a page of this machine. Those that are not given are round numbers for 4 KiB on server processors of
-    /// the 2020s; only their relation to the price of a fault matters, and that roughly.
+    /// The cost in nanoseconds for a page of this machine. Unless given, it is a round number for 4
+    /// KiB on server processors of the 2020s; only its rough relation to the cost of a fault
+    /// matters.
     fn ns(self) -> u64 {
         let per_4_kib = match self {
             Self::Copied => 500,
@@ -48,111 +54,118 @@ impl FalsePositiveCost {
     }
 }
 
-/// No price is higher.
+/// The highest cost of a page.
 const COST_NS_MAX: u64 = 1_000_000_000;
 
 /// A probability in parts of 256.
 pub(super) type Share = u8;
 
-/// Weight of the last observation in an estimate: one part in `1 << RECENT`.
+/// The weight of the last observation in an estimate: one part in `1 << RECENT`.
 const RECENT: u32 = 2;
 
-/// So many halvings of the number of rounds between two questions; the longest time for which a page is predicted dirty
-/// without a question is `1 << ASK_LOG_MAX` rounds.
-pub(super) const ASK_LOG_MAX: u32 = 6;
+/// How often the check interval may double; a page is predicted dirty without a check for at most
+/// `1 << CHECK_LOG_MAX` rounds.
+pub(super) const CHECK_LOG_MAX: u32 = 6;
 
-/// Where the price of a fault cannot be measured.
+/// The assumed cost of a fault if it cannot be measured.
 const FAULT_NS_DEFAULT: u64 = 1_000;
 
-/// The prices, and what follows from them.
+/// The costs, and what follows from them.
 #[derive(Debug)]
 pub(super) struct Costs {
-    /// By the share of rounds in which a page is written: what it saves in a round, in nanoseconds, that it is armed.
+    /// What arming a page saves in a round, in nanoseconds, indexed by the share of rounds in which
+    /// it is written.
     gain: [i64; 256],
-    /// Levels for each doubling of the time between two questions.
+    /// The number of levels for each doubling of the check interval.
     steps: u8,
-    /// By the level: rounds from one question to the next, as a power of two.
-    ask_log: [u8; LEVEL_MAX as usize + 1],
+    /// log2 of the check interval in rounds, indexed by the level.
+    check_log: [u8; LEVEL_MAX as usize + 1],
     sweep_rounds: u32,
 }
 
 impl Costs {
-    /// With the price of a fault on this machine.
-    pub(super) fn here(vain: FalsePositiveCost) -> Self {
+    /// Computes the costs with the cost of a fault on this machine.
+    pub(super) fn here(false_positive: FalsePositiveCost) -> Self {
         static FAULT_NS: OnceLock<u64> = OnceLock::new();
         let fault_ns = *FAULT_NS.get_or_init(|| {
             let measured = measure_fault();
             tracing::debug!(?measured, "a fault costs");
             measured.map_or(FAULT_NS_DEFAULT, |time| time.as_nanos() as u64)
         });
-        Self::of(fault_ns, vain.ns())
+        Self::of(fault_ns, false_positive.ns())
     }
 
-    pub(super) fn of(fault_ns: u64, vain_ns: u64) -> Self {
-        let (fault, vain) = (fault_ns.max(1) as i64, vain_ns.max(1) as i64);
+    pub(super) fn of(fault_ns: u64, false_positive_ns: u64) -> Self {
+        let (fault, false_positive) = (fault_ns.max(1) as i64, false_positive_ns.max(1) as i64);
         let mut gain = [0; 256];
         for (share, gain) in gain.iter_mut().enumerate() {
             let written = share as i64;
-            *gain = ((256 - written) * vain - written * fault) / 256;
+            *gain = ((256 - written) * false_positive - written * fault) / 256;
         }
-        let even = vain as f64 / (vain + fault) as f64;
-        // Seen written in n rounds, a page may be predicted so for n * ln(1 / even): its probability decays to `even` by then.
+        let even = false_positive as f64 / (false_positive + fault) as f64;
+        // Seen written in n rounds, a page may be predicted dirty for n * ln(1 / even) rounds: by
+        // then its probability decays to `even`.
         let steps = (1.0 / (1.0 / even).ln()).ceil();
-        let steps = steps.clamp(1.0, f64::from(LEVEL_MAX / ASK_LOG_MAX as u8)) as u8;
-        let mut ask_log = [0; LEVEL_MAX as usize + 1];
-        for (level, log) in (0..=LEVEL_MAX).zip(&mut ask_log) {
-            *log = (1 + level / steps).min(ASK_LOG_MAX as u8);
+        let steps = steps.clamp(1.0, f64::from(LEVEL_MAX / CHECK_LOG_MAX as u8)) as u8;
+        let mut check_log = [0; LEVEL_MAX as usize + 1];
+        for (level, log) in (0..=LEVEL_MAX).zip(&mut check_log) {
+            *log = (1 + level / steps).min(CHECK_LOG_MAX as u8);
         }
         Self {
             gain,
             steps,
-            ask_log,
-            sweep_rounds: (vain / fault).clamp(SWEEP_ROUNDS_MIN, i64::from(u32::MAX)) as u32,
+            check_log,
+            sweep_rounds: (false_positive / fault).clamp(SWEEP_ROUNDS_MIN, i64::from(u32::MAX))
+                as u32,
         }
     }
 
-    /// What it saves in a round that a page is armed; negative where it costs more than it saves.
+    /// What arming a page saves in a round; negative if it costs more than it saves.
     pub(super) fn gain(&self, written: Share) -> i64 {
         self.gain[usize::from(written)]
     }
 
-    /// How much it must cost that a page is armed, for it to be predicted dirty where a question costs `price`: the first
-    /// time that it is predicted, for a round or two, must pay for the question at its end, unless it is all but certain to be written.
-    pub(super) fn worth_asking(&self, price: i64) -> i64 {
+    /// The gain at which a page is predicted dirty if a check costs `price`: the first prediction,
+    /// for a round or two, must pay for the check at its end, unless the page is all but certain to
+    /// be written.
+    pub(super) fn worth_checking(&self, price: i64) -> i64 {
         (-price * 2 / 3).max(self.gain(CERTAIN_ENOUGH)).min(-1)
     }
 
-    /// For how many rounds a sweep must have gone on for it to be predicted to go on: Laplace's rule again.
+    /// For how many rounds a sweep must have continued to be predicted to continue: Laplace's rule
+    /// again.
     pub(super) fn sweep_rounds(&self) -> u32 {
         self.sweep_rounds
     }
 
-    /// Rounds from one question to the next, as a power of two.
-    pub(super) fn ask_log(&self, level: u8) -> u32 {
-        self.ask_log[usize::from(level & LEVEL_MAX)].into()
+    /// log2 of the check interval in rounds.
+    pub(super) fn check_log(&self, level: u8) -> u32 {
+        self.check_log[usize::from(level & LEVEL_MAX)].into()
     }
 
-    /// The lowest level at which a page is asked more seldom than `due` says; above [`LEVEL_MAX`] where there is none.
+    /// The lowest level with a longer check interval than `due`; above [`LEVEL_MAX`] if there is
+    /// none.
     pub(super) fn level_resting(&self, due: u32) -> u8 {
-        self.ask_log.partition_point(|log| u32::from(*log) <= due) as u8
+        self.check_log.partition_point(|log| u32::from(*log) <= due) as u8
     }
 
     /// The highest level that makes a difference.
     pub(super) fn level_max(&self) -> u8 {
-        (self.steps * ASK_LOG_MAX as u8).min(LEVEL_MAX)
+        (self.steps * CHECK_LOG_MAX as u8).min(LEVEL_MAX)
     }
 }
 
-/// Fewer are chance.
+/// A sweep that continued for fewer rounds may be chance.
 const SWEEP_ROUNDS_MIN: i64 = 3;
 
-/// What it takes to look at a page without re-arming it in the same step.
+/// The cost of inspecting a page that the scan did not re-arm.
 pub(super) const LOOK_NS: i64 = 30;
 
-/// A page that is written in so many of 256 rounds will be asked seldom soon, and need not pay for its first questions.
+/// A page that is written in so many of 256 rounds will soon be checked rarely, and need not pay
+/// for its first checks.
 const CERTAIN_ENOUGH: Share = 240;
 
-/// Levels fit into six bits.
+/// The highest level: levels are six bits wide.
 pub(super) const LEVEL_MAX: u8 = 63;
 
 /// The estimate after a round in which the page was written.
@@ -161,7 +174,7 @@ pub(super) fn after_write(written: Share) -> Share {
     written + (quiet >> RECENT) + Share::from(quiet != 0 && quiet >> RECENT == 0)
 }
 
-/// The estimate after so many rounds in which it was not.
+/// The estimate after so many rounds in which the page was not written.
 pub(super) fn after_quiet(written: Share, rounds: u32) -> Share {
     match QUIET.get(rounds as usize) {
         Some(estimates) => estimates[usize::from(written)],
@@ -169,7 +182,8 @@ pub(super) fn after_quiet(written: Share, rounds: u32) -> Share {
     }
 }
 
-/// Estimates after 0, 1, .. rounds without a write: in as many as it has rows every estimate comes down to 0.
+/// Estimates after 0, 1, .. rounds without a write; in as many rounds as the table has rows, every
+/// estimate decays to 0.
 static QUIET: [[Share; 256]; 24] = {
     let mut estimates = [[0; 256]; 24];
     let mut written = 0;
@@ -187,7 +201,7 @@ static QUIET: [[Share; 256]; 24] = {
     estimates
 };
 
-/// What a write-protection fault costs a program here, handled by the kernel.
+/// Measures the cost to a program of a write-protection fault that the kernel handles.
 fn measure_fault() -> Option<Duration> {
     const PAGES: u64 = 128;
     const TRIES: u32 = 5;
@@ -220,14 +234,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_predicted_where_that_is_cheaper() {
+    fn a_page_is_predicted_dirty_if_that_is_cheaper() {
         let costs = Costs::of(1_000, 1_500);
         assert!(costs.gain(0) > 0 && costs.gain(128) > 0 && costs.gain(255) < 0);
-        // Written in three rounds of five both cost the same.
+        // Written in three rounds of five, both cost the same.
         assert!((-20..=20).contains(&costs.gain(154)), "{}", costs.gain(154));
-        // A dear question, or a dear vain page, asks for more certainty.
+        // An expensive check, or an expensive false positive, requires more certainty.
         let entry = |costs: &Costs, price| {
-            let worth = costs.worth_asking(price);
+            let worth = costs.worth_checking(price);
             (0..=255).find(|share| costs.gain(*share) <= worth).unwrap()
         };
         assert!(entry(&costs, 300) < entry(&costs, 1_000));
@@ -238,12 +252,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_seldom_was_written_long() {
-        for vain in [1, 500, 1_500, 20_000, 1_000_000] {
-            let costs = Costs::of(1_000, vain);
-            assert_eq!(costs.ask_log(0), 1);
-            assert_eq!(costs.ask_log(costs.level_max()), ASK_LOG_MAX);
-            let logs = (0..=costs.level_max()).map(|level| costs.ask_log(level));
+    fn rarely_checked_pages_were_written_for_long() {
+        for false_positive in [1, 500, 1_500, 20_000, 1_000_000] {
+            let costs = Costs::of(1_000, false_positive);
+            assert_eq!(costs.check_log(0), 1);
+            assert_eq!(costs.check_log(costs.level_max()), CHECK_LOG_MAX);
+            let logs = (0..=costs.level_max()).map(|level| costs.check_log(level));
             assert!(logs.is_sorted());
         }
     }

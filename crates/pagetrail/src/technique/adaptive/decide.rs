@@ -1,13 +1,14 @@
-//! What a round teaches about pages, and what follows for the next one: which blocks are left alone, and which stretches of
-//! those that were are re-armed at once.
+//! What is learned from a round, and what follows for the next one: which blocks the next scan does
+//! not re-arm, and which spans of the blocks that this scan did not re-arm are re-armed at once.
 //!
-//! Where pages of a block are predicted, the next scan only looks at it, and what is to be re-armed there costs calls
-//! ([`Spans`]). Where these would cost more than the faults that they save, the block is left to the scan after next, which re-arms
-//! all of it in passing: most questions are asked so.
+//! If pages of a block are predicted, the next scan does not re-arm the block, and re-arming parts
+//! of it costs calls ([`Spans`]). If these calls would cost more than the faults that they save,
+//! the block is left to the scan after next, which re-arms all of it at no extra cost: most checks
+//! are made that way.
 
 use super::Adaptive;
 use super::blocks::{Blocks, pages_within};
-use super::cost::{self, ASK_LOG_MAX};
+use super::cost::{self, CHECK_LOG_MAX};
 use super::inspect::{Inspection, Notes};
 use super::spans::Spans;
 use super::table::Standing;
@@ -15,28 +16,29 @@ use crate::page_set::{PageRange, PageSet, page_size};
 use crate::round::PredictionStats;
 use crate::technique::pagemap_scan::block_bytes;
 
-/// What [`Adaptive::confirmed`] is a part of.
+/// The denominator of [`Adaptive::confirmed`].
 pub(super) const CERTAIN: u64 = 1024;
 
-/// What calls may cost in a round: so many of them, and so much more for each reported page.
+/// The budget of a round for calls: the cost of so many calls, and so many nanoseconds for each
+/// reported page.
 const BUDGET_CALLS: i64 = 16;
 const BUDGET_NS: i64 = 10;
 
-/// For so long nothing is predicted in a block where that did not pay.
+/// For so many rounds nothing is predicted in a block where that did not pay.
 const PAUSE_ROUNDS: u32 = 16;
 
-/// So many questions, at least, must have found pages cooled down before all are asked.
+/// The least number of checks that must have found pages cooled down before all are checked.
 const ALARM_MIN: u64 = 2;
 
 impl Adaptive {
-    /// Learns which of the pages that were asked have cooled down; gives the blocks in which most have.
-    pub(super) fn learn_cooled(&mut self, out: &PageSet, told: &mut PredictionStats) -> PageSet {
-        let asked = std::mem::take(&mut self.asked);
+    /// Learns which of the checked pages have cooled down; returns the blocks in which most have.
+    pub(super) fn learn_cooled(&mut self, out: &PageSet, stats: &mut PredictionStats) -> PageSet {
+        let checking = std::mem::take(&mut self.checking);
         let mut alarmed = PageSet::new();
-        if asked.is_empty() {
+        if checking.is_empty() {
             return alarmed;
         }
-        let cooled = asked.difference(out);
+        let cooled = checking.difference(out);
         let (page_bytes, block_bytes) = (page_size(), block_bytes());
         let mut expected_in_all = 0;
         let mut blocks = Blocks::of(&cooled, block_bytes);
@@ -47,31 +49,33 @@ impl Adaptive {
                 let first = ((part.start() - block.start()) / page_bytes) as usize;
                 let count = part.bytes() / page_bytes;
                 for page in &mut pages[first..first + count as usize] {
-                    // Of pages that are written in most rounds, some have always cooled down.
+                    // Pages that are written in most rounds, but not in all, always cool down in
+                    // some checks.
                     expected += u64::from(cost::Share::MAX - page.written);
                     page.observe_quiet(self.round);
-                    // It may be a page that is written in most rounds, but not in all: some of what was known still holds.
+                    // The page may be written in most rounds, but not in all, so it keeps half of
+                    // its level.
                     page.set(Standing::Armed, page.level() / 2);
                 }
                 cold += count;
             }
             expected_in_all += expected;
-            if is_alarming(cold, expected, || pages_within(&asked, block)) {
+            if is_alarming(cold, expected, || pages_within(&checking, block)) {
                 alarmed.insert(block);
             }
         }
-        let asked = asked.page_count();
-        told.cooled = cooled.page_count();
-        let confirmed = (asked - told.cooled) * CERTAIN / asked;
+        let checking = checking.page_count();
+        stats.cooled = cooled.page_count();
+        let confirmed = (checking - stats.cooled) * CERTAIN / checking;
         self.confirmed = (self.confirmed * 3 + confirmed) / 4;
-        if is_alarming(told.cooled, expected_in_all, || asked) {
+        if is_alarming(stats.cooled, expected_in_all, || checking) {
             return self.left.clone();
         }
         alarmed
     }
 
-    /// Learns from each reported page; gives the stretches that are worth a call. `alarmed` are blocks in which all pages
-    /// are due to be asked.
+    /// Learns from each reported page; returns the spans that are worth a call. `alarmed`: the
+    /// blocks in which all pages are due for a check.
     pub(super) fn decide(
         &mut self,
         out: &PageSet,
@@ -79,15 +83,16 @@ impl Adaptive {
         predicted: &mut PageSet,
     ) -> Vec<PageRange> {
         let (round, block_bytes) = (self.round, block_bytes());
-        // Divisions would take as long as all the rest.
+        // Shifts, because divisions would take as long as everything else.
         let (page_shift, block_shift) =
             (page_size().trailing_zeros(), block_bytes.trailing_zeros());
         let mut notes = Notes {
             predicted,
-            asked: &mut self.asked,
+            checking: &mut self.checking,
             spans: Spans::new(self.call_ns, std::mem::take(&mut self.room)),
         };
-        // A collect is to take about as long as the plain scan, so calls must not take much longer than looking at pages does.
+        // A collect should take about as long as the plain scan, so calls must not take much longer
+        // than the inspection of the pages.
         let mut budget = BUDGET_CALLS * self.call_ns + out.page_count() as i64 * BUDGET_NS;
         let mut leave = PageSet::new();
         let mut borders = Borders::of(self.writes.armed());
@@ -95,7 +100,7 @@ impl Adaptive {
         while let Some((block, parts)) = blocks.next_block() {
             let looked = self.left.covers(block);
             let due = match alarmed.covers(block) {
-                true => ASK_LOG_MAX,
+                true => CHECK_LOG_MAX,
                 false => due(block.start() >> block_shift, round),
             };
             let known = self.table.block_mut(block.start(), round);
@@ -117,12 +122,12 @@ impl Adaptive {
             let calls = notes.spans.cost();
             let calls_pay = calls == 0 || seen.lost_without_calls() > calls;
             let affordable = calls <= budget;
-            if calls_pay && !affordable && !seen.asking {
-                // What waits goes on waiting.
-                notes.spans.give_up();
+            if calls_pay && !affordable && !seen.checks_due {
+                // Waiting pages go on waiting.
+                notes.spans.discard();
             }
             if calls_pay
-                && (affordable || !seen.asking)
+                && (affordable || !seen.checks_due)
                 && seen.pays()
                 && round.wrapping_sub(known.not_before) as i32 >= 0
                 && !self.whole.intersects(block)
@@ -132,8 +137,8 @@ impl Adaptive {
                     budget -= calls;
                 }
             } else {
-                notes.spans.give_up();
-                if !calls_pay && !seen.asking {
+                notes.spans.discard();
+                if !calls_pay && !seen.checks_due {
                     known.not_before = round.wrapping_add(PAUSE_ROUNDS);
                 }
             }
@@ -143,10 +148,10 @@ impl Adaptive {
     }
 }
 
-/// Where one armed range ends and the next begins: no call may reach over such a place.
+/// The borders between adjacent armed ranges, which no call may span.
 struct Borders<'a> {
     armed: &'a [PageRange],
-    /// The armed range of the last part.
+    /// The index of the armed range that contains the last part.
     last: usize,
 }
 
@@ -156,7 +161,7 @@ impl<'a> Borders<'a> {
         Self { armed, last: 0 }
     }
 
-    /// Whether there is one between the last part and this one, parts in ascending order.
+    /// Whether a border lies between the last part and this one; parts come in ascending order.
     fn between(&mut self, part: &PageRange) -> bool {
         let before = self.last;
         while self
@@ -170,17 +175,21 @@ impl<'a> Borders<'a> {
     }
 }
 
-/// Whether a phase has ended: of the pages that were asked most have cooled down, and more than their past lets expect
-/// (`expected`: the sum over those that have, in parts of [`cost::Share`]).
-fn is_alarming(cooled: u64, expected: u64, asked: impl Fn() -> u64) -> bool {
-    cooled >= ALARM_MIN + expected * 4 / 256 && cooled * 2 > asked()
+/// Whether a phase of the program has ended: most of the checked pages have cooled down, and more
+/// than their history predicts (`expected`: the sum over those that have, in parts of
+/// [`cost::Share`]).
+fn is_alarming(cooled: u64, expected: u64, checking: impl Fn() -> u64) -> bool {
+    cooled >= ALARM_MIN + expected * 4 / 256 && cooled * 2 > checking()
 }
 
-/// How seldom asked the pages are that are asked in `round`, as a power of two: those of a block together, and not all blocks
-/// in the same round.
+/// log2 of the longest check interval that is due in `round`. All pages of a block are due
+/// together, and blocks are due in different rounds.
 fn due(block: u64, round: u32) -> u32 {
-    let phase = (block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - ASK_LOG_MAX)) as u32;
-    round.wrapping_add(phase).trailing_zeros().min(ASK_LOG_MAX)
+    let phase = (block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - CHECK_LOG_MAX)) as u32;
+    round
+        .wrapping_add(phase)
+        .trailing_zeros()
+        .min(CHECK_LOG_MAX)
 }
 
 #[cfg(test)]
@@ -188,13 +197,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_page_is_asked_in_time() {
+    fn every_page_is_checked_in_time() {
         for block in [0, 1, 77, u64::MAX >> 21] {
-            for log in 1..=ASK_LOG_MAX {
-                let asked = (0..256).filter(|round| due(block, *round) >= log);
-                let asked: Vec<u32> = asked.collect();
-                assert!(asked.windows(2).all(|two| two[1] - two[0] == 1 << log));
-                assert_eq!(asked.len(), 256 >> log);
+            for log in 1..=CHECK_LOG_MAX {
+                let checking = (0..256).filter(|round| due(block, *round) >= log);
+                let checking: Vec<u32> = checking.collect();
+                assert!(checking.windows(2).all(|two| two[1] - two[0] == 1 << log));
+                assert_eq!(checking.len(), 256 >> log);
             }
         }
     }

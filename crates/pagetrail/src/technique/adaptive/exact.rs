@@ -1,10 +1,11 @@
-//! [`Contents`]: whether pages that are predicted dirty have changed, by a hash from the last harvest.
+//! [`Contents`]: whether predicted pages have changed, judged by a hash from the last collect.
 //!
-//! What is kept is about unprotected pages only, and only from one harvest to the next: a page that was reported in between for
-//! another reason has no hash. A write that comes after its page was hashed finds another hash at the next harvest. One that leaves
-//! a page as it was when last hashed is not told, as with the technique `compare`: who copies pages after a collect, while the
-//! program runs, may copy what is gone again by the next one, and compares with his copies himself
-//! ([`Round::predicted`](crate::Round::predicted)).
+//! Hashes are kept of unprotected pages only, and only from one collect to the next: a page that
+//! was reported in between for another reason has no hash. A write that comes after its page was
+//! hashed changes the hash that the next collect computes. A write that leaves a page as it was
+//! when last hashed is not reported, as with the technique `compare`: a consumer that copies pages
+//! after a collect, while the program runs, may copy contents that are gone again by the next one,
+//! and must compare with its copies itself ([`Round::predicted`](crate::Round::predicted)).
 
 use crate::error::{Error, Result};
 use crate::page_set::{PageSet, page_size};
@@ -12,13 +13,13 @@ use crate::sys::remote_memory;
 use rustix::io::Errno;
 use std::collections::HashMap;
 
-/// Bytes of a hash that are kept: enough that no two contents ever share one.
+/// The part of a hash that is kept: 16 bytes make collisions negligible.
 type Hash = [u8; 16];
 
-/// Bytes that are read at once.
+/// The number of bytes that are read at once.
 const CHUNK_BYTES: usize = 1 << 18;
 
-/// The contents at the last harvest of all pages that were left unprotected.
+/// Hashes, as of the last collect, of all pages that were left unprotected.
 #[derive(Debug)]
 pub(super) struct Contents {
     pid: u32,
@@ -26,10 +27,10 @@ pub(super) struct Contents {
     buffer: Vec<u8>,
 }
 
-/// What a look found.
+/// The result of [`Contents::look`].
 #[derive(Debug, Default)]
 pub(super) struct Looked {
-    /// Pages that hold what they held at the last harvest.
+    /// Pages with the same contents as at the last collect.
     pub(super) unchanged: PageSet,
     pub(super) hashed_bytes: u64,
 }
@@ -43,8 +44,8 @@ impl Contents {
         }
     }
 
-    /// Hashes `predicted` and `left`, says which of `predicted` are unchanged, and keeps the hashes of `left`, which stays
-    /// unprotected.
+    /// Hashes `predicted` and `left`, finds which of `predicted` are unchanged, and keeps the
+    /// hashes of `left`, which stays unprotected.
     pub(super) fn look(&mut self, predicted: &PageSet, left: &PageSet) -> Result<Looked> {
         let before = std::mem::take(&mut self.kept);
         let mut looked = Looked::default();
@@ -56,7 +57,7 @@ impl Contents {
                 let read = match remote_memory::read(self.pid, start, &mut self.buffer[..wanted]) {
                     Ok(read) => read,
                     Err(Errno::SRCH) => return Err(Error::Gone { pid: self.pid }),
-                    // What cannot be read stays reported.
+                    // A page that cannot be read is reported.
                     Err(_) => 0,
                 };
                 let whole = self.buffer[..read].chunks_exact(page as usize);

@@ -1,64 +1,69 @@
-//! [`Inspection`]: what the reported pages of a block say in one round. Each learns where it stands from now on; together they tell
-//! what it would save to leave the block alone, and what it would cost to re-arm nothing in it.
+//! [`Inspection`]: what the reported pages of a block show in one round. Each page gets its
+//! standing for the next round; together they show what leaving the block unprotected would save,
+//! and what re-arming nothing in it would cost.
 //!
-//! What follows from that for the block is decided elsewhere ([`super::decide`]).
+//! [`super::decide`] decides what follows for the block.
 
 use super::cost::{self, Costs, LOOK_NS};
 use super::spans::Spans;
 use super::table::{Page, Standing};
 use crate::page_set::{PageSet, page_size};
 
-/// A page that waits for a call to be worth it has one every so many rounds at the latest, as a power of two: it is reported
-/// until then, and one that is written now and then but not often enough for a question would wait for ever.
+/// The longest wait of a page for a call that is worth making, in rounds as a power of two. The
+/// page is reported until then, and one that is written too rarely for a check would otherwise wait
+/// for ever.
 const WAIT_LOG_MAX: u32 = 4;
 
-/// Where the pages of a round are noted down, in ascending order.
+/// Collects the pages of a round, in ascending order, by what happens to them.
 pub(super) struct Notes<'a> {
-    /// Reported without anybody having seen a write.
+    /// Pages that are reported although no write was detected.
     pub(super) predicted: &'a mut PageSet,
-    /// Predicted written until now, and armed by the scan.
-    pub(super) asked: &'a mut PageSet,
-    /// What is to be re-armed by calls.
+    /// Pages that were predicted dirty until now, and that the scan has armed.
+    pub(super) checking: &'a mut PageSet,
+    /// Pages that are to be re-armed by calls.
     pub(super) spans: Spans,
 }
 
-/// A block's pages in one round.
+/// The pages of a block in one round.
 pub(super) struct Inspection<'a> {
     costs: &'a Costs,
-    /// What a call that re-arms costs, in nanoseconds.
+    /// The cost of a call that re-arms, in nanoseconds.
     call_ns: i64,
     round: u32,
-    /// How seldom asked the pages are that are asked in this round, as a power of two.
+    /// log2 of the longest check interval that is due in this round.
     due: u32,
-    /// The gain at which it pays to predict a page written and to ask it later.
-    worth_asking: i64,
+    /// The gain at which it pays to predict a page dirty and to check it later.
+    worth_checking: i64,
     worth: Worth,
-    /// What it would cost to let the next scan re-arm everything: faults of what is predicted and not due, ...
+    /// The cost of letting the next scan re-arm everything: the faults of predicted pages that are
+    /// not due for a check.
     faults: i64,
-    /// ... vain reports of what waits.
-    vain: i64,
-    /// Whether pages are due to be asked, or have waited long enough.
-    pub(super) asking: bool,
+    /// The cost of not letting it: the false positives of the waiting pages.
+    false_positives: i64,
+    /// Whether pages are due for a check, or have waited long enough.
+    pub(super) checks_due: bool,
 }
 
 impl<'a> Inspection<'a> {
-    /// `hot`: pages of the block that were better left alone, in the last round in which any was reported.
+    /// Begins a block. `hot`: its pages that were better left unprotected, in the last round in
+    /// which any was reported.
     pub(super) fn new(costs: &'a Costs, call_ns: i64, round: u32, due: u32, hot: u32) -> Self {
         Self {
             costs,
             call_ns,
             round,
             due,
-            // A question is asked of all pages of the block that are due, so they share its price.
-            worth_asking: costs.worth_asking(call_ns / i64::from(hot.max(1))),
+            // One check covers all pages of the block that are due, so they share its cost.
+            worth_checking: costs.worth_checking(call_ns / i64::from(hot.max(1))),
             worth: Worth::default(),
             faults: 0,
-            vain: 0,
-            asking: false,
+            false_positives: 0,
+            checks_due: false,
         }
     }
 
-    /// Neighbours that the scan has re-armed; the first is at `start`. Whether the next scan shall not is what matters.
+    /// Inspects adjacent pages that the scan has re-armed, the first of them at `start`: does it
+    /// pay to leave the block unprotected from the next scan on?
     pub(super) fn rearmed(&mut self, mut start: u64, pages: &mut [Page], notes: &mut Notes<'_>) {
         let page_bytes = page_size();
         for page in pages {
@@ -71,23 +76,23 @@ impl<'a> Inspection<'a> {
                     page.stand(Standing::Armed);
                     page.pass_over(self.round);
                 }
-                Standing::Predicted | Standing::Asked => {
+                Standing::Predicted | Standing::Checking => {
                     self.worth.add(self.costs.gain(page.written));
-                    page.stand(Standing::Asked);
+                    page.stand(Standing::Checking);
                     page.pass_over(self.round);
-                    notes.asked.extend_back(start, page_bytes);
+                    notes.checking.extend_back(start, page_bytes);
                 }
             }
             start += page_bytes;
         }
     }
 
-    /// Neighbours that the scan has only looked at; the first is at `start`.
+    /// Inspects adjacent pages that the scan has not re-armed, the first of them at `start`.
     pub(super) fn looked_at(&mut self, mut start: u64, pages: &mut [Page], notes: &mut Notes<'_>) {
         let page_bytes = page_size();
         let page_shift = page_bytes.trailing_zeros();
-        // Of pages that rest nothing is to be learnt or done, and most pages of a round do where predicting pays. What the scan has
-        // re-armed does not rest.
+        // Resting pages need no work, and where prediction pays, most pages of a round rest. Pages
+        // that the scan has re-armed do not rest.
         let resting_level = self.costs.level_resting(self.due);
         let mut at = 0;
         while at < pages.len() {
@@ -108,15 +113,15 @@ impl<'a> Inspection<'a> {
         }
     }
 
-    /// What it tells of a page, as it stood, that it was reported; gives how it stood.
+    /// Records that a page was reported, according to its standing, and returns that standing.
     fn learn(&self, page: &mut Page, start: u64, notes: &mut Notes<'_>) -> Standing {
         let standing = page.standing();
         match standing {
             Standing::Armed => page.observe_write(self.round),
-            Standing::Asked => {
+            Standing::Checking => {
                 page.observe_write(self.round);
                 let level = (page.level() + 1).min(self.costs.level_max());
-                page.set(Standing::Asked, level);
+                page.set(Standing::Checking, level);
             }
             Standing::Predicted | Standing::Waiting => {
                 notes.predicted.extend_back(start, page_size());
@@ -125,16 +130,17 @@ impl<'a> Inspection<'a> {
         standing
     }
 
-    /// A page that is unprotected now: whether it stays so, waits for a call, or is worth one.
+    /// Decides for an unprotected page whether it stays unprotected, waits for a call, or is worth
+    /// one.
     fn place(&mut self, page: &mut Page, start: u64, notes: &mut Notes<'_>) {
         let end = start + page_size();
         let standing = self.learn(page, start, notes);
         let gain = self.costs.gain(page.written);
         self.worth.add(gain);
         match standing {
-            Standing::Armed if gain <= self.worth_asking => page.stand(Standing::Predicted),
+            Standing::Armed if gain <= self.worth_checking => page.stand(Standing::Predicted),
             Standing::Armed => page.stand(Standing::Waiting),
-            Standing::Asked => page.stand(Standing::Predicted),
+            Standing::Checking => page.stand(Standing::Predicted),
             Standing::Predicted | Standing::Waiting => {}
         }
         if page.standing() == Standing::Waiting {
@@ -142,90 +148,93 @@ impl<'a> Inspection<'a> {
             let mut worth = gain.max(1) * waited;
             if self.due >= WAIT_LOG_MAX {
                 worth = worth.max(self.call_ns);
-                self.asking = true;
+                self.checks_due = true;
             }
             notes.spans.want(start, end, worth);
-            self.vain += gain.max(0);
-        } else if self.costs.ask_log(page.level()) <= self.due && !page.seen_in(self.round) {
+            self.false_positives += gain.max(0);
+        } else if self.costs.check_log(page.level()) <= self.due && !page.seen_in(self.round) {
             notes.spans.want(start, end, self.call_ns);
-            self.asking = true;
+            self.checks_due = true;
         } else {
-            // Not due; or written in this round, as was access_kind, so that there is nothing to ask.
+            // It is not due, or a write was detected in this round, so that there is nothing to
+            // check.
             notes.spans.spare(-gain);
             self.faults -= gain;
         }
     }
 
-    /// Pages that are better left alone.
+    /// The number of pages that are better left unprotected.
     pub(super) fn hot(&self) -> u32 {
         self.worth.hot
     }
 
-    /// Whether it pays to leave the block to a scan that only looks.
+    /// Whether it pays that the next scan does not re-arm the block.
     pub(super) fn pays(&self) -> bool {
         self.worth.pays(self.call_ns)
     }
 
-    /// What it would cost, in nanoseconds, to make no calls and let the next scan re-arm everything.
+    /// The cost, in nanoseconds, of making no calls and letting the next scan re-arm everything.
     pub(super) fn lost_without_calls(&self) -> i64 {
-        self.faults + self.vain
+        self.faults + self.false_positives
     }
 }
 
-/// What it would save to leave a block alone for a round, as this round has it.
+/// What leaving a block unprotected for a round would save, by the evidence of this round.
 #[derive(Default)]
 struct Worth {
-    /// Where nothing in it is re-armed, in nanoseconds.
+    /// The saving, in nanoseconds, if nothing in the block is re-armed.
     whole: i64,
-    /// Where pages that are better armed are re-armed: without these, and without the calls.
+    /// The saving if the pages that are better armed are re-armed, without the cost of the calls.
     parts: i64,
-    /// Stretches of such pages, with a call for each.
-    stretches: i64,
-    /// Pages that are better left alone.
+    /// The number of runs of such pages, each of which needs a call.
+    runs: i64,
+    /// The number of pages that are better left unprotected.
     hot: u32,
-    within_stretch: bool,
-    /// Reported pages.
+    within_run: bool,
+    /// The number of reported pages.
     pages: i64,
 }
 
 impl Worth {
-    /// A page that it saves `gain` to arm.
+    /// Adds a page for which arming saves `gain`.
     fn add(&mut self, gain: i64) {
-        // Without a branch: hot pages lie among others as chance has it.
+        // This has no branch, because hot pages are mixed with others at random.
         let hot = gain < 0;
         self.pages += 1;
         self.whole -= gain;
         self.parts -= gain.min(0);
         self.hot += u32::from(hot);
-        self.stretches += i64::from(!hot & !self.within_stretch);
-        self.within_stretch = !hot;
+        self.runs += i64::from(!hot & !self.within_run);
+        self.within_run = !hot;
     }
 
-    /// So many pages that are better left alone, which it saves `gain`, a negative number, to arm.
+    /// Adds pages that are better left unprotected; arming them all saves `gain`, a negative
+    /// number.
     fn add_hot(&mut self, pages: usize, gain: i64) {
         self.pages += pages as i64;
         self.whole -= gain;
         self.parts -= gain;
         self.hot += pages as u32;
-        self.within_stretch = false;
+        self.within_run = false;
     }
 
-    /// Half of it is for questions.
+    /// Whether leaving the block unprotected pays; half of the saving is reserved for checks.
     fn pays(&self, call: i64) -> bool {
-        let saved = self.whole.max(self.parts - self.stretches * call);
+        let saved = self.whole.max(self.parts - self.runs * call);
         saved / 2 >= call / 8 + self.pages * LOOK_NS
     }
 }
 
-/// Neighbours that are predicted dirty, and not asked in this round.
+/// A run of adjacent pages that are predicted dirty and not checked in this round.
 struct Resting {
     pages: usize,
-    /// What it saves to arm them: less than nothing.
+    /// What arming them would save, which is negative.
     gain: i64,
 }
 
 impl Resting {
-    /// Those that `pages` begin with, if they are predicted on at least so much evidence.
+    /// The resting pages at the beginning of `pages`: those predicted with at least this level of
+    /// evidence.
     fn of(pages: &[Page], level: u8, costs: &Costs) -> Self {
         let mut found = Self { pages: 0, gain: 0 };
         for page in pages.iter().take_while(|page| page.rests(level)) {
@@ -247,10 +256,11 @@ mod tests {
             gains.iter().for_each(|gain| worth.add(*gain));
             worth.pays(1_500)
         };
-        // Hot pages among few others pay, page by page beside as many others they do not.
+        // Hot pages among few others pay; alternating with as many others they do not.
         assert!(of(&[-900, -900, -900, -900, 1_400, -900, -900]));
         assert!(!of(&[-600, 500, -600, 500, -600, 500, -600, 500]));
-        // Where a page is hot for certain, neighbours may be reported in vain.
+        // Where pages are hot with certainty, false positives among their neighbours are
+        // acceptable.
         assert!(of(&[-1_000, 200, -1_000, 200, -1_000, 200]));
         assert!(!of(&[]));
     }

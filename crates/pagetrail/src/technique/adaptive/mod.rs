@@ -1,20 +1,25 @@
-//! `adaptive`: [`PagemapScan`] that stops paying for news that is no news.
+//! `adaptive`: [`PagemapScan`] that avoids repeated write faults on hot pages.
 //!
-//! A page that is written in every round costs a fault in every round. Such a page is left unprotected and *predicted
-//! written*: reported in each round without a fault, and asked from time to time, by arming it for a round, whether it still is. The
-//! more often it was, the longer it is not asked again. When that pays is decided by what a fault and a vain report cost ([`cost`]).
+//! A page that is written in every round costs a fault in every round. Such a page is left
+//! unprotected and *predicted dirty*: each round reports it without a fault, and from time to time
+//! it is re-protected for a round to check whether it is still written. The more often the check
+//! confirmed it, the longer the time to the next one (exponential back-off). The costs of a fault
+//! and of a false positive decide when that pays ([`cost`]).
 //!
-//! The superset promise does not rest on any of this. A page that is not armed reads as written in each scan, so whatever the table
-//! says, an unprotected page is reported, and re-arming one reports it in the same step of the kernel. What is promised:
+//! The superset promise does not depend on any of this. A page that is not armed reads as written
+//! in each scan, so whatever the table says, an unprotected page is reported, and re-arming a page
+//! reports it in the same step of the kernel. What is promised:
 //!
-//! * Pages are asked at the latest after `1 << ASK_LOG_MAX` rounds, those of a block together, and not all blocks in the same
-//!   round; where most of those asked have cooled down, all are asked next. So a program that goes idle is reported as such
-//!   within that many rounds and two, most often within a few.
-//! * A round costs one scan, as `pagemap-scan`'s does, and a call for each stretch of memory that is re-armed beside predicted
-//!   pages, where that is cheaper than to re-arm the whole block with the next scan ([`decide`], [`spans`]). Where nothing is predicted,
-//!   it is `pagemap-scan`'s round.
-//! * What a program writes one page after the other is predicted dirty ahead of it ([`sweeps`]): a few pages fault, and
-//!   tell how far it has come.
+//! * A page is checked at the latest after `1 << CHECK_LOG_MAX` rounds, together with the others of
+//!   its block, and not all blocks in the same round; if most checked pages have cooled down, all
+//!   are checked next. So a program that becomes idle is reported as idle within that many rounds
+//!   and two, most often within a few.
+//! * A round costs one scan, like a round of `pagemap-scan`, and a call for each span of memory
+//!   that is re-armed between predicted pages, where that is cheaper than to re-arm the whole block
+//!   with the next scan ([`decide`], [`spans`]). Where nothing is predicted, it costs what a round
+//!   of `pagemap-scan` costs.
+//! * Pages ahead of a sequential writer are predicted dirty ([`sweeps`]): a few pages fault, and
+//!   show how far it has come.
 
 mod blocks;
 mod cost;
@@ -45,16 +50,17 @@ use table::{Standing, Table};
 
 pub use cost::FalsePositiveCost;
 
-/// Which pages of those that are predicted dirty are reported.
+/// Which of the predicted pages are reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Precision {
-    /// All.
+    /// All of them.
     #[default]
     AsNoticed,
-    /// Those that hold something else than at the last collect, as hashes tell: each collect reads and hashes all that is
-    /// predicted. Like `compare`, that is blind to writes that leave a page as it was, so copy pages while the program is held, or compare
-    /// with the copies yourself.
+    /// Those whose contents changed since the last collect, as their hashes show: each collect
+    /// reads and hashes all predicted pages. Like `compare`, that is blind to writes that leave a
+    /// page as it was, so copy pages while the program is held, or compare with the copies
+    /// yourself.
     Exact,
 }
 
@@ -63,63 +69,65 @@ pub(crate) struct Adaptive {
     /// `None` for the own address space.
     pid: Option<u32>,
     writes: PagemapScan,
-    /// Memory of huge pages (hugetlb), which cannot be re-armed in parts: it is never left unprotected.
+    /// hugetlb memory, of which no part can be re-armed: it is never left unprotected.
     whole: PageSet,
     costs: Costs,
     table: Table,
     round: u32,
-    /// Blocks that are looked at without re-arming what was written: they have pages that are predicted dirty, or will be.
+    /// Blocks that the next scan does not re-arm, because some of their pages are predicted dirty,
+    /// or will be.
     left: PageSet,
-    /// Pages that were predicted dirty, and were armed at the end of the last round.
-    asked: PageSet,
-    /// What a call that re-arms costs, in nanoseconds; measured while it is done.
+    /// Pages that were predicted dirty and were re-armed at the end of the last round to check
+    /// them.
+    checking: PageSet,
+    /// The cost of a call that re-arms, in nanoseconds; measured while tracking.
     call_ns: i64,
-    /// Of [`CERTAIN`] questions, so many found the page written; a running mean.
+    /// How many of [`CERTAIN`] checks found the page written; a running mean.
     confirmed: u64,
-    /// Where predicted pages that have not changed are not to be reported.
+    /// The hashes, if predicted pages that have not changed are not reported.
     exact: Option<Contents>,
     sweeps: Sweeps,
-    /// Memory used again.
+    /// Memory that is reused.
     room: Vec<PageRange>,
-    /// What a test does between the look at pages and the calls that re-arm them.
+    /// A test's hook between the scan and the calls that re-arm.
     #[cfg(test)]
     between: Option<Between>,
 }
 
-/// Is told the stretches about to be re-armed, and what has been reported.
+/// Receives the spans about to be re-armed, and what has been reported.
 #[cfg(test)]
 type Between = Box<dyn FnMut(&[PageRange], &PageSet) + Send>;
 
-/// What a call is taken to cost before any was made.
+/// The assumed cost of a call before any was measured.
 const CALL_NS_FIRST: i64 = 2_000;
 
-/// Between these its measurement is believed.
+/// Measurements of a call are clamped to this range.
 const CALL_NS: (i64, i64) = (300, 5_000);
 
-/// What re-arming a page takes within a call.
+/// The cost of re-arming one page within a call.
 const REARM_NS: i64 = 25;
 
-/// A table is searched for what can be forgotten once in so many rounds.
+/// The number of rounds between two searches for forgettable parts of the table.
 const PRUNE_EVERY: u32 = 64;
 
 impl Adaptive {
-    /// Takes a fresh userfaultfd of the target's address space; `pid` is `None` for the own one.
+    /// Takes a new userfaultfd of the target's address space; `pid` is `None` for the own one.
     pub(crate) fn new(
         fd: OwnedFd,
         pid: Option<u32>,
         huge_pages: HugePages,
-        vain: FalsePositiveCost,
+        false_positive: FalsePositiveCost,
         precision: Precision,
     ) -> Result<Self> {
         Ok(Self {
             pid,
             writes: PagemapScan::new(fd, pid, huge_pages)?,
             whole: PageSet::new(),
-            costs: Costs::here(vain),
+            costs: Costs::here(false_positive),
             table: Table::new(block_bytes()),
             round: 0,
             left: PageSet::new(),
-            asked: PageSet::new(),
+            checking: PageSet::new(),
             call_ns: CALL_NS_FIRST,
             confirmed: CERTAIN,
             exact: match precision {
@@ -133,7 +141,7 @@ impl Adaptive {
         })
     }
 
-    /// Re-arms the stretches, and notes what stands where now.
+    /// Re-arms the spans and records the new standing of their pages.
     fn rearm(
         &mut self,
         spans: &[PageRange],
@@ -166,7 +174,7 @@ impl Adaptive {
         }
         let (page_bytes, block_bytes) = (page_size(), block_bytes());
         let page_shift = page_bytes.trailing_zeros();
-        let mut asked = PageSet::new();
+        let mut checking = PageSet::new();
         let mut blocks = Blocks::of(&rearmed, block_bytes);
         while let Some((block, parts)) = blocks.next_block() {
             let known = self.table.block_mut(block.start(), self.round);
@@ -176,8 +184,8 @@ impl Adaptive {
                 let mut address = part.start();
                 for page in &mut known.pages[first..first + count] {
                     if page.standing() == Standing::Predicted {
-                        page.stand(Standing::Asked);
-                        asked.extend_back(address, page_bytes);
+                        page.stand(Standing::Checking);
+                        checking.extend_back(address, page_bytes);
                     } else {
                         page.stand(Standing::Armed);
                     }
@@ -186,18 +194,20 @@ impl Adaptive {
                 }
             }
         }
-        self.asked.union_with(&asked);
-        // Written between the look and the call: re-armed, so handed out.
+        self.checking.union_with(&checking);
+        // These were written between the scan and the call, which re-armed them: they must be
+        // reported now.
         out.union_with(&late);
         outcome
     }
 }
 
 impl Adaptive {
-    /// Releases what lies ahead of sweeps, so that they need not fault there. After re-arming, which would undo it.
+    /// Releases pages ahead of sweeps, so that these need not fault there. Called after re-arming,
+    /// which would undo it.
     fn release_ahead(&mut self) {
         if self.exact.is_some() {
-            return; // Of what was not predicted before no hash is known.
+            return; // The hashes of pages that were not predicted before are unknown.
         }
         let Self {
             writes,
@@ -212,14 +222,14 @@ impl Adaptive {
             let Some(ahead) = writes.known_part(ahead) else {
                 return ahead.start();
             };
-            for stretch in sweeps::stretches(ahead, apart) {
-                // What is looked at only would stay unprotected; of huge pages a part cannot be released.
-                let blocks = stretch.align_outwards(block_bytes());
-                if left.intersects(blocks) || whole.intersects(stretch) || !writes.release(stretch)
-                {
-                    return stretch.start() - page_size();
+            for span in sweeps::spans_of(ahead, apart) {
+                // A block that the scan does not re-arm would stay unprotected; a part of a huge
+                // page cannot be released.
+                let blocks = span.align_outwards(block_bytes());
+                if left.intersects(blocks) || whole.intersects(span) || !writes.release(span) {
+                    return span.start() - page_size();
                 }
-                let parts = PageSet::from_iter([stretch]);
+                let parts = PageSet::from_iter([span]);
                 let mut blocks = Blocks::of(&parts, block_bytes());
                 while let Some((block, parts)) = blocks.next_block() {
                     let pages = &mut table.block_mut(block.start(), *round).pages;
@@ -235,14 +245,15 @@ impl Adaptive {
         });
     }
 
-    /// Takes out of the round what is predicted dirty and has not changed. After re-arming: what is asked next is armed
-    /// by now, and what stays unprotected will be hashed again. `looked`: where the scan has left everything unprotected.
+    /// Removes predicted pages that have not changed from the round. Called after re-arming: by
+    /// then the pages to be checked are armed, and those that stay unprotected will be hashed
+    /// again. `looked`: the blocks that the scan has left unprotected.
     fn drop_unchanged(
         &mut self,
         looked: &PageSet,
         out: &mut PageSet,
         collected: &mut Collected,
-        told: &mut PredictionStats,
+        stats: &mut PredictionStats,
     ) -> Result<()> {
         let Some(contents) = &mut self.exact else {
             return Ok(());
@@ -253,14 +264,15 @@ impl Adaptive {
         let found = contents.look(&collected.predicted, &left)?;
         *out = out.difference(&found.unchanged);
         collected.predicted = collected.predicted.difference(&found.unchanged);
-        told.dropped = found.unchanged.page_count();
-        told.hashed_bytes = found.hashed_bytes;
-        told.hashing = began.elapsed();
+        stats.dropped = found.unchanged.page_count();
+        stats.hashed_bytes = found.hashed_bytes;
+        stats.hashing = began.elapsed();
         Ok(())
     }
 }
 
-/// Processor time of this thread: a tracker that had to wait for a processor has not worked.
+/// Processor time of this thread, in nanoseconds: waiting for a processor is not work of the
+/// tracker.
 fn cpu_ns() -> i64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec * 1_000_000_000 + time.tv_nsec
@@ -290,10 +302,10 @@ impl Tracker for Adaptive {
     fn forget(&mut self, range: PageRange) {
         self.writes.forget(range);
         self.table.forget(range);
-        self.asked.remove(range);
+        self.checking.remove(range);
         self.sweeps.forget(range);
         self.whole.remove(range);
-        // What else lies in the same block is re-armed with the next scan, which does no harm.
+        // The next scan re-arms the rest of the block, which does no harm.
         self.left.remove(range.align_outwards(block_bytes()));
     }
 
@@ -306,30 +318,31 @@ impl Tracker for Adaptive {
         for range in &collected.replaced {
             self.forget(*range);
         }
-        let mut told = PredictionStats::default();
+        let mut stats = PredictionStats::default();
         let swept = self.sweeps.follow(out);
-        let alarmed = self.learn_cooled(out, &mut told);
+        let alarmed = self.learn_cooled(out, &mut stats);
         let looked = self.exact.is_some().then(|| self.left.clone());
         let spans = self.decide(out, &alarmed, &mut collected.predicted);
-        told.predicted = collected.predicted.page_count();
+        stats.predicted = collected.predicted.page_count();
         let outcome = self.rearm(&spans, out, &mut collected);
-        told.calls = spans.len() as u64;
+        stats.calls = spans.len() as u64;
         self.room = spans;
         outcome?;
         if let Some(looked) = looked {
-            self.drop_unchanged(&looked, out, &mut collected, &mut told)?;
+            self.drop_unchanged(&looked, out, &mut collected, &mut stats)?;
         }
         if self.round.is_multiple_of(PRUNE_EVERY) {
             self.table.prune(self.round);
         }
         self.release_ahead();
-        told.asked = self.asked.page_count();
-        told.ahead = swept.reached + swept.false_positives;
-        let by_history = told.predicted.saturating_sub(told.ahead);
-        told.faults_avoided = by_history * self.confirmed / CERTAIN + swept.reached;
-        told.false_positives = (told.predicted - told.faults_avoided).saturating_sub(told.dropped);
-        told.table_bytes = self.table.bytes();
-        collected.prediction = Some(told);
+        stats.checked = self.checking.page_count();
+        stats.ahead = swept.reached + swept.false_positives;
+        let by_history = stats.predicted.saturating_sub(stats.ahead);
+        stats.faults_avoided = by_history * self.confirmed / CERTAIN + swept.reached;
+        stats.false_positives =
+            (stats.predicted - stats.faults_avoided).saturating_sub(stats.dropped);
+        stats.table_bytes = self.table.bytes();
+        collected.prediction = Some(stats);
         Ok(collected)
     }
 }

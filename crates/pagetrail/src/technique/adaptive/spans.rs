@@ -1,21 +1,22 @@
-//! [`Spans`]: which stretches of memory to re-arm, each by one call.
+//! [`Spans`]: which spans of memory to re-arm, each by one call.
 //!
-//! A call costs about as much as a fault, so neighbours share one: it may reach over pages that are armed, since re-arming tells
-//! what was written there meanwhile, and over pages that would rather stay unprotected, where the fault that this costs them
-//! is cheaper than another call. A stretch that is not worth a call yet has to wait.
+//! A call costs about as much as a fault, so adjacent pages share one: it may span armed pages,
+//! since re-arming reports what was written there meanwhile, and pages that are better left
+//! unprotected, if the fault that this costs them is cheaper than another call. A span that is not
+//! worth a call yet has to wait.
 
 use crate::page_set::PageRange;
 
-/// Collects stretches from pages in ascending order.
+/// Collects spans from pages in ascending order.
 #[derive(Debug)]
 pub(super) struct Spans {
-    /// What a call costs, in nanoseconds.
+    /// The cost of a call, in nanoseconds.
     call: i64,
     open: Option<Open>,
     found: Vec<PageRange>,
-    /// How many of `found` there were when the block began.
+    /// The length of `found` when the block began.
     before: usize,
-    /// What the stretches since then cost, besides the calls.
+    /// The losses of the spans found since then, without the calls.
     losses: i64,
 }
 
@@ -23,16 +24,16 @@ pub(super) struct Spans {
 struct Open {
     start: u64,
     end: u64,
-    /// What it saves to re-arm it, in nanoseconds.
+    /// What re-arming it saves, in nanoseconds.
     gain: i64,
-    /// What it costs to reach over the pages in it.
+    /// The loss of re-arming the pages in it that are better left unprotected.
     losses: i64,
-    /// What it costs to reach over the pages behind it.
+    /// The loss of extending it over the pages after it.
     loss: i64,
 }
 
 impl Spans {
-    /// `room`: memory for the stretches, used again.
+    /// Begins without a span. `room`: memory for the spans, which is reused.
     pub(super) fn new(call: i64, mut room: Vec<PageRange>) -> Self {
         room.clear();
         Self {
@@ -44,26 +45,26 @@ impl Spans {
         }
     }
 
-    /// Begins a block; no stretch reaches into it.
+    /// Begins a block; no span crosses into it.
     pub(super) fn begin(&mut self) {
         self.close();
         self.before = self.found.len();
         self.losses = 0;
     }
 
-    /// What the stretches of the block cost; nothing where there are none.
+    /// The cost of the block's spans; zero if there are none.
     pub(super) fn cost(&mut self) -> i64 {
         self.close();
         (self.found.len() - self.before) as i64 * self.call + self.losses
     }
 
-    /// Takes the stretches of the block back.
-    pub(super) fn give_up(&mut self) {
+    /// Discards the spans of the block.
+    pub(super) fn discard(&mut self) {
         self.close();
         self.found.truncate(self.before);
     }
 
-    /// A page, or several, that it saves `gain` to re-arm.
+    /// Adds pages for which re-arming saves `gain`.
     pub(super) fn want(&mut self, start: u64, end: u64, gain: i64) {
         match &mut self.open {
             Some(open) if open.loss < self.call => {
@@ -85,14 +86,14 @@ impl Spans {
         }
     }
 
-    /// Pages that it costs `loss` to re-arm.
+    /// Passes pages for which re-arming costs `loss`.
     pub(super) fn spare(&mut self, loss: i64) {
         if let Some(open) = &mut self.open {
             open.loss = open.loss.saturating_add(loss);
         }
     }
 
-    /// Ends the stretch: no call may reach over this place.
+    /// Ends the span: no call may cross this address.
     pub(super) fn close(&mut self) {
         if let Some(open) = self.open.take()
             && open.gain >= self.call
@@ -102,7 +103,7 @@ impl Spans {
         }
     }
 
-    /// The stretches, ascending.
+    /// The spans, ascending.
     pub(super) fn finish(mut self) -> Vec<PageRange> {
         self.close();
         self.found
@@ -113,7 +114,8 @@ impl Spans {
 mod tests {
     use super::*;
 
-    /// Pages by letter: `w` wanted (gain 10), `s` spared (loss 4), `.` armed; a call costs 10. Stretches as page numbers.
+    /// Finds the spans, as page numbers, of pages given as letters: `w` wanted (gain 10), `s`
+    /// spared (loss 4), `.` armed; a call costs 10.
     fn spans(pages: &str) -> Vec<(u64, u64)> {
         let mut spans = Spans::new(10, Vec::new());
         for (at, kind) in (1..).zip(pages.chars()) {
@@ -132,18 +134,18 @@ mod tests {
     }
 
     #[test]
-    fn one_call_reaches_over_armed_pages() {
+    fn one_call_spans_armed_pages() {
         assert_eq!(spans("..w....w.w"), [(3, 11)]);
     }
 
     #[test]
-    fn it_reaches_over_few_pages_that_are_better_left_alone() {
+    fn a_call_spans_few_pages_that_are_better_left_unprotected() {
         assert_eq!(spans("wsswsss"), [(1, 5)]);
         assert_eq!(spans("wssswssw"), [(1, 2), (5, 9)]);
     }
 
     #[test]
-    fn nothing_is_worth_a_call_that_costs_more() {
+    fn no_call_is_made_that_costs_more_than_it_saves() {
         let mut spans = Spans::new(25, Vec::new());
         spans.want(1, 2, 10);
         spans.spare(30);
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_tells_what_it_costs_and_can_be_untracked() {
+    fn the_spans_of_a_block_have_a_cost_and_can_be_discarded() {
         let mut spans = Spans::new(10, Vec::new());
         spans.want(1, 2, 10);
         spans.begin();
@@ -164,12 +166,12 @@ mod tests {
         spans.spare(40);
         spans.want(9, 10, 10);
         assert_eq!(spans.cost(), 24);
-        spans.give_up();
+        spans.discard();
         assert_eq!(spans.finish(), [PageRange::new(1, 2).unwrap()]);
     }
 
     #[test]
-    fn no_call_reaches_over_a_border() {
+    fn no_call_crosses_a_border() {
         assert_eq!(spans("w|w"), [(1, 2), (3, 4)]);
     }
 }

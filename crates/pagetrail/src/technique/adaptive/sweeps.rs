@@ -1,65 +1,68 @@
-//! [`Sweeps`]: programs that write one page after the other, and where they will write next.
+//! [`Sweeps`]: sequential writers, and where they will write next.
 //!
-//! Each page of a sweep is written once in many rounds, so what is remembered of pages tells nothing; but where a run of written
-//! pages goes on where the last one ended, it will most likely go on. What lies ahead can be released before it is written, many pages by
-//! one call, each of which would have cost a fault.
+//! Each page of a sweep is written once in many rounds, so the history of a page predicts nothing;
+//! but where a run of written pages continues where the last one ended, it will most likely
+//! continue. The pages ahead can be released before they are written, many of them by one call, and
+//! each of them would have cost a fault.
 //!
-//! A few pages among them stay armed. They tell how far the sweep has come, since whatever is released is reported: a sweep whose
-//! first page is not written has ended.
+//! A few pages among them stay armed. They show how far the sweep has come, since all released
+//! pages are reported: a sweep whose first page is not written has ended.
 
 use crate::page_set::{PageRange, PageSet, page_size};
 
-/// From one page that stays armed to the next at least; shorter runs are not followed.
+/// The least distance between two pages that stay armed; shorter runs are not followed.
 const APART_MIN: u64 = 64;
 
-/// Each released stretch takes a call, which is about as dear for 64 pages as for a thousand; what is released between the last page
-/// written and the next one that is armed is reported in vain. So many stretches, or up to twice as many, for the pages of a round.
-const STRETCHES: u64 = 4;
+/// The number of spans, up to twice as many, for the pages of a round. Each released span takes a
+/// call, which costs about as much for 64 pages as for a thousand; the pages between the last page
+/// written and the next armed one are false positives.
+const SPANS: u64 = 4;
 
-/// So many sweeps are followed at once.
+/// The most sweeps that are followed at once.
 const SWEEPS_MAX: usize = 16;
 
-/// Rounds whose least advance is taken for the next one's.
+/// The number of last rounds whose smallest advance predicts the next one.
 const STEPS: usize = 3;
 
-/// The sweeps that are known.
+/// The sweeps that are followed.
 #[derive(Debug, Default)]
 pub(super) struct Sweeps {
-    /// By ascending heads.
+    /// Sorted by their heads.
     known: Vec<Sweep>,
 }
 
-/// Where a sweep is.
+/// The state of one sweep.
 #[derive(Clone, Copy, Debug)]
 struct Sweep {
-    /// Behind the last page that it has written.
+    /// The address after the last page that it has written.
     head: u64,
-    /// How far it came in the last rounds, in bytes.
+    /// Its advance in each of the last rounds, in bytes.
     steps: [u64; STEPS],
-    /// For how many rounds it has gone on.
+    /// The number of rounds for which it has continued.
     rounds: u32,
-    /// Where what was released ahead of it ends, and from one page in it that is armed to the next.
+    /// The end of the memory that was released ahead of it, and the distance between armed pages in
+    /// it.
     released: u64,
     apart: u64,
 }
 
-/// What a round told about what was released before it.
+/// What a round showed about the memory that was released before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Followed {
-    /// Pages that were released and reached.
+    /// Released pages that the sweep reached.
     pub(super) reached: u64,
-    /// Pages that were released, and reported in vain.
+    /// Released pages that the sweep did not reach.
     pub(super) false_positives: u64,
 }
 
 impl Sweeps {
-    /// Learns from the write set of a round.
+    /// Learns from the dirty pages of a round.
     pub(super) fn follow(&mut self, written: &PageSet) -> Followed {
         let least = APART_MIN * page_size();
         let mut followed = Followed::default();
         let ranges = written.ranges();
         let mut next: Vec<Sweep> = Vec::with_capacity(self.known.len());
-        // The range on which each of them goes on, ascending.
+        // The ranges by which the sweeps continue, ascending.
         let mut taken: Vec<usize> = Vec::with_capacity(self.known.len());
         for sweep in &self.known {
             let at = ranges.partition_point(|range| range.end() <= sweep.head);
@@ -107,8 +110,9 @@ impl Sweeps {
         followed
     }
 
-    /// Gives what lies ahead of each sweep that has gone on for `rounds_min` rounds, and how far apart pages in it are to stay
-    /// armed ([`stretches`]); `release` says up to where that was released.
+    /// Calls `release` with the memory ahead of each sweep that has continued for `rounds_min`
+    /// rounds, and the distance between the pages in it that stay armed ([`spans_of`]); `release`
+    /// returns the address up to which it released.
     pub(super) fn look_ahead(
         &mut self,
         rounds_min: u32,
@@ -120,21 +124,22 @@ impl Sweeps {
                 continue;
             }
             if let Some(ahead) = PageRange::new(sweep.head, sweep.head.saturating_add(step)) {
-                let pages = (ahead.page_count() / STRETCHES / 2).next_power_of_two();
+                let pages = (ahead.page_count() / SPANS / 2).next_power_of_two();
                 sweep.apart = pages.max(APART_MIN) * page_size();
                 sweep.released = release(ahead, sweep.apart);
             }
         }
     }
 
-    /// What was released ahead in `range` is mapped no longer.
+    /// Forgets the sweeps in a range that is no longer mapped.
     pub(super) fn forget(&mut self, range: PageRange) {
         self.known.retain(|sweep| !range.contains(sweep.head));
     }
 }
 
-/// The stretches of `ahead` that are to be released: all but a page every `apart` bytes, beginning with the first.
-pub(super) fn stretches(ahead: PageRange, apart: u64) -> impl Iterator<Item = PageRange> {
+/// The spans of `ahead` that are released: all but one page every `apart` bytes, beginning with the
+/// first.
+pub(super) fn spans_of(ahead: PageRange, apart: u64) -> impl Iterator<Item = PageRange> {
     (ahead.start()..ahead.end())
         .step_by(apart as usize)
         .filter_map(move |start| {
@@ -142,7 +147,7 @@ pub(super) fn stretches(ahead: PageRange, apart: u64) -> impl Iterator<Item = Pa
         })
 }
 
-/// How many pages [`stretches`] has, of so many bytes.
+/// The number of pages in [`spans_of`] so many bytes.
 fn released_of(bytes: u64, apart: u64) -> u64 {
     bytes / page_size() - bytes.div_ceil(apart)
 }
@@ -155,7 +160,7 @@ mod tests {
         PageRange::new(first * page_size(), end * page_size()).unwrap()
     }
 
-    /// Follows rounds of written pages; gives what is released after the last of them.
+    /// Follows rounds of written pages; returns what is released after the last of them.
     fn ahead(sweeps: &mut Sweeps, rounds: &[&[(u64, u64)]]) -> Vec<PageRange> {
         let mut released = Vec::new();
         for written in rounds {
@@ -175,29 +180,29 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_is_released_as_far_as_the_slowest_of_its_last_rounds() {
+    fn a_sweep_is_released_as_far_as_its_slowest_recent_round() {
         let mut sweeps = Sweeps::default();
         let rounds: &[&[(u64, u64)]] = &[&[(0, 100)], &[(100, 300)], &[(300, 430)]];
         assert_eq!(ahead(&mut sweeps, rounds), []);
         let rounds: &[&[(u64, u64)]] = &[&[(430, 600), (2000, 2001)]];
         assert_eq!(ahead(&mut sweeps, rounds), [pages(600, 730)]);
-        // It came to page 700, as far as the armed page 728 tells.
-        let told = sweeps.follow(&PageSet::from_iter([pages(600, 728), pages(729, 730)]));
-        assert_eq!((told.reached, told.false_positives), (126, 1));
+        // It came to page 700: the armed page 728 was not written.
+        let stats = sweeps.follow(&PageSet::from_iter([pages(600, 728), pages(729, 730)]));
+        assert_eq!((stats.reached, stats.false_positives), (126, 1));
     }
 
     #[test]
-    fn what_has_stopped_is_forgotten_and_counted() {
+    fn a_sweep_that_stops_is_forgotten_and_its_false_positives_counted() {
         let mut sweeps = Sweeps::default();
         let rounds: &[&[(u64, u64)]] = &[&[(0, 100)], &[(100, 200)], &[(200, 300)], &[(300, 400)]];
         assert_eq!(ahead(&mut sweeps, rounds), [pages(400, 500)]);
-        let told = sweeps.follow(&stretches(pages(400, 500), APART_MIN * page_size()).collect());
-        assert_eq!((told.reached, told.false_positives), (0, 98));
+        let stats = sweeps.follow(&spans_of(pages(400, 500), APART_MIN * page_size()).collect());
+        assert_eq!((stats.reached, stats.false_positives), (0, 98));
         assert_eq!(ahead(&mut sweeps, &[&[]]), []);
     }
 
     #[test]
-    fn two_sweeps_are_told_apart_and_a_range_written_again_is_none() {
+    fn two_sweeps_are_followed_and_a_rewritten_range_is_no_sweep() {
         let mut sweeps = Sweeps::default();
         let round = |n: u64| {
             [
@@ -213,23 +218,23 @@ mod tests {
     }
 
     #[test]
-    fn one_page_of_each_stretch_stays_armed() {
+    fn one_page_before_each_span_stays_armed() {
         let apart = 64 * page_size();
-        let released: PageSet = stretches(pages(10, 10 + 129), apart).collect();
+        let released: PageSet = spans_of(pages(10, 10 + 129), apart).collect();
         let expected = [pages(11, 10 + 64), pages(11 + 64, 10 + 128)];
         assert_eq!(released.ranges(), expected);
         assert_eq!(released.page_count(), released_of(129 * page_size(), apart));
     }
 
     #[test]
-    fn a_long_stretch_takes_few_calls() {
+    fn a_long_sweep_takes_few_calls() {
         let mut sweeps = Sweeps::default();
         for n in 0..4 {
             sweeps.follow(&PageSet::from_iter([pages(n * 6000, n * 6000 + 6000)]));
         }
         let mut calls = 0;
         sweeps.look_ahead(3, |ahead, apart| {
-            calls += stretches(ahead, apart).count();
+            calls += spans_of(ahead, apart).count();
             ahead.end()
         });
         assert!((4..=8).contains(&calls), "{calls}");

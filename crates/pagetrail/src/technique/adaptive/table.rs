@@ -1,32 +1,34 @@
-//! [`Table`]: what is remembered of each page, three bytes, in blocks that exist only where something was written.
+//! [`Table`]: the history of each page in three bytes, in blocks that exist only where something
+//! was written.
 //!
-//! Nothing here decides what is reported: the kernel's page tables alone know which pages are unprotected. A table that is
-//! wrong, or gone, costs time and no write.
+//! Nothing here decides what is reported: the kernel's page tables alone know which pages are
+//! unprotected. A table that is wrong, or lost, costs time and no write.
 
 use super::cost::{self, Share};
 use crate::page_set::{PageRange, page_size};
 
-/// What is remembered of a page.
+/// The history of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Page {
-    /// In which share of the rounds it is written, as far as seen.
+    /// The share of rounds in which it is written, as far as observed.
     pub(super) written: Share,
     /// [`Standing`] in the two highest bits, the level in the others.
     standing_and_level: u8,
-    /// The round of the last observation, modulo 256. (What is older looks newer than it is, which costs a fault.)
+    /// The round of the last observation, modulo 256. (An older one reads as newer than it is,
+    /// which costs a fault.)
     seen: u8,
 }
 
-/// What was done about a page at the end of the last round.
+/// The state in which the last round left a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// Armed.
     Armed = 0,
-    /// Left unprotected and predicted dirty: it is reported in each round.
+    /// Unprotected and predicted dirty: each round reports it.
     Predicted = 1,
-    /// Predicted written until then, and armed to see whether it still is.
-    Asked = 2,
-    /// Left unprotected since arming it by itself was not worth a call yet.
+    /// Predicted dirty until then, and armed to check whether it is still written.
+    Checking = 2,
+    /// Unprotected, because arming it alone is not worth a call yet.
     Waiting = 3,
 }
 
@@ -35,17 +37,17 @@ impl Page {
         match self.standing_and_level >> 6 {
             0 => Standing::Armed,
             1 => Standing::Predicted,
-            2 => Standing::Asked,
+            2 => Standing::Checking,
             _ => Standing::Waiting,
         }
     }
 
-    /// How much evidence there is that it is written in every round.
+    /// The amount of evidence that the page is written in every round.
     pub(super) fn level(self) -> u8 {
         self.standing_and_level & cost::LEVEL_MAX
     }
 
-    /// Whether it is predicted dirty on that much evidence, or more.
+    /// Whether the page is predicted dirty with at least this level of evidence.
     pub(super) fn rests(self, level: u8) -> bool {
         let predicted = (Standing::Predicted as u8) << 6;
         (predicted + level..=predicted + cost::LEVEL_MAX).contains(&self.standing_and_level)
@@ -59,30 +61,30 @@ impl Page {
         self.set(standing, self.level());
     }
 
-    /// It was armed, and was written in `round`.
+    /// Records that the page was armed and was written in `round`.
     pub(super) fn observe_write(&mut self, round: u32) {
         let quiet = self.rounds_since_seen(round).saturating_sub(1);
         let before = cost::after_quiet(self.written, quiet);
         if before == 0 {
-            // That long ago it was another phase of the program.
+            // The last observation is so old that it belongs to another phase of the program.
             self.set(self.standing(), 0);
         }
         self.written = cost::after_write(before);
         self.seen = round as u8;
     }
 
-    /// It was armed, and was not written in `round`.
+    /// Records that the page was armed and was not written in `round`.
     pub(super) fn observe_quiet(&mut self, round: u32) {
         self.written = cost::after_quiet(self.written, 1);
         self.seen = round as u8;
     }
 
-    /// Nobody can tell whether it was written in `round`.
+    /// Records that it is unknown whether the page was written in `round`.
     pub(super) fn pass_over(&mut self, round: u32) {
         self.seen = round as u8;
     }
 
-    /// Whether the last observation is of `round`.
+    /// Whether the last observation was made in `round`.
     pub(super) fn seen_in(self, round: u32) -> bool {
         self.rounds_since_seen(round) == 0
     }
@@ -97,26 +99,27 @@ impl Page {
 pub(super) struct Block {
     start: u64,
     pub(super) pages: Box<[Page]>,
-    /// The last round in which a page of it was reported.
+    /// The last round in which one of its pages was reported.
     used: u32,
-    /// The round before which nothing in it is predicted.
+    /// The first round in which its pages may be predicted dirty.
     pub(super) not_before: u32,
-    /// Pages that were better left alone, in the last round in which any was reported.
+    /// The number of pages that were better left unprotected, in the last round in which any was
+    /// reported.
     pub(super) hot: u32,
 }
 
-/// What is remembered of all pages.
+/// The history of all pages.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// Ascending.
+    /// Sorted by address.
     blocks: Vec<Block>,
     block_bytes: u64,
     block_pages: usize,
-    /// Where the last block was found.
+    /// The index of the block that was found last.
     near: usize,
 }
 
-/// A block of which nothing was reported for so many rounds is forgotten.
+/// A block is forgotten when none of its pages was reported for so many rounds.
 const FORGOTTEN_AFTER: u32 = 250;
 
 impl Table {
@@ -129,17 +132,18 @@ impl Table {
         }
     }
 
-    /// The bytes that it takes.
+    /// The size of the table, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         let pages = self.block_pages * size_of::<Page>();
         (self.blocks.len() * pages) as u64 + (self.blocks.capacity() * size_of::<Block>()) as u64
     }
 
-    /// The block that begins at `start`, of which pages are reported in `round`.
+    /// The block that begins at `start`, because pages of it are reported in `round`; it is created
+    /// if needed.
     pub(super) fn block_mut(&mut self, start: u64, round: u32) -> &mut Block {
         let at = match self.blocks.get(self.near) {
             Some(block) if block.start == start => self.near,
-            // Blocks are asked for in ascending order, most often.
+            // Blocks are mostly looked up in ascending order.
             _ => match self.blocks.get(self.near + 1) {
                 Some(block) if block.start == start => self.near + 1,
                 _ => self.find(start, round),
@@ -186,7 +190,7 @@ impl Table {
         });
     }
 
-    /// Forgets blocks that nobody writes to any more.
+    /// Forgets blocks that are no longer written.
     pub(super) fn prune(&mut self, round: u32) {
         self.blocks
             .retain(|block| round.wrapping_sub(block.used) <= FORGOTTEN_AFTER);

@@ -1,4 +1,5 @@
-//! The technique on memory of this process, round by round: what no test from outside can bring about at will.
+//! The technique on memory of this process, round by round: situations that no test from outside
+//! can cause at will.
 
 use super::{Adaptive, Costs, FalsePositiveCost, Precision};
 use crate::page_set::{PageRange, PageSet, page_size};
@@ -11,7 +12,7 @@ use crate::technique::{Technique, Tracker};
 use crate::{Capabilities, Status};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Memory, written to by the test and by what happens between a look and the calls that re-arm.
+/// Memory that the test writes to, and also the hook between the scan and the calls that re-arm.
 #[derive(Clone)]
 struct Shared(Arc<Mutex<Scratch>>);
 
@@ -48,14 +49,22 @@ impl Shared {
     }
 }
 
-/// Watches it, at prices that are the same on every machine; `None` where the technique does not work.
+/// Tracks the memory with costs that are the same on every machine; `None` if the technique does
+/// not work here.
 fn watch(memory: &Shared) -> Option<Adaptive> {
     if *Capabilities::probe_one(Technique::Adaptive) != Status::Works {
         return None;
     }
     let fd = Uffd::own(false).unwrap();
-    let vain = FalsePositiveCost::default();
-    let mut watch = Adaptive::new(fd, None, HugePages::Split, vain, Precision::AsNoticed).unwrap();
+    let false_positive = FalsePositiveCost::default();
+    let mut watch = Adaptive::new(
+        fd,
+        None,
+        HugePages::Split,
+        false_positive,
+        Precision::AsNoticed,
+    )
+    .unwrap();
     watch.costs = Costs::of(1_000, 1_500);
     assert!(watch.arm(&Region::scratch(memory.range())).is_ok());
     Some(watch)
@@ -67,10 +76,10 @@ fn round(watch: &mut Adaptive) -> (PageSet, PredictionStats) {
     (out, collected.prediction.unwrap())
 }
 
-/// A call that re-arms may reach over armed pages; one that is written between the look and that call is armed again by it, and
-/// no later scan tells of it. So this round has to.
+/// A call that re-arms may span armed pages. If one of these is written between the scan and the
+/// call, the call arms it again, and no later scan reports it; so this round must.
 #[test]
-fn what_is_written_between_look_and_call_is_reported() {
+fn a_write_between_scan_and_call_is_reported() {
     let memory = Shared::new(512);
     let Some(mut watch) = watch(&memory) else {
         return;
@@ -90,7 +99,7 @@ fn what_is_written_between_look_and_call_is_reported() {
     }));
     let mut tried = 0;
     for number in 0..200 {
-        // Hot pages, and two of the others with one between them that is armed.
+        // Hot pages, and two others with an armed page between them.
         let hot = (0..40).map(|n| n * 4);
         let cold = 200 + number % 16 * 17;
         let written: Vec<u64> = hot.chain([cold, cold + 2]).collect();
@@ -106,9 +115,9 @@ fn what_is_written_between_look_and_call_is_reported() {
     assert!(tried > 0, "no call reached over an armed page");
 }
 
-/// The faults of a sweep are avoided as long as it goes on, what it writes is reported, and little else.
+/// While a sweep continues, its faults are avoided, its pages are reported, and few others.
 #[test]
-fn a_sweep_is_released_ahead_of_itself() {
+fn pages_ahead_of_a_sweep_are_released() {
     const PAGES: u64 = 8192;
     const STEP: u64 = 300;
     let memory = Shared::new(PAGES);
@@ -121,28 +130,29 @@ fn a_sweep_is_released_ahead_of_itself() {
         let written = at..at + STEP;
         written.clone().for_each(|page| memory.write(page));
         at += STEP;
-        let (out, told) = round(&mut watch);
+        let (out, stats) = round(&mut watch);
         let missed = memory.pages(written).difference(&out);
         assert!(missed.is_empty(), "before page {at}: {missed:?}");
         reported += out.page_count();
-        avoided += told.faults_avoided;
-        ahead += told.ahead;
+        avoided += stats.faults_avoided;
+        ahead += stats.ahead;
     }
     assert!(avoided > 13 * STEP, "{avoided} of {at} faults avoided");
     assert!(reported < at + at / 20, "{reported} of {at} reported");
     assert_eq!(ahead, avoided);
-    // It stops: what was released is reported once more, and then nothing.
-    let (out, told) = round(&mut watch);
+    // The sweep stops: the released pages are reported once more, and then nothing.
+    let (out, stats) = round(&mut watch);
     assert!((1..=STEP).contains(&out.page_count()));
-    assert_eq!(told.faults_avoided, 0);
-    assert_eq!(told.false_positives, out.page_count());
+    assert_eq!(stats.faults_avoided, 0);
+    assert_eq!(stats.false_positives, out.page_count());
     assert_eq!(round(&mut watch).0.page_count(), 0);
-    // It goes on elsewhere, and nothing is lost.
+    // It continues elsewhere, and no write is lost.
     (10..20).for_each(|page| memory.write(page));
     assert_eq!(round(&mut watch).0, memory.pages(10..20));
 }
 
-/// Pages that are written in four rounds of five are worth predicting, and stay so when a question finds one untouched.
+/// Pages that are written in four of five rounds are worth predicting, also after a check has found
+/// one unwritten.
 #[test]
 fn pages_written_in_most_rounds_cost_few_faults() {
     const HOT: u64 = 50;
@@ -158,13 +168,13 @@ fn pages_written_in_most_rounds_cost_few_faults() {
             .map(|n| n * 37)
             .collect();
         written.iter().for_each(|page| memory.write(*page));
-        let (out, told) = round(&mut watch);
+        let (out, stats) = round(&mut watch);
         let written = memory.pages(written);
         assert!(written.difference(&out).is_empty());
         if number >= 100 {
             written_count += written.page_count();
             reported += out.page_count();
-            avoided += told.faults_avoided;
+            avoided += stats.faults_avoided;
         }
     }
     assert!(
@@ -177,10 +187,10 @@ fn pages_written_in_most_rounds_cost_few_faults() {
     );
 }
 
-/// Whatever faults and calls cost: what is written in every round, now and then, or no more is left alone, waits, or is asked
-/// by turns, and in the end nothing is reported.
+/// Whatever faults and calls cost: pages written in every round, rarely, or no longer are left
+/// unprotected, wait, or are checked in turns, and in the end nothing is reported.
 #[test]
-fn an_idle_program_is_soon_told_of_no_more() {
+fn an_idle_program_is_soon_reported_as_idle() {
     for (fault_ns, call_ns) in [
         (1_000, 1_500),
         (20_000, 10_000),
@@ -198,7 +208,7 @@ fn an_idle_program_is_soon_told_of_no_more() {
                 (0..12).for_each(|page| memory.write(page * 17));
                 memory.write(random.u64(..1536));
             }
-            // It would be measured.
+            // A measured cost would differ from machine to machine.
             watch.call_ns = call_ns;
             round(&mut watch).0.page_count()
         };

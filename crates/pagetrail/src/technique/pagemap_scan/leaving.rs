@@ -1,5 +1,5 @@
-//! Harvests that leave pages unarmed, and arming these later: for those who do not want to be told about some pages by a
-//! fault each.
+//! Collects that leave pages unarmed, and arming these pages later: for consumers that do not need
+//! a fault for each of them.
 
 use super::{HugePages, PagemapScan, Plan, WRITTEN, WRITTEN_SMALL};
 use crate::error::Result;
@@ -7,7 +7,8 @@ use crate::page_set::{PageRange, PageSet};
 use crate::sys::pagemap::Query;
 
 impl PagemapScan {
-    /// Scans what can have been written, and re-arms nothing but the blocks `fresh`, whose entries are not all armed.
+    /// Scans all memory that may have been written, and re-arms only the blocks `fresh`, of which
+    /// not all entries are armed yet.
     pub(super) fn look(
         &mut self,
         plan: &Plan,
@@ -27,7 +28,7 @@ impl PagemapScan {
         outcome
     }
 
-    /// Scans with a query that re-arms, but only looks at what lies in `left`.
+    /// Scans with a query that re-arms, but without re-arming in `left`.
     pub(super) fn scan_leaving(
         &mut self,
         ranges: &PageSet,
@@ -61,9 +62,9 @@ impl PagemapScan {
         Ok(())
     }
 
-    /// Re-arms what was written in `span`, which lies within armed memory, and adds it to `out`: also what was written
-    /// since the last harvest, so that one call may reach over pages that are armed. Says which mappings have lost their
-    /// registration.
+    /// Re-arms what was written in `span`, which lies within armed memory, and adds it to `out`.
+    /// That includes pages written since the last collect, so one call may span pages that are
+    /// armed. Adds mappings that lost their registration to `replaced`.
     pub(in crate::technique) fn rearm_span(
         &mut self,
         span: PageRange,
@@ -77,7 +78,7 @@ impl PagemapScan {
         self.scan_range(span, query, out, replaced)
     }
 
-    /// The part of a range, from its start on, that is armed, and of which page tables exist.
+    /// The part of a range, beginning at its start, that is armed and has page tables.
     pub(in crate::technique) fn known_part(&self, range: PageRange) -> Option<PageRange> {
         let part = |set: &PageSet| {
             let ranges = set.ranges();
@@ -94,8 +95,8 @@ impl PagemapScan {
         armed.intersection(&known)
     }
 
-    /// Lifts the protection of armed memory, so that it is reported as written until it is re-armed; says whether that could be
-    /// done.
+    /// Lifts the protection of armed memory, so that it is reported as dirty until it is re-armed;
+    /// returns whether that succeeded.
     pub(in crate::technique) fn release(&self, range: PageRange) -> bool {
         self.uffd.release(range).is_ok()
     }

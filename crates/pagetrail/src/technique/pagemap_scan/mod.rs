@@ -1,22 +1,27 @@
-//! `pagemap-scan`: the kernel resolves write-protect faults by itself and remembers them in the page tables;
-//! one ioctl per run of ranges fetches the written pages and protects them again, atomically.
+//! `pagemap-scan`: the kernel itself resolves write-protect faults and records them in the page
+//! tables; one ioctl per run of ranges fetches the written pages and protects them again,
+//! atomically.
 //!
 //! Linux 6.7; `PAGEMAP_SCAN(2const)`, `ioctl_userfaultfd(2)` on `UFFD_FEATURE_WP_ASYNC`, and
 //! `fs/proc/task_mmu.c`. What the kernel does in detail, and what follows:
 //!
-//! * The selection "written, report only written" takes the kernel's short path, three times as fast as any
-//!   other on clean memory. On it an entry that is *empty* counts as written too, and gets a marker so that
-//!   it does so only once; a hole without a page table likewise, and gets a page table for its markers.
-//! * In private memory that is kept to page tables that exist. Each round first asks, by a selection that
-//!   creates nothing, in which blocks (2 MiB, one page table) the process has come to own pages; only blocks
-//!   that were *seen* so are scanned on the short path. So cost grows with populated page tables, not with
-//!   addresses, and a sparse mapping gets no page tables by being watched. What was untouched in a block when
-//!   it was first seen is sorted out by a second look; from then on an empty entry means that the page was
-//!   discarded (`madvise(MADV_DONTNEED)`): its content changed, and it is reported.
-//! * In shared mappings a page that was written can leave the page table again, with its mark and even with
-//!   the table (`CONFIG_PT_RECLAIM`, Linux 6.14). They are armed whole, holes included, and scanned whole.
-//! * A mapping that was replaced has lost its registration; `PM_SCAN_CHECK_WPASYNC` says so by `EPERM`, also where
-//!   nothing is re-armed. Untouched memory is asked, too: what takes its place may own no page by the selection above.
+//! * The selection "written, report only written" takes the kernel's short path, three times as
+//!   fast as any other on clean memory. On this path an *empty* entry counts as written too, and
+//!   gets a marker so that it does so only once; a hole without a page table is treated likewise,
+//!   and gets a page table for its markers.
+//! * In private memory the scan is restricted to page tables that exist. Each round first selects,
+//!   without creating anything, the blocks (2 MiB, one page table) in which the process has come to
+//!   own pages; only blocks that were *seen* to hold such pages are scanned on the short path. So
+//!   the cost grows with populated page tables, not with addresses, and tracking gives a sparse
+//!   mapping no page tables. The entries of a block that were untouched when it was first seen are
+//!   dropped by a second scan; after that an empty entry means that the page was discarded
+//!   (`madvise(MADV_DONTNEED)`): its content changed, and it is reported.
+//! * In shared mappings a page that was written can leave the page table again, with its mark and
+//!   even with the table (`CONFIG_PT_RECLAIM`, Linux 6.14). They are armed whole, holes included,
+//!   and scanned whole.
+//! * A mapping that was replaced has lost its registration; `PM_SCAN_CHECK_WPASYNC` then returns
+//!   `EPERM`, also where nothing is re-armed. Untouched memory is checked, too: a mapping that
+//!   replaced it may own no page by the selection above.
 
 mod leaving;
 
@@ -36,14 +41,14 @@ use std::sync::Arc;
 pub(crate) const FEATURES: u64 =
     feature::WP_ASYNC | feature::WP_HUGETLBFS_SHMEM | feature::PAGEFAULT_FLAG_WP;
 
-/// What one page table maps with 4 KiB pages, and with larger base pages a multiple of it: the unit in which the
-/// kernel creates and frees the entries that this technique lives on.
+/// The memory that one page table maps: 2 MiB with 4 KiB pages, a multiple of it with larger base
+/// pages. The kernel creates and frees the entries that this technique relies on in this unit.
 pub(super) fn block_bytes() -> u64 {
     let page = crate::page_set::page_size();
     page * (page / 8)
 }
 
-/// The blocks that hold the pages of a set.
+/// The blocks that contain the pages of a set.
 fn blocks(pages: &PageSet) -> PageSet {
     let block = block_bytes();
     pages
@@ -53,14 +58,15 @@ fn blocks(pages: &PageSet) -> PageSet {
         .collect()
 }
 
-/// What to do about transparent huge pages.
+/// How transparent huge pages are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HugePages {
-    /// Protect them: the first write to one splits it into small pages, and is told exactly.
+    /// Protect them: the first write to one splits it into small pages, which are then tracked
+    /// exactly.
     #[default]
     Split,
-    /// Leave them whole and unprotected: each present one is reported as written in every round.
+    /// Leave them whole and unprotected: each present one is reported as dirty in every round.
     Keep,
 }
 
@@ -75,31 +81,33 @@ pub(crate) struct PagemapScan {
     armed: PageSet,
     /// The part of `armed` that is mapped shared.
     shared: PageSet,
-    /// The part of private `armed` memory in which every entry of the page tables is armed, or written since.
+    /// The part of private `armed` memory in which every page-table entry is armed, or was written
+    /// since.
     seen: PageSet,
-    /// Entries sorted out in the last harvest; see [`Self::sort_out_untouched`].
-    doubtful: PageSet,
-    /// What follows from the sets above, until one of them changes: so a round that finds nothing new allocates
-    /// nothing.
+    /// Entries that the last collect dropped; see [`Self::drop_never_touched`].
+    unconfirmed: PageSet,
+    /// Which memory to scan, computed from the sets above and kept until one of them changes, so
+    /// that a round that finds nothing new allocates nothing.
     plan: Option<Plan>,
-    /// Whether harvests arm what they report.
+    /// Whether collects arm what they report.
     rearming: bool,
 }
 
-/// What a harvest scans.
+/// The memory that a collect scans.
 struct Plan {
-    /// Private armed memory that is not seen.
+    /// Private armed memory that is not in `seen`.
     unseen: PageSet,
-    /// Private armed memory that is.
+    /// Private armed memory in `seen`.
     seen: PageSet,
-    /// That and the shared.
+    /// `seen` and the shared memory.
     all: PageSet,
 }
 
-/// How often arming is tried again where the kernel refuses.
+/// How often arming is tried again if the kernel refuses.
 const ARM_TRIES: u32 = 4;
 
-/// Written since the last scan; the short path of `pagemap_scan_pmd_entry` in `fs/proc/task_mmu.c`.
+/// Selects pages written since the last scan, by the short path of `pagemap_scan_pmd_entry` in
+/// `fs/proc/task_mmu.c`.
 const WRITTEN: Query = Query {
     rearm: true,
     registered: true,
@@ -109,7 +117,7 @@ const WRITTEN: Query = Query {
     report: category::WRITTEN,
 };
 
-/// Written since the last scan, but not in huge pages.
+/// Selects pages written since the last scan, except huge pages.
 const WRITTEN_SMALL: Query = Query {
     inverted: category::HUGE,
     all_of: category::WRITTEN | category::HUGE,
@@ -117,8 +125,8 @@ const WRITTEN_SMALL: Query = Query {
     ..WRITTEN
 };
 
-/// In memory or swapped out, and the process's own, not the file's. (In `unseen` memory no page carries a mark, so what
-/// looks swapped out is that, and no marker.)
+/// Selects pages in memory or swapped out that are the process's own, not the file's. (`unseen`
+/// memory has no markers, so what reads as swapped out is swapped out.)
 const OWNED: Query = Query {
     rearm: false,
     registered: false,
@@ -129,7 +137,7 @@ const OWNED: Query = Query {
 };
 
 impl PagemapScan {
-    /// Takes a fresh userfaultfd of the target's address space; `pid` is `None` for the own one.
+    /// Takes a new userfaultfd of the target's address space; `pid` is `None` for the own one.
     pub(crate) fn new(fd: OwnedFd, pid: Option<u32>, huge_pages: HugePages) -> Result<Self> {
         let uffd = Uffd::handshake(fd, FEATURES).map_err(Error::errno(
             "userfaultfd handshake with UFFD_FEATURE_WP_ASYNC",
@@ -137,7 +145,7 @@ impl PagemapScan {
         Self::over(Arc::new(uffd), pid, huge_pages)
     }
 
-    /// `uffd` belongs to the target's address space and has [`FEATURES`].
+    /// Shares `uffd`, which belongs to the target's address space and has [`FEATURES`].
     pub(super) fn over(uffd: Arc<Uffd>, pid: Option<u32>, huge_pages: HugePages) -> Result<Self> {
         let pagemap = Pagemap::open(pid).map_err(Error::io("opening pagemap"))?;
         Ok(Self {
@@ -149,7 +157,7 @@ impl PagemapScan {
             armed: PageSet::new(),
             shared: PageSet::new(),
             seen: PageSet::new(),
-            doubtful: PageSet::new(),
+            unconfirmed: PageSet::new(),
             plan: None,
             rearming: true,
         })
@@ -165,8 +173,8 @@ impl PagemapScan {
         }
     }
 
-    /// Scans what can have been written, and re-arms it, except in `left`; notes which mappings have lost their
-    /// registration.
+    /// Scans all memory that may have been written and re-arms it, except in `left`; adds mappings
+    /// that lost their registration to `replaced`.
     fn scan_all(
         &mut self,
         plan: &Plan,
@@ -177,8 +185,8 @@ impl PagemapScan {
         if self.huge_pages == HugePages::Split {
             return self.scan_leaving(&plan.all, WRITTEN, left, out, replaced);
         }
-        // The selection by size leaves the short path and with it the empty entries, which shared
-        // mappings cannot do without; their huge pages are split as ever.
+        // A selection by size does not take the short path, so it misses the empty entries, which
+        // shared mappings need; their huge pages are split in any case.
         self.scan_leaving(&plan.seen, WRITTEN_SMALL, left, out, replaced)?;
         self.scan_leaving(&self.shared.clone(), WRITTEN, left, out, replaced)?;
         let whole = Query {
@@ -221,7 +229,7 @@ impl PagemapScan {
         }
     }
 
-    /// Finds, mapping by mapping, which mappings of an armed range are no longer registered.
+    /// Finds which mappings of an armed range are no longer registered, mapping by mapping.
     fn scan_piecewise(
         &mut self,
         range: PageRange,
@@ -250,19 +258,20 @@ impl PagemapScan {
         Ok(())
     }
 
-    /// Adds the pages that `query` selects, without touching them.
+    /// Adds the pages that `query` selects, without re-arming them.
     fn select(&mut self, range: PageRange, query: Query, out: &mut PageSet) -> Result<()> {
         self.pagemap
             .scan(range, query, &mut self.vector, |found| out.insert(found))
             .map_err(self.failed("PAGEMAP_SCAN without re-arming"))
     }
 
-    /// Removes from `found` the entries of the blocks `fresh` that are empty because nobody touched them;
-    /// `owned` are pages there that existed before the scan.
+    /// Removes from `found` the entries of the blocks `fresh` that are empty because they were
+    /// never touched; `owned`: the pages in them that existed before the scan.
     ///
-    /// A page that came between the two looks, and is on the move between two physical places at the
-    /// second, looks like an empty entry; so the entries sorted out are looked at once more in the next harvest.
-    fn sort_out_untouched(
+    /// A page that was created between the two scans, and is being migrated to other physical
+    /// memory during the second, reads as an empty entry; so the next collect rechecks the dropped
+    /// entries.
+    fn drop_never_touched(
         &mut self,
         fresh: &PageSet,
         owned: PageSet,
@@ -276,28 +285,29 @@ impl PagemapScan {
             self.select(*range, query, &mut now)?;
         }
         owned.union_with(&now);
-        self.doubtful = suspicious.difference(&owned);
-        *found = found.difference(&self.doubtful);
+        self.unconfirmed = suspicious.difference(&owned);
+        *found = found.difference(&self.unconfirmed);
         Ok(())
     }
 
-    /// Adds the doubtful pages of the last harvest that turn out to exist.
-    fn settle_doubtful(&mut self, out: &mut PageSet) -> Result<()> {
+    /// Adds the unconfirmed pages of the last collect that turn out to exist.
+    fn recheck_unconfirmed(&mut self, out: &mut PageSet) -> Result<()> {
         let exists = Query {
             inverted: category::FILE | category::PFNZERO,
             all_of: category::FILE | category::PFNZERO | category::PRESENT,
             ..Query::default()
         };
-        for range in self.doubtful.clone().ranges() {
+        for range in self.unconfirmed.clone().ranges() {
             self.select(*range, exists, out)?;
         }
-        self.doubtful.clear();
+        self.unconfirmed.clear();
         Ok(())
     }
 
-    /// Selects the pages that the process owns where there are markers, too.
+    /// Selects the pages that the process owns, in memory that also has markers.
     fn owned_now(&self) -> Query {
-        // A marker looks like a swapped page, so those count only where something is swapped out.
+        // A marker reads as a swapped page, so swapped pages are selected only if the process has
+        // any.
         let swap = Status::of(self.pid).is_ok_and(|status| status.swap_kib > 0);
         Query {
             any_of: category::PRESENT | if swap { category::SWAPPED } else { 0 },
@@ -305,7 +315,7 @@ impl PagemapScan {
         }
     }
 
-    /// What a failed scan means.
+    /// Maps the errno of a failed scan to an error.
     fn failed(&self, what: &'static str) -> impl Fn(Errno) -> Error {
         let pid = self.pid;
         move |errno| match errno {
@@ -319,14 +329,15 @@ impl PagemapScan {
         self.plan = None;
         let failed = |errno| match errno {
             Errno::SRCH => ArmError::Gone,
-            Errno::BUSY => ArmError::UntrackedRegion(
-                "the program tracks it by a userfaultfd of its own".into(),
-            ),
+            Errno::BUSY => {
+                ArmError::UntrackedRegion("the program tracks it with its own userfaultfd".into())
+            }
             // `userfaultfd_register` in `fs/userfaultfd.c` demands VM_MAYWRITE.
             Errno::PERM if region.permissions.shared && !region.permissions.write => {
                 ArmError::ReadOnly
             }
-            // It was unmapped, or made a mapping that cannot be tracked, since the map was read.
+            // Since the map was read, it was unmapped, or replaced by a mapping that cannot be
+            // tracked.
             Errno::NOMEM | Errno::INVAL | Errno::PERM | Errno::FAULT => {
                 ArmError::UntrackedRegion(format!("the kernel refuses to track it ({errno})"))
             }
@@ -357,7 +368,8 @@ impl Tracker for PagemapScan {
         loop {
             match self.try_arm(region) {
                 Ok(()) => return Ok(()),
-                // Another mapping has taken its place between two steps. It may be one that can be tracked as well.
+                // Another mapping replaced it between two steps; the new one may be trackable as
+                // well.
                 Err(ArmError::UntrackedRegion(_)) if tries < ARM_TRIES => tries += 1,
                 Err(error) => {
                     self.forget(region.range);
@@ -386,7 +398,7 @@ impl Tracker for PagemapScan {
             &mut self.armed,
             &mut self.shared,
             &mut self.seen,
-            &mut self.doubtful,
+            &mut self.unconfirmed,
         ] {
             set.remove(range);
         }
@@ -403,7 +415,7 @@ impl Tracker for PagemapScan {
 
     fn rearm(&mut self, pages: &PageSet) -> Result<()> {
         for range in pages.intersection(&self.armed).ranges() {
-            // A mapping that lost its registration the next harvest finds.
+            // The next collect finds mappings that lost their registration.
             if self.pagemap.arm(*range) == Err(Errno::SRCH) {
                 return Err(Error::Gone { pid: self.pid });
             }
@@ -426,13 +438,13 @@ impl Tracker for PagemapScan {
 }
 
 impl PagemapScan {
-    /// What is armed.
+    /// The armed memory.
     pub(super) fn armed(&self) -> &PageSet {
         &self.armed
     }
 
-    /// [`Tracker::harvest`], but what was written in `left` (whole blocks) is not re-armed: it is reported again each
-    /// time, until [`Self::rearm_span`].
+    /// Collects like [`Tracker::collect`], but does not re-arm what was written in `left` (whole
+    /// blocks): it is reported again by each collect, until [`Self::rearm_span`].
     pub(super) fn collect_leaving(
         &mut self,
         left: &PageSet,
@@ -454,21 +466,22 @@ impl PagemapScan {
             self.seen.union_with(&fresh);
             plan = self.work_out();
         }
-        // Whatever fails from here on: what was re-armed is in `out` by then, and what was replaced is found again.
+        // If a later step fails: what was re-armed is in `out` by then, and replaced mappings are
+        // found again.
         if self.rearming {
             self.scan_all(&plan, left, out, &mut collected.replaced)?;
         } else {
             self.look(&plan, &fresh, out, &mut collected.replaced)?;
         }
         let mut late = PageSet::new();
-        let sorted_out = self.settle_doubtful(&mut late).and_then(|()| {
+        let rechecked = self.recheck_unconfirmed(&mut late).and_then(|()| {
             if fresh.is_empty() {
                 return Ok(());
             }
-            self.sort_out_untouched(&fresh, owned, out)
+            self.drop_never_touched(&fresh, owned, out)
         });
         out.union_with(&late);
-        sorted_out?;
+        rechecked?;
         self.plan = Some(plan);
         for range in &collected.replaced {
             self.forget(*range);
