@@ -139,8 +139,8 @@ fn measure(
 }
 
 fn found(round: &Round<'_>) -> BTreeSet<u64> {
-    let units = round.units().expect("a heap");
-    units.units().iter_units(units.unit_bytes()).collect()
+    let units = round.subpages().expect("a heap");
+    units.dirty().iter_units(units.subpage_bytes()).collect()
 }
 
 /// Accesses random objects; their units, and processor time for each access.

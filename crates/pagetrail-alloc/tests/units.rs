@@ -118,18 +118,18 @@ fn units_are_what_was_written_and_no_more() {
             if round == 6 {
                 // Never committed: it comes back.
                 let lost = watch.collect().unwrap();
-                assert!(lost.units().unwrap().count() >= right.units.len() as u64);
+                assert!(lost.subpages().unwrap().count() >= right.units.len() as u64);
                 drop(lost);
                 let more = write(&objects, &mut random, 100);
                 right.bytes.union_with(&more.bytes);
                 right.units.extend(more.units);
             }
             let round = watch.collect().unwrap();
-            let units = round.units().unwrap();
-            assert_eq!(units.parts(), parts.count());
+            let units = round.subpages().unwrap();
+            assert_eq!(units.subpages_per_page(), parts.count());
             let missed = right.bytes.difference(units.bytes());
             assert!(missed.is_empty(), "{parts} parts: {missed:?}");
-            let found: BTreeSet<u64> = units.units().iter_units(units.unit_bytes()).collect();
+            let found: BTreeSet<u64> = units.dirty().iter_units(units.subpage_bytes()).collect();
             assert_eq!(found, right.units, "{parts} parts");
             assert!(units.bytes().difference(units.pages()).is_empty());
             let pages: BTreeSet<u64> = right.units.iter().map(|unit| unit & !4095).collect();
@@ -151,7 +151,7 @@ fn units_are_what_was_written_and_no_more() {
             }
             let right = write(&objects, &mut random, 200);
             let round = watch.collect().unwrap();
-            let missed = right.bytes.difference(round.units().unwrap().bytes());
+            let missed = right.bytes.difference(round.subpages().unwrap().bytes());
             assert!(missed.is_empty(), "{parts} parts: {missed:?}");
             round.commit();
         }
@@ -197,8 +197,9 @@ fn units_that_were_only_read_are_told_where_accesses_are_noticed() {
                 right.extend(write(&objects, &mut random, writes).units);
                 let round = watch.collect().unwrap();
                 assert_eq!(round.access_kind(), AccessKind::Accesses);
-                let units = round.units().unwrap();
-                let found: BTreeSet<u64> = units.units().iter_units(units.unit_bytes()).collect();
+                let units = round.subpages().unwrap();
+                let found: BTreeSet<u64> =
+                    units.dirty().iter_units(units.subpage_bytes()).collect();
                 assert_eq!(found, right, "{technique}, {parts} parts");
                 round.commit();
             }
@@ -243,7 +244,7 @@ fn objects_that_share_pages_without_parts_are_told_by_pages() {
                 right.insert(place.as_ptr() as u64 & !4095);
             }
             let round = watch.collect().unwrap();
-            assert!(round.units().is_none(), "{parts} parts");
+            assert!(round.subpages().is_none(), "{parts} parts");
             let found: BTreeSet<u64> = round.dirty().iter_units(4096).collect();
             assert_eq!(found, right, "{parts} parts");
             round.commit();
@@ -268,9 +269,9 @@ fn a_new_heap_is_found_and_what_it_never_used_is_not_written() {
     let right = write(&objects, &mut random, 1000);
     let round = watch.collect().unwrap();
     let here = PageSet::from_iter([objects.windows()]);
-    let units = round.units().unwrap();
+    let units = round.subpages().unwrap();
     assert!(right.bytes.difference(units.bytes()).is_empty());
-    assert!(units.windows().covers(objects.windows()));
+    assert!(units.aliases().covers(objects.windows()));
     // 16 windows of 16 MiB are new, and 2 MiB of memory are used.
     let pages = round.dirty().intersection(&here).bytes();
     assert!(pages < 64 << 20, "{pages} bytes of new windows");
@@ -279,8 +280,8 @@ fn a_new_heap_is_found_and_what_it_never_used_is_not_written() {
     drop(objects);
     let round = watch.collect().unwrap();
     let gone = round
-        .units()
-        .is_none_or(|units| units.windows().intersection(&here).is_empty());
+        .subpages()
+        .is_none_or(|units| units.aliases().intersection(&here).is_empty());
     assert!(gone);
     round.commit();
 }

@@ -1,6 +1,8 @@
-//! [`pages_with_content`], [`owned_pages`] and [`mapped_pages`]: which pages of a mapping hold something, before anybody reads them.
+//! [`pages_with_content`], [`owned_pages`] and [`mapped_pages`]: which pages of a mapping have
+//! contents, found without reading them.
 //!
-//! Reading an untouched page of a sparse mapping would make a page table for it, or even a page. This only looks.
+//! Reading an untouched page of a sparse mapping would create a page table for it, or even a page.
+//! These functions only inspect page tables and files.
 
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
@@ -11,13 +13,19 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::fs::File;
 
-/// The pages of a mapping of process `pid` that are more than untouched memory and more than a copy of the mapped file:
+/// The pages of a mapping of process `pid` that are more than untouched memory and more than a copy
+/// of the mapped file:
 ///
 /// * private anonymous memory: the pages that exist, in memory or swapped out;
-/// * private mappings of files: all pages when writable, else those that the process has come to own;
-/// * shared mappings: where the file, or shared memory, has data.
+/// * private file mappings: all pages if writable, otherwise those that the process owns;
+/// * shared mappings: the pages for which the file, or the shared memory, has data.
 ///
-/// The others read as zeros, or as the file. Pages may be named that hold zeros.
+/// The other pages read as zeros, or as the file. The result may include pages that contain only
+/// zeros.
+///
+/// # Errors
+///
+/// [`Error::Io`] if the process's `pagemap` cannot be opened or read.
 pub fn pages_with_content(pid: u32, region: &Region) -> Result<PageSet> {
     let of_file = region.inode != 0;
     if region.permissions.shared {
@@ -30,13 +38,17 @@ pub fn pages_with_content(pid: u32, region: &Region) -> Result<PageSet> {
     owned_pages(pid, region)
 }
 
-/// The pages of a private mapping that the process has come to own: those of the others that are there are the file's,
-/// or the zero page.
+/// The pages of a private mapping that the process owns; its other pages are the file's, or the
+/// zero page.
+///
+/// # Errors
+///
+/// [`Error::Io`] if the process's `pagemap` cannot be opened or read.
 pub fn owned_pages(pid: u32, region: &Region) -> Result<PageSet> {
     let mut found = PageSet::new();
     let failed = || Error::io("reading pagemap");
     let pagemap = Pagemap::open(Some(pid)).map_err(failed())?;
-    // A marker of a write-protected untouched page looks like a swapped page.
+    // A marker on a write-protected untouched page reads as a swapped page.
     let swap = Status::of(pid).is_ok_and(|status| status.swap_kib > 0);
     let owned = Query {
         inverted: category::FILE,
@@ -49,7 +61,7 @@ pub fn owned_pages(pid: u32, region: &Region) -> Result<PageSet> {
         found.insert(range)
     }) {
         Ok(()) => Ok(found),
-        // Linux before 6.7.
+        // Linux before 6.7 has no PAGEMAP_SCAN.
         Err(Errno::NOTTY) => {
             pagemap
                 .matching_entries(region.range, entry::is_owned, &mut found)
@@ -60,22 +72,27 @@ pub fn owned_pages(pid: u32, region: &Region) -> Result<PageSet> {
     }
 }
 
-/// What the page tables of a process have.
+/// The pages that a process's page tables map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapped {
-    /// Pages in memory, but for the zero page.
+    /// Pages in memory, except the zero page.
     pub present: PageSet,
-    /// The part of them that is mapped by huge pages.
+    /// The part of `present` that is mapped by huge pages.
     pub huge: PageSet,
     /// Pages that are swapped out.
     pub swapped: PageSet,
 }
 
-/// What the page tables of process `pid` have at some addresses. Linux 6.7.
+/// The pages of `addresses` that the page tables of process `pid` map. Linux 6.7.
+///
+/// # Errors
+///
+/// [`Error::Gone`] if the process has ended, [`Error::Io`] if its `pagemap` cannot be opened or
+/// scanned.
 pub fn mapped_pages(pid: u32, addresses: &PageSet) -> Result<Mapped> {
     let mut found = Mapped::default();
     let pagemap = Pagemap::open(Some(pid)).map_err(Error::io("opening pagemap"))?;
-    // A marker of a write-protected untouched page looks like a swapped page.
+    // A marker on a write-protected untouched page reads as a swapped page.
     let swap = Status::of(pid).is_ok_and(|status| status.swap_kib > 0);
     let query = Query {
         inverted: category::PFNZERO,
@@ -105,7 +122,8 @@ pub fn mapped_pages(pid: u32, addresses: &PageSet) -> Result<Mapped> {
     Ok(found)
 }
 
-/// Where the mapped file has data, in addresses of the mapping; `None` where that cannot be found out.
+/// The addresses of a mapping at which the mapped file has data; `None` if that cannot be found
+/// out.
 fn data_of_file(pid: u32, region: &Region) -> Option<PageSet> {
     let (start, end) = (region.range.start(), region.range.end());
     let file = File::open(format!("/proc/{pid}/map_files/{start:x}-{end:x}")).ok()?;
@@ -115,7 +133,7 @@ fn data_of_file(pid: u32, region: &Region) -> Option<PageSet> {
     while at < last {
         let data = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
             Ok(data) => data,
-            // Nothing but a hole up to the end.
+            // There is only a hole up to the end.
             Err(Errno::NXIO) => break,
             Err(_) => return None,
         };

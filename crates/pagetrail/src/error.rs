@@ -25,7 +25,7 @@ pub enum Error {
         reasons: String,
     },
     /// The technique works here, but not for this kind of target.
-    #[error("technique {technique} cannot watch {target}; {cure}")]
+    #[error("technique {technique} cannot track {target}; {cure}")]
     WrongTarget {
         /// The requested technique.
         technique: Technique,
@@ -41,13 +41,13 @@ pub enum Error {
         pid: u32,
     },
     /// The PID is the tracker's own, where another process is needed.
-    #[error("process {pid} is this process itself; watch it with Target::own()")]
+    #[error("process {pid} is this process itself; track it with Target::own()")]
     OwnProcess {
         /// The requested PID.
         pid: u32,
     },
     /// The PID is a kernel thread's, which has no memory of its own.
-    #[error("process {pid} is a kernel thread: it has no memory of its own to watch")]
+    #[error("process {pid} is a kernel thread: it has no memory of its own to track")]
     KernelThread {
         /// The requested PID.
         pid: u32,
@@ -82,7 +82,7 @@ pub enum Error {
     /// the target may make these calls, or its filters cannot be read.
     #[error(
         "process {pid} runs under seccomp, which forbids the system calls that attaching needs, or does not let its \
-         filters be read (for which CAP_SYS_ADMIN is needed); the technique compare needs none"
+         filters be read (which needs CAP_SYS_ADMIN); the technique compare needs none"
     )]
     Seccomp {
         /// The requested PID.
@@ -132,14 +132,15 @@ pub enum Error {
     /// The command of [`Target::command`](crate::Target::command) would run with fewer privileges
     /// than without a tracer; it was not started.
     #[error(
-        "{command} is set-user-ID or the like, and cannot be watched by a tracer without its privileges; run pagetrail as root"
+        "{command} gets privileges when it is executed (set-user-ID or similar), which the kernel \
+         withholds under a tracer that lacks them; run pagetrail as root"
     )]
     Privileged {
         /// The program's name.
         command: String,
     },
     /// A range is not mapped, not writable, or not made of whole pages.
-    #[error("range {start:#x}..{end:#x} cannot be watched: {reason}")]
+    #[error("range {start:#x}..{end:#x} cannot be tracked: {reason}")]
     Range {
         /// First address of the range.
         start: u64,

@@ -45,7 +45,7 @@ pub use capabilities::{Capabilities, DISABLE_VARIABLE, Status};
 pub use contents::{Mapped, mapped_pages, owned_pages, pages_with_content};
 pub use error::{Error, Result};
 pub use heap::heaps::Heaps;
-pub use heap::units::Units;
+pub use heap::subpages::Subpages;
 pub use memory::Memory;
 pub use page_set::{PageRange, PageSet, page_size};
 pub use region::{Permissions, Region};

@@ -1,7 +1,8 @@
-//! [`Memory`]: copies of another process's memory, and back, whatever the access rights there.
+//! [`Memory`]: reads and writes another process's memory, whatever the access rights there.
 //!
-//! `process_vm_readv(2)` does the bulk; pages that the process itself may not read come through `proc_pid_mem(5)`, which
-//! needs the same permission. Nothing here stops the process: who wants one instant holds it ([`Hold`](crate::Hold)).
+//! `process_vm_readv(2)` copies most of it; pages that the process itself may not read are read
+//! through `proc_pid_mem(5)`, which needs the same permission. Nothing here stops the process: hold
+//! it ([`Hold`](crate::Hold)) for a copy of one instant.
 
 use crate::attach::target_check::explain;
 use crate::error::{Error, Result};
@@ -17,7 +18,7 @@ use std::os::unix::fs::FileExt;
 #[derive(Debug)]
 pub struct Memory {
     pid: u32,
-    /// `/proc/PID/mem`.
+    /// The opened `/proc/PID/mem`.
     file: File,
 }
 
@@ -26,7 +27,7 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// There is no such process, it is this one, or may not be traced.
+    /// There is no such process, it is this one, or it may not be traced.
     pub fn of(pid: u32) -> Result<Self> {
         if pid == std::process::id() {
             return Err(Error::OwnProcess { pid });
@@ -44,11 +45,11 @@ impl Memory {
         }
     }
 
-    /// The mappings as they are now, ascending.
+    /// The current mappings, ascending.
     ///
     /// # Errors
     ///
-    /// The process has ended.
+    /// [`Error::Gone`] if the process has ended.
     pub fn mappings(&self) -> Result<Vec<Region>> {
         let read = || Maps::open(Some(self.pid))?.changed();
         match read() {
@@ -58,19 +59,23 @@ impl Memory {
         }
     }
 
-    /// Copies whole pages, range behind range, into `buffer`, which is as long as all of them together. Pages that
-    /// cannot be read become zeros there, and are the answer.
+    /// Copies whole pages into `buffer`, one range after the other. Returns the pages that could
+    /// not be read; they are zeros in `buffer`.
     ///
     /// # Errors
     ///
     /// The process has ended, or may not be read.
+    ///
+    /// # Panics
+    ///
+    /// If `buffer` is shorter than all ranges together.
     pub fn read(&self, ranges: &[PageRange], buffer: &mut [u8]) -> Result<PageSet> {
         let mut missing = PageSet::new();
         let mut rest = buffer;
         for ranges in ranges.chunks(RANGES_MAX) {
             let bytes = ranges.iter().map(PageRange::bytes).sum::<u64>() as usize;
-            let (part, behind) = rest.split_at_mut(bytes);
-            rest = behind;
+            let (part, after) = rest.split_at_mut(bytes);
+            rest = after;
             let done = match remote_memory::read_ranges(self.pid, ranges, part) {
                 Ok(done) => done,
                 Err(Errno::FAULT) => 0,
@@ -83,7 +88,7 @@ impl Memory {
         Ok(missing)
     }
 
-    /// Goes on page by page where a read came to a halt, after `done` bytes.
+    /// Continues page by page after `done` bytes, where a read ended early.
     fn read_piecewise(
         &self,
         ranges: &[PageRange],
@@ -110,12 +115,12 @@ impl Memory {
         Ok(())
     }
 
-    /// Replaces bytes of the process's memory, also where it may not write itself.
+    /// Overwrites memory of the process, even where the process itself may not write.
     ///
     /// # Errors
     ///
-    /// The memory is not mapped, is a file's that may not be written, or the process has ended. Some bytes may have been
-    /// written by then.
+    /// The memory is not mapped, belongs to a file that may not be written, or the process has
+    /// ended. Some bytes may have been written by then.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<()> {
         let mut done = 0;
         while done < bytes.len() {

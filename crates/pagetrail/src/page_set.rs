@@ -1,7 +1,7 @@
 //! [`PageRange`] and [`PageSet`]: which pages, as sorted ranges of addresses.
 //!
-//! A set holds byte addresses, not page numbers, so that it also serves units smaller than a page and
-//! trails from machines with another page size. It stores ranges only: memory and time grow with the
+//! A set contains byte addresses, not page numbers, so that it also serves sub-pages and trails
+//! from machines with another page size. It stores only ranges: memory and time grow with the
 //! number of ranges, never with the number of pages in them.
 
 use std::fmt;
@@ -9,14 +9,14 @@ use std::sync::OnceLock;
 
 /// The page size of this machine, in bytes (`getauxval(AT_PAGESZ)`).
 pub fn page_size() -> u64 {
-    // Asking libc takes longer than most of what is done with the answer.
+    // Asking libc takes longer than most computations with the result.
     static ASKED: OnceLock<u64> = OnceLock::new();
     *ASKED.get_or_init(|| rustix::param::page_size() as u64)
 }
 
 /// A half-open range of addresses, `start..end`, in bytes; never empty.
 ///
-/// In memory it is two `u64`, start and end, so that a C interface can hand out slices of it as they are.
+/// Its layout is two `u64`, start and end, so that a C interface can return slices of it.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageRange {
@@ -25,7 +25,7 @@ pub struct PageRange {
 }
 
 impl PageRange {
-    /// The range `start..end`, or `None` when it would be empty.
+    /// The range `start..end`, or `None` if it is empty.
     pub const fn new(start: u64, end: u64) -> Option<Self> {
         if start < end {
             Some(Self { start, end })
@@ -34,38 +34,39 @@ impl PageRange {
         }
     }
 
-    /// First address, in bytes.
+    /// The first address.
     pub const fn start(&self) -> u64 {
         self.start
     }
 
-    /// First address behind the range, in bytes.
+    /// The first address after the range.
     pub const fn end(&self) -> u64 {
         self.end
     }
 
-    /// Length in bytes.
+    /// The length in bytes.
     pub const fn bytes(&self) -> u64 {
         self.end - self.start
     }
 
-    /// Length in pages of this machine.
+    /// The length in pages of this machine.
     pub fn page_count(&self) -> u64 {
         self.bytes() / page_size()
     }
 
-    /// Whether `address` lies inside.
+    /// Whether `address` is in the range.
     pub const fn contains(&self, address: u64) -> bool {
         self.start <= address && address < self.end
     }
 
-    /// The part that both ranges share.
+    /// The part that both ranges have in common.
     pub fn intersection(&self, other: &Self) -> Option<Self> {
         Self::new(self.start.max(other.start), self.end.min(other.end))
     }
 
-    /// The smallest range of whole units of `unit` bytes (a power of two) that covers this one. At the
-    /// very end of the address space, where no whole unit is left, it ends with the last address.
+    /// The smallest range of whole multiples of `unit` bytes (a power of two) that covers this one.
+    /// At the very end of the address space, where no whole multiple is left, it ends with the last
+    /// address.
     pub fn align_outwards(&self, unit: u64) -> Self {
         debug_assert!(unit.is_power_of_two());
         Self {
@@ -116,22 +117,23 @@ impl PageSet {
         &self.ranges
     }
 
-    /// Whether nothing is in the set.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Bytes in the set.
+    /// The size of the set in bytes.
     pub fn bytes(&self) -> u64 {
         self.ranges.iter().map(PageRange::bytes).sum()
     }
 
-    /// Pages of this machine in the set.
+    /// The size of the set in pages of this machine.
     pub fn page_count(&self) -> u64 {
         self.bytes() / page_size()
     }
 
-    /// The address of each page of `unit` bytes in ascending order.
+    /// The addresses of the set in steps of `unit` bytes, ascending, beginning with the start of
+    /// each range.
     pub fn iter_units(&self, unit: u64) -> impl Iterator<Item = u64> + '_ {
         self.ranges
             .iter()
@@ -156,7 +158,8 @@ impl PageSet {
         self.ranges.get(first).is_some_and(|r| r.start < range.end)
     }
 
-    /// Adds a range. Constant time behind the last range, otherwise linear in the ranges after it.
+    /// Adds a range: in constant time after the last range, otherwise in time linear in the ranges
+    /// after it.
     #[inline]
     pub fn insert(&mut self, range: PageRange) {
         match self.ranges.last_mut() {
@@ -167,7 +170,7 @@ impl PageSet {
         }
     }
 
-    /// Adds `bytes` (not 0) from `address` on.
+    /// Adds `bytes` (not 0), beginning at `address`.
     pub(crate) fn extend_back(&mut self, address: u64, bytes: u64) {
         self.insert(PageRange {
             start: address,
@@ -177,41 +180,40 @@ impl PageSet {
 
     fn insert_inside(&mut self, range: PageRange) {
         let first = self.ranges.partition_point(|r| r.end < range.start);
-        let behind = self.ranges.partition_point(|r| r.start <= range.end);
-        let merged = self.ranges[first..behind]
+        let end = self.ranges.partition_point(|r| r.start <= range.end);
+        let merged = self.ranges[first..end]
             .iter()
             .fold(range, |m, r| PageRange {
                 start: m.start.min(r.start),
                 end: m.end.max(r.end),
             });
-        self.ranges.splice(first..behind, [merged]);
+        self.ranges.splice(first..end, [merged]);
     }
 
     /// Removes a range.
     pub fn remove(&mut self, range: PageRange) {
         let first = self.ranges.partition_point(|r| r.end <= range.start);
-        let behind = self.ranges.partition_point(|r| r.start < range.end);
-        if first >= behind {
+        let end = self.ranges.partition_point(|r| r.start < range.end);
+        if first >= end {
             return;
         }
         let head = PageRange::new(self.ranges[first].start, range.start);
-        let tail = PageRange::new(range.end, self.ranges[behind - 1].end);
-        self.ranges
-            .splice(first..behind, head.into_iter().chain(tail));
+        let tail = PageRange::new(range.end, self.ranges[end - 1].end);
+        self.ranges.splice(first..end, head.into_iter().chain(tail));
     }
 
-    /// Makes room for this many ranges.
+    /// Reserves memory for this many ranges.
     pub(crate) fn reserve(&mut self, ranges: usize) {
         self.ranges
             .reserve(ranges.saturating_sub(self.ranges.len()));
     }
 
-    /// Empties the set and keeps its memory for reuse.
+    /// Empties the set, but keeps its memory for reuse.
     pub fn clear(&mut self) {
         self.ranges.clear();
     }
 
-    /// What is in either set.
+    /// The addresses in either set.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let (mut i, mut j) = (0, 0);
@@ -248,33 +250,34 @@ impl PageSet {
         }
     }
 
-    /// What is in both sets.
+    /// The addresses in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let (mut i, mut j) = (0, 0);
-        // Mostly one of them has few ranges, which are long.
+        // One of the sets mostly has few and long ranges, so the result has at most about as many
+        // as the other.
         let mut out = Self {
             ranges: Vec::with_capacity(self.ranges.len().max(other.ranges.len())),
         };
         while let (Some(x), Some(y)) = (self.ranges.get(i), other.ranges.get(j)) {
             out.ranges.extend(x.intersection(y));
             if x.end <= y.end {
-                i = first_behind(&self.ranges, i + 1, y.start);
+                i = first_after(&self.ranges, i + 1, y.start);
             } else {
-                j = first_behind(&other.ranges, j + 1, x.start);
+                j = first_after(&other.ranges, j + 1, x.start);
             }
         }
         out
     }
 
-    /// What is in this set and not in the other.
+    /// The addresses in this set that are not in the other.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         let mut out = Self::new();
         let mut j = 0;
         for range in &self.ranges {
             let mut start = range.start;
-            j = first_behind(&other.ranges, j, start);
+            j = first_after(&other.ranges, j, start);
             let mut k = j;
             while let Some(hole) = other.ranges.get(k).filter(|hole| hole.start < range.end) {
                 out.ranges.extend(PageRange::new(start, hole.start));
@@ -288,9 +291,10 @@ impl PageSet {
     }
 }
 
-/// The first of `ranges`, from `from` on, that ends behind `address`. Quick when that is near, and not slow when it is far: a
-/// set of few ranges is met with one of many in each round.
-fn first_behind(ranges: &[PageRange], from: usize, address: u64) -> usize {
+/// The index of the first of `ranges`, from `from` on, that ends after `address`. The search is
+/// fast when that range is near, and not slow when it is far: each round intersects a set of few
+/// ranges with one of many.
+fn first_after(ranges: &[PageRange], from: usize, address: u64) -> usize {
     let (mut known, mut step) = (from, 1);
     while ranges
         .get(known + step - 1)
@@ -304,7 +308,7 @@ fn first_behind(ranges: &[PageRange], from: usize, address: u64) -> usize {
 }
 
 impl Extend<PageRange> for PageSet {
-    /// Takes ranges in any order; sorted ones cost no sort.
+    /// Adds ranges in any order; sorted ones are not sorted again.
     fn extend<I: IntoIterator<Item = PageRange>>(&mut self, ranges: I) {
         let mut added: Vec<PageRange> = ranges.into_iter().collect();
         if !added.is_sorted() {

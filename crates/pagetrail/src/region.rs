@@ -4,16 +4,17 @@ use crate::page_set::PageRange;
 use crate::proc::maps::Maps;
 use std::{fmt, io};
 
-/// Access rights of a mapping.
+/// The access rights of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Permissions {
-    /// `PROT_READ`
+    /// The memory can be read (`PROT_READ`).
     pub read: bool,
-    /// `PROT_WRITE`
+    /// The memory can be written (`PROT_WRITE`).
     pub write: bool,
-    /// `PROT_EXEC`
+    /// The memory can be executed (`PROT_EXEC`).
     pub execute: bool,
-    /// `MAP_SHARED`: stores reach the file, or the other processes that map it.
+    /// The mapping is shared (`MAP_SHARED`): stores reach the file, or the other processes that map
+    /// it.
     pub shared: bool,
 }
 
@@ -48,25 +49,25 @@ impl fmt::Display for Permissions {
 /// A mapping of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Its addresses.
+    /// The mapped addresses.
     pub range: PageRange,
-    /// Its access rights.
+    /// The access rights of the mapping.
     pub permissions: Permissions,
-    /// Offset into the mapped file, in bytes.
+    /// The offset into the mapped file, in bytes.
     pub offset: u64,
-    /// Major and minor number of the mapped file's device.
+    /// The major and minor number of the mapped file's device.
     pub device: (u32, u32),
-    /// Inode of the mapped file, 0 for anonymous memory.
+    /// The inode of the mapped file, 0 for anonymous memory.
     pub inode: u64,
-    /// Path of the mapped file, the kernel's name in brackets, or empty.
+    /// The path of the mapped file, the kernel's name in brackets, or empty.
     pub name: String,
 }
 
 impl Region {
-    /// Whether the page tables say when this memory is written.
+    /// Whether the page tables record writes to this memory.
     ///
-    /// Devices and kernel rings (`/dev/..`, `anon_inode:..`) are written behind the page tables,
-    /// and the kernel's own pages (`[vvar]`, `[vsyscall]`) are not the program's.
+    /// Devices and kernel rings (`/dev/..`, `anon_inode:..`) are written without the page tables,
+    /// and the kernel's own pages (`[vvar]`, `[vsyscall]`) do not belong to the program.
     pub fn is_trackable(&self) -> bool {
         let memory_in_dev = [
             "/dev/shm/",
@@ -90,7 +91,8 @@ impl Region {
         }
         let pid = pid.unwrap_or_else(std::process::id);
         let (start, end) = (self.range.start(), self.range.end());
-        // The link leads to the file itself, whatever its name; not everybody may follow it.
+        // The link leads to the file itself, whatever its name; it cannot be followed without
+        // permission.
         let link = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
         match rustix::fs::statfs(&link) {
             Ok(file_system) => file_system.f_type == HUGETLBFS_MAGIC,
@@ -100,9 +102,9 @@ impl Region {
         }
     }
 
-    /// Whether this is shared memory of `pid` (`None`: the own process) that may not be written and
-    /// can never be made writable, as that of a file opened for reading. Not where the kernel does
-    /// not say.
+    /// Whether this is shared memory of `pid` (`None`: the own process) that is not writable and
+    /// can never be made writable, such as that of a file opened for reading. False if the kernel
+    /// does not report it.
     pub(crate) fn is_read_only(&self, pid: Option<u32>) -> bool {
         if self.permissions.write || !self.permissions.shared {
             return false;
@@ -121,7 +123,7 @@ impl Region {
         flags.is_some_and(|flags| !flags.split(|&byte| byte == b' ').any(|flag| flag == b"mw"))
     }
 
-    /// A stand-in for anonymous memory made a moment ago.
+    /// A region that describes anonymous memory which was just mapped.
     pub(crate) fn scratch(range: PageRange) -> Self {
         let permissions = Permissions {
             read: true,
@@ -139,13 +141,18 @@ impl Region {
         }
     }
 
-    /// The mappings of a process, the kernel's own included, in ascending order; none of one that
-    /// has ended.
+    /// The mappings of a process, including the kernel's own, in ascending order; empty if the
+    /// process has ended.
+    ///
+    /// # Errors
+    ///
+    /// `/proc/PID/maps` cannot be opened or read: there is no such process, or permission is
+    /// missing.
     pub fn of_process(pid: u32) -> io::Result<Vec<Self>> {
         Ok(Maps::open(Some(pid))?.changed()?.unwrap_or_default())
     }
 
-    /// The same mapping cut to `range`, where they overlap.
+    /// The part of this mapping in `range`, with its file offset; `None` if they do not overlap.
     pub fn cut(&self, range: PageRange) -> Option<Self> {
         let range = self.range.intersection(&range)?;
         let offset = if self.inode == 0 {

@@ -1,6 +1,6 @@
 //! [`Round`]: what one collect found, kept until the consumer commits it.
 
-use crate::heap::units::Units;
+use crate::heap::subpages::Subpages;
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
 #[cfg(doc)]
@@ -106,7 +106,7 @@ pub(crate) struct Pending {
     pub(crate) predicted: PageSet,
     pub(crate) fresh: PageSet,
     pub(crate) remapped: PageSet,
-    pub(crate) units: Option<Units>,
+    pub(crate) subpages: Option<Subpages>,
     pub(crate) events: Vec<Event>,
 }
 
@@ -129,12 +129,12 @@ impl Pending {
         self.predicted.clear();
         self.fresh.clear();
         self.remapped.clear();
-        self.units = None;
+        self.subpages = None;
         self.events.clear();
     }
 }
 
-/// The pages written (or accessed, see [`noticed`](Self::noticed)) since the last committed round.
+/// The pages written (or accessed, see [`access_kind`](Self::access_kind)) since the last committed round.
 /// They are already re-armed.
 ///
 /// [`commit`](Self::commit) ends the round. If it is dropped instead, its pages come back in the
@@ -176,8 +176,8 @@ impl Round<'_> {
     ///
     /// In [`dirty`](Self::dirty) a page of such a heap appears once per alias through which it was
     /// written.
-    pub fn units(&self) -> Option<&Units> {
-        self.pending.units.as_ref()
+    pub fn subpages(&self) -> Option<&Subpages> {
+        self.pending.subpages.as_ref()
     }
 
     /// The dirty pages that are reported only because their mapping is new, or was not tracked

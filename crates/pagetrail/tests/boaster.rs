@@ -50,10 +50,10 @@ fn descriptions_of_terabytes_do_not_fill_the_tracker() {
     let before = peak_kib();
     for _ in 0..4 {
         let mut written = PageSet::from_iter([regions[0].range]);
-        let units = heaps.units_of(&regions, &mut written);
-        // All is reported, as units or as pages.
-        let units = units.expect("one of its descriptions makes sense");
-        assert_eq!(units.pages().bytes(), 64 << 30);
+        let subpages = heaps.subpages_of(&regions, &mut written);
+        // All is reported, as subpages or as pages.
+        let subpages = subpages.expect("one of its descriptions makes sense");
+        assert_eq!(subpages.pages().bytes(), 64 << 30);
         assert_eq!(written.bytes(), 1 << 48);
     }
     let taken = peak_kib() - before;

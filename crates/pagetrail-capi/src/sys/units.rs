@@ -5,7 +5,7 @@ use super::sized;
 use crate::failure::{Status, guard};
 use crate::handle::Round;
 use crate::types::{Range, UnitsInfo};
-use pagetrail::{PageSet, Units};
+use pagetrail::{PageSet, Subpages};
 use std::mem::MaybeUninit;
 
 /// Tells how much was written of the process's sub-page heaps (libpagetrail_alloc.so) by units, parts of pages.
@@ -21,13 +21,13 @@ pub extern "C" fn pagetrail_round_get_units_info(
 ) -> Status {
     guard(|| {
         given(round)?.round(|round| {
-            let facts = round.units().map(|units| UnitsInfo {
-                parts: units.parts(),
+            let facts = round.subpages().map(|units| UnitsInfo {
+                parts: units.subpages_per_page(),
                 reserved: 0,
-                unit_bytes: units.unit_bytes(),
+                unit_bytes: units.subpage_bytes(),
                 count: units.count(),
                 page_bytes: units.pages().bytes(),
-                window_bytes: units.windows().bytes(),
+                window_bytes: units.aliases().bytes(),
             });
             sized::write(info, size, &facts.unwrap_or_default())
         })
@@ -42,7 +42,7 @@ pub extern "C" fn pagetrail_round_units(
     ranges: Option<&mut MaybeUninit<*const Range>>,
     count: Option<&mut MaybeUninit<usize>>,
 ) -> Status {
-    tell(round, ranges, count, Units::units)
+    tell(round, ranges, count, Subpages::dirty)
 }
 
 /// The bytes that may have changed in sub-page heaps: those of all objects that begin in a written unit, at the addresses of
@@ -53,7 +53,7 @@ pub extern "C" fn pagetrail_round_unit_bytes(
     ranges: Option<&mut MaybeUninit<*const Range>>,
     count: Option<&mut MaybeUninit<usize>>,
 ) -> Status {
-    tell(round, ranges, count, Units::bytes)
+    tell(round, ranges, count, Subpages::bytes)
 }
 
 /// The addresses of all sub-page heaps, all windows: what pagetrail_round_written() gives there, once for each window in which
@@ -64,17 +64,17 @@ pub extern "C" fn pagetrail_round_unit_windows(
     ranges: Option<&mut MaybeUninit<*const Range>>,
     count: Option<&mut MaybeUninit<usize>>,
 ) -> Status {
-    tell(round, ranges, count, Units::windows)
+    tell(round, ranges, count, Subpages::aliases)
 }
 
 fn tell(
     round: Option<&Round>,
     ranges: Option<&mut MaybeUninit<*const Range>>,
     count: Option<&mut MaybeUninit<usize>>,
-    of: impl Fn(&Units) -> &PageSet,
+    of: impl Fn(&Subpages) -> &PageSet,
 ) -> Status {
     guard(|| {
-        given(round)?.round(|round| match round.units() {
+        given(round)?.round(|round| match round.subpages() {
             Some(units) => show(of(units), ranges, count),
             None => show(&PageSet::new(), ranges, count),
         })

@@ -24,7 +24,7 @@ use crate::store::writer::{Description, Draft, Writer};
 use describe::Identity;
 use layout::Layout;
 use pagetrail::{
-    Choice, Event, HeldThread, Hold, Memory, PageSet, State, Target, Technique, Units, Watch,
+    Choice, Event, HeldThread, Hold, Memory, PageSet, State, Subpages, Target, Technique, Watch,
     page_size,
 };
 use precopy::{Next, Rule};
@@ -344,16 +344,19 @@ impl ProcessCheckpointer {
             None => self.watch.collect()?,
         };
         // An error here drops the round, which comes back then.
-        let aliases = round.units().map(Units::aliases).unwrap_or_default();
+        let aliases = round
+            .subpages()
+            .map(Subpages::secondary_aliases)
+            .unwrap_or_default();
         let contents = self
             .layout
             .update(round.regions(), round.remapped(), &aliases)?;
         // Memory that a sub-page heap maps several times is read, and stored, where it is first.
-        let written = match round.units() {
-            Some(units) => units.in_first_windows(round.dirty()),
+        let written = match round.subpages() {
+            Some(units) => units.at_first_aliases(round.dirty()),
             None => round.dirty().clone(),
         };
-        let (in_parts, changed) = match round.units().filter(|_| self.options.trust_units) {
+        let (in_parts, changed) = match round.subpages().filter(|_| self.options.trust_units) {
             Some(units) => (units.pages().clone(), units.bytes().clone()),
             None => Default::default(),
         };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use pagetrail::{Ended, Units};
+use pagetrail::{Ended, Subpages};
 use pagetrail_trail::{End, Event, Predicted, Round, UnitWrites};
 
 use super::find;
@@ -34,16 +34,16 @@ pub(crate) fn convert(index: u32, round: &pagetrail::Round<'_>) -> Round {
         written: round.dirty().clone(),
         fresh: round.newly_mapped().clone(),
         events: round.events().iter().filter_map(event).collect(),
-        units: round.units().map(unit_writes),
+        units: round.subpages().map(unit_writes),
     }
 }
 
 /// What a sub-page heap tells, as the trail keeps it.
-pub(crate) fn unit_writes(units: &Units) -> UnitWrites {
+pub(crate) fn unit_writes(units: &Subpages) -> UnitWrites {
     UnitWrites {
-        parts: units.parts(),
-        windows: units.windows().clone(),
-        units: units.units().clone(),
+        parts: units.subpages_per_page(),
+        windows: units.aliases().clone(),
+        units: units.dirty().clone(),
     }
 }
 

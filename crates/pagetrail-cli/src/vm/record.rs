@@ -211,7 +211,7 @@ impl Session {
                     AccessKind::Accesses => collected.accessed.take().unwrap_or_default(),
                 };
                 let heaps = kind.heaps.as_mut();
-                let units = heaps.and_then(|heaps| heaps.units_of(&regions, &mut pages));
+                let units = heaps.and_then(|heaps| heaps.subpages_of(&regions, &mut pages));
                 let round = Round {
                     index,
                     access_kind: kind.access_kind,

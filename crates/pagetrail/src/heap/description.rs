@@ -1,60 +1,62 @@
-//! What a heap says of itself, byte by byte (`docs/heap-format.md`). It comes from a process that may say anything.
+//! The description that a heap gives of itself, byte by byte (`docs/heap-format.md`). It comes from
+//! a process that may write anything there.
 
 use crate::page_set::PageRange;
 
-/// How the mapping is named that begins a description.
+/// The name of the mapping that begins a description.
 const NAME: &str = "/memfd:pagetrail-heap";
 
-/// Bytes of a description.
+/// The size of a description in bytes.
 pub(crate) const BYTES: usize = 65536;
 const MAGIC: &[u8; 8] = b"PTHEAP\0\x01";
 const HEADER_BYTES: usize = 64;
 const ENTRY_BYTES: usize = 32;
 
-/// The only ones that there are.
+/// The only page and slab sizes of the format, in bytes.
 pub(crate) const PAGE: u64 = 4096;
 pub(crate) const SLAB: u64 = 65536;
 pub(crate) const SLAB_PAGES: u64 = SLAB / PAGE;
 
-/// Windows are not larger than this.
-const WINDOW_BYTES_MAX: u64 = 1 << 30;
+/// The largest size of an alias, in bytes.
+const ALIAS_BYTES_MAX: u64 = 1 << 30;
 
-/// How many descriptions of one process are read.
+/// The most descriptions of one process that are read.
 pub(crate) const DESCRIPTIONS_MAX: usize = 64;
 
-/// How many superblocks of one process are followed: each costs a system call a round.
+/// The most superblocks of one process that are followed: each costs a system call a round.
 const SUPERBLOCKS_MAX: usize = 8192;
 
-/// How many slabs of one process are followed: 64 GiB of small objects. Their tables take 8 MiB, of which a few are kept.
+/// The most slabs of one process that are followed: 64 GiB of small objects. Their tables take 8
+/// MiB, of which a few are kept.
 const SLABS_MAX: usize = 1 << 20;
 
-/// The same, each counted once per window.
-const SLABS_IN_WINDOWS_MAX: usize = 1 << 23;
+/// The most slabs of one process that are followed, each counted once per alias.
+const SLABS_IN_ALIASES_MAX: usize = 1 << 23;
 
-/// Memory of a heap: windows behind each other.
+/// Memory of a heap: its aliases, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub(crate) base: u64,
-    pub(crate) window_bytes: u64,
-    /// Where the words are that say what its slabs are, eight bytes each.
+    pub(crate) alias_bytes: u64,
+    /// The address of its table, which has a word of eight bytes for each slab.
     pub(crate) table: u64,
-    pub(crate) parts: u32,
+    pub(crate) subpages_per_page: u32,
 }
 
 impl Superblock {
     pub(crate) fn slabs(&self) -> usize {
-        (self.window_bytes / SLAB) as usize
+        (self.alias_bytes / SLAB) as usize
     }
 
-    pub(crate) fn first_window(&self) -> PageRange {
-        let end = self.base + self.window_bytes;
-        PageRange::new(self.base, end).unwrap_or_else(|| unreachable!("windows have a length"))
+    pub(crate) fn first_alias(&self) -> PageRange {
+        let end = self.base + self.alias_bytes;
+        PageRange::new(self.base, end).unwrap_or_else(|| unreachable!("aliases have a length"))
     }
 
-    /// The addresses of all windows; the description was read with room for them.
-    pub(crate) fn windows(&self) -> PageRange {
-        let end = self.base + self.window_bytes * u64::from(self.parts);
-        PageRange::new(self.base, end).unwrap_or_else(|| unreachable!("windows have a length"))
+    /// The addresses of all aliases; [`superblocks`] has checked that they do not overflow.
+    pub(crate) fn aliases(&self) -> PageRange {
+        let end = self.base + self.alias_bytes * u64::from(self.subpages_per_page);
+        PageRange::new(self.base, end).unwrap_or_else(|| unreachable!("aliases have a length"))
     }
 }
 
@@ -64,7 +66,8 @@ pub(crate) fn is_named(name: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
-/// The superblocks of a heap, from the bytes of its description, which lies at `address`. None if it makes no sense.
+/// The superblocks of a heap, from the bytes of its description at `address`; `None` if they are
+/// malformed.
 pub(crate) fn superblocks(bytes: &[u8], address: u64) -> Option<Vec<Superblock>> {
     let u32_at = |at: usize| {
         bytes
@@ -80,13 +83,13 @@ pub(crate) fn superblocks(bytes: &[u8], address: u64) -> Option<Vec<Superblock>>
             .ok()
             .map(u64::from_le_bytes)
     };
-    let parts = u32_at(12)?;
+    let subpages_per_page = u32_at(12)?;
     let is_ours = bytes.get(..8)? == MAGIC
         && u64::from(u32_at(8)?) == PAGE
         && u64::from(u32_at(16)?) == SLAB
         && u64_at(24)? == address
-        && parts.is_power_of_two()
-        && parts <= 64;
+        && subpages_per_page.is_power_of_two()
+        && subpages_per_page <= 64;
     if !is_ours {
         return None;
     }
@@ -96,12 +99,12 @@ pub(crate) fn superblocks(bytes: &[u8], address: u64) -> Option<Vec<Superblock>>
             let at = HEADER_BYTES + index * ENTRY_BYTES;
             let superblock = Superblock {
                 base: u64_at(at)?,
-                window_bytes: u64_at(at + 8)?,
+                alias_bytes: u64_at(at + 8)?,
                 table: u64_at(at + 16)?,
-                parts,
+                subpages_per_page,
             };
-            let fits = superblock.window_bytes.is_power_of_two()
-                && (SLAB..=WINDOW_BYTES_MAX).contains(&superblock.window_bytes)
+            let fits = superblock.alias_bytes.is_power_of_two()
+                && (SLAB..=ALIAS_BYTES_MAX).contains(&superblock.alias_bytes)
                 && superblock.base.is_multiple_of(PAGE)
                 && superblock.base < 1 << 60
                 && superblock.slabs() as u64 == u64_at(at + 24)?;
@@ -110,19 +113,21 @@ pub(crate) fn superblocks(bytes: &[u8], address: u64) -> Option<Vec<Superblock>>
         .collect()
 }
 
-/// Sorts superblocks by address and keeps those that lie apart from the others and, together, within the limits: a process
-/// may describe what it likes, and must not choose how much memory its tracker takes.
+/// Sorts superblocks by address and keeps those that do not overlap and, together, are within the
+/// limits: a process may describe what it likes, but must not determine how much memory its tracker
+/// uses.
 pub(crate) fn within_limits(mut superblocks: Vec<Superblock>) -> Vec<Superblock> {
-    superblocks.sort_unstable_by_key(|superblock| (superblock.base, superblock.window_bytes));
-    let (mut slabs, mut in_windows, mut end) = (0, 0, 0);
+    superblocks.sort_unstable_by_key(|superblock| (superblock.base, superblock.alias_bytes));
+    let (mut slabs, mut in_aliases, mut end) = (0, 0, 0);
     superblocks.retain(|superblock| {
-        let windows = superblock.windows();
+        let aliases = superblock.aliases();
         let all = slabs + superblock.slabs();
-        let all_in_windows = in_windows + superblock.slabs() * superblock.parts as usize;
+        let all_in_aliases =
+            in_aliases + superblock.slabs() * superblock.subpages_per_page as usize;
         let fits =
-            windows.start() >= end && all <= SLABS_MAX && all_in_windows <= SLABS_IN_WINDOWS_MAX;
+            aliases.start() >= end && all <= SLABS_MAX && all_in_aliases <= SLABS_IN_ALIASES_MAX;
         if fits {
-            (slabs, in_windows, end) = (all, all_in_windows, windows.end());
+            (slabs, in_aliases, end) = (all, all_in_aliases, aliases.end());
         }
         fits
     });
@@ -152,9 +157,9 @@ mod tests {
     fn a_description_is_read_and_nonsense_is_not() {
         let superblock = Superblock {
             base: 0x10_0000,
-            window_bytes: 1 << 24,
+            alias_bytes: 1 << 24,
             table: 0x9000,
-            parts: 8,
+            subpages_per_page: 8,
         };
         assert_eq!(superblocks(&description(), 0x7000), Some(vec![superblock]));
         assert_eq!(superblocks(&description(), 0x8000), None);
@@ -163,7 +168,7 @@ mod tests {
             let mut bytes = description();
             bytes[random.usize(0..100)] = random.u8(..);
             for superblock in superblocks(&bytes, 0x7000).unwrap_or_default() {
-                assert!(superblock.windows().bytes() >= SLAB);
+                assert!(superblock.aliases().bytes() >= SLAB);
             }
         }
         assert_eq!(superblocks(&description()[..90], 0x7000), None);
@@ -171,19 +176,19 @@ mod tests {
 
     #[test]
     fn no_process_describes_more_than_its_tracker_can_hold() {
-        let superblock = |gib: u64, parts: u32| Superblock {
+        let superblock = |gib: u64, subpages_per_page: u32| Superblock {
             base: gib << 30,
-            window_bytes: 1 << 30,
+            alias_bytes: 1 << 30,
             table: 0,
-            parts,
+            subpages_per_page,
         };
         let apart: Vec<_> = (0..2046).rev().map(|at| superblock(at, 1)).collect();
         let kept = within_limits(apart);
         assert_eq!(kept.len(), 64);
         assert!(kept.is_sorted_by_key(|superblock| superblock.base));
-        let of_parts = (0..64).map(|at| superblock(at * 64, 64)).collect();
-        assert_eq!(within_limits(of_parts).len(), 8);
-        // In each other's windows.
+        let small_subpages = (0..64).map(|at| superblock(at * 64, 64)).collect();
+        assert_eq!(within_limits(small_subpages).len(), 8);
+        // These are in each other's aliases.
         let over = vec![
             superblock(0, 2),
             superblock(0, 2),
@@ -198,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_apart() {
+    fn only_names_of_heaps_are_recognized() {
         assert!(is_named("/memfd:pagetrail-heap (deleted)"));
         assert!(is_named("/memfd:pagetrail-heap"));
         assert!(!is_named("/memfd:pagetrail-heaps (deleted)"));

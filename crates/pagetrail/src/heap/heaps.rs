@@ -1,40 +1,42 @@
 //! [`Heaps`]: the sub-page heaps of one process, from round to round.
 //!
-//! A page tells which part was written; which objects begin there is for the heap's table to say, and a slab may have been
-//! used for something else meanwhile. Each use has a number, its generation. The table is read after each harvest; if it says
-//! what it said after the one two before, nothing changed between the last harvest and this one, and the table tells what the
-//! program wrote to. (One more is kept, for rounds that take turns.) Otherwise the page counts as written whole.
+//! A dirty page of an alias shows which sub-page was written; the heap's table shows which objects
+//! begin there, but the slab may have been reused meanwhile. Each use has a number, its generation.
+//! The table is read after each collect; if it is unchanged since the one read two collects ago, no
+//! slab was reused between the last collect and this one, and the table describes the objects that
+//! the program wrote. (One more table is kept, for alternating rounds.) Otherwise all of the page
+//! counts as written.
 
 use super::description::{self, BYTES, Superblock};
 use super::slab::Word;
-use super::units::{self, Units};
+use super::subpages::{self, Subpages};
 use crate::page_set::PageSet;
 use crate::region::Region;
 use crate::sys::remote_memory;
 use std::collections::VecDeque;
 
-/// How many tables are kept: after the last harvest, the one before it, ..
+/// The number of tables that are kept: the one after the last collect, the one before it, ..
 const TABLES: usize = 3;
 
-/// The sub-page heaps of one process, from round to round. A [`Watch`](crate::Watch) has its own; this is for who learns of
-/// writes by other means.
+/// The sub-page heaps of one process, from round to round. A [`Watch`](crate::Watch) has its own;
+/// use this if dirty pages are found by other means.
 #[derive(Debug)]
 pub struct Heaps {
     pid: u32,
     found: Vec<Followed>,
 }
 
-/// A superblock and what its table said, the latest last.
+/// A superblock and the last contents of its table, the latest last.
 #[derive(Debug)]
 struct Followed {
     superblock: Superblock,
     tables: VecDeque<Vec<Word>>,
-    /// What it said before the first write that no committed round has.
+    /// The contents of the table before the first write that is in no committed round.
     base: Option<Vec<Word>>,
 }
 
 impl Heaps {
-    /// None known so far.
+    /// Starts without known heaps.
     pub fn new(pid: u32) -> Self {
         Self {
             pid,
@@ -42,7 +44,7 @@ impl Heaps {
         }
     }
 
-    /// Looks at the heaps before the first write is noticed.
+    /// Reads the tables of the heaps before the first write is detected.
     pub(crate) fn begin(&mut self, regions: &[Region]) {
         self.find(regions);
         for followed in &mut self.found {
@@ -52,31 +54,32 @@ impl Heaps {
         }
     }
 
-    /// Makes units of the pages written since the last call, before which nothing was lost; `None` without heaps. To be called
+    /// Resolves the pages written since the last call to sub-pages; `None` without heaps. Call it
     /// after each round, with the mappings of that moment.
     ///
-    /// Takes out of `written` what only seems to be so: pages of new mappings in which nothing ever was.
-    pub fn units_of(&mut self, regions: &[Region], written: &mut PageSet) -> Option<Units> {
-        self.units(regions, None, false, written, &mut PageSet::default())
+    /// Removes pages from `written` that were never used: pages of new mappings.
+    pub fn subpages_of(&mut self, regions: &[Region], written: &mut PageSet) -> Option<Subpages> {
+        self.resolve(regions, None, false, written, &mut PageSet::default())
     }
 
-    /// Makes units of what was harvested; `None` without heaps, or where none is `within` what is watched. `carried`: some of it is of a round that was not committed.
+    /// Resolves collected pages to sub-pages; `None` without heaps, or if no heap is `within` the
+    /// tracked memory. `carried`: some of the pages belong to a round that was not committed.
     ///
-    /// Takes out of `written` what only seems to be so: pages of new mappings in which nothing ever was.
-    pub(crate) fn units(
+    /// Removes pages from `written` and `fresh` that were never used: pages of new mappings.
+    pub(crate) fn resolve(
         &mut self,
         regions: &[Region],
         within: Option<&PageSet>,
         carried: bool,
         written: &mut PageSet,
         fresh: &mut PageSet,
-    ) -> Option<Units> {
+    ) -> Option<Subpages> {
         self.find(regions);
-        let mut units = Units::default();
+        let mut subpages = Subpages::default();
         let mut untouched = Vec::new();
         for followed in &mut self.found {
-            let windows = followed.superblock.windows();
-            if within.is_some_and(|within| !within.intersects(windows)) {
+            let aliases = followed.superblock.aliases();
+            if within.is_some_and(|within| !within.intersects(aliases)) {
                 continue;
             }
             let Some(table) = read_table(self.pid, &followed.superblock) else {
@@ -87,26 +90,28 @@ impl Heaps {
                 followed.base = is_full.then(|| followed.tables.pop_front()).flatten();
             }
             let base = followed.base.as_deref();
-            units.parts = units.parts.max(followed.superblock.parts);
-            units.windows.insert(windows);
-            units.superblocks.push(followed.superblock);
-            units::add(&mut units, &followed.superblock, written, base, &table);
-            untouched.extend(units::untouched(&followed.superblock, &table));
+            subpages.subpages_per_page = subpages
+                .subpages_per_page
+                .max(followed.superblock.subpages_per_page);
+            subpages.aliases.insert(aliases);
+            subpages.superblocks.push(followed.superblock);
+            subpages::add(&mut subpages, &followed.superblock, written, base, &table);
+            untouched.extend(subpages::untouched(&followed.superblock, &table));
             while followed.tables.len() >= TABLES {
                 followed.tables.pop_front();
             }
             followed.tables.push_back(table);
         }
-        if units.windows.is_empty() {
+        if subpages.aliases.is_empty() {
             return None;
         }
         let untouched: PageSet = untouched.into_iter().collect();
         *written = written.difference(&untouched);
         *fresh = fresh.difference(&untouched);
-        Some(units)
+        Some(subpages)
     }
 
-    /// Learns of superblocks that are new, and forgets those that are gone.
+    /// Finds new superblocks, and forgets those that are gone.
     fn find(&mut self, regions: &[Region]) {
         let described = regions
             .iter()
@@ -125,16 +130,16 @@ impl Heaps {
             self.found.clear();
             return;
         }
-        // What is no shared memory can be no window.
+        // Every alias is shared memory.
         let shared: PageSet = regions
             .iter()
             .filter(|region| region.permissions.shared)
             .map(|region| region.range)
             .collect();
-        superblocks.retain(|superblock| shared.covers(superblock.windows()));
+        superblocks.retain(|superblock| shared.covers(superblock.aliases()));
         let mut known = std::mem::take(&mut self.found).into_iter().peekable();
         for superblock in description::within_limits(superblocks) {
-            // Both are sorted.
+            // Both lists are sorted by address.
             while (known.next_if(|known| known.superblock.base < superblock.base)).is_some() {}
             let known = known.next_if(|known| known.superblock == superblock);
             self.found.push(known.unwrap_or(Followed {

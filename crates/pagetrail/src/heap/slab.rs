@@ -1,29 +1,29 @@
-//! Which bytes of a page a part's window reaches. Arithmetic only.
+//! Which bytes of a page are reached through an alias. Arithmetic only.
 
 use super::description::{PAGE, SLAB_PAGES};
 use crate::page_set::PageRange;
 
-/// What the table of a superblock says of a slab.
+/// The word that describes a slab in the table of its superblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Word(pub(crate) u64);
 
 impl Word {
-    /// Bytes of each object; 0 without objects.
+    /// The size of each object in bytes; 0 without objects.
     pub(crate) fn size(self) -> u64 {
         self.0 & 0xffff
     }
 
-    /// Pages of the slab, from its first on, that objects have reached.
+    /// The number of pages, from the first of the slab on, that objects have reached.
     pub(crate) fn touched_pages(self) -> u64 {
         self.0 >> 16 & 0xffff
     }
 
-    /// Changes whenever the slab is used for something else; 0 if it never was used.
+    /// The number of the slab's current use; 0 if it was never used.
     pub(crate) fn generation(self) -> u64 {
         self.0 >> 32
     }
 
-    /// Whether nothing was ever in this page of the slab.
+    /// Whether this page of the slab was never used.
     pub(crate) fn is_untouched(self, page: u64) -> bool {
         match self.generation() {
             0 => true,
@@ -33,20 +33,21 @@ impl Word {
     }
 }
 
-/// The bytes, counted from the page's first, that objects which begin in `part` have in page `page` of a slab of objects of
-/// `size` bytes: of those that begin there, and of one that begins in that part of the page before.
+/// The bytes in page `page` of a slab, counted from the page's first, that objects which begin in
+/// `subpage` have: objects that begin in this page, and one that begins in that sub-page of the
+/// page before. `size` is the size of an object in bytes.
 pub(crate) fn reached(
     size: u64,
     page: u64,
-    part: u32,
-    parts: u32,
+    subpage: u32,
+    subpages_per_page: u32,
 ) -> impl Iterator<Item = PageRange> {
-    let part_bytes = PAGE / u64::from(parts);
+    let subpage_bytes = PAGE / u64::from(subpages_per_page);
     let start = page * PAGE;
     let capacity = SLAB_PAGES * PAGE / size;
-    let first = start + u64::from(part) * part_bytes;
+    let first = start + u64::from(subpage) * subpage_bytes;
     let begins_from = first.div_ceil(size);
-    let begins_to = (first + part_bytes).div_ceil(size).min(capacity);
+    let begins_to = (first + subpage_bytes).div_ceil(size).min(capacity);
     let own = PageRange::new(begins_from * size, (begins_to * size).min(start + PAGE))
         .filter(|_| begins_from < begins_to);
     // The last object that begins before the page.
@@ -56,8 +57,8 @@ pub(crate) fn reached(
         .filter(|&object| object < capacity);
     let head = before.and_then(|object| {
         let begins = object * size;
-        let is_of_part = begins % PAGE / part_bytes == u64::from(part);
-        PageRange::new(start, begins + size).filter(|_| is_of_part)
+        let is_of_subpage = begins % PAGE / subpage_bytes == u64::from(subpage);
+        PageRange::new(start, begins + size).filter(|_| is_of_subpage)
     });
     [head, own]
         .into_iter()
@@ -69,14 +70,14 @@ pub(crate) fn reached(
 mod tests {
     use super::*;
 
-    /// The same, object by object and byte by byte.
-    fn naive(size: u64, page: u64, part: u32, parts: u32) -> Vec<bool> {
+    /// Computes what [`reached`] does, object by object and byte by byte.
+    fn naive(size: u64, page: u64, subpage: u32, subpages_per_page: u32) -> Vec<bool> {
         let mut bytes = vec![false; PAGE as usize];
         for object in 0..SLAB_PAGES * PAGE / size {
             let begins = object * size;
-            if begins % PAGE * u64::from(parts) / PAGE == u64::from(part) {
+            if begins % PAGE * u64::from(subpages_per_page) / PAGE == u64::from(subpage) {
                 for byte in begins..begins + size {
-                    // In the window of this part it is reached where it is.
+                    // Through the alias of this sub-page, the byte is reached in its own page.
                     if byte / PAGE == page {
                         bytes[(byte % PAGE) as usize] = true;
                     }
@@ -87,17 +88,20 @@ mod tests {
     }
 
     #[test]
-    fn a_window_reaches_the_objects_of_its_part() {
-        for parts in [1, 2, 4, 8, 16, 32, 64] {
+    fn an_alias_reaches_the_objects_of_its_subpage() {
+        for subpages_per_page in [1, 2, 4, 8, 16, 32, 64] {
             for size in [16, 48, 112, 256, 352, 1000, 1152, 2048, 2304, 3840] {
                 for page in [0, 1, 2, 7, 14, 15] {
-                    for part in 0..parts {
+                    for subpage in 0..subpages_per_page {
                         let mut bytes = vec![false; PAGE as usize];
-                        for range in reached(size, page, part, parts) {
+                        for range in reached(size, page, subpage, subpages_per_page) {
                             bytes[range.start() as usize..range.end() as usize].fill(true);
                         }
-                        let right = naive(size, page, part, parts);
-                        assert!(bytes == right, "{size} bytes, page {page}, {part}/{parts}");
+                        let right = naive(size, page, subpage, subpages_per_page);
+                        assert!(
+                            bytes == right,
+                            "{size} bytes, page {page}, {subpage}/{subpages_per_page}"
+                        );
                     }
                 }
             }

@@ -1,12 +1,13 @@
-//! Whether a control group holds a process frozen (`cgroups(7)`): such a process stops for no tracer.
+//! Whether a control group keeps a process frozen (`cgroups(7)`): a frozen process does not stop
+//! for a tracer.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where control groups are mounted.
+/// The directory where control groups are mounted.
 const MOUNT: &str = "/sys/fs/cgroup";
 
-/// Whether the process is frozen, as far as that can be seen from here.
+/// Whether the process is frozen, as far as the mounted control groups show.
 pub(crate) fn is_frozen(pid: u32) -> bool {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let mut states = groups.lines().filter_map(state_file);
@@ -15,7 +16,8 @@ pub(crate) fn is_frozen(pid: u32) -> bool {
     })
 }
 
-/// The file that says of a line of `/proc/PID/cgroup` whether the group is frozen, and the line that says so.
+/// The file that shows whether a group of `/proc/PID/cgroup` is frozen, and the line in it that
+/// means frozen.
 fn state_file(line: &str) -> Option<(PathBuf, &'static str)> {
     let mut parts = line.splitn(3, ':');
     let (_, controllers, group) = (parts.next()?, parts.next()?, parts.next()?);
@@ -42,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_version_says_it_in_a_file_of_its_own() {
+    fn each_cgroup_version_has_its_state_file() {
         let file = |line| state_file(line).map(|(file, _)| file.display().to_string());
         let expected = "/sys/fs/cgroup/freezer/a/b/freezer.state";
         assert_eq!(file("6:freezer:/a/b").as_deref(), Some(expected));
@@ -53,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_is_not_frozen() {
+    fn a_running_process_is_not_frozen() {
         assert!(!is_frozen(std::process::id()));
     }
 }

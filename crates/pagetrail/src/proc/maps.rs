@@ -14,10 +14,11 @@ pub(crate) struct Maps {
 }
 
 impl Maps {
-    /// Opens the mappings of `pid`, or the own ones.
+    /// Opens the mappings of `pid`, or of this process.
     pub(crate) fn open(pid: Option<u32>) -> io::Result<Self> {
         let path = pid.map_or("/proc/self/maps".into(), |pid| format!("/proc/{pid}/maps"));
-        // Big enough that a few hundred mappings come with one read(2), hence from one instant.
+        // Large enough that a few hundred mappings come with one read(2), and thus from one
+        // instant.
         Ok(Self {
             file: File::open(path)?,
             text: Vec::with_capacity(1 << 16),
@@ -25,9 +26,9 @@ impl Maps {
         })
     }
 
-    /// The mappings now, or `None` when nothing changed since the last call.
+    /// The current mappings, or `None` if they have not changed since the last call.
     ///
-    /// An ended process has an empty map.
+    /// A process that has ended has no mappings.
     pub(crate) fn changed(&mut self) -> io::Result<Option<Vec<Region>>> {
         std::mem::swap(&mut self.text, &mut self.previous);
         self.text.clear();
@@ -40,7 +41,7 @@ impl Maps {
     }
 }
 
-/// With how many mappings a process has come close to the most that it may have.
+/// The number of mappings from which on a process is close to the limit (`vm.max_map_count`).
 pub(crate) fn crowd() -> usize {
     let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
     // The kernel's default: `DEFAULT_MAX_MAP_COUNT` in include/linux/mm.h.
@@ -48,17 +49,17 @@ pub(crate) fn crowd() -> usize {
     most - most / 4
 }
 
-/// The mappings of the own process, once.
+/// The mappings of this process, read once.
 pub(crate) fn own() -> io::Result<Vec<Region>> {
     Ok(parse(&std::fs::read("/proc/self/maps")?))
 }
 
-/// Lines that are not mappings are skipped: the kernel may add fields, never lines of another form.
+/// Parses mappings and skips other lines: the kernel may add fields, never lines of another form.
 fn parse(text: &[u8]) -> Vec<Region> {
     text.split(|&b| b == b'\n').filter_map(parse_line).collect()
 }
 
-/// `559e79e77000-559e79e98000 rw-p 00000000 00:00 0        [heap]`
+/// Parses a line such as `559e79e77000-559e79e98000 rw-p 00000000 00:00 0        [heap]`.
 fn parse_line(line: &[u8]) -> Option<Region> {
     let mut rest = line;
     let mut field = || {
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn own_mappings_contain_this_stack_and_unchanged_text_is_noticed() {
+    fn own_mappings_contain_this_stack() {
         let here = 0u8;
         let address = &raw const here as u64;
         let mut maps = Maps::open(None).unwrap();

@@ -1,9 +1,9 @@
-//! What `/proc` says about a process: its mappings ([`maps`]), its state ([`status`]) and whether it is
-//! frozen ([`freezer`]).
+//! What `/proc` shows of a process: its mappings ([`maps`]), its state ([`status`]) and whether it
+//! is frozen ([`freezer`]).
 //!
-//! Read-only and safe; nothing here changes the process. The crate `procfs` is not used because mapping
-//! names are arbitrary bytes (it panics on some and refuses others), and because a round compares the raw
-//! text of `maps` with the last one before it parses anything.
+//! Read-only and safe; nothing here changes the process. The crate `procfs` is not used because
+//! mapping names are arbitrary bytes (it panics on some and refuses others), and because a round
+//! compares the raw text of `maps` with the last one before parsing anything.
 
 pub(crate) mod freezer;
 pub(crate) mod maps;

@@ -1,24 +1,24 @@
-//! The fields of `/proc/PID/status` (`proc_pid_status(5)`) that attaching and watching need.
+//! The fields of `/proc/PID/status` (`proc_pid_status(5)`) that attaching and tracking need.
 
 use std::fs::File;
 use std::io::{self, Read};
 
-/// A process's, or a thread's, state at one instant.
+/// The state of a process or thread at one instant.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Status {
-    /// One letter: R, S, D, T, t, Z, X, ...
+    /// The state letter: R, S, D, T, t, Z, X, ...
     pub(crate) state: char,
-    /// PID of the tracer, 0 without one.
+    /// The PID of the tracer, 0 without one.
     pub(crate) tracer: u32,
-    /// Whether it has an address space of its own; kernel threads have none, zombies no longer.
+    /// Whether it has an address space; kernel threads and zombies have none.
     pub(crate) has_memory: bool,
-    /// Kilobytes swapped out.
+    /// The amount of memory swapped out, in KiB.
     pub(crate) swap_kib: u64,
-    /// 0 without seccomp, 1 strict, 2 filter.
+    /// The seccomp mode: 0 without seccomp, 1 strict, 2 filter.
     pub(crate) seccomp: u32,
-    /// How many seccomp filters it has, 0 also before Linux 5.9.
+    /// The number of seccomp filters; 0 also before Linux 5.9.
     pub(crate) filters: u32,
-    /// Signals pending for the thread or the process that are not blocked, one bit each.
+    /// Signals that are pending for the thread or the process and not blocked, one bit each.
     pub(crate) deliverable_signals: u64,
 }
 
@@ -68,21 +68,23 @@ impl Status {
     }
 }
 
-/// The text of a file. With room for all of it the kernel makes it once; `read_to_string` would read eight times.
+/// The text of a file. The buffer has room for all of it, so that the kernel generates it once;
+/// `read_to_string` would read eight times.
 ///
-/// A name in it may be any bytes: the program chooses it, and the kernel cuts it after 15 (`TASK_COMM_LEN`), also within
-/// a letter. Bytes that are not UTF-8 are replaced.
+/// A process name in it may be any bytes: the program chooses it, and the kernel truncates it to 15
+/// bytes (`TASK_COMM_LEN`), possibly within a character. Bytes that are not UTF-8 are replaced.
 fn text(path: &str) -> io::Result<String> {
     let mut bytes = Vec::with_capacity(1 << 14);
     File::open(path)?.read_to_end(&mut bytes)?;
-    // Without a copy where it is UTF-8, as nearly always.
+    // Valid UTF-8, as almost always, is not copied.
     Ok(String::from_utf8(bytes)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-/// The fields of `proc_pid_stat(5)` after the name, the first being the state; empty where they cannot be read.
+/// The fields of `proc_pid_stat(5)` after the name, beginning with the state; empty if they cannot
+/// be read.
 ///
-/// The name before them stands in parentheses and may be any bytes, parentheses and spaces included.
+/// The name before them is in parentheses and may be any bytes, including parentheses and spaces.
 pub(crate) fn stat_fields(pid: u32) -> Vec<String> {
     let text = text(&format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = text.rsplit(')').next().unwrap_or_default();
@@ -113,7 +115,8 @@ pub(crate) fn is_in_execve(pid: u32) -> bool {
         })
 }
 
-/// Child processes alive now (`proc_pid_task_children`, CONFIG_PROC_CHILDREN); empty where not offered.
+/// The child processes that are alive (`proc_pid_task_children`, CONFIG_PROC_CHILDREN); empty if
+/// the kernel does not list them.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     threads(pid)
         .unwrap_or_default()
@@ -127,10 +130,11 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// How much of a command line is read: a process may have megabytes of them.
+/// The most bytes of a command line that are read: a process may have megabytes of them.
 const COMMAND_LINE_BYTES_MAX: u64 = 1 << 16;
 
-/// The command line of a process, cut where it is very long; its name in brackets where there is none.
+/// The command line of a process, truncated if it is very long; its name in brackets if it has
+/// none.
 pub(crate) fn command_line(pid: u32) -> Vec<String> {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
@@ -162,20 +166,21 @@ mod tests {
 
     #[test]
     fn a_name_may_be_any_bytes() {
-        // Replaced: a name that ends within a letter, as the kernel cuts it, and one that is no UTF-8 at all.
+        // Invalid bytes are replaced: a name truncated within a character, as the kernel does it,
+        // and one that is no UTF-8 at all.
         for name in [&b"abcdefghijklmn\xc3"[..], b"n\xff) S 1", b"\xd0"] {
             let (send, receive) = std::sync::mpsc::channel::<()>();
-            let (tell, told) = std::sync::mpsc::channel();
+            let (tid_to, tid_from) = std::sync::mpsc::channel();
             let name = std::ffi::CString::new(name).unwrap();
             let thread = std::thread::spawn(move || {
                 rustix::thread::set_name(&name).unwrap();
-                tell.send(rustix::thread::gettid()).unwrap();
+                tid_to.send(rustix::thread::gettid()).unwrap();
                 let _ = receive.recv();
             });
-            let tid = told.recv().unwrap().as_raw_pid() as u32;
+            let tid = tid_from.recv().unwrap().as_raw_pid() as u32;
             let status = Status::of_thread(std::process::id(), tid).unwrap();
             assert!(status.has_memory && status.state == 'S' || status.state == 'R');
-            // By its number a thread has a `stat` of its own.
+            // A thread has a `stat` under its own number.
             assert_eq!(
                 stat_fields(tid)[1].parse(),
                 Ok(rustix::process::getppid().unwrap().as_raw_pid())

@@ -1,4 +1,4 @@
-//! Trying in a child process what must not be done to this one.
+//! Tries in a child process what would disturb this one.
 
 use crate::capabilities::Status;
 use std::ffi::CStr;
@@ -6,20 +6,23 @@ use std::ffi::CStr;
 const MARKED: u64 = 1 << 55;
 const PAGE_BYTES_MAX: usize = 1 << 16;
 
-/// Exit codes of the child.
+/// The first of the child's exit codes.
 const WORKS: i32 = 0;
 const NEVER_MARKED: i32 = 10;
 const NOT_CLEARED: i32 = 11;
 const WRITE_MISSED: i32 = 12;
 const NO_ACCESS: i32 = 13;
 
-/// Whether soft-dirty bits are set, cleared and set again.
+/// Probes whether soft-dirty bits are set, cleared and set again.
 ///
-/// Clearing is for the whole process and would take somebody else's marks away, so a child does it to itself.
+/// Clearing affects the whole process and would clear bits that another user relies on, so a child
+/// does it to itself.
 pub(crate) fn soft_dirty_round_trip() -> Status {
-    // Like fork(2), but without a signal at its end, which the program around us would see: it would have its SIGCHLD
-    // handler run, might wait for the child itself, or have it reaped by ignoring the signal.
-    // SAFETY: the child runs only async-signal-safe system calls and leaves by `_exit`.
+    // Like fork(2), but without a signal at the child's end. With SIGCHLD the program around us
+    // would notice: its handler would run, it might wait for the child itself, or have it reaped by
+    // ignoring the signal.
+    // SAFETY: the child shares no memory, makes only async-signal-safe system calls and ends by
+    // `_exit`.
     let child = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } as libc::pid_t;
     match child {
         -1 => Status::Fails(format!(
@@ -27,12 +30,13 @@ pub(crate) fn soft_dirty_round_trip() -> Status {
             std::io::Error::last_os_error()
         )),
         0 => {
-            // SAFETY: this is the child of a process that may have had threads: no allocation, no locks.
+            // SAFETY: this is the child of a process that may have had threads; both functions
+            // neither allocate nor lock.
             unsafe { libc::_exit(try_soft_dirty()) }
         }
         _ => {
             let mut status = 0;
-            // SAFETY: the kernel writes the status.
+            // SAFETY: `status` is a valid place for the int that the kernel writes.
             while unsafe { libc::waitpid(child, &raw mut status, libc::__WALL) } == -1 {
                 let error = std::io::Error::last_os_error();
                 if error.kind() != std::io::ErrorKind::Interrupted {
@@ -47,8 +51,8 @@ pub(crate) fn soft_dirty_round_trip() -> Status {
                 NEVER_MARKED => Status::Absent(
                     "this kernel is built without it (CONFIG_MEM_SOFT_DIRTY); clear_refs does nothing".into(),
                 ),
-                NOT_CLEARED => Status::Fails("writing clear_refs clears no marks".into()),
-                WRITE_MISSED => Status::Fails("a write after clear_refs was not marked".into()),
+                NOT_CLEARED => Status::Fails("writing clear_refs clears no bits".into()),
+                WRITE_MISSED => Status::Fails("a write after clear_refs set no bit".into()),
                 NO_ACCESS => Status::Absent("pagemap or clear_refs of a process cannot be opened".into()),
                 other => Status::Fails(format!("the probe ended with {other}")),
             }
@@ -58,9 +62,10 @@ pub(crate) fn soft_dirty_round_trip() -> Status {
 
 /// # Safety
 ///
-/// Async-signal-safe calls only.
+/// Only async-signal-safe functions may be called here.
 unsafe fn try_soft_dirty() -> i32 {
-    // SAFETY: plain system calls on memory and descriptors made here.
+    // SAFETY: all calls are async-signal-safe, and the pointers are to the mapping and the local
+    // made here; `memory` is checked before it is dereferenced.
     unsafe {
         let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
@@ -92,9 +97,9 @@ unsafe fn try_soft_dirty() -> i32 {
 
 /// # Safety
 ///
-/// None beyond `open(2)`'s.
+/// The requirements of `open(2)`, which are met by any path and flags.
 unsafe fn open(path: &CStr, flags: i32) -> i32 {
-    // SAFETY: the path is a C string.
+    // SAFETY: `path` is a C string, which outlives the call.
     unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) }
 }
 
@@ -102,14 +107,16 @@ unsafe fn open(path: &CStr, flags: i32) -> i32 {
 mod tests {
     use super::*;
 
-    /// With `SIGCHLD` ignored, children that send it leave nothing to wait for.
+    /// With `SIGCHLD` ignored, the kernel reaps children that send it, so that there is nothing to
+    /// wait for.
     #[test]
-    fn the_answer_does_not_depend_on_sigchld() {
+    fn the_probe_does_not_depend_on_sigchld() {
         let usual = soft_dirty_round_trip();
-        // SAFETY: no test beside this one starts children; the disposition is put back.
+        // SAFETY: no other test of this binary starts children, and the disposition is restored
+        // below.
         let before = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
         let ignored = soft_dirty_round_trip();
-        // SAFETY: as above.
+        // SAFETY: `before` is the disposition that `signal` returned.
         unsafe { libc::signal(libc::SIGCHLD, before) };
         assert_eq!(ignored, usual);
     }

@@ -1,7 +1,7 @@
-//! The kernel's interfaces, one small file each, and the only place where `unsafe` stands.
+//! The kernel's interfaces, one small file each, and the only place with `unsafe` code.
 //!
-//! Every type here is safe to use: what a caller could get wrong about memory is checked or made
-//! impossible at this border. What the calls mean for tracking is said above, in [`crate::technique`].
+//! Every type here is safe to use: whatever a caller could get wrong about memory is checked or
+//! made impossible here. [`crate::technique`] describes what the calls mean for tracking.
 #![allow(
     unsafe_code,
     reason = "the fence: kernel interfaces are unsafe, everything above is safe"

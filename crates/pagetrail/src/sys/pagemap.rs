@@ -1,6 +1,7 @@
 //! `/proc/PID/pagemap`: the `PAGEMAP_SCAN` ioctl (Linux 6.7) and the classic entries.
 //!
-//! See `PAGEMAP_SCAN(2const)`, `proc_pid_pagemap(5)` and `Documentation/admin-guide/mm/pagemap.rst`.
+//! See `PAGEMAP_SCAN(2const)`, `proc_pid_pagemap(5)` and
+//! `Documentation/admin-guide/mm/pagemap.rst`.
 
 use crate::page_set::{PageRange, PageSet, page_size};
 use linux_raw_sys::general::{self as raw, page_region, pm_scan_arg};
@@ -11,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// What a page can be, as bits (`PAGE_IS_*`).
+/// The categories of pages, as bits (`PAGE_IS_*`).
 pub(crate) mod category {
     use linux_raw_sys::general as raw;
     pub(crate) const WRITTEN: u64 = raw::PAGE_IS_WRITTEN as u64;
@@ -28,30 +29,33 @@ pub(crate) mod category {
 /// Which pages a scan selects, and what it does with them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Query {
-    /// Write-protect the selected pages in the same step; fail with `EPERM` where a mapping does not allow it.
+    /// Write-protect the selected pages in the same step; fail with `EPERM` if a mapping does not
+    /// allow it.
     pub(crate) rearm: bool,
-    /// Fail with `EPERM` where a mapping is not registered for asynchronous write-protection; part of `rearm`.
+    /// Fail with `EPERM` if a mapping is not registered for asynchronous write protection; included
+    /// in `rearm`.
     pub(crate) registered: bool,
-    /// Categories whose absence is asked for instead of their presence.
+    /// Categories that select pages by their absence instead of their presence.
     pub(crate) inverted: u64,
-    /// Categories that a page must have, all of them.
+    /// Categories all of which a page must have.
     pub(crate) all_of: u64,
-    /// Categories of which a page must have one, unless 0.
+    /// Categories at least one of which a page must have, unless 0.
     pub(crate) any_of: u64,
-    /// Categories to report; neighbouring pages that agree in them share a region.
+    /// Categories to report; adjacent pages that agree in them share a region.
     pub(crate) report: u64,
 }
 
-/// The page map of one process; it stays with the address space it was opened on, also across `execve`.
+/// The page map of one process; it belongs to the address space for which it was opened, also after
+/// `execve`.
 #[derive(Debug)]
 pub(crate) struct Pagemap {
     file: File,
 }
 
-/// Regions that one ioctl can return; a scan that finds more continues with another.
+/// The most regions that one ioctl returns; a scan that finds more continues with another.
 const VECTOR_LEN: usize = 4096;
 
-/// The vector that scans fill, kept from one scan to the next.
+/// The vector that scans fill, reused from one scan to the next.
 #[derive(Debug)]
 pub(crate) struct Vector(Box<[page_region]>);
 
@@ -68,7 +72,7 @@ const EMPTY: page_region = page_region {
 };
 
 impl Pagemap {
-    /// Opens the page map of `pid`, or the own one.
+    /// Opens the page map of `pid`, or of this process.
     pub(crate) fn open(pid: Option<u32>) -> io::Result<Self> {
         let path = pid.map_or("/proc/self/pagemap".into(), |pid| {
             format!("/proc/{pid}/pagemap")
@@ -80,8 +84,8 @@ impl Pagemap {
 
     /// Calls `found` for each run of selected pages in `range`, in ascending order.
     ///
-    /// When the kernel gives up in the middle (`EPERM` at a mapping that is not registered), everything
-    /// that was selected, and possibly re-armed, before that point has been handed to `found`.
+    /// If the kernel stops in the middle (`EPERM` at a mapping that is not registered), everything
+    /// that was selected, and possibly re-armed, before that point has been passed to `found`.
     pub(crate) fn scan(
         &self,
         range: PageRange,
@@ -92,7 +96,8 @@ impl Pagemap {
         self.scan_kinds(range, query, vector, |range, _| found(range))
     }
 
-    /// The same, telling also which of the categories asked for by [`Query::report`] the pages have.
+    /// Scans like [`Self::scan`], and passes also those categories of [`Query::report`] that the
+    /// pages have.
     pub(crate) fn scan_kinds(
         &self,
         range: PageRange,
@@ -102,14 +107,16 @@ impl Pagemap {
     ) -> Result<(), Errno> {
         let mut start = range.start();
         while start < range.end() {
-            // The kernel takes memory for as many regions as it is given, so a scan of a few pages brings a few.
+            // The kernel allocates memory for as many regions as the vector has, so a scan of a few
+            // pages passes a short one.
             let most = ((range.end() - start) / page_size() / 2 + 1).min(VECTOR_LEN as u64);
             let mut call = Scan {
                 arg: query.arg(start, range.end(), &mut vector.0[..most as usize]),
             };
-            // SAFETY: the argument describes `vector`, which outlives the call and holds `vec_len` regions.
+            // SAFETY: `arg` describes a part of `vector`, which outlives the call and has `vec_len`
+            // regions.
             let outcome = unsafe { rustix::ioctl::ioctl(&self.file, &mut call) };
-            // On failure the kernel has still copied out what it found, without a count: a region
+            // On failure the kernel has still copied what it found, but returns no count: a region
             // that is not empty is one of those, because the vector was empty before the call.
             let filled = match outcome {
                 Ok(count) => count,
@@ -131,11 +138,11 @@ impl Pagemap {
         Ok(())
     }
 
-    /// Write-protects every page of `range` that has a page-table entry or shares a page table with one
-    /// that has, and reports nothing.
+    /// Write-protects every page of `range` that has a page-table entry or shares a page table with
+    /// one that has, and reports nothing.
     ///
-    /// Whole holes stay untouched: protecting them would give a sparse mapping of gigabytes its page
-    /// tables, and a page that appears in a hole shows as written anyway.
+    /// Larger holes stay untouched: protecting them would create page tables for a sparse mapping
+    /// of gigabytes, and a page that is created in a hole reads as written anyway.
     pub(crate) fn arm(&self, range: PageRange) -> Result<(), Errno> {
         let query = Query {
             rearm: true,
@@ -147,7 +154,7 @@ impl Pagemap {
             let mut call = Scan {
                 arg: query.arg(start, range.end(), &mut []),
             };
-            // SAFETY: without a vector the call writes to nothing but its own argument.
+            // SAFETY: without a vector the kernel writes only to `call`.
             unsafe { rustix::ioctl::ioctl(&self.file, &mut call)? };
             start = call.arg.walk_end.max(start + page_size());
         }
@@ -200,9 +207,10 @@ impl Pagemap {
         Ok(())
     }
 
-    /// Reads classic entries, one `u64` per page from `start` on; returns how many there were.
+    /// Reads classic entries, one `u64` per page beginning at `start`; returns how many were read.
     fn entries(&self, start: u64, entries: &mut [u64]) -> io::Result<usize> {
-        // SAFETY: any bit pattern is a valid u64, and the byte slice covers exactly the given memory.
+        // SAFETY: any bytes are a valid u64, and the slice covers exactly the memory of `entries`,
+        // which it borrows.
         let bytes = unsafe {
             std::slice::from_raw_parts_mut(entries.as_mut_ptr().cast::<u8>(), size_of_val(entries))
         };
@@ -210,17 +218,17 @@ impl Pagemap {
     }
 }
 
-/// Bits of a classic entry.
+/// The bits of a classic entry.
 pub(crate) mod entry {
     pub(crate) const SOFT_DIRTY: u64 = 1 << 55;
-    /// Of a file, or shared.
+    /// The page belongs to a file, or is shared.
     pub(crate) const FILE: u64 = 1 << 61;
-    /// In memory.
+    /// The page is in memory.
     pub(crate) const PRESENT: u64 = 1 << 63;
-    /// In memory or swapped out.
+    /// The page is in memory or swapped out.
     pub(crate) const POPULATED: u64 = PRESENT | 1 << 62;
 
-    /// Populated by a page of the process's own.
+    /// Whether the page is populated and the process's own.
     pub(crate) fn is_owned(entry: u64) -> bool {
         entry & POPULATED != 0 && entry & FILE == 0
     }
@@ -260,8 +268,8 @@ struct Scan {
     arg: pm_scan_arg,
 }
 
-// SAFETY: the opcode is PAGEMAP_SCAN's, `_IOWR('f', 16, struct pm_scan_arg)` in uapi/linux/fs.h, and the
-// pointer is to that struct; the kernel writes `walk_end` in it and regions to the vector it names.
+// SAFETY: the opcode is PAGEMAP_SCAN's, `_IOWR('f', 16, struct pm_scan_arg)` in uapi/linux/fs.h,
+// and the pointer is to that struct; the kernel writes `walk_end` in it and regions to its vector.
 unsafe impl Ioctl for &mut Scan {
     type Output = usize;
     const IS_MUTATING: bool = true;

@@ -1,16 +1,17 @@
 //! `ptrace(2)`: stopping a thread, its registers, its events.
 //!
-//! The kernel ties a tracee to the thread that seized it, so a [`Tracee`] cannot leave its thread. `nix` is
-//! not used here: its wait status cannot hold real-time signals, which Java, Go and glibc send.
+//! The kernel ties a tracee to the thread that seized it, so a [`Tracee`] cannot leave its thread.
+//! `nix` is not used here: its wait status cannot represent real-time signals, which Java, Go and
+//! glibc send.
 
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr::null_mut;
 
-/// A thread under trace by the current thread.
+/// A thread that the current thread traces.
 ///
-/// Dropping does nothing; the kernel detaches when the tracing thread ends.
+/// Dropping it does nothing; the kernel detaches when the tracing thread ends.
 #[derive(Debug)]
 pub(crate) struct Tracee {
     tid: i32,
@@ -24,21 +25,22 @@ pub(crate) type Registers = libc::user_regs_struct;
 
 /// Registers that are all zero.
 pub(crate) fn no_registers() -> Registers {
-    // SAFETY: all zeros are valid numbers.
+    // SAFETY: the struct consists of integers, for which zero is a valid value.
     unsafe { std::mem::zeroed() }
 }
 
-/// General registers as a core file has them (`elf_gregset_t`), and back.
+/// Converts general registers to the bytes that a core file has (`elf_gregset_t`).
 pub(crate) fn to_bytes(registers: &Registers) -> Vec<u8> {
-    // SAFETY: the struct is made of 27 numbers of 64 bits without padding, so all of its bytes are set.
+    // SAFETY: the struct consists of 27 integers of 64 bits without padding, so all of its bytes
+    // are initialized.
     let bytes: [u8; size_of::<Registers>()] = unsafe { std::mem::transmute(*registers) };
     bytes.to_vec()
 }
 
-/// General registers from the bytes of a core file; `None` when there are not as many as there must be.
+/// Converts the bytes of a core file to general registers; `None` if their number is wrong.
 pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Registers> {
     let bytes: [u8; size_of::<Registers>()] = bytes.try_into().ok()?;
-    // SAFETY: any bit pattern is a valid number, and the struct is made of nothing else.
+    // SAFETY: the struct consists of integers only, for which any bit pattern is valid.
     Some(unsafe { std::mem::transmute::<[u8; size_of::<Registers>()], Registers>(bytes) })
 }
 
@@ -47,9 +49,9 @@ pub(crate) mod option {
     pub(crate) const SYSGOOD: i32 = libc::PTRACE_O_TRACESYSGOOD;
     pub(crate) const EXEC: i32 = libc::PTRACE_O_TRACEEXEC;
     pub(crate) const EXIT: i32 = libc::PTRACE_O_TRACEEXIT;
-    /// The tracee is killed when its tracer ends.
+    /// The kernel kills the tracee when its tracer ends.
     pub(crate) const EXITKILL: i32 = libc::PTRACE_O_EXITKILL;
-    /// What the tracee creates by `CLONE_VFORK` is traced as well.
+    /// Children that the tracee creates with `CLONE_VFORK` are traced as well.
     pub(crate) const VFORK: i32 = libc::PTRACE_O_TRACEVFORK;
 }
 
@@ -63,8 +65,9 @@ const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
 /// More than the extended state of any x86-64 processor, AMX tiles included (11 KiB).
 const REGISTER_SET_BYTES_MAX: usize = 1 << 15;
 
-/// Tracees of the current thread alone: each thread of a process may be a tracer, and a wait of one would take the stops
-/// that another waits for, whichever kind of change it asked for (`wait_task_stopped` in `kernel/exit.c`).
+/// Restricts a wait to tracees of the current thread: each thread of a process may be a tracer, and
+/// a wait of one would otherwise consume the stops that another waits for (`wait_task_stopped` in
+/// `kernel/exit.c`).
 const OWN: i32 = libc::__WNOTHREAD;
 
 /// An instruction of a seccomp filter (`struct sock_filter` in `include/uapi/linux/filter.h`).
@@ -77,15 +80,15 @@ pub(crate) struct FilterInstruction {
     pub(crate) k: u32,
 }
 
-/// `BPF_MAXINSNS` in `include/uapi/linux/bpf_common.h`: the kernel takes no longer filters.
+/// The most instructions of a filter, `BPF_MAXINSNS` in `include/uapi/linux/bpf_common.h`.
 const FILTER_INSTRUCTIONS_MAX: usize = 4096;
 
-/// How to go on after a stop.
+/// How a stopped thread continues.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Resume {
-    /// Until the next event.
+    /// Run until the next event.
     Free,
-    /// Until the next entry to or exit from a system call.
+    /// Run until the next entry to or exit from a system call.
     ToSyscall,
     /// Stay in the group stop and wait for `SIGCONT`.
     Listen,
@@ -94,24 +97,25 @@ pub(crate) enum Resume {
 /// Why a thread changed state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Stopped by an interrupt, or part of a group stop: between two instructions of user space.
+    /// The thread stopped after an interrupt, or as part of a group stop: between two instructions
+    /// of user space.
     Trap {
         /// Whether the whole process is stopped (`SIGSTOP`, Ctrl-Z).
         group_stop: bool,
     },
-    /// Stopped in a `clone` with `CLONE_VFORK`: what it has created exists, and is traced.
+    /// The thread stopped in a `clone` with `CLONE_VFORK`: the child exists, and is traced.
     Vfork,
-    /// Stopped in `execve` after the new image is in place.
+    /// The thread stopped in `execve` after the new image is in place.
     Exec,
-    /// Stopped at the beginning of its exit, memory still there.
+    /// The thread stopped at the beginning of its exit, with its memory still there.
     Exit,
-    /// Stopped at entry to or exit from a system call.
+    /// The thread stopped at entry to or exit from a system call.
     Syscall,
-    /// Stopped before this signal is delivered.
+    /// The thread stopped before this signal is delivered.
     Signal(i32),
-    /// Ended with this exit code.
+    /// The thread ended with this exit code.
     Exited(i32),
-    /// Ended by this signal.
+    /// The thread was killed by this signal.
     Killed(i32),
 }
 
@@ -123,14 +127,15 @@ impl Tracee {
             options: Cell::new(options),
             not_send: PhantomData,
         };
-        // SAFETY: PTRACE_SEIZE takes no pointers; it changes only who traces the thread.
+        // SAFETY: PTRACE_SEIZE takes no pointers, its last argument is a number; it changes only
+        // the thread's tracer.
         unsafe { tracee.request(libc::PTRACE_SEIZE, null_mut(), options as usize as *mut _)? };
         Ok(tracee)
     }
 
     /// Changes the options of a stopped thread.
     pub(crate) fn set_options(&self, options: i32) -> Result<(), Errno> {
-        // SAFETY: takes no pointers; the last argument is a number.
+        // SAFETY: PTRACE_SETOPTIONS takes no pointers; its last argument is a number.
         unsafe {
             self.request(
                 libc::PTRACE_SETOPTIONS,
@@ -147,7 +152,8 @@ impl Tracee {
         self.options.get()
     }
 
-    /// A handle on a thread that the current thread traces already, with no options but [`option::SYSGOOD`].
+    /// A handle on a thread that the current thread already traces, with no options but
+    /// [`option::SYSGOOD`].
     pub(crate) fn known(tid: u32) -> Self {
         Self {
             tid: tid as i32,
@@ -169,33 +175,34 @@ impl Tracee {
         self.tid as u32
     }
 
-    /// Asks for a [`Change::Trap`] as soon as possible.
+    /// Requests a [`Change::Trap`] as soon as possible.
     pub(crate) fn interrupt(&self) -> Result<(), Errno> {
-        // SAFETY: takes no pointers.
+        // SAFETY: PTRACE_INTERRUPT takes no arguments.
         unsafe { self.request(libc::PTRACE_INTERRUPT, null_mut(), null_mut()) }
     }
 
-    /// Lets a stopped thread go on, with a signal unless 0.
+    /// Continues a stopped thread, and delivers `signal` unless it is 0.
     pub(crate) fn resume(&self, how: Resume, signal: i32) -> Result<(), Errno> {
         let request = match how {
             Resume::Free => libc::PTRACE_CONT,
             Resume::ToSyscall => libc::PTRACE_SYSCALL,
             Resume::Listen => libc::PTRACE_LISTEN,
         };
-        // SAFETY: takes no pointers; the last argument is a number.
+        // SAFETY: these requests take no pointers; the last argument is a signal number.
         unsafe { self.request(request, null_mut(), signal as usize as *mut _) }
     }
 
-    /// Lets a stopped thread go for good.
+    /// Detaches from a stopped thread, which continues, and delivers `signal` unless it is 0.
     pub(crate) fn detach(&self, signal: i32) -> Result<(), Errno> {
-        // SAFETY: takes no pointers; the last argument is a number.
+        // SAFETY: PTRACE_DETACH takes no pointers; its last argument is a signal number.
         unsafe { self.request(libc::PTRACE_DETACH, null_mut(), signal as usize as *mut _) }
     }
 
     /// The registers of a stopped thread.
     pub(crate) fn registers(&self) -> Result<Registers, Errno> {
         let mut registers = no_registers();
-        // SAFETY: the kernel fills the struct, whose layout is its ABI.
+        // SAFETY: PTRACE_GETREGS fills one `user_regs_struct`, to which the pointer is valid for
+        // writes.
         unsafe {
             self.request(
                 libc::PTRACE_GETREGS,
@@ -208,7 +215,7 @@ impl Tracee {
 
     /// Sets the registers of a stopped thread.
     pub(crate) fn set_registers(&self, registers: &Registers) -> Result<(), Errno> {
-        // SAFETY: the kernel reads the struct, whose layout is its ABI.
+        // SAFETY: PTRACE_SETREGS only reads one `user_regs_struct`, to which the pointer is valid.
         unsafe {
             self.request(
                 libc::PTRACE_SETREGS,
@@ -218,14 +225,15 @@ impl Tracee {
         }
     }
 
-    /// A set of registers of a stopped thread (`NT_*` of `elf.h`), as a core file has it.
+    /// One register set of a stopped thread (`NT_*` of `elf.h`), in the format of a core file.
     pub(crate) fn register_set(&self, note: u32) -> Result<Vec<u8>, Errno> {
         let mut bytes = vec![0u8; REGISTER_SET_BYTES_MAX];
         let mut vector = libc::iovec {
             iov_base: bytes.as_mut_ptr().cast(),
             iov_len: bytes.len(),
         };
-        // SAFETY: the kernel writes at most `iov_len` bytes to the vector's buffer, and how many into `iov_len`.
+        // SAFETY: the kernel writes at most `iov_len` bytes to `bytes`, and their number to
+        // `iov_len`; both outlive the call.
         unsafe {
             self.request(
                 libc::PTRACE_GETREGSET,
@@ -237,13 +245,13 @@ impl Tracee {
         Ok(bytes)
     }
 
-    /// Sets a set of registers of a stopped thread.
+    /// Sets one register set of a stopped thread.
     pub(crate) fn put_register_set(&self, note: u32, bytes: &[u8]) -> Result<(), Errno> {
         let mut vector = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
         };
-        // SAFETY: the kernel reads `iov_len` bytes from the vector's buffer, and checks them.
+        // SAFETY: the kernel only reads `iov_len` bytes of `bytes`, and checks them.
         unsafe {
             self.request(
                 libc::PTRACE_SETREGSET,
@@ -253,25 +261,28 @@ impl Tracee {
         }
     }
 
-    /// The signals that a stopped thread blocks, one bit each; inside `ppoll(2)` and its like those of before.
+    /// The signals that a stopped thread blocks, one bit each; inside `ppoll(2)` and similar calls,
+    /// those it blocked before.
     pub(crate) fn blocked_signals(&self) -> Result<u64, Errno> {
         let mut mask = 0u64;
-        // SAFETY: the kernel writes eight bytes, the size that the second argument names.
+        // SAFETY: the kernel writes eight bytes, the size given by the second argument, to `mask`.
         unsafe { self.request(GETSIGMASK, 8 as *mut _, (&raw mut mask).cast())? };
         Ok(mask)
     }
 
-    /// Sets the signals that a stopped thread blocks; SIGKILL and SIGSTOP cannot be.
+    /// Sets the signals that a stopped thread blocks; SIGKILL and SIGSTOP cannot be blocked.
     pub(crate) fn block_signals(&self, mask: u64) -> Result<(), Errno> {
-        // SAFETY: the kernel reads eight bytes, the size that the second argument names.
+        // SAFETY: the kernel reads eight bytes, the size given by the second argument, from `mask`.
         unsafe { self.request(SETSIGMASK, 8 as *mut _, (&raw const mask).cast_mut().cast()) }
     }
 
-    /// Where a stopped thread keeps its `struct rseq`, `rseq(2)`; `None` without one, and before Linux 5.13.
+    /// The address of a stopped thread's `struct rseq`, `rseq(2)`; `None` without one, and before
+    /// Linux 5.13.
     pub(crate) fn rseq_area(&self) -> Option<u64> {
-        // `struct __ptrace_rseq_configuration`: the address, sizes, signature, flags.
+        // `struct __ptrace_rseq_configuration` has the address, sizes, signature and flags.
         let mut configuration = [0u64; 3];
-        // SAFETY: the kernel writes at most as many bytes as the second argument names.
+        // SAFETY: the kernel writes at most as many bytes as the second argument gives, the size of
+        // `configuration`.
         let outcome = unsafe {
             self.request(
                 GET_RSEQ_CONFIGURATION,
@@ -285,12 +296,13 @@ impl Tracee {
             .filter(|&address| address != 0)
     }
 
-    /// Whether system calls of a stopped thread are turned into signals (`PR_SET_SYSCALL_USER_DISPATCH`), as far
-    /// as the kernel tells (Linux 6.4).
+    /// Whether system calls of a stopped thread are turned into signals
+    /// (`PR_SET_SYSCALL_USER_DISPATCH`); false before Linux 6.4, which does not report it.
     pub(crate) fn dispatches_calls(&self) -> bool {
-        // `struct ptrace_sud_config`: mode, selector, offset, length.
+        // `struct ptrace_sud_config` has mode, selector, offset and length.
         let mut configuration = [0u64; 4];
-        // SAFETY: the kernel writes as many bytes as the second argument names.
+        // SAFETY: the kernel writes as many bytes as the second argument gives, the size of
+        // `configuration`.
         let outcome = unsafe {
             self.request(
                 GET_SYSCALL_USER_DISPATCH_CONFIG,
@@ -301,10 +313,10 @@ impl Tracee {
         outcome.is_ok() && configuration[0] != 0
     }
 
-    /// What a stopped thread has just created ([`Change::Vfork`]).
+    /// The child that a stopped thread has just created ([`Change::Vfork`]).
     pub(crate) fn created(&self) -> Result<Self, Errno> {
         let mut number: libc::c_ulong = 0;
-        // SAFETY: the kernel writes one `unsigned long`.
+        // SAFETY: PTRACE_GETEVENTMSG writes one `unsigned long`, to which the pointer is valid.
         unsafe {
             self.request(
                 libc::PTRACE_GETEVENTMSG,
@@ -315,7 +327,8 @@ impl Tracee {
         Ok(Self::known(number as u32))
     }
 
-    /// A seccomp filter of a stopped thread, from the oldest on; `NOENT` behind the last.
+    /// The seccomp filter of a stopped thread with this index, the oldest first; `NOENT` after the
+    /// last.
     pub(crate) fn filter(&self, index: usize) -> Result<Vec<FilterInstruction>, Errno> {
         let empty = FilterInstruction {
             code: 0,
@@ -324,7 +337,8 @@ impl Tracee {
             k: 0,
         };
         let mut filter = vec![empty; FILTER_INSTRUCTIONS_MAX];
-        // SAFETY: the kernel writes one filter, of at most as many instructions as there is room for.
+        // SAFETY: the kernel writes one filter, of at most FILTER_INSTRUCTIONS_MAX instructions,
+        // for which `filter` has room.
         let count = unsafe {
             libc::ptrace(
                 SECCOMP_GET_FILTER,
@@ -342,10 +356,10 @@ impl Tracee {
         }
     }
 
-    /// Writes eight bytes into the memory of a stopped thread, whatever the access rights there.
+    /// Writes eight bytes to the memory of a stopped thread, whatever the access rights there.
     pub(crate) fn poke(&self, address: u64, bytes: [u8; 8]) -> Result<(), Errno> {
         let word = u64::from_ne_bytes(bytes) as usize;
-        // SAFETY: both are numbers to us; the memory written is the tracee's.
+        // SAFETY: PTRACE_POKEDATA takes two numbers; it writes to the tracee's memory, not to ours.
         unsafe {
             self.request(
                 libc::PTRACE_POKEDATA,
@@ -355,8 +369,8 @@ impl Tracee {
         }
     }
 
-    /// The next change of state, or `None` when there is none yet. An end is left for the parent to wait for,
-    /// which this process may be.
+    /// The next change of state, or `None` if there is none yet. An end is left for the parent to
+    /// wait for, which may be this process.
     pub(crate) fn poll(&self) -> Result<Option<Change>, Errno> {
         match self.wait_for(OWN | libc::WSTOPPED | libc::WNOHANG)? {
             Some(change) => Ok(Some(change)),
@@ -374,24 +388,27 @@ impl Tracee {
         }
     }
 
-    /// Waits for a change of state and leaves it to be taken: by [`Self::take`], or by another thread of this
-    /// process, whose tracee it may be by now. (A wait for the own tracees alone would not be woken when this one
-    /// is replaced by a thread that is none: `de_thread` in `fs/exec.c`.)
+    /// Waits for a change of state without consuming it: [`Self::take`] consumes it, or another
+    /// thread of this process whose tracee it may be by now. (A wait for the own tracees alone
+    /// would not be woken when this thread is replaced by one that is not traced: `de_thread` in
+    /// `fs/exec.c`.)
     pub(crate) fn await_change(&self) -> Result<(), Errno> {
         let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
         self.wait_for(flags).map(drop)
     }
 
-    /// Takes a change of state of a child of this process, if there is one; after its end it is no more.
+    /// Consumes a change of state of a child of this process, if there is one; once its end is
+    /// consumed, the child no longer exists.
     pub(crate) fn take(&self) -> Result<Option<Change>, Errno> {
         self.wait_for(libc::WSTOPPED | libc::WEXITED | libc::WNOHANG)
     }
 
     fn wait_for(&self, flags: i32) -> Result<Option<Change>, Errno> {
         loop {
-            // SAFETY: all zeros are valid numbers, and mean that there is nothing to report.
+            // SAFETY: all members of `siginfo_t` are integers or pointers, for which zeros are
+            // valid; they mean that there is nothing to report.
             let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-            // SAFETY: the kernel fills the struct.
+            // SAFETY: `info` is a valid place for the struct that the kernel fills.
             let result = unsafe {
                 libc::waitid(
                     libc::P_PID,
@@ -406,29 +423,34 @@ impl Tracee {
                     errno => return Err(errno),
                 }
             }
-            // SAFETY: `waitid` fills the members of SIGCHLD, or leaves zeros.
+            // SAFETY: `waitid` fills the members of SIGCHLD or leaves zeros, so both are
+            // initialized.
             let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
             if pid == 0 {
                 return Ok(None);
             }
             match Change::decode(info.si_code, status) {
-                // Other events were not asked for; they are stops all the same.
+                // Other events were not requested, but they stop the thread all the same.
                 None => self.resume(Resume::Free, 0)?,
                 change => return Ok(change),
             }
         }
     }
 
+    /// Makes a `ptrace(2)` request on this thread.
+    ///
     /// # Safety
     ///
-    /// The pointers must be what `request` expects.
+    /// `address` and `data` must be what `request` requires: numbers, or pointers valid for what
+    /// the kernel reads or writes through them.
     unsafe fn request(
         &self,
         request: libc::c_uint,
         address: *mut libc::c_void,
         data: *mut libc::c_void,
     ) -> Result<(), Errno> {
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller guarantees arguments that fit `request`, and the kernel dereferences
+        // no others.
         match unsafe { libc::ptrace(request, self.tid, address, data) } {
             -1 => Err(last_errno()),
             _ => Ok(()),
@@ -437,7 +459,7 @@ impl Tracee {
 }
 
 impl Change {
-    /// From `si_code` and `si_status` of `waitid(2)`.
+    /// Decodes `si_code` and `si_status` of `waitid(2)`.
     fn decode(code: i32, status: i32) -> Option<Self> {
         match code {
             libc::CLD_EXITED => return Some(Self::Exited(status)),

@@ -1,13 +1,14 @@
-//! `process_vm_readv(2)` and `process_vm_writev(2)`: another process's memory, or the own without trusting pointers to it.
+//! `process_vm_readv(2)` and `process_vm_writev(2)`: access to another process's memory, or to the
+//! own memory without trusting pointers to it.
 
 use crate::page_set::PageRange;
 use rustix::io::Errno;
 
-/// Ranges that one call may name (`UIO_MAXIOV`).
+/// The most ranges that one call may have (`UIO_MAXIOV`).
 pub(crate) const RANGES_MAX: usize = 1024;
 
-/// Copies memory of `pid` from `address` on into `buffer`; returns how many bytes could be read before the first
-/// page that cannot.
+/// Copies memory of `pid`, beginning at `address`, into `buffer`; returns the number of bytes
+/// before the first page that cannot be read.
 pub(crate) fn read(pid: u32, address: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
     let local = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
@@ -17,14 +18,15 @@ pub(crate) fn read(pid: u32, address: u64, buffer: &mut [u8]) -> Result<usize, E
         iov_base: address as usize as *mut _,
         iov_len: buffer.len(),
     };
-    // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`; the remote side is checked by it.
+    // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer`, and checks the remote
+    // addresses itself.
     done(unsafe {
         libc::process_vm_readv(pid as i32, &raw const local, 1, &raw const remote, 1, 0)
     })
 }
 
-/// Copies up to [`RANGES_MAX`] ranges of memory of `pid`, one behind the other, into `buffer`; returns how many bytes
-/// could be read before the first page that cannot.
+/// Copies up to [`RANGES_MAX`] ranges of memory of `pid`, one after the other, into `buffer`;
+/// returns the number of bytes before the first page that cannot be read.
 pub(crate) fn read_ranges(
     pid: u32,
     ranges: &[PageRange],
@@ -42,7 +44,8 @@ pub(crate) fn read_ranges(
         })
         .collect();
     let count = remote.len() as libc::c_ulong;
-    // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`; the remote side is checked by it.
+    // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer`, and checks the remote
+    // addresses itself.
     done(unsafe {
         libc::process_vm_readv(pid as i32, &raw const local, 1, remote.as_ptr(), count, 0)
     })
@@ -58,8 +61,8 @@ pub(crate) fn write(pid: u32, address: u64, bytes: &[u8]) -> Result<usize, Errno
         iov_base: address as usize as *mut _,
         iov_len: bytes.len(),
     };
-    // SAFETY: the kernel reads `bytes.len()` bytes from `bytes`; what it writes to is the other process's memory. The
-    // own one is refused by the caller: it would change memory behind references.
+    // SAFETY: the kernel reads `bytes.len()` bytes from `bytes`, and writes only to another
+    // process: `Memory`, the only caller, refuses this process, whose references would be violated.
     done(unsafe {
         libc::process_vm_writev(pid as i32, &raw const local, 1, &raw const remote, 1, 0)
     })

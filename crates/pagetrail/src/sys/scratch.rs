@@ -13,7 +13,7 @@ impl Scratch {
     /// Maps `bytes`, a multiple of the page size.
     pub(crate) fn new(bytes: u64) -> rustix::io::Result<Self> {
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps no existing memory.
         let base = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -32,28 +32,30 @@ impl Scratch {
         self.range
     }
 
-    /// Loads one byte so that the compiler cannot leave it out.
+    /// Reads one byte; the compiler cannot omit the read.
     pub(crate) fn read(&self, offset: u64) -> u8 {
         assert!(offset < self.range.bytes());
-        // SAFETY: within the mapping, which is readable and this value's alone.
+        // SAFETY: the address is within the mapping, as just asserted; it is readable, and only
+        // this value uses it.
         unsafe { std::ptr::read_volatile((self.range.start() + offset) as *const u8) }
     }
 
-    /// Stores one byte so that the compiler cannot leave it out.
+    /// Writes one byte; the compiler cannot omit the write.
     pub(crate) fn write(&mut self, offset: u64, value: u8) {
         assert!(offset < self.range.bytes());
-        // SAFETY: within the mapping, which is writable and this value's alone.
+        // SAFETY: the address is within the mapping, as just asserted; it is writable, and only
+        // this value uses it.
         unsafe { std::ptr::write_volatile((self.range.start() + offset) as *mut u8, value) };
     }
 }
 
 #[cfg(test)]
 impl Scratch {
-    /// Puts shared memory in the place of one.
+    /// Replaces the mapping of a scratch by shared memory.
     pub(crate) fn share(range: PageRange) -> rustix::io::Result<()> {
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: the addresses are a scratch's own, from which nobody borrows.
+        // SAFETY: the addresses belong to a scratch, of whose memory no reference exists.
         unsafe {
             mmap_anonymous(
                 range.start() as *mut _,
@@ -68,7 +70,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // SAFETY: this value made the mapping, and nothing borrows from it.
+        // SAFETY: `new` made this mapping, and no reference to its memory exists.
         let _ = unsafe { munmap(self.range.start() as *mut _, self.range.bytes() as usize) };
     }
 }

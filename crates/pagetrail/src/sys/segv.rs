@@ -1,9 +1,10 @@
-//! The `SIGSEGV` handler of the `mprotect` technique.
+//! The `SIGSEGV` handler of the technique `mprotect`.
 //!
-//! A process has one disposition for `SIGSEGV`, so the handler is installed once, serves all watches, and passes
-//! faults that are nobody's on to the handler that was there before (`sigaction(2)`). Everything it does is
-//! async-signal-safe: atomics, `mprotect(2)` and `madvise(2)`. All that it writes to lies in mappings of its own: a
-//! process can track its own heap, and a fault inside the handler would be the end of it.
+//! A process has one disposition for `SIGSEGV`, so the handler is installed once, serves all
+//! watches, and passes other faults to the handler that was installed before (`sigaction(2)`).
+//! Everything it does is async-signal-safe: atomics, `mprotect(2)` and `madvise(2)`. It writes only
+//! to mappings of its own: a process can track its own heap, and a fault inside the handler would
+//! kill it.
 
 use super::shared_words::SharedWords;
 use crate::page_set::{PageRange, PageSet, page_size};
@@ -13,9 +14,10 @@ use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// A protected range and which of its pages were written since the last harvest.
+/// A protected range, and which of its pages were written since the last collect.
 ///
-/// Never freed: a handler may be looking at it at any moment. A disused one is taken again by [`Guard::new`].
+/// A slot is never freed, because a handler may read it at any moment. [`Guard::new`] reuses free
+/// ones.
 struct Slot {
     start: AtomicU64,
     /// 0 while the slot is free.
@@ -27,19 +29,22 @@ struct Slot {
 
 static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Handlers at work, two words, counted by the parity of the epoch in which they began; see [`wait_for_handlers`].
+/// The number of running handlers, in two words, counted by the parity of the epoch in which they
+/// began; see [`wait_for_handlers`].
 static AT_WORK: OnceLock<SharedWords> = OnceLock::new();
 static EPOCH: AtomicUsize = AtomicUsize::new(0);
 
-/// Counted when handlers can find the guard, and before it protects anything.
+/// The number of guards made; it is increased once handlers can find the guard, and before the
+/// guard protects memory.
 static GUARDS_MADE: AtomicU64 = AtomicU64::new(0);
 
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Waits for the handlers that are at work: they may have released a page and not yet noted it, and they may look
-/// at a slot that is being freed.
+/// Waits for the handlers that are running: they may have released a page and not yet recorded it,
+/// or read a slot that is being freed.
 fn wait_for_handlers() {
-    // One at a time: while a second epoch passes, a handler of the one before would be waited for by nobody.
+    // One caller at a time: with two epochs in transition, no caller would wait for a handler of
+    // the first.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(at_work) = AT_WORK.get() else {
@@ -51,7 +56,7 @@ fn wait_for_handlers() {
     }
 }
 
-/// A writable range of the own process under watch; writable again when dropped.
+/// A tracked, writable range of the own process; writable again when dropped.
 #[derive(Debug)]
 pub(crate) struct Guard {
     slot: &'static Slot,
@@ -66,16 +71,17 @@ impl std::fmt::Debug for Slot {
 }
 
 impl Guard {
-    /// Protects `range`, which must be mapped readable and writable and stay so.
+    /// Protects `range`, which must be mapped readable and writable and remain so.
     ///
-    /// The kernel's own writes to protected memory (and its reads, where accesses are noticed) fail with `EFAULT`; the caller
-    /// has been told.
+    /// The kernel's own writes to protected memory fail with `EFAULT`, as do its reads where
+    /// accesses are tracked; the documentation of the technique says so.
     pub(crate) fn new(range: PageRange, noticing: AccessKind) -> io::Result<Self> {
         install()?;
         let words = SharedWords::new(1 + range.page_count().div_ceil(64) as usize)?;
         let slot = free_slot();
         slot.start.store(range.start(), Ordering::Relaxed);
-        // Leaked like the slot, for the same reason; a few bytes per watch, the words are freed on drop.
+        // Leaked like the slot, for the same reason; it takes a few bytes per watch. The words are
+        // freed on drop.
         slot.bits
             .store(Box::into_raw(Box::new(words)), Ordering::Release);
         slot.end.store(range.end(), Ordering::Release);
@@ -89,18 +95,19 @@ impl Guard {
         Ok(guard)
     }
 
-    /// The range under watch.
+    /// The tracked range.
     pub(crate) fn range(&self) -> PageRange {
         self.range
     }
 
-    /// Adds the pages written since the last harvest, protected again; returns the number of faults.
+    /// Adds the pages written since the last collect, protects them again, and returns the number
+    /// of faults.
     pub(crate) fn collect(&self, out: &mut PageSet) -> io::Result<u64> {
         wait_for_handlers();
         let page = page_size();
         let (faults, words) = self.words();
         let mut outcome = Ok(());
-        // Run by run, so that nothing needs memory but `out`.
+        // Adjacent pages are handled as one run, so that only `out` needs memory.
         let mut run: Option<PageRange> = None;
         let mut take = |run: PageRange| {
             out.insert(run);
@@ -108,7 +115,8 @@ impl Guard {
                 outcome = protect(run, self.noticing);
             }
             if outcome.is_err() {
-                // Still writable without a fault: written until it is protected again.
+                // The run is still writable without a fault, so it counts as written until it is
+                // protected again.
                 for page in (run.start()..run.end()).step_by(page as usize) {
                     let index = (page - self.range.start()) / page_size();
                     words[index as usize / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
@@ -141,23 +149,26 @@ impl Guard {
         Ok(faults.swap(0, Ordering::Relaxed))
     }
 
-    /// Takes the write faults of the guarded part of `range` now, without changing what memory holds.
+    /// Takes the write faults of the tracked part of `range` now, without changing contents.
     pub(crate) fn touch(&self, range: PageRange) {
         let Some(part) = range.intersection(&self.range) else {
             return;
         };
         for address in (part.start()..part.end()).step_by(page_size() as usize) {
-            // SAFETY: mapped and, but for our protection, writable.
+            // SAFETY: the address is in the guard's range, which `new` requires to stay mapped; the
+            // only protection that it may have is ours, whose fault the handler resolves. All
+            // accesses here are atomic.
             let byte = unsafe { AtomicU8::from_ptr(address as *mut u8) };
-            // Replacing a byte by itself is a write to the processor, whether another thread changes it
-            // meanwhile or not. (An "or with nothing" is none: the compiler makes it a read.)
+            // Replacing a byte by itself is a write to the processor, whether another thread
+            // changes it meanwhile or not. (An "or" with zero is not: the compiler turns it into a
+            // read.)
             let now = byte.load(Ordering::Relaxed);
             let _ = byte.compare_exchange(now, now, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
     fn words(&self) -> (&AtomicU64, &[AtomicU64]) {
-        // SAFETY: set by `new`, and replaced only after this guard is dropped.
+        // SAFETY: `new` set the pointer to a leaked box, which `drop` of this guard alone frees.
         let words = unsafe { &*self.slot.bits.load(Ordering::Acquire) };
         (&words[0], &words[1..])
     }
@@ -169,24 +180,24 @@ impl Drop for Guard {
         self.slot.end.store(0, Ordering::Release);
         wait_for_handlers();
         let bits = self.slot.bits.swap(std::ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: made by `Box::into_raw` in `new`; handlers that could see it have left, later ones find the
-        // slot free.
+        // SAFETY: the pointer comes from `Box::into_raw` in `new`; handlers that could read it have
+        // returned, and later ones find the slot free.
         drop(unsafe { Box::from_raw(bits) });
-        self.slot.start.store(TAKEN_BY_NOBODY, Ordering::Release);
+        self.slot.start.store(UNUSED, Ordering::Release);
     }
 }
 
-/// A slot's `start` while nobody owns it.
-const TAKEN_BY_NOBODY: u64 = u64::MAX;
+/// The `start` of a slot that is free.
+const UNUSED: u64 = u64::MAX;
 
 fn free_slot() -> &'static Slot {
     let mut at = SLOTS.load(Ordering::Acquire);
     while !at.is_null() {
-        // SAFETY: slots are never freed.
+        // SAFETY: a slot in the list is a leaked box, which is never freed.
         let slot = unsafe { &*at };
         if slot
             .start
-            .compare_exchange(TAKEN_BY_NOBODY, 0, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(UNUSED, 0, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
             return slot;
@@ -216,15 +227,15 @@ fn install() -> io::Result<()> {
     if !*installed {
         let at_work = SharedWords::new(2)?;
         AT_WORK.get_or_init(|| at_work);
-        // SAFETY: zeroed is a valid sigaction; `handler` has the signature that SA_SIGINFO asks for and does
-        // only async-signal-safe things.
+        // SAFETY: a zeroed sigaction is valid; `handler` has the signature that SA_SIGINFO requires
+        // and does only what is async-signal-safe; the pointers are to locals.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             let mut previous: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as extern "C" fn(_, _, _) as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-            // A collector stops threads by a signal and harvests while they stand: none may stand in here, where
-            // the harvest would wait for it.
+            // A collector stops threads by a signal and collects while they are stopped: none may
+            // be stopped inside the handler, for which the collect would wait.
             libc::sigfillset(&raw mut action.sa_mask);
             match libc::sigaction(libc::SIGSEGV, &raw const action, &raw mut previous) {
                 0 => {
@@ -239,13 +250,15 @@ fn install() -> io::Result<()> {
 }
 
 extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid siginfo.
+    // SAFETY: with SA_SIGINFO the kernel passes a pointer to a valid `siginfo_t`.
     let code = unsafe { (*info).si_code };
-    // SAFETY: as above; for SIGSEGV of the kernel's own it holds an address.
+    // SAFETY: the pointer is valid, see above; for any `siginfo_t` these bytes are initialized, and
+    // for a SIGSEGV from the kernel they are the address.
     let address = unsafe { (*info).si_addr() } as u64;
-    // Sent by `kill(2)` and its like there is none.
+    // A signal sent by `kill(2)` or similar has no address.
     let sent = code <= 0;
-    // SAFETY: errno belongs to this thread; the interrupted code must find it as it was.
+    // SAFETY: errno is this thread's, and the pointer to it is valid; the interrupted code must
+    // find its value unchanged.
     let errno = unsafe { *libc::__errno_location() };
     let settled = !sent
         && loop {
@@ -253,19 +266,19 @@ extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: 
             if release_as_counted(address) || is_late(code, address, context) {
                 break true;
             }
-            // Neither, unless a guard protected the page between the two looks.
+            // Neither, unless a guard protected the page between the two checks.
             if GUARDS_MADE.load(Ordering::SeqCst) == made {
                 break false;
             }
         };
-    // SAFETY: as above.
+    // SAFETY: the pointer to this thread's errno is valid.
     unsafe { *libc::__errno_location() = errno };
     if !settled {
         pass_on(signal, sent, info, context);
     }
 }
 
-/// [`release`], in a way that [`wait_for_handlers`] sees.
+/// Calls [`release`] while counted, so that [`wait_for_handlers`] waits for it.
 fn release_as_counted(address: u64) -> bool {
     let Some(at_work) = AT_WORK.get() else {
         return false;
@@ -283,18 +296,19 @@ fn release_as_counted(address: u64) -> bool {
     released
 }
 
-/// Whether the fault is an access to a page that is accessible by now: a thread that ran into a protection shortly
-/// before its guard was dropped. Nobody else's handler must see it: the usual ones restore the default action.
+/// Whether the fault is an access to a page that is accessible by now: a thread faulted shortly
+/// before the guard was dropped. No other handler may see such a fault, because the usual ones
+/// restore the default action.
 fn is_late(code: libc::c_int, address: u64, context: *mut libc::c_void) -> bool {
     const SEGV_ACCERR: libc::c_int = 2;
     /// The access was a write; Intel SDM volume 3, "Page-fault exceptions".
     const WRITE: i64 = 1 << 1;
-    /// It was a fetch of an instruction.
+    /// The access was an instruction fetch.
     const FETCH: i64 = 1 << 4;
     if code != SEGV_ACCERR {
         return false;
     }
-    // SAFETY: with SA_SIGINFO the kernel passes a `ucontext_t`.
+    // SAFETY: with SA_SIGINFO the kernel passes a pointer to a valid `ucontext_t`.
     let error =
         unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
     let page = address & !(page_size() - 1);
@@ -302,17 +316,18 @@ fn is_late(code: libc::c_int, address: u64, context: *mut libc::c_void) -> bool 
         0 => libc::MADV_POPULATE_READ,
         _ => libc::MADV_POPULATE_WRITE,
     };
-    // SAFETY: makes the page present, as the access is about to do, and leaves what it holds; Linux 5.14.
+    // SAFETY: MADV_POPULATE_* (Linux 5.14) makes the page present, as the access is about to do,
+    // and keeps its contents.
     error & FETCH == 0
         && unsafe { libc::madvise(page as *mut _, page_size() as usize, advice) } == 0
 }
 
-/// Makes the page writable, then notes it: in this order a page that a harvest protects again is never left
-/// writable and forgotten. Says whether the address is under watch.
+/// Makes the page writable, then records it: in this order a page that a collect protects again is
+/// never left writable and unrecorded. Returns whether the address is tracked.
 fn release(address: u64) -> bool {
     let mut at = SLOTS.load(Ordering::Acquire);
     while !at.is_null() {
-        // SAFETY: slots are never freed.
+        // SAFETY: a slot in the list is a leaked box, which is never freed.
         let slot = unsafe { &*at };
         let (end, start) = (
             slot.end.load(Ordering::Acquire),
@@ -321,9 +336,10 @@ fn release(address: u64) -> bool {
         if start <= address && address < end {
             let bits = slot.bits.load(Ordering::Acquire);
             if bits.is_null() {
-                return true; // Disarmed at this moment: the page is writable by now.
+                return true; // Being dropped: the page is writable by now.
             }
-            // SAFETY: freed only after the handlers of this epoch have left.
+            // SAFETY: `drop` frees the words only after `wait_for_handlers`, which waits for this
+            // one.
             let words = unsafe { &*bits };
             let page = page_size();
             let index = (address - start) / page;
@@ -333,8 +349,9 @@ fn release(address: u64) -> bool {
             if one.is_some_and(|range| unprotect(range).is_ok()) {
                 words[index as usize / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
             } else if let Some(all) = PageRange::new(start, end) {
-                // Each page apart splits a mapping, and a process may have only `vm.max_map_count` of
-                // them. Releasing everything merges them again; everything then counts as written.
+                // Each single page splits a mapping, and a process may have only `vm.max_map_count`
+                // of them. Releasing everything merges them again; everything then counts as
+                // written.
                 let _ = unprotect(all);
                 let pages = all.page_count();
                 for (i, word) in words.iter().enumerate() {
@@ -362,11 +379,12 @@ fn pass_on(
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: with SA_SIGINFO the kernel passes a `ucontext_t`; its mask is the one that the handler before us expects.
+    // SAFETY: with SA_SIGINFO the kernel passes a pointer to a valid `ucontext_t`, whose mask is
+    // the one that the previous handler expects; a zeroed `sigset_t` is valid.
     unsafe {
         let mask = &raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask;
         libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut());
-        // Blocked while its handler runs, unless that asked otherwise.
+        // The signal is blocked while its handler runs, unless the handler's flags disable that.
         if PREVIOUS
             .get()
             .is_none_or(|previous| previous.sa_flags & libc::SA_NODEFER == 0)
@@ -380,8 +398,9 @@ fn pass_on(
     match previous.map(|action| (action.sa_sigaction, action.sa_flags)) {
         Some((libc::SIG_IGN, _)) if sent => {}
         Some((libc::SIG_DFL | libc::SIG_IGN, _)) | None => {
-            // SAFETY: restores the default; the faulting instruction runs again and the process dies of
-            // it, as it would have without us. A signal that was sent comes again after the return.
+            // SAFETY: restoring the default disposition is async-signal-safe; the faulting
+            // instruction runs again and kills the process, as it would have without this handler.
+            // A signal that was sent is sent again and arrives after the return.
             unsafe {
                 libc::signal(signal, libc::SIG_DFL);
                 if sent {
@@ -391,11 +410,12 @@ fn pass_on(
         }
         Some((function, flags)) if flags & libc::SA_SIGINFO != 0 => {
             type Action = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-            // SAFETY: SA_SIGINFO says that the handler that was installed has this signature.
+            // SAFETY: SA_SIGINFO says that the previous handler has this signature; the arguments
+            // are those of the kernel.
             unsafe { std::mem::transmute::<usize, Action>(function)(signal, info, context) };
         }
         Some((function, _)) => {
-            // SAFETY: without SA_SIGINFO a handler takes the signal alone.
+            // SAFETY: without SA_SIGINFO a handler takes only the signal's number.
             unsafe { std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(function)(signal) };
         }
     }
@@ -406,7 +426,8 @@ fn protect(range: PageRange, noticing: AccessKind) -> rustix::io::Result<()> {
         AccessKind::Writes => MprotectFlags::READ,
         AccessKind::Accesses => MprotectFlags::empty(),
     };
-    // SAFETY: taking away access rights makes no access undefined: the handler gives them back.
+    // SAFETY: removing access rights invalidates no reference: the handler restores them on the
+    // first access.
     unsafe { mprotect(range.start() as *mut _, range.bytes() as usize, left) }
 }
 
@@ -424,7 +445,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     fn installed() -> usize {
-        // SAFETY: zeroed is a valid sigaction, which the kernel fills.
+        // SAFETY: a zeroed sigaction is valid, and the kernel fills it; no new action is installed.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             libc::sigaction(libc::SIGSEGV, std::ptr::null(), &raw mut action);
@@ -433,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn guards_may_go_while_others_write() {
+    fn guards_may_be_dropped_while_threads_write() {
         let pages = 64;
         let memory = Scratch::new(pages * page_size()).unwrap();
         let range = memory.range();
@@ -444,7 +465,8 @@ mod tests {
                 std::thread::spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
                         for address in (range.start()..range.end()).step_by(page_size() as usize) {
-                            // SAFETY: mapped for as long as the writers run.
+                            // SAFETY: the memory is mapped for as long as the writers run, and all
+                            // accesses are atomic.
                             unsafe { AtomicU8::from_ptr(address as *mut u8) }
                                 .fetch_add(1, Ordering::Relaxed);
                         }

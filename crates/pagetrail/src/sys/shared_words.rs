@@ -1,29 +1,31 @@
-//! [`SharedWords`]: memory of its own, apart from every heap, for what a fault handler writes.
+//! [`SharedWords`]: a mapping of its own, apart from every heap, for the data that a fault handler
+//! writes.
 //!
-//! A handler must never touch memory that may itself be protected; a mapping made here is in nobody's tracked
-//! ranges.
+//! A handler must never touch memory that may itself be protected; a mapping made here is in no
+//! tracked range.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-/// An anonymous mapping used as atomic words, zero at first; pages come into being when touched.
+/// An anonymous mapping used as atomic words, initially zero; its pages are created when touched.
 #[derive(Debug)]
 pub(crate) struct SharedWords {
     base: NonNull<AtomicU64>,
     len: usize,
 }
 
-// SAFETY: the words are atomics, and the mapping belongs to this value alone.
+// SAFETY: the value owns its mapping, which any thread may use and unmap, and the words are
+// atomics.
 unsafe impl Send for SharedWords {}
-// SAFETY: as above.
+// SAFETY: shared references give access to atomics only, so concurrent use is no data race.
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
     pub(crate) fn new(len: usize) -> rustix::io::Result<Self> {
         let bytes = (len * size_of::<AtomicU64>()).max(1);
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps no existing memory.
         let base = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -41,7 +43,8 @@ impl Deref for SharedWords {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping holds `len` words, zeros are valid ones, and it lives as long as `self`.
+        // SAFETY: the mapping has `len` words, is aligned to a page, zeros are valid values, and it
+        // lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }
@@ -49,7 +52,7 @@ impl Deref for SharedWords {
 impl Drop for SharedWords {
     fn drop(&mut self) {
         let bytes = (self.len * size_of::<AtomicU64>()).max(1);
-        // SAFETY: this value made the mapping, and no borrow of it can be left.
+        // SAFETY: `new` made a mapping of this size, and borrows of it cannot outlive `self`.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), bytes) };
     }
 }

@@ -1,4 +1,4 @@
-//! Starting a program that waits, just before it becomes the program, until somebody traces it.
+//! Starts a program that waits, just before `execve(2)`, until a tracer has attached.
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Both ends of the talk between the future program and its tracer.
+/// The tracer's ends of the two pipes to the future program.
 pub(crate) struct Gate {
     pid_from: OwnedFd,
     go_to: OwnedFd,
@@ -19,8 +19,9 @@ impl Gate {
         let (go_from, go_to) = pipe_with(PipeFlags::CLOEXEC)?;
         let (tracer_pid_end, tracer_go_end) = (pid_from.as_raw_fd(), go_to.as_raw_fd());
         let announce = move || {
-            // SAFETY: both are the child's copies of ends that it must not hold open, or a tracer that
-            // dies before it says go would leave the child waiting for itself.
+            // SAFETY: both are the child's copies of the tracer's ends, which no object in the
+            // child owns. The child must not keep them open, or it would wait for itself for ever
+            // if the tracer died.
             unsafe {
                 libc::close(tracer_pid_end);
                 libc::close(tracer_go_end);
@@ -31,12 +32,13 @@ impl Gate {
             while rustix::io::read(&go_from, &mut go) == Err(rustix::io::Errno::INTR) {}
             Ok(())
         };
-        // SAFETY: the closure makes system calls only, on descriptors and memory that exist already.
+        // SAFETY: after fork(2), `pre_exec` allows only async-signal-safe calls: the closure makes
+        // system calls on existing descriptors and memory.
         unsafe { command.pre_exec(announce) };
         Ok(Self { pid_from, go_to })
     }
 
-    /// The PID of the waiting child; fails when it could not be created.
+    /// The PID of the waiting child; fails if the child could not be created.
     pub(crate) fn pid(&self) -> io::Result<u32> {
         let mut pid = [0; 4];
         let read = rustix::io::read(self.pid_from.as_fd(), &mut pid)?;
@@ -47,7 +49,7 @@ impl Gate {
         }
     }
 
-    /// Lets the child become the program.
+    /// Lets the child execute the program.
     pub(crate) fn open(self) -> io::Result<()> {
         rustix::io::write(&self.go_to, &[1])?;
         Ok(())

@@ -1,4 +1,4 @@
-//! `userfaultfd(2)`: creating one, the handshake, registering, write-protecting, reading faults.
+//! `userfaultfd(2)`: creation, handshake, registration, write protection, and reading faults.
 //!
 //! See `ioctl_userfaultfd(2)` and `Documentation/admin-guide/mm/userfaultfd.rst`.
 
@@ -22,35 +22,35 @@ pub(crate) mod feature {
     pub(crate) const WP_HUGETLBFS_SHMEM: u64 = raw::UFFD_FEATURE_WP_HUGETLBFS_SHMEM as u64;
     /// Pages can be protected against reads, too (Linux 7.3).
     pub(crate) const RWP: u64 = 1 << 17;
-    /// The kernel resolves those faults itself (Linux 7.3).
+    /// The kernel resolves faults of [`RWP`] itself (Linux 7.3).
     pub(crate) const RWP_ASYNC: u64 = 1 << 18;
-    /// Write-protect faults say that they are such (Linux 5.7).
+    /// Write-protect faults are flagged as such (Linux 5.7).
     pub(crate) const PAGEFAULT_FLAG_WP: u64 = raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP as u64;
 }
 
-/// What a registered range notices (`UFFDIO_REGISTER_MODE_*`).
+/// The faults that a registered range detects (`UFFDIO_REGISTER_MODE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Writes to write-protected pages.
+    /// Detects writes to write-protected pages.
     WriteProtect,
-    /// Those, and the first touch of pages that do not exist (yet, or any more).
+    /// Detects writes to write-protected pages, and the first touch of pages that do not exist.
     WriteProtectAndMissing,
-    /// Reads and writes of protected pages; excludes the other modes for the same mapping.
+    /// Detects reads and writes of protected pages; a mapping with this mode can have no other.
     ReadWriteProtect,
 }
 
-/// A fault that a thread waits in.
+/// A fault in which a thread waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     /// The address, rounded down to a page.
     pub(crate) address: u64,
-    /// Write-protected (true) or missing (false).
+    /// Whether the page is write-protected (true) or missing (false).
     pub(crate) write_protect: bool,
     /// Whether the access is a write.
     pub(crate) write: bool,
 }
 
-/// A userfaultfd after its handshake, of the own or another address space.
+/// A userfaultfd of any address space, after its handshake.
 #[derive(Debug)]
 pub(crate) struct Uffd {
     fd: OwnedFd,
@@ -67,22 +67,22 @@ const RWPROTECT: Opcode = opcode::read_write::<uffdio_writeprotect>(0xaa, 9);
 
 /// `UFFDIO_WRITEPROTECT_MODE_WP`, which linux-raw-sys lacks.
 const WRITEPROTECT_MODE_WP: u64 = 1;
-/// `UFFDIO_COPY_MODE_WP`, likewise.
+/// `UFFDIO_COPY_MODE_WP`, which linux-raw-sys lacks.
 const COPY_MODE_WP: u64 = 2;
-/// `UFFDIO_RWPROTECT_MODE_RWP`, likewise.
+/// `UFFDIO_RWPROTECT_MODE_RWP`, which linux-raw-sys lacks.
 const RWPROTECT_MODE_RWP: u64 = 1;
-/// `UFFDIO_REGISTER_MODE_RWP`, likewise.
+/// `UFFDIO_REGISTER_MODE_RWP`, which linux-raw-sys lacks.
 const REGISTER_MODE_RWP: u32 = 8;
 
 impl Uffd {
-    /// A userfaultfd on the own address space.
+    /// Creates a userfaultfd on the own address space.
     ///
-    /// `kernel_faults`: also resolve faults that the kernel takes on the program's behalf, which needs
-    /// `CAP_SYS_PTRACE` or `vm.unprivileged_userfaultfd=1`. [`feature::WP_ASYNC`] does not: it never waits
-    /// for user space.
+    /// `kernel_faults`: also resolve faults that the kernel takes on the program's behalf, which
+    /// needs `CAP_SYS_PTRACE` or `vm.unprivileged_userfaultfd=1`. [`feature::WP_ASYNC`] does not
+    /// need it: its faults never wait for user space.
     pub(crate) fn own(kernel_faults: bool) -> Result<OwnedFd, Errno> {
-        // SAFETY: the descriptor can only be used through this type, which protects pages against
-        // writes and lifts that again, and never changes what memory holds.
+        // SAFETY: the descriptor can be used only through this type, which protects pages, lifts
+        // protection and fills missing pages with zeros, and thus never changes contents.
         unsafe {
             rustix::mm::userfaultfd(UserfaultfdFlags::from_bits_retain(Self::flags(
                 kernel_faults,
@@ -90,7 +90,7 @@ impl Uffd {
         }
     }
 
-    /// The flags for `userfaultfd(2)`, for this process or to be run in another.
+    /// The flags of `userfaultfd(2)`, whether this process or another makes the call.
     pub(crate) fn flags(kernel_faults: bool) -> u32 {
         let user_mode_only = if kernel_faults {
             0
@@ -100,19 +100,20 @@ impl Uffd {
         raw::O_CLOEXEC | raw::O_NONBLOCK | user_mode_only
     }
 
-    /// Performs the handshake on a fresh descriptor; `EINVAL` when the kernel lacks one of `features`.
+    /// Performs the handshake on a new descriptor; `EINVAL` if the kernel lacks one of `features`.
     pub(crate) fn handshake(fd: OwnedFd, features: u64) -> Result<Self, Errno> {
         let mut api = uffdio_api {
             api: u64::from(raw::UFFD_API),
             features,
             ioctls: 0,
         };
-        // SAFETY: UFFDIO_API takes and fills a `uffdio_api`.
+        // SAFETY: UFFDIO_API reads and fills a `uffdio_api`, which `api` is.
         unsafe { rustix::ioctl::ioctl(&fd, Updater::<API, _>::new(&mut api))? };
         Ok(Self { fd })
     }
 
-    /// Registers a range; `EBUSY` when another userfaultfd has it, `ESRCH` when the address space is gone.
+    /// Registers a range; `EBUSY` if another userfaultfd has it, `ESRCH` if the address space is
+    /// gone.
     pub(crate) fn register(&self, range: PageRange, mode: Mode) -> Result<(), Errno> {
         let mode = match mode {
             Mode::WriteProtect => raw::UFFDIO_REGISTER_MODE_WP,
@@ -126,12 +127,14 @@ impl Uffd {
             mode: u64::from(mode),
             ioctls: 0,
         };
-        // SAFETY: UFFDIO_REGISTER takes and fills a `uffdio_register`; pages keep their contents.
+        // SAFETY: UFFDIO_REGISTER reads and fills a `uffdio_register`, which `arg` is; pages keep
+        // their contents.
         let outcome =
             unsafe { rustix::ioctl::ioctl(&self.fd, Updater::<REGISTER, _>::new(&mut arg)) };
         match outcome {
-            // The kernel says so as well where the address space is gone (`userfaultfd_register` in fs/userfaultfd.c), of
-            // which others of its calls tell. This one finds nothing to lift.
+            // `ENOMEM` may also mean that the address space is gone (`userfaultfd_register` in
+            // fs/userfaultfd.c). UFFDIO_WRITEPROTECT reports that by `ESRCH`, and has no protection
+            // to lift here.
             Err(Errno::NOMEM) if self.release(range) == Err(Errno::SRCH) => Err(Errno::SRCH),
             outcome => outcome,
         }
@@ -139,7 +142,7 @@ impl Uffd {
 
     /// Ends the registration of a range and lifts its write protection.
     pub(crate) fn unregister(&self, range: PageRange) -> Result<(), Errno> {
-        // SAFETY: UFFDIO_UNREGISTER takes a `uffdio_range`.
+        // SAFETY: UFFDIO_UNREGISTER reads a `uffdio_range`; pages keep their contents.
         unsafe { rustix::ioctl::ioctl(&self.fd, Setter::<UNREGISTER, _>::new(uffdio(range))) }
     }
 
@@ -159,19 +162,21 @@ impl Uffd {
             mode,
         };
         while_changing(|| {
-            // SAFETY: UFFDIO_WRITEPROTECT takes a `uffdio_writeprotect`; pages keep their contents.
+            // SAFETY: UFFDIO_WRITEPROTECT reads a `uffdio_writeprotect`, which `arg` is; pages keep
+            // their contents.
             unsafe { rustix::ioctl::ioctl(&self.fd, Updater::<WRITEPROTECT, _>::new(&mut arg)) }
         })
     }
 
-    /// Protects the pages that exist in a range registered with [`Mode::ReadWriteProtect`] against every access.
+    /// Protects the pages that exist in a range registered with [`Mode::ReadWriteProtect`] against
+    /// every access.
     ///
-    /// `ENOENT`, and nothing is protected, when a part of the range is not registered so.
+    /// `ENOENT`, and nothing is protected, if a part of the range is not registered in that mode.
     pub(crate) fn protect_from_access(&self, range: PageRange) -> Result<(), Errno> {
         self.access_protect(range, RWPROTECT_MODE_RWP)
     }
 
-    /// Lifts that protection.
+    /// Lifts the protection of [`Self::protect_from_access`].
     pub(crate) fn release_to_access(&self, range: PageRange) -> Result<(), Errno> {
         self.access_protect(range, 0)
     }
@@ -182,15 +187,16 @@ impl Uffd {
             mode,
         };
         while_changing(|| {
-            // SAFETY: UFFDIO_RWPROTECT takes a `uffdio_rwprotect`, which is laid out the same; pages keep their contents.
+            // SAFETY: UFFDIO_RWPROTECT reads a `uffdio_rwprotect`, which has the same layout as
+            // `arg`; pages keep their contents.
             unsafe { rustix::ioctl::ioctl(&self.fd, Updater::<RWPROTECT, _>::new(&mut arg)) }
         })
     }
 
-    /// Fills a range that does not exist with the beginning of `zeros`, write-protected or not; `EEXIST` when
-    /// it came into being meanwhile. Wakes the waiting threads.
+    /// Fills a range without pages with the beginning of `zeros`, write-protected if `protect`, and
+    /// wakes the waiting threads; `EEXIST` if pages were created meanwhile.
     ///
-    /// (`UFFDIO_ZEROPAGE` would refuse places with a write-protection marker, and huge pages.)
+    /// (`UFFDIO_ZEROPAGE` would refuse entries with a write-protection marker, and huge pages.)
     pub(crate) fn fill(
         &self,
         range: PageRange,
@@ -208,26 +214,29 @@ impl Uffd {
             mode,
             copy: 0,
         };
-        // SAFETY: UFFDIO_COPY reads `len` bytes at `src`, which are there, and fills only what does not exist.
+        // SAFETY: UFFDIO_COPY reads `len` bytes at `src`, which `zeros` has as just checked, and
+        // fills only pages that do not exist.
         unsafe { rustix::ioctl::ioctl(&self.fd, Updater::<COPY, _>::new(&mut arg)) }
     }
 
-    /// Wakes threads that wait in a range, to fault again.
+    /// Wakes the threads that wait in a range, so that they fault again.
     pub(crate) fn wake(&self, range: PageRange) -> Result<(), Errno> {
-        // SAFETY: UFFDIO_WAKE takes a `uffdio_range`.
+        // SAFETY: UFFDIO_WAKE reads a `uffdio_range`, and changes no memory.
         unsafe { rustix::ioctl::ioctl(&self.fd, Setter::<WAKE, _>::new(uffdio(range))) }
     }
 
-    /// Reads waiting faults into `faults` without blocking; returns how many.
+    /// Reads waiting faults into `faults` without blocking; returns their number.
     pub(crate) fn read_faults(&self, faults: &mut [Fault; FAULTS_AT_ONCE]) -> Result<usize, Errno> {
         let mut buffer = [0u8; FAULTS_AT_ONCE * size_of::<uffd_msg>()];
         let len = rustix::io::read(&self.fd, &mut buffer)?;
         let mut count = 0;
         for message in buffer[..len].chunks_exact(size_of::<uffd_msg>()) {
-            // SAFETY: `uffd_msg` is plain data of exactly this size; the read may be unaligned.
+            // SAFETY: the chunk has the size of a `uffd_msg`, for which any bytes are valid;
+            // alignment is not required.
             let message = unsafe { message.as_ptr().cast::<uffd_msg>().read_unaligned() };
             if u32::from(message.event) == raw::UFFD_EVENT_PAGEFAULT {
-                // SAFETY: the event says which member of the union is set.
+                // SAFETY: UFFD_EVENT_PAGEFAULT says that the kernel has set this member of the
+                // union.
                 let fault = unsafe { message.arg.pagefault };
                 faults[count] = Fault {
                     address: fault.address & !(crate::page_set::page_size() - 1),
@@ -241,7 +250,7 @@ impl Uffd {
     }
 }
 
-/// Faults that [`Uffd::read_faults`] reads in one call.
+/// The most faults that [`Uffd::read_faults`] reads in one call.
 pub(crate) const FAULTS_AT_ONCE: usize = 64;
 
 impl AsFd for Uffd {
@@ -250,7 +259,7 @@ impl AsFd for Uffd {
     }
 }
 
-/// Calls again while the address space is changing (fork, mremap), as the man pages ask for.
+/// Repeats a call while the address space is changing (fork, mremap), as the man pages require.
 fn while_changing(mut call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     loop {
         match call() {

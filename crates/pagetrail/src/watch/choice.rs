@@ -33,8 +33,9 @@ pub enum TrackMode {
     /// Every access, including reads: technique `access-scan`, or `mprotect` if requested for
     /// ranges of the own process.
     Accesses,
-    /// Alternating rounds of writes and of accesses ([`Round::noticed`](crate::Round::noticed) says
-    /// which): techniques `pagemap-scan` and `access-scan` in turns.
+    /// Alternating rounds of writes and of accesses
+    /// ([`Round::access_kind`](crate::Round::access_kind) says which): techniques `pagemap-scan`
+    /// and `access-scan` in turns.
     ///
     /// This mode samples. A page that is only read appears in every second round; accesses during
     /// the switch, at the end of each collect, are missed

@@ -250,8 +250,8 @@ impl Discards {
             (None, _) | (_, None) if !self.complained => {
                 self.complained = true;
                 looked.note = Some(
-                    "the files behind shared memory may not be looked at (CAP_CHECKPOINT_RESTORE): \
-                     pages that are removed from them and read again are not seen"
+                    "without CAP_CHECKPOINT_RESTORE the files of shared memory cannot be checked: \
+                     pages that are removed from them and read again are missed"
                         .into(),
                 );
             }

@@ -355,7 +355,7 @@ impl Watch {
     /// Resolves the dirty pages of sub-page heaps to sub-pages.
     fn resolve_subpages(&mut self, access_kind: AccessKind, carried: bool) {
         let pending = &mut self.pending[access_kind as usize];
-        pending.units = self.heaps.units(
+        pending.subpages = self.heaps.resolve(
             self.space.regions(),
             self.space.within(),
             carried,
