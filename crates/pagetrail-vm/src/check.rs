@@ -9,7 +9,7 @@ use crate::guest::Guest;
 use crate::memory::PAGE;
 use crate::processor::cpuid;
 use crate::sys::kvm::{self, Log, Vm};
-use crate::trial::{Sign, begin, load, mapped, store};
+use crate::trial::{DoneBy, begin, load, mapped, store};
 use crate::{RING_BYTES, best_log};
 
 /// What was found. What could not be told is `None`.
@@ -87,17 +87,17 @@ pub fn try_guest_by(bitmap: bool) -> Result<()> {
 ///
 /// A KVM without nested paging does not know when such a bit was cleared, and sets it once only.
 pub fn try_accesses() -> Result<()> {
-    try_accesses_with(Sign::Call)
+    try_accesses_with(DoneBy::Call)
 }
 
 /// The same on a KVM that emulates instructions: the guest comes back by exceptions, behind each of which the processor would
 /// forget addresses anyway.
 #[doc(hidden)]
 pub fn try_accesses_by_exceptions() -> Result<()> {
-    try_accesses_with(Sign::Exception)
+    try_accesses_with(DoneBy::Exception)
 }
 
-fn try_accesses_with(sign: Sign) -> Result<()> {
+fn try_accesses_with(sign: DoneBy) -> Result<()> {
     const PAGES: u64 = 16;
     // What is read and what is written in each round.
     let rounds: [(&[u64], &[u64]); 5] = [
@@ -109,7 +109,7 @@ fn try_accesses_with(sign: Sign) -> Result<()> {
     ];
     let mut guest = Guest::new(best_log()?)?;
     if let Some(log) = guest.log() {
-        log.tell_accesses(&mut guest.memory());
+        log.track_accesses(&mut guest.memory());
     }
     let data = mapped(&guest, PAGES * PAGE, libc::PROT_READ | libc::PROT_WRITE)?;
     let page = |n: u64| data + n * PAGE;
@@ -117,7 +117,7 @@ fn try_accesses_with(sign: Sign) -> Result<()> {
     for (read, written) in rounds {
         read.iter().for_each(|n| load(&mut text, page(*n) + n));
         written.iter().for_each(|n| store(&mut text, page(*n) + n));
-        sign.give(&mut text);
+        sign.emit(&mut text);
     }
     begin(&mut guest, &text)?;
     let pages = |numbers: &[u64]| -> PageSet {
@@ -129,7 +129,7 @@ fn try_accesses_with(sign: Sign) -> Result<()> {
     // Those of the first round alone.
     let early = pages(&[1, 3, 7]);
     for (index, (read, written)) in rounds.iter().enumerate() {
-        sign.await_from(&mut guest)?;
+        sign.wait_in(&mut guest)?;
         let round = guest.collect()?;
         let told = round.accessed.unwrap_or_default();
         // A processor may tell more than it must: it reads ahead. But not what was left alone for whole rounds.
@@ -154,11 +154,11 @@ fn try_with(log: Log) -> Result<()> {
     let mut text = Vec::new();
     for round in rounds {
         round.iter().for_each(|n| store(&mut text, page(*n) + n));
-        Sign::Call.give(&mut text);
+        DoneBy::Call.emit(&mut text);
     }
     begin(&mut guest, &text)?;
     for (index, round) in rounds.iter().enumerate() {
-        Sign::Call.await_from(&mut guest)?;
+        DoneBy::Call.wait_in(&mut guest)?;
         let expected: PageSet = round
             .iter()
             .filter_map(|n| PageRange::new(page(*n), page(n + 1)))

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::Result;
-use crate::guest::{Guest, crew_of_one, own_descriptors};
+use crate::guest::{Guest, own_descriptors, threads_of_one};
 use crate::processor::{Processor, Saved};
 use crate::sys::child::{self, Side};
 use crate::sys::kvm::Log;
@@ -15,13 +15,13 @@ impl Guest {
     /// `fork(2)`, while nothing of the machine is in the middle of something; with these flags and this signal at the child's end
     /// (`clone(2)`).
     pub(crate) fn fork(&self, flags: i32) -> io::Result<Side> {
-        let mut members = self.crew.members();
+        let mut table = self.threads.table();
         let memory = self.memory();
         let actions = self.signals.actions();
         let side = child::fork(flags)?;
         drop((memory, actions));
         if side == Side::Child {
-            for descriptor in members.abandon(&self.turn) {
+            for descriptor in table.abandon_others(&self.run_state) {
                 descriptors::close_inherited(descriptor);
             }
         }
@@ -37,11 +37,11 @@ impl Guest {
         let mut processor = Processor::add(&vm, &mut memory, 0)?;
         processor.restore(&memory, saved)?;
         drop(memory);
-        processor.belongs_here();
+        processor.bind_to_this_thread();
         self.is_vforked = false;
-        self.turn.take_over();
+        self.run_state.bind_to_this_thread();
         self.descriptors = Arc::new(Mutex::new(own_descriptors(&vm, &processor)));
-        self.crew = Arc::new(crew_of_one(&self.turn, &processor));
+        self.threads = Arc::new(threads_of_one(&self.run_state, &processor));
         self.processor = processor;
         self.vm = Arc::new(vm);
         Ok(())
@@ -63,17 +63,17 @@ impl Guest {
             if let Some(recording) = &mut self.recording {
                 recording.link = None;
             }
-            self.turn.take_over();
+            self.run_state.bind_to_this_thread();
             if let Err(error) = self.run_child(child, begin) {
                 crate::end_with(&error);
             }
         });
         // The child has had its own, but in the same memory.
-        self.turn.take_over();
+        self.run_state.bind_to_this_thread();
         self.recording = recording;
         self.signals = signals;
         self.is_vforked = was_vforked;
-        signal::forget();
+        signal::discard_pending();
         pid
     }
 

@@ -48,7 +48,7 @@ pub enum Error {
     },
     /// What the machine sends to its recorder cannot be understood.
     #[error("the virtual machine sent something that is no round")]
-    NoRound,
+    MalformedRound,
 }
 
 impl Error {

@@ -8,12 +8,12 @@ use crate::error::{Error, Result};
 use crate::guest::Guest;
 use crate::memory::PAGE;
 use crate::sys::kvm::Log;
-pub use crate::trial::Sign;
+pub use crate::trial::DoneBy;
 use crate::trial::{begin, mapped, put};
 
 /// Writes to the pages of a list, gives a sign, and begins anew.
 #[derive(Debug)]
-pub struct Writer(Guest, Sign);
+pub struct Writer(Guest, DoneBy);
 
 /// How long the parts of a collect took.
 #[derive(Clone, Copy, Debug)]
@@ -30,10 +30,10 @@ pub struct Parts {
 
 impl Writer {
     /// A guest that writes to these pages of an array, in this order; its accesses are told as well, or not.
-    pub fn new(order: &[u64], sign: Sign, accesses: bool) -> Result<Self> {
+    pub fn new(order: &[u64], sign: DoneBy, accesses: bool) -> Result<Self> {
         let mut guest = Guest::new(Log::Ring(RING_BYTES))?;
         if let Some(log) = guest.log().filter(|_| accesses) {
-            log.tell_accesses(&mut guest.memory());
+            log.track_accesses(&mut guest.memory());
         }
         let writable = libc::PROT_READ | libc::PROT_WRITE;
         let pages = order.iter().max().map_or(1, |last| last + 1);
@@ -50,7 +50,7 @@ impl Writer {
 
     /// Lets it write to its pages once.
     pub fn pass(&mut self) -> Result<()> {
-        self.1.await_from(&mut self.0)
+        self.1.wait_in(&mut self.0)
     }
 
     /// Takes a round, as a recorder has it.
@@ -78,7 +78,7 @@ impl Writer {
     }
 }
 
-fn text(list: u64, count: u64, sign: Sign) -> Vec<u8> {
+fn text(list: u64, count: u64, sign: DoneBy) -> Vec<u8> {
     let mut text = vec![0x48, 0xbe]; // mov rsi, list
     text.extend(list.to_le_bytes());
     text.extend([0x48, 0xb9]); // mov rcx, count
@@ -87,7 +87,7 @@ fn text(list: u64, count: u64, sign: Sign) -> Vec<u8> {
     text.extend([0x48, 0x8b, 0x06, 0xc6, 0x00, 0x01]); // mov rax, [rsi]; mov byte [rax], 1
     text.extend([0x48, 0x83, 0xc6, 0x08]); // add rsi, 8
     text.extend([0x48, 0xff, 0xc9, 0x75, 0xf1]); // dec rcx; jnz to the loop's beginning
-    sign.give(&mut text);
+    sign.emit(&mut text);
     let back = -(text.len() as i32 + 5);
     text.push(0xe9); // jmp to the beginning
     text.extend(back.to_le_bytes());

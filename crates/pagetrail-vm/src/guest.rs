@@ -9,19 +9,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kvm_bindings::kvm_regs;
 
 use crate::calls::{self, Next};
-use crate::crew::{Crew, Member, Stopped, Turn};
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Resolved, SYSTEM_BASE};
 use crate::processor::fault::{Exception, Fault};
 use crate::processor::{Processor, Stop, cpuid, entry};
 use crate::program;
 use crate::rounds::WriteLog;
-use crate::rounds::link::{GuestEnd, Kind};
+use crate::rounds::link::{GuestEnd, MessageKind};
 use crate::signals::{Signals, mask_during};
 use crate::sys::call::Call;
 use crate::sys::child;
 use crate::sys::kvm::{Log, Vm};
 use crate::sys::{program_memory, signal};
+use crate::vcpu_threads::{RunState, Stopped, VcpuThread, VcpuThreads};
 
 /// So many faults are looked at one by one for memory that is not there: more than an instruction can cause.
 const SEARCH_FAULTS: u32 = 64;
@@ -32,8 +32,8 @@ pub(crate) struct Guest {
     pub(crate) vm: Arc<Vm>,
     pub(crate) memory: Arc<Mutex<Memory>>,
     pub(crate) processor: Processor,
-    pub(crate) crew: Arc<Crew>,
-    pub(crate) turn: Arc<Turn>,
+    pub(crate) threads: Arc<VcpuThreads>,
+    pub(crate) run_state: Arc<RunState>,
     /// While it is recorded.
     pub(crate) recording: Option<Recording>,
     /// How many more faults may be about memory that is not there.
@@ -49,7 +49,7 @@ pub(crate) struct Guest {
 
 /// What the program waits for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Needs {
+pub(crate) enum GuestEvent {
     /// A system call is to be done.
     Call(Call),
     /// It did what a signal answers, with these registers.
@@ -71,9 +71,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn crew_of_one(turn: &Arc<Turn>, processor: &Processor) -> Crew {
-    Crew::of_one(Member {
-        turn: turn.clone(),
+pub(crate) fn threads_of_one(run_state: &Arc<RunState>, processor: &Processor) -> VcpuThreads {
+    VcpuThreads::of_one(VcpuThread {
+        run_state: run_state.clone(),
         descriptor: processor.descriptor(),
     })
 }
@@ -93,7 +93,7 @@ impl Guest {
         let bits = cpuid::physical_bits(&vm.supported_cpuid()?);
         let mut memory = Memory::new(&vm, bits)?;
         let mut processor = Processor::add(&vm, &mut memory, 0)?;
-        processor.belongs_here();
+        processor.bind_to_this_thread();
         let recording = (log != Log::Off).then(|| {
             let log = WriteLog::default();
             processor
@@ -105,11 +105,11 @@ impl Guest {
                 link: None,
             }
         });
-        let turn = Arc::new(Turn::of_this_thread());
+        let run_state = Arc::new(RunState::of_this_thread());
         Ok(Self {
             descriptors: Arc::new(Mutex::new(own_descriptors(&vm, &processor))),
-            crew: Arc::new(crew_of_one(&turn, &processor)),
-            turn,
+            threads: Arc::new(threads_of_one(&run_state, &processor)),
+            run_state,
             vm: Arc::new(vm),
             memory: Arc::new(Mutex::new(memory)),
             processor,
@@ -123,13 +123,13 @@ impl Guest {
     }
 
     /// A thread that this one starts, on this processor.
-    pub(crate) fn fellow(&self, processor: Processor, turn: Arc<Turn>) -> Self {
+    pub(crate) fn for_new_thread(&self, processor: Processor, run_state: Arc<RunState>) -> Self {
         Self {
             vm: self.vm.clone(),
             memory: self.memory.clone(),
             processor,
-            crew: self.crew.clone(),
-            turn,
+            threads: self.threads.clone(),
+            run_state,
             recording: self.recording.clone(),
             searches: 0,
             signals: self.signals.of_new_thread(),
@@ -154,7 +154,7 @@ impl Guest {
     }
 
     /// Sends rounds to who asks for them from now on.
-    pub(crate) fn answer(&mut self, link: RawFd) -> Result<()> {
+    pub(crate) fn serve_rounds(&mut self, link: RawFd) -> Result<()> {
         let link =
             Arc::new(GuestEnd::adopt(link).map_err(Error::system("duplicate a descriptor"))?);
         let mut descriptors = locked(&self.descriptors);
@@ -171,7 +171,7 @@ impl Guest {
                 // The lock is held until it is sent, so that a fork finds no half of a message, and no lock held.
                 let mut memory = locked(&memory);
                 match log.collect(&vm, &mut memory) {
-                    Ok(collected) => link.send(Kind::Answer, &collected),
+                    Ok(collected) => link.send(MessageKind::Reply, &collected),
                     Err(error) => {
                         tracing::error!(%error, "no round");
                         // Who asked would wait for ever.
@@ -235,13 +235,13 @@ impl Guest {
     /// Runs the thread until it ends; the process's end does not come back.
     pub(crate) fn run(&mut self) -> Result<()> {
         loop {
-            let call = match self.run_on()? {
-                Needs::Call(call) => call,
-                Needs::Fault(fault, context) => {
+            let call = match self.run_until_event()? {
+                GuestEvent::Call(call) => call,
+                GuestEvent::Fault(fault, context) => {
                     self.deliver(fault, &context)?;
                     continue;
                 }
-                Needs::Signal(context) => {
+                GuestEvent::Signal(context) => {
                     self.take_signal(context, None)?;
                     continue;
                 }
@@ -250,17 +250,17 @@ impl Guest {
                 Next::Return(result) if self.was_interrupted(result) => {
                     let mut context = self.processor.at_call();
                     context.rax = result as u64;
-                    if self.begins_anew(&call, result) {
+                    if self.restarts_call(&call, result) {
                         // To the instruction `syscall`, with what it takes.
                         context.rip -= 2;
                         context.rax = call.number;
                     }
-                    let waited = result != signal::NOT_BEGUN;
+                    let waited = result != signal::NOT_STARTED;
                     let during = waited.then(|| mask_during(&call)).flatten();
                     self.take_signal(context, during)?;
                 }
                 Next::Return(result) => self.processor.return_from_call(result),
-                Next::ReturnAnew(result) => {
+                Next::ReturnAndFlush(result) => {
                     let mut context = self.processor.at_call();
                     context.rax = result as u64;
                     self.enter(&context);
@@ -272,17 +272,17 @@ impl Guest {
     }
 
     /// Runs the program until it needs more than memory.
-    pub(crate) fn run_on(&mut self) -> Result<Needs> {
+    pub(crate) fn run_until_event(&mut self) -> Result<GuestEvent> {
         loop {
             let (memory, processor) = (&self.memory, &mut self.processor);
             let run = || processor.run();
-            let exit = self.crew.in_guest(&self.turn, self.is_vforked, run);
-            signal::let_run_no_more();
+            let exit = self.threads.in_guest(&self.run_state, self.is_vforked, run);
+            signal::clear_run_request();
             let stop = processor.stop(exit, |page| page.frame(locked(memory).system()))?;
             match stop {
                 Stop::Call => {
                     let regs = self.processor.raw();
-                    return Ok(Needs::Call(Call {
+                    return Ok(GuestEvent::Call(Call {
                         number: regs.rax,
                         arguments: [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9],
                     }));
@@ -291,9 +291,9 @@ impl Guest {
                     if let Some(fault) = self.exception(&exception)? {
                         let context = self.processor.at_exception(&exception.frame);
                         // A signal that has arrived comes first, since the fault's handler may run with it blocked.
-                        return Ok(match signal::has_arrived() && exception.is_repeated() {
-                            true => Needs::Signal(context),
-                            false => Needs::Fault(fault, context),
+                        return Ok(match signal::is_pending() && exception.is_repeated() {
+                            true => GuestEvent::Signal(context),
+                            false => GuestEvent::Fault(fault, context),
                         });
                     }
                 }
@@ -302,10 +302,10 @@ impl Guest {
                         log.drain(&self.vm)?;
                     }
                 }
-                Stop::Interrupted if signal::has_arrived() => match self.at_stop()? {
-                    Some(context) => return Ok(Needs::Signal(context)),
+                Stop::Interrupted if signal::is_pending() => match self.at_stop()? {
+                    Some(context) => return Ok(GuestEvent::Signal(context)),
                     // Once: it comes out by itself, and then it is where one can be taken.
-                    None => signal::let_run(),
+                    None => signal::request_run(),
                 },
                 Stop::Interrupted => {}
                 Stop::BadMemory => self.search_bad_memory()?,
@@ -369,7 +369,7 @@ impl Guest {
     }
 
     /// Sends what was written so far, if somebody records.
-    fn send_round(&self, kind: Kind) -> Result<()> {
+    fn send_round(&self, kind: MessageKind) -> Result<()> {
         if let Some(Recording {
             log,
             link: Some(link),
@@ -384,23 +384,23 @@ impl Guest {
 
     /// Sends what was written so far by a process that goes, if somebody records. No other thread writes on until what
     /// is returned is dropped.
-    pub(crate) fn send_parting_round(&self, kind: Kind) -> Result<Option<Stopped<'_>>> {
+    pub(crate) fn send_round_stopped(&self, kind: MessageKind) -> Result<Option<Stopped<'_>>> {
         let Some(Recording { link: Some(_), .. }) = &self.recording else {
             return Ok(None);
         };
-        let stopped = self.crew.stop_others(&self.turn);
+        let stopped = self.threads.stop_others(&self.run_state);
         self.send_round(kind)?;
         Ok(Some(stopped))
     }
 
     /// Sends the last round, and waits until the recorder has it. No other thread writes from then on.
-    pub(crate) fn part(&self) -> Result<()> {
-        let stopped = self.send_parting_round(Kind::Last)?;
+    pub(crate) fn send_final_round(&self) -> Result<()> {
+        let stopped = self.send_round_stopped(MessageKind::Final)?;
         if let Some(Recording {
             link: Some(link), ..
         }) = &self.recording
         {
-            link.wait_for_farewell();
+            link.wait_for_ack();
         }
         // The process ends.
         mem::forget(stopped);

@@ -16,7 +16,6 @@
 mod calls;
 pub mod check;
 mod children;
-mod crew;
 mod error;
 #[doc(hidden)]
 pub mod figures;
@@ -28,6 +27,7 @@ mod rounds;
 mod signals;
 mod sys;
 mod trial;
+mod vcpu_threads;
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -37,7 +37,7 @@ use std::path::Path;
 
 pub use error::{Error, Result};
 pub use rounds::Collected;
-pub use rounds::link::{Rounds, Told, pair};
+pub use rounds::link::{GuestRound, Rounds, pair};
 
 use guest::Guest;
 use sys::kvm::{self, Log};
@@ -101,13 +101,13 @@ fn become_one(
     let mut guest = Guest::new(log)?;
     guest.memory().bytes_max = settings.memory_bytes_max;
     if let Some(log) = guest.log().filter(|_| settings.accesses) {
-        log.tell_accesses(&mut guest.memory());
+        log.track_accesses(&mut guest.memory());
     }
     guest.load(&found, &environment)?;
     // The file is mapped; the program expects the lowest numbers for its own files.
     drop(found);
     if let Some(link) = link {
-        guest.answer(link)?;
+        guest.serve_rounds(link)?;
     }
     set_name(guest.path());
     guest.run()?;

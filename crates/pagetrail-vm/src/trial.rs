@@ -1,7 +1,7 @@
 //! Guests of a few instructions: what tries a KVM, and what times it.
 
 use crate::error::{Error, Result};
-use crate::guest::{Guest, Needs};
+use crate::guest::{Guest, GuestEvent};
 use crate::memory::PAGE;
 use crate::memory::mapping::Mmap;
 use crate::sys::program_memory;
@@ -11,16 +11,16 @@ const NUMBER: u64 = 0x5ca1_ab1e;
 
 /// How a guest says that it has done its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sign {
+pub enum DoneBy {
     /// By a system call.
     Call,
     /// By an exception, which a KVM that emulates instructions does as well.
     Exception,
 }
 
-impl Sign {
+impl DoneBy {
     /// The instructions that give it.
-    pub(crate) fn give(self, text: &mut Vec<u8>) {
+    pub(crate) fn emit(self, text: &mut Vec<u8>) {
         match self {
             Self::Call => call(text),
             Self::Exception => text.push(0xcc), // int3
@@ -28,13 +28,15 @@ impl Sign {
     }
 
     /// Runs a guest until it gives the sign, and lets it go on behind that.
-    pub(crate) fn await_from(self, guest: &mut Guest) -> Result<()> {
-        match (self, guest.run_on()?) {
-            (Self::Call, Needs::Call(call)) if call.number == NUMBER => {
+    pub(crate) fn wait_in(self, guest: &mut Guest) -> Result<()> {
+        match (self, guest.run_until_event()?) {
+            (Self::Call, GuestEvent::Call(call)) if call.number == NUMBER => {
                 guest.processor.return_from_call(0);
                 Ok(())
             }
-            (Self::Exception, Needs::Fault(fault, context)) if fault.signal == libc::SIGTRAP => {
+            (Self::Exception, GuestEvent::Fault(fault, context))
+                if fault.signal == libc::SIGTRAP =>
+            {
                 guest.enter(&context);
                 Ok(())
             }

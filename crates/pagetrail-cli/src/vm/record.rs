@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use pagetrail::{AccessKind, Ended, Heaps, PageRange, PageSet, Region};
 use pagetrail_trail::{End, Event, Header, Round};
-use pagetrail_vm::{Collected, Rounds, Told};
+use pagetrail_vm::{Collected, GuestRound, Rounds};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::args::{AccessArg, RecordArgs};
@@ -27,7 +27,7 @@ use crate::tracking::signals::{Addressee, Signals};
 use crate::tracking::start::unix_ms;
 
 /// How soon a signal is noticed.
-const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
+const SIGNAL_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Records the program from its first instruction to its end.
 pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
@@ -170,8 +170,8 @@ impl Session {
         loop {
             self.signals.stop_asked();
             let left = deadline.saturating_duration_since(Instant::now());
-            let patience = Timespec::try_from(left.min(SIGNAL_PATIENCE))?;
-            match poll(&mut [PollFd::new(rounds, PollFlags::IN)], Some(&patience)) {
+            let timeout = Timespec::try_from(left.min(SIGNAL_TIMEOUT))?;
+            match poll(&mut [PollFd::new(rounds, PollFlags::IN)], Some(&timeout)) {
                 Ok(0) if left.is_zero() => return Ok(()),
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 Ok(_) => return Ok(()),
@@ -188,9 +188,9 @@ impl Session {
         let told = rounds.collect()?;
         let collect = began.elapsed();
         let (collected, state, mut events) = match told {
-            Told::Round(collected) => (Some(collected), State::Running, Vec::new()),
-            Told::Last(collected) => (Some(collected), State::Over, Vec::new()),
-            Told::Gone(collected) => {
+            GuestRound::Round(collected) => (Some(collected), State::Running, Vec::new()),
+            GuestRound::Final(collected) => (Some(collected), State::Over, Vec::new()),
+            GuestRound::Gone(collected) => {
                 let note = "it executes another program, which is not recorded".into();
                 (collected, State::Over, vec![Event::Note(note)])
             }

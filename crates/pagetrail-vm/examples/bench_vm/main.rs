@@ -18,7 +18,7 @@ use std::os::fd::AsRawFd;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use pagetrail_vm::figures::{Parts, Sign, Writer};
+use pagetrail_vm::figures::{DoneBy, Parts, Writer};
 use pagetrail_vm::{Collected, Settings, check};
 use serde_json::{Value, json};
 
@@ -144,7 +144,7 @@ fn run(name: &str, mode: Mode) -> Result<Value> {
         .spawn()?;
     if let Some((mut rounds, link)) = link {
         drop(link);
-        // Told when the program has ended, and not earlier.
+        // Collected when the program has ended, and not earlier.
         wait_for_output(&child)?;
         rounds.collect()?;
     }
@@ -168,7 +168,7 @@ fn wait_for_output(child: &std::process::Child) -> Result<()> {
 
 /// An exit, and the way back, with nothing done in between.
 fn bare_exit() -> Result<Value> {
-    let mut guest = Writer::new(&[], Sign::Call, false)?;
+    let mut guest = Writer::new(&[], DoneBy::Call, false)?;
     (0..1000).try_for_each(|_| guest.pass())?;
     let began = clock::ticks();
     (0..work::CALLS).try_for_each(|_| guest.pass())?;
@@ -207,7 +207,7 @@ fn collected(guest: &mut Writer) -> Result<(Collected, (Duration, u64))> {
 fn rings((entries, times): (u64, u32)) -> Result<Value> {
     let mut results = Vec::new();
     for (name, order) in orders(entries) {
-        let mut guest = Writer::new(&order, Sign::Exception, false)?;
+        let mut guest = Writer::new(&order, DoneBy::Exception, false)?;
         let mut whole = Vec::new();
         let mut parts = Vec::new();
         // What is new is more than writes.
@@ -244,7 +244,7 @@ fn rings((entries, times): (u64, u32)) -> Result<Value> {
 fn tables((entries, times): (u64, u32)) -> Result<Value> {
     let mut results = Vec::new();
     for (name, order) in orders(entries) {
-        let mut guest = Writer::new(&order, Sign::Exception, true)?;
+        let mut guest = Writer::new(&order, DoneBy::Exception, true)?;
         let mut whole = Vec::new();
         collected(&mut guest)?;
         for _ in 0..times {

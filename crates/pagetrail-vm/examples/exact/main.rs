@@ -25,7 +25,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::ptr;
 
 use pagetrail::{PageRange, PageSet};
-use pagetrail_vm::{Rounds, Settings, Told, check};
+use pagetrail_vm::{GuestRound, Rounds, Settings, check};
 
 const BASE: u64 = 0x1000_0000_0000;
 const PAGE: u64 = 4096;
@@ -149,7 +149,7 @@ fn write(shared: &str) -> Result<bool> {
         output.write_all(&[1])?;
         output.flush()?;
     }
-    turning::turn(&shared, touch);
+    turning::run_state(&shared, touch);
     Ok(true)
 }
 
@@ -229,7 +229,7 @@ fn hold_against(
     exits: Option<u64>,
 ) -> Result<bool> {
     // The last one comes by itself when the program ends.
-    let (Told::Round(told) | Told::Last(told)) = rounds.collect()? else {
+    let (GuestRound::Round(told) | GuestRound::Final(told)) = rounds.collect()? else {
         return Err("the program is gone".into());
     };
     let page_of = |page: &u64| PageRange::new(BASE + page * PAGE, BASE + (page + 1) * PAGE);

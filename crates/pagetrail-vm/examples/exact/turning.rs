@@ -68,7 +68,7 @@ fn steps(phase: u64) -> Vec<Step> {
 }
 
 /// The program: touches what it is told to until the end, by `touch`.
-pub(crate) fn turn(shared: &Shared, touch: impl Fn(Step)) {
+pub(crate) fn run_state(shared: &Shared, touch: impl Fn(Step)) {
     let [phase, sweeps] = shared.words();
     let phases: Vec<Vec<Step>> = (0..END).map(steps).collect();
     loop {
@@ -108,7 +108,7 @@ fn await_sweep(shared: &Shared) -> Result<()> {
     let began = Instant::now();
     while sweeps.load(Ordering::SeqCst) < before + 2 {
         if began.elapsed() > PATIENCE {
-            return Err("the program does not turn".into());
+            return Err("the program does not run_state".into());
         }
         thread::sleep(Duration::from_millis(1));
     }

@@ -13,12 +13,12 @@ const EINVAL: i64 = -(libc::EINVAL as i64);
 
 /// Does a call that closes descriptors.
 pub(super) fn perform(guest: &Guest, wanted: &Call) -> i64 {
-    let is_alone = guest.is_vforked || guest.crew.members().is_one();
-    do_beside(&guest.descriptors(), is_alone, wanted)
+    let is_alone = guest.is_vforked || guest.threads.table().is_one();
+    perform_excluding(&guest.descriptors(), is_alone, wanted)
 }
 
 /// The same. `ours` are the machine's, ascending; a thread that `is_alone` shares its descriptors with no other.
-fn do_beside(ours: &[RawFd], is_alone: bool, wanted: &Call) -> i64 {
+fn perform_excluding(ours: &[RawFd], is_alone: bool, wanted: &Call) -> i64 {
     let [a, b, ..] = wanted.arguments;
     let is_ours = |number: u64| ours.contains(&(number as RawFd));
     match wanted.number as i64 {
@@ -37,7 +37,7 @@ fn do_beside(ours: &[RawFd], is_alone: bool, wanted: &Call) -> i64 {
             }
             if first > last { EINVAL } else { 0 }
         }
-        _ => wanted.pass_on(),
+        _ => wanted.forward(),
     }
 }
 
@@ -80,9 +80,9 @@ mod tests {
             number: libc::SYS_close as u64,
             arguments: [fd, 0, 0, 0, 0, 0],
         };
-        assert_eq!(do_beside(&[2], true, &close(2)), EBADF);
+        assert_eq!(perform_excluding(&[2], true, &close(2)), EBADF);
         assert_eq!(
-            do_beside(&[2], true, &close(1 << 30)),
+            perform_excluding(&[2], true, &close(1 << 30)),
             EBADF,
             "the kernel's own word"
         );

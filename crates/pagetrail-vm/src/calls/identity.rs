@@ -15,7 +15,7 @@ use super::maps;
 use crate::guest::Guest;
 use crate::sys::call::{Call, call};
 use crate::sys::program_memory::{read_text, write};
-use crate::sys::signal::pass_on_unless_arrived;
+use crate::sys::signal::forward_unless_signalled;
 
 const EFAULT: i64 = -(libc::EFAULT as i64);
 
@@ -49,10 +49,10 @@ pub(super) fn perform(guest: &Guest, call: &Call) -> Option<i64> {
             let target = CString::new(guest.path().as_os_str().as_bytes()).ok()?;
             let mut call = *call;
             call.arguments[path] = target.as_ptr() as u64;
-            Some(pass_on_unless_arrived(&call))
+            Some(forward_unless_signalled(&call))
         }
         (own, Use::Opens) => {
-            let opened = pass_on_unless_arrived(call);
+            let opened = forward_unless_signalled(call);
             Some(if opened < 0 {
                 opened
             } else {
@@ -167,7 +167,7 @@ pub(super) fn read_link(guest: &Guest, call: &Call) -> i64 {
         _ => (Some(a), b, c, d),
     };
     if own(directory, path) != Some(Own::Program) {
-        return call.pass_on();
+        return call.forward();
     }
     if bytes as i32 <= 0 {
         return -i64::from(libc::EINVAL);

@@ -21,7 +21,7 @@ use crate::memory::mapping::Mmap;
 use crate::memory::{Memory, pages_around};
 use crate::sys::call::Call;
 use crate::sys::program_memory::read;
-use crate::sys::signal::pass_on_unless_arrived;
+use crate::sys::signal::forward_unless_signalled;
 use written::Expected;
 
 const ENOSYS: i64 = -(libc::ENOSYS as i64);
@@ -61,7 +61,7 @@ pub(crate) enum Next {
     /// Behind the call, with this result.
     Return(i64),
     /// The same, and the processor must look at the page tables anew.
-    ReturnAnew(i64),
+    ReturnAndFlush(i64),
     /// Its registers are set already.
     Entered,
     /// The thread has ended.
@@ -76,12 +76,12 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
     }
     let stack_pointer = guest.processor.raw().rsp;
     let mut memory = guest.memory();
-    if memory.is_in_stack_room(stack_pointer) {
+    if memory.is_in_stack_reservation(stack_pointer) {
         // Buffers are above it.
         memory.grow_stack(stack_pointer);
     }
     if let Some(result) = on_memory(&mut memory, call)? {
-        return Ok(Next::ReturnAnew(result));
+        return Ok(Next::ReturnAndFlush(result));
     }
     drop(memory);
     if let Some(next) = signals::perform(guest, call)? {
@@ -107,8 +107,8 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
         }
         // Limits are another for a moment while the machine makes descriptors.
         libc::SYS_getrlimit | libc::SYS_setrlimit | libc::SYS_prlimit64 => {
-            let _members = guest.crew.members();
-            pass_on_unless_arrived(call)
+            let _table = guest.threads.table();
+            forward_unless_signalled(call)
         }
         libc::SYS_unshare => process::unshare(guest, call),
         libc::SYS_mincore
@@ -117,7 +117,7 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
         | libc::SYS_mlock2
         | libc::SYS_munlock => on_mapped(guest, call),
         libc::SYS_readlink | libc::SYS_readlinkat => identity::read_link(guest, call),
-        _ => identity::perform(guest, call).unwrap_or_else(|| pass_on_unless_arrived(call)),
+        _ => identity::perform(guest, call).unwrap_or_else(|| forward_unless_signalled(call)),
     };
     note(guest, call, expected.as_ref(), result);
     Ok(Next::Return(result))
@@ -138,7 +138,7 @@ fn note(guest: &Guest, call: &Call, expected: Option<&Expected>, result: i64) {
     if !is_known {
         log.note_unknown(call.number, &guest.memory());
     }
-    if log.tells_accesses() {
+    if log.tracks_accesses() {
         reads::by(call, result, |address, bytes| {
             log.note_read(address, bytes);
         });
@@ -157,7 +157,7 @@ fn is_writable(guest: &Guest, address: u64, bytes: u64) -> bool {
 
 /// Calls on what is mapped, which they leave as it is. They fail where something is not, and so they do where it is the machine's.
 fn on_mapped(guest: &Guest, call: &Call) -> i64 {
-    let result = pass_on_unless_arrived(call);
+    let result = forward_unless_signalled(call);
     let [address, bytes, ..] = call.arguments;
     let asked = pages_around(address, bytes);
     match asked {
@@ -218,7 +218,7 @@ fn personality(guest: &Guest, call: &Call) -> i64 {
     /// `READ_IMPLIES_EXEC`; the argument that only asks.
     const READING_EXECUTES: u32 = 0x40_0000;
     const ASK: u32 = u32::MAX;
-    let (result, wanted) = (call.pass_on(), call.arguments[0] as u32);
+    let (result, wanted) = (call.forward(), call.arguments[0] as u32);
     if result >= 0 && wanted != ASK {
         guest.memory().reading_executes = wanted & READING_EXECUTES != 0;
     }
@@ -234,6 +234,6 @@ fn prctl(guest: &Guest, call: &Call) -> Result<i64> {
         libc::PR_SET_MM => Ok(EPERM),
         // The kernel would look at the machine's calls. As kernels have it that do not know it.
         PR_SET_SYSCALL_USER_DISPATCH => Ok(EINVAL),
-        _ => Ok(call.pass_on()),
+        _ => Ok(call.forward()),
     }
 }

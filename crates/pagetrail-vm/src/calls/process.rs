@@ -13,7 +13,7 @@ use super::{Next, identity, threads};
 use crate::error::Result;
 use crate::guest::Guest;
 use crate::processor::Saved;
-use crate::rounds::link::Kind;
+use crate::rounds::link::MessageKind;
 use crate::sys::call::{Call, call};
 use crate::sys::child::{self, Side};
 use crate::sys::program_memory::{read, write};
@@ -178,8 +178,8 @@ pub(super) fn clone(guest: &mut Guest, made: &Call) -> Result<Next> {
         Err(error) => return Ok(Next::Return(error)),
     };
     // As with the kernel, no signal comes between: it would come to both.
-    if !signal::hold() {
-        return Ok(Next::Return(signal::NOT_BEGUN));
+    if !signal::block_all() {
+        return Ok(Next::Return(signal::NOT_STARTED));
     }
     let next = if wanted.has(libc::CLONE_THREAD) {
         threads::start(guest, &wanted)?
@@ -219,7 +219,7 @@ fn refusal(guest: &Guest, wanted: &Wanted, passed_on: u64) -> Option<i64> {
         Some(EPERM)
     } else if !is_known || wanted.flags & SIGNAL > 64 {
         Some(EINVAL)
-    } else if !is_plain && !wanted.has(libc::CLONE_VM) && !guest.crew.members().is_one() {
+    } else if !is_plain && !wanted.has(libc::CLONE_VM) && !guest.threads.table().is_one() {
         // The C library's locks, which other threads may hold, are free in the child of its own fork(2) only.
         Some(EAGAIN)
     } else if wanted.has(libc::CLONE_PIDFD) && !is_writable(wanted.descriptor_at) {
@@ -331,7 +331,7 @@ fn note_id(guest: &Guest, wanted: &Wanted, pid: i64) {
 pub(super) fn unshare(guest: &Guest, made: &Call) -> i64 {
     let apart = libc::CLONE_FILES | libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
     let [flags, ..] = made.arguments;
-    let is_alone = guest.is_vforked || guest.crew.members().is_one();
+    let is_alone = guest.is_vforked || guest.threads.table().is_one();
     if flags & apart as u64 != 0 && !is_alone {
         return EINVAL;
     }
@@ -340,11 +340,11 @@ pub(super) fn unshare(guest: &Guest, made: &Call) -> i64 {
 
 /// `execve(2)`: from there on nothing is left of the machine.
 pub(super) fn execute(guest: &mut Guest, made: &Call) -> Result<i64> {
-    let stopped = guest.send_parting_round(Kind::Parting)?;
+    let stopped = guest.send_round_stopped(MessageKind::PreExec)?;
     // The program that comes has no kicks.
     signal::set_exact_mask(guest.signals.mask);
     let result =
-        identity::perform(guest, made).unwrap_or_else(|| signal::pass_on_unless_arrived(made));
+        identity::perform(guest, made).unwrap_or_else(|| signal::forward_unless_signalled(made));
     drop(stopped);
     guest.signals.set_mask(guest.signals.mask);
     Ok(result)
@@ -352,6 +352,6 @@ pub(super) fn execute(guest: &mut Guest, made: &Call) -> Result<i64> {
 
 /// `exit_group(2)`.
 pub(super) fn exit(guest: &Guest, status: i32) -> Result<Infallible> {
-    guest.part()?;
+    guest.send_final_round()?;
     child::exit(status)
 }

@@ -65,8 +65,8 @@ fn sigprocmask(guest: &mut Guest, call: &Call) -> i64 {
             return EFAULT;
         };
         // One that has come before is taken before: it may be blocked now.
-        if !signal::hold() {
-            return signal::NOT_BEGUN;
+        if !signal::block_all() {
+            return signal::NOT_STARTED;
         }
         match how as i32 {
             libc::SIG_BLOCK => guest.signals.set_mask(before | set),

@@ -9,7 +9,6 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use super::Next;
 use super::process::{self, Wanted};
-use crate::crew::{Member, Turn};
 use crate::error::{Error, Result};
 use crate::guest::Guest;
 use crate::processor::entry::PROCESSORS_MAX;
@@ -17,6 +16,7 @@ use crate::processor::{Processor, Saved};
 use crate::sys::call::call;
 use crate::sys::program_memory::{read_word, write};
 use crate::sys::{signal, thread};
+use crate::vcpu_threads::{RunState, VcpuThread};
 
 const EAGAIN: i64 = -(libc::EAGAIN as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
@@ -60,7 +60,7 @@ pub(super) fn start(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
     let Some(processor) = processor(guest) else {
         return Ok(Next::Return(EAGAIN));
     };
-    signal::begin_kicks();
+    signal::enable_kicks();
     let mut context = guest.processor.at_call();
     context.rax = 0;
     if wanted.stack != 0 {
@@ -69,9 +69,9 @@ pub(super) fn start(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
     let saved = guest.processor.save(context)?;
     let (sender, started) = sync_channel(1);
     // Until it has its own number.
-    let turn = Arc::new(Turn::of_this_thread());
+    let run_state = Arc::new(RunState::of_this_thread());
     let descriptor = processor.descriptor();
-    let child = guest.fellow(processor, turn);
+    let child = guest.for_new_thread(processor, run_state);
     let wanted = *wanted;
     let spawned = thread::spawn(move || run(child, &wanted, &saved, &sender));
     let Ok(stack) = spawned else {
@@ -82,21 +82,21 @@ pub(super) fn start(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
     let Ok(number) = started.recv() else {
         return Err(Error::Stopped("a thread did not begin".into()));
     };
-    guest.crew.members().keep_stack(number, stack);
+    guest.threads.table().keep_stack(number, stack);
     Ok(Next::Return(number.into()))
 }
 
 /// A processor that no thread has, or a new one; `None` where there are as many as there can be.
 fn processor(guest: &Guest) -> Option<Processor> {
-    let mut members = guest.crew.members();
-    let id = match members.processor() {
+    let mut table = guest.threads.table();
+    let id = match table.processor() {
         Ok(processor) => return Some(processor),
         Err(id) => id,
     };
     let limit = guest.vm.processors_max().min(PROCESSORS_MAX);
     let why = if id < limit {
         // Also when it fails: KVM may have it.
-        members.made_one();
+        table.count_processor();
         match guest.add_processor(id) {
             Ok(processor) => return Some(processor),
             Err(error) => error.to_string(),
@@ -104,7 +104,7 @@ fn processor(guest: &Guest) -> Option<Processor> {
     } else {
         format!("it has {limit} processors, and can have no more")
     };
-    if members.tell_limit() {
+    if table.should_report_limit() {
         let _ = writeln!(
             io::stderr(),
             "pagetrail: no more threads in the virtual machine: {why}"
@@ -125,24 +125,24 @@ fn run(mut guest: Guest, wanted: &Wanted, saved: &Saved, started: &SyncSender<u3
         crate::end_with(&error);
     }
     let Guest {
-        processor, crew, ..
+        processor, threads, ..
     } = guest;
-    signal::stop_by_nothing();
-    crew.members().give_back(processor);
+    signal::unset_stop_byte();
+    threads.table().give_back(processor);
 }
 
 fn begin(guest: &mut Guest, wanted: &Wanted, saved: &Saved) -> Result<u32> {
-    guest.turn.take_over();
-    guest.processor.belongs_here();
-    guest.crew.members().join(Member {
-        turn: guest.turn.clone(),
+    guest.run_state.bind_to_this_thread();
+    guest.processor.bind_to_this_thread();
+    guest.threads.table().add(VcpuThread {
+        run_state: guest.run_state.clone(),
         descriptor: guest.processor.descriptor(),
     });
     guest.restore(saved)?;
     if wanted.has(libc::CLONE_SETTLS) {
         guest.processor.set_bases(Some(wanted.storage), None)?;
     }
-    let number = guest.turn.thread();
+    let number = guest.run_state.thread();
     for (flag, address) in [
         (libc::CLONE_PARENT_SETTID, wanted.parent_id),
         (libc::CLONE_CHILD_SETTID, wanted.child_id),
@@ -165,13 +165,13 @@ fn begin(guest: &mut Guest, wanted: &Wanted, saved: &Saved) -> Result<u32> {
 /// `exit(2)`: of one thread, or with the last one of the process.
 pub(super) fn exit(guest: &mut Guest, status: i32) -> Result<Next> {
     // One that has come to this thread may be for the process.
-    if !signal::hold() {
-        return Ok(Next::Return(signal::NOT_BEGUN));
+    if !signal::block_all() {
+        return Ok(Next::Return(signal::NOT_STARTED));
     }
     if guest.is_vforked {
         match process::exit(guest, status)? {}
     }
-    let last = guest.crew.members().depart(&guest.turn, status);
+    let last = guest.threads.table().remove(&guest.run_state, status);
     if let Some(status) = last {
         match process::exit(guest, status)? {}
     }
@@ -191,5 +191,5 @@ fn note_what_the_kernel_will_write(guest: &Guest) {
     // struct robust_list_head: the list, which is empty where it begins with itself; an offset; one being taken.
     let is_empty =
         list == 0 || read_word(list) == Ok(list) && read_word(list + 16).unwrap_or_default() == 0;
-    log.will_write(guest.turn.thread(), guest.cleared_at_end, !is_empty);
+    log.note_thread_end(guest.run_state.thread(), guest.cleared_at_end, !is_empty);
 }

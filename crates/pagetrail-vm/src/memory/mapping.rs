@@ -92,14 +92,14 @@ impl Memory {
         if Allowed::from_protection(wanted.protection).write {
             let replaced = pages(address, wanted.bytes).filter(|_| fixed);
             let replaced = replaced.map_or(0, |range| self.areas.writable_bytes_in(range));
-            if self.exceeds(wanted.bytes.saturating_sub(replaced)) {
+            if self.exceeds_limit(wanted.bytes.saturating_sub(replaced)) {
                 return Ok(ENOMEM);
             }
         }
         if has(wanted.flags, libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE)
             && let Some(range) = pages(address, wanted.bytes)
         {
-            self.leave_stack_room(range);
+            self.shrink_stack(range);
         }
         if fixed {
             match pages(address, wanted.bytes) {
@@ -130,7 +130,7 @@ impl Memory {
             .and_then(|start| pages(start, wanted.bytes))
         {
             Some(range) => {
-                self.replaced(range);
+                self.note_replaced(range);
                 self.areas
                     .insert(range, Allowed::from_protection(wanted.protection));
             }
@@ -146,17 +146,17 @@ impl Memory {
         };
         for (piece, _) in self.areas.pieces(range) {
             self.forget(piece);
-            let result = match self.keep_unmapped_stack(piece) {
+            let result = match self.keep_reserved(piece) {
                 Some(result) => result,
                 None => {
-                    self.leave_stack_room(piece);
+                    self.shrink_stack(piece);
                     call(libc::SYS_munmap, &[piece.start(), piece.bytes()])
                 }
             };
             if result < 0 {
                 return result;
             }
-            self.replaced(piece);
+            self.note_replaced(piece);
             self.areas.remove(piece);
         }
         0
@@ -194,7 +194,7 @@ impl Memory {
             return Ok(ENOMEM);
         };
         if Allowed::from_protection(protection).write
-            && self.exceeds(ours.bytes() - self.areas.writable_bytes_in(ours))
+            && self.exceeds_limit(ours.bytes() - self.areas.writable_bytes_in(ours))
         {
             return Ok(ENOMEM);
         }
@@ -231,7 +231,7 @@ impl Memory {
             return Ok(EFAULT);
         };
         let old = pages(address, old_bytes);
-        if allowed.write && self.exceeds(new_bytes.saturating_sub(old_bytes)) {
+        if allowed.write && self.exceeds_limit(new_bytes.saturating_sub(old_bytes)) {
             return Ok(ENOMEM);
         }
         // A gap must be one to the kernel as well, not the machine's own.
@@ -244,11 +244,11 @@ impl Memory {
             let Some(new) = pages(new_address, new_bytes) else {
                 return Ok(EINVAL);
             };
-            self.leave_stack_room(new);
+            self.shrink_stack(new);
             reserved = self.reserve_gaps(new)?;
             self.forget(new);
         }
-        old.into_iter().for_each(|old| self.leave_stack_room(old));
+        old.into_iter().for_each(|old| self.shrink_stack(old));
         let before = old.map_or_else(Vec::new, |old| self.areas.pieces(old));
         old.into_iter().for_each(|old| self.forget(old));
         let result = call(
@@ -257,7 +257,7 @@ impl Memory {
         );
         let moved = u64::try_from(result).ok();
         if let Some(new) = moved.and_then(|start| pages(start, new_bytes)) {
-            self.moved(old, new, allowed, &before, flags);
+            self.note_moved(old, new, allowed, &before, flags);
         } else if before.first().is_some_and(|(first, _)| !is_mapped(*first)) {
             return Err(Error::Unsupported(
                 "to move several mappings of which one cannot be moved (mremap)".into(),
@@ -277,7 +277,7 @@ impl Memory {
     }
 
     /// Keeps the books of what was moved: the pieces of `old`, or an `allowed` mapping that is longer now.
-    fn moved(
+    fn note_moved(
         &mut self,
         old: Option<PageRange>,
         new: PageRange,
@@ -379,7 +379,7 @@ impl Memory {
         let mapped: PageSet = regions.iter().map(|region| region.range).collect();
         for lost in pages.difference(&mapped).ranges() {
             self.forget(*lost);
-            self.replaced(*lost);
+            self.note_replaced(*lost);
             self.areas.remove(*lost);
         }
         Ok(())
@@ -433,7 +433,7 @@ impl Memory {
     }
 
     /// Whether so much more to write to would be more than the program may have.
-    pub(super) fn exceeds(&self, added: u64) -> bool {
+    pub(super) fn exceeds_limit(&self, added: u64) -> bool {
         let bytes = self.areas.writable_bytes().saturating_add(added);
         added > 0 && self.bytes_max.is_some_and(|max| bytes > max)
     }
@@ -460,7 +460,7 @@ impl Memory {
     }
 
     /// What was the program's here is gone, or is something else now.
-    pub(super) fn replaced(&mut self, range: PageRange) {
+    pub(super) fn note_replaced(&mut self, range: PageRange) {
         let before = self.areas.pieces(range);
         self.changed
             .extend(before.into_iter().map(|(piece, _)| piece));

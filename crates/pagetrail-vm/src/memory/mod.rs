@@ -8,8 +8,8 @@
 //! [`mapping`] has the calls that change them, [`areas`] what is the program's of the address space (the rest is the machine's own), [`page_table`] the tables, which
 //! are filled by faults and only ever say what `areas` allows.
 
+pub(crate) mod accumulator;
 pub(crate) mod areas;
-pub(crate) mod loose;
 pub(crate) mod mapping;
 pub(crate) mod page_table;
 mod shared;
@@ -64,7 +64,7 @@ pub(crate) struct Memory {
     /// Between the end of the program's file and its break.
     heap: Range<u64>,
     /// Where the stack of the thread that began may grow ([`stack`]).
-    stack_room: Option<PageRange>,
+    stack_reservation: Option<PageRange>,
     /// Whether `personality(2)` has made what may be read executable.
     pub(crate) reading_executes: bool,
     /// How much the program may have that it may write to.
@@ -94,7 +94,7 @@ impl Memory {
             table: PageTable::new(system, TABLES_FROM),
             slots: Slots::new(physical_bits, vm.slots_max()),
             heap: 0..0,
-            stack_room: None,
+            stack_reservation: None,
             reading_executes: false,
             bytes_max: None,
             auxiliary: Vec::new(),
@@ -127,7 +127,7 @@ impl Memory {
 
     /// In a forked child: gives another machine the memory that this one has. Nobody asks what is touched.
     pub(crate) fn begin_child(&mut self, vm: &Vm) -> Result<()> {
-        self.tell_accesses(false);
+        self.track_accesses(false);
         self.keep_inherited()?;
         self.add_system(vm)?;
         self.slots.iter().try_for_each(|slot| slot.add(vm))
@@ -175,8 +175,8 @@ impl Memory {
     }
 
     /// Has accesses told from now on, before anything is mapped; or not any more.
-    pub(crate) fn tell_accesses(&mut self, tell: bool) {
-        self.table.tell_accesses(tell);
+    pub(crate) fn track_accesses(&mut self, tell: bool) {
+        self.table.track_accesses(tell);
     }
 
     /// Takes the pages that the processors have touched since the last call, and has them told anew; `None` where accesses are
@@ -190,7 +190,7 @@ impl Memory {
         let accessed = self.table.take_accessed();
         if accessed.is_some() {
             let root = self.table.root();
-            let remapped = self.system().renew(root, PAGE);
+            let remapped = self.system().flush_translations(root, PAGE);
             remapped.map_err(Error::system("have the processors forget addresses"))?;
         }
         Ok(accessed)
@@ -212,7 +212,7 @@ impl Memory {
     }
 
     /// The machine itself has written here, as the kernel would have.
-    pub(crate) fn wrote(&mut self, address: u64, bytes: u64) {
+    pub(crate) fn note_written(&mut self, address: u64, bytes: u64) {
         self.changed.extend(pages_around(address, bytes));
     }
 

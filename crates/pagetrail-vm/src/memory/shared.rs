@@ -27,7 +27,7 @@ impl Memory {
         }
         let bytes = status[BYTES_WORD];
         let writable = !has(flags, libc::SHM_RDONLY);
-        if writable && self.exceeds(bytes) {
+        if writable && self.exceeds_limit(bytes) {
             return Ok(ENOMEM);
         }
         let mut reserved = Vec::new();
@@ -53,7 +53,7 @@ impl Memory {
                 ] {
                     protection |= if has_it { right } else { 0 };
                 }
-                self.replaced(range);
+                self.note_replaced(range);
                 let allowed = Allowed::from_protection(protection as u64);
                 self.areas.insert(range, allowed);
             }
@@ -71,7 +71,7 @@ impl Memory {
         let result = call(libc::SYS_shmdt, &[address]);
         if result == 0 {
             for piece in pieces {
-                self.replaced(piece);
+                self.note_replaced(piece);
                 self.areas.remove(piece);
             }
         }

@@ -31,7 +31,7 @@ const PART_OF_ALL: u64 = 8;
 
 impl Memory {
     /// Keeps address space for the first stack; where that begins, at its upper end. Nothing of it is there yet.
-    pub(crate) fn keep_stack_room(&mut self) -> io::Result<u64> {
+    pub(crate) fn reserve_stack(&mut self) -> io::Result<u64> {
         let limit = getrlimit(Resource::Stack);
         let soft = limit.current.unwrap_or(ROOM_MAX);
         let mut room = limit
@@ -51,7 +51,7 @@ impl Memory {
             match u64::try_from(start) {
                 Ok(start) => {
                     let top = start + GUARD_BYTES + room;
-                    self.stack_room = PageRange::new(start + GUARD_BYTES, top);
+                    self.stack_reservation = PageRange::new(start + GUARD_BYTES, top);
                     return Ok(top);
                 }
                 Err(_) if room > ROOM_MIN => room = (room / 2).max(ROOM_MIN) & !(PAGE - 1),
@@ -62,7 +62,7 @@ impl Memory {
 
     /// Makes the lowest part of a stack on which nothing is yet.
     pub(crate) fn begin_stack(&mut self, from: u64, protection: u64) -> bool {
-        let Some(room) = self.stack_room else {
+        let Some(room) = self.stack_reservation else {
             return false;
         };
         let start = (from & !(PAGE - 1)).max(room.start());
@@ -72,19 +72,20 @@ impl Memory {
 
     /// The stack of the thread that began, as far as it has grown.
     pub(crate) fn stack(&self) -> Option<PageRange> {
-        let room = self.stack_room?;
+        let room = self.stack_reservation?;
         let (lowest, _) = *self.areas.pieces(room).first()?;
         PageRange::new(lowest.start(), room.end())
     }
 
     /// Whether an address is where the stack may be.
-    pub(crate) fn is_in_stack_room(&self, address: u64) -> bool {
-        self.stack_room.is_some_and(|room| room.contains(address))
+    pub(crate) fn is_in_stack_reservation(&self, address: u64) -> bool {
+        self.stack_reservation
+            .is_some_and(|room| room.contains(address))
     }
 
     /// Lets the stack grow down to an address, if nothing is there and its limit permits it; whether something is there now.
     pub(crate) fn grow_stack(&mut self, address: u64) -> bool {
-        let Some(room) = self.stack_room.filter(|room| room.contains(address)) else {
+        let Some(room) = self.stack_reservation.filter(|room| room.contains(address)) else {
             return false;
         };
         let page = address & !(PAGE - 1);
@@ -110,7 +111,7 @@ impl Memory {
     }
 
     fn grow_by(&mut self, grown: PageRange, allowed: Allowed) -> bool {
-        if allowed.write && self.exceeds(grown.bytes()) {
+        if allowed.write && self.exceeds_limit(grown.bytes()) {
             return false;
         }
         let protection = readable(allowed.declared.into());
@@ -126,20 +127,20 @@ impl Memory {
 
     /// What of a range was the stack's is given up for good, before the program maps something there: the stack does not grow
     /// beyond it any more.
-    pub(super) fn leave_stack_room(&mut self, range: PageRange) {
-        let Some(room) = self.stack_room.filter(|room| meets(*room, range)) else {
+    pub(super) fn shrink_stack(&mut self, range: PageRange) {
+        let Some(room) = self.stack_reservation.filter(|room| meets(*room, range)) else {
             return;
         };
         let end = (range.end().saturating_add(GUARD_BYTES)).min(room.end());
         let left = PageRange::new(room.start() - GUARD_BYTES, end);
         let gaps = left.map_or_else(Vec::new, |left| self.areas.gaps(left));
         gaps.iter().for_each(release);
-        self.stack_room = PageRange::new(end, room.end());
+        self.stack_reservation = PageRange::new(end, room.end());
     }
 
     /// Keeps address space of the stack that the program has unmapped; whether the range was such.
-    pub(super) fn keep_unmapped_stack(&self, range: PageRange) -> Option<i64> {
-        let room = self.stack_room?;
+    pub(super) fn keep_reserved(&self, range: PageRange) -> Option<i64> {
+        let room = self.stack_reservation?;
         (room.intersection(&range) == Some(range)).then(|| {
             let flags = PRIVATE | (libc::MAP_FIXED | libc::MAP_NORESERVE) as u64;
             let kept = [range.start(), range.bytes(), 0, flags, u64::MAX, 0];
@@ -149,7 +150,7 @@ impl Memory {
 
     /// What `mprotect(2)` is to change with `PROT_GROWSDOWN`: all of the mapping below as well. `None` where that does not grow.
     pub(super) fn downwards(&self, range: PageRange) -> Option<PageRange> {
-        let room = self.stack_room?;
+        let room = self.stack_reservation?;
         let (first, _) = *self.areas.pieces(range).first()?;
         let (area, _) = self.areas.at(first.start())?;
         let is_stack = room.contains(first.start());

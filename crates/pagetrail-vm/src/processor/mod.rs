@@ -79,8 +79,8 @@ impl Processor {
     }
 
     /// Signals of the calling thread make it come back from now on.
-    pub(crate) fn belongs_here(&mut self) {
-        signal::stop_by(self.cpu.stop_byte());
+    pub(crate) fn bind_to_this_thread(&mut self) {
+        signal::use_stop_byte(self.cpu.stop_byte());
     }
 
     pub(crate) fn descriptor(&self) -> RawFd {

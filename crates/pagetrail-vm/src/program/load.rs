@@ -199,7 +199,7 @@ fn map_segment(memory: &mut Memory, file: &File, segment: &Segment, bias: u64) -
     if is_writable && segment.memory_bytes > segment.file_bytes && anonymous_from > file_end {
         let zeros = vec![0; (anonymous_from - file_end) as usize];
         program_memory::write(file_end, &zeros)?;
-        memory.wrote(file_end, zeros.len() as u64);
+        memory.note_written(file_end, zeros.len() as u64);
     }
     Ok(())
 }
@@ -222,10 +222,10 @@ fn make_stack(
     is_executable: bool,
 ) -> Result<u64> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
-    let top = memory.keep_stack_room().map_err(failed(path))?;
+    let top = memory.reserve_stack().map_err(failed(path))?;
     let (pointer, contents) = stack::build(top, contents);
     let permitted = limit.map_or(u64::MAX, |limit| (limit / 2).max(ARGUMENTS_BYTES_MIN));
-    if top - pointer > permitted || !memory.is_in_stack_room(pointer) {
+    if top - pointer > permitted || !memory.is_in_stack_reservation(pointer) {
         // As Linux has it: no more than a part of the stack may be arguments.
         return Err(failed(path)(Errno::TOOBIG.into()));
     }
@@ -238,7 +238,7 @@ fn make_stack(
         return Err(failed(path)(Errno::NOMEM.into()));
     }
     program_memory::write(pointer, &contents).map_err(|error| failed(path)(error.into()))?;
-    memory.wrote(pointer, contents.len() as u64);
+    memory.note_written(pointer, contents.len() as u64);
     Ok(pointer)
 }
 

@@ -23,13 +23,13 @@ const CALLS_MAX: u64 = 1 << 32;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MessageKind {
     /// What was asked for.
-    Answer,
+    Reply,
     /// Sent before `execve(2)`; if that fails, more follows.
-    Parting,
+    PreExec,
     /// The last one.
-    Last,
+    Final,
 }
 
 /// The guest's end.
@@ -58,7 +58,7 @@ impl GuestEnd {
     }
 
     /// Sends a round. That nobody reads it is no concern of the program's.
-    pub(crate) fn send(&self, kind: Kind, collected: &Collected) {
+    pub(crate) fn send(&self, kind: MessageKind, collected: &Collected) {
         let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let message = encode(kind, collected);
         let mut rest = &message[..];
@@ -76,7 +76,7 @@ impl GuestEnd {
     }
 
     /// Waits until the recorder has gone, or has seen the last round.
-    pub(crate) fn wait_for_farewell(&self) {
+    pub(crate) fn wait_for_ack(&self) {
         let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write);
         // Somebody else may be waiting to be asked, and may take the one byte; the end of the stream comes to both.
         while self.wait() {}
@@ -92,11 +92,11 @@ pub struct Rounds {
 /// What the recorder is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Told {
+pub enum GuestRound {
     /// A round; the program runs on.
     Round(Collected),
     /// Its last round; the program waits until [`Rounds`] is dropped, and ends.
-    Last(Collected),
+    Final(Collected),
     /// It is no guest any more: it has executed another program, or was killed. What it wrote before `execve(2)` is here.
     Gone(Option<Collected>),
 }
@@ -110,15 +110,15 @@ pub fn pair() -> io::Result<(Rounds, OwnedFd)> {
 
 impl Rounds {
     /// Takes a round.
-    pub fn collect(&mut self) -> Result<Told> {
+    pub fn collect(&mut self) -> Result<GuestRound> {
         // Where the guest has shut its end, what it sent before is still to be read.
         let _ = self.stream.write_all(&[0]);
-        let mut parting: Option<Collected> = None;
+        let mut pre_exec: Option<Collected> = None;
         loop {
             let Some((kind, mut round)) = receive(&mut self.stream)? else {
-                return Ok(Told::Gone(parting));
+                return Ok(GuestRound::Gone(pre_exec));
             };
-            if let Some(before) = parting.take() {
+            if let Some(before) = pre_exec.take() {
                 round.written.union_with(&before.written);
                 if let (Some(accessed), Some(before)) = (&mut round.accessed, &before.accessed) {
                     accessed.union_with(before);
@@ -127,9 +127,9 @@ impl Rounds {
                 round.unknown_calls.splice(..0, before.unknown_calls);
             }
             match kind {
-                Kind::Answer => return Ok(Told::Round(round)),
-                Kind::Last => return Ok(Told::Last(round)),
-                Kind::Parting => parting = Some(round),
+                MessageKind::Reply => return Ok(GuestRound::Round(round)),
+                MessageKind::Final => return Ok(GuestRound::Final(round)),
+                MessageKind::PreExec => pre_exec = Some(round),
             }
         }
     }
@@ -141,11 +141,11 @@ impl AsFd for Rounds {
     }
 }
 
-fn encode(kind: Kind, collected: &Collected) -> Vec<u8> {
+fn encode(kind: MessageKind, collected: &Collected) -> Vec<u8> {
     let kind = match kind {
-        Kind::Answer => 0,
-        Kind::Parting => 1,
-        Kind::Last => 2,
+        MessageKind::Reply => 0,
+        MessageKind::PreExec => 1,
+        MessageKind::Final => 2,
     };
     let accessed = collected.accessed.as_ref();
     let mut words = vec![kind, collected.ring_entries, accessed.is_some().into()];
@@ -167,7 +167,7 @@ fn encode(kind: Kind, collected: &Collected) -> Vec<u8> {
 }
 
 /// The next message; `None` at the end of the stream, also within a message: the guest was killed.
-fn receive(stream: &mut impl Read) -> Result<Option<(Kind, Collected)>> {
+fn receive(stream: &mut impl Read) -> Result<Option<(MessageKind, Collected)>> {
     match decode(stream) {
         Err(Error::System { source, .. }) if source.kind() != io::ErrorKind::Interrupted => {
             Ok(None)
@@ -176,15 +176,15 @@ fn receive(stream: &mut impl Read) -> Result<Option<(Kind, Collected)>> {
     }
 }
 
-fn decode(stream: &mut impl Read) -> Result<(Kind, Collected)> {
+fn decode(stream: &mut impl Read) -> Result<(MessageKind, Collected)> {
     let kind = match word(stream)? {
-        0 => Kind::Answer,
-        1 => Kind::Parting,
-        2 => Kind::Last,
-        _ => return Err(Error::NoRound),
+        0 => MessageKind::Reply,
+        1 => MessageKind::PreExec,
+        2 => MessageKind::Final,
+        _ => return Err(Error::MalformedRound),
     };
     let ring_entries = word(stream)?;
-    let tells_accesses = word(stream)? != 0;
+    let tracks_accesses = word(stream)? != 0;
     let collected = Collected {
         ring_entries,
         heap: named(stream)?,
@@ -192,7 +192,7 @@ fn decode(stream: &mut impl Read) -> Result<(Kind, Collected)> {
         unknown_calls: calls(stream)?,
         written: ranges(stream)?,
         areas: ranges(stream)?,
-        accessed: match tells_accesses {
+        accessed: match tracks_accesses {
             true => Some(ranges(stream)?),
             false => None,
         },
@@ -213,14 +213,16 @@ fn named(stream: &mut impl Read) -> Result<Option<PageRange>> {
     let (start, end) = (word(stream)?, word(stream)?);
     match (start, end) {
         (0, 0) => Ok(None),
-        _ => PageRange::new(start, end).map(Some).ok_or(Error::NoRound),
+        _ => PageRange::new(start, end)
+            .map(Some)
+            .ok_or(Error::MalformedRound),
     }
 }
 
 fn calls(stream: &mut impl Read) -> Result<Vec<u64>> {
     let count = word(stream)?;
     if count > CALLS_MAX {
-        return Err(Error::NoRound);
+        return Err(Error::MalformedRound);
     }
     (0..count).map(|_| word(stream)).collect()
 }
@@ -228,7 +230,7 @@ fn calls(stream: &mut impl Read) -> Result<Vec<u64>> {
 fn ranges(stream: &mut impl Read) -> Result<PageSet> {
     let count = word(stream)?;
     if count > RANGES_MAX {
-        return Err(Error::NoRound);
+        return Err(Error::MalformedRound);
     }
     let mut ranges = Vec::new();
     let mut chunk = vec![0; 16 * 4096];
@@ -242,7 +244,7 @@ fn ranges(stream: &mut impl Read) -> Result<PageSet> {
         for pair in bytes.chunks_exact(16) {
             let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
             let range = PageRange::new(number(&pair[..8]), number(&pair[8..]));
-            ranges.push(range.ok_or(Error::NoRound)?);
+            ranges.push(range.ok_or(Error::MalformedRound)?);
         }
         left -= take;
     }
@@ -278,15 +280,18 @@ mod tests {
         let asked = std::thread::spawn(move || {
             for pages in [0, 10_000] {
                 assert!(guest.wait());
-                guest.send(Kind::Answer, &collected(pages));
+                guest.send(MessageKind::Reply, &collected(pages));
             }
-            guest.send(Kind::Parting, &collected(3));
-            guest.send(Kind::Last, &collected(0));
-            guest.wait_for_farewell();
+            guest.send(MessageKind::PreExec, &collected(3));
+            guest.send(MessageKind::Final, &collected(0));
+            guest.wait_for_ack();
         });
-        assert_eq!(rounds.collect().unwrap(), Told::Round(collected(0)));
-        assert_eq!(rounds.collect().unwrap(), Told::Round(collected(10_000)));
-        let Told::Last(last) = rounds.collect().unwrap() else {
+        assert_eq!(rounds.collect().unwrap(), GuestRound::Round(collected(0)));
+        assert_eq!(
+            rounds.collect().unwrap(),
+            GuestRound::Round(collected(10_000))
+        );
+        let GuestRound::Final(last) = rounds.collect().unwrap() else {
             panic!("not the last");
         };
         assert_eq!(last.written, collected(3).written);
@@ -299,19 +304,22 @@ mod tests {
         let (mut rounds, fd) = pair().unwrap();
         let guest = GuestEnd::adopt(fd.into_raw_fd()).unwrap();
         guest.hang_up();
-        assert_eq!(rounds.collect().unwrap(), Told::Gone(None));
+        assert_eq!(rounds.collect().unwrap(), GuestRound::Gone(None));
     }
 
     #[test]
     fn a_guest_that_is_killed_is_gone() {
         let (mut rounds, fd) = pair().unwrap();
         let guest = GuestEnd::adopt(fd.into_raw_fd()).unwrap();
-        let message = encode(Kind::Answer, &collected(5));
+        let message = encode(MessageKind::Reply, &collected(5));
         (&guest.stream)
             .write_all(&message[..message.len() - 1])
             .unwrap();
         drop(guest);
-        assert_eq!(rounds.collect().unwrap(), Told::Gone(None));
-        assert!(matches!(decode(&mut &[9u8; 64][..]), Err(Error::NoRound)));
+        assert_eq!(rounds.collect().unwrap(), GuestRound::Gone(None));
+        assert!(matches!(
+            decode(&mut &[9u8; 64][..]),
+            Err(Error::MalformedRound)
+        ));
     }
 }

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pagetrail::{PageRange, PageSet};
 
 use crate::error::Result;
-use crate::memory::loose::LoosePages;
+use crate::memory::accumulator::PageAccumulator;
 use crate::memory::{Memory, pages_around};
 use crate::sys::kvm::Vm;
 use crate::sys::ring::Ring;
@@ -43,18 +43,18 @@ pub struct Collected {
 
 /// What is known of writes since the last round.
 #[derive(Debug, Default)]
-pub(crate) struct WriteLog(Mutex<Gathered>);
+pub(crate) struct WriteLog(Mutex<Accumulated>);
 
 #[derive(Debug, Default)]
-struct Gathered {
+struct Accumulated {
     rings: Vec<Ring>,
     /// What the rings have now; empty in between.
     fresh: SlotPages,
     /// What the rings had.
     told: SlotPages,
-    written: LoosePages,
+    written: PageAccumulator,
     /// What the kernel has read, and later what was touched at all; where that is wanted.
-    accessed: Option<LoosePages>,
+    accessed: Option<PageAccumulator>,
     ring_entries: u64,
     unknown_calls: UnknownCalls,
     ending: Vec<Ending>,
@@ -65,7 +65,7 @@ struct Gathered {
 struct UnknownCalls {
     noted: BTreeSet<u64>,
     /// Of those, what no round has told yet.
-    untold: Vec<u64>,
+    unreported: Vec<u64>,
 }
 
 /// A thread that ends, and what the kernel writes for it at the very end, which nobody sees.
@@ -77,7 +77,7 @@ struct Ending {
     anywhere: bool,
 }
 
-impl Gathered {
+impl Accumulated {
     /// In this round, and in the next ones until it is certain that the kernel is done.
     fn note_endings(&mut self, memory: &Memory) {
         for ending in mem::take(&mut self.ending) {
@@ -104,7 +104,7 @@ impl Gathered {
         };
         let rings = self.rings.iter_mut();
         let taken = rings.map(|ring| ring.read(&mut note)).sum();
-        self.move_fresh(turns > 2 * self.fresh.runs());
+        self.merge_new(turns > 2 * self.fresh.runs());
         self.rings.iter_mut().for_each(Ring::give_back);
         self.ring_entries += taken;
         taken
@@ -112,7 +112,7 @@ impl Gathered {
 
     /// Adds what is fresh to what was told. Where it came `scattered`, its pages are put into the entries in their order, so that KVM
     /// protects those near each other together; entries that are left keep their pages.
-    fn move_fresh(&mut self, scattered: bool) {
+    fn merge_new(&mut self, scattered: bool) {
         let rings = self.rings.iter().filter(|_| scattered);
         let mut entries = rings.flat_map(Ring::entries_read);
         self.fresh.drain_to(&mut self.told, |slot, page| {
@@ -132,36 +132,36 @@ impl Gathered {
 }
 
 impl WriteLog {
-    fn gathered(&self) -> MutexGuard<'_, Gathered> {
+    fn accumulated(&self) -> MutexGuard<'_, Accumulated> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a processor's ring.
     pub(crate) fn add_ring(&self, ring: Ring) {
-        self.gathered().rings.push(ring);
+        self.accumulated().rings.push(ring);
     }
 
     /// The kernel has written here.
     pub(crate) fn note(&self, address: u64, bytes: u64) {
         if let Some(range) = pages_around(address, bytes) {
-            self.gathered().written.add(range);
+            self.accumulated().written.add(range);
         }
     }
 
     /// Has accesses told as well, before anything is loaded.
-    pub(crate) fn tell_accesses(&self, memory: &mut Memory) {
-        memory.tell_accesses(true);
-        self.gathered().accessed = Some(LoosePages::default());
+    pub(crate) fn track_accesses(&self, memory: &mut Memory) {
+        memory.track_accesses(true);
+        self.accumulated().accessed = Some(PageAccumulator::default());
     }
 
     /// Whether accesses are told.
-    pub(crate) fn tells_accesses(&self) -> bool {
-        self.gathered().accessed.is_some()
+    pub(crate) fn tracks_accesses(&self) -> bool {
+        self.accumulated().accessed.is_some()
     }
 
     /// The kernel has read here.
     pub(crate) fn note_read(&self, address: u64, bytes: u64) {
-        if let Some(accessed) = &mut self.gathered().accessed
+        if let Some(accessed) = &mut self.accumulated().accessed
             && let Some(range) = pages_around(address, bytes)
         {
             accessed.add(range);
@@ -170,19 +170,19 @@ impl WriteLog {
 
     /// The kernel has done a call that is not known, and may have written anywhere.
     pub(crate) fn note_unknown(&self, call: u64, memory: &Memory) {
-        let mut gathered = self.gathered();
-        gathered.written.union_with(memory.writable());
-        let unknown = &mut gathered.unknown_calls;
+        let mut accumulated = self.accumulated();
+        accumulated.written.union_with(memory.writable());
+        let unknown = &mut accumulated.unknown_calls;
         if unknown.noted.insert(call) {
             tracing::debug!(call, "may have written anywhere");
-            unknown.untold.push(call);
+            unknown.unreported.push(call);
         }
     }
 
     /// The kernel writes a word when a thread is gone, and maybe more.
-    pub(crate) fn will_write(&self, thread: u32, address: u64, anywhere: bool) {
+    pub(crate) fn note_thread_end(&self, thread: u32, address: u64, anywhere: bool) {
         if address != 0 || anywhere {
-            self.gathered().ending.push(Ending {
+            self.accumulated().ending.push(Ending {
                 thread,
                 address,
                 anywhere,
@@ -192,35 +192,35 @@ impl WriteLog {
 
     /// The first half of [`Self::drain`], for measurements.
     pub(crate) fn take_entries(&self) -> u64 {
-        self.gathered().take()
+        self.accumulated().take()
     }
 
     /// Empties the rings: one of them is full.
     pub(crate) fn drain(&self, vm: &Vm) -> Result<()> {
-        self.gathered().drain(vm)
+        self.accumulated().drain(vm)
     }
 
     /// Ends a round and begins the next.
     pub(crate) fn collect(&self, vm: &Vm, memory: &mut Memory) -> Result<Collected> {
-        let mut gathered = self.gathered();
+        let mut accumulated = self.accumulated();
         // Accesses first: a write of which no access is told is one all the same.
         if let Some(touched) = memory.take_accessed()? {
-            let accessed = gathered.accessed.get_or_insert_default();
+            let accessed = accumulated.accessed.get_or_insert_default();
             accessed.union_with(touched);
         }
-        gathered.drain(vm)?;
-        gathered.note_endings(memory);
+        accumulated.drain(vm)?;
+        accumulated.note_endings(memory);
         memory
             .take_changed()
             .into_iter()
-            .for_each(|range| gathered.written.add(range));
-        let told: PageSet = gathered.told.drain(memory.slots()).into_iter().collect();
-        gathered.written.union_with(told);
-        // First what may fail: what was gathered stays for the next round then.
-        memory.take_bitmaps(vm, gathered.written.merge())?;
-        let written = gathered.written.take();
+            .for_each(|range| accumulated.written.add(range));
+        let told: PageSet = accumulated.told.drain(memory.slots()).into_iter().collect();
+        accumulated.written.union_with(told);
+        // First what may fail: what was accumulated stays for the next round then.
+        memory.take_bitmaps(vm, accumulated.written.merge())?;
+        let written = accumulated.written.take();
         let areas = memory.areas.all();
-        let accessed = gathered.accessed.as_mut().map(|accessed| {
+        let accessed = accumulated.accessed.as_mut().map(|accessed| {
             let mut accessed = accessed.take();
             accessed.union_with(&written);
             accessed.intersection(&areas)
@@ -231,8 +231,8 @@ impl WriteLog {
             areas,
             heap: memory.heap(),
             stack: memory.stack(),
-            ring_entries: mem::take(&mut gathered.ring_entries),
-            unknown_calls: mem::take(&mut gathered.unknown_calls.untold),
+            ring_entries: mem::take(&mut accumulated.ring_entries),
+            unknown_calls: mem::take(&mut accumulated.unknown_calls.unreported),
         })
     }
 }

@@ -31,17 +31,17 @@ struct Interrupted<'a> {
 impl Guest {
     /// Whether a call has ended, or not begun, because a signal has arrived.
     pub(crate) fn was_interrupted(&self, result: i64) -> bool {
-        signal::has_arrived() && matches!(result, signal::NOT_BEGUN | EINTR)
+        signal::is_pending() && matches!(result, signal::NOT_STARTED | EINTR)
     }
 
     /// Whether such a call is made again, when the handler has returned.
-    pub(crate) fn begins_anew(&self, call: &Call, result: i64) -> bool {
-        let number = signal::arrived_number().unwrap_or_default();
+    pub(crate) fn restarts_call(&self, call: &Call, result: i64) -> bool {
+        let number = signal::pending_number().unwrap_or_default();
         let restarts = self
             .signals
             .action(number)
             .is_some_and(|action| action.restarts());
-        result == signal::NOT_BEGUN || restarts && !never_restarts(call)
+        result == signal::NOT_STARTED || restarts && !never_restarts(call)
     }
 
     /// Begins the handler of the signal that has arrived, behind which these registers are restored. It has come to a thread with
@@ -55,7 +55,7 @@ impl Guest {
         if mask & super::bit(number) != 0 && number != KICK {
             // The handler of a trap has begun since, with a mask that has this one.
             self.enter(&context);
-            signal::send_again(&info);
+            signal::requeue(&info);
             self.signals.set_mask(self.signals.mask);
             return Ok(());
         }
@@ -63,7 +63,7 @@ impl Guest {
             // It is the machine's signal as soon as there are threads, and comes in spite of what is blocked.
             let action = self.signals.action(number).unwrap_or_default();
             if !self.signals.blocks(number) && !action.is_handler() && !action.is_ignored() {
-                self.part()?;
+                self.send_final_round()?;
                 child::die_of(number as i32)
             }
             self.enter(&context);
@@ -83,7 +83,7 @@ impl Guest {
             None => {
                 // The program has changed its mind since: the kernel decides.
                 self.enter(&context);
-                signal::send_again(&info);
+                signal::requeue(&info);
                 self.signals.set_mask(self.signals.mask);
                 Ok(())
             }
@@ -94,7 +94,7 @@ impl Guest {
     pub(crate) fn deliver(&mut self, fault: Fault, context: &kvm_regs) -> Result<()> {
         let number = fault.signal as u32;
         if !self.signals.takes_fault(number) {
-            self.part()?;
+            self.send_final_round()?;
             child::die_of(fault.signal)
         }
         let mut info = [0; signal::INFO_BYTES];
@@ -185,7 +185,7 @@ impl Guest {
 
     /// Ends a program whose stack cannot take a handler's frame, or has none.
     fn kill_by_fault(&self) -> Result<()> {
-        self.part()?;
+        self.send_final_round()?;
         child::die_of(libc::SIGSEGV)
     }
 }

@@ -209,8 +209,8 @@ impl Signals {
 fn set(actions: &mut [Action], signal: u32, action: Action) -> i64 {
     let result = match action.is_handler() {
         true if UNBLOCKABLE & bit(signal) != 0 => -i64::from(libc::EINVAL),
-        true => signal::keep(signal, action.flags & CHILD_FLAGS),
-        false => signal::leave(signal, action.handler, action.flags),
+        true => signal::install_handler(signal, action.flags & CHILD_FLAGS),
+        false => signal::leave_to_kernel(signal, action.handler, action.flags),
     };
     if result == 0 {
         actions[signal as usize - 1] = action;

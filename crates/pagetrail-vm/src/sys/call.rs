@@ -17,7 +17,7 @@ pub(crate) struct Call {
 
 impl Call {
     /// Makes the call; a negative result is an error number, as the kernel returns it.
-    pub(crate) fn pass_on(&self) -> i64 {
+    pub(crate) fn forward(&self) -> i64 {
         let [a, b, c, d, e, f] = self.arguments;
         let result: i64;
         // SAFETY: the convention of system calls on x86-64. What memory the kernel writes to is the program's: no
@@ -48,5 +48,5 @@ pub(crate) fn call(number: libc::c_long, arguments: &[u64]) -> i64 {
         arguments: [0; 6],
     };
     call.arguments[..arguments.len()].copy_from_slice(arguments);
-    call.pass_on()
+    call.forward()
 }

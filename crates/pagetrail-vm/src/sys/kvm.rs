@@ -295,7 +295,7 @@ impl Cpu {
 
     /// Lets RDTSCP and RDPID say on which of the host's processors this thread is, and its node. Like the answer of `getcpu(2)` it
     /// holds for as long as the thread is not moved; but it is only remapped here.
-    fn tell_processor(&mut self) {
+    fn set_cpu_number(&mut self) {
         let here = rustix::thread::sched_getcpu();
         if self.told == Some(here) {
             return;
@@ -309,7 +309,7 @@ impl Cpu {
 
     /// Lets it run until it needs us.
     pub(crate) fn run(&mut self) -> Exit {
-        self.tell_processor();
+        self.set_cpu_number();
         match self.fd.run() {
             Ok(VcpuExit::IoOut(port, _)) => Exit::Out(port),
             Ok(VcpuExit::Unsupported(EXIT_DIRTY_RING_FULL)) => Exit::RingFull,

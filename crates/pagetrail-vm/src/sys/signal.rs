@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use super::call::{Call, call};
 
 /// The result of a call that was not begun: an error number that the kernel never shows.
-pub(crate) const NOT_BEGUN: i64 = -512;
+pub(crate) const NOT_STARTED: i64 = -512;
 /// The length of a `siginfo_t`.
 pub(crate) const INFO_BYTES: usize = 128;
 /// The length of the kernel's signal sets.
@@ -103,8 +103,8 @@ unsafe extern "C" {
     fn pagetrail_vm_call_abort();
 }
 
-/// Makes the program's call, unless a signal waits: [`NOT_BEGUN`].
-pub(crate) fn pass_on_unless_arrived(wanted: &Call) -> i64 {
+/// Makes the program's call, unless a signal waits: [`NOT_STARTED`].
+pub(crate) fn forward_unless_signalled(wanted: &Call) -> i64 {
     let [a, b, c, d, e, f] = wanted.arguments;
     let words = [wanted.number, a, b, c, d, e, f];
     let arrived = WAITING.with(|waiting| &raw const waiting.arrived);
@@ -113,35 +113,35 @@ pub(crate) fn pass_on_unless_arrived(wanted: &Call) -> i64 {
 }
 
 /// Which byte makes this thread's processor come back.
-pub(crate) fn stop_by(byte: *mut u8) {
+pub(crate) fn use_stop_byte(byte: *mut u8) {
     WAITING.with(|waiting| waiting.stop_byte.store(byte, Ordering::Release));
 }
 
 /// This thread has no processor any more.
-pub(crate) fn stop_by_nothing() {
-    let_run();
-    stop_by(ptr::null_mut());
+pub(crate) fn unset_stop_byte() {
+    request_run();
+    use_stop_byte(ptr::null_mut());
 }
 
 /// Whether a signal waits for this thread.
-pub(crate) fn has_arrived() -> bool {
+pub(crate) fn is_pending() -> bool {
     WAITING.with(|waiting| waiting.arrived.load(Ordering::Acquire))
 }
 
 /// The signal that waits, as a `siginfo_t`.
-fn arrived_info() -> Option<[u8; INFO_BYTES]> {
+fn pending_info() -> Option<[u8; INFO_BYTES]> {
     // SAFETY: the handler has written it in this thread, and does not again while all signals are blocked.
-    has_arrived().then(|| WAITING.with(|waiting| unsafe { (*waiting.info.get()).assume_init() }))
+    is_pending().then(|| WAITING.with(|waiting| unsafe { (*waiting.info.get()).assume_init() }))
 }
 
 /// The number of the signal that waits.
-pub(crate) fn arrived_number() -> Option<u32> {
-    let info = arrived_info()?;
+pub(crate) fn pending_number() -> Option<u32> {
+    let info = pending_info()?;
     Some(u32::from_le_bytes([info[0], info[1], info[2], info[3]]))
 }
 
 /// Makes the processor come back at once while a signal waits, also when it was let run.
-pub(crate) fn let_run_no_more() {
+pub(crate) fn clear_run_request() {
     WAITING.with(|waiting| {
         if waiting.arrived.load(Ordering::Acquire) {
             waiting.set_stop_byte(1);
@@ -150,32 +150,32 @@ pub(crate) fn let_run_no_more() {
 }
 
 /// Lets a processor run although a signal waits: it is where none can be taken.
-pub(crate) fn let_run() {
+pub(crate) fn request_run() {
     WAITING.with(|waiting| waiting.set_stop_byte(0));
 }
 
 /// The signal that waits, as a `siginfo_t`. All signals stay blocked until [`set_mask`].
 pub(crate) fn take() -> Option<[u8; INFO_BYTES]> {
-    let info = arrived_info()?;
-    let_run();
+    let info = pending_info()?;
+    request_run();
     WAITING.with(|waiting| waiting.arrived.store(false, Ordering::Release));
     Some(info)
 }
 
 /// Blocks all signals; false if one waits already, and what was to be done must wait for it.
-pub(crate) fn hold() -> bool {
+pub(crate) fn block_all() -> bool {
     block(u64::MAX);
-    !has_arrived()
+    !is_pending()
 }
 
 /// Forgets what has come for a child that shared this thread's memory.
-pub(crate) fn forget() {
+pub(crate) fn discard_pending() {
     take();
     WAITING.with(|waiting| waiting.kicked.store(false, Ordering::Release));
 }
 
 /// Sends this thread a signal again, which must be blocked.
-pub(crate) fn send_again(info: &[u8; INFO_BYTES]) {
+pub(crate) fn requeue(info: &[u8; INFO_BYTES]) {
     let number = u64::from(u32::from_le_bytes([info[0], info[1], info[2], info[3]]));
     let (pid, tid) = (std::process::id().into(), super::thread::id().into());
     let sent = [pid, tid, number, info.as_ptr() as u64];
@@ -183,9 +183,9 @@ pub(crate) fn send_again(info: &[u8; INFO_BYTES]) {
 }
 
 /// From now on threads are kicked, and kicks come through whatever is blocked. This thread's mask must be set anew.
-pub(crate) fn begin_kicks() {
+pub(crate) fn enable_kicks() {
     if !KICKING.swap(true, Ordering::SeqCst) {
-        keep(KICK, 0);
+        install_handler(KICK, 0);
     }
 }
 
@@ -201,13 +201,13 @@ pub(crate) fn kick(pid: u32, tid: u32) {
 }
 
 /// Waits for a kick that is on its way, so that it disturbs nothing later.
-pub(crate) fn await_kick() {
+pub(crate) fn wait_for_kick() {
     WAITING.with(|waiting| {
         while !waiting.kicked.swap(false, Ordering::AcqRel) {
             std::thread::yield_now();
         }
         waiting.set_stop_byte(0);
-        if has_arrived() {
+        if is_pending() {
             // Between the two.
             waiting.set_stop_byte(1);
         }
@@ -217,7 +217,7 @@ pub(crate) fn await_kick() {
 /// Blocks these signals and no others; all, while one waits.
 pub(crate) fn set_mask(mask: u64) {
     block(u64::MAX);
-    if !has_arrived() {
+    if !is_pending() {
         block(mask);
     }
 }
@@ -225,7 +225,7 @@ pub(crate) fn set_mask(mask: u64) {
 /// Blocks these signals and no others, kicks included; all, while one waits.
 pub(crate) fn set_exact_mask(mask: u64) {
     block(u64::MAX);
-    if !has_arrived() {
+    if !is_pending() {
         block_exactly(mask);
     }
 }
@@ -259,13 +259,13 @@ pub(crate) fn mask() -> u64 {
 }
 
 /// Keeps a signal for the program from now on; `more` are flags about when there is one.
-pub(crate) fn keep(signal: u32, more: u64) -> i64 {
+pub(crate) fn install_handler(signal: u32, more: u64) -> i64 {
     let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTORER;
     set_action(signal, arrived as *const () as u64, flags as u64 | more)
 }
 
 /// Lets the kernel do by itself what there is to do: the default, or nothing.
-pub(crate) fn leave(signal: u32, action: u64, flags: u64) -> i64 {
+pub(crate) fn leave_to_kernel(signal: u32, action: u64, flags: u64) -> i64 {
     if signal == KICK && KICKING.load(Ordering::Relaxed) {
         // It is done when one comes.
         return 0;

@@ -17,7 +17,7 @@ pub(crate) struct SystemMemory {
     bytes: usize,
     /// How much of it may be used.
     usable: usize,
-    /// What [`Self::renew`] changes.
+    /// What [`Self::flush_translations`] changes.
     is_executable: AtomicBool,
 }
 
@@ -94,7 +94,7 @@ impl SystemMemory {
     ///
     /// It is protected otherwise: with the right to execute it or without, in turns, of which nobody makes use. Reading and
     /// writing go on meanwhile (`mprotect(2)`; the notifiers are in mm/mprotect.c and virt/kvm/kvm_main.c).
-    pub(crate) fn renew(&self, offset: u64, bytes: u64) -> io::Result<()> {
+    pub(crate) fn flush_translations(&self, offset: u64, bytes: u64) -> io::Result<()> {
         if offset
             .checked_add(bytes)
             .is_none_or(|end| end > self.usable as u64)

@@ -11,7 +11,7 @@ mod outputs;
 
 use crate::sys::call::{Call, call};
 use crate::sys::program_memory::read_word;
-use crate::sys::signal::NOT_BEGUN;
+use crate::sys::signal::NOT_STARTED;
 
 /// Where a call puts something. Arguments count from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,7 +190,7 @@ fn left_buffers_alone(result: i64) -> bool {
         libc::ENOSYS,
         libc::ENOENT,
     ];
-    result == NOT_BEGUN || EARLY.iter().any(|error| result == -i64::from(*error))
+    result == NOT_STARTED || EARLY.iter().any(|error| result == -i64::from(*error))
 }
 
 /// Whether a descriptor is of a file of `/proc`, wherever that is mounted.

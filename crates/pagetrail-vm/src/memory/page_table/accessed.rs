@@ -170,7 +170,7 @@ mod tests {
         #[test]
         fn every_touch_is_told(steps in steps()) {
             let mut table = empty(16);
-            table.tell_accesses(true);
+            table.track_accesses(true);
             let mut processor = Processor::default();
             let mut touched = BTreeSet::new();
             // Of those touched while the round before ended, the ones that it does not have, and all.

@@ -4,7 +4,7 @@
 //! An entry that is taken out comes back by a fault.
 //!
 //! A processor sets a bit in each entry by which it finds an address (Intel's manual, volume 3, section 5.8; AMD's, volume 2,
-//! section 5.4.2). Where those bits are to tell which pages were touched ([`PageTable::tell_accesses`], [`accessed`]), each page
+//! section 5.4.2). Where those bits are to tell which pages were touched ([`PageTable::track_accesses`], [`accessed`]), each page
 //! has an entry of its own.
 
 mod accessed;
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagetrail::PageRange;
 
+use super::accumulator::PageAccumulator;
 use super::areas::Allowed;
-use super::loose::LoosePages;
 use super::{BLOCK, PAGE};
 use crate::error::{Error, Result};
 
@@ -38,7 +38,7 @@ pub(crate) struct PageTable<W> {
     /// Where the next table comes.
     next: u64,
     /// Pages that were touched and whose entries are gone, where accesses are to be told.
-    touched: Option<LoosePages>,
+    touched: Option<PageAccumulator>,
 }
 
 /// What an entry at a level spans.
@@ -79,12 +79,12 @@ impl<W: Words> PageTable<W> {
     }
 
     /// Has accesses told from now on, or not any more. What is mapped already must not be, to begin.
-    pub(crate) fn tell_accesses(&mut self, tell: bool) {
-        self.touched = tell.then(LoosePages::default);
+    pub(crate) fn track_accesses(&mut self, tell: bool) {
+        self.touched = tell.then(PageAccumulator::default);
     }
 
     /// Whether accesses are told.
-    pub(crate) fn tells_accesses(&self) -> bool {
+    pub(crate) fn tracks_accesses(&self) -> bool {
         self.touched.is_some()
     }
 
@@ -115,7 +115,7 @@ impl<W: Words> PageTable<W> {
         allowed: Allowed,
     ) -> Result<()> {
         let flags = flags(allowed);
-        if end - start == BLOCK && !self.tells_accesses() {
+        if end - start == BLOCK && !self.tracks_accesses() {
             let middle = self.table_for(start, 1)?;
             let entry = self.entry(middle, 1, start);
             let now = entry.load(Ordering::Relaxed);
@@ -141,7 +141,7 @@ impl<W: Words> PageTable<W> {
         physical: u64,
         allowed: Allowed,
     ) -> Result<()> {
-        if self.tells_accesses() {
+        if self.tracks_accesses() {
             return Ok(());
         }
         let flags = flags(allowed) | LARGE;

@@ -257,7 +257,7 @@ fn calls_write_where_they_are_said_to_write() {
             };
             let before = arena.contents();
             let expected = Expected::of(&made);
-            let result = made.pass_on();
+            let result = made.forward();
             let mut spans = Vec::new();
             let takes = |address, bytes| arena.takes(address, bytes);
             let is_known =

@@ -1,31 +1,31 @@
-//! [`LoosePages`]: pages that come one by one, in any order and many times, until somebody wants them as a set. Pure.
+//! [`PageAccumulator`]: pages that come one by one, in any order and many times, until somebody wants them as a set. Pure.
 
 use std::mem;
 
 use pagetrail::{PageRange, PageSet};
 
 /// So many ranges are kept apart until they are merged.
-const LOOSE_MAX: usize = 1 << 16;
+const UNMERGED_MAX: usize = 1 << 16;
 
 /// Pages, the last ones as they came.
 #[derive(Debug, Default)]
-pub(crate) struct LoosePages {
+pub(crate) struct PageAccumulator {
     merged: PageSet,
-    loose: Vec<PageRange>,
+    unmerged: Vec<PageRange>,
 }
 
-impl LoosePages {
+impl PageAccumulator {
     pub(crate) fn add(&mut self, range: PageRange) {
         // What comes mostly goes upwards.
-        if let Some(last) = self.loose.last_mut()
+        if let Some(last) = self.unmerged.last_mut()
             && last.end() == range.start()
             && let Some(longer) = PageRange::new(last.start(), range.end())
         {
             *last = longer;
             return;
         }
-        self.loose.push(range);
-        if self.loose.len() >= LOOSE_MAX {
+        self.unmerged.push(range);
+        if self.unmerged.len() >= UNMERGED_MAX {
             self.merge();
         }
     }
@@ -40,8 +40,8 @@ impl LoosePages {
 
     /// All of them, which stay.
     pub(crate) fn merge(&mut self) -> &mut PageSet {
-        let loose = self.loose.drain(..).collect();
-        self.union_with(loose);
+        let unmerged = self.unmerged.drain(..).collect();
+        self.union_with(unmerged);
         &mut self.merged
     }
 
@@ -57,10 +57,10 @@ mod tests {
 
     #[test]
     fn pages_are_kept_however_many_come() {
-        let mut pages = LoosePages::default();
+        let mut pages = PageAccumulator::default();
         let page = |n: u64| PageRange::new(n << 12, (n + 1) << 12).unwrap();
         let mut expected = PageSet::new();
-        for n in 0..LOOSE_MAX as u64 + 10 {
+        for n in 0..UNMERGED_MAX as u64 + 10 {
             // Every second one twice, and two in a row now and then.
             let n = n / 2 * 2 + n % 100 / 99;
             pages.add(page(n));

@@ -1,4 +1,4 @@
-//! [`Crew`]: the program's threads, each with a processor; who is in the guest, and how all are kept out of it.
+//! [`VcpuThreads`]: the program's threads, each with a processor; who is in the guest, and how all are kept out of it.
 //!
 //! Threads are kept out when what they write would be lost: while the last round is taken, or the one before another program
 //! is executed. Otherwise they run on through everything, rounds too.
@@ -24,22 +24,22 @@ const ID: u64 = (1 << ID_BITS) - 1;
 
 /// Where a thread is, and which thread of the kernel's it is, in one word.
 #[derive(Debug)]
-pub(crate) struct Turn(AtomicU64);
+pub(crate) struct RunState(AtomicU64);
 
 fn word(pid: u32, tid: u32, state: u64) -> u64 {
     (u64::from(pid) << ID_BITS | u64::from(tid)) << 2 | state
 }
 
-impl Turn {
+impl RunState {
     /// The calling thread's, out of the guest.
     pub(crate) fn of_this_thread() -> Self {
-        let turn = Self(AtomicU64::new(0));
-        turn.take_over();
-        turn
+        let run_state = Self(AtomicU64::new(0));
+        run_state.bind_to_this_thread();
+        run_state
     }
 
     /// From now on the calling thread runs the processor, which is out of the guest.
-    pub(crate) fn take_over(&self) {
+    pub(crate) fn bind_to_this_thread(&self) {
         let (pid, tid) = (std::process::id(), crate::sys::thread::id());
         self.0.store(word(pid, tid, OUT), Ordering::SeqCst);
     }
@@ -61,7 +61,7 @@ impl Turn {
 
     fn leave(&self) {
         if self.set(OUT) == KICKED {
-            signal::await_kick();
+            signal::wait_for_kick();
         }
     }
 
@@ -79,16 +79,16 @@ impl Turn {
 
 /// A thread of the program.
 #[derive(Debug)]
-pub(crate) struct Member {
-    pub(crate) turn: Arc<Turn>,
+pub(crate) struct VcpuThread {
+    pub(crate) run_state: Arc<RunState>,
     /// Its processor's descriptor.
     pub(crate) descriptor: RawFd,
 }
 
 /// What is known of all threads.
 #[derive(Debug, Default)]
-pub(crate) struct Members {
-    present: Vec<Member>,
+pub(crate) struct ThreadTable {
+    present: Vec<VcpuThread>,
     /// Stacks of threads, by their numbers.
     stacks: Vec<(u32, Stack)>,
     /// Those that have ended, maybe not to the last.
@@ -105,8 +105,8 @@ pub(crate) struct Members {
 
 /// The program's threads.
 #[derive(Debug, Default)]
-pub(crate) struct Crew {
-    members: Mutex<Members>,
+pub(crate) struct VcpuThreads {
+    table: Mutex<ThreadTable>,
     /// Nobody may enter the guest.
     stopped: AtomicBool,
     /// Held by who has stopped the others.
@@ -120,20 +120,20 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Members {
+impl ThreadTable {
     /// A processor that is free, or the number of the next one.
     pub(crate) fn processor(&mut self) -> Result<Processor, u64> {
         self.free.pop().ok_or(self.made)
     }
 
     /// One more was made.
-    pub(crate) fn made_one(&mut self) {
+    pub(crate) fn count_processor(&mut self) {
         self.made += 1;
     }
 
     /// A thread has come.
-    pub(crate) fn join(&mut self, member: Member) {
-        self.present.push(member);
+    pub(crate) fn add(&mut self, thread: VcpuThread) {
+        self.present.push(thread);
     }
 
     /// Keeps a thread's stack until it is gone.
@@ -154,10 +154,10 @@ impl Members {
     }
 
     /// Takes a thread out. The status with which the process ends, if it was the last.
-    pub(crate) fn depart(&mut self, turn: &Arc<Turn>, status: i32) -> Option<i32> {
+    pub(crate) fn remove(&mut self, run_state: &Arc<RunState>, status: i32) -> Option<i32> {
         self.present
-            .retain(|member| !Arc::ptr_eq(&member.turn, turn));
-        let thread = turn.thread();
+            .retain(|thread| !Arc::ptr_eq(&thread.run_state, run_state));
+        let thread = run_state.thread();
         if thread == std::process::id() {
             self.first_status = Some(status);
         } else {
@@ -173,43 +173,48 @@ impl Members {
     }
 
     /// True once: that there are too many is to be said.
-    pub(crate) fn tell_limit(&mut self) -> bool {
+    pub(crate) fn should_report_limit(&mut self) -> bool {
         !std::mem::replace(&mut self.told, true)
     }
 
     /// In a forked child: what it has of the others goes. Descriptors that nobody here owns are returned.
-    pub(crate) fn abandon(&mut self, own: &Arc<Turn>) -> Vec<RawFd> {
+    pub(crate) fn abandon_others(&mut self, own: &Arc<RunState>) -> Vec<RawFd> {
         self.free.clear();
         let others = self.present.iter();
-        let others = others.filter(|member| !Arc::ptr_eq(&member.turn, own));
-        others.map(|member| member.descriptor).collect()
+        let others = others.filter(|thread| !Arc::ptr_eq(&thread.run_state, own));
+        others.map(|thread| thread.descriptor).collect()
     }
 }
 
-impl Crew {
+impl VcpuThreads {
     /// One thread, with the only processor.
-    pub(crate) fn of_one(member: Member) -> Self {
-        let crew = Self::default();
-        let mut members = crew.members();
-        members.made_one();
-        members.join(member);
-        drop(members);
-        crew
+    pub(crate) fn of_one(thread: VcpuThread) -> Self {
+        let threads = Self::default();
+        let mut table = threads.table();
+        table.count_processor();
+        table.add(thread);
+        drop(table);
+        threads
     }
 
-    pub(crate) fn members(&self) -> MutexGuard<'_, Members> {
-        locked(&self.members)
+    pub(crate) fn table(&self) -> MutexGuard<'_, ThreadTable> {
+        locked(&self.table)
     }
 
     /// Runs something that is in the guest meanwhile, when that may be; at once where the thread `is_apart`, in another
     /// process, which outlives this one.
-    pub(crate) fn in_guest<T>(&self, turn: &Turn, is_apart: bool, run: impl FnOnce() -> T) -> T {
+    pub(crate) fn in_guest<T>(
+        &self,
+        run_state: &RunState,
+        is_apart: bool,
+        run: impl FnOnce() -> T,
+    ) -> T {
         loop {
-            turn.set(IN);
+            run_state.set(IN);
             if is_apart || !self.stopped.load(Ordering::SeqCst) {
                 break;
             }
-            turn.leave();
+            run_state.leave();
             let mut gate = locked(&self.gate);
             while self.stopped.load(Ordering::SeqCst) {
                 gate = self
@@ -219,31 +224,31 @@ impl Crew {
             }
         }
         let result = run();
-        turn.leave();
+        run_state.leave();
         result
     }
 
     /// Keeps all other threads out of the guest until what is returned is dropped.
-    pub(crate) fn stop_others(&self, own: &Arc<Turn>) -> Stopped<'_> {
+    pub(crate) fn stop_others(&self, own: &Arc<RunState>) -> Stopped<'_> {
         let one_at_a_time = locked(&self.stopping);
         self.stopped.store(true, Ordering::SeqCst);
-        let members = self.members();
-        let others: Vec<Arc<Turn>> = members
+        let table = self.table();
+        let others: Vec<Arc<RunState>> = table
             .present
             .iter()
-            .filter(|member| !Arc::ptr_eq(&member.turn, own))
-            .map(|member| member.turn.clone())
+            .filter(|thread| !Arc::ptr_eq(&thread.run_state, own))
+            .map(|thread| thread.run_state.clone())
             .collect();
-        drop(members);
-        others.iter().for_each(|turn| turn.kick());
-        for turn in &others {
+        drop(table);
+        others.iter().for_each(|run_state| run_state.kick());
+        for run_state in &others {
             // Who was out sees that nobody may enter.
-            while turn.is_leaving() {
+            while run_state.is_leaving() {
                 thread::yield_now();
             }
         }
         Stopped {
-            crew: self,
+            threads: self,
             _one_at_a_time: one_at_a_time,
         }
     }
@@ -252,15 +257,15 @@ impl Crew {
 /// No other thread is in the guest.
 #[derive(Debug)]
 pub(crate) struct Stopped<'a> {
-    crew: &'a Crew,
+    threads: &'a VcpuThreads,
     _one_at_a_time: MutexGuard<'a, ()>,
 }
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
-        let _gate = locked(&self.crew.gate);
-        self.crew.stopped.store(false, Ordering::SeqCst);
-        self.crew.opened.notify_all();
+        let _gate = locked(&self.threads.gate);
+        self.threads.stopped.store(false, Ordering::SeqCst);
+        self.threads.opened.notify_all();
     }
 }
 
@@ -279,30 +284,30 @@ mod tests {
 
     #[test]
     fn nobody_is_in_the_guest_while_others_are_stopped() {
-        let own = Arc::new(Turn::of_this_thread());
-        let crew = Crew::of_one(Member {
-            turn: own.clone(),
+        let own = Arc::new(RunState::of_this_thread());
+        let threads = VcpuThreads::of_one(VcpuThread {
+            run_state: own.clone(),
             descriptor: -1,
         });
-        signal::begin_kicks();
+        signal::enable_kicks();
         let work: [AtomicU64; 3] = Default::default();
         let is_over = &AtomicBool::new(false);
-        let crew = &crew;
+        let threads = &threads;
         thread::scope(|scope| {
             for work in &work {
                 scope.spawn(move || {
                     let byte = AtomicU8::new(0);
-                    signal::stop_by(byte.as_ptr());
-                    let turn = Arc::new(Turn::of_this_thread());
-                    crew.members().join(Member {
-                        turn: turn.clone(),
+                    signal::use_stop_byte(byte.as_ptr());
+                    let run_state = Arc::new(RunState::of_this_thread());
+                    threads.table().add(VcpuThread {
+                        run_state: run_state.clone(),
                         descriptor: -1,
                     });
                     while !is_over.load(Ordering::SeqCst) {
-                        crew.in_guest(&turn, false, || run(&byte, is_over, work));
+                        threads.in_guest(&run_state, false, || run(&byte, is_over, work));
                     }
-                    assert!(crew.members().depart(&turn, 0).is_none());
-                    signal::stop_by_nothing();
+                    assert!(threads.table().remove(&run_state, 0).is_none());
+                    signal::unset_stop_byte();
                 });
             }
             let values = || work.each_ref().map(|work| work.load(Ordering::SeqCst));
@@ -315,7 +320,7 @@ mod tests {
                 {
                     thread::yield_now();
                 }
-                let stopped = crew.stop_others(&own);
+                let stopped = threads.stop_others(&own);
                 let still = values();
                 for _ in 0..20 {
                     thread::yield_now();
@@ -329,19 +334,19 @@ mod tests {
 
     #[test]
     fn the_process_ends_with_its_last_thread_and_as_the_first_one_said() {
-        let first = Arc::new(Turn::of_this_thread());
+        let first = Arc::new(RunState::of_this_thread());
         let is_first = first.thread() == std::process::id();
-        let crew = Crew::of_one(Member {
-            turn: first.clone(),
+        let threads = VcpuThreads::of_one(VcpuThread {
+            run_state: first.clone(),
             descriptor: -1,
         });
-        let second = Arc::new(Turn::of_this_thread());
-        crew.members().join(Member {
-            turn: second.clone(),
+        let second = Arc::new(RunState::of_this_thread());
+        threads.table().add(VcpuThread {
+            run_state: second.clone(),
             descriptor: -1,
         });
-        assert_eq!(crew.members().depart(&first, 3), None);
+        assert_eq!(threads.table().remove(&first, 3), None);
         let expected = if is_first { 3 } else { 4 };
-        assert_eq!(crew.members().depart(&second, 4), Some(expected));
+        assert_eq!(threads.table().remove(&second, 4), Some(expected));
     }
 }
