@@ -1,0 +1,443 @@
+//! Runs one command in one guest, within bounds of time and memory, and leaves nothing behind.
+//!
+//! What the command prints comes over two virtio serial ports; over a third come the lines `RIG start`
+//! and, with the exit status, `RIG rc=N`. The console is the kernel's, in `target/vm/console.log`.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::initrd::Archive;
+use super::kernel::Kernel;
+use super::process::Running;
+use super::qemu::Qemu;
+
+/// A guest boots in 5 to 10 s on an idle machine.
+const BOOT_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// The guest's machine, and how long it may run.
+#[derive(Debug)]
+pub struct Machine {
+    /// Memory of the guest.
+    pub memory_mib: u32,
+    /// A second node, without processors and slow.
+    pub numa: bool,
+    /// AMD's virtualization, with nested paging.
+    pub nested: bool,
+    /// One processor, whose clock advances by a nanosecond per instruction, so that its time stamp counter counts them.
+    pub counted: bool,
+    /// A plugin for the emulator, and the file that it writes.
+    pub plugin: Option<(PathBuf, PathBuf)>,
+    /// Modules to load besides those that the rig needs.
+    pub modules: Vec<String>,
+    /// For the command; the guest's boot is not counted.
+    pub timeout: Duration,
+}
+
+impl Machine {
+    /// Whether nothing of the job runs on the first processor.
+    ///
+    /// In QEMU, any processor that restores floating-point state (`XRSTOR`, at every task switch) changes a flag of the *first*
+    /// one without a lock (`cpu_clear_ignne` in target/i386/tcg/system/fpu_helper.c), in the word that also says whether that
+    /// one translates by nested tables. If it enters or leaves a guest just then, it goes on with the wrong tables: the guest
+    /// dies of a triple fault, or the host's registers become the guest's.
+    fn spares_first(&self) -> bool {
+        self.nested && !self.counted
+    }
+
+    /// Two for the job.
+    fn processors(&self) -> u32 {
+        match self.counted {
+            true => 1,
+            false => 2 + u32::from(self.spares_first()),
+        }
+    }
+}
+
+/// What to run in a guest.
+#[derive(Debug)]
+pub struct Job {
+    /// The working directory: a path of the host, as all paths in a guest are.
+    pub dir: PathBuf,
+    /// The command and its arguments.
+    pub command: Vec<String>,
+    /// Variables of its environment.
+    pub env: Vec<(String, String)>,
+}
+
+/// How a command in a guest ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// The command ended, with this exit status.
+    Exited(u8),
+    /// The command was ended by the timeout.
+    TimedOut,
+}
+
+/// A guest that can be started.
+#[derive(Debug)]
+pub struct Guest<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) qemu: &'a Qemu,
+    pub(super) busybox: &'a Path,
+    pub(super) machine: &'a Machine,
+    /// For the console's log, the RAM disk, and `out`, which the guest may write to.
+    pub(super) dir: &'a Path,
+}
+
+/// How one start of a guest went.
+enum Start {
+    Ended(End),
+    /// Without a result; the text says how.
+    Lost(&'static str),
+}
+
+impl Guest<'_> {
+    /// Where a guest of `dir` leaves files for the host.
+    pub fn out(dir: &Path) -> PathBuf {
+        dir.join("out")
+    }
+
+    /// Runs a job. Its standard output goes to `stdout` as it comes, its standard error to ours.
+    pub fn run(&self, job: &Job, stdout: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> Result<End> {
+        let initrd = self.dir.join("initrd");
+        fs::write(&initrd, self.initrd(job)?)?;
+        if let Start::Ended(end) = self.start(&initrd, stdout)? {
+            return Ok(end);
+        }
+        eprintln!("xtask: once more");
+        match self.start(&initrd, stdout)? {
+            Start::Ended(end) => Ok(end),
+            Start::Lost(how) => {
+                bail!("the guest {how}; see {}", self.console().display())
+            }
+        }
+    }
+
+    fn start(
+        &self,
+        initrd: &Path,
+        stdout: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Start> {
+        fs::write(self.result(), "")?;
+        let mut qemu = Emulator::start(&mut self.command(initrd))?;
+        let in_time = qemu.forward(stdout, &mut self.clock())?;
+        drop(qemu);
+        let lines = fs::read_to_string(self.result())?;
+        let how = match (result(&lines), in_time) {
+            (Some(status), _) => return Ok(Start::Ended(End::Exited(status))),
+            (None, false) if has_begun(&lines) => {
+                // The kernel names who has waited for minutes.
+                eprint!("{}", self.console_tail());
+                return Ok(Start::Ended(End::TimedOut));
+            }
+            (None, false) => "did not boot in time",
+            (None, true) => "died",
+        };
+        eprintln!("{}xtask: the guest {how}", self.console_tail());
+        Ok(Start::Lost(how))
+    }
+
+    /// Tells at any moment whether the guest's time is over: first to boot, then for its command.
+    fn clock(&self) -> impl FnMut() -> bool {
+        let mut deadline = Instant::now() + BOOT_TIME_MAX;
+        let mut began = false;
+        move || {
+            if !began && fs::read_to_string(self.result()).is_ok_and(|lines| has_begun(&lines)) {
+                began = true;
+                deadline = Instant::now() + self.machine.timeout;
+            }
+            Instant::now() > deadline
+        }
+    }
+
+    fn initrd(&self, job: &Job) -> Result<Vec<u8>> {
+        let mut wanted = [
+            "virtio_pci",
+            "virtio_console",
+            "9p",
+            "9pnet_virtio",
+            "overlay",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        if self.machine.nested {
+            wanted.push("kvm_amd".to_owned());
+        }
+        wanted.extend(self.machine.modules.iter().cloned());
+        let mut archive = Archive::default();
+        for dir in [
+            "bin", "dev", "proc", "sys", "host", "ram", "new", "modules", "job",
+        ] {
+            archive.directory(dir);
+        }
+        archive.file("init", include_bytes!("init.sh"));
+        archive.file("bin/busybox", &fs::read(self.busybox)?);
+        let mut order = String::new();
+        for (name, code) in self.kernel.modules(&wanted, self.busybox)? {
+            archive.file(&format!("modules/{name}"), &code);
+            order += &format!("{name}\n");
+        }
+        archive.file("modules/order", order.as_bytes());
+        archive.file("job/out", path_text(&Self::out(self.dir))?.as_bytes());
+        archive.file("job/main.sh", include_bytes!("main.sh"));
+        let script = job.script(self.machine.spares_first())?;
+        archive.file("job/command.sh", script.as_bytes());
+        Ok(archive.finish())
+    }
+
+    fn command(&self, initrd: &Path) -> Command {
+        let mut command = self.qemu.command();
+        let cpu = if self.machine.nested {
+            "max,+svm"
+        } else {
+            "max"
+        };
+        let clock: &[&str] = match self.machine.counted {
+            true => &["-accel", "tcg,thread=single", "-icount", "shift=0"],
+            false => &["-accel", "tcg,thread=multi"],
+        };
+        command
+            .args(clock)
+            .args(["-smp", &self.machine.processors().to_string()])
+            .args(["-cpu", cpu])
+            .args([
+                "-nodefaults",
+                "-display",
+                "none",
+                "-no-reboot",
+                "-monitor",
+                "none",
+            ])
+            .arg("-kernel")
+            .arg(&self.kernel.image)
+            .arg("-initrd")
+            .arg(initrd)
+            .args(["-append", KERNEL_PARAMETERS])
+            .arg("-serial")
+            .arg(format!("file:{}", qemu_path(&self.console())))
+            .args(["-device", "virtio-serial-pci"]);
+        let result = qemu_path(&self.result());
+        for (port, file) in [("1", "/dev/stdout"), ("2", "/dev/stderr"), ("3", &result)] {
+            command
+                .args(["-chardev", &format!("file,id=port{port},path={file}")])
+                .args([
+                    "-device",
+                    &format!("virtserialport,chardev=port{port},nr={port}"),
+                ]);
+        }
+        let out = qemu_path(&Self::out(self.dir));
+        for (tag, export) in [
+            ("root", "path=/,readonly=on,multidevs=remap".to_owned()),
+            ("out", format!("path={out}")),
+        ] {
+            command
+                .args([
+                    "-fsdev",
+                    &format!("local,id={tag},security_model=none,{export}"),
+                ])
+                .args([
+                    "-device",
+                    &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"),
+                ]);
+        }
+        command.args(self.memory());
+        if let Some((plugin, out)) = &self.machine.plugin {
+            let (plugin, out) = (qemu_path(plugin), qemu_path(out));
+            command.args(["-plugin", &format!("{plugin},out={out}")]);
+        }
+        command
+    }
+
+    /// The machine and its memory: one node, or two with the second behind a long way.
+    fn memory(&self) -> Vec<String> {
+        let total = self.machine.memory_mib;
+        let size = format!("{total}M");
+        if !self.machine.numa {
+            return ["-machine", "pc", "-m", &size].map(str::to_owned).to_vec();
+        }
+        let near = format!("memory-backend-ram,id=near,size={}M", total - total / 2);
+        let far = format!("memory-backend-ram,id=far,size={}M", total / 2);
+        let mut args = vec![
+            "-machine",
+            "pc,hmat=on",
+            "-m",
+            &size,
+            "-object",
+            &near,
+            "-object",
+            &far,
+        ];
+        let last = self.machine.processors() - 1;
+        let first_node = format!("node,nodeid=0,memdev=near,cpus=0-{last},initiator=0");
+        for numa in [
+            first_node.as_str(),
+            "node,nodeid=1,memdev=far,initiator=0",
+            "dist,src=0,dst=1,val=80",
+            "hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-latency,latency=10",
+            "hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-bandwidth,bandwidth=20G",
+            "hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=400",
+            "hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=2G",
+        ] {
+            args.extend(["-numa", numa]);
+        }
+        args.into_iter().map(str::to_owned).collect()
+    }
+
+    fn result(&self) -> PathBuf {
+        self.dir.join("result")
+    }
+
+    fn console(&self) -> PathBuf {
+        self.dir.join("console.log")
+    }
+
+    /// The last lines of the console, for a guest that gave no result, or none in time.
+    fn console_tail(&self) -> String {
+        let console = fs::read(self.console()).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console);
+        let lines: Vec<&str> = console
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .collect();
+        let tail = &lines[lines.len().saturating_sub(40)..];
+        tail.iter()
+            .map(|line| format!("console: {line}\n"))
+            .collect()
+    }
+}
+
+/// `nokaslr` and no mitigations make emulation faster; a panic ends the guest at once, and so does an oops, after which
+/// whoever waits for a lock of its thread would wait for ever; DAMON's statistics of newer kernels would clear accessed bits
+/// under us.
+const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic nokaslr \
+                                 mitigations=off tsc=reliable damon_stat.enabled=N";
+
+impl Job {
+    /// The job as a shell script; on the second and third processor only, if so wanted.
+    fn script(&self, spares_first: bool) -> Result<String> {
+        let mut script = format!("cd {} || exit 126\n", quote(path_text(&self.dir)?));
+        for (name, value) in &self.env {
+            script += &format!("export {name}={}\n", quote(value));
+        }
+        let command: Vec<String> = self.command.iter().map(|word| quote(word)).collect();
+        let on = if spares_first { "taskset -c 1,2 " } else { "" };
+        script += &format!("exec {on}{}\n", command.join(" "));
+        Ok(script)
+    }
+}
+
+/// A running emulator.
+struct Emulator(Running);
+
+impl Emulator {
+    fn start(command: &mut Command) -> Result<Self> {
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running::start(command).map(Self)
+    }
+
+    /// Passes on what the guest prints until it is off; false if its time was over before.
+    fn forward(
+        &mut self,
+        stdout: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+        is_over: &mut dyn FnMut() -> bool,
+    ) -> Result<bool> {
+        let mut errors = self.0.0.stderr.take().context("no standard error")?;
+        let errors = thread::spawn(move || io::copy(&mut errors, &mut io::stderr()));
+        let mut output = self.0.0.stdout.take().context("no standard output")?;
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || {
+            let mut buffer = [0; 65536];
+            while let Ok(length @ 1..) = output.read(&mut buffer) {
+                if sender.send(buffer[..length].to_owned()).is_err() {
+                    break;
+                }
+            }
+        });
+        loop {
+            match receiver.recv_timeout(Duration::from_millis(100)) {
+                Ok(bytes) => stdout(&bytes)?,
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                // Its output is closed: it has ended, or is about to.
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+            if is_over() {
+                return Ok(false);
+            }
+        }
+        self.0.0.wait()?;
+        // What it printed last is still on its way to our standard error.
+        let _ = errors.join();
+        Ok(true)
+    }
+}
+
+/// True once the guest runs its command.
+fn has_begun(lines: &str) -> bool {
+    lines.lines().any(|line| line == "RIG start")
+}
+
+/// The exit status of the guest's command.
+fn result(lines: &str) -> Option<u8> {
+    let status = lines
+        .lines()
+        .find_map(|line| line.strip_prefix("RIG rc="))?;
+    status.parse().ok()
+}
+
+/// A word for the shell.
+pub(super) fn quote(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// A path within an option of QEMU's, where a comma stands for two.
+fn qemu_path(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+fn path_text(path: &Path) -> Result<&str> {
+    path.to_str()
+        .with_context(|| format!("{} is not UTF-8", path.display()))
+}
+
+/// Writes to our standard output at once.
+pub fn print_bytes(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes)?;
+    stdout.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_a_guest_reports() {
+        assert!(!has_begun("") && result("").is_none());
+        assert!(has_begun("RIG start\n") && result("RIG start\n").is_none());
+        assert_eq!(result("RIG start\nRIG rc=137\n"), Some(137));
+    }
+
+    #[test]
+    fn a_script_keeps_every_byte_of_an_argument() {
+        let job = Job {
+            dir: "/".into(),
+            command: ["printf", "%s|", "it's", "$HOME `x`", "a\nb", ""]
+                .map(str::to_owned)
+                .to_vec(),
+            env: vec![("NAME".to_owned(), "va'lue".to_owned())],
+        };
+        let output = Command::new("sh")
+            .arg("-c")
+            .arg(job.script(false).unwrap())
+            .output();
+        let output = String::from_utf8(output.unwrap().stdout).unwrap();
+        assert_eq!(output, "it's|$HOME `x`|a\nb||");
+    }
+}

@@ -1,0 +1,80 @@
+//! Programs that the suites run in guests, and that a guest could not build or would take minutes over.
+//!
+//! A suite finds them by `PAGETRAIL_GUEST_PROGRAMS`, a directory. What cannot be built here is named, and its test does
+//! without it, or says that it is not there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::libgc;
+use pagetrail_steps::repo::{Repo, program};
+
+/// Where Go is where it is not in `PATH`.
+const GO: &str = "/usr/local/go/bin/go";
+
+/// Builds them; the variable that names their directory.
+pub fn build(repo: &Repo) -> Result<(String, String)> {
+    let directory = repo.target.join("guest-programs");
+    fs::create_dir_all(&directory)?;
+    let out = |name: &str| directory.join(name);
+    let compiled = |name: &str, compiler: &str, from: &str, flags: &[&str]| {
+        let mut command = Command::new(compiler);
+        command.args(["-O1", "-pthread", "-o"]).arg(out(name));
+        command.args(flags).arg(source(repo, from));
+        run(&mut command)
+    };
+    let c = "vm_threads.c";
+    for (name, built) in [
+        ("vm_threads", compiled("vm_threads", "gcc", c, &[])),
+        (
+            "vm_threads_static",
+            compiled("vm_threads_static", "gcc", c, &["-static"]),
+        ),
+        (
+            "vm_threads_cpp",
+            compiled("vm_threads_cpp", "g++", "vm_threads.cpp", &[]),
+        ),
+        ("vm_threads_go", go(repo, &out("vm_threads_go"))),
+        ("gcbench", gcbench(repo, &out("gcbench"))),
+    ] {
+        if let Err(error) = built {
+            println!("-- without {name}: {error:#}");
+        }
+    }
+    let directory = directory.display().to_string();
+    Ok(("PAGETRAIL_GUEST_PROGRAMS".to_owned(), directory))
+}
+
+fn source(repo: &Repo, name: &str) -> PathBuf {
+    repo.root.join("crates/pagetrail-cli/tests").join(name)
+}
+
+fn go(repo: &Repo, out: &Path) -> Result<()> {
+    let installed = || Some(PathBuf::from(GO)).filter(|path| path.exists());
+    let go = program("go").or_else(installed).context("no Go here")?;
+    let mut build = Command::new(go);
+    build.arg("build").arg("-o").arg(out);
+    build.arg(source(repo, "vm_threads.go"));
+    run(build.env("CGO_ENABLED", "0").env("GOFLAGS", "-p=2"))
+}
+
+fn gcbench(repo: &Repo, out: &Path) -> Result<()> {
+    let libgc = libgc::fetch()?;
+    let mut gcc = Command::new("gcc");
+    gcc.arg("-O2").arg("-I").arg(&libgc.headers);
+    gcc.arg(format!("-Wl,-rpath,{}", libgc.library.display()));
+    gcc.arg("-o").arg(out);
+    gcc.arg(repo.root.join("tests/collector/gcbench.c"));
+    gcc.arg(libgc.library.join("libgc.so.1"));
+    run(&mut gcc)
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let status = command.status();
+    let status = status.with_context(|| format!("cannot run {:?}", command.get_program()))?;
+    ensure!(status.success(), "{:?}: {status}", command.get_program());
+    Ok(())
+}

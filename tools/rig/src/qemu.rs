@@ -1,0 +1,163 @@
+//! The emulator: the host's own where it is recent enough, else Debian's, unpacked into the cache.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use super::apt::Apt;
+use super::cache::Cache;
+use super::mirror::Mirror;
+use super::process::bound;
+use pagetrail_steps::repo::program;
+use pagetrail_steps::steps::NotHere;
+
+const PROGRAM: &str = "qemu-system-x86_64";
+const PACKAGE: &str = "qemu-system-x86";
+
+/// 7.2 loses guests at random under load (around `cmpxchg16b`); 8 and later were never seen to.
+const MAJOR_MIN: u32 = 8;
+
+/// An emulator that is ready to run.
+#[derive(Debug)]
+pub(crate) struct Qemu {
+    program: PathBuf,
+    /// The cache's piece that it is in; none for the host's own.
+    piece: Option<PathBuf>,
+}
+
+impl Qemu {
+    /// The host's, or the one in the cache; no fetching.
+    pub(super) fn existing(cache: &Cache) -> Option<Self> {
+        let own = program(PROGRAM).map(|program| Self {
+            program,
+            piece: None,
+        });
+        let own = own.filter(|qemu| qemu.version().is_some_and(|version| is_recent(&version)));
+        own.or_else(|| Some(Self::unpacked(cache.existing("qemu")?)))
+    }
+
+    /// An emulator, fetched if need be.
+    pub(super) fn fetch(cache: &Cache) -> Result<Self> {
+        if let Some(qemu) = Self::existing(cache)
+            && qemu.version().is_some()
+        {
+            return Ok(qemu);
+        }
+        // One that no longer starts: the host has lost a library that it used.
+        if let Some(broken) = cache.existing("qemu") {
+            std::fs::remove_dir_all(broken)?;
+        }
+        let piece = cache.piece("qemu", |fresh| {
+            let offer = Offer::find(cache)?;
+            eprintln!("xtask: fetching QEMU {}", offer.version);
+            offer
+                .apt
+                .fetch_with_missing(&[PACKAGE], &offer.suite, fresh)
+        })?;
+        let qemu = Self::unpacked(piece);
+        qemu.version().context("the unpacked QEMU does not start")?;
+        Ok(qemu)
+    }
+
+    fn unpacked(piece: PathBuf) -> Self {
+        Self {
+            program: piece.join("usr/bin").join(PROGRAM),
+            piece: Some(piece),
+        }
+    }
+
+    /// Such as `10.0.2`; none if it does not start.
+    pub(super) fn version(&self) -> Option<String> {
+        let mut command = self.command();
+        let output = command
+            .arg("--version")
+            .stderr(Stdio::null())
+            .output()
+            .ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut words = text.split_whitespace();
+        words.find(|word| *word == "version")?;
+        words.next().map(str::to_owned)
+    }
+
+    /// The emulator, bound to our life, without a machine yet.
+    pub(super) fn command(&self) -> Command {
+        let mut command = bound(&self.program);
+        if let Some(piece) = &self.piece {
+            command.env("LD_LIBRARY_PATH", library_path(piece));
+            for data in ["qemu", "seabios"] {
+                command.arg("-L").arg(piece.join("usr/share").join(data));
+            }
+        }
+        command
+    }
+
+    /// Where it is from.
+    pub(super) fn origin(&self) -> &'static str {
+        match self.piece {
+            Some(_) => "cached",
+            None => "the host's own",
+        }
+    }
+}
+
+/// An emulator that the host's release offers.
+#[derive(Debug)]
+pub(super) struct Offer {
+    apt: Apt,
+    pub(super) suite: String,
+    pub(super) version: String,
+}
+
+impl Offer {
+    /// The release's own QEMU, or its backport.
+    pub(super) fn find(cache: &Cache) -> Result<Self> {
+        let mirror = Mirror::find()?;
+        let Some(host) = mirror.host_suite.as_deref() else {
+            let reason =
+                format!("needs QEMU {MAJOR_MIN} or later; as root: apt-get install {PACKAGE}");
+            return Err(NotHere::error(&reason));
+        };
+        let backports = format!("{host}-backports");
+        let apt = Apt::open(cache.dir.join("apt/qemu"), &mirror, &[host, &backports])?;
+        for suite in [host, &backports] {
+            if let Some(version) = apt.candidate(PACKAGE, suite)?
+                && is_recent(&version)
+            {
+                return Ok(Self {
+                    apt,
+                    suite: suite.to_owned(),
+                    version,
+                });
+            }
+        }
+        let reason = format!("{host} offers no QEMU {MAJOR_MIN} or later");
+        Err(NotHere::error(&reason))
+    }
+}
+
+fn is_recent(version: &str) -> bool {
+    let major = version.split('.').next().unwrap_or_default();
+    major.parse().is_ok_and(|major: u32| major >= MAJOR_MIN)
+}
+
+fn library_path(piece: &Path) -> String {
+    let dirs = ["usr/lib", "lib"].map(|lib| piece.join(lib).join("x86_64-linux-gnu"));
+    dirs.map(|dir| dir.display().to_string()).join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_a_recent_version() {
+        for version in ["8.2.2", "10.0.2+ds-2+deb13u1", "11"] {
+            assert!(is_recent(version));
+        }
+        for version in ["7.2+dfsg", "", "(none)"] {
+            assert!(!is_recent(version));
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Where things are: the repository's root, cargo's target directory, cargo itself.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// The paths that every task needs.
+#[derive(Debug)]
+pub struct Repo {
+    /// The directory of the workspace manifest.
+    pub root: PathBuf,
+    /// Cargo's target directory, which need not be under the root.
+    pub target: PathBuf,
+}
+
+impl Repo {
+    /// Asks cargo, so that `CARGO_TARGET_DIR` and its relatives count.
+    pub fn find() -> Result<Self> {
+        let output = Command::new(cargo())
+            .args(["metadata", "--no-deps", "--format-version", "1"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .stderr(Stdio::inherit())
+            .output()
+            .context("cannot run cargo")?;
+        ensure!(output.status.success(), "cargo metadata failed");
+        let metadata: Value = serde_json::from_slice(&output.stdout)?;
+        let path = |key: &str| -> Result<PathBuf> {
+            let path = metadata[key].as_str();
+            Ok(path
+                .with_context(|| format!("cargo metadata names no {key}"))?
+                .into())
+        };
+        Ok(Self {
+            root: path("workspace_root")?,
+            target: path("target_directory")?,
+        })
+    }
+
+    /// `cargo`, in the root, with no standard input.
+    pub fn cargo(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(cargo());
+        command
+            .args(args)
+            .current_dir(&self.root)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Where `cargo xtask victims` puts its programs.
+    pub fn victims(&self) -> PathBuf {
+        self.target.join("victims")
+    }
+}
+
+/// The cargo that runs us, or the one in `PATH`.
+fn cargo() -> std::ffi::OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// The full path of a program in `PATH`.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+}

@@ -1,0 +1,325 @@
+//! CRIU, unmodified, on our soft-dirty bits: two pre-dumps, a dump and a restore of a program that knows what its memory
+//! must hold (`tests/victims/checkpointed.c`), here and beside the kernel's own bits in a guest (figures 7 to 9 of the
+//! OoH paper).
+
+mod stats;
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use pagetrail_rig::{self as rig, criu};
+use pagetrail_steps::repo::{Repo, program};
+use pagetrail_steps::steps::Outcome;
+use pagetrail_steps::{packages, victims};
+
+/// What CRIU wants in a guest.
+const MODULES: &[&str] = &[
+    "unix_diag",
+    "tcp_diag",
+    "udp_diag",
+    "raw_diag",
+    "netlink_diag",
+    "af_packet_diag",
+    "tun",
+    "veth",
+    "nf_tables",
+];
+
+/// How long the program may take to do what it is told.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whose bits tell CRIU what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bits {
+    Kernel,
+    Ours,
+}
+
+struct Kit {
+    /// CRIU and its libraries.
+    tree: PathBuf,
+    victims: PathBuf,
+    preload: PathBuf,
+}
+
+impl Kit {
+    fn build(repo: &Repo, profile: &str) -> Result<Self> {
+        let mut cargo = repo.cargo(&["build", "--quiet", "--package", "pagetrail-preload"]);
+        let status = cargo.args(["--profile", profile]).status()?;
+        ensure!(status.success(), "pagetrail-preload does not build");
+        victims::build(repo)?;
+        let directory = if profile == "dev" { "debug" } else { profile };
+        let preload = repo
+            .target
+            .join(directory)
+            .join("libpagetrail_softdirty.so");
+        Ok(Self {
+            tree: criu::fetch()?,
+            victims: repo.victims(),
+            preload,
+        })
+    }
+
+    fn criu(&self, bits: Bits, args: &[&str]) -> Command {
+        let libraries = self.tree.join("usr/lib/x86_64-linux-gnu");
+        let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
+        command.arg("--library-path").arg(&libraries);
+        command.arg(self.tree.join("usr/sbin/criu")).args(args);
+        if bits == Bits::Ours {
+            command
+                .env("LD_PRELOAD", &self.preload)
+                .env("PAGETRAIL_SOFTDIRTY", "always");
+        }
+        command.stdin(Stdio::null());
+        command
+    }
+}
+
+/// The short form: the chain works by our bits on this machine, whatever its kernel has, and only what was written is
+/// dumped again. Then beside the kernel's bits in a guest.
+pub fn test(repo: &Repo) -> Result<Outcome> {
+    if program("gcc").is_none() {
+        return Ok(Outcome::NotHere("no gcc".to_owned()));
+    }
+    if !packages::is_root() {
+        return Ok(Outcome::NotHere("CRIU needs root".to_owned()));
+    }
+    let kit = Kit::build(repo, "dev")?;
+    let check = kit.criu(Bits::Ours, &["check"]).output()?;
+    if check.status.success() {
+        for (bits, words) in [(Bits::Kernel, "without us"), (Bits::Ours, "with us")] {
+            let mut check = kit.criu(bits, &["check", "--feature", "mem_dirty_track"]);
+            let found = check.output()?.status.success();
+            println!("CRIU finds soft-dirty bits {words}: {found}");
+            ensure!(found || bits == Bits::Kernel, "CRIU does not see our bits");
+        }
+        println!(
+            "{}",
+            chain(&kit, Bits::Ours, 32, &repo.target.join("checkpointer"))?
+        );
+    } else {
+        let said = String::from_utf8_lossy(&check.stderr).into_owned();
+        println!(
+            "not here: CRIU does not run on this machine: {}",
+            said.trim()
+        );
+    }
+    for run in in_guest(repo, &kit, 1, &["32"])? {
+        println!("{run}");
+    }
+    Ok(Outcome::Passed)
+}
+
+/// How often each chain is run for the recorded results, unless said otherwise.
+const ROUNDS: usize = 3;
+
+/// Measures 64 and 512 MiB in a guest and replaces the recorded results.
+pub fn bench(repo: &Repo, rounds: Option<&str>) -> Result<()> {
+    let rounds = match rounds {
+        Some(rounds) => rounds
+            .parse()
+            .with_context(|| format!("'{rounds}' is no number of rounds"))?,
+        None => ROUNDS,
+    };
+    let kit = Kit::build(repo, "release")?;
+    let runs = stats::medians(&in_guest(repo, &kit, rounds, &["64", "512"])?);
+    let results = json!({"schema": 2, "guest": "6.12", "rounds": rounds, "runs": runs});
+    let path = repo.root.join("bench/results/checkpointer_guest.json");
+    println!("{results:#}");
+    fs::write(&path, format!("{results:#}\n"))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn in_guest(repo: &Repo, kit: &Kit, rounds: usize, mebibytes: &[&str]) -> Result<Vec<Value>> {
+    let this = env::current_exe()?.display().to_string();
+    let paths = [&kit.tree, &kit.victims, &kit.preload].map(|path| path.display().to_string());
+    let sizes = mebibytes.iter().map(|&size| size.to_owned());
+    let mut command = vec![this, "measure-checkpointer".to_owned()];
+    command.push(rounds.to_string());
+    command.extend(paths.into_iter().chain(sizes));
+    let machine = rig::Needs {
+        timeout: Duration::from_secs(900),
+        memory_mib: 4096,
+        modules: MODULES,
+        ..rig::Needs::default()
+    };
+    let output = rig::output(repo, "6.12", &machine, command)?;
+    let lines = output
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty());
+    lines
+        .map(|line| serde_json::from_slice(line).context("the guest's results"))
+        .collect()
+}
+
+/// In a guest: the chain by the kernel's bits and by ours in turns, one line of JSON each.
+pub fn measure_in_guest(args: &[String]) -> Result<()> {
+    let [rounds, tree, victims, preload, sizes @ ..] = args else {
+        bail!("usage: measure-checkpointer ROUNDS TREE VICTIMS PRELOAD MEBIBYTES ..");
+    };
+    let rounds: usize = rounds.parse()?;
+    let kit = Kit {
+        tree: tree.into(),
+        victims: victims.into(),
+        preload: preload.into(),
+    };
+    for size in sizes {
+        for bits in [Bits::Kernel, Bits::Ours].repeat(rounds) {
+            println!(
+                "{}",
+                chain(&kit, bits, size.parse()?, Path::new("/tmp/checkpointer"))?
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Takes the program through all phases; what each took. Fails when it is not what it was afterwards.
+fn chain(kit: &Kit, bits: Bits, mebibytes: u64, dir: &Path) -> Result<Value> {
+    if dir.exists() {
+        fs::remove_dir_all(dir)?;
+    }
+    fs::create_dir_all(dir)?;
+    let mut victim = Victim::start(kit, mebibytes, dir)?;
+    let mut phases = Vec::new();
+    for (number, verb) in ["pre-dump", "pre-dump", "dump"].into_iter().enumerate() {
+        if number > 0 {
+            victim.step("USR1")?;
+        }
+        let images = dir.join(number.to_string());
+        fs::create_dir(&images)?;
+        let (pid, path) = (victim.pid.to_string(), images.display().to_string());
+        let mut args = vec![verb, "-t", &pid, "--track-mem", "-D", &path, "-o", "log"];
+        let previous = format!("../{}", number.wrapping_sub(1));
+        if number > 0 {
+            args.extend(["--prev-images-dir", &previous]);
+        }
+        let before = Instant::now();
+        run(kit.criu(bits, &args), &images.join("log"))?;
+        let mut phase = stats::read(&images.join("stats-dump"))?;
+        phase["phase"] = json!(verb);
+        phase["ms"] = json!(before.elapsed().as_millis() as u64);
+        phases.push(phase);
+    }
+    // Its number is needed again.
+    victim.reap()?;
+    let images = dir.join("2");
+    let path = images.display().to_string();
+    let before = Instant::now();
+    run(
+        kit.criu(bits, &["restore", "-D", &path, "-d", "-o", "restored"]),
+        &images.join("restored"),
+    )?;
+    phases.push(json!({"phase": "restore", "ms": before.elapsed().as_millis() as u64}));
+    victim.step("USR2")?;
+    victim.step("USR1")?;
+    victim.step("USR2")?;
+    let pages = mebibytes << 8;
+    for phase in &phases[1..3] {
+        let written = phase["pages_written"].as_u64().unwrap_or_default();
+        ensure!(
+            written >= pages / 200 && written <= pages / 10 + 1000,
+            "{bits:?}: {written} pages dumped again, of {pages} of which 1% were written: {phase}"
+        );
+    }
+    Ok(
+        json!({"bits": format!("{bits:?}").to_lowercase(), "mebibytes": mebibytes, "phases": phases}),
+    )
+}
+
+fn run(mut criu: Command, log: &Path) -> Result<()> {
+    let output = criu.output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let log = fs::read_to_string(log).unwrap_or_default();
+    let errors: Vec<&str> = log.lines().filter(|line| line.contains("Error")).collect();
+    bail!("{criu:?}: {}: {}", output.status, errors.join("; "))
+}
+
+/// The program that is checkpointed. It is killed in the end, restored or not.
+struct Victim {
+    child: Child,
+    pid: u32,
+    report: PathBuf,
+    steps: u32,
+}
+
+impl Victim {
+    fn start(kit: &Kit, mebibytes: u64, dir: &Path) -> Result<Self> {
+        let report = dir.join("report");
+        // A session of its own, without a terminal.
+        let mut command = Command::new("setsid");
+        command.arg(kit.victims.join("checkpointed")).arg(&report);
+        command.arg(mebibytes.to_string()).stdin(Stdio::null());
+        command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .current_dir("/");
+        let child = command.spawn().context("cannot run setsid")?;
+        let mut victim = Self {
+            pid: child.id(),
+            child,
+            report,
+            steps: 0,
+        };
+        victim.wait()?;
+        Ok(victim)
+    }
+
+    /// Tells it to do something, and waits until it has.
+    fn step(&mut self, signal: &str) -> Result<()> {
+        kill(self.pid, signal)?;
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        self.steps += 1;
+        let begin = Instant::now();
+        let wanted = format!("{} ", self.steps);
+        loop {
+            let said = fs::read_to_string(&self.report).unwrap_or_default();
+            if let Some(verdict) = said.strip_prefix(&wanted) {
+                ensure!(verdict.trim() == "done", "its memory is not what it was");
+                return Ok(());
+            }
+            ensure!(
+                begin.elapsed() < PATIENCE,
+                "the program does not get to step {wanted}: '{said}'"
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn reap(&mut self) -> Result<()> {
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = kill(self.pid, "KILL");
+        let _ = self.child.wait();
+    }
+}
+
+fn kill(pid: u32, signal: &str) -> Result<()> {
+    let signal = format!("-{signal}");
+    let status = Command::new("kill")
+        .args([&signal, &pid.to_string()])
+        .stderr(Stdio::null())
+        .status();
+    ensure!(
+        status.context("cannot run kill")?.success(),
+        "the program has gone"
+    );
+    Ok(())
+}

@@ -1,0 +1,299 @@
+//! The library's suites in guests: the tests that must hold on kernels other than the host's.
+//!
+//! The host builds them; each kernel then runs each of them in a guest of its own, and the rows
+//! that they leave join the host's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use pagetrail_rig::guest::{End, Guest, Job, Machine};
+use pagetrail_rig::kernel::{SERIES, Series};
+use pagetrail_rig::{Rig, guest, place, programs};
+use pagetrail_steps::repo::Repo;
+use pagetrail_steps::steps::{NotHere, Outcome};
+use pagetrail_steps::table::Table;
+use pagetrail_steps::tally::Tally;
+
+/// An integration test that runs in guests.
+#[derive(Debug)]
+struct Wanted {
+    package: &'static str,
+    name: &'static str,
+    /// The only series that it runs on.
+    only: Option<&'static str>,
+    /// Whether the guest has two memory nodes.
+    two_nodes: bool,
+    /// Whether the guest can have guests.
+    nested: bool,
+    /// Modules that the guest loads for it.
+    modules: &'static [&'static str],
+}
+
+impl Wanted {
+    const fn new(package: &'static str, name: &'static str) -> Self {
+        Self {
+            package,
+            name,
+            only: None,
+            two_nodes: false,
+            nested: false,
+            modules: &[],
+        }
+    }
+
+    const fn only(self, series: &'static str) -> Self {
+        Self {
+            only: Some(series),
+            ..self
+        }
+    }
+
+    const fn on_two_nodes(self) -> Self {
+        Self {
+            two_nodes: true,
+            ..self
+        }
+    }
+
+    const fn with_guests(self) -> Self {
+        Self {
+            nested: true,
+            ..self
+        }
+    }
+
+    const fn with_modules(self, modules: &'static [&'static str]) -> Self {
+        Self { modules, ..self }
+    }
+}
+
+const SUITES: &[Wanted] = &[
+    Wanted::new("pagetrail", "conformance"),
+    Wanted::new("pagetrail", "stress"),
+    Wanted::new("pagetrail", "unarmed").only("7.x"),
+    Wanted::new("pagetrail-cli", "access"),
+    Wanted::new("pagetrail-tier", "nodes")
+        .only("7.x")
+        .on_two_nodes(),
+    Wanted::new("pagetrail-tier", "swap_and_huge")
+        .only("7.x")
+        .on_two_nodes()
+        .with_modules(&["zram"]),
+    Wanted::new("pagetrail-cli", "tier")
+        .only("7.x")
+        .on_two_nodes(),
+    Wanted::new("pagetrail-cli", "vm").only("7.x").with_guests(),
+    Wanted::new("pagetrail-cli", "vm_access")
+        .only("7.x")
+        .with_guests(),
+    Wanted::new("pagetrail-cli", "vm_threads")
+        .only("7.x")
+        .with_guests(),
+    Wanted::new("pagetrail-cli", "vm_states")
+        .only("7.x")
+        .with_guests(),
+    Wanted::new("pagetrail-cli", "vm_programs")
+        .only("7.x")
+        .with_guests(),
+];
+
+/// Emulation is some 20 times slower than the host.
+const TIMEOUT: Duration = Duration::from_secs(900);
+
+/// A test program that cargo has built.
+#[derive(Debug, PartialEq, Eq)]
+struct Suite {
+    name: String,
+    only: Option<&'static str>,
+    two_nodes: bool,
+    nested: bool,
+    modules: &'static [&'static str],
+    program: PathBuf,
+    /// Its package's directory, where cargo would run it.
+    dir: PathBuf,
+}
+
+/// Runs every suite on every kernel. Where there is no guest, the table says so.
+pub fn run(repo: &Repo, rows: &Path, tally: &mut Tally) -> Result<Outcome> {
+    let suites = build(repo)?;
+    if suites.is_empty() {
+        return Ok(Outcome::NotHere(format!("cargo built none of {SUITES:?}")));
+    }
+    // Before the rig: that keeps the cache to itself.
+    let programs = programs::build(repo)?;
+    let mut fine = true;
+    let mut absent = Vec::new();
+    let mut rig = None;
+    for series in SERIES {
+        match run_on(repo, &mut rig, series, &suites, &programs, rows, tally) {
+            Ok(passed) => fine &= passed,
+            Err(error) if error.is::<NotHere>() => {
+                let reason = error.to_string();
+                let lines = Table::read(rows)?.absent_at(&place(series), &reason);
+                fs::write(rows.join(format!("guest-{}", series.name)), lines)?;
+                absent.push(reason);
+            }
+            Err(error) => {
+                println!("{error:#}");
+                tally.add(Tally::default(), false);
+                fine = false;
+            }
+        }
+    }
+    absent.dedup();
+    Ok(match absent.is_empty() || !fine {
+        true => Outcome::of(fine),
+        false => Outcome::NotHere(absent.join("; ")),
+    })
+}
+
+fn run_on(
+    repo: &Repo,
+    rig: &mut Option<Rig>,
+    series: &Series,
+    suites: &[Suite],
+    programs: &(String, String),
+    rows: &Path,
+    tally: &mut Tally,
+) -> Result<bool> {
+    let rig = match rig {
+        Some(rig) => rig,
+        None => rig.insert(Rig::open(repo)?),
+    };
+    let kernel = rig.kernel(series)?;
+    let mut fine = true;
+    let here = |suite: &&Suite| suite.only.is_none_or(|only| only == series.name);
+    for suite in suites.iter().filter(here) {
+        let machine = Machine {
+            timeout: TIMEOUT,
+            numa: suite.two_nodes,
+            nested: suite.nested,
+            modules: suite.modules.iter().map(|&name| name.into()).collect(),
+            ..Machine::default()
+        };
+        println!("-- {} in the {}", suite.name, place(series));
+        let job = Job {
+            dir: suite.dir.clone(),
+            command: vec![suite.program.display().to_string()],
+            env: [rig.environment(series), vec![programs.clone()]].concat(),
+        };
+        let mut own = Tally::default();
+        let end = rig.run(&kernel, &machine, &job, &mut |bytes| {
+            own.feed(bytes);
+            guest::print_bytes(bytes)
+        })?;
+        // A harness whose last words are missing was not heard to its end, whatever status came with it.
+        if !own.has_result {
+            let how = match end {
+                End::TimedOut => format!("stopped after {} s", TIMEOUT.as_secs()),
+                End::Exited(status) => format!("ended with status {status}"),
+            };
+            let why = format!(
+                "-- {} in the {} {how} and without a result",
+                suite.name,
+                place(series)
+            );
+            println!("{why}");
+            own.lose(&why);
+        }
+        let passed = end == End::Exited(0) && own.has_result;
+        tally.add(own, passed);
+        fine &= passed;
+        let name = format!("guest-{}-{}", series.name, suite.name);
+        collect_rows(&Guest::out(rig.dir()).join("rows"), rows, &name)?;
+    }
+    Ok(fine)
+}
+
+/// Appends what a guest's tests left to one file among the host's.
+fn collect_rows(from: &Path, to: &Path, name: &str) -> Result<()> {
+    let mut lines = String::new();
+    for entry in fs::read_dir(from)? {
+        lines += &fs::read_to_string(entry?.path())?;
+    }
+    Ok(fs::write(to.join(name), lines)?)
+}
+
+/// Lets cargo build all tests, and picks ours.
+fn build(repo: &Repo) -> Result<Vec<Suite>> {
+    // Which a test would build itself, were it not in a guest.
+    let mut library = repo.cargo(&["build", "--quiet", "--package", "pagetrail-alloc-preload"]);
+    ensure!(library.status()?.success(), "the library does not build");
+    let mut build = repo.cargo(&["test", "--no-run", "--message-format=json"]);
+    for Wanted { package, name, .. } in SUITES {
+        build.args(["--package", package, "--test", name]);
+    }
+    let output = build.stderr(std::process::Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "the tests do not build");
+    let messages = String::from_utf8(output.stdout)?;
+    let mut suites = Vec::new();
+    for message in messages.lines() {
+        suites.extend(suite(&serde_json::from_str(message)?)?);
+    }
+    suites.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(suites)
+}
+
+/// The suite that one of cargo's messages tells of.
+fn suite(message: &Value) -> Result<Option<Suite>> {
+    let target = &message["target"];
+    let is_test = target["kind"] == serde_json::json!(["test"]);
+    let name = target["name"].as_str().unwrap_or_default();
+    let wanted = SUITES.iter().find(|wanted| wanted.name == name);
+    let Some(wanted) = wanted.filter(|_| is_test) else {
+        return Ok(None);
+    };
+    let Some(program) = message["executable"].as_str() else {
+        return Ok(None);
+    };
+    let manifest = message["manifest_path"].as_str();
+    let dir = manifest.and_then(|manifest| Path::new(manifest).parent());
+    Ok(Some(Suite {
+        name: name.to_owned(),
+        only: wanted.only,
+        two_nodes: wanted.two_nodes,
+        nested: wanted.nested,
+        modules: wanted.modules,
+        program: program.into(),
+        dir: dir.context("a test without a manifest")?.to_owned(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn picks_the_suites_among_cargos_messages() {
+        let message = |kind: &str, name: &str| {
+            serde_json::json!({
+                "reason": "compiler-artifact",
+                "manifest_path": "/p/Cargo.toml",
+                "target": {"kind": [kind], "name": name},
+                "executable": "/t/deps/conformance-1",
+            })
+        };
+        let found = suite(&message("test", "conformance")).unwrap();
+        let expected = Suite {
+            name: "conformance".to_owned(),
+            only: None,
+            two_nodes: false,
+            nested: false,
+            modules: &[],
+            program: "/t/deps/conformance-1".into(),
+            dir: "/p".into(),
+        };
+        assert_eq!(found, Some(expected));
+        for other in [message("test", "cli"), message("lib", "conformance")] {
+            assert_eq!(suite(&other).unwrap(), None);
+        }
+        assert_eq!(
+            suite(&serde_json::json!({"reason": "build-finished"})).unwrap(),
+            None
+        );
+    }
+}

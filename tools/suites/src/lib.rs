@@ -1,0 +1,19 @@
+//! Programs and test suites of other projects, run on pagetrail: natively, and in guests with other kernels.
+//!
+//! Each module is one such program or suite: what it needs, how it runs, and what its result is held against.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a task talks to the person who started it"
+)]
+
+pub mod checkpointer;
+pub mod collector;
+pub mod exact;
+pub mod guests;
+pub mod model;
+mod python;
+pub mod subpage;
+pub mod vm_bench;
+pub mod vm_programs;

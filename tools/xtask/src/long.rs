@@ -1,0 +1,242 @@
+//! What takes too long for every change: `soak` tests for an hour what `test` tries for seconds, `bench` measures anew what
+//! `bench/results/` keeps.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use pagetrail_steps::repo::Repo;
+use pagetrail_suites::collector;
+
+/// Longer forms of the tests, by the variables that they read.
+const SOAK: &[(&str, &str)] = &[
+    ("PAGETRAIL_LONG", "1"),
+    ("PAGETRAIL_STRESS_SECONDS", "120"),
+    ("PAGETRAIL_FUZZ_ITERATIONS", "5000000"),
+    ("PAGETRAIL_ORACLE_ROUNDS", "3000"),
+];
+
+/// Runs the suites that have a long form in it.
+pub(crate) fn soak(repo: &Repo) -> Result<bool> {
+    let mut fine = true;
+    for package in [
+        "pagetrail",
+        "pagetrail-checkpoint",
+        "pagetrail-trail",
+        "pagetrail-vm",
+    ] {
+        let mut cargo = repo.cargo(&["test", "--release", "--no-fail-fast", "--package", package]);
+        fine &= cargo.envs(SOAK.iter().copied()).status()?.success();
+    }
+    Ok(fine)
+}
+
+/// Each result and the command, behind `cargo run --release`, that makes it.
+const RESULTS: &[(&str, &[&str])] = &[
+    (
+        "bench.json",
+        &["--package", "pagetrail-cli", "--", "bench", "--json"],
+    ),
+    (
+        "bare_loop.json",
+        &["--package", "pagetrail", "--example", "bare_loop", "41"],
+    ),
+    (
+        "attach_stop.json",
+        &["--package", "pagetrail", "--example", "attach_stop"],
+    ),
+    (
+        "checkpoint.json",
+        &[
+            "--package",
+            "pagetrail-checkpoint",
+            "--example",
+            "bench_checkpoint",
+        ],
+    ),
+    (
+        "frames.json",
+        &[
+            "--package",
+            "pagetrail-checkpoint",
+            "--example",
+            "bench_frames",
+        ],
+    ),
+    (
+        "adaptive.json",
+        &[
+            "--package",
+            "pagetrail-cli",
+            "--",
+            "bench",
+            "--json",
+            "--suite",
+            "bench/definitions/adaptive.toml",
+        ],
+    ),
+    (
+        "sweep.json",
+        &[
+            "--package",
+            "pagetrail-cli",
+            "--",
+            "bench",
+            "--json",
+            "--suite",
+            "bench/definitions/sweep.toml",
+        ],
+    ),
+    (
+        "tier.json",
+        &["--package", "pagetrail-tier", "--example", "bench_tier"],
+    ),
+    (
+        "snapshot.json",
+        &[
+            "--package",
+            "pagetrail-checkpoint",
+            "--example",
+            "bench_snapshot",
+        ],
+    ),
+];
+
+/// What ours, the kernel's own tiering and DAMON's make of a program whose hot pages lie so, and which faults moving causes, in
+/// a guest with two nodes.
+const TIERS: &[(&str, &str)] = &[
+    ("scattered", "tier_guest_scattered.json"),
+    ("stretch", "tier_guest_stretch.json"),
+    ("faults", "tier_guest_faults.json"),
+];
+
+/// Programs that are recorded in a guest.
+const TIER_PROGRAMS: &[&str] = &["redis", "sqlite"];
+
+/// Kernels in whose guests `pagetrail bench` compares techniques that the host lacks, and the results.
+const GUESTS: &[(&str, &str)] = &[("6.12", "guest-6.12.json"), ("7.x", "guest-7.x.json")];
+
+/// Sizes that emulation measures in minutes.
+const GUEST_BENCH: &[&str] = &["bench", "--json", "--runs", "3", "--size", "1M,10M"];
+
+/// Measures everything, or what `only` names, and replaces the recorded results; for an idle machine.
+pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
+    match only {
+        Some("guests") => return bench_guests(repo),
+        Some("programs") => return bench_programs(repo),
+        Some("tier-guest") => return bench_tiers(repo),
+        Some("tier-programs") => return bench_tier_programs(repo),
+        _ => {}
+    }
+    let wanted = |name: &str| only.is_none_or(|only| name.strip_suffix(".json") == Some(only));
+    ensure!(
+        RESULTS.iter().any(|(name, _)| wanted(name)),
+        "no such benchmark; there are: {}, programs, guests, tier-guest, tier-programs, collector, checkpointer, subpage, vm",
+        RESULTS
+            .iter()
+            .filter_map(|(name, _)| name.strip_suffix(".json"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    );
+    for (name, arguments) in RESULTS.iter().filter(|(name, _)| wanted(name)) {
+        println!("== {name}");
+        let mut cargo = repo.cargo(&["run", "--quiet", "--release"]);
+        keep(repo, name, cargo.args(*arguments))?;
+    }
+    match only {
+        None => {
+            bench_programs(repo)?;
+            bench_tiers(repo)?;
+            bench_tier_programs(repo)?;
+            bench_guests(repo)
+        }
+        Some("tier") => {
+            bench_tiers(repo)?;
+            bench_tier_programs(repo)
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Ours beside the kernel's own tiering.
+fn bench_tiers(repo: &Repo) -> Result<()> {
+    let mut build = repo.cargo(&["build", "--release", "--package", "pagetrail-tier"]);
+    let built = build.args(["--example", "bench_tier_guest"]).status()?;
+    ensure!(built.success(), "the program does not build");
+    let program = repo.target.join("release/examples/bench_tier_guest");
+    for (layout, name) in TIERS {
+        println!("== {name}");
+        let mut xtask = Command::new(std::env::current_exe()?);
+        // Little memory, because most of the near node is taken away first.
+        xtask.args(["vm", "--kernel", "7.x", "--numa", "2", "--memory", "768M"]);
+        keep(repo, name, xtask.arg("--").arg(&program).arg(layout))?;
+    }
+    Ok(())
+}
+
+/// What real programs touch, recorded in a guest, under ours and other policies on a simulated machine.
+fn bench_tier_programs(repo: &Repo) -> Result<()> {
+    let mut build = repo.cargo(&["build", "--release", "--package", "pagetrail-cli"]);
+    let built = build.args(["--package", "pagetrail-tier", "--bins", "--examples"]);
+    ensure!(built.status()?.success(), "the programs do not build");
+    let release = repo.target.join("release");
+    let dir = repo.target.join("tier");
+    fs::create_dir_all(&dir)?;
+    let name = "tier_programs.json";
+    println!("== {name}");
+    let mut replay = Command::new(release.join("examples/bench_tier"));
+    replay.arg("programs");
+    for program in TIER_PROGRAMS {
+        let trail = dir.join(format!("{program}.trail"));
+        let mut xtask = Command::new(std::env::current_exe()?);
+        xtask.args(["vm", "--kernel", "7.x", "--"]);
+        xtask.arg(release.join("examples/bench_tier_guest"));
+        xtask
+            .args(["record", program])
+            .arg(release.join("pagetrail"));
+        let recorded = xtask.stderr(Stdio::inherit()).output()?;
+        ensure!(recorded.status.success(), "{program}: {}", recorded.status);
+        fs::write(&trail, recorded.stdout)?;
+        replay.arg(trail);
+    }
+    keep(repo, name, &mut replay)
+}
+
+/// Real programs under `adaptive` and `pagemap-scan`; those on libgc are compiled for it.
+fn bench_programs(repo: &Repo) -> Result<()> {
+    let name = "programs.json";
+    println!("== {name}");
+    let programs = collector::programs(repo)?;
+    let mut cargo = repo.cargo(&["run", "--quiet", "--release", "--package", "pagetrail-cli"]);
+    cargo
+        .args(["--", "bench", "--json", "--suite"])
+        .arg(repo.root.join("bench/definitions/programs.toml"))
+        .arg("--programs")
+        .arg(programs);
+    keep(repo, name, &mut cargo)
+}
+
+/// The part of it that runs in guests: the OoH paper's comparison of /proc, userfaultfd and ours on one kernel.
+fn bench_guests(repo: &Repo) -> Result<()> {
+    let built = repo
+        .cargo(&["build", "--release", "--package", "pagetrail-cli"])
+        .status()?;
+    ensure!(built.success(), "the command does not build");
+    let program = repo.target.join("release/pagetrail");
+    for (kernel, name) in GUESTS {
+        println!("== {name}");
+        let mut xtask = Command::new(std::env::current_exe()?);
+        xtask.args(["vm", "--kernel", kernel, "--timeout", "1800", "--"]);
+        keep(repo, name, xtask.arg(&program).args(GUEST_BENCH))?;
+    }
+    Ok(())
+}
+
+/// Runs a command and keeps what it prints among the results.
+fn keep(repo: &Repo, name: &str, command: &mut Command) -> Result<()> {
+    let output = command.stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "{name}: {}", output.status);
+    let path = repo.root.join("bench/results").join(name);
+    fs::write(&path, output.stdout).with_context(|| format!("cannot write {}", path.display()))
+}

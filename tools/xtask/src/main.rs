@@ -1,0 +1,173 @@
+//! The repository's tasks: `cargo xtask TASK`.
+//!
+//! This file only dispatches. Exit codes: 0 fine, 1 something failed, 2 usage or operation error,
+//! 3 not possible on this machine.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a task talks to the person who started it"
+)]
+
+mod book;
+mod capi;
+mod generate;
+mod long;
+mod preload;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow, bail};
+
+use pagetrail_steps::repo::Repo;
+use pagetrail_steps::steps::NotHere;
+use pagetrail_steps::{steps, tally, victims};
+use pagetrail_suites::{checkpointer, collector, exact, model, subpage, vm_bench, vm_programs};
+
+const USAGE: &str = "\
+usage: cargo xtask TASK
+
+  test             what CI runs: packages, formatting, clippy, tidy, victims, all tests,
+                   and a table of which technique works where
+  tidy             the cheap checks of the house over all files
+  victims          compile tests/victims/*.c to target/victims/
+  vm ..            run a command in a guest with another kernel (vm --help)
+  bochs ..         run a static program on an emulated Intel processor with page modification
+                   logging (bochs --help)
+  model            the model against machines that this one is not: an emulated processor with
+                   page modification logging, nested paging, a kernel with soft-dirty
+  exact            a program as a guest of KVM, held against what it writes: by page modification
+                   logging on that emulated processor, and with nested paging; part of 'test'
+  soak             the long form of the tests, an hour or so
+  collector        the programs on libgc, which are part of 'test'
+  checkpointer     CRIU, which is part of 'test'
+  bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
+  bench collector [here|guest [ROUNDS]]
+                   the same for the programs on libgc, on this machine and in a guest (half an hour)
+  bench programs   real programs under 'adaptive' and 'pagemap-scan' (ten minutes); bench adaptive
+                   has generated workloads (a quarter of an hour)
+  bench vm         what the virtual machine costs a program: exits, instructions, collects (guests)
+  bench checkpointer [ROUNDS]
+                   the same for CRIU, in a guest
+  vm-programs [TEST ..]
+                   Python's own tests as a guest of KVM, beside the same natively, in a guest with
+                   nested virtualization (an hour and more); TEST is one of its files, as test_dict
+  subpage suites [python|redis] [PARTS ..]
+                   Python's and Redis' own tests on the sub-page allocator, for every number of
+                   parts (an hour and more; a short form is part of 'test')
+  bench subpage [programs|throughput|checkpoints|reads [ROUNDS]]
+                   the same for the sub-page allocator: databases and trees by parts of a page, its
+                   throughput and memory beside libc's, what checkpoints take, and what it costs to
+                   watch reads
+  generate [DIR]   pagetrail.h anew; man pages and shell completions, from the command's own
+                   definitions and from pagetrail.h, to DIR (default: target/share)
+  book             the book of docs/book in target/book: chapters, command reference, links checked;
+                   as HTML where mdBook is installed
+  capi             test the C library as a user of C has it: symbols, compilers, sanitizers, valgrind
+  install --prefix DIR
+                   the command with its completions, the C library (header, shared and static
+                   library, pkg-config file) and the libraries for LD_PRELOAD (soft-dirty bits,
+                   the sub-page allocator), with their man pages; --help says where
+";
+
+fn main() -> ExitCode {
+    let args = std::env::args_os().skip(1).map(|arg| {
+        arg.into_string()
+            .map_err(|arg| anyhow!("{} is not UTF-8", arg.display()))
+    });
+    match args.collect::<Result<Vec<_>>>().and_then(|args| run(&args)) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(if error.is::<NotHere>() { 3 } else { 2 })
+        }
+    }
+}
+
+fn run(args: &[String]) -> Result<ExitCode> {
+    let (task, rest) = match args.split_first() {
+        Some((task, rest)) => (task.as_str(), rest),
+        None => ("help", args),
+    };
+    if let Some(surplus) = surplus(task, rest) {
+        bail!("{task}: unexpected argument '{surplus}'\n{USAGE}");
+    }
+    let repo = Repo::find()?;
+    let fine = match task {
+        "test" => test::run(&repo)?,
+        "tidy" => tidy::run(&repo)?,
+        "vm" => return pagetrail_rig::run(&repo, rest),
+        "vm-programs" => vm_programs::run(&repo, rest)?,
+        "bochs" => return pagetrail_rig::bochs::run(&repo, rest),
+        "model" => {
+            let mut steps = steps::Steps::default();
+            let mut tally = tally::Tally::default();
+            steps.run("model against real machines", || {
+                model::run(&repo, &mut tally)
+            });
+            steps.finish()
+        }
+        "exact" => {
+            let mut steps = steps::Steps::default();
+            steps.run("programs as guests, exactly", || exact::run(&repo, None));
+            steps.finish()
+        }
+        "soak" => long::soak(&repo)?,
+        "subpage" => match rest {
+            [what, asked @ ..] if what == "suites" => subpage::suites::run(&repo, asked)?,
+            _ => bail!("subpage takes suites\n{USAGE}"),
+        },
+        "checkpointer" => checkpointer::test(&repo)? == steps::Outcome::Passed,
+        "collector" => collector::test(&repo)? == steps::Outcome::Passed,
+        "bench" => match rest {
+            [what, rounds @ ..] if what == "checkpointer" => {
+                checkpointer::bench(&repo, rounds.first().map(String::as_str)).map(|()| true)?
+            }
+            [what, part @ ..] if what == "collector" => {
+                collector::bench(&repo, part).map(|()| true)?
+            }
+            [what, part @ ..] if what == "subpage" => subpage::bench(&repo, part).map(|()| true)?,
+            [what] if what == "vm" => vm_bench::run(&repo).map(|()| true)?,
+            _ => long::bench(&repo, rest.first().map(String::as_str)).map(|()| true)?,
+        },
+        // In a guest, started by the tasks above.
+        "measure-checkpointer" => checkpointer::measure_in_guest(rest).map(|()| true)?,
+        "measure-collector" => collector::measure_in_guest(rest).map(|()| true)?,
+        "book" => book::build(&repo).map(|_| true)?,
+        "capi" => capi::run(&repo)?,
+        "install" => capi::install(&repo, rest).map(|()| true)?,
+        "victims" => victims::build(&repo).map(|_| true)?,
+        "generate" => generate::run(&repo, rest.first().map(String::as_str)).map(|()| true)?,
+        "help" | "-h" | "--help" => {
+            print!("{USAGE}");
+            true
+        }
+        _ => bail!("no task '{task}'\n{USAGE}"),
+    };
+    Ok(ExitCode::from(u8::from(!fine)))
+}
+
+/// The first argument that `task` does not take.
+fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
+    match task {
+        "vm"
+        | "vm-programs"
+        | "bochs"
+        | "install"
+        | "subpage"
+        | "measure-collector"
+        | "measure-checkpointer" => None,
+        "bench"
+            if rest
+                .first()
+                .is_some_and(|arg| arg == "collector" || arg == "subpage") =>
+        {
+            rest.get(3)
+        }
+        "bench" if rest.first().is_some_and(|arg| arg == "checkpointer") => rest.get(2),
+        "generate" | "bench" => rest.get(1),
+        _ => rest.first(),
+    }
+}

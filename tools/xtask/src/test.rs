@@ -1,0 +1,138 @@
+//! `cargo xtask test`: everything that must be fine, on any machine, in one command.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::Result;
+
+use crate::{book, capi, tidy};
+use pagetrail_steps::repo::{Repo, program};
+use pagetrail_steps::steps::{Outcome, Steps};
+use pagetrail_steps::table::Table;
+use pagetrail_steps::tally::{Tally, run_tests};
+use pagetrail_steps::{packages, victims};
+use pagetrail_suites::{checkpointer, collector, exact, guests, model, subpage};
+
+/// The packages of `tools/`, which are not published.
+const TOOLS: &[&str] = &[
+    "xtask",
+    "pagetrail-rig",
+    "pagetrail-steps",
+    "pagetrail-suites",
+];
+
+/// Runs every step, prints the table and the sum; true if nothing failed.
+pub(crate) fn run(repo: &Repo) -> Result<bool> {
+    let rows = repo.target.join("rows");
+    if rows.exists() {
+        fs::remove_dir_all(&rows)?;
+    }
+    fs::create_dir_all(&rows)?;
+    let mut tally = Tally::default();
+    let mut steps = Steps::default();
+    steps.run("system packages", packages::ensure_installed);
+    steps.run("formatting", || formatting(repo));
+    steps.run("clippy", || clippy(repo));
+    steps.run("tidy", || tidy::run(repo).map(Outcome::of));
+    steps.run("licences and advisories", || deny(repo));
+    steps.run("book", || book::build(repo));
+    steps.run("victims", || build_victims(repo));
+    steps.run("tests", || tests(repo, &rows, &mut tally));
+    steps.run("packages for a registry", || packages_of(repo));
+    steps.run("object stores", || object_stores(repo, &mut tally));
+    steps.run("C library", || capi::check(repo));
+    steps.run("programs on libgc", || collector::test(repo));
+    steps.run("Python's tests on the sub-page allocator", || {
+        subpage::suites::short_of_python(repo)
+    });
+    steps.run("Redis' tests on the sub-page allocator", || {
+        subpage::suites::short_of_redis(repo)
+    });
+    steps.run("CRIU", || checkpointer::test(repo));
+    steps.run("suites in guests", || guests::run(repo, &rows, &mut tally));
+    steps.run("model against real machines", || {
+        model::run(repo, &mut tally)
+    });
+    steps.run("programs as guests, exactly", || {
+        exact::run(repo, Some(&rows))
+    });
+    steps.run("techniques", || techniques(&rows));
+    for line in &tally.failures {
+        println!("{line}");
+    }
+    let fine = steps.finish();
+    println!("{} passed, {} failed", tally.passed, tally.failed);
+    Ok(fine)
+}
+
+fn formatting(repo: &Repo) -> Result<Outcome> {
+    if !has_component(repo, "fmt") {
+        return Ok(Outcome::NotHere("rustup component add rustfmt".to_owned()));
+    }
+    succeeds(&mut repo.cargo(&["fmt", "--all", "--check"]))
+}
+
+fn clippy(repo: &Repo) -> Result<Outcome> {
+    if !has_component(repo, "clippy") {
+        return Ok(Outcome::NotHere("rustup component add clippy".to_owned()));
+    }
+    let mut clippy = repo.cargo(&["clippy", "--workspace", "--all-targets", "--quiet"]);
+    succeeds(clippy.args(["--", "--deny", "warnings"]))
+}
+
+/// `cargo deny`, where somebody has installed it: it needs the network, and rarely changes its mind.
+fn deny(repo: &Repo) -> Result<Outcome> {
+    if program("cargo-deny").is_none() {
+        return Ok(Outcome::NotHere("cargo install cargo-deny".to_owned()));
+    }
+    succeeds(&mut repo.cargo(&["deny", "check"]))
+}
+
+fn build_victims(repo: &Repo) -> Result<Outcome> {
+    if program("gcc").is_none() {
+        return Ok(Outcome::NotHere("no gcc".to_owned()));
+    }
+    victims::build(repo).map(|_| Outcome::Passed)
+}
+
+fn tests(repo: &Repo, rows: &Path, tally: &mut Tally) -> Result<Outcome> {
+    let mut tests = repo.cargo(&["test", "--workspace", "--no-fail-fast"]);
+    tests
+        .env("PAGETRAIL_ROWS", rows)
+        .env("PAGETRAIL_WHERE", "this machine");
+    run_tests(&mut tests, tally).map(Outcome::of)
+}
+
+/// Whether every crate that ships can be packaged: metadata, versions of dependencies, files.
+fn packages_of(repo: &Repo) -> Result<Outcome> {
+    let mut package = repo.cargo(&["package", "--quiet", "--workspace"]);
+    for tool in TOOLS {
+        package.args(["--exclude", tool]);
+    }
+    // All was built a moment ago; the tests before this have fetched what it depends on.
+    succeeds(package.args(["--no-verify", "--allow-dirty", "--offline"]))
+}
+
+/// What is behind a feature that the other tests leave out, because of all that it brings.
+fn object_stores(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
+    let mut tests = repo.cargo(&["test", "-p", "pagetrail-checkpoint", "--test", "bucket"]);
+    tests.args(["--features", "object-store"]);
+    run_tests(&mut tests, tally).map(Outcome::of)
+}
+
+fn techniques(rows: &Path) -> Result<Outcome> {
+    let table = Table::read(rows)?;
+    print!("{}", table.render());
+    Ok(Outcome::of(!table.any_fails()))
+}
+
+fn has_component(repo: &Repo, name: &str) -> bool {
+    let mut version = repo.cargo(&[name, "--version"]);
+    let version = version.stdout(Stdio::null()).stderr(Stdio::null());
+    version.status().is_ok_and(|status| status.success())
+}
+
+fn succeeds(command: &mut Command) -> Result<Outcome> {
+    Ok(Outcome::of(command.status()?.success()))
+}
