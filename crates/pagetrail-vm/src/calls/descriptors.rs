@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 
 use crate::guest::Guest;
 use crate::sys::call::{Call, call};
+use crate::sys::signal::forward_unless_signalled;
 
 const EBADF: i64 = -(libc::EBADF as i64);
 
@@ -11,34 +12,60 @@ const EBADF: i64 = -(libc::EBADF as i64);
 const UNSHARE: u64 = 2;
 const EINVAL: i64 = -(libc::EINVAL as i64);
 
-/// Does a call that closes descriptors.
-pub(super) fn perform(guest: &Guest, wanted: &Call) -> i64 {
-    let is_alone = guest.is_vforked || guest.threads.table().is_one();
-    perform_excluding(&guest.descriptors(), is_alone, wanted)
+/// `close(2)`, which reports the machine's descriptors as not open.
+pub(super) fn close(guest: &Guest, call: &Call) -> i64 {
+    close_unless(&guest.descriptors(), call)
 }
 
-/// The same. `ours` are the machine's, ascending; a thread that `is_alone` shares its descriptors with no other.
-fn perform_excluding(ours: &[RawFd], is_alone: bool, wanted: &Call) -> i64 {
-    let [a, b, ..] = wanted.arguments;
-    let is_ours = |number: u64| ours.contains(&(number as RawFd));
-    match wanted.number as i64 {
-        libc::SYS_close if is_ours(a) => EBADF,
-        libc::SYS_dup2 | libc::SYS_dup3 if is_ours(b) || is_ours(a) => EBADF,
-        // All threads need the processors' descriptors, also those that come later. An older kernel does not know the flag.
-        libc::SYS_close_range if wanted.arguments[2] == UNSHARE && !is_alone => EINVAL,
-        // To have them closed by execve(2) closes nothing now, and ours are closed there anyway.
-        libc::SYS_close_range if matches!(wanted.arguments[2], 0 | UNSHARE) => {
-            let (first, last) = (a as u32, b as u32);
-            for (first, last) in around(ours, first, last) {
-                let result = call(libc::SYS_close_range, &[first.into(), last.into(), 0]);
-                if result < 0 {
-                    return result;
-                }
-            }
-            if first > last { EINVAL } else { 0 }
-        }
+fn close_unless(ours: &[RawFd], call: &Call) -> i64 {
+    match ours.contains(&(call.arguments[0] as RawFd)) {
+        true => EBADF,
+        false => call.forward(),
+    }
+}
+
+/// `dup2(2)` and `dup3(2)`, which neither copy nor replace the machine's descriptors.
+pub(super) fn duplicate(guest: &Guest, call: &Call) -> i64 {
+    let [from, to, ..] = call.arguments;
+    let ours = guest.descriptors();
+    match [from, to]
+        .iter()
+        .any(|number| ours.contains(&(*number as RawFd)))
+    {
+        true => EBADF,
+        false => call.forward(),
+    }
+}
+
+/// `close_range(2)`, which leaves the machine's descriptors open.
+pub(super) fn close_range(guest: &Guest, wanted: &Call) -> i64 {
+    let [first, last, flags, ..] = wanted.arguments;
+    let shares_no_descriptors = guest.is_vforked || guest.threads.table().is_one();
+    match flags {
+        // All threads need the processors' descriptors, including threads that start later. The
+        // result is that of a kernel that does not know the flag.
+        UNSHARE if !shares_no_descriptors => EINVAL,
+        0 | UNSHARE => close_around(&guest.descriptors(), first as u32, last as u32),
+        // CLOSE_RANGE_CLOEXEC closes nothing now, and execve(2) closes the machine's descriptors anyway.
         _ => wanted.forward(),
     }
+}
+
+fn close_around(ours: &[RawFd], first: u32, last: u32) -> i64 {
+    for (first, last) in around(ours, first, last) {
+        let result = call(libc::SYS_close_range, &[first.into(), last.into(), 0]);
+        if result < 0 {
+            return result;
+        }
+    }
+    if first > last { EINVAL } else { 0 }
+}
+
+/// `getrlimit(2)`, `setrlimit(2)` and `prlimit(2)`. The machine raises a limit for a moment while it
+/// makes descriptors; the lock keeps that from the program.
+pub(super) fn resource_limit(guest: &Guest, call: &Call) -> i64 {
+    let _table = guest.threads.table();
+    forward_unless_signalled(call)
 }
 
 /// `first..=last` without ours.
@@ -80,9 +107,9 @@ mod tests {
             number: libc::SYS_close as u64,
             arguments: [fd, 0, 0, 0, 0, 0],
         };
-        assert_eq!(perform_excluding(&[2], true, &close(2)), EBADF);
+        assert_eq!(close_unless(&[2], &close(2)), EBADF);
         assert_eq!(
-            perform_excluding(&[2], true, &close(1 << 30)),
+            close_unless(&[2], &close(1 << 30)),
             EBADF,
             "the kernel's own word"
         );

@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use rustix::fs::MemfdFlags;
 
-use super::maps;
+use super::{maps, table};
 use crate::guest::Guest;
 use crate::sys::call::{Call, call};
 use crate::sys::program_memory::{read_text, write};
@@ -33,25 +33,17 @@ enum Own {
 /// Not in the crate `libc` (Linux 6.4).
 pub(super) const PR_GET_AUXV: i32 = 0x4155_5856;
 
-/// What a call with a path does to the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
-    Opens,
-    Asks,
-}
-
-/// Does a call on such a file; `None` for any other, which is to be passed on as it is.
+/// Performs a call on a file about the program; `None` for any other file, which is the kernel's.
 pub(super) fn perform(guest: &Guest, call: &Call) -> Option<i64> {
-    let (directory, path, used) = path_of(call)?;
-    let directory = directory.map(|argument| call.arguments[argument]);
-    match (own(directory, call.arguments[path])?, used) {
-        (Own::Program, _) => {
+    let path = table::row(call.number).followed_path(&call.arguments)?;
+    match own_file(call, path)? {
+        Own::Program => {
             let target = CString::new(guest.path().as_os_str().as_bytes()).ok()?;
             let mut call = *call;
-            call.arguments[path] = target.as_ptr() as u64;
+            call.arguments[path.argument] = target.as_ptr() as u64;
             Some(forward_unless_signalled(&call))
         }
-        (own, Use::Opens) => {
+        own if path.opens => {
             let opened = forward_unless_signalled(call);
             Some(if opened < 0 {
                 opened
@@ -59,26 +51,14 @@ pub(super) fn perform(guest: &Guest, call: &Call) -> Option<i64> {
                 without_machine(guest, own, opened)
             })
         }
-        (_, Use::Asks) => None,
+        _ => None,
     }
 }
 
-/// Which arguments are directory and path, for calls that follow links.
-fn path_of(call: &Call) -> Option<(Option<usize>, usize, Use)> {
-    let has = |argument: usize, flag: i32| call.arguments[argument] & flag as u64 != 0;
-    let no_follow = libc::AT_SYMLINK_NOFOLLOW;
-    Some(match call.number as i64 {
-        libc::SYS_open if !has(1, libc::O_NOFOLLOW) => (None, 0, Use::Opens),
-        libc::SYS_openat if !has(2, libc::O_NOFOLLOW) => (Some(0), 1, Use::Opens),
-        libc::SYS_openat2 => (Some(0), 1, Use::Opens),
-        libc::SYS_stat | libc::SYS_access | libc::SYS_execve => (None, 0, Use::Asks),
-        libc::SYS_newfstatat if !has(3, no_follow) => (Some(0), 1, Use::Asks),
-        libc::SYS_statx if !has(2, no_follow) => (Some(0), 1, Use::Asks),
-        libc::SYS_faccessat => (Some(0), 1, Use::Asks),
-        libc::SYS_faccessat2 if !has(3, no_follow) => (Some(0), 1, Use::Asks),
-        libc::SYS_execveat if !has(4, no_follow) => (Some(0), 1, Use::Asks),
-        _ => return None,
-    })
+/// The file about the program that a call names.
+fn own_file(call: &Call, path: table::Path) -> Option<Own> {
+    let directory = path.directory.map(|argument| call.arguments[argument]);
+    own(directory, call.arguments[path.argument])
 }
 
 /// Which of the files a path names.
@@ -159,13 +139,25 @@ fn replace(guest: &Guest, kind: Own, opened: i64) -> io::Result<()> {
     }
 }
 
-/// `readlink(2)` and its like: `/proc/self/exe` is the program.
+/// `readlink(2)`.
 pub(super) fn read_link(guest: &Guest, call: &Call) -> i64 {
-    let [a, b, c, d, ..] = call.arguments;
-    let (directory, path, buffer, bytes) = match call.number as i64 {
-        libc::SYS_readlink => (None, a, b, c),
-        _ => (Some(a), b, c, d),
-    };
+    let [path, buffer, bytes, ..] = call.arguments;
+    read_own_link(guest, call, (None, path), (buffer, bytes))
+}
+
+/// `readlinkat(2)`.
+pub(super) fn read_link_at(guest: &Guest, call: &Call) -> i64 {
+    let [directory, path, buffer, bytes, ..] = call.arguments;
+    read_own_link(guest, call, (Some(directory), path), (buffer, bytes))
+}
+
+/// Reads `/proc/self/exe` as a link to the program; the kernel reads any other link.
+fn read_own_link(
+    guest: &Guest,
+    call: &Call,
+    (directory, path): (Option<u64>, u64),
+    (buffer, bytes): (u64, u64),
+) -> i64 {
     if own(directory, path) != Some(Own::Program) {
         return call.forward();
     }
@@ -240,8 +232,8 @@ mod tests {
                 number: number as u64,
                 arguments,
             };
-            let (directory, path, _) = path_of(&call)?;
-            own(directory.map(|n| call.arguments[n]), call.arguments[path])
+            let path = table::row(call.number).followed_path(&call.arguments)?;
+            own_file(&call, path)
         };
         let path = text.as_ptr() as u64;
         let here = libc::AT_FDCWD as u32 as u64;

@@ -46,28 +46,24 @@ const CLONE_ARGS_BYTES_MIN: u64 = 64;
 const SIGNAL: u64 = 0xff;
 
 impl Wanted {
-    /// The error is the kernel's.
-    fn by(made: &Call) -> std::result::Result<Self, i64> {
-        let [a, b, c, d, e, _] = made.arguments;
-        Ok(match made.number as i64 {
-            libc::SYS_fork => Self {
-                flags: libc::SIGCHLD as u64,
-                ..Self::default()
-            },
-            libc::SYS_vfork => Self {
-                flags: (libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD) as u64,
-                ..Self::default()
-            },
-            libc::SYS_clone => Self {
-                flags: a & 0xffff_ffff,
-                stack: b,
-                parent_id: c,
-                child_id: d,
-                storage: e,
-                descriptor_at: c,
-            },
-            _ => Self::by_structure(&clone_args(a, b)?)?,
-        })
+    /// The arguments of `clone(2)`.
+    fn by_arguments([flags, stack, parent_id, child_id, storage, _]: [u64; 6]) -> Self {
+        Self {
+            flags: flags & 0xffff_ffff,
+            stack,
+            parent_id,
+            child_id,
+            storage,
+            descriptor_at: parent_id,
+        }
+    }
+
+    /// A child with these flags, and nothing else set.
+    fn by_flags(flags: libc::c_int) -> Self {
+        Self {
+            flags: flags as u64,
+            ..Self::default()
+        }
     }
 
     /// `clone3(2)`: what the kernel finds fault with first (kernel/fork.c).
@@ -170,21 +166,44 @@ const PASSED_ON: u64 = (libc::CLONE_PARENT
 /// `CLONE_CLEAR_SIGHAND`.
 const CLEAR_HANDLERS: u64 = 1 << 32;
 
-/// `fork(2)`, `vfork(2)`, `clone(2)`, `clone3(2)`.
+/// `fork(2)`.
+pub(super) fn fork(guest: &mut Guest, _: &Call) -> Result<Next> {
+    start(guest, &Wanted::by_flags(libc::SIGCHLD))
+}
+
+/// `vfork(2)`.
+pub(super) fn vfork(guest: &mut Guest, _: &Call) -> Result<Next> {
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    start(guest, &Wanted::by_flags(flags))
+}
+
+/// `clone(2)`.
 pub(super) fn clone(guest: &mut Guest, made: &Call) -> Result<Next> {
-    let wanted = match Wanted::by(made) {
-        Ok(wanted) if wanted.is_contradictory() => return Ok(Next::Return(EINVAL)),
-        Ok(wanted) => wanted,
-        Err(error) => return Ok(Next::Return(error)),
-    };
+    start(guest, &Wanted::by_arguments(made.arguments))
+}
+
+/// `clone3(2)`.
+pub(super) fn clone3(guest: &mut Guest, made: &Call) -> Result<Next> {
+    let [at, bytes, ..] = made.arguments;
+    match clone_args(at, bytes).and_then(|words| Wanted::by_structure(&words)) {
+        Ok(wanted) => start(guest, &wanted),
+        Err(error) => Ok(Next::Return(error)),
+    }
+}
+
+/// Starts a thread or a process.
+fn start(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
+    if wanted.is_contradictory() {
+        return Ok(Next::Return(EINVAL));
+    }
     // As with the kernel, no signal comes between: it would come to both.
     if !signal::block_all() {
         return Ok(Next::Return(signal::NOT_STARTED));
     }
     let next = if wanted.has(libc::CLONE_THREAD) {
-        threads::start(guest, &wanted)?
+        threads::start(guest, wanted)?
     } else {
-        start_process(guest, &wanted)?
+        start_process(guest, wanted)?
     };
     guest.signals.set_mask(guest.signals.mask);
     Ok(next)
@@ -203,8 +222,8 @@ fn start_process(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
     }
     let saved = guest.processor.save(child)?;
     match wanted.has(libc::CLONE_VM) {
-        true => vfork(guest, wanted, &saved, context, passed_on as i32),
-        false => fork(guest, wanted, &saved, passed_on as i32),
+        true => run_vfork_child(guest, wanted, &saved, context, passed_on as i32),
+        false => fork_child(guest, wanted, &saved, passed_on as i32),
     }
 }
 
@@ -246,7 +265,7 @@ fn put_descriptor(guest: &Guest, at: u64, descriptor: i32) {
 }
 
 /// The child begins with `child`; the parent, when it goes on, with `context`.
-fn vfork(
+fn run_vfork_child(
     guest: &mut Guest,
     wanted: &Wanted,
     child: &Saved,
@@ -268,7 +287,7 @@ fn vfork(
     Ok(Next::Entered)
 }
 
-fn fork(guest: &mut Guest, wanted: &Wanted, child: &Saved, flags: i32) -> Result<Next> {
+fn fork_child(guest: &mut Guest, wanted: &Wanted, child: &Saved, flags: i32) -> Result<Next> {
     match guest.fork(flags) {
         Ok(Side::Child) => {
             guest.become_child(child)?;

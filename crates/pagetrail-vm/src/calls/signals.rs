@@ -14,21 +14,8 @@ const EFAULT: i64 = -(libc::EFAULT as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
 const SET_BYTES: u64 = 8;
 
-/// Does a call about signals; `None` if it is about something else.
-pub(super) fn perform(guest: &mut Guest, call: &Call) -> Result<Option<Next>> {
-    let result = match call.number as i64 {
-        libc::SYS_rt_sigreturn => return sigreturn(guest).map(Some),
-        libc::SYS_rt_sigaction => sigaction(guest, call),
-        libc::SYS_rt_sigprocmask => sigprocmask(guest, call),
-        libc::SYS_sigaltstack => sigaltstack(guest, call),
-        _ => return Ok(None),
-    };
-    // None of them has a list.
-    super::note(guest, call, super::expect(guest, call).as_ref(), result);
-    Ok(Some(Next::Return(result)))
-}
-
-fn sigaction(guest: &mut Guest, call: &Call) -> i64 {
+/// `sigaction(2)`.
+pub(super) fn sigaction(guest: &mut Guest, call: &Call) -> i64 {
     let [signal, new, old, set_bytes, ..] = call.arguments;
     let signal = signal as u32;
     let Some(before) = guest
@@ -54,7 +41,8 @@ fn sigaction(guest: &mut Guest, call: &Call) -> i64 {
     }
 }
 
-fn sigprocmask(guest: &mut Guest, call: &Call) -> i64 {
+/// `sigprocmask(2)`.
+pub(super) fn sigprocmask(guest: &mut Guest, call: &Call) -> i64 {
     let [how, new, old, set_bytes, ..] = call.arguments;
     if set_bytes != SET_BYTES {
         return EINVAL;
@@ -84,7 +72,8 @@ fn sigprocmask(guest: &mut Guest, call: &Call) -> i64 {
     }
 }
 
-fn sigaltstack(guest: &mut Guest, call: &Call) -> i64 {
+/// `sigaltstack(2)`.
+pub(super) fn sigaltstack(guest: &mut Guest, call: &Call) -> i64 {
     let [new, old, ..] = call.arguments;
     let (before, stack_pointer) = (guest.signals.stack, guest.processor.at_call().rsp);
     if new != 0 {
@@ -108,7 +97,8 @@ fn sigaltstack(guest: &mut Guest, call: &Call) -> i64 {
     write_or_fault(old, &bytes)
 }
 
-fn sigreturn(guest: &mut Guest) -> Result<Next> {
+/// `sigreturn(2)`.
+pub(super) fn sigreturn(guest: &mut Guest) -> Result<Next> {
     let context = guest.processor.at_call();
     let at = frame::address_after_return(context.rsp);
     let mut bytes = [0; FRAME_BYTES];

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::guest::Guest;
 use crate::processor::entry::PROCESSORS_MAX;
 use crate::processor::{Processor, Saved};
-use crate::sys::call::call;
+use crate::sys::call::{Call, call};
 use crate::sys::program_memory::{read_word, write};
 use crate::sys::{signal, thread};
 use crate::vcpu_threads::{RunState, VcpuThread};
@@ -160,6 +160,12 @@ fn begin(guest: &mut Guest, wanted: &Wanted, saved: &Saved) -> Result<u32> {
         guest.cleared_at_end = wanted.child_id;
     }
     Ok(number)
+}
+
+/// `set_tid_address(2)`.
+pub(super) fn set_tid_address(guest: &mut Guest, made: &Call) -> i64 {
+    guest.cleared_at_end = made.arguments[0];
+    signal::forward_unless_signalled(made)
 }
 
 /// `exit(2)`: of one thread, or with the last one of the process.

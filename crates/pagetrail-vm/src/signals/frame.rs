@@ -191,7 +191,8 @@ pub(crate) struct Restored {
 
 /// Where the frame of a handler is that has just returned.
 pub(crate) fn address_after_return(stack_pointer: u64) -> u64 {
-    stack_pointer - 8
+    // The program chooses the stack pointer, and may call sigreturn(2) with any.
+    stack_pointer.wrapping_sub(8)
 }
 
 /// Reads a frame's first [`FRAME_BYTES`].
@@ -229,6 +230,12 @@ pub(crate) fn parse(bytes: &[u8; FRAME_BYTES]) -> Restored {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_return_with_any_stack_pointer_has_an_address() {
+        assert_eq!(address_after_return(0x1008), 0x1000);
+        assert_eq!(address_after_return(0), u64::MAX - 7);
+    }
 
     #[test]
     fn what_is_restored_is_what_was_interrupted() {

@@ -10,6 +10,7 @@ mod handler_stack;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::calls::table::{self, WaitMask};
 use crate::sys::call::Call;
 use crate::sys::program_memory::read_word;
 use crate::sys::signal;
@@ -218,75 +219,35 @@ fn set(actions: &mut [Action], signal: u32, action: Action) -> i64 {
     result
 }
 
-/// The mask that a call sets while it waits: the handlers that end it run with that one, and the one before it is back when they
-/// have returned (`sigsuspend(2)`, `ppoll(2)`).
+/// The signal mask that is in force while a call waits (`sigsuspend(2)`, `ppoll(2)`). The handlers
+/// that end the call start with it; when they have returned, the thread's own mask is in force again.
 pub(crate) fn mask_during(call: &Call) -> Option<u64> {
-    let arguments = call.arguments;
-    let at = match call.number as i64 {
-        libc::SYS_rt_sigsuspend => arguments[0],
-        libc::SYS_ppoll => arguments[3],
-        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => arguments[4],
-        // A structure of the mask's address and its length.
-        libc::SYS_pselect6 if arguments[5] != 0 => read_word(arguments[5]).ok()?,
-        _ => 0,
+    let at = match table::row(call.number).wait_mask {
+        WaitMask::None => 0,
+        WaitMask::At(argument) => call.arguments[argument],
+        WaitMask::Behind(argument) => match call.arguments[argument] {
+            0 => 0,
+            pair => read_word(pair).ok()?,
+        },
     };
     let mask = (at != 0).then(|| read_word(at).ok()).flatten()?;
     Some(mask & !UNBLOCKABLE)
 }
 
-/// Calls that end with `EINTR` whatever a handler's flags say (`signal(7)`).
+/// Whether a call ends with `EINTR` whatever a handler's flags are (`signal(7)`).
 pub(crate) fn never_restarts(call: &Call) -> bool {
-    const OPERATION: u64 = 0x7f;
-    let [_, operation, _, timeout, ..] = call.arguments;
-    let operation = (operation & OPERATION) as i32;
-    matches!(
-        call.number as i64,
-        // With a time limit: what is left of it is not known when it begins anew.
-        libc::SYS_futex
-            if timeout != 0 && matches!(operation, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET)
-    ) || matches!(
-        call.number as i64,
-        libc::SYS_pause
-            | libc::SYS_rt_sigsuspend
-            | libc::SYS_rt_sigtimedwait
-            | libc::SYS_poll
-            | libc::SYS_ppoll
-            | libc::SYS_select
-            | libc::SYS_pselect6
-            | libc::SYS_epoll_wait
-            | libc::SYS_epoll_pwait
-            | libc::SYS_epoll_pwait2
-            | libc::SYS_nanosleep
-            | libc::SYS_clock_nanosleep
-            | libc::SYS_msgrcv
-            | libc::SYS_msgsnd
-            | libc::SYS_semop
-            | libc::SYS_semtimedop
-    ) || has_time_limit(call)
+    let row = table::row(call.number);
+    row.never_restarts_with(&call.arguments)
+        || row
+            .socket_timeout
+            .is_some_and(|option| has_socket_timeout(call.arguments[0], option))
 }
 
-/// Whether a call is about a socket with a time limit of its own for it (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
-fn has_time_limit(call: &Call) -> bool {
-    let option = match call.number as i64 {
-        libc::SYS_read
-        | libc::SYS_readv
-        | libc::SYS_recvfrom
-        | libc::SYS_recvmsg
-        | libc::SYS_recvmmsg
-        | libc::SYS_accept
-        | libc::SYS_accept4 => libc::SO_RCVTIMEO,
-        libc::SYS_write
-        | libc::SYS_writev
-        | libc::SYS_sendto
-        | libc::SYS_sendmsg
-        | libc::SYS_sendmmsg
-        | libc::SYS_sendfile
-        | libc::SYS_connect => libc::SO_SNDTIMEO,
-        _ => return false,
-    };
+/// Whether a descriptor is a socket with a time limit (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
+fn has_socket_timeout(descriptor: u64, option: libc::c_int) -> bool {
     let (mut limit, mut bytes) = ([0i64; 2], 16u32);
     let socket_option = [
-        call.arguments[0],
+        descriptor,
         libc::SOL_SOCKET as u64,
         option as u64,
         limit.as_mut_ptr() as u64,

@@ -4,18 +4,18 @@
 //! The processor logs nothing of it. A call that is not known here may have written anywhere, and so may a known one with
 //! an option that is not. [`oracle`] compares the list with what calls do.
 
-mod options;
+pub(super) mod options;
 #[cfg(test)]
 mod oracle;
-mod outputs;
 
+use super::lists::{MSGHDR_BYTES, Message, Vector};
+use super::table;
 use crate::sys::call::{Call, call};
-use crate::sys::program_memory::read_word;
 use crate::sys::signal::NOT_STARTED;
 
 /// Where a call puts something. Arguments count from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Output {
+pub(super) enum Output {
     /// So many bytes at an argument.
     Bytes(usize, u64),
     /// At an argument, as many bytes as another one says.
@@ -34,12 +34,14 @@ enum Output {
     Vector(usize, usize),
     /// Into the buffers of a `struct msghdr`, and into that.
     Message(usize),
-    /// To the file that the first argument names, which may be the memory of a process (`/proc/PID/mem`): at the offset
-    /// that an argument says, or else where the file stands.
-    Memory(Option<usize>),
+    /// The file of the first argument, which may be the memory of a process (`/proc/PID/mem`).
+    ProcessFile {
+        /// The argument with the offset in the file; without one, the file's position counts.
+        offset: Option<usize>,
+        /// Whether the second argument is a list of buffers, and the third its length.
+        is_list: bool,
+    },
 }
-
-use Output::{Array, Bits, Bytes, Counted, Filled, Memory, Message, PerPage, Sized, Vector};
 
 /// What a call is about to write: looked up before it is made, when lists of buffers are as the kernel will read them.
 #[derive(Debug)]
@@ -58,7 +60,7 @@ impl Expected {
     pub(crate) fn of(made: &Call) -> Self {
         let mut expected = Self {
             call: *made,
-            outputs: outputs::outputs(made),
+            outputs: table::row(made.number).outputs(&made.arguments),
             listed: Vec::new(),
             position: None,
         };
@@ -66,10 +68,10 @@ impl Expected {
         for output in expected.outputs.unwrap_or_default() {
             let mut each = |address, bytes| listed.push((address, bytes));
             match *output {
-                Vector(at, count) => vector(argument(at), argument(count), &mut each),
-                Message(at) => message(argument(at), &mut each),
-                Counted(at, length) => counted(argument(at), argument(length), &mut each),
-                Memory(_) if is_about_processes(argument(0)) => {
+                Output::Vector(at, count) => vector(argument(at), argument(count), &mut each),
+                Output::Message(at) => message(argument(at), &mut each),
+                Output::Counted(at, length) => counted(argument(at), argument(length), &mut each),
+                Output::ProcessFile { .. } if is_about_processes(argument(0)) => {
                     expected.position = Some(position_of(argument(0)).unwrap_or(0));
                 }
                 _ => {}
@@ -97,29 +99,31 @@ impl Expected {
         }
         for output in outputs {
             match *output {
-                Bytes(at, bytes) => each(argument(at), bytes),
-                Sized(at, bytes) => each(argument(at), argument(bytes)),
-                Array(at, count, bytes) => {
+                Output::Bytes(at, bytes) => each(argument(at), bytes),
+                Output::Sized(at, bytes) => each(argument(at), argument(bytes)),
+                Output::Array(at, count, bytes) => {
                     each(argument(at), argument(count).saturating_mul(bytes));
                 }
-                PerPage(at, bytes) => each(argument(at), argument(bytes).div_ceil(4096)),
-                Bits(at, count) => each(
+                Output::PerPage(at, bytes) => each(argument(at), argument(bytes).div_ceil(4096)),
+                Output::Bits(at, count) => each(
                     argument(at),
                     (argument(count) & 0xffff_ffff).div_ceil(64) * 8,
                 ),
-                Filled(at, room, unit) => {
+                Output::Filled(at, room, unit) => {
                     let room = argument(room).saturating_mul(unit);
                     each(
                         argument(at),
                         filled(argument(at), room, unit, result, &takes),
                     );
                 }
-                Vector(..) | Message(_) | Counted(..) if left_buffers_alone(result) => {}
-                Vector(at, count) => vector(argument(at), argument(count), &mut each),
-                Message(at) => message(argument(at), &mut each),
-                Counted(at, length) => counted(argument(at), argument(length), &mut each),
-                Memory(offset) => {
-                    if !self.through_file(offset.map(argument), result, &mut each) {
+                Output::Vector(..) | Output::Message(_) | Output::Counted(..)
+                    if left_buffers_alone(result) => {}
+                Output::Vector(at, count) => vector(argument(at), argument(count), &mut each),
+                Output::Message(at) => message(argument(at), &mut each),
+                Output::Counted(at, length) => counted(argument(at), argument(length), &mut each),
+                Output::ProcessFile { offset, is_list } => {
+                    let offset = offset.map(argument);
+                    if !self.through_file(offset, is_list, result, &mut each) {
                         return false;
                     }
                 }
@@ -133,6 +137,7 @@ impl Expected {
     fn through_file(
         &self,
         offset: Option<u64>,
+        is_list: bool,
         result: i64,
         each: &mut impl FnMut(u64, u64),
     ) -> bool {
@@ -143,16 +148,15 @@ impl Expected {
         };
         // All of it: fs/proc/base.c forgets what it has written when it comes to what it cannot read.
         let [_, list, count, ..] = self.call.arguments;
-        let mut wanted = count;
-        if !matches!(
-            self.call.number as i64,
-            libc::SYS_write | libc::SYS_pwrite64
-        ) {
-            wanted = 0;
-            vector(list, count, &mut |_, bytes| {
-                wanted = wanted.saturating_add(bytes);
-            });
-        }
+        let wanted = match is_list {
+            true => Vector {
+                address: list,
+                count,
+            }
+            .buffers()
+            .fold(0, |sum: u64, (_, bytes)| sum.saturating_add(bytes)),
+            false => count,
+        };
         if let Some(offset) = offset.filter(|offset| *offset != HERE) {
             each(offset, wanted);
             return true;
@@ -223,23 +227,21 @@ fn read_word_32(at: u64) -> u64 {
     }
 }
 
-/// `struct iovec`, many of them. Which of the buffers are filled does not matter much: they are there to be.
-fn vector(list: u64, count: u64, each: &mut impl FnMut(u64, u64)) {
-    for n in 0..count.min(1024) {
-        let at = list.wrapping_add(n * 16);
-        if let (Ok(buffer), Ok(bytes)) = (read_word(at), read_word(at.wrapping_add(8))) {
-            each(buffer, bytes);
-        }
-    }
+/// Yields the buffers of a list. Which of them the kernel filled does not matter much: it may write
+/// to all of them.
+fn vector(address: u64, count: u64, each: &mut impl FnMut(u64, u64)) {
+    Vector { address, count }
+        .buffers()
+        .for_each(|(address, bytes)| each(address, bytes));
 }
 
-/// `struct msghdr`: name, length of it, buffers, how many, control data, length of that, flags.
+/// Yields a `struct msghdr`, and what it names.
 fn message(at: u64, each: &mut impl FnMut(u64, u64)) {
-    let word = |n: u64| read_word(at.wrapping_add(n * 8)).unwrap_or(0);
-    each(at, 56);
-    each(word(0), word(1) & 0xffff_ffff);
-    vector(word(2), word(3), each);
-    each(word(4), word(5));
+    let message = Message::read(at);
+    each(at, MSGHDR_BYTES);
+    each(message.name.0, message.name.1);
+    vector(message.vector.address, message.vector.count, each);
+    each(message.control.0, message.control.1);
 }
 
 #[cfg(test)]

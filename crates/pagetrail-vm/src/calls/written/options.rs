@@ -2,11 +2,12 @@
 //!
 //! An option that is not listed may have written anywhere, as a call that is not.
 
+use super::super::reads::Input;
 use super::Output;
 use super::Output::{Bytes, Counted, Filled};
 
 /// `fcntl(2)`. The numbers that the crate `libc` lacks are from include/uapi/linux/fcntl.h.
-pub(super) fn fcntl(command: u64) -> Option<&'static [Output]> {
+pub(in crate::calls) fn fcntl(command: u64) -> Option<&'static [Output]> {
     const GETOWNER_UIDS: i32 = 17;
     const DUPFD_QUERY: i32 = 1027;
     const CREATED_QUERY: i32 = 1028;
@@ -46,7 +47,7 @@ pub(super) fn fcntl(command: u64) -> Option<&'static [Output]> {
 
 /// `ioctl(2)`: those of terminals and of all files (include/uapi/asm-generic/ioctls.h), by their whole numbers, since other
 /// devices have others of the same type.
-pub(super) fn ioctl(request: u64) -> Option<&'static [Output]> {
+pub(in crate::calls) fn ioctl(request: u64) -> Option<&'static [Output]> {
     Some(match request as u32 {
         // TCGETS, TCGETA, TCGETS2
         0x5401 => &[Bytes(2, 60)],
@@ -77,7 +78,7 @@ pub(super) fn ioctl(request: u64) -> Option<&'static [Output]> {
 }
 
 /// `prctl(2)`, by include/uapi/linux/prctl.h.
-pub(super) fn prctl(option: u64) -> Option<&'static [Output]> {
+pub(in crate::calls) fn prctl(option: u64) -> Option<&'static [Output]> {
     const SCHED_CORE: i32 = 62;
     const GET_AUXV: i32 = 0x4155_5856;
     const SET_VMA: i32 = 0x5356_4d41;
@@ -131,7 +132,7 @@ pub(super) fn prctl(option: u64) -> Option<&'static [Output]> {
 
 /// `getsockopt(2)`: at most what the word says to which the last argument points, but for those that count otherwise, or
 /// that map memory (`TCP_ZEROCOPY_RECEIVE`).
-pub(super) fn getsockopt(level: u64, option: u64) -> Option<&'static [Output]> {
+pub(in crate::calls) fn getsockopt(level: u64, option: u64) -> Option<&'static [Output]> {
     const GET_FILTER: i32 = 26;
     const ZEROCOPY_RECEIVE: i32 = 35;
     const IP_LAST: i32 = 40;
@@ -144,7 +145,7 @@ pub(super) fn getsockopt(level: u64, option: u64) -> Option<&'static [Output]> {
 }
 
 /// `futex(2)`. Of those that wait for a lock the kernel takes the lock.
-pub(super) fn futex(operation: u64) -> Option<&'static [Output]> {
+pub(in crate::calls) fn futex(operation: u64) -> Option<&'static [Output]> {
     let flags = libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME;
     Some(match operation as i32 & !flags {
         libc::FUTEX_WAKE_OP => &[Bytes(4, 4)],
@@ -164,7 +165,7 @@ pub(super) fn futex(operation: u64) -> Option<&'static [Output]> {
 }
 
 /// `shmctl(2)`.
-pub(super) fn shmctl(command: u64) -> Option<&'static [Output]> {
+pub(in crate::calls) fn shmctl(command: u64) -> Option<&'static [Output]> {
     // With IPC_64, which x86-64 ignores.
     Some(match command as i32 & !0x100 {
         libc::IPC_RMID | libc::IPC_SET | libc::SHM_LOCK | libc::SHM_UNLOCK => &[],
@@ -172,4 +173,26 @@ pub(super) fn shmctl(command: u64) -> Option<&'static [Output]> {
         libc::IPC_STAT | 3 | 13..=15 => &[Bytes(2, 112)],
         _ => return None,
     })
+}
+
+/// What `futex(2)` reads: the word, and for operations that wait or lock also the time limit.
+pub(in crate::calls) fn futex_reads(operation: u64) -> &'static [Input] {
+    match is_wait(operation) {
+        true => &[Input::Bytes(0, 4), Input::Bytes(3, 16)],
+        false => &[Input::Bytes(0, 4)],
+    }
+}
+
+/// Whether a futex operation has a time: to wait, to lock.
+fn is_wait(operation: u64) -> bool {
+    const LOCK_PI2: i32 = 13;
+    let operation = operation as i32 & !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
+    matches!(
+        operation,
+        libc::FUTEX_WAIT
+            | libc::FUTEX_LOCK_PI
+            | libc::FUTEX_WAIT_BITSET
+            | libc::FUTEX_WAIT_REQUEUE_PI
+            | LOCK_PI2
+    )
 }
