@@ -6,7 +6,9 @@
 //! and its own user. One request is one connection: a byte, answered by what is armed or by why not.
 
 use crate::sys::process;
-use pagetrail::{Attached, PageRange, PageSet, Region, Target, Technique, Unwritable, Watch};
+use pagetrail::{
+    Attached, PageRange, PageSet, Region, Target, Technique, UntrackedPolicy, Unwritable, Watch,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -183,7 +185,7 @@ fn attached(pid: u32, before: Hold) -> pagetrail::Result<Hold> {
                 .target(Target::process(pid)?)
                 .technique(Technique::PagemapScan)
                 .unwritable(Unwritable::Always)
-                .compare_untracked(false);
+                .untracked(UntrackedPolicy::Report);
             builder
                 .attach()
                 .map(|attached| Hold::Attached(Box::new(attached)))

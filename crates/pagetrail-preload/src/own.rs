@@ -19,7 +19,7 @@ use crate::holder::{self, Armed};
 use crate::spans::{NOTHING, query};
 use crate::sys::kernel::pagemap_scan;
 use linux_raw_sys::general as raw;
-use pagetrail::{PageRange, PageSet, Target, Technique, Unwritable, Watch};
+use pagetrail::{PageRange, PageSet, Target, Technique, UntrackedPolicy, Unwritable, Watch};
 use rustix::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -59,7 +59,7 @@ impl Own {
             .target(Target::own())
             .technique(Technique::PagemapScan)
             .unwritable(Unwritable::Always)
-            .compare_untracked(false)
+            .untracked(UntrackedPolicy::Report)
             .start()?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let pagemap = open(c"/proc/self/pagemap", flags, Mode::empty()).ok();

@@ -110,10 +110,7 @@ fn all_is_moved_by_several_threads() {
     // In the order of the plan, whoever moved them.
     assert_eq!(outcome.moved, units(0..1000));
     assert!(fake.nodes.lock().unwrap().values().all(|node| *node == 0));
-    let mapped = Mapped {
-        present: PageSet::from_iter(PageRange::new(0, 1002 * PAGE)),
-        ..Mapped::default()
-    };
+    let mapped = Mapped::in_memory(PageSet::from_iter(PageRange::new(0, 1002 * PAGE)));
     let runs = mover.places(&mapped).unwrap();
     assert_eq!(runs.len(), 1, "{runs:?}");
     assert_eq!(
@@ -178,10 +175,7 @@ fn a_target_that_ends_in_the_middle_is_told() {
     assert_eq!(outcome.moved.len(), 30);
     let failures = outcome.failures();
     assert!(failures[&Reason::Ended] >= 10 && failures.contains_key(&Reason::NotTried));
-    let mapped = Mapped {
-        present: PageSet::from_iter(PageRange::new(0, PAGE)),
-        ..Mapped::default()
-    };
+    let mapped = Mapped::in_memory(PageSet::from_iter(PageRange::new(0, PAGE)));
     let error = mover.places(&mapped).unwrap_err();
     assert!(error.means_end(), "{error}");
 }

@@ -6,16 +6,15 @@
 use crate::error::Error;
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
-use crate::round::AccessKind;
 use crate::sys::child::soft_dirty_round_trip;
 use crate::sys::scratch::Scratch;
 use crate::sys::uffd::Uffd;
 use crate::technique::access_scan::AccessScan;
 use crate::technique::adaptive::{Adaptive, FalsePositiveCost, Precision};
 use crate::technique::pagemap_scan::{HugePages, PagemapScan};
-use crate::technique::{ArmError, Armed, Technique, Tracker, compare, mprotect, none, userfaultfd};
+use crate::technique::{ArmError, Armed, Tracker, compare, mprotect, none, userfaultfd};
+use crate::types::{AccessKind, Status, Technique};
 use rustix::io::Errno;
-use std::fmt;
 use std::sync::OnceLock;
 
 /// The environment variable that switches techniques off: their names, separated by commas.
@@ -23,51 +22,11 @@ use std::sync::OnceLock;
 /// It serves tests of the fallbacks, and machines on which a technique misbehaves.
 pub const DISABLE_VARIABLE: &str = "PAGETRAIL_DISABLE";
 
-/// Whether a technique can be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// The technique detected a write, and after re-arming the next one.
-    Works,
-    /// The kernel accepts the calls of the technique, but it missed a write or an error occurred;
-    /// the reason.
-    Fails(String),
-    /// The kernel does not offer the technique, does not permit it, or it is switched off; the
-    /// reason.
-    Absent(String),
-}
-
-impl Status {
-    /// Why the technique cannot be used; `None` if it works.
-    pub fn reason(&self) -> Option<&str> {
-        match self {
-            Self::Works => None,
-            Self::Fails(reason) | Self::Absent(reason) => Some(reason),
-        }
-    }
-
-    /// `works`, `fails` or `absent`.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Self::Works => "works",
-            Self::Fails(_) => "fails",
-            Self::Absent(_) => "absent",
-        }
-    }
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.reason() {
-            None => f.write_str(self.word()),
-            Some(reason) => write!(f, "{}: {reason}", self.word()),
-        }
-    }
-}
-
 /// The techniques that this machine offers to this process.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
-    techniques: Vec<(Technique, Status)>,
+    /// Indexed by [`Technique::index`].
+    statuses: [Status; Technique::ALL.len()],
 }
 
 impl Capabilities {
@@ -76,10 +35,7 @@ impl Capabilities {
     pub fn probe() -> &'static Self {
         static PROBED: OnceLock<Capabilities> = OnceLock::new();
         PROBED.get_or_init(|| Self {
-            techniques: Technique::ALL
-                .into_iter()
-                .map(|technique| (technique, Self::probe_one(technique).clone()))
-                .collect(),
+            statuses: Technique::ALL.map(|technique| Self::probe_one(technique).clone()),
         })
     }
 
@@ -91,8 +47,7 @@ impl Capabilities {
     pub fn probe_one(technique: Technique) -> &'static Status {
         static PROBED: [OnceLock<Status>; Technique::ALL.len()] =
             [const { OnceLock::new() }; Technique::ALL.len()];
-        let place = Technique::ALL.iter().position(|known| *known == technique);
-        PROBED[place.unwrap_or(0)].get_or_init(|| {
+        PROBED[technique.index()].get_or_init(|| {
             let disabled = std::env::var(DISABLE_VARIABLE).unwrap_or_default();
             let mut disabled = disabled.split(',').map(str::trim);
             let status = if disabled.any(|name| name == technique.name()) {
@@ -117,16 +72,12 @@ impl Capabilities {
 
     /// All techniques in order of preference, each with whether it can be used.
     pub fn iter(&self) -> impl Iterator<Item = (Technique, &Status)> {
-        self.techniques
-            .iter()
-            .map(|(technique, status)| (*technique, status))
+        Technique::ALL.into_iter().zip(&self.statuses)
     }
 
     /// Whether `technique` can be used, and if not, why.
     pub fn status(&self, technique: Technique) -> &Status {
-        self.iter()
-            .find_map(|(known, status)| (known == technique).then_some(status))
-            .unwrap_or(const { &Status::Fails(String::new()) })
+        &self.statuses[technique.index()]
     }
 
     /// Whether `technique` works.

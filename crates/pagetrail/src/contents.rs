@@ -74,6 +74,7 @@ pub fn owned_pages(pid: u32, region: &Region) -> Result<PageSet> {
 
 /// The pages that a process's page tables map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Mapped {
     /// Pages in memory, except the zero page.
     pub present: PageSet,
@@ -81,6 +82,16 @@ pub struct Mapped {
     pub huge: PageSet,
     /// Pages that are swapped out.
     pub swapped: PageSet,
+}
+
+impl Mapped {
+    /// Small pages that are all in memory.
+    pub fn in_memory(present: PageSet) -> Self {
+        Self {
+            present,
+            ..Self::default()
+        }
+    }
 }
 
 /// The pages of `addresses` that the page tables of process `pid` map. Linux 6.7.

@@ -1,7 +1,7 @@
 //! [`Error`]: what can go wrong; the text of each variant is one line that names the cause and the
 //! cure.
 
-use crate::technique::Technique;
+use crate::types::Technique;
 use rustix::io::Errno;
 use std::io;
 

@@ -37,11 +37,12 @@ mod round;
 mod sys;
 mod target;
 mod technique;
+mod types;
 mod watch;
 
 pub use attach::hold::{HeldThread, Hold, RegisterSet};
 pub use attach::launch::Ended;
-pub use capabilities::{Capabilities, DISABLE_VARIABLE, Status};
+pub use capabilities::{Capabilities, DISABLE_VARIABLE};
 pub use contents::{Mapped, mapped_pages, owned_pages, pages_with_content};
 pub use error::{Error, Result};
 pub use heap::heaps::Heaps;
@@ -49,12 +50,14 @@ pub use heap::subpages::Subpages;
 pub use memory::Memory;
 pub use page_set::{PageRange, PageSet, page_size};
 pub use region::{Permissions, Region};
-pub use round::{AccessKind, Event, PredictionStats, Round, RoundCost};
+pub use round::Round;
 pub use target::{Target, pages_of};
 pub use technique::adaptive::{FalsePositiveCost, Precision};
 pub use technique::pagemap_scan::HugePages;
 pub use technique::userfaultfd::BLOCK_PAGES_MAX;
-pub use technique::{Technique, UnknownTechnique};
+pub use types::{
+    AccessKind, AtExit, Choice, CollectAt, Event, PredictionStats, ReportPages, RoundCost, Status,
+    Technique, TrackMode, UnknownTechnique, UntrackedPolicy, UntrackedRegion,
+};
 pub use watch::builder::{Attached, WatchBuilder};
-pub use watch::choice::{Choice, TrackMode};
-pub use watch::{State, UntrackedRegion, Unwritable, Watch};
+pub use watch::{State, Unwritable, Watch};

@@ -1,8 +1,7 @@
 //! [`Region`]: a mapping (VMA) of a process, as `proc_pid_maps(5)` describes it.
 
 use crate::page_set::PageRange;
-use crate::proc::maps::Maps;
-use std::{fmt, io};
+use std::fmt;
 
 /// The access rights of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +47,7 @@ impl fmt::Display for Permissions {
 
 /// A mapping of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Region {
     /// The mapped addresses.
     pub range: PageRange,
@@ -64,6 +64,18 @@ pub struct Region {
 }
 
 impl Region {
+    /// A region of anonymous memory; set the other fields for a mapped file or a name.
+    pub fn new(range: PageRange, permissions: Permissions) -> Self {
+        Self {
+            range,
+            permissions,
+            offset: 0,
+            device: (0, 0),
+            inode: 0,
+            name: String::new(),
+        }
+    }
+
     /// Whether the page tables record writes to this memory.
     ///
     /// Devices and kernel rings (`/dev/..`, `anon_inode:..`) are written without the page tables,
@@ -131,25 +143,7 @@ impl Region {
             execute: false,
             shared: false,
         };
-        Self {
-            range,
-            permissions,
-            offset: 0,
-            device: (0, 0),
-            inode: 0,
-            name: String::new(),
-        }
-    }
-
-    /// The mappings of a process, including the kernel's own, in ascending order; empty if the
-    /// process has ended.
-    ///
-    /// # Errors
-    ///
-    /// `/proc/PID/maps` cannot be opened or read: there is no such process, or permission is
-    /// missing.
-    pub fn of_process(pid: u32) -> io::Result<Vec<Self>> {
-        Ok(Maps::open(Some(pid))?.changed()?.unwrap_or_default())
+        Self::new(range, permissions)
     }
 
     /// The part of this mapping in `range`, with its file offset; `None` if they do not overlap.

@@ -48,12 +48,12 @@ impl Target {
     ///
     /// The program has the standard streams of `command`. `ptrace(2)` holds it until the watch is
     /// armed; after that it is not traced, so what it writes after the last collect is missed.
-    /// [`WatchBuilder::last_round`] holds it at its end, too. If the program replaces itself by
+    /// [`WatchBuilder::at_exit`] holds it at its end, too. If the program replaces itself by
     /// `execve(2)`, the new program is tracked from the next collect on, which reports all its
     /// pages. Child processes are not tracked. A set-user-ID program is refused
     /// ([`Error::Privileged`](crate::Error::Privileged)) if the tracker lacks `CAP_SYS_PTRACE`.
     ///
-    /// [`WatchBuilder::last_round`]: crate::WatchBuilder::last_round
+    /// [`WatchBuilder::at_exit`]: crate::WatchBuilder::at_exit
     pub fn command(command: Command) -> Self {
         Self(Kind::Command(Box::new(command)))
     }

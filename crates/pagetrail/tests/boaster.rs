@@ -18,19 +18,17 @@ fn peak_kib() -> u64 {
 }
 
 fn region(start: u64, bytes: u64, shared: bool, name: &str) -> Region {
-    Region {
-        range: PageRange::new(start, start + bytes).unwrap(),
-        permissions: Permissions {
-            read: true,
-            write: true,
-            execute: false,
-            shared,
-        },
-        offset: 0,
-        device: (0, 1),
-        inode: 1,
-        name: name.into(),
-    }
+    let permissions = Permissions {
+        read: true,
+        write: true,
+        execute: false,
+        shared,
+    };
+    let mut region = Region::new(PageRange::new(start, start + bytes).unwrap(), permissions);
+    region.device = (0, 1);
+    region.inode = 1;
+    region.name = name.into();
+    region
 }
 
 #[test]

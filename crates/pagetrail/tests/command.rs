@@ -5,7 +5,7 @@
 mod support;
 
 use pagetrail::Technique::{self, Compare, PagemapScan, Userfaultfd};
-use pagetrail::{Ended, Event, State, Target, Watch};
+use pagetrail::{AtExit, Ended, Event, State, Target, Watch};
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -27,19 +27,27 @@ struct Seen {
 
 /// Follows a command to its end.
 fn follow(command: Command, technique: Technique, interval: Duration) -> Seen {
-    follow_held(command, technique, interval, false)
+    follow_held(command, technique, interval, AtExit::Run)
 }
 
-/// The same, and whether it is held at its end.
+/// Holds every other program at its end.
+fn alternate(number: u32) -> AtExit {
+    match number % 2 {
+        0 => AtExit::Hold,
+        _ => AtExit::Run,
+    }
+}
+
+/// Follows a program like [`follow`], and sets what happens at its end.
 fn follow_held(
     command: Command,
     technique: Technique,
     interval: Duration,
-    last_round: bool,
+    at_exit: AtExit,
 ) -> Seen {
     let started = Watch::builder()
         .target(Target::command(command))
-        .last_round(last_round)
+        .at_exit(at_exit)
         .technique(technique)
         .start();
     let mut watch = started.unwrap();
@@ -92,7 +100,8 @@ fn exit_codes_and_signals_pass_through() {
     for technique in working("command: status", ALL) {
         for n in 0..times(20, 200) {
             let interval = Duration::from_millis(u64::from(n % 5));
-            let ended = |script| follow_held(shell(script), technique, interval, n % 2 == 0).ended;
+            let ended =
+                |script| follow_held(shell(script), technique, interval, alternate(n)).ended;
             assert_eq!(ended("exit 7"), Some(Ended::Exited(7)));
             assert_eq!(ended("kill -TERM $$; sleep 60"), Some(Ended::Killed(15)));
             assert_eq!(ended("kill -KILL $$"), Some(Ended::Killed(9)));
@@ -107,15 +116,15 @@ fn exec_chains_are_followed() {
         let mut seen_execs = 0;
         for n in 0..times(20, 200) {
             let chain = shell("exec env sh -c 'exec env true'");
-            let seen = follow_held(chain, technique, Duration::ZERO, n % 2 == 0);
+            let seen = follow_held(chain, technique, Duration::ZERO, alternate(n));
             assert_eq!(seen.ended, Some(Ended::Exited(0)), "{technique}");
             seen_execs += seen.execs;
         }
         // With pauses, so that each image is seen.
         let script = "sleep 0.2; exec sh -c 'sleep 0.2; exec sh -c \"sleep 0.2; exit 3\"'";
-        for last_round in [true, false] {
+        for at_exit in [AtExit::Hold, AtExit::Run] {
             let interval = Duration::from_millis(20);
-            let seen = follow_held(shell(script), technique, interval, last_round);
+            let seen = follow_held(shell(script), technique, interval, at_exit);
             println!("{technique}: {seen:?}, {seen_execs} in the quick chains");
             assert_eq!(seen.ended, Some(Ended::Exited(3)));
             assert_eq!(seen.execs, 2);
@@ -123,7 +132,7 @@ fn exec_chains_are_followed() {
         // As fast as they come: we look at one program while it executes the next.
         for n in 0..times(20, 200) {
             let chain = shell("exec env env env env env sleep 0.05");
-            let seen = follow_held(chain, technique, Duration::ZERO, n % 2 == 0);
+            let seen = follow_held(chain, technique, Duration::ZERO, alternate(n));
             assert_eq!(seen.ended, Some(Ended::Exited(0)), "{technique}");
             assert_eq!(seen.refused, [""; 0], "{technique}");
         }
@@ -138,11 +147,11 @@ fn exec_by_the_victim_itself_and_by_another_thread() {
     };
     for technique in working("command: execer", ALL) {
         for how in ["main", "thread"] {
-            for last_round in [true, false] {
+            for at_exit in [AtExit::Hold, AtExit::Run] {
                 let mut command = Command::new(&program);
                 command.args(["600", how, "20"]).stdin(Stdio::null());
                 let interval = Duration::from_millis(3);
-                let seen = follow_held(command, technique, interval, last_round);
+                let seen = follow_held(command, technique, interval, at_exit);
                 println!("{technique} {how}: {seen:?}");
                 assert_eq!(seen.ended, Some(Ended::Exited(20)), "{technique} {how}");
             }
@@ -200,7 +209,7 @@ fn the_last_round_has_what_was_written_last() {
             let mut command = Command::new(&program);
             command.args(["600", how]).stdin(Stdio::null());
             // One collect at the end only.
-            let seen = follow_held(command, technique, Duration::from_secs(60), true);
+            let seen = follow_held(command, technique, Duration::from_secs(60), AtExit::Hold);
             assert_eq!(seen.ended, Some(Ended::Exited(0)), "{technique}");
             assert!(seen.last_pages >= 500, "{technique}: {seen:?}");
         }
@@ -215,7 +224,7 @@ fn stopping_and_continuing_passes() {
         let script = "(sleep 0.1; kill -CONT $$) & kill -STOP $$; wait; exit 5";
         for n in 0..times(4, 30) {
             let interval = Duration::from_millis(5);
-            let seen = follow_held(shell(script), technique, interval, n % 2 == 0);
+            let seen = follow_held(shell(script), technique, interval, alternate(n));
             assert_eq!(seen.ended, Some(Ended::Exited(5)), "{technique}");
         }
         row("command: stop", technique.name(), "works", "");

@@ -5,7 +5,7 @@
 mod support;
 
 use pagetrail::Technique::{Adaptive, Compare, PagemapScan};
-use pagetrail::{Ended, State, Target, Technique, Watch};
+use pagetrail::{AtExit, Ended, State, Target, Technique, Watch};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,10 +16,10 @@ const ALL: &[Technique] = &[PagemapScan, Adaptive, Compare];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How a program ends that is collected from all the time.
-fn end(mut command: Command, technique: Technique, last_round: bool) -> Option<Ended> {
+fn end(mut command: Command, technique: Technique, at_exit: AtExit) -> Option<Ended> {
     command.stdin(Stdio::null());
     let watch = Watch::builder().target(Target::command(command));
-    let watch = watch.last_round(last_round).technique(technique);
+    let watch = watch.at_exit(at_exit).technique(technique);
     let mut watch = watch.start().unwrap();
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
@@ -55,10 +55,10 @@ fn a_program_has_no_tracer() {
         return;
     }
     for technique in working(what, ALL) {
-        let ended = end(Command::new(&program), technique, false);
+        let ended = end(Command::new(&program), technique, AtExit::Run);
         assert_eq!(ended, Some(Ended::Exited(0)), "{technique}");
         // What the last round costs, and that the program would have noticed.
-        let ended = end(Command::new(&program), technique, true);
+        let ended = end(Command::new(&program), technique, AtExit::Hold);
         assert_eq!(ended, Some(Ended::Exited(10)), "{technique}");
         row(what, technique.name(), "works", "");
     }
@@ -92,7 +92,7 @@ fn leak_sanitizers_work() {
     };
     if ends_well_here(&program, what) {
         for technique in working(what, ALL) {
-            let ended = end(Command::new(&program), technique, false);
+            let ended = end(Command::new(&program), technique, AtExit::Run);
             assert_eq!(ended, Some(Ended::Exited(0)), "{technique}");
             row(what, technique.name(), "works", "");
         }

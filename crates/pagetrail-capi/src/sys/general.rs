@@ -128,7 +128,7 @@ pub extern "C" fn pagetrail_technique_capability(
         capability.write(match known.status(technique) {
             Works::Works => PAGETRAIL_CAPABILITY_WORKS,
             Works::Fails(_) => PAGETRAIL_CAPABILITY_FAILS,
-            Works::Absent(_) => PAGETRAIL_CAPABILITY_ABSENT,
+            _ => PAGETRAIL_CAPABILITY_ABSENT,
         });
         if let Some(out) = reason {
             let found = reasons.iter().find(|(of, _)| *of == technique);

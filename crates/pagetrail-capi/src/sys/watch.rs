@@ -9,7 +9,9 @@ use crate::types::{
     PAGETRAIL_TARGET_COMMAND, PAGETRAIL_TARGET_OWN, PAGETRAIL_TARGET_PROCESS,
     PAGETRAIL_TARGET_RANGES, PAGETRAIL_TECHNIQUE_AUTO, Progress, WatchInfo,
 };
-use pagetrail::{Choice, HugePages, PageRange, State, Target};
+use pagetrail::{
+    AtExit, Choice, CollectAt, HugePages, PageRange, ReportPages, State, Target, UntrackedPolicy,
+};
 use std::ffi::{OsStr, c_void};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
@@ -103,10 +105,22 @@ fn builder(options: &Options) -> Result<pagetrail::WatchBuilder, Failure> {
         .technique(choice)
         .huge_pages(huge_pages)
         .block_pages(options.block_pages.max(1))
-        .at_safepoint(is_set(PAGETRAIL_OPTION_STOPPED_WORLD))
-        .compare_untracked(!is_set(PAGETRAIL_OPTION_NO_COMPARE))
-        .last_round(is_set(PAGETRAIL_OPTION_LAST_ROUND))
-        .report_again(is_set(PAGETRAIL_OPTION_REPORT_AGAIN));
+        .collect_at(match is_set(PAGETRAIL_OPTION_STOPPED_WORLD) {
+            true => CollectAt::Safepoint,
+            false => CollectAt::AnyTime,
+        })
+        .untracked(match is_set(PAGETRAIL_OPTION_NO_COMPARE) {
+            true => UntrackedPolicy::Report,
+            false => UntrackedPolicy::Compare,
+        })
+        .at_exit(match is_set(PAGETRAIL_OPTION_LAST_ROUND) {
+            true => AtExit::Hold,
+            false => AtExit::Run,
+        })
+        .report_pages(match is_set(PAGETRAIL_OPTION_REPORT_AGAIN) {
+            true => ReportPages::Twice,
+            false => ReportPages::Once,
+        });
     Ok(match track {
         Some(track) => builder.track(track),
         None => builder,

@@ -197,18 +197,18 @@ mod tests {
     fn shared_memory_stays_in_images_while_it_may_not_be_written() {
         // Where nothing is mapped, and no contents are found.
         let range = PageRange::new(0x2000_0000_0000, 0x2000_0001_0000).unwrap();
-        let region = |write| Region {
-            range,
-            permissions: Permissions {
+        let region = |write| {
+            let permissions = Permissions {
                 read: true,
                 write,
                 execute: false,
                 shared: true,
-            },
-            offset: 0,
-            device: (0, 1),
-            inode: 77,
-            name: "/dev/zero (deleted)".into(),
+            };
+            let mut region = Region::new(range, permissions);
+            region.device = (0, 1);
+            region.inode = 77;
+            region.name = "/dev/zero (deleted)".into();
+            region
         };
         let (here, nothing) = (PageSet::from_iter([range]), PageSet::new());
         let mut layout = Layout::new(std::process::id());

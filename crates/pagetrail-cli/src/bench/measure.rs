@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
-use pagetrail::{Capabilities, Technique, Watch, page_size};
+use pagetrail::{Capabilities, CollectAt, Technique, Watch, page_size};
 
 use super::child::ChildWriter;
 use super::oracle;
@@ -153,7 +153,7 @@ fn sample(writer: &mut dyn Writer, technique: Technique) -> Result<Sample> {
     let began = Instant::now();
     let watch = Watch::builder().target(target).technique(technique);
     // Writer and tracker take turns, so nobody writes during a collect.
-    let mut watch = watch.at_safepoint(true).start()?;
+    let mut watch = watch.collect_at(CollectAt::Safepoint).start()?;
     sample.arm = ns(began.elapsed());
     sample.attach_stopped = ns(watch.attach_stopped());
 

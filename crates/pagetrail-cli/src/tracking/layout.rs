@@ -125,19 +125,15 @@ mod tests {
     use crate::testing;
 
     fn region(first: u64, pages: u64, name: &str, write: bool) -> Region {
-        Region {
-            range: testing::pages(0x1000_0000, first, pages),
-            permissions: Permissions {
-                read: true,
-                write,
-                execute: false,
-                shared: false,
-            },
-            offset: 0,
-            device: (0, 0),
-            inode: 0,
-            name: name.into(),
-        }
+        let permissions = Permissions {
+            read: true,
+            write,
+            execute: false,
+            shared: false,
+        };
+        let mut region = Region::new(testing::pages(0x1000_0000, first, pages), permissions);
+        region.name = name.into();
+        region
     }
 
     fn names(mappings: &[Numbered]) -> Vec<(usize, &str)> {
@@ -190,11 +186,7 @@ mod tests {
         ];
         let untracked: Vec<_> = regions
             .iter()
-            .map(|region| UntrackedRegion {
-                region: region.clone(),
-                reason: "busy".into(),
-                compared: region.name != "ring",
-            })
+            .map(|region| UntrackedRegion::new(region.clone(), "busy", region.name != "ring"))
             .collect();
         let changes = layout.update(0, &regions, &untracked, &PageSet::new());
         assert_eq!(

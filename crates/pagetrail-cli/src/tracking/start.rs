@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
-use pagetrail::{Choice, Precision, Target, Technique, TrackMode, Watch};
+use pagetrail::{AtExit, Choice, Precision, ReportPages, Target, Technique, TrackMode, Watch};
 use pagetrail_trail::Header;
 
 use super::find;
@@ -38,10 +38,16 @@ pub(crate) fn start(
     };
     let mut watch = Watch::builder()
         .target(target)
-        .last_round(last_round)
+        .at_exit(match last_round {
+            true => AtExit::Hold,
+            false => AtExit::Run,
+        })
         .technique(technique.technique.0)
         .huge_pages(technique.huge_pages.into())
-        .report_again(technique.report_again)
+        .report_pages(match technique.report_again {
+            true => ReportPages::Twice,
+            false => ReportPages::Once,
+        })
         .block_pages(technique.block_pages);
     if let Some(cost) = technique.false_positive_cost {
         watch = watch.false_positive_cost(cost);

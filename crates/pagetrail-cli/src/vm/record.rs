@@ -303,12 +303,10 @@ fn named(regions: Vec<Region>, range: PageRange, name: &str) -> Vec<Region> {
     for region in regions {
         let is_nameless = region.inode == 0 && region.name.is_empty();
         match region.cut(range) {
-            Some(within) if is_nameless => {
+            Some(mut within) if is_nameless => {
                 cut.extend(below.and_then(|below| region.cut(below)));
-                cut.push(Region {
-                    name: name.into(),
-                    ..within
-                });
+                within.name = name.into();
+                cut.push(within);
                 cut.extend(above.and_then(|above| region.cut(above)));
             }
             _ => cut.push(region),
@@ -332,12 +330,12 @@ mod tests {
     #[test]
     fn nameless_memory_is_named_within_a_range() {
         let some = Region::of_process(std::process::id()).expect("mappings");
-        let region = |start: u64, end: u64, inode: u64, name: &str| Region {
-            range: PageRange::new(start << 12, end << 12).expect("a range"),
-            offset: 0,
-            inode,
-            name: name.into(),
-            ..some[0].clone()
+        let region = |start: u64, end: u64, inode: u64, name: &str| {
+            let range = PageRange::new(start << 12, end << 12).expect("a range");
+            let mut region = Region::new(range, some[0].permissions);
+            region.inode = inode;
+            region.name = name.into();
+            region
         };
         let range = |start: u64, end: u64| PageRange::new(start << 12, end << 12).expect("a range");
         let regions = vec![

@@ -98,10 +98,8 @@ mod tests {
     #[test]
     fn pages_fill_fast_memory_first_and_are_where_they_were_moved() {
         let mut ledger = Ledger::new(2 * page_size());
-        let mapped = Mapped {
-            present: PageSet::from_iter(PageRange::new(page_size(), 5 * page_size())),
-            ..Mapped::default()
-        };
+        let present = PageRange::new(page_size(), 5 * page_size());
+        let mapped = Mapped::in_memory(PageSet::from_iter(present));
         let places = |ledger: &mut Ledger| -> Vec<(u64, Place)> {
             let runs = ledger.places(&mapped).unwrap();
             let pages = runs.iter().map(|run| (run.range.page_count(), run.place));

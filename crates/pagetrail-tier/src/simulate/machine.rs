@@ -209,10 +209,7 @@ impl Source for SimulatedSource {
     fn mapped(&mut self) -> Result<Mapped> {
         let state = self.machine.state();
         let all = PageRange::new(state.address(0), state.address(state.armed.len()));
-        Ok(Mapped {
-            present: all.into_iter().collect(),
-            ..Mapped::default()
-        })
+        Ok(Mapped::in_memory(all.into_iter().collect()))
     }
 
     fn mapped_within(&mut self, addresses: &PageSet) -> Result<Mapped> {

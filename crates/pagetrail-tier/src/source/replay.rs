@@ -117,17 +117,11 @@ impl<R: BufRead + Send> Source for Replay<R> {
     }
 
     fn mapped(&mut self) -> Result<Mapped> {
-        Ok(Mapped {
-            present: self.existing.clone(),
-            ..Mapped::default()
-        })
+        Ok(Mapped::in_memory(self.existing.clone()))
     }
 
     fn mapped_within(&mut self, addresses: &PageSet) -> Result<Mapped> {
-        Ok(Mapped {
-            present: self.existing.intersection(addresses),
-            ..Mapped::default()
-        })
+        Ok(Mapped::in_memory(self.existing.intersection(addresses)))
     }
 }
 

@@ -1,8 +1,8 @@
 //! [`Watched`]: a [`Watch`] on a process as a source: `access-scan` or `pagemap-scan`.
 
 use pagetrail::{
-    AccessKind, HugePages, Mapped, PageSet, Region, Target, Technique, TrackMode, Watch,
-    mapped_pages,
+    AccessKind, HugePages, Mapped, PageSet, Region, Target, Technique, TrackMode, UntrackedPolicy,
+    Watch, mapped_pages,
 };
 
 use super::{Ability, Source};
@@ -46,7 +46,7 @@ impl Watched {
             .track(track)
             .huge_pages(HugePages::Keep)
             // A copy of what cannot be watched would cost more than it could gain.
-            .compare_untracked(false)
+            .untracked(UntrackedPolicy::Report)
             .start()?;
         let regions = watch.regions().to_vec();
         Ok(Self {

@@ -41,6 +41,19 @@ impl Maps {
     }
 }
 
+impl Region {
+    /// The mappings of a process, including the kernel's own, in ascending order; empty if the
+    /// process has ended.
+    ///
+    /// # Errors
+    ///
+    /// `/proc/PID/maps` cannot be opened or read: there is no such process, or permission is
+    /// missing.
+    pub fn of_process(pid: u32) -> io::Result<Vec<Self>> {
+        Ok(Maps::open(Some(pid))?.changed()?.unwrap_or_default())
+    }
+}
+
 /// The number of mappings from which on a process is close to the limit (`vm.max_map_count`).
 pub(crate) fn crowd() -> usize {
     let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();

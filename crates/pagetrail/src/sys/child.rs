@@ -1,6 +1,6 @@
 //! Tries in a child process what would disturb this one.
 
-use crate::capabilities::Status;
+use crate::types::Status;
 use std::ffi::CStr;
 
 const MARKED: u64 = 1 << 55;

@@ -8,7 +8,7 @@
 
 use super::shared_words::SharedWords;
 use crate::page_set::{PageRange, PageSet, page_size};
-use crate::round::AccessKind;
+use crate::types::AccessKind;
 use rustix::mm::{MprotectFlags, mprotect};
 use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};

@@ -1,5 +1,4 @@
-//! [`Technique`]: the ways to detect writes; one file each, all implementing the private trait
-//! [`Tracker`].
+//! The techniques, one file each, all implementing the private trait [`Tracker`].
 //!
 //! A technique knows how to arm a range, how to collect what was written, and in which cases its
 //! kernel interface is wrong. It does not follow its target's mappings (that is [`crate::watch`])
@@ -18,104 +17,8 @@ pub(crate) mod userfaultfd;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::region::{Permissions, Region};
-use crate::round::{AccessKind, PredictionStats};
-use std::fmt;
-use std::str::FromStr;
+use crate::types::{AccessKind, PredictionStats};
 use std::time::Duration;
-
-/// A way to detect writes or accesses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Technique {
-    /// Asynchronous write protection by `userfaultfd(2)`, collected by `PAGEMAP_SCAN(2const)`: the
-    /// kernel itself resolves each first write. Linux 6.7. The cheapest technique for almost every
-    /// use.
-    ///
-    /// As with every technique that uses `userfaultfd(2)`, one call that Linux 6.17 introduced
-    /// fails with `EFAULT` in a target: `mremap(2)` with `MREMAP_FIXED` of several mappings at once
-    /// (`vma_multi_allowed` in mm/mremap.c). If the first of them was created since the last round,
-    /// it has been moved by then. `Compare` and `SoftDirty` do not affect that call.
-    PagemapScan,
-    /// [`Self::PagemapScan`] with prediction: pages that are dirty in most rounds are left
-    /// unprotected and predicted dirty, which saves faults at the price of some false positives
-    /// ([`FalsePositiveCost`](crate::FalsePositiveCost)). Linux 6.7.
-    Adaptive,
-    /// Synchronous write protection by `userfaultfd(2)`: a thread of the tracker resolves each
-    /// fault and may release a whole block at once. Linux 5.7.
-    ///
-    /// The target waits for that thread, and does not run while the tracker is stopped. What the
-    /// kernel writes on behalf of a thread that exits (the owner of its robust mutexes, the word of
-    /// `CLONE_CHILD_CLEARTID`) is lost if the page is protected, and threads that wait for it wait
-    /// for ever. So [`Choice::Auto`](crate::Choice::Auto) never chooses it for other processes.
-    Userfaultfd,
-    /// The kernel's soft-dirty bits, cleared by `proc_pid_clear_refs(5)`, read from
-    /// `proc_pid_pagemap(5)`.
-    SoftDirty,
-    /// `mprotect(2)` and a `SIGSEGV` handler, own process only.
-    Mprotect,
-    /// A comparison with a copy of the memory: no cost for the tracked program between rounds,
-    /// exact to the byte, and blind to writes that do not change anything.
-    Compare,
-    /// Protection from reads and writes by `userfaultfd(2)`, resolved by the kernel itself: reports
-    /// pages that were *accessed*, read or written ([`AccessKind::Accesses`](crate::AccessKind)).
-    /// Linux 7.3.
-    AccessScan,
-    /// Detects nothing and reports all populated pages in every round: the baseline, and still a
-    /// superset.
-    None,
-}
-
-impl Technique {
-    /// All techniques, the preferred first.
-    pub const ALL: [Self; 8] = [
-        Self::PagemapScan,
-        Self::Adaptive,
-        Self::Userfaultfd,
-        Self::SoftDirty,
-        Self::Mprotect,
-        Self::Compare,
-        Self::AccessScan,
-        Self::None,
-    ];
-
-    /// The name used in commands, files and messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::PagemapScan => "pagemap-scan",
-            Self::Adaptive => "adaptive",
-            Self::Userfaultfd => "userfaultfd",
-            Self::SoftDirty => "soft-dirty",
-            Self::Mprotect => "mprotect",
-            Self::Compare => "compare",
-            Self::AccessScan => "access-scan",
-            Self::None => "none",
-        }
-    }
-}
-
-impl fmt::Display for Technique {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A name that is no technique's.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown technique '{0}'; known are: pagemap-scan, adaptive, userfaultfd, soft-dirty, mprotect, compare, access-scan, none"
-)]
-pub struct UnknownTechnique(String);
-
-impl FromStr for Technique {
-    type Err = UnknownTechnique;
-
-    fn from_str(name: &str) -> Result<Self, UnknownTechnique> {
-        Self::ALL
-            .into_iter()
-            .find(|t| t.name() == name)
-            .ok_or_else(|| UnknownTechnique(name.into()))
-    }
-}
 
 /// A mapping, or a part of one, that is armed.
 #[derive(Clone, Copy, Debug)]

@@ -18,8 +18,8 @@ use super::{ArmError, Armed, Collected, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
-use crate::round::AccessKind;
 use crate::sys::segv::Guard;
+use crate::types::AccessKind;
 
 /// The technique's state.
 pub(crate) struct Mprotect {

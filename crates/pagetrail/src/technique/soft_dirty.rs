@@ -28,6 +28,7 @@ use crate::proc::status::threads;
 use crate::region::Region;
 use crate::sys::pagemap::{Pagemap, Query, Vector, category, entry};
 use crate::sys::scratch::Scratch;
+use crate::types::Technique;
 use rustix::io::Errno;
 use std::io;
 use std::time::Duration;
@@ -97,9 +98,9 @@ impl SoftDirty {
                     == 1;
             if !alone {
                 return Err(Error::WrongTarget {
-                    technique: super::Technique::SoftDirty,
+                    technique: Technique::SoftDirty,
                     target: "the own process while it has other threads",
-                    cure: "stop them during collect and say so with WatchBuilder::at_safepoint",
+                    cure: "stop them during each collect and set CollectAt::Safepoint",
                 });
             }
             let outcome = step(self).map_err(what)?;

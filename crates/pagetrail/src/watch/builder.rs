@@ -1,12 +1,12 @@
 //! [`WatchBuilder`]: what to track and how, and the start.
 
-use super::choice::{self, Choice, TrackMode};
+use super::Watch;
+use super::choice;
 use super::config::Config;
 use super::image;
 use super::latent::Unwritable;
 use super::life::{EXEC_PAUSE, EXEC_TIMEOUT, end_of, lives};
-use super::space::{Policy, Space};
-use super::{UntrackedRegion, Watch};
+use super::space::Space;
 use crate::attach::launch::{Hold, Image, Launched};
 use crate::attach::target_check::explain;
 use crate::error::{Error, Result};
@@ -15,9 +15,11 @@ use crate::page_set::page_size;
 use crate::proc::maps::{self, Maps};
 use crate::proc::status::Status;
 use crate::target::{Kind, Target};
-use crate::technique::Technique;
 use crate::technique::adaptive::{FalsePositiveCost, Precision};
 use crate::technique::pagemap_scan::HugePages;
+use crate::types::{
+    AtExit, Choice, CollectAt, ReportPages, Technique, TrackMode, UntrackedPolicy, UntrackedRegion,
+};
 use crate::{PageRange, PageSet};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -44,14 +46,21 @@ impl Default for WatchBuilder {
                 track: TrackMode::Writes,
                 huge_pages: HugePages::Split,
                 block_pages: 1,
-                at_safepoint: false,
-                policy: Policy::Compare,
+                collect_at: CollectAt::AnyTime,
+                untracked: UntrackedPolicy::Compare,
                 unwritable: Unwritable::WhenOwned,
-                report_again: false,
+                report_pages: ReportPages::Once,
                 false_positive_cost: None,
                 precision: Precision::AsNoticed,
             },
         }
+    }
+}
+
+impl Watch {
+    /// Returns a builder with default settings, by which a watch is described and started.
+    pub fn builder() -> WatchBuilder {
+        WatchBuilder::default()
     }
 }
 
@@ -106,26 +115,16 @@ impl WatchBuilder {
         self
     }
 
-    /// Declares that every [`Watch::collect`] runs at a safepoint: no other thread of this process
-    /// writes to the target meanwhile.
-    ///
-    /// `soft-dirty` needs it on the own process once there are other threads, because the kernel
-    /// cannot fetch and clear the bits in one step. A garbage collector that stops the world can
-    /// declare it.
-    pub fn at_safepoint(mut self, stopped: bool) -> Self {
-        self.config.at_safepoint = stopped;
+    /// Sets when the collects of a watch on the own process run; [`CollectAt::AnyTime`] by default.
+    pub fn collect_at(mut self, when: CollectAt) -> Self {
+        self.config.collect_at = when;
         self
     }
 
-    /// Sets whether regions that the technique cannot track (other trackers' memory, for some
-    /// techniques files) are tracked by `compare` instead, which is the default, or only reported
-    /// by [`Watch::untracked`].
-    pub fn compare_untracked(mut self, compare: bool) -> Self {
-        self.config.policy = if compare {
-            Policy::Compare
-        } else {
-            Policy::Report
-        };
+    /// Sets what happens to regions that the technique cannot track; [`UntrackedPolicy::Compare`]
+    /// by default.
+    pub fn untracked(mut self, policy: UntrackedPolicy) -> Self {
+        self.config.untracked = policy;
         self
     }
 
@@ -138,31 +137,18 @@ impl WatchBuilder {
         self
     }
 
-    /// Sets whether each page is reported once more, in the round after the one in which it was
-    /// found.
-    ///
-    /// Use it for memory that is written through pinned pages: `process_vm_writev(2)`, `O_DIRECT`
-    /// and `io_uring` reads, DMA. A technique detects the pinning; a round that is collected before
-    /// the data arrive re-arms the page, and the data leave no trace. With this setting such a
-    /// write is not missed as long as a page stays pinned no longer than from one collect to the
-    /// one after the next.
-    pub fn report_again(mut self, again: bool) -> Self {
-        self.config.report_again = again;
+    /// Sets how often a page is reported after it was written; [`ReportPages::Once`] by default.
+    pub fn report_pages(mut self, pages: ReportPages) -> Self {
+        self.config.report_pages = pages;
         self
     }
 
-    /// Sets whether a program that the watch starts ([`Target::command`]) is held at its end, so
-    /// that what it wrote after the last round can be collected
-    /// ([`State::Exiting`](super::State::Exiting)). The default is not to hold it, because
-    /// `ptrace(2)` then traces it for as long as it lives, which it can track: programs with
-    /// LeakSanitizer fail at their end, `PTRACE_TRACEME` and other tracers (gdb, strace) are
-    /// refused, set-user-ID programs get no privileges that the tracker lacks, each signal takes a
-    /// stop (some 30 us), and the program waits while the tracker is stopped. With `soft-dirty`
-    /// there is no such hold.
-    pub fn last_round(mut self, wanted: bool) -> Self {
-        self.hold = match wanted {
-            true => Hold::UntilItsEnd,
-            false => Hold::AtItsStart,
+    /// Sets what happens at the end of a program that the watch starts ([`Target::command`]);
+    /// [`AtExit::Run`] by default.
+    pub fn at_exit(mut self, at_exit: AtExit) -> Self {
+        self.hold = match at_exit {
+            AtExit::Run => Hold::AtItsStart,
+            AtExit::Hold => Hold::UntilItsEnd,
         };
         self
     }

@@ -1,48 +1,9 @@
-//! [`Choice`]: which technique a watch uses, and the rules of [`Choice::Auto`].
+//! Picks the technique of a watch: the rules of [`Choice::Auto`], and what a named one can do.
 
-use crate::capabilities::{Capabilities, Status};
+use crate::capabilities::Capabilities;
 use crate::error::{Error, Result};
 use crate::target::{Kind, Target};
-use crate::technique::Technique;
-
-/// Which technique a watch uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
-    /// The cheapest technique that works on this machine for this target. It is `adaptive` only
-    /// where the consumer has set the cost of a false positive
-    /// ([`WatchBuilder::false_positive_cost`](crate::WatchBuilder::false_positive_cost)); otherwise
-    /// it is one that does not predict.
-    #[default]
-    Auto,
-    /// This technique, or an error that says why it cannot be used.
-    Technique(Technique),
-}
-
-impl From<Technique> for Choice {
-    fn from(technique: Technique) -> Self {
-        Self::Technique(technique)
-    }
-}
-
-/// What a watch tracks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TrackMode {
-    /// Writes.
-    #[default]
-    Writes,
-    /// Every access, including reads: technique `access-scan`, or `mprotect` if requested for
-    /// ranges of the own process.
-    Accesses,
-    /// Alternating rounds of writes and of accesses
-    /// ([`Round::access_kind`](crate::Round::access_kind) says which): techniques `pagemap-scan`
-    /// and `access-scan` in turns.
-    ///
-    /// This mode samples. A page that is only read appears in every second round; accesses during
-    /// the switch, at the end of each collect, are missed
-    /// ([`RoundCost::blind`](crate::RoundCost::blind)). Within a round, accesses between two
-    /// collects are complete as in the other modes.
-    Alternate,
-}
+use crate::types::{Choice, Status, Technique, TrackMode};
 
 pub(crate) struct Picked {
     pub(crate) technique: Technique,

@@ -1,17 +1,15 @@
 //! [`Config`]: the settings that a watch keeps after its start, and the tracker that they describe.
 
-use super::choice::TrackMode;
 use super::latent::Unwritable;
-use super::space::Policy;
 use crate::error::{Error, Result};
-use crate::round::AccessKind;
 use crate::technique::access_scan::AccessScan;
 use crate::technique::adaptive::{Adaptive, FalsePositiveCost, Precision};
 use crate::technique::alternate::Alternate;
 use crate::technique::pagemap_scan::{HugePages, PagemapScan};
 use crate::technique::soft_dirty::SoftDirty;
 use crate::technique::userfaultfd::Userfaultfd;
-use crate::technique::{Technique, Tracker, compare::Compare, mprotect::Mprotect, none};
+use crate::technique::{Tracker, compare::Compare, mprotect::Mprotect, none};
+use crate::types::{AccessKind, CollectAt, ReportPages, Technique, TrackMode, UntrackedPolicy};
 use rustix::fd::OwnedFd;
 
 /// The settings that a watch keeps after its start: an `execve` of the target needs them again.
@@ -20,10 +18,10 @@ pub(crate) struct Config {
     pub(crate) track: TrackMode,
     pub(crate) huge_pages: HugePages,
     pub(crate) block_pages: u32,
-    pub(crate) at_safepoint: bool,
-    pub(crate) policy: Policy,
+    pub(crate) collect_at: CollectAt,
+    pub(crate) untracked: UntrackedPolicy,
     pub(crate) unwritable: Unwritable,
-    pub(crate) report_again: bool,
+    pub(crate) report_pages: ReportPages,
     pub(crate) false_positive_cost: Option<FalsePositiveCost>,
     pub(crate) precision: Precision,
 }
@@ -56,7 +54,10 @@ impl Config {
             Technique::Userfaultfd => {
                 Box::new(Userfaultfd::new(fd.ok_or_else(missing)?, self.block_pages)?)
             }
-            Technique::SoftDirty => Box::new(SoftDirty::new(pid, self.at_safepoint)?),
+            Technique::SoftDirty => Box::new(SoftDirty::new(
+                pid,
+                self.collect_at == CollectAt::Safepoint,
+            )?),
             Technique::Mprotect if self.track == TrackMode::Accesses => {
                 Box::new(Mprotect::new(AccessKind::Accesses))
             }

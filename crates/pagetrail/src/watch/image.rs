@@ -4,7 +4,7 @@ use crate::attach::inject;
 use crate::attach::launch::{Image, Need};
 use crate::error::{Error, Result};
 use crate::sys::uffd::Uffd;
-use crate::technique::Technique;
+use crate::types::Technique;
 use std::time::Duration;
 
 /// The techniques that need a userfaultfd of the target.

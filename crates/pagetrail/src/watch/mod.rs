@@ -19,11 +19,12 @@ use crate::heap::heaps::Heaps;
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::status::{self, Status};
 use crate::region::Region;
-use crate::round::{AccessKind, Event, Pending, Round, RoundCost, Told};
-use crate::technique::Technique;
-use builder::WatchBuilder;
+use crate::round::{Pending, Round, Told};
 #[cfg(doc)]
-use choice::TrackMode;
+use crate::types::TrackMode;
+use crate::types::{AccessKind, Event, RoundCost, Technique, UntrackedRegion};
+#[cfg(doc)]
+use builder::WatchBuilder;
 use config::Config;
 use life::{EXEC_PAUSE, EXEC_TIMEOUT, ended_within, has_memory};
 use rustix::fd::OwnedFd;
@@ -33,7 +34,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use latent::Unwritable;
-pub use untracked::UntrackedRegion;
 
 /// Tracks the pages that a target writes (or accesses) and hands them out in rounds.
 ///
@@ -82,7 +82,7 @@ pub enum State {
     /// The target is running.
     Running,
     /// The target, started by [`Target::command`](crate::Target::command) with
-    /// [`WatchBuilder::last_round`], has reached its end and is held there: collect the last round,
+    /// [`WatchBuilder::at_exit`], has reached its end and is held there: collect the last round,
     /// then release it by [`Watch::release_exit`].
     Exiting,
     /// The target has ended; the exit status is known for programs that the watch started.
@@ -90,11 +90,6 @@ pub enum State {
 }
 
 impl Watch {
-    /// Returns a builder with default settings, by which a watch is described and started.
-    pub fn builder() -> WatchBuilder {
-        WatchBuilder::default()
-    }
-
     /// Collects the pages that were written since the last committed round. They are already
     /// re-armed.
     ///

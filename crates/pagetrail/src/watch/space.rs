@@ -8,30 +8,25 @@
 mod care;
 
 use super::backing::others;
-use super::choice::TrackMode;
 use super::config::Config;
 use super::discards::Discards;
 use super::latent::{Latent, Unwritable};
-use super::untracked::{UntrackedRegion, still_there};
+use super::untracked::still_there;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::maps::{self, Maps};
 use crate::region::Region;
-use crate::round::{AccessKind, Event, Pending, PredictionStats};
+use crate::round::Pending;
 use crate::technique::{ArmError, Armed, Tracker, compare::Compare};
+use crate::types::{
+    AccessKind, Event, PredictionStats, ReportPages, TrackMode, UntrackedPolicy, UntrackedRegion,
+};
 use care::Care;
 use rustix::io::Errno;
 use std::time::Duration;
 
 /// How often the mappings are read again until arming them has left them unchanged.
 const REFRESH_TRIES: u32 = 4;
-
-/// What happens to regions that the technique cannot track.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Policy {
-    Compare,
-    Report,
-}
 
 /// What a collect returns besides the pages.
 #[derive(Debug, Default)]
@@ -60,7 +55,7 @@ pub(crate) struct Space {
     comparer: Option<Compare>,
     compared: PageSet,
     untracked: Vec<UntrackedRegion>,
-    policy: Policy,
+    policy: UntrackedPolicy,
     /// Whether reads are tracked, too.
     accesses: bool,
     unwritable: Unwritable,
@@ -98,7 +93,7 @@ impl Space {
             comparer: None,
             compared: PageSet::new(),
             untracked: Vec::new(),
-            policy: config.policy,
+            policy: config.untracked,
             accesses: config.track != TrackMode::Writes,
             unwritable: config.unwritable,
             latent: Latent::new(pid),
@@ -107,7 +102,7 @@ impl Space {
             rearranged: true,
             crowd: maps::crowd(),
             has_been_crowded: false,
-            again: config.report_again.then(PageSet::new),
+            again: (config.report_pages == ReportPages::Twice).then(PageSet::new),
         })
     }
 
@@ -409,8 +404,9 @@ impl Space {
                 // would copy it.
                 let may_be_written =
                     region.permissions.write || self.unwritable != Unwritable::LeaveOut;
-                let compared =
-                    self.policy == Policy::Compare && may_be_written && self.compare(&region)?;
+                let compared = self.policy == UntrackedPolicy::Compare
+                    && may_be_written
+                    && self.compare(&region)?;
                 if compared && let (Some(comparer), true) = (&mut self.comparer, pending.is_some())
                 {
                     comparer.add_populated(&region, &mut fresh)?;

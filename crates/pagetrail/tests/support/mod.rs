@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
-use pagetrail::{Capabilities, Status, Target, Technique, Watch};
+use pagetrail::{Capabilities, Target, Technique, Watch};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -58,9 +58,9 @@ pub(crate) fn row(subject: &str, technique: &str, status: &str, reason: &str) {
 /// Those of `techniques` that work here; a row for each that does not.
 pub(crate) fn working(subject: &str, techniques: &[Technique]) -> Vec<Technique> {
     let capabilities = Capabilities::probe();
-    let works = |technique: &Technique| match capabilities.status(*technique) {
-        Status::Works => true,
-        Status::Fails(reason) | Status::Absent(reason) => {
+    let works = |technique: &Technique| match capabilities.status(*technique).reason() {
+        None => true,
+        Some(reason) => {
             row(subject, technique.name(), "absent", reason);
             false
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
-use pagetrail::{Ended, FalsePositiveCost, State, Target, Technique, Watch};
+use pagetrail::{AtExit, Ended, FalsePositiveCost, State, Target, Technique, Watch};
 
 use super::definition::{Definition, Program};
 use super::measure::cpu_ns;
@@ -94,7 +94,7 @@ fn sample(
         FalsePositiveCost::Costs(Duration::from_nanos(definition.false_positive_ns));
     let watch = Watch::builder()
         .target(Target::command(command))
-        .last_round(true);
+        .at_exit(AtExit::Hold);
     // Untracked, it is started the same way, and nobody collects.
     let watch = watch.technique(technique.unwrap_or(Technique::None));
     let watch = watch.false_positive_cost(false_positive_cost);

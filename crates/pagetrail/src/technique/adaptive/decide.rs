@@ -13,8 +13,8 @@ use super::inspect::{Inspection, Notes};
 use super::spans::Spans;
 use super::table::Standing;
 use crate::page_set::{PageRange, PageSet, page_size};
-use crate::round::PredictionStats;
 use crate::technique::pagemap_scan::block_bytes;
+use crate::types::PredictionStats;
 
 /// The denominator of [`Adaptive::confirmed`].
 pub(super) const CERTAIN: u64 = 1024;

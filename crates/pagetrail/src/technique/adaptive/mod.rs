@@ -37,7 +37,7 @@ use super::{ArmError, Armed, Collected, Missed, Tracker};
 use crate::error::Result;
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
-use crate::round::PredictionStats;
+use crate::types::PredictionStats;
 use blocks::Blocks;
 use cost::Costs;
 use decide::CERTAIN;

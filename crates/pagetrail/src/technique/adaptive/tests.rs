@@ -4,11 +4,12 @@
 use super::{Adaptive, Costs, FalsePositiveCost, Precision};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
-use crate::round::PredictionStats;
 use crate::sys::scratch::Scratch;
 use crate::sys::uffd::Uffd;
+use crate::technique::Tracker;
 use crate::technique::pagemap_scan::HugePages;
-use crate::technique::{Technique, Tracker};
+use crate::types::PredictionStats;
+use crate::types::Technique;
 use crate::{Capabilities, Status};
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -5,7 +5,8 @@ use super::{CollectStats, Space};
 use crate::error::Result;
 use crate::page_set::PageSet;
 use crate::region::Region;
-use crate::round::{Event, Pending};
+use crate::round::Pending;
+use crate::types::Event;
 use crate::watch::discards::Looked;
 use crate::watch::latent::Unwritable;
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use super::*;
 use crate::sys::scratch::Scratch;
 use crate::technique::Collected;
+use crate::types::CollectAt;
 
 /// Replaces the mapping just before arming it, as another thread of the target might.
 struct Late {
@@ -40,15 +41,15 @@ impl Tracker for Late {
     }
 }
 
-fn config(policy: Policy) -> Config {
+fn config(policy: UntrackedPolicy) -> Config {
     Config {
         track: TrackMode::Writes,
         huge_pages: Default::default(),
         block_pages: 1,
-        at_safepoint: false,
-        policy,
+        collect_at: CollectAt::AnyTime,
+        untracked: policy,
         unwritable: Default::default(),
-        report_again: false,
+        report_pages: ReportPages::Once,
         false_positive_cost: None,
         precision: Default::default(),
     }
@@ -64,7 +65,7 @@ fn near_the_limit_of_mappings_new_ones_are_compared() {
         armed: Arc::clone(&armed),
     };
     let within = PageSet::from_iter([scratch.range()]);
-    let config = config(Policy::Compare);
+    let config = config(UntrackedPolicy::Compare);
     let mut space = Space::open(None, Some(within.clone()), Box::new(tracker), &config).unwrap();
     space.crowd = 1;
     let mut pending = Pending::default();
@@ -88,7 +89,7 @@ fn a_mapping_replaced_between_reading_maps_and_arming_is_armed_again() {
             armed: Arc::clone(&armed),
         };
         let within = PageSet::from_iter([scratch.range()]);
-        let config = config(Policy::Report);
+        let config = config(UntrackedPolicy::Report);
         let mut space = Space::open(None, Some(within.clone()), Box::new(tracker), &config);
         let space = space.as_mut().unwrap();
         let mut pending = Pending::default();

@@ -1,7 +1,7 @@
 //! What happens to a process: fork, exec, exit.
 
 use super::{Outcome, Trial, broken, not_applicable, pages};
-use pagetrail::{Error, Event, State, Technique, page_size};
+use pagetrail::{AtExit, Error, Event, State, Technique, page_size};
 use std::time::Duration;
 
 pub(super) fn fork(t: &mut Trial<'_>) -> Outcome {
@@ -57,7 +57,7 @@ pub(super) fn exit(t: &mut Trial<'_>) -> Outcome {
     if t.subject.own {
         return not_applicable("this process goes on");
     }
-    t.last_round = true;
+    t.at_exit = AtExit::Hold;
     let start = t.map("anon", 16)?;
     t.begin(&[pages(start, 16)])?;
     t.write(start + page_size());

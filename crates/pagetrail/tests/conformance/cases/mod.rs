@@ -11,8 +11,8 @@ mod unwritable;
 use crate::actor::{Actor, puppet_command};
 use crate::subject::Subject;
 use pagetrail::{
-    Choice, Error, HugePages, PageRange, PageSet, Precision, Target, Technique, TrackMode, Watch,
-    page_size,
+    AtExit, Choice, CollectAt, Error, HugePages, PageRange, PageSet, Precision, ReportPages,
+    Target, Technique, TrackMode, Watch, page_size,
 };
 use std::cell::RefCell;
 use std::fmt;
@@ -318,9 +318,9 @@ pub(crate) struct Trial<'a> {
     watch: Option<Watch>,
     huge_pages: HugePages,
     track: Option<TrackMode>,
-    last_round: bool,
+    at_exit: AtExit,
     precision: Precision,
-    report_again: bool,
+    report_pages: ReportPages,
     value: u64,
     /// Start and pages of the memory that was made.
     mapped: Vec<(u64, u64)>,
@@ -342,9 +342,9 @@ impl<'a> Trial<'a> {
             watch: None,
             huge_pages: HugePages::Split,
             track: None,
-            last_round: false,
+            at_exit: AtExit::Run,
             precision: Precision::AsNoticed,
-            report_again: false,
+            report_pages: ReportPages::Once,
             value: 1,
             mapped: Vec::new(),
             reported: 0,
@@ -360,7 +360,7 @@ impl<'a> Trial<'a> {
             self.watch = Some(
                 self.builder()
                     .target(Target::command(command))
-                    .last_round(self.last_round)
+                    .at_exit(self.at_exit)
                     .start()?,
             );
             self.actor = Actor::Puppet(RefCell::new(pipes));
@@ -381,8 +381,8 @@ impl<'a> Trial<'a> {
             .technique(self.choice)
             .huge_pages(self.huge_pages)
             .precision(self.precision)
-            .report_again(self.report_again)
-            .at_safepoint(true);
+            .report_pages(self.report_pages)
+            .collect_at(CollectAt::Safepoint);
         match self.track {
             Some(track) => builder.track(track),
             None => builder,

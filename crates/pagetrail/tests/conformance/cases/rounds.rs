@@ -1,7 +1,7 @@
 //! Rounds, and who writes.
 
 use super::{Outcome, Stop, Trial, broken, not_applicable, pages};
-use pagetrail::{Event, PageRange, PageSet, Precision, Technique, page_size};
+use pagetrail::{Event, PageRange, PageSet, Precision, ReportPages, Technique, page_size};
 
 pub(super) fn again(t: &mut Trial<'_>) -> Outcome {
     let start = t.map("anon", 8)?;
@@ -227,7 +227,7 @@ pub(super) fn marks_cleared(t: &mut Trial<'_>) -> Outcome {
 
 /// A page that was pinned when its round was collected gets its data afterwards.
 pub(super) fn report_again(t: &mut Trial<'_>) -> Outcome {
-    t.report_again = true;
+    t.report_pages = ReportPages::Twice;
     let p = page_size();
     let start = t.map("anon", 16)?;
     let memory = pages(start, 16);

@@ -1,0 +1,14 @@
+//! The vocabulary of the public interface: plain values, apart from the machinery that makes them.
+//!
+//! These files import nothing but each other and [`crate::region`], so that every other module can
+//! import them without a circle.
+
+mod round;
+mod settings;
+mod technique;
+mod untracked;
+
+pub use round::{AccessKind, Event, PredictionStats, RoundCost};
+pub use settings::{AtExit, Choice, CollectAt, ReportPages, TrackMode, UntrackedPolicy};
+pub use technique::{Status, Technique, UnknownTechnique};
+pub use untracked::UntrackedRegion;
