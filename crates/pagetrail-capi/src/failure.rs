@@ -1,4 +1,4 @@
-//! [`Status`], what every function returns, and the thread's last error as text. [`guard`] turns an error or a panic into
+//! [`Status`], what every function returns, and the thread's last error as text. `guard` turns an error or a panic into
 //! both.
 
 use crate::text::Text;

@@ -50,6 +50,7 @@ impl Outcome {
 #[derive(Debug, Default)]
 pub struct Steps {
     failed: Vec<String>,
+    seconds: Vec<(String, f64)>,
     not_here: Vec<(String, String)>,
 }
 
@@ -66,6 +67,7 @@ impl Steps {
             }
         });
         let seconds = start.elapsed().as_secs_f64();
+        self.seconds.push((name.to_owned(), seconds));
         match outcome {
             Outcome::Passed => println!("== {name}: fine ({seconds:.1} s)\n"),
             Outcome::Failed => {
@@ -79,8 +81,11 @@ impl Steps {
         }
     }
 
-    /// Names the steps that did not pass; true if none failed.
+    /// Lists the steps with their times, and names those that did not pass; true if none failed.
     pub fn finish(self) -> bool {
+        for (name, seconds) in &self.seconds {
+            println!("{seconds:>8.1} s  {name}");
+        }
         for (name, reason) in &self.not_here {
             println!("not here: {name}: {reason}");
         }

@@ -28,7 +28,7 @@ const BENCHES: [(&str, usize); 4] = [
     ("reads", 21),
 ];
 
-/// Measures everything or one of [`BENCHES`], so many times, prints tables, and replaces the recorded results.
+/// Measures everything or one of `BENCHES`, so many times, prints tables, and replaces the recorded results.
 pub fn bench(repo: &Repo, asked: &[String]) -> Result<()> {
     let only = asked.first().map(String::as_str);
     let rounds = asked.get(1).map(|rounds| rounds.parse::<usize>());

@@ -31,6 +31,7 @@ usage: cargo xtask TASK
 
   test             what CI runs: packages, formatting, clippy, tidy, victims, all tests,
                    and a table of which technique works where
+  quick            the inner loop: formatting, tidy, clippy, unit tests, one technique's conformance
   tidy             the cheap checks of the house over all files
   victims          compile tests/victims/*.c to target/victims/
   vm ..            run a command in a guest with another kernel (vm --help)
@@ -97,6 +98,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
     let repo = Repo::find()?;
     let fine = match task {
         "test" => test::run(&repo)?,
+        "quick" => test::quick(&repo)?,
         "tidy" => tidy::run(&repo)?,
         "vm" => return pagetrail_rig::run(&repo, rest),
         "vm-programs" => vm_programs::run(&repo, rest)?,

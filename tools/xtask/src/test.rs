@@ -37,6 +37,7 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("tidy", || tidy::run(repo).map(Outcome::of));
     steps.run("licences and advisories", || deny(repo));
     steps.run("book", || book::build(repo));
+    steps.run("documentation", || documentation(repo));
     steps.run("victims", || build_victims(repo));
     steps.run("tests", || tests(repo, &rows, &mut tally));
     steps.run("packages for a registry", || packages_of(repo));
@@ -64,6 +65,42 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     let fine = steps.finish();
     println!("{} passed, {} failed", tally.passed, tally.failed);
     Ok(fine)
+}
+
+/// Runs what finds most mistakes soonest: no guests, no programs of others, one technique.
+pub(crate) fn quick(repo: &Repo) -> Result<bool> {
+    let mut tally = Tally::default();
+    let mut steps = Steps::default();
+    steps.run("formatting", || formatting(repo));
+    steps.run("tidy", || tidy::run(repo).map(Outcome::of));
+    steps.run("clippy", || clippy(repo));
+    steps.run("victims", || build_victims(repo));
+    steps.run("unit tests", || {
+        let mut tests = repo.cargo(&["test", "--quiet", "--workspace", "--lib", "--bins"]);
+        run_tests(&mut tests, &mut tally).map(Outcome::of)
+    });
+    steps.run("conformance of one technique", || {
+        let technique = ["pagemap-scan", "soft-dirty", "mprotect"]
+            .into_iter()
+            .filter_map(|name| name.parse::<pagetrail::Technique>().ok())
+            .find(|technique| pagetrail::Capabilities::probe().works(*technique));
+        let Some(technique) = technique else {
+            return Ok(Outcome::NotHere("no technique works here".to_owned()));
+        };
+        let test = ["test", "--quiet", "--package", "pagetrail", "--test"];
+        let mut tests = repo.cargo(&test);
+        tests.args(["conformance", "--", technique.name()]);
+        run_tests(&mut tests, &mut tally).map(Outcome::of)
+    });
+    let fine = steps.finish();
+    println!("{} passed, {} failed", tally.passed, tally.failed);
+    Ok(fine)
+}
+
+/// The library's documentation, with broken links and the like denied.
+fn documentation(repo: &Repo) -> Result<Outcome> {
+    let mut doc = repo.cargo(&["doc", "--quiet", "--workspace", "--no-deps"]);
+    succeeds(doc.env("RUSTDOCFLAGS", "--deny warnings"))
 }
 
 fn formatting(repo: &Repo) -> Result<Outcome> {

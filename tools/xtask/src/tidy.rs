@@ -3,6 +3,7 @@
 //! Each finding is one line: where, what, and the cure. What a compiler lint can say is left to
 //! the lints in the workspace manifest.
 
+mod language;
 mod links;
 mod rules;
 

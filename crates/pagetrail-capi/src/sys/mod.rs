@@ -2,7 +2,7 @@
 //! the comments are written for readers of C.
 //!
 //! A reference in an `Option` is a pointer that may be null; what it points to is the caller's word, as everywhere in C.
-//! Structs that may grow come with their size, and cross the border byte by byte ([`sized`]).
+//! Structs that may grow come with their size, and cross the border byte by byte (`sized`).
 #![allow(
     unsafe_code,
     reason = "the fence: exported names and C's pointers are unsafe, everything above is safe"

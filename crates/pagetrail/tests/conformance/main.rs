@@ -2,7 +2,8 @@
 //!
 //! The tracked side does as it is told ([`actor`]), in this process or in a copy of this program, so the suite knows
 //! every write. Each technique that works on this machine runs every case ([`cases`]); what it reports beyond the
-//! written pages is counted and printed. Arguments select cases by name: `conformance anon`.
+//! written pages is counted and printed. Arguments select cases by name, and
+//! techniques: `conformance pagemap-scan anon`.
 //!
 //! Rows *subject x technique x {works, fails, absent}* go to the directory in `PAGETRAIL_ROWS`, if set.
 
@@ -28,6 +29,9 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     arguments.retain(|word| !word.starts_with('-'));
+    let is_technique = |word: &String| word.parse::<Technique>().is_ok();
+    let (techniques, arguments): (Vec<_>, Vec<_>) = arguments.into_iter().partition(is_technique);
+    let wanted = |name: &str| techniques.is_empty() || techniques.iter().any(|word| word == name);
     let selected = |name: &str| {
         arguments.is_empty() || arguments.iter().any(|word| name.contains(word.as_str()))
     };
@@ -35,7 +39,7 @@ fn main() -> ExitCode {
     let _huge_pages = HugePages::reserve();
     let mut tally = Tally::default();
     for technique in Technique::ALL {
-        for subject in SUBJECTS {
+        for subject in SUBJECTS.iter().filter(|_| wanted(technique.name())) {
             let status = match Capabilities::probe().status(technique) {
                 Status::Works => tally.run(technique, subject, &selected),
                 status => status.clone(),
@@ -43,7 +47,7 @@ fn main() -> ExitCode {
             row(technique.name(), subject, &status, None);
         }
     }
-    for subject in SUBJECTS {
+    for subject in SUBJECTS.iter().filter(|_| wanted("auto")) {
         match cases::choose(subject) {
             Ok((technique, reason)) => {
                 println!("auto, {}: {technique}: {reason}", subject.name);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::{File, Finding};
+use super::{File, Finding, language};
 
 const LINES_MAX: usize = 500;
 const LINES_MAX_TESTS: usize = 700;
@@ -35,7 +35,9 @@ pub(super) fn check(file: &File, findings: &mut Vec<Finding>) {
         check_module_doc(file, findings);
         check_unsafe(file, findings);
         check_ignore(file, findings);
+        language::check_comments(file, findings);
     }
+    language::check_words(file, findings);
     check_whitespace(file, findings);
     check_words(file, findings);
 }
@@ -46,11 +48,13 @@ fn check_length(file: &File, findings: &mut Vec<Finding>) {
     } else {
         LINES_MAX
     };
-    let lines = file.lines().count();
+    let code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
+    let lines = file.text.lines().filter(code).count();
     if lines > max {
-        let what =
-            format!("{lines} lines, at most {max}; split it where its reasons to change part");
-        findings.push(file.finding(max + 1, what));
+        let what = format!(
+            "{lines} lines of code, at most {max}; split it where its reasons to change part"
+        );
+        findings.push(file.finding(1, what));
     }
 }
 
@@ -187,7 +191,7 @@ fn is_test(file: &File) -> bool {
 }
 
 /// Where `word` stands in `text` as a word of its own: no letter, digit, `_` or `-` beside it.
-fn words_at<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+pub(super) fn words_at<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let inside = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
     text.match_indices(word)
         .map(|(at, _)| at)
@@ -221,12 +225,14 @@ mod tests {
 
     #[test]
     fn long_files() {
-        let text = |lines: usize| "//! Doc.\n".repeat(lines);
+        let text = |lines: usize| format!("//! Doc.\n\n{}", "f();\n".repeat(lines));
         assert_eq!(lines("src/a.rs", &text(500)), NONE);
-        assert_eq!(lines("src/a.rs", &text(501)), [501]);
+        assert_eq!(lines("src/a.rs", &text(501)), [1]);
         assert_eq!(lines("crates/a/tests/a.rs", &text(700)), NONE);
-        assert_eq!(lines("crates/a/tests/a.rs", &text(701)), [701]);
+        assert_eq!(lines("crates/a/tests/a.rs", &text(701)), [1]);
         assert_eq!(lines("a.c", &text(1000)), NONE);
+        let comments = "//! Doc.\n".repeat(1000);
+        assert_eq!(lines("src/a.rs", &comments), NONE);
     }
 
     #[test]
