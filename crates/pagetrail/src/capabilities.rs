@@ -23,6 +23,13 @@ use std::sync::OnceLock;
 pub const DISABLE_VARIABLE: &str = "PAGETRAIL_DISABLE";
 
 /// The techniques that this machine offers to this process.
+///
+/// ```
+/// use pagetrail::Capabilities;
+/// for (technique, status) in Capabilities::probe().iter() {
+///     println!("{technique}: {status}");
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Capabilities {
     /// Indexed by [`Technique::index`].
@@ -103,7 +110,7 @@ fn round_trip(technique: Technique) -> Status {
                 None,
                 HugePages::Split,
                 FalsePositiveCost::default(),
-                Precision::AsNoticed,
+                Precision::AsDetected,
             )
         }),
         Technique::Userfaultfd => {

@@ -68,7 +68,7 @@ pub fn owned_pages(pid: u32, region: &Region) -> Result<PageSet> {
                 .map_err(failed())?;
             Ok(found)
         }
-        Err(errno) => Err(Error::errno("PAGEMAP_SCAN")(errno)),
+        Err(errno) => Err(Error::os("PAGEMAP_SCAN")(errno)),
     }
 }
 
@@ -127,7 +127,7 @@ pub fn mapped_pages(pid: u32, addresses: &PageSet) -> Result<Mapped> {
             })
             .map_err(|errno| match errno {
                 Errno::SRCH => Error::Gone { pid },
-                errno => Error::errno("PAGEMAP_SCAN")(errno),
+                errno => Error::os("PAGEMAP_SCAN")(errno),
             })?;
     }
     Ok(found)

@@ -159,6 +159,26 @@ pub enum Error {
     },
 }
 
+/// The kinds of [`Error`], for programs that react to them alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// This machine does not offer the technique, or any that fits the target.
+    Unavailable,
+    /// The target is of a kind that cannot be tracked, or not by this technique.
+    InvalidTarget,
+    /// There is no such process or program.
+    NotFound,
+    /// The process does not allow to be attached to now; it may later.
+    Busy,
+    /// A permission or privilege is missing.
+    Permission,
+    /// The target has ended.
+    Gone,
+    /// A system call failed for another reason.
+    System,
+}
+
 impl Error {
     // These take closures so that the text is allocated only on failure: a successful collect must
     // not allocate.
@@ -170,7 +190,7 @@ impl Error {
         }
     }
 
-    pub(crate) fn errno(what: impl Into<String>) -> impl FnOnce(Errno) -> Self {
+    pub(crate) fn os(what: impl Into<String>) -> impl FnOnce(Errno) -> Self {
         move |errno| Self::Io {
             what: what.into(),
             source: errno.into(),
@@ -188,6 +208,39 @@ impl Error {
                 matches!(source.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
             }
             _ => false,
+        }
+    }
+
+    /// The kind of the error.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Unavailable { .. } | Self::NothingWorks { .. } => ErrorKind::Unavailable,
+            Self::WrongTarget { .. }
+            | Self::OwnProcess { .. }
+            | Self::KernelThread { .. }
+            | Self::ThirtyTwoBit { .. }
+            | Self::Attach { .. }
+            | Self::Range { .. } => ErrorKind::InvalidTarget,
+            Self::NoSuchProcess { .. } => ErrorKind::NotFound,
+            Self::Traced { .. } | Self::NotStopping { .. } | Self::Frozen { .. } => ErrorKind::Busy,
+            Self::Permission { .. } | Self::Seccomp { .. } | Self::Privileged { .. } => {
+                ErrorKind::Permission
+            }
+            Self::Gone { .. } => ErrorKind::Gone,
+            Self::Spawn { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound => ErrorKind::NotFound,
+                io::ErrorKind::PermissionDenied => ErrorKind::Permission,
+                _ => ErrorKind::System,
+            },
+            Self::Io { .. } => ErrorKind::System,
+        }
+    }
+
+    /// The number of the error that the kernel returned (`errno(3)`), if a system call failed.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Spawn { source, .. } | Self::Io { source, .. } => source.raw_os_error(),
+            _ => None,
         }
     }
 

@@ -15,6 +15,17 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 /// The memory of a running process.
+///
+/// ```no_run
+/// # fn main() -> pagetrail::Result<()> {
+/// use pagetrail::{Memory, PageRange};
+/// # let (pid, range) = (1234, PageRange::new(0x1000, 0x3000).unwrap());
+/// let memory = Memory::of(pid)?;
+/// let mut buffer = vec![0; range.bytes() as usize];
+/// let unreadable = memory.read(&[range], &mut buffer)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Memory {
     pid: u32,

@@ -5,6 +5,7 @@
 //! number of ranges, never with the number of pages in them.
 
 use std::fmt;
+use std::ops::{BitAnd, BitOr, BitOrAssign, Range, Sub};
 use std::sync::OnceLock;
 
 /// The page size of this machine, in bytes (`getauxval(AT_PAGESZ)`).
@@ -76,6 +77,26 @@ impl PageRange {
     }
 }
 
+impl From<PageRange> for Range<u64> {
+    fn from(range: PageRange) -> Self {
+        range.start..range.end
+    }
+}
+
+/// The error for a range without addresses, which no [`PageRange`] can represent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an empty range of addresses")]
+#[non_exhaustive]
+pub struct EmptyRange;
+
+impl TryFrom<Range<u64>> for PageRange {
+    type Error = EmptyRange;
+
+    fn try_from(range: Range<u64>) -> Result<Self, EmptyRange> {
+        Self::new(range.start, range.end).ok_or(EmptyRange)
+    }
+}
+
 impl fmt::Debug for PageRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}..{:#x}", self.start, self.end)
@@ -100,6 +121,15 @@ impl fmt::Display for PageRange {
 /// set.insert(PageRange::new(0x3000, 0x4000).unwrap());
 /// assert_eq!(set.ranges().len(), 1);
 /// assert_eq!(set.bytes(), 0x3000);
+///
+/// let other = PageSet::from(PageRange::try_from(0x2000..0x8000)?);
+/// assert_eq!((&set | &other).bytes(), 0x7000);
+/// assert_eq!((&set & &other).bytes(), 0x2000);
+/// assert_eq!((&set - &other).bytes(), 0x1000);
+/// for range in &set {
+///     println!("{range}");
+/// }
+/// # Ok::<(), pagetrail::EmptyRange>(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct PageSet {
@@ -134,6 +164,10 @@ impl PageSet {
 
     /// The addresses of the set in steps of `unit` bytes, ascending, beginning with the start of
     /// each range.
+    ///
+    /// # Panics
+    ///
+    /// If `unit` is 0.
     pub fn iter_units(&self, unit: u64) -> impl Iterator<Item = u64> + '_ {
         self.ranges
             .iter()
@@ -334,6 +368,68 @@ impl FromIterator<PageRange> for PageSet {
         let mut set = Self::new();
         set.extend(ranges);
         set
+    }
+}
+
+impl From<PageRange> for PageSet {
+    fn from(range: PageRange) -> Self {
+        Self {
+            ranges: vec![range],
+        }
+    }
+}
+
+impl<'a> IntoIterator for &'a PageSet {
+    type Item = PageRange;
+    type IntoIter = std::iter::Copied<std::slice::Iter<'a, PageRange>>;
+
+    /// The ranges in ascending order.
+    fn into_iter(self) -> Self::IntoIter {
+        self.ranges.iter().copied()
+    }
+}
+
+impl IntoIterator for PageSet {
+    type Item = PageRange;
+    type IntoIter = std::vec::IntoIter<PageRange>;
+
+    /// The ranges in ascending order.
+    fn into_iter(self) -> Self::IntoIter {
+        self.ranges.into_iter()
+    }
+}
+
+impl BitOr for &PageSet {
+    type Output = PageSet;
+
+    /// [`PageSet::union`]
+    fn bitor(self, other: Self) -> PageSet {
+        self.union(other)
+    }
+}
+
+impl BitOrAssign<&Self> for PageSet {
+    /// [`PageSet::union_with`]
+    fn bitor_assign(&mut self, other: &Self) {
+        self.union_with(other);
+    }
+}
+
+impl BitAnd for &PageSet {
+    type Output = PageSet;
+
+    /// [`PageSet::intersection`]
+    fn bitand(self, other: Self) -> PageSet {
+        self.intersection(other)
+    }
+}
+
+impl Sub for &PageSet {
+    type Output = PageSet;
+
+    /// [`PageSet::difference`]
+    fn sub(self, other: Self) -> PageSet {
+        self.difference(other)
     }
 }
 

@@ -97,6 +97,18 @@ impl Round<'_> {
     ///
     /// In [`dirty`](Self::dirty) a page of such a heap appears once per alias through which it was
     /// written.
+    ///
+    /// ```no_run
+    /// # fn main() -> pagetrail::Result<()> {
+    /// # let mut watch = pagetrail::Watch::builder().start()?;
+    /// let round = watch.collect()?;
+    /// if let Some(subpages) = round.subpages() {
+    ///     println!("{} bytes may have changed", subpages.bytes().bytes());
+    /// }
+    /// round.commit();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn subpages(&self) -> Option<&Subpages> {
         self.pending.subpages.as_ref()
     }

@@ -1,8 +1,10 @@
 //! [`Target`]: the memory that is tracked.
 
 use crate::attach::target_check;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
+use crate::proc::pidfd;
+use rustix::fd::OwnedFd;
 use std::process::Command;
 
 /// Describes the memory that is tracked.
@@ -13,7 +15,11 @@ pub struct Target(pub(crate) Kind);
 pub(crate) enum Kind {
     OwnRanges(PageSet),
     Own,
-    Process(u32),
+    /// The pidfd, where it could be opened, shows whether the process has ended.
+    Process {
+        pid: u32,
+        pidfd: Option<OwnedFd>,
+    },
     Command(Box<Command>),
 }
 
@@ -34,14 +40,55 @@ impl Target {
 
     /// All writable mappings of a running process, including those that appear later.
     ///
+    /// ```no_run
+    /// # fn main() -> pagetrail::Result<()> {
+    /// use pagetrail::{Target, Watch};
+    /// # let pid = 1234;
+    /// let mut watch = Watch::builder().target(Target::process(pid)?).start()?;
+    /// let round = watch.collect()?;
+    /// println!("{} dirty pages", round.dirty().page_count());
+    /// round.commit();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The error names the obstacle: there is no such process, or it is a kernel thread, this
     /// process itself, a 32-bit program, or traced by another process. A missing permission is
     /// reported when the watch starts.
     pub fn process(pid: u32) -> Result<Self> {
+        // Opened first, so that a PID that is reused later is recognized.
+        let pidfd = pidfd::open(pid);
         target_check::check(pid)?;
-        Ok(Self(Kind::Process(pid)))
+        Ok(Self(Kind::Process { pid, pidfd }))
+    }
+
+    /// All writable mappings of the running process of a pidfd (`pidfd_open(2)`), including those
+    /// that appear later.
+    ///
+    /// Unlike a PID, a pidfd cannot come to mean another process.
+    ///
+    /// ```no_run
+    /// # fn main() -> pagetrail::Result<()> {
+    /// # let pidfd: std::os::fd::OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    /// let target = pagetrail::Target::pidfd(pidfd)?;
+    /// let mut watch = pagetrail::Watch::builder().target(target).start()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the descriptor is not a pidfd, or its process has ended; otherwise the
+    /// errors of [`Self::process`].
+    pub fn pidfd(pidfd: OwnedFd) -> Result<Self> {
+        let pid = pidfd::pid_of(&pidfd).map_err(Error::io("reading the PID of a descriptor"))?;
+        target_check::check(pid)?;
+        Ok(Self(Kind::Process {
+            pid,
+            pidfd: Some(pidfd),
+        }))
     }
 
     /// A program to be started, tracked from before its first instruction.
@@ -53,6 +100,21 @@ impl Target {
     /// pages. Child processes are not tracked. A set-user-ID program is refused
     /// ([`Error::Privileged`](crate::Error::Privileged)) if the tracker lacks `CAP_SYS_PTRACE`.
     ///
+    /// ```no_run
+    /// # fn main() -> pagetrail::Result<()> {
+    /// use pagetrail::{AtExit, State, Target, Watch};
+    /// use std::{process::Command, time::Duration};
+    /// let target = Target::command(Command::new("make"));
+    /// let mut watch = Watch::builder().target(target).at_exit(AtExit::Hold).start()?;
+    /// while watch.wait(Duration::from_millis(100)) == State::Running {
+    ///     watch.collect()?.commit();
+    /// }
+    /// watch.collect()?.commit(); // what it wrote last
+    /// watch.release_exit();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// [`WatchBuilder::at_exit`]: crate::WatchBuilder::at_exit
     pub fn command(command: Command) -> Self {
         Self(Kind::Command(Box::new(command)))
@@ -63,7 +125,7 @@ impl Target {
         match self.0 {
             Kind::OwnRanges(_) => "ranges of the own process",
             Kind::Own => "all of the own process",
-            Kind::Process(_) => "another process",
+            Kind::Process { .. } => "another process",
             Kind::Command(_) => "a program to be started",
         }
     }

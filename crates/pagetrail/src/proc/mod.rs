@@ -1,5 +1,5 @@
-//! What `/proc` shows of a process: its mappings ([`maps`]), its state ([`status`]) and whether it
-//! is frozen ([`freezer`]).
+//! What `/proc` shows of a process: its mappings ([`maps`]), its state ([`status`]), whether it is
+//! frozen ([`freezer`]), and a descriptor that stays with it ([`pidfd`]).
 //!
 //! Read-only and safe; nothing here changes the process. The crate `procfs` is not used because
 //! mapping names are arbitrary bytes (it panics on some and refuses others), and because a round
@@ -7,4 +7,5 @@
 
 pub(crate) mod freezer;
 pub(crate) mod maps;
+pub(crate) mod pidfd;
 pub(crate) mod status;

@@ -66,7 +66,7 @@ impl AccessScan {
     /// Takes a new userfaultfd of the target's address space; `pid` is `None` for the own one.
     pub(crate) fn new(fd: OwnedFd, pid: Option<u32>, huge_pages: HugePages) -> Result<Self> {
         let uffd = Uffd::handshake(fd, FEATURES)
-            .map_err(Error::errno("userfaultfd handshake with UFFD_FEATURE_RWP"))?;
+            .map_err(Error::os("userfaultfd handshake with UFFD_FEATURE_RWP"))?;
         Self::over(Arc::new(uffd), pid, huge_pages)
     }
 
@@ -107,7 +107,7 @@ impl AccessScan {
             })
             .map_err(|errno| match errno {
                 Errno::SRCH => Error::Gone { pid },
-                errno => Error::errno("PAGEMAP_SCAN")(errno),
+                errno => Error::os("PAGEMAP_SCAN")(errno),
             })
     }
 
@@ -170,7 +170,7 @@ impl Tracker for AccessScan {
             Errno::NOMEM | Errno::INVAL | Errno::PERM | Errno::FAULT | Errno::NOENT => {
                 ArmError::UntrackedRegion(format!("the kernel refuses to track it ({errno})"))
             }
-            _ => ArmError::Failed(Error::errno(format!("UFFDIO_REGISTER of {range}"))(errno)),
+            _ => ArmError::Failed(Error::os(format!("UFFDIO_REGISTER of {range}"))(errno)),
         };
         self.uffd
             .register(range, Mode::ReadWriteProtect)

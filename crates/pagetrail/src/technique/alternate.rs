@@ -35,7 +35,7 @@ impl Alternate {
         let features = pagemap_scan::FEATURES | access_scan::FEATURES;
         let uffd = Arc::new(
             Uffd::handshake(fd, features)
-                .map_err(Error::errno("userfaultfd handshake with UFFD_FEATURE_RWP"))?,
+                .map_err(Error::os("userfaultfd handshake with UFFD_FEATURE_RWP"))?,
         );
         Ok(Self {
             writes: PagemapScan::over(uffd.clone(), pid, huge_pages)?,

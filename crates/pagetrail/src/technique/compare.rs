@@ -96,7 +96,7 @@ impl Compare {
     fn refused(&self, errno: Errno) -> Error {
         match errno {
             Errno::SRCH => Error::Gone { pid: self.pid },
-            errno => Error::errno("process_vm_readv(2), which a container may forbid,")(errno),
+            errno => Error::os("process_vm_readv(2), which a container may forbid,")(errno),
         }
     }
 

@@ -75,7 +75,7 @@ impl SoftDirty {
             sentinels: Vec::new(),
             own_sentinel: match pid {
                 Some(_) => None,
-                None => Some(Scratch::new(page_size()).map_err(Error::errno("mapping a page"))?),
+                None => Some(Scratch::new(page_size()).map_err(Error::os("mapping a page"))?),
             },
         })
     }

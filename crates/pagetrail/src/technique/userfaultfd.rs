@@ -87,17 +87,17 @@ impl Userfaultfd {
     /// Takes a new userfaultfd of the target's address space. `block_pages`: 1 to
     /// [`BLOCK_PAGES_MAX`], a power of two.
     pub(crate) fn new(fd: OwnedFd, block_pages: u32) -> Result<Self> {
-        let uffd = Uffd::handshake(fd, feature::PAGEFAULT_FLAG_WP).map_err(Error::errno(
+        let uffd = Uffd::handshake(fd, feature::PAGEFAULT_FLAG_WP).map_err(Error::os(
             "userfaultfd handshake with UFFD_FEATURE_PAGEFAULT_FLAG_WP",
         ))?;
         let shared = Arc::new(Shared {
             uffd,
-            stop: eventfd(0, EventfdFlags::CLOEXEC).map_err(Error::errno("eventfd"))?,
-            log: SharedWords::new(LOG_LEN).map_err(Error::errno("mapping the fault log"))?,
+            stop: eventfd(0, EventfdFlags::CLOEXEC).map_err(Error::os("eventfd"))?,
+            log: SharedWords::new(LOG_LEN).map_err(Error::os("mapping the fault log"))?,
             state: SharedWords::new(STATE_WORDS)
-                .map_err(Error::errno("mapping the fault handler's state"))?,
+                .map_err(Error::os("mapping the fault handler's state"))?,
             zeros: SharedWords::new(HUGE_PAGE_BYTES as usize / 8)
-                .map_err(Error::errno("mapping zeros"))?,
+                .map_err(Error::os("mapping zeros"))?,
             block_bytes: u64::from(block_pages.clamp(1, BLOCK_PAGES_MAX).next_power_of_two())
                 * page_size(),
         });
@@ -257,7 +257,7 @@ impl Tracker for Userfaultfd {
             Errno::NOMEM | Errno::INVAL | Errno::PERM | Errno::FAULT | Errno::NOENT => {
                 ArmError::UntrackedRegion(format!("the kernel refuses to track it ({errno})"))
             }
-            _ => ArmError::Failed(Error::errno(format!("UFFDIO_REGISTER of {range}"))(errno)),
+            _ => ArmError::Failed(Error::os(format!("UFFDIO_REGISTER of {range}"))(errno)),
         };
         self.shared
             .uffd
@@ -314,7 +314,7 @@ impl Tracker for Userfaultfd {
         for range in out.ranges() {
             match shared.uffd.protect(*range) {
                 Ok(()) => {}
-                Err(Errno::SRCH) => return Err(Error::errno("UFFDIO_WRITEPROTECT")(Errno::SRCH)),
+                Err(Errno::SRCH) => return Err(Error::os("UFFDIO_WRITEPROTECT")(Errno::SRCH)),
                 // Remapped, partly or whole, or not protected for another reason: the watch arms
                 // again what is mapped there now.
                 Err(_) => collected.replaced.push(*range),

@@ -5,7 +5,7 @@ use super::choice;
 use super::config::Config;
 use super::image;
 use super::latent::Unwritable;
-use super::life::{EXEC_PAUSE, EXEC_TIMEOUT, end_of, lives};
+use super::life::{EXEC_PAUSE, EXEC_TIMEOUT, lives};
 use super::space::Space;
 use crate::attach::launch::{Hold, Image, Launched};
 use crate::attach::target_check::explain;
@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::heap::heaps::Heaps;
 use crate::page_set::page_size;
 use crate::proc::maps::{self, Maps};
+use crate::proc::pidfd;
 use crate::proc::status::Status;
 use crate::target::{Kind, Target};
 use crate::technique::adaptive::{FalsePositiveCost, Precision};
@@ -21,6 +22,7 @@ use crate::types::{
     AtExit, Choice, CollectAt, ReportPages, Technique, TrackMode, UntrackedPolicy, UntrackedRegion,
 };
 use crate::{PageRange, PageSet};
+use rustix::fd::OwnedFd;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -51,7 +53,7 @@ impl Default for WatchBuilder {
                 unwritable: Unwritable::WhenOwned,
                 report_pages: ReportPages::Once,
                 false_positive_cost: None,
-                precision: Precision::AsNoticed,
+                precision: Precision::AsDetected,
             },
         }
     }
@@ -79,6 +81,19 @@ impl WatchBuilder {
 
     /// Sets whether writes, all accesses, or alternately each are tracked. The default is writes,
     /// unless the chosen technique detects only accesses.
+    ///
+    /// ```no_run
+    /// # fn main() -> pagetrail::Result<()> {
+    /// use pagetrail::{AccessKind, Target, TrackMode, Watch};
+    /// # let pid = 1234;
+    /// let watch = Watch::builder().target(Target::process(pid)?).track(TrackMode::Accesses);
+    /// let mut watch = watch.start()?;
+    /// let round = watch.collect()?; // pages read or written since the last round
+    /// assert_eq!(round.access_kind(), AccessKind::Accesses);
+    /// round.commit();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn track(mut self, track: TrackMode) -> Self {
         self.track = Some(track);
         self
@@ -161,16 +176,22 @@ impl WatchBuilder {
     /// The technique does not work here or not for this target, the target is refused or not
     /// permitted, or a range is not mapped writable.
     pub fn start(self) -> Result<Watch> {
-        let Kind::Process(pid) = self.target.0 else {
-            return self.attach()?.start();
+        let (pid, pidfd) = match self.target.0 {
+            Kind::Process { pid, pidfd } => (pid, pidfd),
+            kind => {
+                let target = Target(kind);
+                return Self { target, ..self }.attach()?.start();
+            }
         };
-        let end = end_of(pid);
         // On a busy machine, a process that executes every few milliseconds is rarely attached in
         // time.
         let deadline = Instant::now() + 10 * EXEC_TIMEOUT;
         loop {
             let again = Self {
-                target: Target(Kind::Process(pid)),
+                target: Target(Kind::Process {
+                    pid,
+                    pidfd: pidfd.as_ref().and_then(|pidfd| pidfd.try_clone().ok()),
+                }),
                 config: self.config.clone(),
                 ..self
             };
@@ -178,7 +199,7 @@ impl WatchBuilder {
                 // The process executed another program, and what was obtained belongs to the
                 // previous one.
                 Err(Error::Gone { .. })
-                    if lives(pid, end.as_ref()) && Instant::now() < deadline =>
+                    if lives(pid, pidfd.as_ref()) && Instant::now() < deadline =>
                 {
                     std::thread::sleep(EXEC_PAUSE);
                 }
@@ -215,7 +236,10 @@ impl WatchBuilder {
         };
         let mut picked = pick(&target, None)?;
         let mut fetched = None;
-        if let Kind::Process(pid) = target.0 {
+        if let Kind::Process { pid, ref pidfd } = target.0 {
+            if pidfd.as_ref().is_some_and(pidfd::has_ended) {
+                return Err(Error::Gone { pid });
+            }
             fetched = Some(match image::attach(picked.technique, pid) {
                 // Another technique may not need what this target does not allow.
                 Err(error @ (Error::Seccomp { .. } | Error::Attach { .. }))
@@ -239,6 +263,7 @@ impl WatchBuilder {
 
         let mut launched = None;
         let mut within = None;
+        let mut process = None;
         let (pid, image) = match target.0 {
             Kind::OwnRanges(ranges) => {
                 check_ranges(&ranges, config.track)?;
@@ -246,9 +271,11 @@ impl WatchBuilder {
                 (None, image::own(technique)?)
             }
             Kind::Own => (None, image::own(technique)?),
-            Kind::Process(pid) => {
+            Kind::Process { pid, pidfd } => {
                 let image = fetched.unwrap_or_else(|| image::attach(technique, pid));
-                (Some(pid), image.map_err(|e| permission_or(e, Some(pid)))?)
+                let image = image.map_err(|e| permission_or(e, Some(pid)))?;
+                process = pidfd;
+                (Some(pid), image)
             }
             Kind::Command(command) => {
                 let mut started = Launched::start(*command, image::need(technique), hold)?;
@@ -266,6 +293,7 @@ impl WatchBuilder {
             within,
             image,
             launched,
+            pidfd: process,
         })
     }
 }
@@ -280,6 +308,8 @@ pub struct Attached {
     within: Option<PageSet>,
     image: Image,
     launched: Option<Launched>,
+    /// Of a process that was running already.
+    pidfd: Option<OwnedFd>,
 }
 
 impl std::fmt::Debug for Attached {
@@ -306,6 +336,7 @@ impl Attached {
             within,
             image,
             mut launched,
+            pidfd,
         } = self;
         let technique = picked.technique;
         let space = config
@@ -321,7 +352,10 @@ impl Attached {
         if let Some(launched) = &mut launched {
             launched.go();
         }
-        let end = pid.filter(|_| launched.is_none()).and_then(end_of);
+        if let (Some(pid), Some(true)) = (pid, pidfd.as_ref().map(pidfd::has_ended)) {
+            // Its PID may have been reused at any step, and what is armed may be another process's.
+            return Err(Error::Gone { pid });
+        }
         Ok(Watch {
             technique,
             reason: picked.reason,
@@ -330,7 +364,7 @@ impl Attached {
             space,
             heaps,
             launched,
-            end,
+            pidfd,
             pending: Default::default(),
             unarmed: Default::default(),
             children: BTreeSet::new(),
@@ -418,5 +452,26 @@ impl std::fmt::Debug for Watch {
                     .collect::<Vec<_>>(),
             )
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+
+    #[test]
+    fn a_reused_pid_is_not_tracked() {
+        // A readable descriptor stands for the pidfd of a process that has ended, and the PID of
+        // this test's parent for one that was reused.
+        let ended = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
+        let parent = rustix::process::getppid().unwrap().as_raw_pid() as u32;
+        let target = Target(Kind::Process {
+            pid: parent,
+            pidfd: Some(ended),
+        });
+        let builder = Watch::builder().target(target);
+        let error = builder.technique(Technique::None).start().unwrap_err();
+        assert!(matches!(error, Error::Gone { .. }), "{error}");
     }
 }

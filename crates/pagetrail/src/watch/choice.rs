@@ -103,7 +103,7 @@ fn candidates(target: &Target, track: TrackMode, predicting: bool) -> Vec<Techni
         // Not `userfaultfd`: its faults wait for the tracker. While the tracker is stopped, so is
         // the target, and the kernel does not wait for a thread that exits (`handle_userfault` in
         // fs/userfaultfd.c): its robust mutexes stay locked.
-        Kind::Process(_) | Kind::Command(_) => &[PagemapScan, SoftDirty, Compare],
+        Kind::Process { .. } | Kind::Command(_) => &[PagemapScan, SoftDirty, Compare],
     };
     adaptive.into_iter().chain(others.iter().copied()).collect()
 }
@@ -135,7 +135,7 @@ fn automatic(
 /// Refuses what a technique cannot do on any machine.
 fn fits(technique: Technique, target: &Target) -> Result<()> {
     let cure = match (technique, &target.0) {
-        (Technique::Mprotect, Kind::Process(_) | Kind::Command(_)) => {
+        (Technique::Mprotect, Kind::Process { .. } | Kind::Command(_)) => {
             "it works on the own process only: use pagemap-scan, soft-dirty, userfaultfd or compare"
         }
         // Their metadata would be part of what they track: a handler waiting for itself, copies of
@@ -156,6 +156,13 @@ fn fits(technique: Technique, target: &Target) -> Result<()> {
 mod tests {
     use super::*;
 
+    fn other_process() -> Target {
+        Target(Kind::Process {
+            pid: 1,
+            pidfd: None,
+        })
+    }
+
     fn auto(target: &Target, working: &[Technique]) -> Result<Technique> {
         let status = |technique| match working.contains(&technique) {
             true => Status::Works,
@@ -168,7 +175,7 @@ mod tests {
     fn auto_falls_back_in_order_and_names_what_it_passed_over() {
         use Technique::{Compare, Mprotect, PagemapScan, SoftDirty, Userfaultfd};
         let own = Target::ranges([]);
-        let other = Target(Kind::Process(1));
+        let other = other_process();
         assert_eq!(auto(&own, &Technique::ALL).unwrap(), PagemapScan);
         assert_eq!(
             auto(&own, &[Mprotect, Userfaultfd, Compare]).unwrap(),
@@ -228,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_technique_that_does_not_fit_names_the_cure() {
-        let error = fits(Technique::Mprotect, &Target(Kind::Process(1)))
+        let error = fits(Technique::Mprotect, &other_process())
             .unwrap_err()
             .to_string();
         assert!(error.contains("own process only"), "{error}");

@@ -95,7 +95,7 @@ impl Latent {
                         pid: self.pid.unwrap_or_else(std::process::id),
                     });
                 }
-                outcome => outcome.map_err(Error::errno("PAGEMAP_SCAN without re-arming"))?,
+                outcome => outcome.map_err(Error::os("PAGEMAP_SCAN without re-arming"))?,
             }
         }
         Ok(owned)

@@ -17,6 +17,7 @@ use crate::attach::launch::{Ended, Image, Launched};
 use crate::error::{Error, Result};
 use crate::heap::heaps::Heaps;
 use crate::page_set::{PageRange, PageSet};
+use crate::proc::pidfd;
 use crate::proc::status::{self, Status};
 use crate::region::Region;
 use crate::round::{Pending, Round, Told};
@@ -26,8 +27,8 @@ use crate::types::{AccessKind, Event, RoundCost, Technique, UntrackedRegion};
 #[cfg(doc)]
 use builder::WatchBuilder;
 use config::Config;
-use life::{EXEC_PAUSE, EXEC_TIMEOUT, ended_within, has_memory};
-use rustix::fd::OwnedFd;
+use life::{EXEC_PAUSE, EXEC_TIMEOUT, has_memory};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use space::Space;
 use std::collections::BTreeSet;
 use std::thread;
@@ -63,7 +64,7 @@ pub struct Watch {
     launched: Option<Launched>,
     /// Readable when the target has ended (`pidfd_open(2)`); `None` for this process and for
     /// programs that the watch started.
-    end: Option<OwnedFd>,
+    pidfd: Option<OwnedFd>,
     /// Rounds that wait for their commit, indexed by [`AccessKind`]: writes and accesses.
     pending: [Pending; 2],
     /// Pages that were reported and have not been re-armed since.
@@ -126,6 +127,17 @@ impl Watch {
     /// Use this to sample pages at different rates. Unarmed pages are always reported, so that no
     /// write is lost. Pages whose mapping is new in the round, and regions tracked by `compare`,
     /// are armed as usual.
+    ///
+    /// ```no_run
+    /// # fn main() -> pagetrail::Result<()> {
+    /// # let mut watch = pagetrail::Watch::builder().start()?;
+    /// let round = watch.collect_unarmed()?;
+    /// let sampled = round.dirty().clone();
+    /// round.commit();
+    /// watch.rearm(&sampled)?; // from here on, writes to these pages are detected again
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -294,7 +306,7 @@ impl Watch {
     fn has_ended(&mut self) -> bool {
         let program = self.launched.as_mut();
         program.is_some_and(|launched| launched.ended().is_some())
-            || (self.end.as_ref()).is_some_and(|end| ended_within(end, Duration::ZERO))
+            || self.pidfd.as_ref().is_some_and(pidfd::has_ended)
     }
 
     /// Tracks the target's current address space, after an `execve`.
@@ -385,8 +397,8 @@ impl Watch {
                     None => State::Running,
                 }
             }
-            None => match &self.end {
-                Some(end) if ended_within(end, timeout) => State::Ended(None),
+            None => match &self.pidfd {
+                Some(pidfd) if pidfd::ends_within(pidfd, timeout) => State::Ended(None),
                 Some(_) => State::Running,
                 None => {
                     std::thread::sleep(timeout);
@@ -420,6 +432,16 @@ impl Watch {
         self.pid
     }
 
+    /// The pidfd of the target, which becomes readable when it ends: for `poll(2)` together with
+    /// other descriptors.
+    ///
+    /// `None` for this process, for a program that the watch started ([`Self::wait`] also reports
+    /// that it is held at its end), and before Linux 5.3. No descriptor becomes readable when a
+    /// page is written: the kernel records dirty pages without an event.
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
     /// The target's mappings as of the last collect, including those that are not tracked.
     pub fn regions(&self) -> &[Region] {
         self.space.regions()
@@ -448,27 +470,4 @@ impl Watch {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::target::Target;
-
-    #[test]
-    fn mappings_followed_before_a_collect_are_in_its_round() {
-        let builder = Watch::builder().target(Target::own());
-        let Ok(mut watch) = builder.technique(Technique::PagemapScan).start() else {
-            return; // The conformance suite reports why.
-        };
-        watch.collect().unwrap().commit();
-        let mut buffer = vec![1_u8; 8 << 20];
-        let address = |buffer: &[u8]| &raw const buffer[5 << 20] as u64;
-        watch.follow_mappings().unwrap();
-        let round = watch.collect().unwrap();
-        assert!(round.dirty().contains(address(&buffer)));
-        round.commit();
-        watch.follow_mappings().unwrap();
-        buffer[5 << 20] = 2;
-        let round = watch.collect().unwrap();
-        assert!(round.dirty().contains(address(&buffer)));
-        round.commit();
-    }
-}
+mod tests;

@@ -56,7 +56,7 @@ pub use cost::FalsePositiveCost;
 pub enum Precision {
     /// All of them.
     #[default]
-    AsNoticed,
+    AsDetected,
     /// Those whose contents changed since the last collect, as their hashes show: each collect
     /// reads and hashes all predicted pages. Like `compare`, that is blind to writes that leave a
     /// page as it was, so copy pages while the program is held, or compare with the copies
@@ -131,7 +131,7 @@ impl Adaptive {
             call_ns: CALL_NS_FIRST,
             confirmed: CERTAIN,
             exact: match precision {
-                Precision::AsNoticed => None,
+                Precision::AsDetected => None,
                 Precision::Exact => Some(Contents::new(pid.unwrap_or_else(std::process::id))),
             },
             sweeps: Sweeps::default(),

@@ -63,7 +63,7 @@ fn watch(memory: &Shared) -> Option<Adaptive> {
         None,
         HugePages::Split,
         false_positive,
-        Precision::AsNoticed,
+        Precision::AsDetected,
     )
     .unwrap();
     watch.costs = Costs::of(1_000, 1_500);

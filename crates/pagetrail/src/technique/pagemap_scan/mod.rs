@@ -139,7 +139,7 @@ const OWNED: Query = Query {
 impl PagemapScan {
     /// Takes a new userfaultfd of the target's address space; `pid` is `None` for the own one.
     pub(crate) fn new(fd: OwnedFd, pid: Option<u32>, huge_pages: HugePages) -> Result<Self> {
-        let uffd = Uffd::handshake(fd, FEATURES).map_err(Error::errno(
+        let uffd = Uffd::handshake(fd, FEATURES).map_err(Error::os(
             "userfaultfd handshake with UFFD_FEATURE_WP_ASYNC",
         ))?;
         Self::over(Arc::new(uffd), pid, huge_pages)
@@ -320,7 +320,7 @@ impl PagemapScan {
         let pid = self.pid;
         move |errno| match errno {
             Errno::SRCH => Error::Gone { pid },
-            errno => Error::errno(what)(errno),
+            errno => Error::os(what)(errno),
         }
     }
 
@@ -341,7 +341,7 @@ impl PagemapScan {
             Errno::NOMEM | Errno::INVAL | Errno::PERM | Errno::FAULT => {
                 ArmError::UntrackedRegion(format!("the kernel refuses to track it ({errno})"))
             }
-            _ => ArmError::Failed(Error::errno(format!("UFFDIO_REGISTER of {range}"))(errno)),
+            _ => ArmError::Failed(Error::os(format!("UFFDIO_REGISTER of {range}"))(errno)),
         };
         self.uffd
             .register(range, Mode::WriteProtect)

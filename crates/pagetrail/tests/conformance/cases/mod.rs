@@ -343,7 +343,7 @@ impl<'a> Trial<'a> {
             huge_pages: HugePages::Split,
             track: None,
             at_exit: AtExit::Run,
-            precision: Precision::AsNoticed,
+            precision: Precision::AsDetected,
             report_pages: ReportPages::Once,
             value: 1,
             mapped: Vec::new(),
