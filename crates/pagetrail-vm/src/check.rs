@@ -1,4 +1,4 @@
-//! What KVM offers on this machine, by looking, and by running a guest of a few instructions.
+//! Reports what KVM offers on this machine, and tries it with guests of a few instructions.
 
 use std::fs;
 
@@ -12,21 +12,21 @@ use crate::sys::kvm::{self, Log, Vm};
 use crate::trial::{DoneBy, begin, load, mapped, store};
 use crate::{RING_BYTES, best_log};
 
-/// What was found. What could not be told is `None`.
+/// What KVM and the processor offer. A fact that could not be determined is `None`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
-    /// `VMX` or `SVM`, as the processor says.
+    /// The processor's virtualization: `VMX` (Intel) or `SVM` (AMD).
     pub virtualization: Option<&'static str>,
-    /// Whether guest-physical addresses are translated by the processor (EPT, NPT).
+    /// Whether the processor translates guest-physical addresses (EPT on Intel, NPT on AMD).
     pub nested_paging: Option<bool>,
-    /// Whether the processor logs written pages itself.
+    /// Whether the processor logs dirty pages itself (PML).
     pub page_modification_logging: Option<bool>,
-    /// The largest ring of dirty pages, in pages; 0 where KVM has none.
+    /// The entries of the largest dirty ring; 0 where KVM has none.
     pub ring_pages: usize,
-    /// How many memslots a machine may have.
+    /// The most memslots that a virtual machine may have.
     pub memslots: u32,
-    /// How many bits a guest-physical address has.
+    /// The width of a guest-physical address in bits.
     pub physical_bits: u8,
 }
 
@@ -47,7 +47,7 @@ pub fn report() -> Result<Report> {
             .or(parameter("kvm_amd/parameters/npt")),
         page_modification_logging: match parameter("kvm_intel/parameters/pml") {
             None if fs::exists("/sys/module/kvm_amd").unwrap_or(false) => Some(false),
-            told => told,
+            reported => reported,
         },
         ring_pages: kvm::ring_bytes_max(&kvm) / 16,
         memslots: kvm::slots_max(&kvm),
@@ -60,9 +60,9 @@ fn parameter(name: &str) -> Option<bool> {
     Some(matches!(text.trim(), "Y" | "1"))
 }
 
-/// Runs a guest that writes to pages that we know, in two rounds, and holds what KVM tells against that.
+/// Runs a guest that dirties a fixed set of pages in two rounds, and compares the rounds with it.
 ///
-/// Says how the writes were told of: by `ring` or by `bitmap`.
+/// Returns how KVM reported the dirty pages: by `ring` or by `bitmap`.
 pub fn try_guest() -> Result<&'static str> {
     let log = best_log()?;
     try_with(log)?;
@@ -72,7 +72,7 @@ pub fn try_guest() -> Result<&'static str> {
     })
 }
 
-/// The same, with bitmaps instead of rings, or with the smallest ring that is enough.
+/// Like [`try_guest`], but with bitmaps, or with the largest dirty ring.
 #[doc(hidden)]
 pub fn try_guest_by(bitmap: bool) -> Result<()> {
     try_with(if bitmap {
@@ -82,16 +82,17 @@ pub fn try_guest_by(bitmap: bool) -> Result<()> {
     })
 }
 
-/// Runs a guest that reads and writes pages that we know, in rounds, and holds against that what the bits in page tables tell
-/// of accesses.
+/// Runs a guest that reads and writes fixed sets of pages in several rounds, and compares the
+/// accessed pages of each round with them.
 ///
-/// A KVM without nested paging does not know when such a bit was cleared, and sets it once only.
+/// A KVM without nested paging does not notice that an accessed bit was cleared, and sets it only
+/// once.
 pub fn try_accesses() -> Result<()> {
     try_accesses_with(DoneBy::Call)
 }
 
-/// The same on a KVM that emulates instructions: the guest comes back by exceptions, behind each of which the processor would
-/// forget addresses anyway.
+/// Like [`try_accesses`], for a KVM that emulates instructions: the guest exits by exceptions, and
+/// the processor flushes its TLB after each of them anyway.
 #[doc(hidden)]
 pub fn try_accesses_by_exceptions() -> Result<()> {
     try_accesses_with(DoneBy::Exception)
@@ -99,7 +100,7 @@ pub fn try_accesses_by_exceptions() -> Result<()> {
 
 fn try_accesses_with(sign: DoneBy) -> Result<()> {
     const PAGES: u64 = 16;
-    // What is read and what is written in each round.
+    // The pages read and the pages written in each round.
     let rounds: [(&[u64], &[u64]); 5] = [
         (&[1, 2, 7], &[3]),
         (&[2], &[]),
@@ -126,15 +127,16 @@ fn try_accesses_with(sign: DoneBy) -> Result<()> {
             .filter_map(|n| PageRange::new(page(*n), page(n + 1)))
             .collect()
     };
-    // Those of the first round alone.
+    // Pages that only the first round touches.
     let early = pages(&[1, 3, 7]);
     for (index, (read, written)) in rounds.iter().enumerate() {
         sign.wait_in(&mut guest)?;
         let round = guest.collect()?;
-        let told = round.accessed.unwrap_or_default();
-        // A processor may tell more than it must: it reads ahead. But not what was left alone for whole rounds.
-        let missing = pages(read).union(&pages(written)).difference(&told);
-        let stale = told.intersection(&early);
+        let accessed = round.accessed.unwrap_or_default();
+        // The processor may access more than the guest's instructions do, since it prefetches. A
+        // page that was not touched for whole rounds must be absent.
+        let missing = pages(read).union(&pages(written)).difference(&accessed);
+        let stale = accessed.intersection(&early);
         if !missing.is_empty() || index > 0 && !stale.is_empty() || round.written != pages(written)
         {
             return Err(Error::Lacks(

@@ -1,5 +1,5 @@
-//! Child processes: one with a machine of its own over its copy of the memory, or one that borrows the processor of the
-//! thread that waits for it.
+//! Child processes: a forked child has its own virtual machine over its copy of the memory; a child
+//! of `vfork(2)` uses the vCPU of the thread that waits for it.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,8 +12,8 @@ use crate::sys::kvm::Log;
 use crate::sys::{descriptors, signal};
 
 impl Guest {
-    /// `fork(2)`, while nothing of the machine is in the middle of something; with these flags and this signal at the child's end
-    /// (`clone(2)`).
+    /// `fork(2)` with the machine's locks held, so that the child finds consistent state, with the
+    /// given flags and the signal of `clone(2)` at the child's end.
     pub(crate) fn fork(&self, flags: i32) -> io::Result<Side> {
         let mut table = self.threads.table();
         let memory = self.memory();
@@ -28,7 +28,8 @@ impl Guest {
         Ok(side)
     }
 
-    /// In a forked child, which has this thread only: a machine of its own, over its copy of the memory. Nobody records it.
+    /// Creates the virtual machine of a forked child, which has only this thread, over its copy of
+    /// the memory. The child is not recorded.
     pub(crate) fn become_child(&mut self, saved: &Saved) -> Result<()> {
         self.recording = None;
         let vm = self.vm.create_another(Log::Off)?;
@@ -47,8 +48,9 @@ impl Guest {
         Ok(())
     }
 
-    /// Runs a child that shares this process's memory, on this processor, until it has another program or none. All
-    /// signals are blocked meanwhile here, and at first there. Its PID, and a descriptor for it if the flags want one.
+    /// Runs a child that shares this process's memory, on this vCPU, until it has executed another
+    /// program or ended. All signals are blocked in the parent meanwhile, and in the child at
+    /// first. Returns the child's PID, and a descriptor for it if the flags request one.
     pub(crate) fn run_vfork_child(
         &mut self,
         child: &Saved,
@@ -59,7 +61,8 @@ impl Guest {
         self.signals = signals.of_child();
         let was_vforked = std::mem::replace(&mut self.is_vforked, true);
         let pid = child::vfork(flags, &mut || {
-            // Its end is not the program's. What it writes is still written to the program's memory.
+            // The child's end is not the program's, so that it sends no final round. What it writes
+            // goes to the program's memory, and is still logged.
             if let Some(recording) = &mut self.recording {
                 recording.link = None;
             }
@@ -68,7 +71,7 @@ impl Guest {
                 crate::end_with(&error);
             }
         });
-        // The child has had its own, but in the same memory.
+        // The child has overwritten the word, since it shares this memory.
         self.run_state.bind_to_this_thread();
         self.recording = recording;
         self.signals = signals;
@@ -83,7 +86,7 @@ impl Guest {
         self.run()
     }
 
-    /// Goes on from what was kept.
+    /// Continues from saved state.
     pub(crate) fn restore(&mut self, saved: &Saved) -> Result<()> {
         let memory = self.memory.clone();
         let memory = memory.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,58 +1,58 @@
-//! [`Error`]: why a program does not run in the machine.
+//! [`Error`]: why a program does not run as a guest.
 
 use std::io;
 use std::path::PathBuf;
 
-/// The result of what can fail here.
+/// The result of an operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a program does not run in the machine.
+/// Why a program does not run as a guest.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no KVM here, or not for us.
+    /// KVM is not available on this machine, or not to this user.
     #[error("{}", no_kvm(.0))]
     NoKvm(#[source] io::Error),
-    /// This KVM lacks something.
+    /// KVM lacks a feature that the machine needs.
     #[error("this KVM has no {0}")]
     Lacks(&'static str),
-    /// KVM refused something that it should take.
+    /// KVM refused an operation that it should support.
     #[error("KVM refused to {what}: {source}")]
     Refused {
-        /// What it was asked to do.
+        /// The operation.
         what: &'static str,
-        /// What it said.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// The processor that KVM offers stopped in a way that the program cannot have caused.
+    /// The virtual processor stopped in a way that the program cannot have caused.
     #[error("the virtual processor stopped: {0}")]
     Stopped(String),
-    /// The program asked for something that the machine does not do.
+    /// The program needs something that the machine does not support.
     #[error("not supported in the virtual machine: {0}")]
     Unsupported(String),
     /// The program cannot be started.
     #[error("cannot run {}: {source}", program.display())]
     Program {
-        /// Its path, or its name.
+        /// The program's path or name.
         program: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// The own memory of the machine cannot be had.
+    /// A system call for the machine's own needs failed, such as a mapping for page tables.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// What the machine sends to its recorder cannot be understood.
+    /// A message on the link to the recorder is not a round.
     #[error("the virtual machine sent something that is no round")]
     MalformedRound,
 }
 
 impl Error {
-    /// Whether another machine, or other rights on this one, would do.
+    /// Whether the program might run on another machine, or with other permissions on this one.
     pub fn is_machine_limit(&self) -> bool {
         matches!(
             self,

@@ -1,5 +1,5 @@
-//! A guest of a few instructions whose exits and rounds can be timed, on any KVM. For `examples/bench_vm`; no part of the
-//! library's interface.
+//! A guest of a few instructions whose exits and rounds can be timed, on any KVM; for
+//! `examples/bench_vm`.
 
 use std::time::{Duration, Instant};
 
@@ -11,25 +11,26 @@ use crate::sys::kvm::Log;
 pub use crate::trial::DoneBy;
 use crate::trial::{begin, mapped, put};
 
-/// Writes to the pages of a list, gives a sign, and begins anew.
+/// A guest that writes to each page of a list, exits, and starts again.
 #[derive(Debug)]
 pub struct Writer(Guest, DoneBy);
 
-/// How long the parts of a collect took.
+/// How long the steps of a collect took.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts {
-    /// How many entries there were.
+    /// The number of entries in the dirty ring.
     pub entries: u64,
-    /// Reading them.
+    /// The time to read them.
     pub take: Duration,
-    /// KVM protects their pages again.
+    /// The time in which KVM re-protects their pages.
     pub reset: Duration,
-    /// A set of pages is made of them.
+    /// The time to build a set of pages from them.
     pub merge: Duration,
 }
 
 impl Writer {
-    /// A guest that writes to these pages of an array, in this order; its accesses are told as well, or not.
+    /// Makes a guest that writes to these pages of an array, in this order. With `accesses`, rounds
+    /// also contain accessed pages.
     pub fn new(order: &[u64], sign: DoneBy, accesses: bool) -> Result<Self> {
         let mut guest = Guest::new(Log::Ring(RING_BYTES))?;
         if let Some(log) = guest.log().filter(|_| accesses) {
@@ -48,17 +49,17 @@ impl Writer {
         Ok(Self(guest, sign))
     }
 
-    /// Lets it write to its pages once.
+    /// Lets the guest write to its pages once.
     pub fn pass(&mut self) -> Result<()> {
         self.1.wait_in(&mut self.0)
     }
 
-    /// Takes a round, as a recorder has it.
+    /// Collects a round, as for a recorder.
     pub fn collect(&mut self) -> Result<crate::Collected> {
         self.0.collect()
     }
 
-    /// Takes a round, part by part.
+    /// Collects a round, step by step.
     pub fn collect_in_parts(&mut self) -> Result<Parts> {
         let Some(log) = self.0.log() else {
             return Err(Error::Lacks("log"));

@@ -1,4 +1,4 @@
-//! [`Guest`]: the program in the machine, and the loop that runs it.
+//! [`Guest`]: the program as a guest, and the loop that runs it.
 
 use std::ffi::OsString;
 use std::mem;
@@ -23,10 +23,11 @@ use crate::sys::kvm::{Log, Vm};
 use crate::sys::{program_memory, signal};
 use crate::vcpu_threads::{RunState, Stopped, VcpuThread, VcpuThreads};
 
-/// So many faults are looked at one by one for memory that is not there: more than an instruction can cause.
+/// The number of faults that are checked one by one for memory that is missing: more than one
+/// instruction can cause.
 const SEARCH_FAULTS: u32 = 64;
 
-/// The program in the machine, seen from one of its threads, which has a processor of its own.
+/// The program as a guest, as seen by one of its threads, which has its own vCPU.
 #[derive(Debug)]
 pub(crate) struct Guest {
     pub(crate) vm: Arc<Vm>,
@@ -34,40 +35,41 @@ pub(crate) struct Guest {
     pub(crate) processor: Processor,
     pub(crate) threads: Arc<VcpuThreads>,
     pub(crate) run_state: Arc<RunState>,
-    /// While it is recorded.
+    /// Present while the program is recorded.
     pub(crate) recording: Option<Recording>,
-    /// How many more faults may be about memory that is not there.
+    /// The number of further faults that may be about missing memory.
     searches: u32,
     pub(crate) signals: Signals,
     path: Arc<Path>,
     pub(crate) descriptors: Arc<Mutex<Vec<RawFd>>>,
-    /// Which word the kernel clears when the thread ends (`set_tid_address(2)`); 0 for none.
+    /// The address of the word that the kernel clears when the thread ends (`set_tid_address(2)`);
+    /// 0 for none.
     pub(crate) cleared_at_end: u64,
-    /// Whether this is a child of `vfork(2)`: another process, on its parent's processor.
+    /// Whether this is a child of `vfork(2)`: another process, on its parent's vCPU.
     pub(crate) is_vforked: bool,
 }
 
-/// What the program waits for.
+/// What the program has stopped for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum GuestEvent {
-    /// A system call is to be done.
+    /// The program made a system call.
     Call(Call),
-    /// It did what a signal answers, with these registers.
+    /// The program caused an exception that is a signal, with these registers.
     Fault(Fault, kvm_regs),
-    /// A signal has arrived while it had these registers.
+    /// A signal is pending, and the program has these registers.
     Signal(kvm_regs),
 }
 
-/// What is there while the program is recorded.
+/// The state of a recording.
 #[derive(Clone, Debug)]
 pub(crate) struct Recording {
     log: Arc<WriteLog>,
-    /// Nobody, where rounds are collected in this process.
+    /// `None` where rounds are collected in this process.
     pub(crate) link: Option<Arc<GuestEnd>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing here panics while it holds a lock; if it did, the books would be as good as ever.
+    // No code panics while it holds this lock. If one did, the state would still be consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -78,7 +80,7 @@ pub(crate) fn threads_of_one(run_state: &Arc<RunState>, processor: &Processor) -
     })
 }
 
-/// Ascending.
+/// The descriptors of a machine with one vCPU, ascending.
 pub(crate) fn own_descriptors(vm: &Vm, processor: &Processor) -> Vec<RawFd> {
     let mut all: Vec<RawFd> = vm.descriptors().into();
     all.push(processor.descriptor());
@@ -87,7 +89,7 @@ pub(crate) fn own_descriptors(vm: &Vm, processor: &Processor) -> Vec<RawFd> {
 }
 
 impl Guest {
-    /// A machine without a program.
+    /// Creates a machine without a program.
     pub(crate) fn new(log: Log) -> Result<Self> {
         let vm = Vm::create(log)?;
         let bits = cpuid::physical_bits(&vm.supported_cpuid()?);
@@ -122,7 +124,7 @@ impl Guest {
         })
     }
 
-    /// A thread that this one starts, on this processor.
+    /// The guest as seen by a thread that this one starts, on this vCPU.
     pub(crate) fn for_new_thread(&self, processor: Processor, run_state: Arc<RunState>) -> Self {
         Self {
             vm: self.vm.clone(),
@@ -140,7 +142,7 @@ impl Guest {
         }
     }
 
-    /// One more processor, whose writes are logged if any are.
+    /// Adds a vCPU, whose writes are logged if the program is recorded.
     pub(crate) fn add_processor(&self, id: u64) -> Result<Processor> {
         let mut processor = Processor::add(&self.vm, &mut self.memory(), id)?;
         if let Some(log) = self.log() {
@@ -153,7 +155,7 @@ impl Guest {
         Ok(processor)
     }
 
-    /// Sends rounds to who asks for them from now on.
+    /// Serves requests for rounds on `link` from now on.
     pub(crate) fn serve_rounds(&mut self, link: RawFd) -> Result<()> {
         let link =
             Arc::new(GuestEnd::adopt(link).map_err(Error::system("duplicate a descriptor"))?);
@@ -168,13 +170,14 @@ impl Guest {
         let (vm, memory, log) = (self.vm.clone(), self.memory.clone(), recording.log.clone());
         child::spawn_quiet("rounds", move || {
             while link.wait() {
-                // The lock is held until it is sent, so that a fork finds no half of a message, and no lock held.
+                // The lock is held until the message is sent, so that a fork finds neither half a
+                // message nor a held lock.
                 let mut memory = locked(&memory);
                 match log.collect(&vm, &mut memory) {
                     Ok(collected) => link.send(MessageKind::Reply, &collected),
                     Err(error) => {
                         tracing::error!(%error, "no round");
-                        // Who asked would wait for ever.
+                        // Without this the recorder would wait forever.
                         link.hang_up();
                         return;
                     }
@@ -184,7 +187,7 @@ impl Guest {
         .map_err(Error::system("start a thread"))
     }
 
-    /// Loads a program, which runs when [`Self::run`] is called.
+    /// Loads a program; [`Self::run`] starts it.
     pub(crate) fn load(&mut self, found: &program::Found, environment: &[OsString]) -> Result<()> {
         let loaded = program::load(&mut self.memory(), found, environment)?;
         let path = std::fs::canonicalize(&found.path);
@@ -194,7 +197,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Begins with these two registers, and all others zero.
+    /// Starts with these two registers, and all others zero.
     pub(crate) fn begin_at(&mut self, entry: u64, stack_pointer: u64) {
         let context = kvm_regs {
             rip: entry,
@@ -212,27 +215,27 @@ impl Guest {
         locked(&self.memory)
     }
 
-    /// The file that was loaded.
+    /// The path of the loaded program.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The machine's own, ascending.
+    /// The machine's own descriptors, ascending.
     pub(crate) fn descriptors(&self) -> Vec<RawFd> {
         locked(&self.descriptors).clone()
     }
 
-    /// One that is closed.
+    /// Removes a descriptor that has been closed.
     pub(crate) fn forget_descriptor(&self, descriptor: RawFd) {
         locked(&self.descriptors).retain(|ours| *ours != descriptor);
     }
 
-    /// Where writes are noted, while the program is recorded.
+    /// The log of dirty pages, while the program is recorded.
     pub(crate) fn log(&self) -> Option<&WriteLog> {
         self.recording.as_ref().map(|recording| &*recording.log)
     }
 
-    /// Runs the thread until it ends; the process's end does not come back.
+    /// Runs the thread until it ends. Does not return where the process ends.
     pub(crate) fn run(&mut self) -> Result<()> {
         loop {
             let call = match self.run_until_event()? {
@@ -251,7 +254,7 @@ impl Guest {
                     let mut context = self.processor.at_call();
                     context.rax = result as u64;
                     if self.restarts_call(&call, result) {
-                        // To the instruction `syscall`, with what it takes.
+                        // Back to the instruction `syscall`, with its arguments.
                         context.rip -= 2;
                         context.rax = call.number;
                     }
@@ -271,7 +274,7 @@ impl Guest {
         }
     }
 
-    /// Runs the program until it needs more than memory.
+    /// Runs the program until an event other than a page fault in mapped memory.
     pub(crate) fn run_until_event(&mut self) -> Result<GuestEvent> {
         loop {
             let (memory, processor) = (&self.memory, &mut self.processor);
@@ -290,7 +293,8 @@ impl Guest {
                 Stop::Exception(exception) => {
                     if let Some(fault) = self.exception(&exception)? {
                         let context = self.processor.at_exception(&exception.frame);
-                        // A signal that has arrived comes first, since the fault's handler may run with it blocked.
+                        // A pending signal comes first, since the fault's handler may run with it
+                        // blocked.
                         return Ok(match signal::is_pending() && exception.is_repeated() {
                             true => GuestEvent::Signal(context),
                             false => GuestEvent::Fault(fault, context),
@@ -304,7 +308,8 @@ impl Guest {
                 }
                 Stop::Interrupted if signal::is_pending() => match self.at_stop()? {
                     Some(context) => return Ok(GuestEvent::Signal(context)),
-                    // Once: it comes out by itself, and then it is where one can be taken.
+                    // Let it run once: it exits by itself, at a place where the signal can be
+                    // taken.
                     None => signal::request_run(),
                 },
                 Stop::Interrupted => {}
@@ -313,10 +318,10 @@ impl Guest {
         }
     }
 
-    /// Resolves an exception, or says which signal it is.
+    /// Resolves an exception, or returns the signal that it causes.
     fn exception(&mut self, exception: &Exception) -> Result<Option<Fault>> {
         if exception.frame.rip == SYSTEM_BASE + entry::CALL {
-            // Seen on a KVM that emulates what hardware lacks.
+            // A KVM that emulates instructions does this.
             return Err(Error::Lacks("SYSCALL that enters ring 0"));
         }
         if exception.is_ours() {
@@ -347,8 +352,9 @@ impl Guest {
         Ok(None)
     }
 
-    /// The program has touched what is mapped and has no memory: behind the end of a file. KVM does not say where; but the
-    /// processor does, page by page, when the tables are empty. What another thread fills meanwhile is found the next time.
+    /// Finds the access to a mapped page without memory, beyond the end of a file. KVM does not
+    /// report the address. The vCPU does, fault by fault, once the page tables are empty. A fault
+    /// that another thread fills meanwhile is found the next time.
     fn search_bad_memory(&mut self) -> Result<()> {
         let Some(context) = self.at_stop()? else {
             return Err(Error::Stopped("its own memory is not there".into()));
@@ -359,7 +365,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Lets the program go on with these registers.
+    /// Continues the program with these registers.
     pub(crate) fn enter(&mut self, context: &kvm_regs) {
         self.processor.enter(&locked(&self.memory), context);
     }
@@ -368,7 +374,7 @@ impl Guest {
         self.processor.at_stop(&locked(&self.memory))
     }
 
-    /// Sends what was written so far, if somebody records.
+    /// Sends a round, if a recorder is connected.
     fn send_round(&self, kind: MessageKind) -> Result<()> {
         if let Some(Recording {
             log,
@@ -382,8 +388,9 @@ impl Guest {
         Ok(())
     }
 
-    /// Sends what was written so far by a process that goes, if somebody records. No other thread writes on until what
-    /// is returned is dropped.
+    /// Stops the other threads and sends a round of a process that is about to end or to execute
+    /// another program, if a recorder is connected. The other threads stay stopped until the
+    /// returned guard is dropped.
     pub(crate) fn send_round_stopped(&self, kind: MessageKind) -> Result<Option<Stopped<'_>>> {
         let Some(Recording { link: Some(_), .. }) = &self.recording else {
             return Ok(None);
@@ -393,7 +400,8 @@ impl Guest {
         Ok(Some(stopped))
     }
 
-    /// Sends the last round, and waits until the recorder has it. No other thread writes from then on.
+    /// Sends the final round, and waits until the recorder has processed it. No other thread writes
+    /// afterwards.
     pub(crate) fn send_final_round(&self) -> Result<()> {
         let stopped = self.send_round_stopped(MessageKind::Final)?;
         if let Some(Recording {
@@ -402,12 +410,12 @@ impl Guest {
         {
             link.wait_for_ack();
         }
-        // The process ends.
+        // The process ends with the other threads still stopped.
         mem::forget(stopped);
         Ok(())
     }
 
-    /// Takes a round in this process.
+    /// Collects a round in this process.
     pub(crate) fn collect(&self) -> Result<crate::Collected> {
         match self.log() {
             Some(log) => log.collect(&self.vm, &mut self.memory()),

@@ -1,15 +1,18 @@
-//! Runs one ordinary program as the guest of a virtual machine, on stock KVM, so that the processor itself logs which pages
-//! it writes: by page-modification logging where it has that, and without a fault per page.
+//! Runs one ordinary program as the guest of a virtual machine, on stock KVM, so that the processor
+//! itself logs which pages the program dirties: by page-modification logging (PML) where it has
+//! that, and without a fault per page.
 //!
-//! There is no guest kernel. The program runs in ring 3 under page tables of ours; its memory is this process's memory, at
-//! the same addresses; a system call is one exit and then this process's system call. The idea is Dune's (Belay et al.), and
-//! the papers that pagetrail follows needed a patched hypervisor, or new hardware, for what comes of it here: guest-physical
-//! addresses that tell the program's addresses at once.
+//! There is no guest kernel. The program runs in ring 3 under page tables that this crate fills.
+//! Its memory is this process's memory, at the same addresses. A system call is one VM exit, and
+//! then this process's system call. The idea is Dune's (Belay et al., OSDI 2012). The papers that
+//! pagetrail follows needed a patched hypervisor or new hardware for what follows from it here: the
+//! program's address of a dirty page is computed from its guest-physical address.
 //!
-//! [`become_guest`] turns this process into the program. [`recorded_guest`] does so for a recorder elsewhere, which has
-//! [`Rounds`]. [`check`] says what KVM offers here.
+//! [`become_guest`] turns this process into the program. [`recorded_guest`] does so for a recorder
+//! in another process, which holds [`Rounds`]. [`check`] reports what KVM offers on this machine.
 //!
-//! It is a tracker, not a sandbox: the program has this process's rights, and could reach the machine if it tried.
+//! The virtual machine is a tracker, not a sandbox: the program has this process's rights, and
+//! could reach the machine's own memory if it tried.
 #![deny(unsafe_code)]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -42,35 +45,48 @@ pub use rounds::link::{GuestRound, Rounds, pair};
 use guest::Guest;
 use sys::kvm::{self, Log};
 
-/// The exit status of a program that asks for what the machine does not do.
+/// The exit status of a program that needs something that the machine does not support.
 pub const STATUS_UNSUPPORTED: i32 = 3;
 
-/// Bytes of a processor's ring: 65,536 pages, the largest that there is.
+/// The length in bytes of a vCPU's dirty ring: 65,536 entries, the most that KVM allows.
 const RING_BYTES: usize = 1 << 20;
 
-/// What a program is given.
+/// How a program is run.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Settings {
-    /// How much memory it may have that it can write to, its stack included; what it only reserves does not count. More is
-    /// refused by `ENOMEM`. A forked child may have as much again, and a program executed by `execve(2)` any amount.
+    /// The most bytes of writable memory that the program may have, its stack included. Memory that
+    /// is only reserved does not count. Mappings beyond the limit fail with `ENOMEM`. A forked
+    /// child may have as much again, and a program executed by `execve(2)` any amount.
     pub memory_bytes_max: Option<u64>,
-    /// Environment variables that this process has not, or otherwise.
+    /// Environment variables to add to, or replace in, this process's environment.
     pub variables: Vec<(OsString, OsString)>,
-    /// Whether rounds tell of reads as well, from the bits that the processor sets in page tables: every page then has an entry
-    /// of its own there. Whether it does set them is for [`check::try_accesses`] to say.
+    /// Whether rounds contain accessed pages as well, from the accessed bits that the processor
+    /// sets in page tables. Every page then has its own entry there. [`check::try_accesses`] says
+    /// whether this machine's KVM sets these bits.
     pub accesses: bool,
 }
 
-/// Turns this process into the program: its descriptors, its directory, its PID, its exit status.
+/// Turns this process into the program, with its descriptors, its directory, its PID, and its exit
+/// status.
 ///
-/// It returns only where the program cannot begin, or asks for something that the machine does not do.
+/// Returns only where the program cannot start, or needs something that the machine does not
+/// support.
+///
+/// # Errors
+///
+/// [`Error`] says why there is no guest; [`Error::is_machine_limit`] whether another machine would
+/// do.
 pub fn become_guest(command: &[OsString], settings: &Settings) -> Result<Infallible> {
     become_one(command, settings, Log::Off, None)
 }
 
-/// The same, and sends its rounds to who holds the other end of the [`pair`], of which this process was started with one as
-/// the descriptor `link`.
+/// Like [`become_guest`], but sends rounds over `link`, the guest end of a [`pair`] that this
+/// process was started with.
+///
+/// # Errors
+///
+/// As for [`become_guest`]; besides, KVM may be unable to log dirty pages.
 pub fn recorded_guest(
     command: &[OsString],
     settings: &Settings,
@@ -104,18 +120,19 @@ fn become_one(
         log.track_accesses(&mut guest.memory());
     }
     guest.load(&found, &environment)?;
-    // The file is mapped; the program expects the lowest numbers for its own files.
+    // The file is mapped and no longer needed open. The program expects the lowest descriptors for
+    // its own files.
     drop(found);
     if let Some(link) = link {
         guest.serve_rounds(link)?;
     }
     set_name(guest.path());
     guest.run()?;
-    // The first thread of a process does not come back from its end.
+    // The first thread returns here only when the program has ended; its process ends with it.
     sys::child::exit(0)
 }
 
-/// The ring where KVM has one, else bitmaps.
+/// Dirty rings where KVM has them, otherwise bitmaps.
 fn best_log() -> Result<Log> {
     let kvm = kvm::open()?;
     Ok(match kvm::ring_bytes_max(&kvm) {
@@ -124,16 +141,17 @@ fn best_log() -> Result<Log> {
     })
 }
 
-/// What `ps` shows.
+/// Sets the name that `ps` shows.
 fn set_name(path: &Path) {
     let name = path.file_name().unwrap_or_default();
     if let Ok(name) = std::ffi::CString::new(name.as_encoded_bytes()) {
-        // A name that cannot be set is not worth an error.
+        // A failure only leaves the old name.
         let _ = rustix::thread::set_name(&name);
     }
 }
 
-/// Ends a process that cannot return to who started the guest: of a child, or from another thread.
+/// Ends a process that cannot return an error to the caller of [`become_guest`]: in a child
+/// process, or on another thread.
 fn end_with(error: &Error) -> ! {
     let _ = writeln!(std::io::stderr(), "pagetrail: {error}");
     sys::child::exit(STATUS_UNSUPPORTED)

@@ -1,4 +1,4 @@
-//! Guests of a few instructions: what tries a KVM, and what times it.
+//! Guests of a few instructions, to test a KVM and to measure it.
 
 use crate::error::{Error, Result};
 use crate::guest::{Guest, GuestEvent};
@@ -6,20 +6,20 @@ use crate::memory::PAGE;
 use crate::memory::mapping::Mmap;
 use crate::sys::program_memory;
 
-/// A system call that nobody makes.
+/// The number of a system call that does not exist.
 const NUMBER: u64 = 0x5ca1_ab1e;
 
-/// How a guest says that it has done its work.
+/// How a guest exits when it has done its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DoneBy {
     /// By a system call.
     Call,
-    /// By an exception, which a KVM that emulates instructions does as well.
+    /// By an exception, which also works on a KVM that emulates instructions.
     Exception,
 }
 
 impl DoneBy {
-    /// The instructions that give it.
+    /// Appends the instructions of the exit.
     pub(crate) fn emit(self, text: &mut Vec<u8>) {
         match self {
             Self::Call => call(text),
@@ -27,7 +27,7 @@ impl DoneBy {
         }
     }
 
-    /// Runs a guest until it gives the sign, and lets it go on behind that.
+    /// Runs a guest until it exits in this way, and lets it continue after that instruction.
     pub(crate) fn wait_in(self, guest: &mut Guest) -> Result<()> {
         match (self, guest.run_until_event()?) {
             (Self::Call, GuestEvent::Call(call)) if call.number == NUMBER => {
@@ -47,7 +47,7 @@ impl DoneBy {
     }
 }
 
-/// Lets a guest begin with these instructions.
+/// Maps these instructions, and starts the guest there.
 pub(crate) fn begin(guest: &mut Guest, text: &[u8]) -> Result<()> {
     let writable = libc::PROT_READ | libc::PROT_WRITE;
     let bytes = (text.len() as u64).next_multiple_of(PAGE);

@@ -1,7 +1,9 @@
-//! [`VcpuThreads`]: the program's threads, each with a processor; who is in the guest, and how all are kept out of it.
+//! [`VcpuThreads`]: the program's threads, each with a vCPU; which of them are in the guest, and
+//! how all others are kept out of it.
 //!
-//! Threads are kept out when what they write would be lost: while the last round is taken, or the one before another program
-//! is executed. Otherwise they run on through everything, rounds too.
+//! Threads are kept out while a write of theirs would be lost: during the final round, and during
+//! the round before another program is executed. Otherwise they continue to run, also while a round
+//! is collected.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,17 +14,17 @@ use crate::processor::Processor;
 use crate::sys::signal;
 use crate::sys::thread::{Stack, is_gone};
 
-/// Not in the guest.
+/// The thread is not in the guest.
 const OUT: u64 = 0;
 const IN: u64 = 1;
-/// In the guest, and told to leave.
+/// The thread is in the guest, and a kick has been sent.
 const KICKED: u64 = 2;
 const STATE: u64 = 3;
-/// Bits of a process's or a thread's number (`PID_MAX_LIMIT`).
+/// The bits of a PID or TID (`PID_MAX_LIMIT`).
 const ID_BITS: u32 = 22;
 const ID: u64 = (1 << ID_BITS) - 1;
 
-/// Where a thread is, and which thread of the kernel's it is, in one word.
+/// Whether a thread is in the guest, with its PID and TID, in one atomic word.
 #[derive(Debug)]
 pub(crate) struct RunState(AtomicU64);
 
@@ -31,26 +33,26 @@ fn word(pid: u32, tid: u32, state: u64) -> u64 {
 }
 
 impl RunState {
-    /// The calling thread's, out of the guest.
+    /// The state of the calling thread, which is not in the guest.
     pub(crate) fn of_this_thread() -> Self {
         let run_state = Self(AtomicU64::new(0));
         run_state.bind_to_this_thread();
         run_state
     }
 
-    /// From now on the calling thread runs the processor, which is out of the guest.
+    /// Binds the state to the calling thread, which is not in the guest.
     pub(crate) fn bind_to_this_thread(&self) {
         let (pid, tid) = (std::process::id(), crate::sys::thread::id());
         self.0.store(word(pid, tid, OUT), Ordering::SeqCst);
     }
 
-    /// The number by which others know the thread.
+    /// The thread's TID.
     pub(crate) fn thread(&self) -> u32 {
         (self.0.load(Ordering::SeqCst) >> 2 & ID) as u32
     }
 
     fn set(&self, state: u64) -> u64 {
-        // Nobody else changes the numbers; others change the state from IN only.
+        // Only this thread changes the IDs. Other threads change the state from IN only.
         let now = self.0.load(Ordering::Relaxed) & !STATE;
         self.0.swap(now | state, Ordering::SeqCst) & STATE
     }
@@ -77,39 +79,39 @@ impl RunState {
     }
 }
 
-/// A thread of the program.
+/// A thread of the program, with its vCPU.
 #[derive(Debug)]
 pub(crate) struct VcpuThread {
     pub(crate) run_state: Arc<RunState>,
-    /// Its processor's descriptor.
+    /// The descriptor of the thread's vCPU.
     pub(crate) descriptor: RawFd,
 }
 
-/// What is known of all threads.
+/// The state of all threads.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadTable {
     present: Vec<VcpuThread>,
-    /// Stacks of threads, by their numbers.
+    /// The stacks of threads, by TID.
     stacks: Vec<(u32, Stack)>,
-    /// Those that have ended, maybe not to the last.
+    /// TIDs of threads that have ended for the program, and may still exist in the kernel.
     leaving: Vec<u32>,
-    /// Processors without a thread: KVM takes none back.
+    /// vCPUs without a thread. KVM cannot remove a vCPU.
     free: Vec<Processor>,
-    /// How many processors were made; the next one's number.
+    /// The number of vCPUs created so far, which is the ID of the next one.
     made: u64,
-    /// What the process's first thread ended with, if it has.
+    /// The exit status of the process's first thread, once it has ended.
     first_status: Option<i32>,
-    /// Whether it was said that there are too many.
-    told: bool,
+    /// Whether the limit on threads has been reported.
+    limit_reported: bool,
 }
 
-/// The program's threads.
+/// The threads of the program.
 #[derive(Debug, Default)]
 pub(crate) struct VcpuThreads {
     table: Mutex<ThreadTable>,
-    /// Nobody may enter the guest.
+    /// Whether threads must stay out of the guest.
     stopped: AtomicBool,
-    /// Held by who has stopped the others.
+    /// Held by the thread that has stopped the others.
     stopping: Mutex<()>,
     gate: Mutex<()>,
     opened: Condvar,
@@ -121,22 +123,22 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ThreadTable {
-    /// A processor that is free, or the number of the next one.
+    /// Returns a free vCPU, or the ID of the next one to create.
     pub(crate) fn processor(&mut self) -> Result<Processor, u64> {
         self.free.pop().ok_or(self.made)
     }
 
-    /// One more was made.
+    /// Counts a vCPU that was created.
     pub(crate) fn count_processor(&mut self) {
         self.made += 1;
     }
 
-    /// A thread has come.
+    /// Adds a thread.
     pub(crate) fn add(&mut self, thread: VcpuThread) {
         self.present.push(thread);
     }
 
-    /// Keeps a thread's stack until it is gone.
+    /// Keeps a thread's stack until the thread is gone.
     pub(crate) fn keep_stack(&mut self, thread: u32, stack: Stack) {
         self.stacks.push((thread, stack));
         self.leaving.retain(|leaving| {
@@ -148,12 +150,12 @@ impl ThreadTable {
         });
     }
 
-    /// A processor that its thread needs no more.
+    /// Takes back the vCPU of a thread that has ended.
     pub(crate) fn give_back(&mut self, processor: Processor) {
         self.free.push(processor);
     }
 
-    /// Takes a thread out. The status with which the process ends, if it was the last.
+    /// Removes a thread. If it was the last one, returns the exit status of the process.
     pub(crate) fn remove(&mut self, run_state: &Arc<RunState>, status: i32) -> Option<i32> {
         self.present
             .retain(|thread| !Arc::ptr_eq(&thread.run_state, run_state));
@@ -167,17 +169,18 @@ impl ThreadTable {
         is_last.then(|| self.first_status.unwrap_or(status))
     }
 
-    /// Whether there is one thread.
+    /// Whether there is exactly one thread.
     pub(crate) fn is_one(&self) -> bool {
         self.present.len() == 1
     }
 
-    /// True once: that there are too many is to be said.
+    /// Whether the limit on threads should be reported: true on the first call only.
     pub(crate) fn should_report_limit(&mut self) -> bool {
-        !std::mem::replace(&mut self.told, true)
+        !std::mem::replace(&mut self.limit_reported, true)
     }
 
-    /// In a forked child: what it has of the others goes. Descriptors that nobody here owns are returned.
+    /// Drops what a forked child has of its parent's other threads. Returns their descriptors,
+    /// which the caller must close.
     pub(crate) fn abandon_others(&mut self, own: &Arc<RunState>) -> Vec<RawFd> {
         self.free.clear();
         let others = self.present.iter();
@@ -187,7 +190,7 @@ impl ThreadTable {
 }
 
 impl VcpuThreads {
-    /// One thread, with the only processor.
+    /// Starts with one thread, which has the only vCPU.
     pub(crate) fn of_one(thread: VcpuThread) -> Self {
         let threads = Self::default();
         let mut table = threads.table();
@@ -201,8 +204,8 @@ impl VcpuThreads {
         locked(&self.table)
     }
 
-    /// Runs something that is in the guest meanwhile, when that may be; at once where the thread `is_apart`, in another
-    /// process, which outlives this one.
+    /// Runs `run` with the calling thread marked as in the guest, once threads may enter it. A
+    /// thread that `is_apart`, in another process that outlives this one, enters at once.
     pub(crate) fn in_guest<T>(
         &self,
         run_state: &RunState,
@@ -228,7 +231,7 @@ impl VcpuThreads {
         result
     }
 
-    /// Keeps all other threads out of the guest until what is returned is dropped.
+    /// Keeps all other threads out of the guest until the returned guard is dropped.
     pub(crate) fn stop_others(&self, own: &Arc<RunState>) -> Stopped<'_> {
         let one_at_a_time = locked(&self.stopping);
         self.stopped.store(true, Ordering::SeqCst);
@@ -242,7 +245,7 @@ impl VcpuThreads {
         drop(table);
         others.iter().for_each(|run_state| run_state.kick());
         for run_state in &others {
-            // Who was out sees that nobody may enter.
+            // A thread that was out of the guest sees `stopped` before it enters.
             while run_state.is_leaving() {
                 thread::yield_now();
             }
@@ -254,7 +257,7 @@ impl VcpuThreads {
     }
 }
 
-/// No other thread is in the guest.
+/// While this guard exists, no other thread is in the guest.
 #[derive(Debug)]
 pub(crate) struct Stopped<'a> {
     threads: &'a VcpuThreads,
@@ -275,7 +278,7 @@ mod tests {
 
     use super::*;
 
-    /// What a processor does: it runs until its byte says otherwise.
+    /// Stands for a vCPU: runs until its stop byte is set.
     fn run(byte: &AtomicU8, is_over: &AtomicBool, work: &AtomicU64) {
         while byte.load(Ordering::SeqCst) == 0 && !is_over.load(Ordering::SeqCst) {
             work.fetch_add(1, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Descriptors that are the machine's stay open, whatever the program closes: it cannot have meant them.
+//! Keeps the machine's descriptors open, whatever the program closes: it cannot have meant them.
 
 use std::os::fd::RawFd;
 
@@ -8,7 +8,7 @@ use crate::sys::signal::forward_unless_signalled;
 
 const EBADF: i64 = -(libc::EBADF as i64);
 
-/// `CLOSE_RANGE_UNSHARE`: with a table of its own.
+/// `CLOSE_RANGE_UNSHARE`: the caller gets its own table of descriptors first.
 const UNSHARE: u64 = 2;
 const EINVAL: i64 = -(libc::EINVAL as i64);
 
@@ -46,7 +46,8 @@ pub(super) fn close_range(guest: &Guest, wanted: &Call) -> i64 {
         // result is that of a kernel that does not know the flag.
         UNSHARE if !shares_no_descriptors => EINVAL,
         0 | UNSHARE => close_around(&guest.descriptors(), first as u32, last as u32),
-        // CLOSE_RANGE_CLOEXEC closes nothing now, and execve(2) closes the machine's descriptors anyway.
+        // CLOSE_RANGE_CLOEXEC closes nothing now, and execve(2) closes the machine's descriptors
+        // anyway.
         _ => wanted.forward(),
     }
 }
@@ -61,14 +62,14 @@ fn close_around(ours: &[RawFd], first: u32, last: u32) -> i64 {
     if first > last { EINVAL } else { 0 }
 }
 
-/// `getrlimit(2)`, `setrlimit(2)` and `prlimit(2)`. The machine raises a limit for a moment while it
-/// makes descriptors; the lock keeps that from the program.
+/// `getrlimit(2)`, `setrlimit(2)` and `prlimit(2)`. The machine raises a limit for a moment while
+/// it makes descriptors; the lock keeps that from the program.
 pub(super) fn resource_limit(guest: &Guest, call: &Call) -> i64 {
     let _table = guest.threads.table();
     forward_unless_signalled(call)
 }
 
-/// `first..=last` without ours.
+/// Splits `first..=last` around the machine's descriptors.
 fn around(ours: &[RawFd], mut first: u32, last: u32) -> Vec<(u32, u32)> {
     let mut ranges = Vec::new();
     for fd in ours.iter().map(|fd| *fd as u32) {

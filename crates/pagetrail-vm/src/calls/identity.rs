@@ -1,7 +1,9 @@
-//! What the program learns about itself where the kernel would tell about the machine: which file it is, and what it has mapped.
+//! Files about the program itself, of which the kernel would show those of the machine: the
+//! program's file, its mappings, and its auxiliary vector.
 //!
-//! `/proc/self/exe` becomes the program's path in the same call. `maps` and `smaps` are opened by the kernel, and then replaced by a
-//! copy without what is the machine's: what is mapped when the file is opened.
+//! `/proc/self/exe` is replaced by the program's path in the call. The kernel opens `maps`, `smaps`
+//! and `auxv`, and the descriptor is then replaced by one of a copy without the machine's part, as
+//! of the moment of opening.
 
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -22,15 +24,15 @@ const EFAULT: i64 = -(libc::EFAULT as i64);
 /// A file of `/proc` that is about the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Own {
-    /// Its file.
+    /// The program's file.
     Program,
-    /// Its mappings.
+    /// The program's mappings.
     Mappings,
-    /// Its auxiliary vector.
+    /// The program's auxiliary vector.
     Auxiliary,
 }
 
-/// Not in the crate `libc` (Linux 6.4).
+/// `PR_GET_AUXV` (Linux 6.4), which the crate `libc` lacks.
 pub(super) const PR_GET_AUXV: i32 = 0x4155_5856;
 
 /// Performs a call on a file about the program; `None` for any other file, which is the kernel's.
@@ -61,7 +63,7 @@ fn own_file(call: &Call, path: table::Path) -> Option<Own> {
     own(directory, call.arguments[path.argument])
 }
 
-/// Which of the files a path names.
+/// Which of these files a path names.
 fn own(directory: Option<u64>, path: u64) -> Option<Own> {
     let text = read_text(path).ok()?;
     let own = match text.rsplit(|byte| *byte == b'/').next()? {
@@ -86,7 +88,7 @@ fn directory_path(directory: Option<u64>) -> Option<Vec<u8>> {
     Some(OsString::from(path).into_vec())
 }
 
-/// Whether a path is that of a file about a process.
+/// Whether a path is that of a file about this process.
 fn is_about(path: &[u8], pid: u32) -> bool {
     let pid = pid.to_string();
     let parts = path.split(|byte| *byte == b'/');
@@ -99,7 +101,7 @@ fn is_about(path: &[u8], pid: u32) -> bool {
     }
 }
 
-/// Puts the program's part of what a descriptor reads in its place.
+/// Replaces what a descriptor reads by the program's part of it.
 fn without_machine(guest: &Guest, own: Own, opened: i64) -> i64 {
     match replace(guest, own, opened) {
         Ok(()) => opened,
@@ -125,7 +127,7 @@ fn replace(guest: &Guest, kind: Own, opened: i64) -> io::Result<()> {
     };
     let mut copy = File::from(rustix::fs::memfd_create("maps", MemfdFlags::CLOEXEC)?);
     copy.write_all(&own)?;
-    // Again, at its beginning, and not to be written to.
+    // Opened again, for an offset of 0 and without the right to write.
     let copy = File::open(format!("/proc/self/fd/{}", copy.as_raw_fd()))?;
     let flags = call(libc::SYS_fcntl, &[opened as u64, libc::F_GETFD as u64]);
     let flags = match flags & i64::from(libc::FD_CLOEXEC) {
@@ -172,7 +174,7 @@ fn read_own_link(
     }
 }
 
-/// `prctl(2)` with `PR_GET_AUXV`: as long as the kernel's, which has zeros behind the end.
+/// `prctl(2)` with `PR_GET_AUXV`: as long as the kernel's vector, with zeros after the end.
 pub(super) fn auxiliary(guest: &Guest, made: &Call) -> i64 {
     let [option, at, bytes, ..] = made.arguments;
     if made.arguments[3..5] != [0, 0] {
@@ -191,7 +193,7 @@ pub(super) fn auxiliary(guest: &Guest, made: &Call) -> i64 {
     }
 }
 
-/// Writes to the program's memory; the result as the kernel has it.
+/// Writes to the program's memory, and returns a result as the kernel does.
 pub(super) fn write_or_fault(address: u64, bytes: &[u8]) -> i64 {
     write(address, bytes).map_or(EFAULT, |()| 0)
 }
@@ -201,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_files_are_told_by_their_paths() {
+    fn files_about_the_program_are_found_by_their_paths() {
         let about = |path: &str| is_about(path.as_bytes(), 77);
         for path in [
             "/proc/self/maps",

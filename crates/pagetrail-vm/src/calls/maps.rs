@@ -1,7 +1,8 @@
-//! The program's part of the text of `/proc/PID/maps` and `smaps`. Pure.
+//! Filters the text of `/proc/PID/maps` and `smaps` to the program's mappings. Pure.
 //!
-//! The kernel's text has the mappings of the machine as well, and does not know what is the program's heap and stack. In `smaps`
-//! the counters of a mapping that is the program's in part stay those of all of it.
+//! The kernel's text also has the machine's mappings, and does not know the program's heap and
+//! stack. In `smaps`, the counters of a mapping that is only partly the program's remain those of
+//! the whole mapping.
 
 use std::io::Write;
 
@@ -9,10 +10,10 @@ use pagetrail::PageRange;
 
 use crate::memory::areas::Areas;
 
-/// Where the kernel begins a mapping's name.
+/// The column where the kernel puts a mapping's name.
 const NAME_COLUMN: usize = 73;
 
-/// A line that begins a mapping.
+/// The first line of a mapping.
 struct Header<'t> {
     range: PageRange,
     permissions: &'t [u8],
@@ -48,7 +49,7 @@ impl<'t> Header<'t> {
         self.inode == b"0" && self.name.is_empty()
     }
 
-    /// The line of a part of the mapping.
+    /// Appends the line of a part of the mapping.
     fn write(&self, (part, rights): Part, names: &[(PageRange, &str)], text: &mut Vec<u8>) {
         let begins = text.len();
         let offset = match self.inode {
@@ -57,7 +58,8 @@ impl<'t> Header<'t> {
         };
         // Writing to a vector does not fail.
         let _ = write!(text, "{:08x}-{:08x} ", part.start(), part.end());
-        // The kernel's may be more, since KVM reads what the program may only write or execute.
+        // The kernel's rights may be more, since memory that the program may only write or execute
+        // is mapped readable for KVM.
         text.extend(rights);
         text.extend(self.permissions.last());
         let _ = write!(text, " {offset:08x} ");
@@ -79,7 +81,8 @@ fn hex(digits: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// What of `text` is the program's. Anonymous memory in one of the ranges gets that name.
+/// Returns the part of `text` that is the program's. Anonymous memory in one of the ranges gets
+/// that name.
 pub(super) fn own_part(text: &[u8], areas: &Areas, names: &[(PageRange, &str)]) -> Vec<u8> {
     let mut own = Vec::new();
     let mut lines = text.split_inclusive(|byte| *byte == b'\n').peekable();
@@ -106,10 +109,11 @@ pub(super) fn own_part(text: &[u8], areas: &Areas, names: &[(PageRange, &str)]) 
     own
 }
 
-/// A part of a mapping, and what the program may do with it.
+/// A part of a mapping, and the program's rights to it as shown.
 type Part = (PageRange, [u8; 3]);
 
-/// The program's parts of a mapping: what is next to each other, with the same rights, is one, unless one has a name.
+/// The program's parts of a mapping. Neighbours with the same rights are one part, unless one has a
+/// name.
 fn parts(header: &Header<'_>, areas: &Areas, names: &[(PageRange, &str)]) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
     for (piece, allowed) in areas.pieces(header.range) {
@@ -130,7 +134,7 @@ fn parts(header: &Header<'_>, areas: &Areas, names: &[(PageRange, &str)]) -> Vec
     parts
 }
 
-/// A part in two, if `at` is within it.
+/// Splits a part at an address within it.
 fn cut((range, rights): Part, at: u64) -> impl Iterator<Item = Part> {
     let at = at.clamp(range.start(), range.end());
     let below = PageRange::new(range.start(), at);
@@ -227,7 +231,7 @@ VmFlags: rd wr mr mw me ac\x20
     fn the_kernels_own_text_is_understood() {
         let maps = std::fs::read("/proc/self/maps").unwrap();
         let lines = maps.split_inclusive(|byte| *byte == b'\n');
-        // The addresses of programs, and no more.
+        // Only addresses that programs can have.
         let lines: Vec<&[u8]> = lines
             .filter(|line| !line.starts_with(b"ffffffffff"))
             .collect();

@@ -1,10 +1,12 @@
-//! System calls: which the kernel performs as the program made them, and which the machine performs.
+//! System calls: which the kernel performs as the program made them, and which the machine
+//! performs.
 //!
 //! The program's calls are this process's calls, with the pointers that the program passed. The
-//! machine performs those that concern memory ([`crate::memory::mapping`]), processes ([`process`]),
-//! threads ([`threads`]), signals ([`signals`]), the machine's own descriptors ([`descriptors`]),
-//! files about the program itself ([`identity`]), or the processor ([`special`]). Calls that it does
-//! not support fail with `ENOSYS`, as on a kernel that lacks them: programs then do without.
+//! machine performs those that concern memory ([`crate::memory::mapping`]), processes
+//! ([`process`]), threads ([`threads`]), signals ([`signals`]), the machine's own descriptors
+//! ([`descriptors`]), files about the program itself ([`identity`]), or the processor
+//! ([`special`]). Calls that it does not support fail with `ENOSYS`, as on a kernel that lacks
+//! them: programs then do without.
 //!
 //! [`table`] has a row per call. What the kernel writes for a call is found by [`written`], what it
 //! reads by [`reads`].

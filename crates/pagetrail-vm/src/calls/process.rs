@@ -1,8 +1,9 @@
-//! Processes: children, other programs, the end.
+//! Processes: their creation, the execution of other programs, and their end.
 //!
-//! A child of `fork(2)` runs in a machine of its own, over its copy of the memory; a child of `vfork(2)` runs on this
-//! thread's processor while that waits, as the kernel has it. Another program (`execve(2)`) runs natively. What `clone(2)`
-//! says of threads is in [`super::threads`].
+//! A child of `fork(2)` runs in its own virtual machine, over its copy of the memory. A child of
+//! `vfork(2)` runs on this thread's vCPU while the thread waits, as the kernel has it. Another
+//! program (`execve(2)`) runs natively. [`super::threads`] has the part of `clone(2)` that is about
+//! threads.
 
 use std::convert::Infallible;
 use std::io;
@@ -25,7 +26,7 @@ const EAGAIN: i64 = -(libc::EAGAIN as i64);
 const EFAULT: i64 = -(libc::EFAULT as i64);
 const E2BIG: i64 = -(libc::E2BIG as i64);
 
-/// What a new process or thread is to be like: the arguments of `clone(2)`, whichever call they came by.
+/// A request for a new process or thread: the arguments of `clone(2)`, whichever call they came by.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wanted {
     pub(super) flags: u64,
@@ -33,16 +34,16 @@ pub(super) struct Wanted {
     pub(super) parent_id: u64,
     pub(super) child_id: u64,
     pub(super) storage: u64,
-    /// Where a descriptor of the child goes.
+    /// The address where the descriptor of the child is stored.
     descriptor_at: u64,
 }
 
-/// `struct clone_args`: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, and since later set_tid,
-/// set_tid_size, cgroup.
+/// `struct clone_args`: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls,
+/// and since later set_tid, set_tid_size, cgroup.
 const CLONE_ARGS: usize = 11;
-/// How long the first one was.
+/// The length of the first version of the structure.
 const CLONE_ARGS_BYTES_MIN: u64 = 64;
-/// What stands where a signal does in the other calls' flags.
+/// The bits of the flags that are the exit signal in the older calls.
 const SIGNAL: u64 = 0xff;
 
 impl Wanted {
@@ -66,7 +67,8 @@ impl Wanted {
         }
     }
 
-    /// `clone3(2)`: what the kernel finds fault with first (kernel/fork.c).
+    /// The arguments of `clone3(2)`, after the checks that the kernel makes first (kernel/fork.c).
+    /// The error is the kernel's.
     fn by_structure(words: &[u64; CLONE_ARGS]) -> std::result::Result<Self, i64> {
         let [
             flags,
@@ -103,7 +105,7 @@ impl Wanted {
         self.flags & flag as u32 as u64 != 0
     }
 
-    /// Whether flags go together that do not (kernel/fork.c).
+    /// Whether the flags contradict each other (kernel/fork.c).
     fn is_contradictory(&self) -> bool {
         let shares_signals = self.has(libc::CLONE_SIGHAND);
         self.has(libc::CLONE_FS)
@@ -117,7 +119,8 @@ impl Wanted {
     }
 }
 
-/// The structure of `clone3(2)`, of which an older program has less, and a newer one more that must be zero.
+/// Reads the structure of `clone3(2)`. An older program passes a shorter one, and a newer one a
+/// longer one whose rest must be zero. The error is the kernel's.
 fn clone_args(at: u64, bytes: u64) -> std::result::Result<[u64; CLONE_ARGS], i64> {
     let mut words = [0; CLONE_ARGS];
     if bytes > crate::memory::PAGE {
@@ -140,7 +143,7 @@ fn clone_args(at: u64, bytes: u64) -> std::result::Result<[u64; CLONE_ARGS], i64
     Ok(words)
 }
 
-/// Flags that are done here, or that change nothing that a program sees.
+/// The flags that the machine implements, or that change nothing that a program sees.
 const DONE: u64 = (libc::CLONE_VM
     | libc::CLONE_VFORK
     | libc::CLONE_PARENT_SETTID
@@ -151,7 +154,7 @@ const DONE: u64 = (libc::CLONE_VM
     | libc::CLONE_PTRACE
     | libc::CLONE_UNTRACED
     | libc::CLONE_DETACHED) as u64;
-/// Flags that are the kernel's business alone.
+/// The flags that are passed to the kernel.
 const PASSED_ON: u64 = (libc::CLONE_PARENT
     | libc::CLONE_FS
     | libc::CLONE_SYSVSEM
@@ -196,7 +199,7 @@ fn start(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
     if wanted.is_contradictory() {
         return Ok(Next::Return(EINVAL));
     }
-    // As with the kernel, no signal comes between: it would come to both.
+    // As in the kernel, no signal may arrive in between: it would reach both.
     if !signal::block_all() {
         return Ok(Next::Return(signal::NOT_STARTED));
     }
@@ -227,19 +230,20 @@ fn start_process(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
     }
 }
 
-/// The error of what is not done here, so that a program that only tries goes on: as of a kernel that is older, or does not
-/// allow it.
+/// The error for what the machine does not support, such as an older kernel would return, so that a
+/// program that only tries goes on.
 fn refusal(guest: &Guest, wanted: &Wanted, passed_on: u64) -> Option<i64> {
     let is_known = wanted.flags & !(DONE | PASSED_ON | SIGNAL | CLEAR_HANDLERS) == 0;
     let shares = wanted.has(libc::CLONE_VM) && !wanted.has(libc::CLONE_VFORK);
     let is_plain = passed_on & !(libc::CLONE_IO as u64) == libc::SIGCHLD as u64;
     if shares {
-        // Two processes with one memory, at the same time: what sanitizers look for leaks with.
+        // Two processes that share memory and run at the same time: LeakSanitizer does this.
         Some(EPERM)
     } else if !is_known || wanted.flags & SIGNAL > 64 {
         Some(EINVAL)
     } else if !is_plain && !wanted.has(libc::CLONE_VM) && !guest.threads.table().is_one() {
-        // The C library's locks, which other threads may hold, are free in the child of its own fork(2) only.
+        // The C library frees its locks, which other threads may hold, only in the child of its own
+        // fork(2).
         Some(EAGAIN)
     } else if wanted.has(libc::CLONE_PIDFD) && !is_writable(wanted.descriptor_at) {
         Some(EFAULT)
@@ -248,7 +252,7 @@ fn refusal(guest: &Guest, wanted: &Wanted, passed_on: u64) -> Option<i64> {
     }
 }
 
-/// Whether a number can be put there.
+/// Whether a number can be stored at an address.
 fn is_writable(at: u64) -> bool {
     let mut bytes = [0; 4];
     read(at, &mut bytes)
@@ -256,7 +260,7 @@ fn is_writable(at: u64) -> bool {
         .is_ok()
 }
 
-/// Tells the program of its child's descriptor.
+/// Stores the descriptor of the child in the program's memory.
 fn put_descriptor(guest: &Guest, at: u64, descriptor: i32) {
     let _ = write(at, &descriptor.to_le_bytes());
     if let Some(log) = guest.log() {
@@ -264,7 +268,7 @@ fn put_descriptor(guest: &Guest, at: u64, descriptor: i32) {
     }
 }
 
-/// The child begins with `child`; the parent, when it goes on, with `context`.
+/// Runs a child of `vfork(2)` with the state `child`. The parent then continues with `context`.
 fn run_vfork_child(
     guest: &mut Guest,
     wanted: &Wanted,
@@ -296,7 +300,8 @@ fn fork_child(guest: &mut Guest, wanted: &Wanted, child: &Saved, flags: i32) -> 
         }
         Ok(Side::Parent(pid)) => {
             if wanted.has(libc::CLONE_PIDFD) {
-                // The child has not been waited for: all signals are blocked in this thread, and no other knows its number.
+                // The child cannot have been waited for: all signals are blocked in this thread,
+                // and no other thread knows its PID.
                 let descriptor = call(libc::SYS_pidfd_open, &[pid as u64, 0]);
                 put_descriptor(guest, wanted.descriptor_at, descriptor as i32);
             }
@@ -314,7 +319,7 @@ fn result_of(pid: io::Result<i32>) -> i64 {
     }
 }
 
-/// What `clone(2)` was asked for in the child, before that goes on.
+/// Performs what `clone(2)` does in the child, before the child continues.
 fn begin_child(guest: &mut Guest, wanted: &Wanted) -> Result<()> {
     if wanted.flags & CLEAR_HANDLERS != 0 {
         guest.signals.clear_handlers();
@@ -323,7 +328,7 @@ fn begin_child(guest: &mut Guest, wanted: &Wanted) -> Result<()> {
         guest.processor.set_bases(Some(wanted.storage), None)?;
     }
     if wanted.has(libc::CLONE_CHILD_SETTID) {
-        // As with the kernel, an address that is not there is the program's loss.
+        // As in the kernel, an invalid address is ignored.
         let _ = write(wanted.child_id, &std::process::id().to_le_bytes());
         if let Some(log) = guest.log() {
             log.note(wanted.child_id, 4);
@@ -336,7 +341,7 @@ fn begin_child(guest: &mut Guest, wanted: &Wanted) -> Result<()> {
     Ok(())
 }
 
-/// Tells the parent its child's number, where it has asked for it.
+/// Stores the child's PID in the parent's memory, where that was requested.
 fn note_id(guest: &Guest, wanted: &Wanted, pid: i64) {
     if wanted.has(libc::CLONE_PARENT_SETTID) && pid > 0 {
         let _ = write(wanted.parent_id, &(pid as i32).to_le_bytes());
@@ -346,7 +351,8 @@ fn note_id(guest: &Guest, wanted: &Wanted, pid: i64) {
     }
 }
 
-/// `unshare(2)`. What the program's threads share with each other, they go on sharing: it is the machine's as well.
+/// `unshare(2)`. What the program's threads share with each other stays shared, since the machine
+/// shares it, too.
 pub(super) fn unshare(guest: &Guest, made: &Call) -> i64 {
     let apart = libc::CLONE_FILES | libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
     let [flags, ..] = made.arguments;
@@ -357,10 +363,10 @@ pub(super) fn unshare(guest: &Guest, made: &Call) -> i64 {
     call(libc::SYS_unshare, &[flags & !(apart as u64)])
 }
 
-/// `execve(2)`: from there on nothing is left of the machine.
+/// `execve(2)`, which ends the virtual machine where it succeeds.
 pub(super) fn execute(guest: &mut Guest, made: &Call) -> Result<i64> {
     let stopped = guest.send_round_stopped(MessageKind::PreExec)?;
-    // The program that comes has no kicks.
+    // The new program has no handler for kicks.
     signal::set_exact_mask(guest.signals.mask);
     let result =
         identity::perform(guest, made).unwrap_or_else(|| signal::forward_unless_signalled(made));

@@ -1,29 +1,31 @@
-//! What the kernel reads of the program's memory for a system call. Pure, but for reading the program's lists and texts.
+//! What the kernel reads of the program's memory for a system call. Pure, except that it reads the
+//! program's lists and texts.
 //!
-//! The processor sets no bit for it in the program's page tables. What the kernel writes is touched as well, and stands in
-//! [`super::written`] alone; so does a call that is not known, which may have written anywhere.
+//! The kernel's reads set no accessed bit in the program's page tables. What the kernel writes
+//! counts as accessed, too, and is only in [`super::written`]; so is an unknown call, which may
+//! have written anywhere.
 
 use super::lists::{MSGHDR_BYTES, Message, Vector};
 use super::table;
 use crate::sys::call::Call;
 use crate::sys::program_memory::read_text;
 
-/// What a call takes. Arguments count from 0.
+/// An input of a call. Arguments count from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
-    /// So many bytes at an argument.
+    /// A fixed number of bytes at an argument.
     Bytes(usize, u64),
-    /// At an argument, as many bytes as another one says.
+    /// The bytes at an argument; another argument is their number.
     Sized(usize, usize),
-    /// At an argument, as many things of a size as another one says.
+    /// The elements of a size at an argument; another argument is their number.
     Array(usize, usize, u64),
-    /// At an argument, as many bytes as the call returns.
+    /// The bytes at an argument; the call returns their number.
     Returned(usize),
-    /// A text at an argument.
+    /// The text at an argument, which ends with a zero byte.
     Text(usize),
-    /// A list of buffers and what is in them; argument and length of the list.
+    /// A list of buffers, and the buffers; the arguments with the list and its length.
     Vector(usize, usize),
-    /// A `struct msghdr` and what it names.
+    /// The `struct msghdr` at an argument, and what it names.
     Message(usize),
 }
 

@@ -1,4 +1,5 @@
-//! The system calls about signals: `sigaction(2)`, `sigprocmask(2)`, `sigaltstack(2)`, `sigreturn(2)`.
+//! The system calls about signals: `sigaction(2)`, `sigprocmask(2)`, `sigaltstack(2)`,
+//! `sigreturn(2)`.
 
 use super::Next;
 use super::identity::write_or_fault;
@@ -52,7 +53,7 @@ pub(super) fn sigprocmask(guest: &mut Guest, call: &Call) -> i64 {
         let Ok(set) = read_word(new) else {
             return EFAULT;
         };
-        // One that has come before is taken before: it may be blocked now.
+        // A signal that has already arrived is taken first: the new mask may block it.
         if !signal::block_all() {
             return signal::NOT_STARTED;
         }
@@ -113,7 +114,7 @@ pub(super) fn sigreturn(guest: &mut Guest) -> Result<Next> {
             .refuse_frame(&restored.context)
             .map(|()| Next::Entered);
     }
-    // Without a result, as with the kernel: what cannot be set stays as it is.
+    // The result is ignored, as in the kernel: a stack that cannot be set stays as it is.
     guest
         .signals
         .stack
@@ -122,8 +123,8 @@ pub(super) fn sigreturn(guest: &mut Guest) -> Result<Next> {
     Ok(Next::Entered)
 }
 
-/// Restores the extended state that a frame has, as restore_fpregs_from_user() of arch/x86/kernel/fpu/signal.c does; false where
-/// it is none.
+/// Restores the extended state of a frame, as restore_fpregs_from_user() of
+/// arch/x86/kernel/fpu/signal.c does. Returns false where the frame has no valid state.
 fn restore_state(guest: &Guest, at: u64) -> bool {
     if at == 0 {
         return guest.processor.reset_state().is_ok();
@@ -145,6 +146,6 @@ fn restore_state(guest: &Guest, at: u64) -> bool {
         }
         SavedState::Legacy => (old_area.into(), frame::LEGACY_PARTS),
     };
-    // KVM refuses what the processor would.
+    // KVM refuses a state that the processor would refuse.
     guest.processor.set_state(&bytes, parts).is_ok()
 }

@@ -1,7 +1,7 @@
 //! Threads: `clone(2)` with `CLONE_THREAD`, and `exit(2)`.
 //!
-//! A thread is one of the kernel's, with a processor of its own. What the kernel does when a thread ends, it does by itself,
-//! since the thread's number, its word to be cleared and its robust futexes are the kernel's.
+//! A thread of the program is one of the kernel's threads, with its own vCPU. When it ends, the
+//! kernel clears its word and releases its robust futexes by itself, since it knows both.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -22,13 +22,13 @@ const EAGAIN: i64 = -(libc::EAGAIN as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
 const EPERM: i64 = -(libc::EPERM as i64);
 
-/// What a thread shares with the others here, as every C library and Go have it.
+/// What a thread must share with the others, as in every C library and Go.
 const SHARED: u64 = (libc::CLONE_VM
     | libc::CLONE_FS
     | libc::CLONE_FILES
     | libc::CLONE_SIGHAND
     | libc::CLONE_THREAD) as u64;
-/// What may be asked for besides.
+/// Other flags that a thread may have.
 const MORE: u64 = (libc::CLONE_SYSVSEM
     | libc::CLONE_SETTLS
     | libc::CLONE_PARENT_SETTID
@@ -40,14 +40,14 @@ const MORE: u64 = (libc::CLONE_SYSVSEM
     | libc::CLONE_PTRACE
     | libc::CLONE_UNTRACED) as u64;
 
-/// Starts a thread. All signals are blocked.
+/// Starts a thread. All signals must be blocked.
 pub(super) fn start(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
     let needed = libc::CLONE_VM | libc::CLONE_SIGHAND;
     if wanted.flags & needed as u64 != needed as u64 {
         return Ok(Next::Return(EINVAL));
     }
     let kept_apart = SHARED & !wanted.flags;
-    // The low byte would be a signal at the end, of which a thread sends none.
+    // The low byte would be an exit signal, which a thread does not send.
     if kept_apart != 0 || wanted.flags & !(SHARED | MORE | 0xff) != 0 {
         return Ok(Next::Return(EINVAL));
     }
@@ -68,14 +68,14 @@ pub(super) fn start(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
     }
     let saved = guest.processor.save(context)?;
     let (sender, started) = sync_channel(1);
-    // Until it has its own number.
+    // The state is bound to this thread until the new one runs.
     let run_state = Arc::new(RunState::of_this_thread());
     let descriptor = processor.descriptor();
     let child = guest.for_new_thread(processor, run_state);
     let wanted = *wanted;
     let spawned = thread::spawn(move || run(child, &wanted, &saved, &sender));
     let Ok(stack) = spawned else {
-        // Its processor is lost with the closure.
+        // The vCPU has been dropped with the closure.
         guest.forget_descriptor(descriptor);
         return Ok(Next::Return(EAGAIN));
     };
@@ -86,7 +86,7 @@ pub(super) fn start(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
     Ok(Next::Return(number.into()))
 }
 
-/// A processor that no thread has, or a new one; `None` where there are as many as there can be.
+/// Takes a free vCPU, or creates one. Returns `None` where no more can be created.
 fn processor(guest: &Guest) -> Option<Processor> {
     let mut table = guest.threads.table();
     let id = match table.processor() {
@@ -95,7 +95,7 @@ fn processor(guest: &Guest) -> Option<Processor> {
     };
     let limit = guest.vm.processors_max().min(PROCESSORS_MAX);
     let why = if id < limit {
-        // Also when it fails: KVM may have it.
+        // The ID counts also if this fails: KVM may have the vCPU.
         table.count_processor();
         match guest.add_processor(id) {
             Ok(processor) => return Some(processor),
@@ -113,10 +113,10 @@ fn processor(guest: &Guest) -> Option<Processor> {
     None
 }
 
-/// The thread, from its first instruction to its last.
+/// Runs the thread from its first instruction to its last.
 fn run(mut guest: Guest, wanted: &Wanted, saved: &Saved, started: &SyncSender<u32>) {
     let ended = begin(&mut guest, wanted, saved).and_then(|number| {
-        // Who started it waits.
+        // The thread that started this one waits.
         let _ = started.send(number);
         guest.signals.set_mask(guest.signals.mask);
         guest.run()
@@ -148,7 +148,7 @@ fn begin(guest: &mut Guest, wanted: &Wanted, saved: &Saved) -> Result<u32> {
         (libc::CLONE_CHILD_SETTID, wanted.child_id),
     ] {
         if wanted.has(flag) {
-            // As with the kernel, an address that is not there is the program's loss.
+            // As in the kernel, an invalid address is ignored.
             let _ = write(address, &number.to_le_bytes());
             if let Some(log) = guest.log() {
                 log.note(address, 4);
@@ -168,9 +168,9 @@ pub(super) fn set_tid_address(guest: &mut Guest, made: &Call) -> i64 {
     signal::forward_unless_signalled(made)
 }
 
-/// `exit(2)`: of one thread, or with the last one of the process.
+/// `exit(2)`: ends this thread, and with the last thread the process.
 pub(super) fn exit(guest: &mut Guest, status: i32) -> Result<Next> {
-    // One that has come to this thread may be for the process.
+    // A signal that has arrived at this thread may be for the process.
     if !signal::block_all() {
         return Ok(Next::Return(signal::NOT_STARTED));
     }
@@ -188,13 +188,15 @@ pub(super) fn exit(guest: &mut Guest, status: i32) -> Result<Next> {
     Ok(Next::Ended)
 }
 
-/// The kernel clears a word when the thread is gone, and marks robust futexes that it held.
+/// Notes that the kernel will clear a word when the thread is gone, and will mark the robust
+/// futexes that it held.
 fn note_what_the_kernel_will_write(guest: &Guest) {
     let Some(log) = guest.log() else { return };
     let (mut list, mut bytes) = (0u64, 0u64);
     let (list_at, bytes_at) = (&raw mut list as u64, &raw mut bytes as u64);
     call(libc::SYS_get_robust_list, &[0, list_at, bytes_at]);
-    // struct robust_list_head: the list, which is empty where it begins with itself; an offset; one being taken.
+    // struct robust_list_head: the list, which is empty if it points to itself; an offset; the
+    // futex that is being taken.
     let is_empty =
         list == 0 || read_word(list) == Ok(list) && read_word(list + 16).unwrap_or_default() == 0;
     log.note_thread_end(guest.run_state.thread(), guest.cleared_at_end, !is_empty);

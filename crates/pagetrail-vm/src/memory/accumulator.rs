@@ -1,13 +1,14 @@
-//! [`PageAccumulator`]: pages that come one by one, in any order and many times, until somebody wants them as a set. Pure.
+//! [`PageAccumulator`]: collects pages that arrive one by one, in any order and repeatedly, and
+//! merges them into a set in batches. Pure.
 
 use std::mem;
 
 use pagetrail::{PageRange, PageSet};
 
-/// So many ranges are kept apart until they are merged.
+/// The number of ranges that are collected before they are merged.
 const UNMERGED_MAX: usize = 1 << 16;
 
-/// Pages, the last ones as they came.
+/// A set of pages, of which the latest are not merged yet.
 #[derive(Debug, Default)]
 pub(crate) struct PageAccumulator {
     merged: PageSet,
@@ -16,7 +17,7 @@ pub(crate) struct PageAccumulator {
 
 impl PageAccumulator {
     pub(crate) fn add(&mut self, range: PageRange) {
-        // What comes mostly goes upwards.
+        // Pages mostly arrive in ascending order.
         if let Some(last) = self.unmerged.last_mut()
             && last.end() == range.start()
             && let Some(longer) = PageRange::new(last.start(), range.end())
@@ -38,14 +39,14 @@ impl PageAccumulator {
         }
     }
 
-    /// All of them, which stay.
+    /// Merges, and returns the set, which stays.
     pub(crate) fn merge(&mut self) -> &mut PageSet {
         let unmerged = self.unmerged.drain(..).collect();
         self.union_with(unmerged);
         &mut self.merged
     }
 
-    /// Takes them out.
+    /// Removes and returns all pages.
     pub(crate) fn take(&mut self) -> PageSet {
         mem::take(self.merge())
     }
@@ -61,7 +62,7 @@ mod tests {
         let page = |n: u64| PageRange::new(n << 12, (n + 1) << 12).unwrap();
         let mut expected = PageSet::new();
         for n in 0..UNMERGED_MAX as u64 + 10 {
-            // Every second one twice, and two in a row now and then.
+            // Every second page twice, and at times two in a row.
             let n = n / 2 * 2 + n % 100 / 99;
             pages.add(page(n));
             expected.insert(page(n));

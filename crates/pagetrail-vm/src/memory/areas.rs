@@ -1,7 +1,7 @@
 //! [`Areas`]: which addresses are the program's, and how it may access them. Pure.
 //!
-//! What is mapped there is the kernel's knowledge; this is what the page tables may say, and what tells the program's memory
-//! from the machine's own.
+//! The kernel knows what is mapped there. The areas decide what the page tables may contain, and
+//! distinguish the program's memory from the machine's own.
 
 use std::collections::BTreeMap;
 
@@ -15,23 +15,23 @@ pub(crate) enum Access {
     Execute,
 }
 
-/// What the program may do with a mapping.
+/// How the program may access a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Allowed {
     pub(crate) read: bool,
     pub(crate) write: bool,
     pub(crate) execute: bool,
-    /// What it was mapped with, which may be less.
+    /// The protection that the program requested, which may be less.
     pub(crate) declared: u8,
 }
 
 impl Allowed {
-    /// Whether reading was asked for.
+    /// Whether the program requested `PROT_READ`.
     pub(crate) fn declares_reading(self) -> bool {
         self.declared & libc::PROT_READ as u8 != 0
     }
 
-    /// As the kernel shows it.
+    /// The rights as `/proc/PID/maps` shows them.
     pub(crate) fn shown(self) -> [u8; 3] {
         let shown = [
             (libc::PROT_READ, b'r'),
@@ -44,7 +44,8 @@ impl Allowed {
         })
     }
 
-    /// From the `prot` of `mmap(2)`. On x86 whoever may write or execute may read.
+    /// The rights for the `prot` argument of `mmap(2)`. On x86, memory that is writable or
+    /// executable is also readable.
     pub(crate) fn from_protection(protection: u64) -> Self {
         let has = |bit: libc::c_int| protection & bit as u64 != 0;
         Self {
@@ -64,16 +65,16 @@ impl Allowed {
     }
 }
 
-/// Ranges of addresses that do not overlap, each with what is allowed.
+/// Address ranges that do not overlap, each with its rights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Areas {
     ranges: BTreeMap<u64, (u64, Allowed)>,
-    /// How much of it may be written to.
+    /// The number of bytes that are writable.
     writable_bytes: u64,
 }
 
 impl Areas {
-    /// Something is mapped here now, instead of whatever was.
+    /// Records a mapping, which replaces what was there.
     pub(crate) fn insert(&mut self, range: PageRange, allowed: Allowed) {
         self.remove(range);
         if allowed.write {
@@ -95,10 +96,10 @@ impl Areas {
         self.ranges.insert(start, (end, allowed));
     }
 
-    /// Nothing is mapped here any more.
+    /// Records that nothing is mapped here.
     pub(crate) fn remove(&mut self, range: PageRange) {
         for (piece, allowed) in self.pieces(range) {
-            // The area that has this piece, which may reach further on both sides.
+            // The area around this piece, which may reach further on both sides.
             let Some((&start, &(end, _))) = self.ranges.range(..=piece.start()).next_back() else {
                 continue;
             };
@@ -115,7 +116,7 @@ impl Areas {
         }
     }
 
-    /// What is mapped here may be accessed so from now on.
+    /// Changes the rights of what is mapped here.
     pub(crate) fn protect(&mut self, range: PageRange, allowed: Allowed) {
         for (piece, _) in self.pieces(range) {
             self.insert(piece, allowed);
@@ -168,19 +169,19 @@ impl Areas {
         self.gaps(range).is_empty()
     }
 
-    /// How much memory the program may write to.
+    /// The number of bytes that the program may write to.
     pub(crate) fn writable_bytes(&self) -> u64 {
         self.writable_bytes
     }
 
-    /// How much of a range it may write to.
+    /// The number of bytes in a range that the program may write to.
     pub(crate) fn writable_bytes_in(&self, range: PageRange) -> u64 {
         let pieces = self.pieces(range).into_iter();
         let writable = pieces.filter(|(_, allowed)| allowed.write);
         writable.map(|(piece, _)| piece.bytes()).sum()
     }
 
-    /// What the program may write to.
+    /// The pages that the program may write to.
     pub(crate) fn writable(&self) -> PageSet {
         let all = self.ranges.iter();
         all.filter(|(_, (_, allowed))| allowed.write)
@@ -188,7 +189,7 @@ impl Areas {
             .collect()
     }
 
-    /// All of them, as a set.
+    /// All areas, as a set of pages.
     pub(crate) fn all(&self) -> PageSet {
         let all = self.ranges.iter();
         all.filter_map(|(&start, &(end, _))| PageRange::new(start, end))
@@ -234,7 +235,7 @@ mod tests {
     }
 
     proptest! {
-        /// A page at a time is the truth.
+        /// The areas are compared with a plain array of pages.
         #[test]
         fn areas_are_what_was_done_to_their_pages(changes in changes()) {
             let mut areas = Areas::default();

@@ -1,13 +1,16 @@
-//! The system calls that change what is mapped: `mmap(2)`, `munmap(2)`, `mremap(2)`, `mprotect(2)`, `madvise(2)`, `brk(2)`.
+//! The system calls that change mappings: `mmap(2)`, `munmap(2)`, `mremap(2)`, `mprotect(2)`,
+//! `madvise(2)`, `brk(2)`.
 //!
-//! Each is the kernel's own call on this process, kept away from what is the machine's, with areas and page tables kept in
-//! step. Results are as the kernel returns them: a negative number is an error.
+//! Each is the kernel's own call on this process, restricted to the program's addresses, with areas
+//! and page tables updated accordingly. Results are as the kernel returns them: a negative number
+//! is an error.
 //!
-//! What may go, or be forbidden, is taken out of the page tables *before* the kernel's call. That call takes the pages from
-//! KVM (its notifiers, since guest-physical memory is this address space), and KVM makes every processor forget what it
-//! remembers of them before the call returns. A processor that looks again then finds nothing in the tables, and its
-//! fault waits until the call is done. So when one of these calls returns, no thread still uses what was there, as natively;
-//! and no thread sees the machine's own memory if the kernel puts some there at once.
+//! Page-table entries of what is unmapped or protected are removed *before* the kernel's call. That
+//! call takes the pages from KVM through its MMU notifiers, since guest-physical memory is this
+//! address space, and KVM makes every vCPU flush its TLB before the call returns. A vCPU that
+//! accesses the pages again finds no entry, and its fault waits until the call is done. When one of
+//! these calls returns, no thread still uses what was there, as natively; and no thread sees the
+//! machine's own memory if the kernel maps some there at once.
 
 use std::os::fd::RawFd;
 
@@ -22,13 +25,13 @@ use crate::sys::descriptors;
 const EINVAL: i64 = -(libc::EINVAL as i64);
 const ENOMEM: i64 = -(libc::ENOMEM as i64);
 const EFAULT: i64 = -(libc::EFAULT as i64);
-/// Anonymous memory that nothing else sees.
+/// The flags of private anonymous memory.
 pub(crate) const PRIVATE: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-/// Not in the C library yet: guard pages without mappings, of which the areas would not know.
+/// Guard pages without mappings (not in the crate `libc` yet), of which the areas would not know.
 const MADV_GUARD_INSTALL: u64 = 102;
 const MADV_GUARD_REMOVE: u64 = 103;
 
-/// To read, write, execute, and `PROT_SEM`, which x86 takes and does nothing about.
+/// All protections: read, write, execute, and `PROT_SEM`, which x86 accepts and ignores.
 const PROTECTIONS: u64 = 0xf;
 
 /// The arguments of `mmap(2)`.
@@ -43,7 +46,7 @@ pub(crate) struct Mmap {
 }
 
 impl Mmap {
-    /// Anonymous memory of one's own, anywhere.
+    /// Private anonymous memory at any address.
     pub(crate) fn anonymous(bytes: u64, protection: libc::c_int) -> Self {
         Self {
             address: 0,
@@ -60,14 +63,15 @@ pub(super) fn has(flags: u64, flag: libc::c_int) -> bool {
     flags & flag as u64 != 0
 }
 
-/// The whole pages of a range that begins at one.
+/// The whole pages of a range that starts at a page.
 pub(super) fn pages(address: u64, bytes: u64) -> Option<PageRange> {
     let end = address.checked_add(bytes.checked_next_multiple_of(PAGE)?)?;
     let range = PageRange::new(address, end)?;
     (address.is_multiple_of(PAGE) && end <= USER_END).then_some(range)
 }
 
-/// As the kernel is to have it: KVM reads on behalf of who may only execute.
+/// The protection for the kernel's call. KVM reads memory that the program may only execute, so
+/// that it must be readable.
 pub(super) fn readable(protection: u64) -> u64 {
     match Allowed::from_protection(protection).read {
         true => protection | libc::PROT_READ as u64,
@@ -79,7 +83,7 @@ impl Memory {
     /// `mmap(2)`.
     pub(crate) fn mmap(&mut self, mut wanted: Mmap) -> Result<i64> {
         if has(wanted.flags, libc::MAP_GROWSDOWN) {
-            // The area would not grow. Programs go on without.
+            // The area would not grow. Programs do without it.
             return Ok(EINVAL);
         }
         if self.reads_execute(wanted.protection, Some(wanted)) {
@@ -111,7 +115,7 @@ impl Memory {
                 None => return Ok(ENOMEM),
             }
         } else if address >= USER_END {
-            // A wish for addresses that four levels of tables do not reach.
+            // The hint is an address that four levels of tables do not reach.
             address = 0;
         }
         let result = call(
@@ -139,7 +143,7 @@ impl Memory {
         Ok(result)
     }
 
-    /// `munmap(2)`; what is not the program's stays.
+    /// `munmap(2)`, for the program's part of the range.
     pub(crate) fn munmap(&mut self, address: u64, bytes: u64) -> i64 {
         let Some(range) = pages(address, bytes) else {
             return EINVAL;
@@ -198,7 +202,8 @@ impl Memory {
         {
             return Ok(ENOMEM);
         }
-        // Piece by piece, since the kernel, too, keeps what it has done when it fails at a later mapping.
+        // Piece by piece, since the kernel also keeps what it has done when it fails at a later
+        // mapping.
         for (piece, _) in self.areas.pieces(ours) {
             self.forget(piece);
             let result = call(
@@ -214,7 +219,7 @@ impl Memory {
         Ok(if ours == range { 0 } else { ENOMEM })
     }
 
-    /// `mremap(2)`. Since Linux 6.17 what is moved may be several mappings, with gaps between them.
+    /// `mremap(2)`. Since Linux 6.17 it can move several mappings, with gaps between them.
     pub(crate) fn mremap(&mut self, arguments: [u64; 6]) -> Result<i64> {
         let [address, old_bytes, new_bytes, flags, new_address, _] = arguments;
         if is_malformed(arguments) {
@@ -224,7 +229,7 @@ impl Memory {
             && (!new_address.is_multiple_of(PAGE)
                 || overlap(address, old_bytes, new_address, new_bytes))
         {
-            // Refused by any kernel, but not by each before it looks whether something is there.
+            // All kernels refuse this, but not all before they look for mappings.
             return Ok(call(libc::SYS_mremap, &arguments));
         }
         let Some((_, allowed)) = self.areas.at(address) else {
@@ -234,7 +239,7 @@ impl Memory {
         if allowed.write && self.exceeds_limit(new_bytes.saturating_sub(old_bytes)) {
             return Ok(ENOMEM);
         }
-        // A gap must be one to the kernel as well, not the machine's own.
+        // A gap must also be one to the kernel, not the machine's own memory.
         let Ok(gaps) = old.map_or(Ok(Vec::new()), |old| self.reserve_gaps(old)) else {
             return Ok(EFAULT);
         };
@@ -263,20 +268,22 @@ impl Memory {
                 "to move several mappings of which one cannot be moved (mremap)".into(),
             ));
         } else if has(flags, libc::MREMAP_FIXED) {
-            // Before Linux 6.17 the kernel makes room first, cuts off what is too long, and may fail then.
+            // Before Linux 6.17 the kernel first unmaps the target, and cuts off what is too long,
+            // and may then fail.
             let new = pages(new_address, new_bytes);
             for range in old.into_iter().chain(new) {
                 self.drop_unmapped(range)?;
             }
         }
-        // What became no mapping of the program's is free again.
+        // What did not become a mapping of the program is free again.
         for range in reserved {
             self.areas.gaps(range).iter().for_each(release);
         }
         Ok(result)
     }
 
-    /// Keeps the books of what was moved: the pieces of `old`, or an `allowed` mapping that is longer now.
+    /// Updates areas and page tables after a move: of the pieces of `old`, or of an `allowed`
+    /// mapping that has grown.
     fn note_moved(
         &mut self,
         old: Option<PageRange>,
@@ -288,7 +295,8 @@ impl Memory {
         self.forget(new);
         let offset = old.map_or(0, |old| new.start().wrapping_sub(old.start()));
         let stays = has(flags, libc::MREMAP_DONTUNMAP);
-        // Also where nothing is left: something else may be there before the round ends.
+        // Note this also where nothing is left: something else may be mapped there before the round
+        // ends.
         self.changed.extend(before.iter().map(|(piece, _)| *piece));
         if !stays {
             before
@@ -300,7 +308,7 @@ impl Memory {
             let target = PageRange::new(start, start.checked_add(piece.bytes())?)?;
             Some((target.intersection(&new)?, *allowed))
         };
-        // What grows is one mapping.
+        // A range that grows is one mapping.
         let targets = match old.is_some_and(|old| old.bytes() >= new.bytes()) {
             true => before.iter().filter_map(shifted).collect(),
             false => vec![(new, allowed)],
@@ -315,11 +323,11 @@ impl Memory {
 
     /// `madvise(2)`.
     pub(crate) fn madvise(&mut self, address: u64, bytes: u64, advice: u64) -> i64 {
-        // Programs do without guards that an older kernel does not know.
+        // Programs do without guards, which an older kernel lacks.
         if matches!(advice, MADV_GUARD_INSTALL | MADV_GUARD_REMOVE) {
             return EINVAL;
         }
-        // What it is, and where, is looked at before what is mapped there.
+        // The kernel checks the advice and the address before it looks for mappings.
         let known = call(libc::SYS_madvise, &[address, 0, advice]);
         if known < 0 || bytes == 0 {
             return known;
@@ -357,7 +365,8 @@ impl Memory {
         if self.areas.cover(range) { 0 } else { ENOMEM }
     }
 
-    /// In a forked child: forgets what it has not got, because the program wanted it so (`MADV_DONTFORK`).
+    /// Removes what a forked child has not inherited because the program requested that
+    /// (`MADV_DONTFORK`).
     pub(super) fn keep_inherited(&mut self) -> Result<()> {
         if !self.has_uninherited {
             return Ok(());
@@ -366,7 +375,7 @@ impl Memory {
         self.drop_unmapped_of(&all)
     }
 
-    /// Forgets what the kernel has taken out of a range.
+    /// Removes what the kernel has unmapped in a range.
     fn drop_unmapped(&mut self, range: PageRange) -> Result<()> {
         let pieces = self.areas.pieces(range).into_iter();
         let pieces = pieces.map(|(piece, _)| piece).collect();
@@ -385,13 +394,13 @@ impl Memory {
         Ok(())
     }
 
-    /// Where the heap begins: behind a program that has just been loaded.
+    /// Sets where the heap starts: after a program that has just been loaded.
     pub(crate) fn set_break(&mut self, address: u64) {
         let start = address.next_multiple_of(PAGE);
         self.heap = start..start;
     }
 
-    /// `brk(2)`; where it does not move, the program does without.
+    /// `brk(2)`. Where the break cannot move, it stays, as with the kernel.
     pub(crate) fn brk(&mut self, address: u64) -> Result<i64> {
         let (now, wanted) = (
             self.heap.end.next_multiple_of(PAGE),
@@ -400,7 +409,7 @@ impl Memory {
         if address < self.heap.start || address >= USER_END {
             return Ok(self.heap.end as i64);
         }
-        // The kernel leaves a page free behind it (mm/mmap.c).
+        // The kernel leaves a page free after the heap (mm/mmap.c).
         let close = PageRange::new(now, wanted.saturating_add(PAGE));
         let close = close.map_or_else(Vec::new, |range| self.areas.pieces(range));
         let moved = match PageRange::new(now, wanted) {
@@ -422,8 +431,8 @@ impl Memory {
         Ok(self.heap.end as i64)
     }
 
-    /// Whether what may be read may be executed as well though that is not asked for, since `personality(2)` says so: but for a
-    /// file where nothing may be.
+    /// Whether readable memory becomes executable although the program did not request it, since
+    /// `personality(2)` says so. A file on a file system without execution is excepted.
     fn reads_execute(&self, protection: u64, mapping: Option<Mmap>) -> bool {
         if !self.reading_executes || !has(protection, libc::PROT_READ) {
             return false;
@@ -432,13 +441,13 @@ impl Memory {
         !file.is_some_and(|mapping| descriptors::is_never_executed(mapping.descriptor as RawFd))
     }
 
-    /// Whether so much more to write to would be more than the program may have.
+    /// Whether `added` more bytes of writable memory would exceed the program's limit.
     pub(super) fn exceeds_limit(&self, added: u64) -> bool {
         let bytes = self.areas.writable_bytes().saturating_add(added);
         added > 0 && self.bytes_max.is_some_and(|max| bytes > max)
     }
 
-    /// Takes what is free in a range, before something of the program's is mapped over it.
+    /// Reserves the free parts of a range, before the program maps something over it.
     pub(super) fn reserve_gaps(&self, range: PageRange) -> Result<Vec<PageRange>> {
         let mut reserved = Vec::new();
         for gap in self.areas.gaps(range) {
@@ -451,7 +460,7 @@ impl Memory {
                         "a mapping at {gap}, where the machine itself is"
                     )));
                 }
-                // Too low for mmap(2), say: it will say so itself.
+                // An address too low for mmap(2), for example: the program's own call reports that.
                 error if error > 0 => {}
                 _ => reserved.push(gap),
             }
@@ -459,7 +468,7 @@ impl Memory {
         Ok(reserved)
     }
 
-    /// What was the program's here is gone, or is something else now.
+    /// Notes that the program's memory here is gone, or replaced.
     pub(super) fn note_replaced(&mut self, range: PageRange) {
         let before = self.areas.pieces(range);
         self.changed
@@ -467,7 +476,7 @@ impl Memory {
     }
 }
 
-/// What the kernel finds fault with before it looks at mappings (mm/mremap.c).
+/// The errors that the kernel reports before it looks for mappings (mm/mremap.c).
 fn is_malformed([address, old_bytes, new_bytes, flags, new_address, _]: [u64; 6]) -> bool {
     let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     let (fixed, stays) = (
@@ -488,7 +497,7 @@ fn overlap(one: u64, one_bytes: u64, other: u64, other_bytes: u64) -> bool {
     ranges.is_some_and(|(one, other)| one.intersection(&other).is_some())
 }
 
-/// Whether anything is mapped where a range begins.
+/// Whether anything is mapped where a range starts.
 fn is_mapped(range: PageRange) -> bool {
     let mut there = 0u8;
     let at = &raw mut there as u64;

@@ -1,12 +1,15 @@
-//! The guest's memory: what the program has mapped, and the page tables that say so to the processor.
+//! The guest's memory: what the program has mapped, and the page tables that map it for the
+//! processor.
 //!
-//! Guest-physical memory is *this process's address space*: each memslot is a GiB of it ([`slots`]), and the program's
-//! mappings are ordinary mappings of this process, at the addresses at which the program has them. So a system call passes
-//! its pointers through; a file mapping, copy-on-write, a fork, an untouched terabyte are the kernel's business, as in any
-//! process; and a guest-physical address tells the virtual one without a search.
+//! Guest-physical memory is *this process's address space*: each memslot is a GiB of it
+//! ([`slots`]), and the program's mappings are ordinary mappings of this process, at the addresses
+//! at which the program has them. A system call can therefore pass the program's pointers to the
+//! kernel. File mappings, copy-on-write, forks, and untouched terabytes work as in any process. The
+//! virtual address of a guest-physical address is found without a search.
 //!
-//! [`mapping`] has the calls that change them, [`areas`] what is the program's of the address space (the rest is the machine's own), [`page_table`] the tables, which
-//! are filled by faults and only ever say what `areas` allows.
+//! [`mapping`] has the calls that change mappings. [`areas`] records which addresses are the
+//! program's (the rest is the machine's own). [`page_table`] has the tables, which page faults
+//! fill, and which never permit more than `areas`.
 
 pub(crate) mod accumulator;
 pub(crate) mod areas;
@@ -29,29 +32,29 @@ use areas::{Access, Areas};
 use page_table::{PageTable, Words};
 use slots::{Slot, Slots};
 
-/// Bytes in a page.
+/// The length of a page in bytes.
 pub(crate) const PAGE: u64 = 4096;
-/// Bytes that one leaf table maps.
+/// The bytes that one table of the lowest level maps: 2 MiB.
 pub(crate) const BLOCK: u64 = PAGE * 512;
-/// The first virtual address that is not the program's.
+/// The first virtual address that the program cannot use.
 pub(crate) const USER_END: u64 = 0x7fff_ffff_f000;
-/// Address space for tables: enough for 500 GiB that are touched.
+/// The address space for page tables in bytes: enough for 500 GiB that are touched.
 const SYSTEM_BYTES: usize = 1 << 30;
-/// So much of it is made usable at a time: tables for a GiB.
+/// The step in which it is made accessible, in bytes: tables for a GiB.
 const TABLES_STEP: usize = 2 << 20;
-/// Where the machine's own part of guest-physical memory begins in the virtual addresses of ring 0.
+/// The virtual address in ring 0 of the machine's own guest-physical memory.
 pub(crate) const SYSTEM_BASE: u64 = 0xffff_8000_0000_0000;
-/// Below are the pages of [`crate::processor`], from here on tables.
+/// The guest-physical address of the page tables, above the pages of [`crate::processor`].
 pub(crate) const TABLES_FROM: u64 = 4 << 20;
 
-/// What a fault in the guest came to.
+/// The outcome of a page fault in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolved {
-    /// The page tables have it now.
+    /// The page tables map the address now.
     Mapped,
-    /// The program has nothing there.
+    /// The program has no mapping there.
     NothingThere,
-    /// It may not be accessed so.
+    /// The mapping does not permit the access.
     Forbidden,
 }
 
@@ -61,19 +64,20 @@ pub(crate) struct Memory {
     pub(crate) areas: Areas,
     table: PageTable<SystemMemory>,
     slots: Slots,
-    /// Between the end of the program's file and its break.
+    /// The program's heap: from the end of its file to its break.
     heap: Range<u64>,
-    /// Where the stack of the thread that began may grow ([`stack`]).
+    /// The reservation of the first thread's stack ([`stack`]).
     stack_reservation: Option<PageRange>,
-    /// Whether `personality(2)` has made what may be read executable.
+    /// Whether `personality(2)` has made readable memory executable.
     pub(crate) reading_executes: bool,
-    /// How much the program may have that it may write to.
+    /// The limit on writable memory in bytes.
     pub(crate) bytes_max: Option<u64>,
     /// The program's auxiliary vector, as bytes.
     pub(crate) auxiliary: Vec<u8>,
-    /// Whether there may be memory that a forked child does not get.
+    /// Whether there may be memory that a forked child does not inherit.
     has_uninherited: bool,
-    /// What holds something else than before, though nothing was written: discarded, moved, mapped over.
+    /// Pages whose contents changed although the guest did not write: discarded, moved, or mapped
+    /// over.
     changed: Vec<PageRange>,
 }
 
@@ -84,7 +88,7 @@ impl Words for SystemMemory {
 }
 
 impl Memory {
-    /// No memory but the machine's own.
+    /// Starts with only the machine's own memory.
     pub(crate) fn new(vm: &Vm, physical_bits: u8) -> Result<Self> {
         let usable = TABLES_FROM as usize + TABLES_STEP;
         let system = SystemMemory::reserve(SYSTEM_BYTES, usable)
@@ -105,7 +109,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// What the processor needs lies here.
+    /// The memory with the page tables and the processors' structures.
     pub(crate) fn system(&self) -> &SystemMemory {
         self.table.words()
     }
@@ -115,7 +119,7 @@ impl Memory {
         self.table.root()
     }
 
-    /// Maps a page of the machine's own for ring 0.
+    /// Maps a page of the machine's own memory for ring 0.
     pub(crate) fn map_system(&mut self, page: u64) -> Result<()> {
         self.table.map_system(SYSTEM_BASE + page, page)
     }
@@ -125,7 +129,8 @@ impl Memory {
         vm.add_slot(0, 0, system.address(), system.bytes(), false)
     }
 
-    /// In a forked child: gives another machine the memory that this one has. Nobody asks what is touched.
+    /// Adds this memory to the virtual machine of a forked child. Accesses are no longer tracked
+    /// there.
     pub(crate) fn begin_child(&mut self, vm: &Vm) -> Result<()> {
         self.track_accesses(false);
         self.keep_inherited()?;
@@ -133,8 +138,9 @@ impl Memory {
         self.slots.iter().try_for_each(|slot| slot.add(vm))
     }
 
-    /// Resolves a page fault: fills the tables around `address`, as far as what is mapped there reaches in its block; where that
-    /// is the whole block, for all whole blocks of the mapping in the same GiB, which take an entry each. Or for its page `alone`.
+    /// Resolves a page fault: fills the tables for the part of the mapping within the 2 MiB block
+    /// of `address`. Where the mapping has the whole block, also fills one entry each for all of
+    /// its whole blocks in the same GiB. With `alone`, fills the entry of one page.
     pub(crate) fn fault(
         &mut self,
         vm: &Vm,
@@ -174,59 +180,61 @@ impl Memory {
         Ok(Resolved::Mapped)
     }
 
-    /// Has accesses told from now on, before anything is mapped; or not any more.
+    /// Starts to track accesses, before anything is mapped; or stops it.
     pub(crate) fn track_accesses(&mut self, tell: bool) {
         self.table.track_accesses(tell);
     }
 
-    /// Takes the pages that the processors have touched since the last call, and has them told anew; `None` where accesses are
-    /// not told.
+    /// Takes the pages that the vCPUs have accessed since the last call, and makes their next
+    /// accesses visible. Returns `None` where accesses are not tracked.
     ///
-    /// A processor sets no bit for what it remembers, so all processors must forget. The table by which each of them begins to
-    /// look for an address is a page of this process's memory: when that is protected otherwise, KVM takes it from the guest and
-    /// makes all processors forget everything, before the call returns. If KVM has not given it to the guest since the last
-    /// time, nobody has looked for an address, and nobody remembers one.
+    /// A processor sets no accessed bit for a translation in its TLB, so all vCPUs must flush
+    /// theirs. The root table is a page of this process's memory: when its protection changes, KVM
+    /// unmaps it from the guest and makes all vCPUs flush their TLBs before the call returns. If
+    /// KVM has not mapped it for the guest since the last time, no vCPU has walked the tables, and
+    /// no TLB has an entry.
     pub(crate) fn take_accessed(&mut self) -> Result<Option<PageSet>> {
         let accessed = self.table.take_accessed();
         if accessed.is_some() {
             let root = self.table.root();
-            let remapped = self.system().flush_translations(root, PAGE);
-            remapped.map_err(Error::system("have the processors forget addresses"))?;
+            let flushed = self.system().flush_translations(root, PAGE);
+            flushed.map_err(Error::system("flush the processors' TLBs"))?;
         }
         Ok(accessed)
     }
 
-    /// Takes addresses out of the tables: the next access asks [`Self::fault`].
+    /// Removes addresses from the tables: the next access causes a page fault, which
+    /// [`Self::fault`] resolves.
     pub(crate) fn forget(&mut self, range: PageRange) {
         self.table.clear(range.start(), range.end());
     }
 
-    /// Takes all of the program's addresses out.
+    /// Removes all of the program's addresses from the tables.
     pub(crate) fn forget_all(&mut self) {
         self.table.clear(0, USER_END);
     }
 
-    /// The memslots that it has, by address.
+    /// The memslots, by address.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
         self.slots.iter()
     }
 
-    /// The machine itself has written here, as the kernel would have.
+    /// Notes that the machine itself has written here, in place of the kernel.
     pub(crate) fn note_written(&mut self, address: u64, bytes: u64) {
         self.changed.extend(pages_around(address, bytes));
     }
 
-    /// What has changed otherwise than by the guest's writes since the last call.
+    /// Takes the pages that have changed since the last call otherwise than by the guest's writes.
     pub(crate) fn take_changed(&mut self) -> Vec<PageRange> {
         mem::take(&mut self.changed)
     }
 
-    /// Between the end of the program's file and its break.
+    /// The program's heap: from the end of its file to its break.
     pub(crate) fn heap(&self) -> Option<PageRange> {
         PageRange::new(self.heap.start, self.heap.end.next_multiple_of(PAGE))
     }
 
-    /// What the kernel would call some of the mappings.
+    /// Ranges to which the kernel would give a name, with the name.
     pub(crate) fn names(&self) -> Vec<(PageRange, &'static str)> {
         let names = [(self.heap(), "[heap]"), (self.stack(), "[stack]")];
         let known = names.into_iter();
@@ -235,12 +243,12 @@ impl Memory {
             .collect()
     }
 
-    /// What the program may write to.
+    /// The pages that the program may write to.
     pub(crate) fn writable(&self) -> PageSet {
         self.areas.writable()
     }
 
-    /// Adds what KVM's bitmaps have, and clears them.
+    /// Adds the dirty pages of KVM's bitmaps, and clears the bitmaps.
     pub(crate) fn take_bitmaps(&self, vm: &Vm, written: &mut PageSet) -> Result<()> {
         if vm.log() != Log::Bitmap {
             return Ok(());
@@ -253,7 +261,7 @@ impl Memory {
     }
 }
 
-/// The pages that have one of so many bytes.
+/// The pages that contain any of these bytes.
 pub(crate) fn pages_around(address: u64, bytes: u64) -> Option<PageRange> {
     let end = address.saturating_add(bytes).min(USER_END);
     PageRange::new(address, end).map(|range| range.align_outwards(PAGE))

@@ -1,4 +1,5 @@
-//! System V shared memory: `shmat(2)`, `shmdt(2)`. The kernel attaches, and knows how long a segment is.
+//! System V shared memory: `shmat(2)` and `shmdt(2)`. The kernel attaches a segment, and knows its
+//! length.
 
 use pagetrail::{PageRange, Region};
 
@@ -10,18 +11,18 @@ use crate::sys::call::call;
 
 const EINVAL: i64 = -(libc::EINVAL as i64);
 const ENOMEM: i64 = -(libc::ENOMEM as i64);
-/// Of a `struct shmid64_ds`, which is 112 bytes long: how long the segment is, behind its rights.
+/// The word of a `struct shmid64_ds` (112 bytes) with the segment's length, after its permissions.
 const BYTES_WORD: usize = 6;
 const STATUS_WORDS: usize = 14;
-/// Attached to be executed; not in the crate `libc` for every target.
+/// Attaches the segment as executable. The crate `libc` does not have it for every target.
 const SHM_EXEC: libc::c_int = 0o100_000;
 
 impl Memory {
     /// `shmat(2)`.
     pub(crate) fn attach(&mut self, segment: u64, address: u64, flags: u64) -> Result<i64> {
         let mut status = [0u64; STATUS_WORDS];
-        let asked = [segment, libc::IPC_STAT as u64, status.as_mut_ptr() as u64];
-        let known = call(libc::SYS_shmctl, &asked);
+        let arguments = [segment, libc::IPC_STAT as u64, status.as_mut_ptr() as u64];
+        let known = call(libc::SYS_shmctl, &arguments);
         if known < 0 {
             return Ok(known);
         }
@@ -62,7 +63,7 @@ impl Memory {
         Ok(result)
     }
 
-    /// `shmdt(2)`, which takes away what is left of a segment, in however many pieces.
+    /// `shmdt(2)`, which unmaps what is left of a segment, in however many pieces.
     pub(crate) fn detach(&mut self, address: u64) -> Result<i64> {
         let regions = Region::of_process(std::process::id());
         let regions = regions.map_err(|error| Error::Stopped(error.to_string()))?;
@@ -79,7 +80,8 @@ impl Memory {
     }
 }
 
-/// The mappings that go with a segment attached at an address (ipc/shm.c): those of it that are where they were attached.
+/// The mappings of a segment attached at an address (ipc/shm.c): those that are still where they
+/// were attached.
 fn attached_at(regions: &[Region], address: u64) -> Vec<PageRange> {
     let is_of_segment = |region: &&Region| {
         let start = region.range.start();

@@ -1,7 +1,8 @@
-//! [`Slots`]: which GiB of the address space is which GiB of guest-physical memory. Pure.
+//! [`Slots`]: maps each GiB of the address space to a GiB of guest-physical memory. Pure.
 //!
-//! Memslot *n* is guest-physical memory from *n* GiB on. A GiB of addresses gets a memslot when the guest first touches it, so
-//! that a program with a few mappings far from each other has a few memslots, however much it has reserved.
+//! Memslot *n* is guest-physical memory from *n* GiB on. A GiB of addresses gets a memslot when the
+//! guest first touches it, so that a program with a few mappings far from each other has a few
+//! memslots, however much it has reserved.
 
 use std::collections::BTreeMap;
 
@@ -9,32 +10,33 @@ use super::USER_END;
 use crate::error::{Error, Result};
 use crate::sys::kvm::{Log, Vm};
 
-/// Bytes in a memslot: what a page of the largest size maps, so that KVM can use any size.
+/// The length of a memslot in bytes: that of the largest page, so that KVM can use any page size.
 pub(crate) const SLOT: u64 = 1 << 30;
-/// The fourth GiB has devices of real machines in it, of which KVM keeps some.
+/// The memslot that is left out: the fourth GiB has the devices of real machines, some of which KVM
+/// emulates.
 const DEVICES: u32 = 3;
 
 /// A memslot of the program's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
-    /// Its number.
+    /// The memslot's number in KVM.
     pub(crate) number: u32,
-    /// Its first virtual address.
+    /// The first virtual address.
     pub(crate) address: u64,
 }
 
 impl Slot {
-    /// The guest-physical address of a virtual address in it.
+    /// The guest-physical address of a virtual address in this memslot.
     pub(crate) fn physical(&self, address: u64) -> u64 {
         u64::from(self.number) * SLOT + (address - self.address)
     }
 
-    /// Its length: less than a GiB at the end of the address space.
+    /// The length in bytes: less than a GiB at the end of the address space.
     pub(crate) fn bytes(&self) -> u64 {
         SLOT.min(USER_END - self.address)
     }
 
-    /// Makes it known to KVM.
+    /// Adds the memslot to a virtual machine.
     pub(super) fn add(&self, vm: &Vm) -> Result<()> {
         let logged = vm.log() != Log::Off;
         vm.add_slot(
@@ -51,13 +53,13 @@ impl Slot {
 #[derive(Debug)]
 pub(crate) struct Slots {
     by_address: BTreeMap<u64, u32>,
-    /// The next one's; 0 is the machine's own.
+    /// The number of the next memslot; 0 is the machine's own.
     next: u32,
     numbers_end: u32,
 }
 
 impl Slots {
-    /// None yet.
+    /// Starts without memslots.
     pub(crate) fn new(physical_bits: u8, slots_max: u32) -> Self {
         let physical = 1u64 << (physical_bits.clamp(32, 52) - 30);
         Self {
@@ -67,14 +69,14 @@ impl Slots {
         }
     }
 
-    /// The memslot that has a virtual address.
+    /// The memslot of a virtual address.
     pub(crate) fn of(&self, address: u64) -> Option<Slot> {
         let address = address & !(SLOT - 1);
         let number = *self.by_address.get(&address)?;
         Some(Slot { number, address })
     }
 
-    /// A new memslot for a virtual address that has none.
+    /// Creates a memslot for a virtual address that has none.
     pub(crate) fn add(&mut self, address: u64) -> Result<Slot> {
         let address = address & !(SLOT - 1);
         if self.next == DEVICES {
@@ -92,7 +94,7 @@ impl Slots {
         Ok(Slot { number, address })
     }
 
-    /// All of them, by address.
+    /// All memslots, by address.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
         let all = self.by_address.iter();
         all.map(|(&address, &number)| Slot { number, address })

@@ -1,9 +1,10 @@
-//! The stack of the thread that began, which grows down as it is used, until its limit.
+//! The stack of the program's first thread, which grows down as it is used, up to its limit.
 //!
-//! The kernel lets a process's own stack grow where it is accessed (mm/mmap.c, `expand_stack()`), as far as `RLIMIT_STACK` says at
-//! that moment. What KVM accesses does not grow. So address space is kept for as much as the program may ever ask for, and made
-//! accessible, and the program's, by faults in the guest; and before a system call down to the stack pointer, since the kernel
-//! would find nothing below.
+//! The kernel lets a process's own stack grow where it is accessed (mm/mmap.c, `expand_stack()`),
+//! as far as `RLIMIT_STACK` permits at that moment. Accesses by KVM do not make a mapping grow.
+//! Therefore the machine reserves as much address space as the program may ever need. Faults in the
+//! guest make it accessible and give it to the program. A system call does so down to the stack
+//! pointer, since the kernel would find nothing below.
 
 use std::io;
 
@@ -15,22 +16,23 @@ use super::mapping::{PRIVATE, readable, release};
 use super::{Memory, PAGE};
 use crate::sys::call::call;
 
-/// What is kept at most, and where there is no limit.
+/// The most that is reserved, which is also what is reserved without a limit.
 const ROOM_MAX: u64 = 64 << 30;
-/// What is kept where the limit is lower, and may be raised: more than there is natively below a stack that has begun. A limit on
-/// all address space that the program sets later must have room for it.
+/// The reservation where the limit is lower but may be raised: more than there is natively below a
+/// stack in use. It must fit into a limit on all address space that the program sets later.
 const ROOM_TO_RAISE: u64 = 1 << 30;
-/// What is kept where the limit is lower than any program needs, and its arguments.
+/// The smallest reservation, where the limit is lower than any program and its arguments need.
 const ROOM_MIN: u64 = 1 << 20;
-/// It grows by so much at once.
+/// The step by which the stack grows, in bytes.
 const STEP: u64 = 64 << 10;
-/// What stays free between a stack and a mapping below (`stack_guard_gap`).
+/// The gap that stays free between the stack and a mapping below (`stack_guard_gap`).
 const GUARD_BYTES: u64 = 1 << 20;
-/// A limit on all address space is left for other things, but for this part of it.
+/// The fraction of a limit on all address space that the reservation may take.
 const PART_OF_ALL: u64 = 8;
 
 impl Memory {
-    /// Keeps address space for the first stack; where that begins, at its upper end. Nothing of it is there yet.
+    /// Reserves address space for the first stack, and returns its upper end. Nothing of it is
+    /// accessible yet.
     pub(crate) fn reserve_stack(&mut self) -> io::Result<u64> {
         let limit = getrlimit(Resource::Stack);
         let soft = limit.current.unwrap_or(ROOM_MAX);
@@ -60,7 +62,7 @@ impl Memory {
         }
     }
 
-    /// Makes the lowest part of a stack on which nothing is yet.
+    /// Makes the upper part of a new stack accessible, from `from` to its upper end.
     pub(crate) fn begin_stack(&mut self, from: u64, protection: u64) -> bool {
         let Some(room) = self.stack_reservation else {
             return false;
@@ -70,20 +72,21 @@ impl Memory {
             .is_some_and(|first| self.grow_by(first, Allowed::from_protection(protection)))
     }
 
-    /// The stack of the thread that began, as far as it has grown.
+    /// The stack of the program's first thread, as far as it has grown.
     pub(crate) fn stack(&self) -> Option<PageRange> {
         let room = self.stack_reservation?;
         let (lowest, _) = *self.areas.pieces(room).first()?;
         PageRange::new(lowest.start(), room.end())
     }
 
-    /// Whether an address is where the stack may be.
+    /// Whether an address is within the stack's reservation.
     pub(crate) fn is_in_stack_reservation(&self, address: u64) -> bool {
         self.stack_reservation
             .is_some_and(|room| room.contains(address))
     }
 
-    /// Lets the stack grow down to an address, if nothing is there and its limit permits it; whether something is there now.
+    /// Grows the stack down to an address, if nothing is there and the limit permits it. Returns
+    /// whether the address is mapped now.
     pub(crate) fn grow_stack(&mut self, address: u64) -> bool {
         let Some(room) = self.stack_reservation.filter(|room| room.contains(address)) else {
             return false;
@@ -101,7 +104,7 @@ impl Memory {
         if room.end() - page > limit {
             return false;
         }
-        // By more than the page, as far as that is free, and the limit goes.
+        // Grow by more than the page, as far as the space is free and the limit permits.
         let below = PageRange::new(room.start(), page);
         let below = below.map_or_else(Vec::new, |range| self.areas.pieces(range));
         let taken = below.last().map_or(room.start(), |(piece, _)| piece.end());
@@ -125,8 +128,8 @@ impl Memory {
         made
     }
 
-    /// What of a range was the stack's is given up for good, before the program maps something there: the stack does not grow
-    /// beyond it any more.
+    /// Takes a range out of the stack's reservation for good, before the program maps something
+    /// there: the stack no longer grows beyond it.
     pub(super) fn shrink_stack(&mut self, range: PageRange) {
         let Some(room) = self.stack_reservation.filter(|room| meets(*room, range)) else {
             return;
@@ -138,7 +141,8 @@ impl Memory {
         self.stack_reservation = PageRange::new(end, room.end());
     }
 
-    /// Keeps address space of the stack that the program has unmapped; whether the range was such.
+    /// Reserves again a range of the stack that the program unmaps. Returns `None` if the range is
+    /// not within the reservation.
     pub(super) fn keep_reserved(&self, range: PageRange) -> Option<i64> {
         let room = self.stack_reservation?;
         (room.intersection(&range) == Some(range)).then(|| {
@@ -148,7 +152,8 @@ impl Memory {
         })
     }
 
-    /// What `mprotect(2)` is to change with `PROT_GROWSDOWN`: all of the mapping below as well. `None` where that does not grow.
+    /// The range that `mprotect(2)` changes with `PROT_GROWSDOWN`: down to the start of the
+    /// mapping. Returns `None` for a mapping that does not grow.
     pub(super) fn downwards(&self, range: PageRange) -> Option<PageRange> {
         let room = self.stack_reservation?;
         let (first, _) = *self.areas.pieces(range).first()?;

@@ -1,26 +1,26 @@
-//! What the program is told that its processor can do: what KVM offers, less what this machine does not. Pure.
+//! The CPUID that the program sees: what KVM supports, less what the machine does not. Pure.
 
 use kvm_bindings::{CpuId, kvm_cpuid_entry2};
 
 /// x87, SSE, AVX, and the three parts of AVX-512.
 const STATE_PARTS: u64 = 0b1110_0111;
 
-/// What `FXSAVE` writes; with a header behind it, it is the least that `XSAVE` does.
+/// The length of what `FXSAVE` writes. With a header after it, it is the least that `XSAVE` writes.
 const FXSAVE_BYTES: u32 = 512;
 const STATE_BYTES_MIN: u32 = 576;
 
-/// What the set-up of a processor depends on.
+/// The features that decide how a vCPU is set up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Features {
     /// `WRFSBASE` and its like.
     pub(crate) fsgsbase: bool,
-    /// The parts of the extended state; 0 without `XSAVE`.
+    /// The components of the extended state; 0 without `XSAVE`.
     pub(crate) xcr0: u64,
     /// The length of the extended state in the processor's standard format.
     pub(crate) state_bytes: usize,
 }
 
-/// Masks what KVM supports.
+/// Removes what the machine does not support from what KVM supports.
 pub(crate) fn offered(supported: CpuId) -> CpuId {
     let mut entries: Vec<kvm_cpuid_entry2> = supported.as_slice().to_vec();
     entries.retain(|entry| !is_withheld(entry));
@@ -28,7 +28,8 @@ pub(crate) fn offered(supported: CpuId) -> CpuId {
     CpuId::from_entries(&entries).unwrap_or(supported)
 }
 
-/// Leaves about hypervisors, tracing, and AMX; and parts of the extended state that XCR0 will not have.
+/// Whether a leaf is left out: those about hypervisors, tracing, and AMX, and those about
+/// components of the extended state that XCR0 will not have.
 fn is_withheld(entry: &kvm_cpuid_entry2) -> bool {
     match entry.function {
         0x14 | 0x1d | 0x1e | 0x4000_0000..=0x4fff_ffff => true,
@@ -68,7 +69,7 @@ fn mask(entry: &mut kvm_cpuid_entry2) {
     }
 }
 
-/// What of it the set-up needs to know.
+/// Finds the features that decide how a vCPU is set up.
 pub(crate) fn features(cpuid: &CpuId) -> Features {
     let find = |function, index| {
         let mut entries = cpuid.as_slice().iter();
@@ -76,7 +77,7 @@ pub(crate) fn features(cpuid: &CpuId) -> Features {
     };
     let has_xsave = find(1, 0).is_some_and(|entry| entry.ecx & 1 << 26 != 0);
     let parts = find(0xd, 0).map_or(0, |entry| u64::from(entry.eax));
-    // Each part beyond the first two says how long it is, and where it begins.
+    // Each component after the first two has a leaf with its length and offset.
     let ends = (2..64).filter_map(|part| find(0xd, part).map(|entry| entry.eax + entry.ebx));
     let state_bytes = if has_xsave {
         ends.max().unwrap_or(0).max(STATE_BYTES_MIN)
@@ -90,7 +91,7 @@ pub(crate) fn features(cpuid: &CpuId) -> Features {
     }
 }
 
-/// How many bits a guest-physical address has.
+/// The width of a guest-physical address in bits.
 pub(crate) fn physical_bits(cpuid: &CpuId) -> u8 {
     let mut entries = cpuid.as_slice().iter();
     let entry = entries.find(|entry| entry.function == 0x8000_0008);

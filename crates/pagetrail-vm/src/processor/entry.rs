@@ -1,13 +1,14 @@
-//! What ring 0 has: a page of code, the descriptor tables, and per processor a page with its task state and stack. Pure.
+//! The contents of ring 0: a page of code, the descriptor tables, and per vCPU a page with its task
+//! state and stack. Pure.
 //!
 //! | guest-physical | what |
 //! |---|---|
 //! | 0x1000 | code: system-call entry, return, one entry per exception |
 //! | 0x2000 | the interrupt descriptor table |
-//! | 0x3000 and on | a page per processor: GDT, TSS, stack |
+//! | 0x3000 and on | a page per vCPU: GDT, TSS, stack |
 //!
-//! Ring 0 sees them from [`SYSTEM_BASE`] on. Each entry writes to a port of its own, which is an exit, and goes on into the
-//! program when we let it.
+//! Ring 0 sees them from [`SYSTEM_BASE`] on. Each entry writes to a port of its own, which is a VM
+//! exit, and returns to the program when the vCPU is run again.
 
 use std::sync::atomic::Ordering;
 
@@ -18,26 +19,26 @@ use crate::sys::system_memory::SystemMemory;
 
 /// The port of a system call.
 pub(crate) const PORT_CALL: u16 = 0x10;
-/// The port of exception 0; the others follow.
+/// The port of exception 0; those of the others follow.
 const PORT_EXCEPTION: u16 = 0x80;
 const VECTORS: u16 = 32;
 
 const CODE: u64 = 0x1000;
-/// Where `SYSCALL` goes.
+/// The entry of `SYSCALL`.
 pub(crate) const CALL: u64 = CODE;
-/// Where the program is entered with all its registers.
+/// The code that enters the program with all its registers.
 pub(crate) const RETURN: u64 = CODE + 0x40;
 const EXCEPTIONS: u64 = CODE + 0x100;
 const EXCEPTION_BYTES: u64 = 32;
 pub(crate) const IDT: u64 = 0x2000;
 pub(crate) const IDT_BYTES: usize = VECTORS as usize * 16;
-/// The pages that all processors share.
+/// The pages that all vCPUs share.
 pub(crate) const COMMON_PAGES: [u64; 2] = [CODE, IDT];
 const FIRST_PAGE: u64 = 0x3000;
-/// So many processors have a page.
+/// The number of vCPUs for which there is a page.
 pub(crate) const PROCESSORS_MAX: u64 = (TABLES_FROM - FIRST_PAGE) / PAGE;
 
-/// Selectors, with the numbers that Linux has: programs can see theirs.
+/// Segment selectors, with the numbers of Linux, since programs can see theirs.
 pub(crate) mod selector {
     pub(crate) const SYSTEM_CODE: u16 = 0x10;
     pub(crate) const SYSTEM_DATA: u16 = 0x18;
@@ -47,21 +48,21 @@ pub(crate) mod selector {
     pub(crate) const TSS: u16 = 0x40;
 }
 
-/// Descriptors 0 to 9, of which the last two are the TSS.
+/// The length of descriptors 0 to 9, of which the last two are the TSS.
 pub(crate) const GDT_BYTES: usize = 10 * 8;
 pub(crate) const TSS_BYTES: usize = 104;
 const TSS_OFFSET: u64 = 0x100;
 
 /// `out PORT, al; sysretq`
 const CALL_CODE: [u8; 5] = [0xe6, PORT_CALL as u8, 0x48, 0x0f, 0x07];
-/// `push rax; mov rax, cr3; mov cr3, rax; pop rax; iretq`: what the processor remembers of the tables is forgotten.
+/// `push rax; mov rax, cr3; mov cr3, rax; pop rax; iretq`: writing CR3 flushes the TLB.
 const RETURN_CODE: [u8; 10] = [0x50, 0x0f, 0x20, 0xd8, 0x0f, 0x22, 0xd8, 0x58, 0x48, 0xcf];
 
-/// Behind its `pop rax`.
+/// The address after `pop rax`.
 const RETURN_POPPED: u64 = RETURN + 8;
 
-/// The code of an exception's entry: the stack gets an error code where the processor pushes none, RAX, and CR2; after the
-/// exit it goes, and the program runs on where it was.
+/// The code of an exception's entry: it pushes an error code where the processor pushes none, RAX,
+/// and CR2, and exits. After the exit it removes them, and the program continues where it was.
 fn exception_code(vector: u8) -> Vec<u8> {
     let mut code = Vec::new();
     if !pushes_error(vector) {
@@ -69,53 +70,55 @@ fn exception_code(vector: u8) -> Vec<u8> {
     }
     code.extend([0x50, 0x0f, 0x20, 0xd0, 0x50]); // push rax; mov rax, cr2; push rax
     code.extend([0xe6, PORT_EXCEPTION as u8 + vector]); // out PORT, al
-    code.extend([0x58, 0x58, 0x48, 0x83, 0xc4, 0x08, 0x48, 0xcf]); // pop rax; pop rax; add rsp, 8; iretq
+    // pop rax; pop rax; add rsp, 8; iretq
+    code.extend([0x58, 0x58, 0x48, 0x83, 0xc4, 0x08, 0x48, 0xcf]);
     code
 }
 
-/// Intel's manual, volume 3, table 6-1.
+/// Whether the processor pushes an error code (Intel's manual, volume 3, table 6-1).
 fn pushes_error(vector: u8) -> bool {
     matches!(vector, 8 | 10..=14 | 17 | 21 | 29 | 30)
 }
 
-/// The exception whose entry writes to a port.
+/// The exception whose entry writes to this port.
 pub(crate) fn vector(port: u16) -> Option<u8> {
     let vector = port.checked_sub(PORT_EXCEPTION)?;
     (vector < VECTORS).then_some(vector as u8)
 }
 
-/// Where in its way a processor is.
+/// Where a vCPU is between the program and this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// In the program.
     Program,
-    /// A system call is done, and the program not entered yet.
+    /// A system call is done, and the program has not been entered yet.
     AfterCall,
-    /// In [`RETURN`], with the program's RAX in its register,
+    /// In [`RETURN`], with the program's RAX in its register.
     Returning,
-    /// or on the stack.
+    /// In [`RETURN`], with the program's RAX on the stack.
     ReturningWithoutRax,
-    /// An exception is resolved, and the program not entered yet.
+    /// An exception is resolved, and the program has not been entered yet.
     AfterException,
     /// Elsewhere in ring 0.
     Within,
 }
 
-/// Tells the place by the instruction pointer.
+/// Determines the place by the instruction pointer.
 pub(crate) fn place(rip: u64) -> Place {
     let Some(offset) = rip.checked_sub(SYSTEM_BASE) else {
         return Place::Program;
     };
     let exceptions_end = EXCEPTIONS + u64::from(VECTORS) * EXCEPTION_BYTES;
     match offset {
-        // Behind `out`.
+        // After `out`.
         _ if offset == CALL + 2 => Place::AfterCall,
-        // Each of its instructions: behind the last one is the program, which would run on.
+        // The first and the last instruction; after that one is the program.
         _ if offset == RETURN || offset == RETURN_POPPED => Place::Returning,
         _ if (RETURN..RETURN_POPPED).contains(&offset) => Place::ReturningWithoutRax,
         _ if (EXCEPTIONS..exceptions_end).contains(&offset) => {
             let vector = (offset - EXCEPTIONS) / EXCEPTION_BYTES;
-            // The `out` and what is before it; the frame stays until the program is entered.
+            // The length of the code up to and with `out`. The frame stays until the program is
+            // entered.
             let done = if pushes_error(vector as u8) { 7 } else { 9 };
             match (offset - EXCEPTIONS) % EXCEPTION_BYTES >= done {
                 true => Place::AfterException,
@@ -126,7 +129,7 @@ pub(crate) fn place(rip: u64) -> Place {
     }
 }
 
-/// Writes what all processors share.
+/// Writes what all vCPUs share.
 pub(crate) fn write_common(system: &SystemMemory) {
     system.write(CALL, &CALL_CODE);
     system.write(RETURN, &RETURN_CODE);
@@ -140,7 +143,7 @@ pub(crate) fn write_common(system: &SystemMemory) {
     }
 }
 
-/// An interrupt gate; the program itself may call those of breakpoint and overflow.
+/// An interrupt gate. The program may raise breakpoint and overflow itself.
 fn gate(handler: u64, vector: u8) -> [u8; 16] {
     let privilege = if matches!(vector, 3 | 4) { 3 } else { 0 };
     let mut gate = [0; 16];
@@ -152,7 +155,7 @@ fn gate(handler: u64, vector: u8) -> [u8; 16] {
     gate
 }
 
-/// What is on a processor's stack at an exception's exit, from the lowest address on.
+/// What is on a vCPU's stack at the exit of an exception, from the lowest address on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) cr2: u64,
@@ -164,17 +167,17 @@ pub(crate) struct Frame {
     pub(crate) rsp: u64,
 }
 
-/// What `iretq` takes: RIP, CS, RFLAGS, RSP, SS.
+/// The length of what `iretq` takes: RIP, CS, RFLAGS, RSP, SS.
 const IRET_BYTES: u64 = 5 * 8;
-/// An exception's frame: besides that, error code, RAX, CR2.
+/// The length of an exception's frame, which also has error code, RAX and CR2.
 const FRAME_BYTES: u64 = IRET_BYTES + 3 * 8;
 
-/// The page of one processor.
+/// The page of one vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Page(u64);
 
 impl Page {
-    /// The page of processor `id`.
+    /// The page of vCPU `id`.
     pub(crate) fn of(id: u64) -> Self {
         Self(FIRST_PAGE + id * PAGE)
     }
@@ -199,7 +202,7 @@ impl Page {
     pub(super) fn write(self, system: &SystemMemory) {
         let mut tss = [0; TSS_BYTES];
         tss[4..12].copy_from_slice(&(SYSTEM_BASE + self.stack()).to_le_bytes());
-        // No map of permitted ports: it begins behind the end.
+        // There is no map of permitted ports: its offset is beyond the end.
         tss[102..104].copy_from_slice(&(TSS_BYTES as u16).to_le_bytes());
         system.write(self.0 + TSS_OFFSET, &tss);
         let base = self.tss();
@@ -222,7 +225,7 @@ impl Page {
         system.write(self.0, &bytes);
     }
 
-    /// The frame of the exception that this processor came out with.
+    /// The frame of the exception with which this vCPU has exited.
     pub(crate) fn frame(self, system: &SystemMemory) -> Frame {
         let first = (self.stack() - FRAME_BYTES) / 8;
         let word = |n: u64| system[(first + n) as usize].load(Ordering::Relaxed);
@@ -237,13 +240,13 @@ impl Page {
         }
     }
 
-    /// RAX where [`RETURN`] has put it.
+    /// The program's RAX, where [`RETURN`] has pushed it.
     pub(super) fn rax_in_return(self, system: &SystemMemory) -> u64 {
         let at = self.stack() - IRET_BYTES - 8;
         system[(at / 8) as usize].load(Ordering::Relaxed)
     }
 
-    /// Writes what [`RETURN`] takes; where its stack is.
+    /// Writes what [`RETURN`] takes, and returns its stack pointer.
     pub(super) fn write_return(self, system: &SystemMemory, context: &kvm_regs) -> u64 {
         let at = self.stack() - IRET_BYTES;
         let words = [
@@ -280,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_told_by_the_instruction_pointer() {
+    fn places_are_found_by_the_instruction_pointer() {
         let at = |offset| place(SYSTEM_BASE + offset);
         assert_eq!(place(0x40_1000), Place::Program);
         assert_eq!([at(CALL), at(CALL + 2)], [Place::Within, Place::AfterCall]);

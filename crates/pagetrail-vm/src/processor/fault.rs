@@ -1,4 +1,4 @@
-//! [`Exception`]: what the processor refused to do, and the signal that says so to a program. Pure.
+//! [`Exception`]: an exception of the program, and the signal that it causes. Pure.
 
 use super::entry::Frame;
 use crate::memory::Resolved;
@@ -18,17 +18,17 @@ const FPE_FLTINV: i32 = 7;
 const ILL_ILLOPN: i32 = 2;
 const SEGV_MAPERR: i32 = 1;
 const SEGV_ACCERR: i32 = 2;
-/// The kernel says so, about no address in particular.
+/// The code of a signal that the kernel sends about no particular address.
 const SI_KERNEL: i32 = 128;
 
-/// An exception of the program's.
+/// An exception of the program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exception {
     pub(crate) vector: u8,
     pub(crate) frame: Frame,
 }
 
-/// A signal that the program gets for what it did.
+/// A signal that the program causes itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) signal: i32,
@@ -40,7 +40,7 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// A signal that the kernel sends without a reason in the program's memory.
+    /// A signal that the kernel sends without an address.
     pub(crate) fn of_the_kernel(signal: i32) -> Self {
         Self {
             signal,
@@ -52,8 +52,9 @@ impl Fault {
     }
 }
 
-/// What an exception of floating-point arithmetic is about, by the old area of the extended state: fpu__exception_code() of
-/// the kernel. `None` where the state has none, and the program just goes on.
+/// The code of a floating-point exception, by the legacy area of the extended state
+/// (fpu__exception_code() of the kernel). Returns `None` where the state has no unmasked exception,
+/// and the program continues.
 fn arithmetic(vector: u8, state: &[u8]) -> Option<i32> {
     let word = |at: usize| match state.get(at..at + 2) {
         Some(&[low, high]) => u16::from_le_bytes([low, high]),
@@ -77,17 +78,18 @@ fn arithmetic(vector: u8, state: &[u8]) -> Option<i32> {
 }
 
 impl Exception {
-    /// Whether the program comes to the same instruction again when it goes on: a fault. Else it is behind it: a trap.
+    /// Whether the program repeats the instruction when it continues (a fault), or is after it (a
+    /// trap).
     pub(crate) fn is_repeated(&self) -> bool {
         !matches!(self.vector, DEBUG | 3 | 4)
     }
 
-    /// Whether it is about floating-point arithmetic, which [`Self::arithmetic`] tells.
+    /// Whether this is a floating-point exception, which [`Self::arithmetic`] decodes.
     pub(crate) fn is_arithmetic(&self) -> bool {
         matches!(self.vector, X87 | SIMD)
     }
 
-    /// The signal for an exception of arithmetic, with the extended state as it is then.
+    /// The signal for a floating-point exception, by the present extended state.
     pub(crate) fn arithmetic(&self, state: &[u8]) -> Option<Fault> {
         let code = arithmetic(self.vector, state)?;
         Some(Fault {
@@ -97,12 +99,12 @@ impl Exception {
         })
     }
 
-    /// Whether it came from the processor's debugging.
+    /// Whether this is a debug exception.
     pub(crate) fn is_debugging(&self) -> bool {
         self.vector == DEBUG
     }
 
-    /// The signal for what debugging has stopped: an instruction after which it was to stop, or one that asks for it.
+    /// The signal for a debug exception: a single step, or an instruction that requests a stop.
     pub(crate) fn debugging(&self, steps: bool) -> Fault {
         Fault {
             code: match steps {
@@ -113,12 +115,12 @@ impl Exception {
         }
     }
 
-    /// Whether ring 0 made it, which nothing the program does should cause.
+    /// Whether ring 0 caused it, which nothing that the program does should do.
     pub(crate) fn is_ours(&self) -> bool {
         self.frame.cs & 3 != 3
     }
 
-    /// The address and the kind of access, for a page fault.
+    /// The address and the kind of access of a page fault; `None` for another exception.
     pub(crate) fn access(&self) -> Option<(u64, Access)> {
         if self.vector != PAGE_FAULT {
             return None;
@@ -131,7 +133,7 @@ impl Exception {
         Some((self.frame.cr2, access))
     }
 
-    /// The signal for a page that is mapped, and has no memory.
+    /// The signal for an access to a mapped page without memory.
     pub(crate) fn beyond_the_file(&self) -> Fault {
         Fault {
             signal: libc::SIGBUS,
@@ -140,7 +142,8 @@ impl Exception {
         }
     }
 
-    /// The signal that Linux sends for it (arch/x86/kernel/traps.c); for a page fault, after what `resolved` says.
+    /// The signal that Linux sends for the exception (arch/x86/kernel/traps.c); for a page fault,
+    /// after `resolved`.
     pub(crate) fn signal(&self, resolved: Option<Resolved>) -> Fault {
         let here = self.frame.rip;
         let (signal, code, address) = match self.vector {
@@ -210,7 +213,7 @@ mod tests {
         state[0..2].copy_from_slice(&0x037bu16.to_le_bytes());
         state[2..4].copy_from_slice(&0x8084u16.to_le_bytes());
         assert_eq!(arithmetic(X87, &state), Some(FPE_FLTDIV));
-        // Raised, and masked.
+        // The exception is raised, and masked.
         state[0..2].copy_from_slice(&0x037fu16.to_le_bytes());
         assert_eq!(arithmetic(X87, &state), None);
         for (bit, code) in [

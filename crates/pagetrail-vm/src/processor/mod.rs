@@ -1,7 +1,8 @@
-//! The processor: how it enters and leaves the program, and what it says that it can do.
+//! The virtual processor (vCPU): how it enters and leaves the program, and what CPUID offers.
 //!
-//! The program runs in ring 3. Ring 0 has a few instructions of ours ([`entry`]), which do nothing but come to us: a system
-//! call and an exception are one exit each. What the program sees of the processor by CPUID is in [`cpuid`].
+//! The program runs in ring 3. Ring 0 has a few instructions ([`entry`]), which only exit to this
+//! process: a system call and an exception are one VM exit each. [`cpuid`] decides what the program
+//! sees of the processor.
 
 pub(crate) mod cpuid;
 pub(crate) mod entry;
@@ -21,20 +22,20 @@ use cpuid::Features;
 use entry::{Frame, Page, Place};
 use fault::Exception;
 
-/// Why the program does not run on by itself.
+/// Why the program has stopped.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// It made a system call.
+    /// The program made a system call.
     Call,
-    /// It did something that the processor does not do.
+    /// The program caused an exception.
     Exception(Exception),
     RingFull,
     Interrupted,
-    /// Memory that its tables have is not there.
+    /// A page that the page tables map has no memory.
     BadMemory,
 }
 
-/// A virtual processor in long mode.
+/// A vCPU in long mode.
 #[derive(Debug)]
 pub(crate) struct Processor {
     cpu: Cpu,
@@ -42,7 +43,7 @@ pub(crate) struct Processor {
     features: Features,
 }
 
-/// All that a program has in a processor.
+/// All of a program's state in a vCPU.
 #[derive(Debug)]
 pub(crate) struct Saved {
     pub(crate) context: kvm_regs,
@@ -51,7 +52,7 @@ pub(crate) struct Saved {
 }
 
 impl Processor {
-    /// Adds processor `id` to a machine with this memory.
+    /// Adds vCPU `id` to a virtual machine with this memory.
     pub(crate) fn add(vm: &Vm, memory: &mut Memory, id: u64) -> Result<Self> {
         let page = Page::of(id);
         if id == 0 {
@@ -78,7 +79,7 @@ impl Processor {
         })
     }
 
-    /// Signals of the calling thread make it come back from now on.
+    /// Binds the vCPU to the calling thread, whose signals make it exit from now on.
     pub(crate) fn bind_to_this_thread(&mut self) {
         signal::use_stop_byte(self.cpu.stop_byte());
     }
@@ -91,12 +92,12 @@ impl Processor {
         self.cpu.take_ring()
     }
 
-    /// Runs the program until it needs something.
+    /// Runs the program until the next exit.
     pub(crate) fn run(&mut self) -> Exit {
         self.cpu.run()
     }
 
-    /// What it came back for.
+    /// Decodes an exit.
     pub(crate) fn stop(&mut self, exit: Exit, memory: impl FnOnce(Page) -> Frame) -> Result<Stop> {
         match exit {
             Exit::Out(entry::PORT_CALL) => Ok(Stop::Call),
@@ -118,12 +119,13 @@ impl Processor {
         }
     }
 
-    /// The registers as they are: of ring 0, if it has just left the program.
+    /// The registers as they are: those of ring 0, if the vCPU has just left the program.
     pub(crate) fn raw(&mut self) -> &kvm_regs {
         self.cpu.regs()
     }
 
-    /// The program's registers at a system call: what `SYSCALL` has put aside is put back.
+    /// The program's registers at a system call, with RIP and RFLAGS from where `SYSCALL` saved
+    /// them.
     pub(crate) fn at_call(&mut self) -> kvm_regs {
         let regs = *self.cpu.regs();
         kvm_regs {
@@ -144,13 +146,13 @@ impl Processor {
         }
     }
 
-    /// The program's registers where a signal has stopped it; `None` within an entry, which goes on to its end, or on the
-    /// way to one.
+    /// The program's registers where a signal has stopped the vCPU. Returns `None` while the vCPU
+    /// is within an entry, which must complete, or about to enter one.
     pub(crate) fn at_stop(&mut self, memory: &Memory) -> Result<Option<kvm_regs>> {
         let regs = *self.cpu.regs();
         let frame = self.page.frame(memory.system());
         Ok(match entry::place(regs.rip) {
-            // It would enter what it is to enter next with that exception.
+            // The vCPU would deliver that exception on top of whatever it enters next.
             Place::Program if self.cpu.is_delivering()? => None,
             Place::Program => {
                 self.to_ring_0()?;
@@ -172,12 +174,12 @@ impl Processor {
         })
     }
 
-    /// The parts of the extended state.
+    /// The enabled components of the extended state (XCR0).
     pub(crate) fn state_parts(&self) -> u64 {
         self.features.xcr0
     }
 
-    /// How many bytes of extended state there are.
+    /// The length of the extended state in bytes.
     pub(crate) fn state_bytes(&self) -> usize {
         self.features.state_bytes
     }
@@ -194,8 +196,8 @@ impl Processor {
         Ok(bytes)
     }
 
-    /// Sets the extended state from the processor's standard format, of which `parts` count; all others begin anew. What the
-    /// processor would not take is refused.
+    /// Sets the extended state from the processor's standard format, of which only the components
+    /// in `parts` count; all others are reset. Fails for a state that the processor refuses.
     pub(crate) fn set_state(&self, bytes: &[u8], parts: u64) -> Result<()> {
         let mut xsave = kvm_xsave::default();
         for (word, bytes) in xsave.region.iter_mut().zip(bytes.chunks_exact(4)) {
@@ -204,7 +206,7 @@ impl Processor {
         let [low, high] = &mut xsave.region[state::PARTS..state::PARTS + 2] else {
             return Ok(());
         };
-        // What is beyond the old area says itself which parts are there.
+        // A state with more than the legacy area has a header that says which components are there.
         let there = match bytes.len() > state::OLD_AREA_BYTES {
             true => u64::from(*low) | u64::from(*high) << 32,
             false => parts,
@@ -219,12 +221,12 @@ impl Processor {
         self.cpu.set_xsave(&xsave)
     }
 
-    /// Sets the extended state with which a program begins, and a handler.
+    /// Resets the extended state to that of a new program, with which a handler starts, too.
     pub(crate) fn reset_state(&self) -> Result<()> {
         self.set_state(&[], 0)
     }
 
-    /// Whether debugging has stopped the program because it was to stop after each instruction; says so once.
+    /// Whether single-stepping has stopped the program; true once per step.
     pub(crate) fn takes_steps(&self) -> Result<bool> {
         self.cpu.take_single_step()
     }
@@ -234,7 +236,7 @@ impl Processor {
         self.cpu.regs_mut().rax = result as u64;
     }
 
-    /// Lets the program go on with these registers, and with what the page tables say now.
+    /// Continues the program with these registers, and with the page tables as they are now.
     pub(crate) fn enter(&mut self, memory: &Memory, context: &kvm_regs) {
         let stack = self.page.write_return(memory.system(), context);
         *self.cpu.regs_mut() = kvm_regs {
@@ -245,7 +247,7 @@ impl Processor {
         };
     }
 
-    /// The base of FS, or of GS.
+    /// The bases of FS and GS.
     pub(crate) fn bases(&self) -> Result<(u64, u64)> {
         let sregs = self.cpu.sregs()?;
         Ok((sregs.fs.base, sregs.gs.base))
@@ -258,7 +260,7 @@ impl Processor {
         self.cpu.set_sregs(&sregs)
     }
 
-    /// Keeps all that the program has in it; `context` are its registers.
+    /// Saves all of the program's state in the vCPU; `context` are its registers.
     pub(crate) fn save(&self, context: kvm_regs) -> Result<Saved> {
         Ok(Saved {
             context,
@@ -267,7 +269,7 @@ impl Processor {
         })
     }
 
-    /// Goes on from what was kept, maybe by another processor.
+    /// Continues from saved state, possibly that of another vCPU.
     pub(crate) fn restore(&mut self, memory: &Memory, saved: &Saved) -> Result<()> {
         self.cpu.set_xsave(&saved.xsave)?;
         self.set_bases(Some(saved.sregs.fs.base), Some(saved.sregs.gs.base))?;
@@ -276,7 +278,7 @@ impl Processor {
         Ok(())
     }
 
-    /// A processor that is in the program comes to where [`Self::enter`] works.
+    /// Puts the vCPU into ring 0, where [`Self::enter`] works.
     fn to_ring_0(&self) -> Result<()> {
         let mut sregs = self.cpu.sregs()?;
         state::set_ring_0(&mut sregs);

@@ -1,4 +1,4 @@
-//! The state in which a processor begins: long mode, ring 0, about to enter the program.
+//! The initial state of a vCPU: long mode, ring 0, about to enter the program.
 
 use kvm_bindings::{kvm_segment, kvm_sregs, kvm_xsave};
 
@@ -6,7 +6,8 @@ use super::cpuid::Features;
 use super::entry::{self, Page, selector};
 use crate::memory::SYSTEM_BASE;
 
-/// Protection, an FPU with its own exceptions, write protection in ring 0, alignment checks, paging.
+/// Protection, an FPU with its own exceptions, write protection in ring 0, alignment checks,
+/// paging.
 const CR0: u64 = 0x8005_0033;
 const CR4_PAE: u64 = 1 << 5;
 const CR4_FXSR_AND_SSE: u64 = 3 << 9;
@@ -21,22 +22,22 @@ const MSR_SYSCALL_MASK: u32 = 0xc000_0084;
 /// Trap, interrupt, direction, I/O privilege, nested task, alignment check: what Linux clears.
 const SYSCALL_MASK: u64 = 0x4_7700;
 
-/// The words of the extended state that say which parts are there.
+/// The index of the words of the extended state that say which components are there.
 pub(super) const PARTS: usize = 128;
-/// What is before them.
+/// The length of the legacy area, before these words.
 pub(super) const OLD_AREA_BYTES: usize = 512;
-/// x87 and SSE, which every processor has.
+/// The components x87 and SSE, which every processor has.
 pub(super) const OLD_PARTS: u64 = 0b11;
 const FPU_CONTROL: u32 = 0x37f;
 const MXCSR: u32 = 0x1f80;
-/// Where that is.
+/// The word of MXCSR in the legacy area.
 const MXCSR_AT: usize = 6;
-/// The exponents' and registers' words of x87 and SSE in the old area.
+/// The words of x87 and SSE in the legacy area: control words and registers.
 const X87_WORDS: [std::ops::Range<usize>; 2] = [0..6, 8..40];
 const SSE_WORDS: std::ops::Range<usize> = 40..104;
 
-/// Gives x87 and SSE, where they are not `there`, the values with which a program begins. Kernels differ in what they do about MXCSR
-/// when neither is said to be there, so afterwards both are.
+/// Gives x87 and SSE, where they are not `there`, the values with which a program starts. Kernels
+/// differ in what they do with MXCSR when neither is marked as there, so that afterwards both are.
 pub(super) fn complete(xsave: &mut kvm_xsave, there: u64) {
     let words = &mut xsave.region;
     if there & 1 == 0 {
@@ -48,14 +49,14 @@ pub(super) fn complete(xsave: &mut kvm_xsave, there: u64) {
     if there & 2 == 0 {
         words[SSE_WORDS].fill(0);
     }
-    // MXCSR is SSE's and AVX's.
+    // MXCSR belongs to SSE and AVX.
     if there & 0b110 == 0 {
         words[MXCSR_AT] = MXCSR;
     }
     words[PARTS] |= OLD_PARTS as u32;
 }
 
-/// `before`, as KVM has made it, with our tables and segments.
+/// `before`, as KVM has created it, with the machine's tables and segments.
 pub(super) fn initial(before: kvm_sregs, root: u64, page: Page, has: Features) -> kvm_sregs {
     let mut sregs = before;
     sregs.cr0 = CR0;
@@ -68,7 +69,7 @@ pub(super) fn initial(before: kvm_sregs, root: u64, page: Page, has: Features) -
         sregs.cr4 |= CR4_OSXSAVE;
     }
     sregs.efer = EFER;
-    // As Linux has it for a program of 64 bits; FS and GS have bases all the same.
+    // As in a 64-bit program under Linux. FS and GS have bases all the same.
     let none = kvm_segment {
         unusable: 1,
         ..Default::default()
@@ -113,9 +114,9 @@ fn segment(selector: u16, type_: u8, privilege: u8) -> kvm_segment {
     }
 }
 
-/// What `SYSCALL` and `SYSRET` load.
+/// The registers that `SYSCALL` and `SYSRET` load from.
 pub(super) fn system_call_msrs() -> [(u32, u64); 3] {
-    // SYSRET takes SS 8 behind the upper selector, and a 64-bit CS 16 behind.
+    // SYSRET takes SS 8 above the upper selector, and a 64-bit CS 16 above it.
     let star = u64::from(selector::USER_32) << 48 | u64::from(selector::SYSTEM_CODE) << 32;
     [
         (MSR_STAR, star),

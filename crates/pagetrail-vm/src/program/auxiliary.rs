@@ -1,13 +1,13 @@
-//! The auxiliary vector of a program that was loaded, as its first stack has it.
+//! The auxiliary vector of a loaded program, as on its first stack.
 //!
-//! The kernel keeps the one that it made itself, of this process, and would tell the program of that.
+//! The kernel keeps the vector that it made for this process, and would show the program that one.
 
 use crate::sys::program_memory::read_word;
 
-/// More entries than any kernel makes.
+/// The most entries that are read; no kernel makes as many.
 const ENTRIES_MAX: usize = 64;
 
-/// The entries behind a first stack's arguments and environment, with the one that ends them.
+/// Reads the entries after a first stack's arguments and environment, with the one that ends them.
 pub(crate) fn above(stack_pointer: u64) -> Vec<u8> {
     let mut words = (0..).map_while(|n| read_word(stack_pointer + n * 8).ok());
     let count = words.next().unwrap_or(0);

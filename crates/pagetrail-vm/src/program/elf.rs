@@ -16,10 +16,10 @@ const STACK: u32 = 0x6474_e551;
 /// The file header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Elf {
-    /// Whether it may be loaded anywhere.
+    /// Whether the program may be loaded at any address.
     pub(crate) anywhere: bool,
     pub(crate) entry: u64,
-    /// Where the program headers are in the file.
+    /// The offset of the program headers in the file.
     pub(crate) headers_at: u64,
     pub(crate) headers_count: u16,
 }
@@ -52,7 +52,8 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl Elf {
-    /// Reads a file's first bytes; `None` where they are not those of a program for this processor.
+    /// Parses a file's first bytes. Returns `None` where the file is not a program for this
+    /// processor.
     pub(crate) fn parse(file: &[u8]) -> Option<Self> {
         // 64 bits, little-endian.
         let is_elf = file.get(..6)? == b"\x7fELF\x02\x01" && u16_at(file, 18)? == MACHINE_X86_64;
@@ -76,7 +77,7 @@ impl Elf {
 }
 
 impl Segment {
-    /// Reads the program headers.
+    /// Parses the program headers.
     pub(crate) fn parse_all(headers: &[u8]) -> Vec<Self> {
         headers
             .chunks_exact(SEGMENT_HEADER)
@@ -95,22 +96,22 @@ impl Segment {
         })
     }
 
-    /// Whether it becomes memory.
+    /// Whether the segment is mapped.
     pub(crate) fn is_loaded(&self) -> bool {
         self.kind == LOAD && self.memory_bytes > 0
     }
 
-    /// Whether it names the program that is to load this one.
+    /// Whether the segment names the interpreter (the dynamic loader).
     pub(crate) fn is_interpreter(&self) -> bool {
         self.kind == INTERPRETER
     }
 
-    /// Whether it says that the program's stack is executable.
+    /// Whether the segment requests an executable stack.
     pub(crate) fn wants_executable_stack(&self) -> bool {
         self.kind == STACK && self.protection() & libc::PROT_EXEC as u64 != 0
     }
 
-    /// As `mmap(2)` has it.
+    /// The protection, as for `mmap(2)`.
     pub(crate) fn protection(&self) -> u64 {
         let bits = [
             (4, libc::PROT_READ),

@@ -1,4 +1,5 @@
-//! [`find`]: from the words of a command to the file that is loaded: `PATH`, and the interpreters of `#!` scripts.
+//! [`find`]: finds the file to load for a command, by `PATH` and by the interpreters of `#!`
+//! scripts.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -9,12 +10,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
-/// How deep scripts may name scripts; Linux has the same.
+/// How many scripts may name each other as interpreters, as under Linux.
 const DEPTH_MAX: usize = 5;
-/// As much of the first line as Linux looks at.
+/// The part of the first line that Linux reads, in bytes.
 const LINE_BYTES: usize = 256;
 
-/// The file to load and what it is called with.
+/// The file to load, and its arguments.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) path: PathBuf,
@@ -70,7 +71,7 @@ fn in_path(name: &OsStr, search: Option<&OsStr>) -> io::Result<PathBuf> {
     Err(error.into())
 }
 
-/// The interpreter that a script's first line names, and its one argument.
+/// The interpreter and its argument in a script's first line.
 fn interpreter(line: &[u8]) -> Option<(PathBuf, Option<OsString>)> {
     let line = line.strip_prefix(b"#!")?;
     let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii();

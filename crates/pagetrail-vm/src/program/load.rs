@@ -1,4 +1,4 @@
-//! [`load`]: a program's file and its interpreter's become mappings, and its first stack is made, as Linux does it
+//! [`load`]: maps a program's file and its interpreter, and makes its first stack, as Linux does
 //! (fs/binfmt_elf.c).
 
 use std::ffi::{OsStr, OsString};
@@ -20,30 +20,31 @@ use crate::memory::{Memory, PAGE};
 use crate::sys::call::call;
 use crate::sys::program_memory;
 
-/// Where Linux puts a program that may go anywhere: from here on, in so many bytes (`ELF_ET_DYN_BASE`, and 28 random bits of pages). The
-/// sanitizers' run-time libraries count on it.
+/// The addresses where Linux puts a program that may be loaded anywhere (`ELF_ET_DYN_BASE`, and 28
+/// random bits of pages). The sanitizers' run-time libraries rely on them.
 const ANYWHERE: u64 = 0x5555_5555_4000;
 const ANYWHERE_BYTES: u64 = 1 << 40;
-/// How far it stays from this process's own file, which lies there as well: each has a heap behind it.
+/// The least distance from this process's own file, which is there as well: each has a heap after
+/// it.
 const APART: u64 = ANYWHERE_BYTES / 4;
 /// `ADDR_NO_RANDOMIZE`.
 const NO_RANDOMIZE: u64 = 0x004_0000;
-/// The kernel makes so much of a stack at once, below what is on it.
+/// The length of a stack that the kernel maps at once, below what is on it.
 const STACK_BYTES_AT_ONCE: u64 = 128 << 10;
-/// So much may always be on it.
+/// The length that arguments may always have.
 const ARGUMENTS_BYTES_MIN: u64 = 128 << 10;
 
-/// Where a loaded program begins.
+/// Where a loaded program starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loaded {
     pub(crate) entry: u64,
     pub(crate) stack_pointer: u64,
 }
 
-/// A file that has become mappings.
+/// A file that has been mapped.
 struct Image {
     elf: Elf,
-    /// What is added to its addresses.
+    /// The offset that is added to the file's addresses.
     bias: u64,
     headers: u64,
     end: u64,
@@ -105,7 +106,8 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::Program { program, source }
 }
 
-/// Maps a file; `anywhere` is where it goes if it has no addresses of its own, 0 for wherever there is room.
+/// Maps a file. `anywhere` is the address for a file that may be loaded anywhere; 0 lets the kernel
+/// choose.
 fn map(memory: &mut Memory, file: &File, path: &Path, anywhere: u64) -> Result<Image> {
     let no_program = || failed(path)(Errno::NOEXEC.into());
     let mut header = [0; FILE_HEADER];
@@ -125,7 +127,7 @@ fn map(memory: &mut Memory, file: &File, path: &Path, anywhere: u64) -> Result<I
         .filter_map(|segment| segment.address.checked_add(segment.memory_bytes))
         .max();
     let (start, end) = start.zip(end).ok_or_else(no_program)?;
-    // All of its addresses at once, so that its parts are not apart.
+    // The whole address range is mapped first, so that the segments stay together.
     let flags = PRIVATE | libc::MAP_NORESERVE as u64;
     let span = Mmap {
         address: if elf.anywhere { anywhere } else { start },
@@ -204,9 +206,9 @@ fn map_segment(memory: &mut Memory, file: &File, segment: &Segment, bias: u64) -
     Ok(())
 }
 
-/// Where a program goes that may go anywhere, when this process's own file is at `own`.
+/// The address for a program that may be loaded anywhere, when this process's own file is at `own`.
 fn anywhere(own: u64, random: u64) -> u64 {
-    // What the kernel does not randomize is at the same place each time here, too.
+    // Without randomization by the kernel, the address is always the same here, too.
     let random = match call(libc::SYS_personality, &[0xffff_ffff]) as u64 & NO_RANDOMIZE {
         0 => random % (ANYWHERE_BYTES - 2 * APART),
         _ => 0,
@@ -226,7 +228,7 @@ fn make_stack(
     let (pointer, contents) = stack::build(top, contents);
     let permitted = limit.map_or(u64::MAX, |limit| (limit / 2).max(ARGUMENTS_BYTES_MIN));
     if top - pointer > permitted || !memory.is_in_stack_reservation(pointer) {
-        // As Linux has it: no more than a part of the stack may be arguments.
+        // As under Linux, arguments may take only a fraction of the stack's limit.
         return Err(failed(path)(Errno::TOOBIG.into()));
     }
     let execute = match is_executable {
@@ -242,7 +244,7 @@ fn make_stack(
     Ok(pointer)
 }
 
-/// The result of a system call as Rust has it.
+/// Converts the result of a system call.
 fn done(result: i64) -> io::Result<u64> {
     u64::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result as i32))
 }

@@ -1,5 +1,5 @@
-//! A program on its way into memory, as `execve(2)` puts one there: which file it is ([`find`]), what is in it ([`elf`]), its
-//! mappings ([`load`]), its first stack ([`stack`]).
+//! Loads a program as `execve(2)` does: finds its file ([`find`]), reads its headers ([`elf`]),
+//! maps it ([`load`]), and builds its first stack ([`stack`]).
 
 pub(crate) mod auxiliary;
 pub(crate) mod elf;

@@ -1,4 +1,5 @@
-//! The first stack of a program: arguments, environment, auxiliary vector, as the ABI for x86-64 has them. Pure.
+//! The first stack of a program: arguments, environment and auxiliary vector, as in the x86-64 ABI.
+//! Pure.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -22,7 +23,7 @@ pub(crate) mod aux {
 /// `MONITOR` in ring 3, in `AT_HWCAP2`.
 const HWCAP2_RING3MWAIT: u64 = 1;
 
-/// What a stack is made of.
+/// The contents of a first stack.
 #[derive(Debug)]
 pub(crate) struct Contents<'a> {
     pub(crate) arguments: &'a [OsString],
@@ -30,11 +31,12 @@ pub(crate) struct Contents<'a> {
     /// The path of the file that was loaded.
     pub(crate) path: &'a OsStr,
     pub(crate) random: [u8; 16],
-    /// Entries of the auxiliary vector that are numbers.
+    /// The entries of the auxiliary vector whose values are numbers.
     pub(crate) auxiliary: Vec<(u64, u64)>,
 }
 
-/// The own auxiliary vector, less what this machine does not have, and what a program has of its own.
+/// This process's auxiliary vector, without what the machine does not support and what is different
+/// for each program.
 pub(crate) fn inherited(own: &[u8]) -> Vec<(u64, u64)> {
     let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
     let pairs = own
@@ -51,7 +53,7 @@ pub(crate) fn inherited(own: &[u8]) -> Vec<(u64, u64)> {
         aux::RSEQ_SIZE,
         aux::RSEQ_ALIGN,
         aux::EXECUTED_FILE,
-        // Its code reads pages that are not memory.
+        // The vDSO's code reads pages that are not memory.
         aux::VDSO,
     ];
     pairs
@@ -63,7 +65,8 @@ pub(crate) fn inherited(own: &[u8]) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Where the program headers of this process's own file are, by its auxiliary vector; 0 if that does not say so.
+/// The address of the program headers of this process's own file, by its auxiliary vector; 0 if
+/// that has none.
 pub(crate) fn own_headers(own: &[u8]) -> u64 {
     let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
     let mut pairs = own.chunks_exact(16);
@@ -71,7 +74,7 @@ pub(crate) fn own_headers(own: &[u8]) -> u64 {
     found.map_or(0, |pair| word(&pair[8..]))
 }
 
-/// The bytes of a stack that ends at `top`, and the stack pointer, where they begin.
+/// Builds a stack that ends at `top`. Returns the stack pointer, and the bytes from there on.
 pub(crate) fn build(top: u64, contents: &Contents<'_>) -> (u64, Vec<u8>) {
     let mut texts = Vec::new();
     let mut offsets = Vec::new();
@@ -85,7 +88,8 @@ pub(crate) fn build(top: u64, contents: &Contents<'_>) -> (u64, Vec<u8>) {
     let random = texts.len() as u64;
     texts.extend(contents.random);
     let count = contents.arguments.len();
-    // argc, two lists with an end each, and the vector with its end and what is added here.
+    // argc, two lists with a terminator each, and the vector with its terminator and the entries
+    // that are added here.
     let words = 1 + offsets.len() - fixed.len() + 2 + (contents.auxiliary.len() + 4) * 2;
     let texts_at = (top - 16 - texts.len() as u64) & !15;
     let pointer = (texts_at - words as u64 * 8) & !15;

@@ -1,7 +1,8 @@
-//! [`SlotPages`]: pages told by memslot and number, in any order, and given out by address. Pure.
+//! [`SlotPages`]: a set of pages that are added by memslot and page number, in any order, and
+//! returned by address. Pure.
 //!
-//! A bit per page and a bit per 64 of those: an entry of a ring costs two stores, whatever the order of the entries, and nobody
-//! sorts.
+//! It has a bit per page and a bit per 64 of those: an entry of a dirty ring costs two stores,
+//! whatever the order of the entries, and nothing is sorted.
 
 use std::mem;
 
@@ -10,16 +11,16 @@ use pagetrail::PageRange;
 use crate::memory::PAGE;
 use crate::memory::slots::{SLOT, Slot};
 
-/// Pages whose bits are in the same word; also those that KVM protects together.
+/// The number of pages whose bits share a word, which is also how many KVM re-protects together.
 pub(super) const NEAR: u64 = 64;
-/// Words in a memslot.
+/// The number of words per memslot.
 const WORDS: usize = (SLOT / PAGE / NEAR) as usize;
 
 /// The pages of one memslot.
 #[derive(Debug)]
 struct Bits {
     words: Box<[u64]>,
-    /// Which of the words are not zero.
+    /// A bit per word that is not zero.
     filled: [u64; WORDS / 64],
 }
 
@@ -40,7 +41,7 @@ impl Bits {
         self.filled[word / 64] |= 1 << (word % 64);
     }
 
-    /// Takes all words out that are not zero, ascending.
+    /// Removes all words that are not zero, and yields them in ascending order.
     fn drain(&mut self, mut each: impl FnMut(usize, u64)) {
         for (group, filled) in self.filled.iter_mut().enumerate() {
             for bit in ones(mem::take(filled)) {
@@ -51,7 +52,7 @@ impl Bits {
     }
 }
 
-/// The places of the bits that are set, ascending.
+/// The positions of the set bits, ascending.
 fn ones(mut bits: u64) -> impl Iterator<Item = u64> {
     std::iter::from_fn(move || {
         let place = bits.trailing_zeros();
@@ -60,7 +61,7 @@ fn ones(mut bits: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Pages of all memslots, by their numbers.
+/// Pages of all memslots, indexed by the memslot's number.
 #[derive(Debug, Default)]
 pub(super) struct SlotPages(Vec<Option<Bits>>);
 
@@ -76,7 +77,7 @@ impl SlotPages {
         self.0[slot].get_or_insert_with(Bits::empty)
     }
 
-    /// Takes the pages of these memslots out, in their order.
+    /// Removes the pages of these memslots, and returns them in that order.
     pub(super) fn drain(&mut self, slots: impl Iterator<Item = Slot>) -> Vec<PageRange> {
         let mut ranges = Vec::new();
         for slot in slots {
@@ -90,13 +91,13 @@ impl SlotPages {
         ranges
     }
 
-    /// In how many runs of [`NEAR`] pages they lie.
+    /// The number of aligned runs of [`NEAR`] pages that have any page.
     pub(super) fn runs(&self) -> u64 {
         let filled = self.0.iter().flatten().flat_map(|bits| bits.filled);
         filled.map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// Moves all pages to `other`, and hands them out, each once, those of a memslot in ascending order.
+    /// Moves all pages to `other`, and yields each once; those of a memslot in ascending order.
     pub(super) fn drain_to(&mut self, other: &mut Self, mut each: impl FnMut(u32, u64)) {
         for (slot, pages) in self.0.iter_mut().enumerate() {
             if let Some(pages) = pages {
@@ -110,7 +111,8 @@ impl SlotPages {
     }
 }
 
-/// Adds the pages whose bits are set; the first bit's page is at `address`, behind all that is there.
+/// Appends the pages whose bits are set. The first bit's page is at `address`, which is not below
+/// the end of `ranges`.
 pub(crate) fn add_runs(word: u64, address: u64, ranges: &mut Vec<PageRange>) {
     let mut rest = word;
     while rest != 0 {
@@ -136,39 +138,39 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// As the pages themselves say.
+        /// The set is compared with a plain set of pages.
         #[test]
         fn pages_come_out_as_they_went_in(
             pages in prop::collection::vec((1u32..4, prop_oneof![0u64..200, 0u64..SLOT / PAGE]), 0..300)
         ) {
-            // Their numbers are in another order than their addresses.
+            // The memslots' numbers are in another order than their addresses.
             let slots = [3u32, 1, 2].map(|number| Slot { number, address: u64::from(4 - number % 3) << 30 });
             let mut sorted = slots.to_vec();
             sorted.sort_by_key(|slot| slot.address);
-            let (mut fresh, mut told) = (SlotPages::default(), SlotPages::default());
+            let (mut new_pages, mut collected) = (SlotPages::default(), SlotPages::default());
             let mut expected = PageSet::new();
             for (number, page) in pages {
-                fresh.set(number, page);
+                new_pages.set(number, page);
                 if page % 7 == 0 {
-                    told.set(number, page);
+                    collected.set(number, page);
                 }
                 let slot = slots.iter().find(|slot| slot.number == number).unwrap();
                 let start = slot.address + page * PAGE;
                 expected.insert(PageRange::new(start, start + PAGE).unwrap());
             }
-            let runs = fresh.runs();
+            let runs = new_pages.runs();
             let mut moved = Vec::new();
-            fresh.drain_to(&mut told, |slot, page| moved.push((slot, page)));
+            new_pages.drain_to(&mut collected, |slot, page| moved.push((slot, page)));
             prop_assert!(moved.is_sorted_by(|one, next| one < next));
             prop_assert_eq!(moved.len() as u64 * PAGE, expected.bytes());
             moved.dedup_by_key(|(slot, page)| (*slot, *page / NEAR));
             prop_assert_eq!(moved.len() as u64, runs);
-            prop_assert_eq!(fresh.runs(), 0);
-            let ranges = told.drain(sorted.iter().copied());
+            prop_assert_eq!(new_pages.runs(), 0);
+            let ranges = collected.drain(sorted.iter().copied());
             prop_assert!(ranges.is_sorted());
             let set: PageSet = ranges.into_iter().collect();
             prop_assert_eq!(&set, &expected);
-            prop_assert!(told.drain(sorted.into_iter()).is_empty());
+            prop_assert!(collected.drain(sorted.into_iter()).is_empty());
         }
     }
 

@@ -1,7 +1,9 @@
-//! The way of rounds from the process that has become the guest to the one that records it: a pair of sockets.
+//! Carries rounds from the process that has become the guest to the process that records it, over a
+//! pair of sockets.
 //!
-//! The recorder asks by a byte, and gets a message. The guest sends one without being asked before its memory goes, and waits,
-//! when it is the last, until the recorder has looked at it.
+//! The recorder requests a round by one byte, and receives a message. The guest sends a round
+//! without a request before its memory goes away. After the final one it waits until the recorder
+//! has processed it.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -15,24 +17,25 @@ use super::Collected;
 use crate::error::{Error, Result};
 use crate::sys::descriptors;
 
-/// No program has that many mappings, or writes that many ranges.
+/// The most ranges in a message: no program has as many mappings, or dirties as many ranges.
 const RANGES_MAX: u64 = 1 << 32;
 
-/// No kernel has that many system calls; a program may try any number.
+/// The most call numbers in a message. No kernel has as many system calls, but a program may try
+/// any number.
 const CALLS_MAX: u64 = 1 << 32;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageKind {
-    /// What was asked for.
+    /// A round that was requested.
     Reply,
-    /// Sent before `execve(2)`; if that fails, more follows.
+    /// A round sent before `execve(2)`. If that call fails, more rounds follow.
     PreExec,
-    /// The last one.
+    /// The final round.
     Final,
 }
 
-/// The guest's end.
+/// The guest's end of the link.
 #[derive(Debug)]
 pub(crate) struct GuestEnd {
     stream: UnixStream,
@@ -40,7 +43,7 @@ pub(crate) struct GuestEnd {
 }
 
 impl GuestEnd {
-    /// Takes the descriptor that [`pair`] made, by its number in this process.
+    /// Takes ownership of the descriptor that [`pair`] made, by its number in this process.
     pub(crate) fn adopt(number: RawFd) -> io::Result<Self> {
         Ok(Self {
             stream: descriptors::adopt(number)?.into(),
@@ -52,17 +55,17 @@ impl GuestEnd {
         self.stream.as_raw_fd()
     }
 
-    /// Waits until a round is asked for; false when nobody is there to ask any more.
+    /// Waits until a round is requested. Returns false when the recorder has closed its end.
     pub(crate) fn wait(&self) -> bool {
         (&self.stream).read_exact(&mut [0]).is_ok()
     }
 
-    /// Sends a round. That nobody reads it is no concern of the program's.
+    /// Sends a round. Failures are ignored, since the program must continue without a recorder.
     pub(crate) fn send(&self, kind: MessageKind, collected: &Collected) {
         let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let message = encode(kind, collected);
         let mut rest = &message[..];
-        // Not write(2): what SIGPIPE does is the program's choice.
+        // Not write(2), which would send the program SIGPIPE.
         while !rest.is_empty()
             && let Ok(sent) = rustix::net::send(&self.stream, rest, SendFlags::NOSIGNAL)
         {
@@ -70,38 +73,42 @@ impl GuestEnd {
         }
     }
 
-    /// Ends the link: to the recorder it is as if the guest had gone.
+    /// Closes the link. To the recorder the guest is gone.
     pub(crate) fn hang_up(&self) {
         let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
     }
 
-    /// Waits until the recorder has gone, or has seen the last round.
+    /// Waits until the recorder has processed the final round, or is gone. The recorder
+    /// acknowledges by closing its end.
     pub(crate) fn wait_for_ack(&self) {
         let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write);
-        // Somebody else may be waiting to be asked, and may take the one byte; the end of the stream comes to both.
+        // The thread that serves requests may be waiting, too, and may read the one byte. The end
+        // of the stream reaches both.
         while self.wait() {}
     }
 }
 
-/// The recorder's end.
+/// The recorder's end of the link.
 #[derive(Debug)]
 pub struct Rounds {
     stream: UnixStream,
 }
 
-/// What the recorder is told.
+/// What the recorder receives when it collects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GuestRound {
-    /// A round; the program runs on.
+    /// A round; the program continues.
     Round(Collected),
-    /// Its last round; the program waits until [`Rounds`] is dropped, and ends.
+    /// The final round. The program waits until [`Rounds`] is dropped, and then ends.
     Final(Collected),
-    /// It is no guest any more: it has executed another program, or was killed. What it wrote before `execve(2)` is here.
+    /// The process is no longer a guest: it has executed another program, or was killed. Contains
+    /// what it wrote before `execve(2)`.
     Gone(Option<Collected>),
 }
 
-/// A link: the recorder's end, and the descriptor that the guest is to get, which programs started from now on inherit.
+/// Makes a link: the recorder's end, and the descriptor for the guest, which programs started from
+/// now on inherit.
 pub fn pair() -> io::Result<(Rounds, OwnedFd)> {
     let (ours, theirs) = UnixStream::pair()?;
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
@@ -109,9 +116,13 @@ pub fn pair() -> io::Result<(Rounds, OwnedFd)> {
 }
 
 impl Rounds {
-    /// Takes a round.
+    /// Requests and receives a round.
+    ///
+    /// # Errors
+    ///
+    /// The link cannot be read, or a message is not a round.
     pub fn collect(&mut self) -> Result<GuestRound> {
-        // Where the guest has shut its end, what it sent before is still to be read.
+        // A guest that has closed its end may have sent rounds before, which are still to be read.
         let _ = self.stream.write_all(&[0]);
         let mut pre_exec: Option<Collected> = None;
         loop {
@@ -166,7 +177,8 @@ fn encode(kind: MessageKind, collected: &Collected) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// The next message; `None` at the end of the stream, also within a message: the guest was killed.
+/// Receives the next message. Returns `None` at the end of the stream, also in the middle of a
+/// message, since the guest was then killed.
 fn receive(stream: &mut impl Read) -> Result<Option<(MessageKind, Collected)>> {
     match decode(stream) {
         Err(Error::System { source, .. }) if source.kind() != io::ErrorKind::Interrupted => {
@@ -184,7 +196,7 @@ fn decode(stream: &mut impl Read) -> Result<(MessageKind, Collected)> {
         _ => return Err(Error::MalformedRound),
     };
     let ring_entries = word(stream)?;
-    let tracks_accesses = word(stream)? != 0;
+    let has_accessed = word(stream)? != 0;
     let collected = Collected {
         ring_entries,
         heap: named(stream)?,
@@ -192,7 +204,7 @@ fn decode(stream: &mut impl Read) -> Result<(MessageKind, Collected)> {
         unknown_calls: calls(stream)?,
         written: ranges(stream)?,
         areas: ranges(stream)?,
-        accessed: match tracks_accesses {
+        accessed: match has_accessed {
             true => Some(ranges(stream)?),
             false => None,
         },
@@ -208,7 +220,7 @@ fn word(stream: &mut impl Read) -> Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// A range; none begins and ends at 0.
+/// Decodes an optional range; 0 to 0 stands for none.
 fn named(stream: &mut impl Read) -> Result<Option<PageRange>> {
     let (start, end) = (word(stream)?, word(stream)?);
     match (start, end) {
@@ -277,7 +289,7 @@ mod tests {
     fn rounds_arrive_as_they_were_sent() {
         let (mut rounds, fd) = pair().unwrap();
         let guest = GuestEnd::adopt(fd.into_raw_fd()).unwrap();
-        let asked = std::thread::spawn(move || {
+        let guest = std::thread::spawn(move || {
             for pages in [0, 10_000] {
                 assert!(guest.wait());
                 guest.send(MessageKind::Reply, &collected(pages));
@@ -296,7 +308,7 @@ mod tests {
         };
         assert_eq!(last.written, collected(3).written);
         drop(rounds);
-        asked.join().unwrap();
+        guest.join().unwrap();
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! Rounds: which pages were written, from the processors' rings, the kernel's writes, and what changed otherwise; and where
-//! that is wanted, which were touched at all, from the page tables and the kernel's reads.
+//! Rounds: the dirty pages, from the vCPUs' dirty rings, from the kernel's writes for system calls,
+//! and from other changes such as discarding; and on request the accessed pages, from the page
+//! tables and the kernel's reads.
 //!
-//! [`WriteLog`] gathers; [`link`] carries rounds from the process that has become the guest to the one that records.
+//! [`WriteLog`] accumulates them. [`link`] carries rounds from the process that has become the
+//! guest to the process that records it.
 
 pub(crate) mod bits;
 pub(crate) mod link;
@@ -20,65 +22,69 @@ use crate::sys::ring::Ring;
 use crate::sys::thread::is_gone;
 use bits::{NEAR, SlotPages};
 
-/// A round of the machine.
+/// A round of the guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Collected {
-    /// The pages written since the last round.
+    /// The pages dirtied since the last round.
     pub written: PageSet,
-    /// The pages touched since the last round: read, written, or executed; where that was [asked for](crate::Settings::accesses).
+    /// The pages accessed since the last round (read, written, or executed), if that was
+    /// [requested](crate::Settings::accesses).
     pub accessed: Option<PageSet>,
-    /// What the program has mapped.
+    /// The pages that the program has mapped.
     pub areas: PageSet,
-    /// What of it lies below the program's break: `[heap]` to the kernel, which takes the machine's own for it.
+    /// The mapped range below the program's break, which is the program's `[heap]`; the kernel
+    /// gives that name to the machine's own heap.
     pub heap: Option<PageRange>,
-    /// The stack of the thread that began: `[stack]` likewise.
+    /// The stack of the program's first thread, which is the program's `[stack]`.
     pub stack: Option<PageRange>,
-    /// How many entries of the processors' rings it took.
+    /// The number of dirty-ring entries in this round.
     pub ring_entries: u64,
-    /// Numbers of system calls that no earlier round has here: of calls that are not known, for which all that can be written counts
-    /// as written.
+    /// Numbers of system calls that [`crate`] does not know, and that no earlier round has listed.
+    /// For each such call all writable memory counts as written.
     pub unknown_calls: Vec<u64>,
 }
 
-/// What is known of writes since the last round.
+/// The writes, and accesses, since the last round.
 #[derive(Debug, Default)]
 pub(crate) struct WriteLog(Mutex<Accumulated>);
 
 #[derive(Debug, Default)]
 struct Accumulated {
     rings: Vec<Ring>,
-    /// What the rings have now; empty in between.
-    fresh: SlotPages,
-    /// What the rings had.
-    told: SlotPages,
+    /// The pages of the entries being read; empty otherwise.
+    new_pages: SlotPages,
+    /// The pages of all entries read since the last round.
+    collected: SlotPages,
     written: PageAccumulator,
-    /// What the kernel has read, and later what was touched at all; where that is wanted.
+    /// The pages that the kernel has read, and at the end of a round all accessed pages. `None`
+    /// where accesses are not tracked.
     accessed: Option<PageAccumulator>,
     ring_entries: u64,
     unknown_calls: UnknownCalls,
     ending: Vec<Ending>,
 }
 
-/// Calls that are not known, each noted once.
+/// Unknown system calls, each noted once.
 #[derive(Debug, Default)]
 struct UnknownCalls {
     noted: BTreeSet<u64>,
-    /// Of those, what no round has told yet.
+    /// The calls that no round has listed yet.
     unreported: Vec<u64>,
 }
 
-/// A thread that ends, and what the kernel writes for it at the very end, which nobody sees.
+/// A thread that is ending, and what the kernel will write for it after its last instruction.
 #[derive(Clone, Copy, Debug)]
 struct Ending {
     thread: u32,
     address: u64,
-    /// Besides that.
+    /// Whether the kernel may write anywhere else, too: robust futexes.
     anywhere: bool,
 }
 
 impl Accumulated {
-    /// In this round, and in the next ones until it is certain that the kernel is done.
+    /// Adds what the kernel writes for ending threads, in this round and in the next ones, until
+    /// the threads are gone.
     fn note_endings(&mut self, memory: &Memory) {
         for ending in mem::take(&mut self.ending) {
             if !is_gone(ending.thread) {
@@ -93,29 +99,31 @@ impl Accumulated {
         }
     }
 
-    /// Takes what the rings have; how many entries that was. Their pages are not told again until the rings are reset.
+    /// Takes the entries of all rings, and returns their number. KVM logs these pages again only
+    /// after the rings are reset.
     fn take(&mut self) -> u64 {
-        let (fresh, mut last, mut turns) = (&mut self.fresh, None, 0);
+        let (new_pages, mut last, mut runs) = (&mut self.new_pages, None, 0);
         let mut note = |slot, page| {
-            fresh.set(slot, page);
+            new_pages.set(slot, page);
             let run = Some((slot, page / NEAR));
-            turns += u64::from(run != last);
+            runs += u64::from(run != last);
             last = run;
         };
         let rings = self.rings.iter_mut();
         let taken = rings.map(|ring| ring.read(&mut note)).sum();
-        self.merge_new(turns > 2 * self.fresh.runs());
+        self.merge_new(runs > 2 * self.new_pages.runs());
         self.rings.iter_mut().for_each(Ring::give_back);
         self.ring_entries += taken;
         taken
     }
 
-    /// Adds what is fresh to what was told. Where it came `scattered`, its pages are put into the entries in their order, so that KVM
-    /// protects those near each other together; entries that are left keep their pages.
+    /// Adds the new pages to the collected ones. Where they arrived `scattered`, they are put into
+    /// the entries in address order, so that KVM re-protects pages near each other together;
+    /// entries left over keep their pages.
     fn merge_new(&mut self, scattered: bool) {
         let rings = self.rings.iter().filter(|_| scattered);
         let mut entries = rings.flat_map(Ring::entries_read);
-        self.fresh.drain_to(&mut self.told, |slot, page| {
+        self.new_pages.drain_to(&mut self.collected, |slot, page| {
             if let Some(entry) = entries.next() {
                 entry.put(slot, page);
             }
@@ -124,7 +132,7 @@ impl Accumulated {
 
     fn drain(&mut self, vm: &Vm) -> Result<()> {
         if self.take() > 0 {
-            // Protects the pages again: what is written from here on is told anew.
+            // Re-protects the pages, so that writes from here on are logged again.
             vm.reset_rings()?;
         }
         Ok(())
@@ -136,30 +144,30 @@ impl WriteLog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a processor's ring.
+    /// Adds a vCPU's dirty ring.
     pub(crate) fn add_ring(&self, ring: Ring) {
         self.accumulated().rings.push(ring);
     }
 
-    /// The kernel has written here.
+    /// Notes that the kernel has written here.
     pub(crate) fn note(&self, address: u64, bytes: u64) {
         if let Some(range) = pages_around(address, bytes) {
             self.accumulated().written.add(range);
         }
     }
 
-    /// Has accesses told as well, before anything is loaded.
+    /// Starts to track accesses. Must be called before the program is loaded.
     pub(crate) fn track_accesses(&self, memory: &mut Memory) {
         memory.track_accesses(true);
         self.accumulated().accessed = Some(PageAccumulator::default());
     }
 
-    /// Whether accesses are told.
+    /// Whether accesses are tracked.
     pub(crate) fn tracks_accesses(&self) -> bool {
         self.accumulated().accessed.is_some()
     }
 
-    /// The kernel has read here.
+    /// Notes that the kernel has read here.
     pub(crate) fn note_read(&self, address: u64, bytes: u64) {
         if let Some(accessed) = &mut self.accumulated().accessed
             && let Some(range) = pages_around(address, bytes)
@@ -168,7 +176,7 @@ impl WriteLog {
         }
     }
 
-    /// The kernel has done a call that is not known, and may have written anywhere.
+    /// Notes that the kernel has performed an unknown call, which may have written anywhere.
     pub(crate) fn note_unknown(&self, call: u64, memory: &Memory) {
         let mut accumulated = self.accumulated();
         accumulated.written.union_with(memory.writable());
@@ -179,7 +187,8 @@ impl WriteLog {
         }
     }
 
-    /// The kernel writes a word when a thread is gone, and maybe more.
+    /// Notes that the kernel will clear the word at `address` when a thread has ended, and may
+    /// write `anywhere`.
     pub(crate) fn note_thread_end(&self, thread: u32, address: u64, anywhere: bool) {
         if address != 0 || anywhere {
             self.accumulated().ending.push(Ending {
@@ -195,15 +204,15 @@ impl WriteLog {
         self.accumulated().take()
     }
 
-    /// Empties the rings: one of them is full.
+    /// Empties the rings, one of which is full.
     pub(crate) fn drain(&self, vm: &Vm) -> Result<()> {
         self.accumulated().drain(vm)
     }
 
-    /// Ends a round and begins the next.
+    /// Ends a round and starts the next.
     pub(crate) fn collect(&self, vm: &Vm, memory: &mut Memory) -> Result<Collected> {
         let mut accumulated = self.accumulated();
-        // Accesses first: a write of which no access is told is one all the same.
+        // Accesses are taken first: a page written after that is added to the accessed pages below.
         if let Some(touched) = memory.take_accessed()? {
             let accessed = accumulated.accessed.get_or_insert_default();
             accessed.union_with(touched);
@@ -214,9 +223,13 @@ impl WriteLog {
             .take_changed()
             .into_iter()
             .for_each(|range| accumulated.written.add(range));
-        let told: PageSet = accumulated.told.drain(memory.slots()).into_iter().collect();
-        accumulated.written.union_with(told);
-        // First what may fail: what was accumulated stays for the next round then.
+        let from_rings: PageSet = accumulated
+            .collected
+            .drain(memory.slots())
+            .into_iter()
+            .collect();
+        accumulated.written.union_with(from_rings);
+        // The step that may fail comes first: what was accumulated then stays for the next round.
         memory.take_bitmaps(vm, accumulated.written.merge())?;
         let written = accumulated.written.take();
         let areas = memory.areas.all();

@@ -1,4 +1,4 @@
-//! How a signal reaches a thread of the program: its handler begins, or the process ends.
+//! Delivers a signal to a thread of the program: its handler starts, or the process ends.
 
 use kvm_bindings::kvm_regs;
 
@@ -18,23 +18,23 @@ fn info_number(info: &[u8; signal::INFO_BYTES]) -> u32 {
     u32::from_le_bytes([info[0], info[1], info[2], info[3]])
 }
 
-/// What a handler interrupts.
+/// The state that a handler interrupts.
 struct Interrupted<'a> {
     context: &'a kvm_regs,
-    /// The mask with which the thread has taken the signal.
+    /// The mask that was in force when the signal was taken.
     mask: u64,
     info: &'a [u8; signal::INFO_BYTES],
-    /// Exception, error code, address: of a fault.
+    /// The exception, its error code, and the address of a fault.
     fault: [u64; 3],
 }
 
 impl Guest {
-    /// Whether a call has ended, or not begun, because a signal has arrived.
+    /// Whether a call has ended, or not started, because a signal has arrived.
     pub(crate) fn was_interrupted(&self, result: i64) -> bool {
         signal::is_pending() && matches!(result, signal::NOT_STARTED | EINTR)
     }
 
-    /// Whether such a call is made again, when the handler has returned.
+    /// Whether an interrupted call is made again when the handler has returned.
     pub(crate) fn restarts_call(&self, call: &Call, result: i64) -> bool {
         let number = signal::pending_number().unwrap_or_default();
         let restarts = self
@@ -44,8 +44,9 @@ impl Guest {
         result == signal::NOT_STARTED || restarts && !never_restarts(call)
     }
 
-    /// Begins the handler of the signal that has arrived, behind which these registers are restored. It has come to a thread with
-    /// the mask `during`, where that is another than the thread's own.
+    /// Starts the handler of the pending signal. When it returns, these registers are restored.
+    /// `during` is the mask that was in force while a call waited, where it differs from the
+    /// thread's own.
     pub(crate) fn take_signal(&mut self, context: kvm_regs, during: Option<u64>) -> Result<()> {
         let Some(info) = signal::take() else {
             return Ok(());
@@ -53,14 +54,15 @@ impl Guest {
         let number = info_number(&info);
         let mask = during.unwrap_or(self.signals.mask);
         if mask & super::bit(number) != 0 && number != KICK {
-            // The handler of a trap has begun since, with a mask that has this one.
+            // The handler of a trap has started since, and its mask blocks this signal.
             self.enter(&context);
             signal::requeue(&info);
             self.signals.set_mask(self.signals.mask);
             return Ok(());
         }
         if number == KICK && !self.signals.takes_fault(number) {
-            // It is the machine's signal as soon as there are threads, and comes in spite of what is blocked.
+            // It is the machine's signal once there are several threads, and arrives in spite of
+            // what is blocked.
             let action = self.signals.action(number).unwrap_or_default();
             if !self.signals.blocks(number) && !action.is_handler() && !action.is_ignored() {
                 self.send_final_round()?;
@@ -81,7 +83,7 @@ impl Guest {
                 self.begin_handler(number, &action, &interrupted)
             }
             None => {
-                // The program has changed its mind since: the kernel decides.
+                // The program has changed the action since: the kernel decides.
                 self.enter(&context);
                 signal::requeue(&info);
                 self.signals.set_mask(self.signals.mask);
@@ -90,7 +92,7 @@ impl Guest {
         }
     }
 
-    /// A signal for what the program did itself: its handler begins, or it ends.
+    /// Delivers a signal that the program caused itself: its handler starts, or the process ends.
     pub(crate) fn deliver(&mut self, fault: Fault, context: &kvm_regs) -> Result<()> {
         let number = fault.signal as u32;
         if !self.signals.takes_fault(number) {
@@ -119,14 +121,16 @@ impl Guest {
     ) -> Result<()> {
         let context = interrupted.context;
         let Some(frame) = self.write_frame(action, interrupted)? else {
-            // As force_sigsegv() of the kernel: where it was SIGSEGV's own frame, nothing is left to try.
+            // As in force_sigsegv() of the kernel: nothing is left to try for the frame of SIGSEGV
+            // itself.
             if number == libc::SIGSEGV as u32 {
                 return self.kill_by_fault();
             }
             return self.refuse_frame(context);
         };
-        // A handler begins with x87 and SSE as a program does (fpu__clear_user_states() of the kernel): one that leaves by
-        // siglongjmp(3) would meet a pending exception again, and again.
+        // A handler starts with x87 and SSE as a program does (fpu__clear_user_states() of the
+        // kernel). Otherwise a handler that leaves by siglongjmp(3) would cause a pending exception
+        // again.
         self.processor.reset_state()?;
         let begun = kvm_regs {
             rip: action.handler,
@@ -135,7 +139,7 @@ impl Guest {
             rsi: frame.info(),
             rdx: frame.context(),
             rax: 0,
-            // Direction, trap and resume flags are down in a handler.
+            // Direction, trap and resume flags are clear in a handler.
             rflags: context.rflags & !0x1_0500,
             ..*context
         };
@@ -146,7 +150,8 @@ impl Guest {
         Ok(())
     }
 
-    /// Puts a handler's frame onto the stack; `None` where there is no room for it, or no way back from it.
+    /// Writes a handler's frame to the stack. Returns `None` where there is no room for it, or no
+    /// restorer to return by.
     fn write_frame(
         &mut self,
         action: &Action,
@@ -154,7 +159,7 @@ impl Guest {
     ) -> Result<Option<frame::Frame>> {
         let frame = frame::build(&Taken {
             context: interrupted.context,
-            // That of sigsuspend(2) and its like ends with the call.
+            // The mask of sigsuspend(2) and similar calls ends with the call.
             mask: self.signals.mask,
             stack: self.signals.stack,
             info: interrupted.info,
@@ -167,7 +172,7 @@ impl Guest {
         let Some(frame) = frame.filter(|_| action.flags & RESTORER != 0) else {
             return Ok(None);
         };
-        // A stack that has not grown so far does now.
+        // Grow the stack as far as the frame needs.
         self.memory().grow_stack(frame.address);
         if program_memory::write(frame.address, &frame.bytes).is_err() {
             return Ok(None);
@@ -178,12 +183,13 @@ impl Guest {
         Ok(Some(frame))
     }
 
-    /// Where a frame could not be written, or is none: SIGSEGV, whose handler may have a stack of its own.
+    /// Delivers SIGSEGV, whose handler may have its own stack, for a frame that could not be
+    /// written or is not valid.
     pub(crate) fn refuse_frame(&mut self, context: &kvm_regs) -> Result<()> {
         self.deliver(Fault::of_the_kernel(libc::SIGSEGV), context)
     }
 
-    /// Ends a program whose stack cannot take a handler's frame, or has none.
+    /// Ends the program by SIGSEGV, since its stack has no room for a frame.
     fn kill_by_fault(&self) -> Result<()> {
         self.send_final_round()?;
         child::die_of(libc::SIGSEGV)

@@ -1,4 +1,5 @@
-//! The frame of a signal handler: `struct rt_sigframe` of x86-64, as arch/x86/include/asm/sigframe.h has it. Pure.
+//! The frame of a signal handler: `struct rt_sigframe` of x86-64, as
+//! arch/x86/include/asm/sigframe.h has it. Pure.
 
 use kvm_bindings::kvm_regs;
 
@@ -6,33 +7,33 @@ use super::{HandlerStack, ON_STACK};
 use crate::processor::entry::selector;
 use crate::sys::signal::INFO_BYTES;
 
-/// What a leaf function may use below its stack pointer.
+/// The bytes that a leaf function may use below its stack pointer.
 const RED_ZONE: u64 = 128;
-/// The return address; flags, link and stack; registers; mask.
+/// The offsets in a frame: return address; flags, link and stack; registers; mask.
 const CONTEXT_AT: u64 = 8;
 const REGISTERS_AT: usize = 8 + 8 + 8 + 24;
 const REGISTERS_BYTES: usize = 256;
 const MASK_AT: usize = REGISTERS_AT + REGISTERS_BYTES;
 const INFO_AT: usize = MASK_AT + 8;
-/// The frame without the extended state, which lies above.
+/// The length of a frame without the extended state, which is above.
 pub(crate) const FRAME_BYTES: usize = INFO_AT + INFO_BYTES;
-/// Extended state, RFLAGS and SS: what a reader may count on.
+/// The flags of a context: it has extended state, RFLAGS and SS.
 const FLAGS: u64 = 0b111;
 
 const MAGIC_1: u32 = 0x4650_5853;
 pub(crate) const MAGIC_2: u32 = 0x4650_5845;
-/// Where the old FXSAVE area has bytes for software.
+/// The offset of the software-reserved bytes in the FXSAVE area.
 const SOFTWARE_AT: usize = 464;
-/// The length of that area.
+/// The length of the FXSAVE area.
 pub(crate) const FXSAVE_BYTES: usize = 512;
-/// Behind it, which parts of the extended state are there.
+/// The offset of the word after it, which says which components of the extended state are there.
 const PARTS_AT: usize = FXSAVE_BYTES;
 /// x87 and SSE.
 pub(crate) const LEGACY_PARTS: u64 = 0b11;
-/// The old area and the header behind it.
+/// The length of the FXSAVE area and the header after it.
 const STATE_BYTES_MIN: u32 = 576;
 
-/// What a handler is to find.
+/// What a handler's frame contains.
 #[derive(Debug)]
 pub(crate) struct Taken<'a> {
     pub(crate) context: &'a kvm_regs,
@@ -41,18 +42,18 @@ pub(crate) struct Taken<'a> {
     pub(crate) info: &'a [u8; INFO_BYTES],
     pub(crate) restorer: u64,
     pub(crate) flags: u64,
-    /// The extended state in the processor's own format.
+    /// The extended state in the processor's format.
     pub(crate) state: &'a [u8],
-    /// Its parts.
+    /// The components of the extended state.
     pub(crate) parts: u64,
-    /// Exception, error code, address: of a fault.
+    /// The exception, its error code, and the address of a fault.
     pub(crate) fault: [u64; 3],
 }
 
-/// What goes onto the program's stack.
+/// A frame for the program's stack.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// Where it is: the handler's stack pointer.
+    /// The address, which is the handler's stack pointer.
     pub(crate) address: u64,
     pub(crate) bytes: Vec<u8>,
 }
@@ -69,8 +70,8 @@ impl Frame {
     }
 }
 
-/// Lays out a handler's frame, as get_sigframe() of arch/x86/kernel/signal.c does; `None` where it would reach beyond the end
-/// of the alternate stack.
+/// Builds a handler's frame, as get_sigframe() of arch/x86/kernel/signal.c does. Returns `None`
+/// where it would exceed the alternate stack.
 pub(crate) fn build(taken: &Taken<'_>) -> Option<Frame> {
     let now = taken.context.rsp;
     let below = now.wrapping_sub(RED_ZONE);
@@ -81,7 +82,8 @@ pub(crate) fn build(taken: &Taken<'_>) -> Option<Frame> {
         false => below,
     };
     let state_at = top.wrapping_sub(taken.state.len() as u64 + 4) & !63;
-    // A function begins with a stack pointer that is 8 off 16: a return address was pushed.
+    // A function starts with a stack pointer that is 8 off a multiple of 16, since a return address
+    // was pushed.
     let address = (state_at.wrapping_sub(FRAME_BYTES as u64) & !15).wrapping_sub(8);
     if (enters || taken.stack.contains(now)) && !taken.stack.reaches(address) {
         return None;
@@ -130,7 +132,7 @@ pub(crate) fn build(taken: &Taken<'_>) -> Option<Frame> {
     bytes.resize(state_in, 0);
     bytes.extend(taken.state);
     if let Some(parts) = bytes.get_mut(state_in + PARTS_AT) {
-        // As save_xstate_epilog() of the kernel does: readers count on these two.
+        // As in save_xstate_epilog() of the kernel: readers rely on these two.
         *parts |= LEGACY_PARTS as u8;
     }
     let software = state_in + SOFTWARE_AT;
@@ -143,21 +145,23 @@ pub(crate) fn build(taken: &Taken<'_>) -> Option<Frame> {
     Some(Frame { address, bytes })
 }
 
-/// The flags that a program may set itself (`FIX_EFLAGS`): carry to overflow, single steps, resuming, alignment checks.
+/// The RFLAGS bits that a program may set itself (`FIX_EFLAGS`): carry to overflow,
+/// single-stepping, resume, alignment checks.
 const OWN_FLAGS: u64 = 0x5_0dd5;
 
-/// What of an extended state in a frame is to be restored.
+/// The extended state in a frame that is to be restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SavedState {
-    /// So many bytes, with a header that says which parts are there, of which these count. The second magic word must be where
-    /// they end.
+    /// The state has `bytes`, with a header that says which components are there; those in `parts`
+    /// count. The second magic word must be after them.
     Extended { bytes: usize, parts: u64 },
-    /// The old area: x87 and SSE.
+    /// The state is the FXSAVE area only: x87 and SSE.
     Legacy,
 }
 
-/// Tells what is in a frame by the old area's bytes for software, as check_xstate_in_sigframe() of the kernel does. The processor has
-/// `state_bytes` of extended state.
+/// Determines the extended state in a frame by the software-reserved bytes, as
+/// check_xstate_in_sigframe() of the kernel does. The processor has `state_bytes` of extended
+/// state.
 pub(crate) fn saved_state(old_area: &[u8; FXSAVE_BYTES], state_bytes: usize) -> SavedState {
     let word = |at: usize| {
         let at = SOFTWARE_AT + at;
@@ -178,24 +182,24 @@ pub(crate) fn saved_state(old_area: &[u8; FXSAVE_BYTES], state_bytes: usize) -> 
     }
 }
 
-/// What `sigreturn(2)` finds in a frame.
+/// The contents of a frame for `sigreturn(2)`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Restored {
     pub(crate) context: kvm_regs,
     pub(crate) mask: u64,
     /// Address, flags and length of the alternate stack.
     pub(crate) stack: [u64; 3],
-    /// Where the extended state is; 0 for none.
+    /// The address of the extended state; 0 for none.
     pub(crate) state_at: u64,
 }
 
-/// Where the frame of a handler is that has just returned.
+/// The address of the frame of a handler that has just returned.
 pub(crate) fn address_after_return(stack_pointer: u64) -> u64 {
     // The program chooses the stack pointer, and may call sigreturn(2) with any.
     stack_pointer.wrapping_sub(8)
 }
 
-/// Reads a frame's first [`FRAME_BYTES`].
+/// Decodes a frame's first [`FRAME_BYTES`].
 pub(crate) fn parse(bytes: &[u8; FRAME_BYTES]) -> Restored {
     let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
     let register = |n: usize| word(REGISTERS_AT + n * 8);
@@ -302,7 +306,7 @@ mod tests {
         taken.flags = ON_STACK;
         let frame = build(&taken).unwrap();
         assert!(stack.contains(frame.address));
-        // One that runs there already goes on below.
+        // A thread that already runs on it continues below.
         let inner = kvm_regs {
             rsp: frame.address,
             ..context

@@ -1,4 +1,5 @@
-//! [`HandlerStack`]: a thread's alternate stack for handlers, by the rules of `sigaltstack(2)` (kernel/signal.c). Pure.
+//! [`HandlerStack`]: a thread's alternate stack for handlers, by the rules of `sigaltstack(2)`
+//! (kernel/signal.c). Pure.
 
 const EPERM: i64 = -(libc::EPERM as i64);
 const EINVAL: i64 = -(libc::EINVAL as i64);
@@ -10,11 +11,11 @@ const DISARMS: u32 = 1 << 31;
 /// `MINSIGSTKSZ`.
 const BYTES_MIN: u64 = 2048;
 
-/// The alternate stack, as the program has set it.
+/// A thread's alternate stack for handlers, as the program has set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HandlerStack {
     pub(crate) address: u64,
-    /// 0: there is none.
+    /// The length; 0 for no stack.
     pub(crate) bytes: u64,
     pub(crate) flags: u32,
 }
@@ -30,12 +31,13 @@ impl Default for HandlerStack {
 }
 
 impl HandlerStack {
-    /// Whether a stack pointer is within it, whatever its flags say.
+    /// Whether a stack pointer is within it, whatever the flags are.
     pub(super) fn reaches(&self, stack_pointer: u64) -> bool {
         stack_pointer.wrapping_sub(self.address).wrapping_sub(1) < self.bytes
     }
 
-    /// Whether a thread with this stack pointer runs on it. On one that is disarmed in handlers nobody does.
+    /// Whether a thread with this stack pointer runs on it. A stack that is disarmed in handlers
+    /// never counts.
     pub(crate) fn contains(&self, stack_pointer: u64) -> bool {
         self.flags & DISARMS == 0 && self.reaches(stack_pointer)
     }
@@ -54,12 +56,12 @@ impl HandlerStack {
         ]
     }
 
-    /// What a handler finds in its frame.
+    /// The words for a handler's frame: address, flags, length.
     pub(super) fn saved(&self) -> [u64; 3] {
         [self.address, self.flags.into(), self.bytes]
     }
 
-    /// Sets it as `sigaltstack(2)` does; the kernel's result.
+    /// Sets it as `sigaltstack(2)` does, and returns the kernel's result.
     pub(crate) fn set(&mut self, [address, flags, bytes]: [u64; 3], stack_pointer: u64) -> i64 {
         let flags = flags as u32;
         let wanted = match flags & !DISARMS {
@@ -84,7 +86,7 @@ impl HandlerStack {
         0
     }
 
-    /// What it is while a handler runs that has just begun.
+    /// The alternate stack while a handler runs that has just started.
     pub(super) fn in_handler(self) -> Self {
         match self.flags & DISARMS {
             0 => self,

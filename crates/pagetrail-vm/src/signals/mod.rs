@@ -1,8 +1,9 @@
-//! Signals for the program: what it has said about each, and the frame on its stack with which a handler begins
-//! ([`frame`]).
+//! Signals for the program: the action for each signal, and the frame on the stack with which a
+//! handler starts ([`frame`]).
 //!
-//! The process's signals are the program's. What the program leaves to the kernel, the kernel does. A signal for which it has a
-//! handler is kept by [`crate::sys::signal`] until the program is between two instructions that we know.
+//! The process's signals are the program's. The kernel performs default actions and ignores what is
+//! ignored. A signal that the program handles is stored by [`crate::sys::signal`] until the program
+//! is between two instructions at a known place.
 
 mod deliver;
 pub(crate) mod frame;
@@ -20,15 +21,15 @@ const SIGNALS: u32 = 64;
 const DEFAULT: u64 = 0;
 const IGNORE: u64 = 1;
 const NO_DEFER: u64 = libc::SA_NODEFER as u64;
-/// On a stack of its own.
+/// `SA_ONSTACK`: the handler runs on the alternate stack.
 pub(crate) const ON_STACK: u64 = libc::SA_ONSTACK as u64;
 const RESET: u64 = libc::SA_RESETHAND as u32 as u64;
 const RESTART: u64 = libc::SA_RESTART as u64;
-/// What the kernel needs to know of a handler's flags: when there is a SIGCHLD at all.
+/// The flags of a handler that the kernel needs: they decide when it sends SIGCHLD.
 const CHILD_FLAGS: u64 = (libc::SA_NOCLDSTOP | libc::SA_NOCLDWAIT) as u64;
-/// `SA_RESTORER`, without which x86 has no way back from a handler.
+/// `SA_RESTORER`, without which a handler cannot return on x86.
 pub(crate) const RESTORER: u64 = 0x0400_0000;
-/// What the kernel keeps of flags (`UAPI_SA_FLAGS`), `SA_EXPOSE_TAGBITS` included.
+/// The flags that the kernel keeps (`UAPI_SA_FLAGS`), `SA_EXPOSE_TAGBITS` included.
 const KNOWN_FLAGS: u64 = 0x800
     | RESTORER
     | CHILD_FLAGS
@@ -44,7 +45,7 @@ const fn bit(signal: u32) -> u64 {
     1 << (signal - 1)
 }
 
-/// What is to be done about a signal: `struct kernel_sigaction`.
+/// The action for a signal: `struct kernel_sigaction`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Action {
     pub(crate) handler: u64,
@@ -54,7 +55,7 @@ pub(crate) struct Action {
 }
 
 impl Action {
-    /// As the kernel lays it out.
+    /// Decodes the kernel's layout.
     pub(crate) fn from_bytes(bytes: &[u8; 32]) -> Self {
         let word = |n: usize| {
             bytes[n * 8..n * 8 + 8]
@@ -86,24 +87,24 @@ impl Action {
         self.handler == IGNORE
     }
 
-    /// Whether system calls that it interrupts begin anew.
+    /// Whether system calls that the handler interrupts are restarted (`SA_RESTART`).
     pub(crate) fn restarts(&self) -> bool {
         self.flags & RESTART != 0
     }
 }
 
-/// What the program has said about signals, and one of its threads.
+/// The actions of the program, and the mask and alternate stack of one of its threads.
 #[derive(Clone, Debug)]
 pub(crate) struct Signals {
-    /// All threads'.
+    /// The actions, which all threads share.
     actions: Arc<Mutex<Vec<Action>>>,
-    /// The signals that the thread has blocked.
+    /// The thread's signal mask.
     pub(crate) mask: u64,
     pub(crate) stack: HandlerStack,
 }
 
 impl Signals {
-    /// As a program finds them at its start.
+    /// The signals of a new program: ignored signals stay ignored.
     pub(crate) fn inherited() -> Self {
         let action = |signal| Action {
             handler: match signal::action_now(signal) {
@@ -119,7 +120,7 @@ impl Signals {
         }
     }
 
-    /// As a thread finds them that this one starts.
+    /// The signals of a thread that this one starts.
     pub(crate) fn of_new_thread(&self) -> Self {
         Self {
             stack: HandlerStack::default(),
@@ -127,7 +128,7 @@ impl Signals {
         }
     }
 
-    /// As a child process finds them: with actions of its own.
+    /// The signals of a child process, which has its own copy of the actions.
     pub(crate) fn of_child(&self) -> Self {
         let actions = self.actions().clone();
         Self {
@@ -136,12 +137,12 @@ impl Signals {
         }
     }
 
-    /// All actions, which nobody changes meanwhile.
+    /// Locks all actions.
     pub(crate) fn actions(&self) -> MutexGuard<'_, Vec<Action>> {
         self.actions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is to be done about a signal; `None` if there is no such signal.
+    /// The action for a signal; `None` if there is no such signal.
     pub(crate) fn action(&self, signal: u32) -> Option<Action> {
         let index = signal.checked_sub(1)?;
         self.actions().get(index as usize).copied()
@@ -152,7 +153,7 @@ impl Signals {
         set(&mut self.actions(), signal, action)
     }
 
-    /// Leaves to the kernel whatever has a handler, as a new program does.
+    /// Resets all signals with handlers to the default action, as a new program does.
     pub(crate) fn clear_handlers(&self) {
         let mut actions = self.actions();
         for signal in 1..=SIGNALS {
@@ -162,19 +163,20 @@ impl Signals {
         }
     }
 
-    /// `sigprocmask(2)`: blocks these and no others.
+    /// Sets the thread's mask to exactly these signals.
     pub(crate) fn set_mask(&mut self, mask: u64) {
         self.mask = mask & !UNBLOCKABLE;
         signal::set_mask(self.mask);
     }
 
-    /// The action for a signal that the program takes now; `None` where it has no handler for it.
+    /// The action for a signal that the program takes now, and resets it for `SA_RESETHAND`.
+    /// Returns `None` without a handler.
     pub(crate) fn begin(&self, signal: u32) -> Option<Action> {
         let mut actions = self.actions();
         let index = signal.checked_sub(1)? as usize;
         let action = actions.get(index).copied().filter(Action::is_handler)?;
         if action.flags & RESET != 0 {
-            // The rest of it stays, as in get_signal() of the kernel.
+            // The other fields stay, as in get_signal() of the kernel.
             let reset = Action {
                 handler: DEFAULT,
                 ..action
@@ -184,7 +186,7 @@ impl Signals {
         Some(action)
     }
 
-    /// The mask while a handler runs that has interrupted a thread with the mask `before`.
+    /// The mask while a handler runs, which has interrupted a thread with the mask `before`.
     pub(crate) fn mask_in(before: u64, signal: u32, action: &Action) -> u64 {
         let own = if action.flags & NO_DEFER == 0 {
             bit(signal)
@@ -194,7 +196,7 @@ impl Signals {
         before | action.mask | own
     }
 
-    /// Whether a signal for what the program did itself can be taken now.
+    /// Whether the program can handle a signal that it caused itself now.
     pub(crate) fn takes_fault(&self, signal: u32) -> bool {
         !self.blocks(signal)
             && self
@@ -220,7 +222,8 @@ fn set(actions: &mut [Action], signal: u32, action: Action) -> i64 {
 }
 
 /// The signal mask that is in force while a call waits (`sigsuspend(2)`, `ppoll(2)`). The handlers
-/// that end the call start with it; when they have returned, the thread's own mask is in force again.
+/// that end the call start with it; when they have returned, the thread's own mask is in force
+/// again.
 pub(crate) fn mask_during(call: &Call) -> Option<u64> {
     let at = match table::row(call.number).wait_mask {
         WaitMask::None => 0,

@@ -2,13 +2,13 @@
 //!
 //! # Safety
 //!
-//! What the call does is up to the program, whose process this is. Calls that could harm the machine itself (its memory,
-//! its descriptors, its threads) do not come here as they are: see [`crate::calls`].
+//! The program decides what the call does, in its own process. Calls that could harm the machine
+//! (its memory, its descriptors, its threads) do not come here unchanged: see [`crate::calls`].
 #![allow(unsafe_code, reason = "system calls with arguments of any kind")]
 
 use std::arch::asm;
 
-/// Number and arguments, as in registers.
+/// A system call's number and arguments, as in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) number: u64,
@@ -16,12 +16,14 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Makes the call; a negative result is an error number, as the kernel returns it.
+    /// Makes the call. A negative result is an error number, as the kernel returns it.
     pub(crate) fn forward(&self) -> i64 {
         let [a, b, c, d, e, f] = self.arguments;
         let result: i64;
-        // SAFETY: the convention of system calls on x86-64. What memory the kernel writes to is the program's: no
-        // reference to any of it exists in Rust.
+        // SAFETY: the operands and clobbers are those of the x86-64 system-call convention
+        // (syscall(2)). The kernel writes only to the program's memory, of which no Rust reference
+        // exists, since calls that could reach the machine's own memory are performed by
+        // `crate::calls`.
         unsafe {
             asm!(
                 "syscall",

@@ -10,25 +10,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::signal;
 
-/// The stack on which the machine runs a child of `vfork(2)`, until that executes another program.
+/// The length of the stack on which the machine runs a child of `vfork(2)` until that executes
+/// another program.
 const STACK_BYTES: usize = 1 << 20;
 
-/// On which side of a fork one is.
+/// The side of a fork on which the caller is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Parent(i32),
     Child,
 }
 
-/// `fork(2)`, with these flags of `clone(2)` and this signal at the child's end. The child has the calling thread only, and must
-/// not count on anything that another one held. With other flags than `fork(2)` has, there must be no other thread that runs
-/// code of the C library.
+/// `fork(2)`, with the given flags of `clone(2)` and the signal at the child's end. The child has
+/// only the calling thread, and must not rely on anything that another thread held. With flags
+/// other than those of `fork(2)`, no other thread may be running code of the C library.
 pub(crate) fn fork(flags: c_int) -> io::Result<Side> {
     let forked = match flags & !libc::CLONE_IO {
-        // SAFETY: libc's own function, so that its locks are free in the child. The callers hold those of this crate.
+        // SAFETY: fork(3) of the C library frees its own locks in the child. The callers hold this
+        // crate's locks, so that the child finds them consistent.
         libc::SIGCHLD => unsafe { libc::fork() }.into(),
-        // SAFETY: a copy of this process, in which this thread goes on, on the copy of its stack. What the C library does besides
-        // is to free locks, which no other thread holds, as promised to this function.
+        // SAFETY: clone(2) without CLONE_VM copies this process, and this thread continues on its
+        // copy of the stack. The C library's fork(3) would besides free locks, which no other
+        // thread holds: the caller promises that none runs code of the C library.
         _ => unsafe {
             libc::syscall(
                 libc::SYS_clone,
@@ -47,13 +50,14 @@ pub(crate) fn fork(flags: c_int) -> io::Result<Side> {
     }
 }
 
-/// Runs `child` in a child process that shares our memory, while this thread waits: until the child executes another
-/// program, or ends. `child` must end the process and never return. The child's PID, and a descriptor for it if the flags have
-/// `CLONE_PIDFD`.
+/// Runs `child` in a child process that shares this memory, while this thread waits until the child
+/// executes another program or ends. `child` must end the process and never return. Returns the
+/// child's PID, and a descriptor for it if the flags have `CLONE_PIDFD`.
 pub(crate) fn vfork(flags: c_int, child: &mut dyn FnMut()) -> io::Result<(i32, Option<i32>)> {
     struct Start<'a>(&'a mut dyn FnMut());
     extern "C" fn begin(start: *mut c_void) -> c_int {
-        // SAFETY: the pointer that `vfork` gave to clone(2); the thread that owns it waits.
+        // SAFETY: `start` is the pointer to `Start` that `vfork` passed to clone(2); the thread
+        // that owns it waits (CLONE_VFORK), so that this is the only reference.
         let start = unsafe { &mut *start.cast::<Start<'_>>() };
         (start.0)();
         libc::EXIT_FAILURE
@@ -61,8 +65,9 @@ pub(crate) fn vfork(flags: c_int, child: &mut dyn FnMut()) -> io::Result<(i32, O
     let mut stack = vec![0u128; STACK_BYTES / size_of::<u128>()];
     let mut start = Start(child);
     let mut descriptor: c_int = -1;
-    // SAFETY: the stack is 16-byte aligned and stays until the child has done with it: CLONE_VFORK. The two processes
-    // share this thread's storage, as with any vfork(2), and only one of them runs at a time.
+    // SAFETY: the stack is 16-byte aligned, and lives until the child is done with it
+    // (CLONE_VFORK). The two processes share this thread's storage, as with any vfork(2), and only
+    // one of them runs at a time.
     let pid = unsafe {
         libc::clone(
             begin,
@@ -78,7 +83,7 @@ pub(crate) fn vfork(flags: c_int, child: &mut dyn FnMut()) -> io::Result<(i32, O
     }
 }
 
-/// Starts a thread that no signal of the process goes to.
+/// Starts a thread with all signals blocked, so that the process's signals go to other threads.
 pub(crate) fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let before = signal::mask();
     signal::block_exactly(u64::MAX);
@@ -87,7 +92,8 @@ pub(crate) fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> i
     spawned.map(drop)
 }
 
-/// Whether `SIGPIPE` was ignored when this process began: Rust's runtime ignores it before `main`, whatever it was.
+/// Whether `SIGPIPE` was ignored when this process started. Rust's runtime ignores it before
+/// `main`, whatever it was.
 static IGNORED_PIPE: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn look_at_pipe() {
@@ -96,13 +102,14 @@ extern "C" fn look_at_pipe() {
     IGNORED_PIPE.store(is_ignored, Ordering::Relaxed);
 }
 
-// SAFETY: the C library calls what is listed there before `main`, as C functions; this one makes a system call and stores a byte.
+// SAFETY: the C library calls the functions in .init_array before `main`, by the C calling
+// convention. This one makes a system call and stores a byte, which needs no runtime.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEFORE_RUNTIME: extern "C" fn() = look_at_pipe;
 
-/// Signals as this process was executed with, where Rust's runtime has changed them: `SIGPIPE` always, faults where they were
-/// not ignored.
+/// Restores the actions that this process was executed with, where Rust's runtime has changed them:
+/// that of `SIGPIPE` always, those of faults where they were not ignored.
 pub(crate) fn reset_signals() {
     let ignored = libc::SIG_IGN as u64;
     for signal in [libc::SIGPIPE, libc::SIGSEGV, libc::SIGBUS] {
@@ -111,20 +118,21 @@ pub(crate) fn reset_signals() {
             _ => signal::action_now(signal as u32) == ignored,
         };
         let action = if keeps { libc::SIG_IGN } else { libc::SIG_DFL };
-        // SAFETY: sets an action that runs nothing of ours.
+        // SAFETY: SIG_IGN and SIG_DFL run no code of this process.
         unsafe { libc::signal(signal, action) };
     }
 }
 
 /// Ends the process at once.
 pub(crate) fn exit(status: i32) -> ! {
-    // SAFETY: ends the process and runs nothing of it any more.
+    // SAFETY: _exit(2) ends the process without running any of its code.
     unsafe { libc::_exit(status) }
 }
 
 /// Ends the process by a signal's default action.
 pub(crate) fn die_of(signal: i32) -> ! {
-    // SAFETY: resets an action and a mask of this process, and signals it.
+    // SAFETY: the default action runs no code of this process, and `set` is initialized by
+    // sigemptyset(3) before its use.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         let mut set = std::mem::zeroed();
@@ -133,6 +141,7 @@ pub(crate) fn die_of(signal: i32) -> ! {
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
         libc::raise(signal);
     }
-    // Signals whose default is not the end do not come here.
+    // Only signals whose default action ends the process are passed here, so that this is not
+    // reached.
     exit(128 + signal)
 }

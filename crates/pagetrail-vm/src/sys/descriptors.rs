@@ -1,4 +1,4 @@
-//! Descriptors of our own, out of the program's way: it expects to get the lowest numbers, and counts on them.
+//! The machine's descriptors, with high numbers: the program expects the lowest ones for its files.
 #![allow(
     unsafe_code,
     reason = "F_DUPFD_CLOEXEC with a lower bound is not in rustix, and neither is ownership by number"
@@ -9,44 +9,48 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// How many numbers at the end of what is allowed are ours, before those in the upper half are.
+/// The numbers at the end of the permitted range that the machine tries before the upper half.
 const OURS: RawFd = 128;
 
-/// Higher numbers cost the kernel a table of that length.
+/// The highest number to use: the kernel's table of descriptors is as long as the highest number.
 const NUMBERS_MAX: u64 = 1 << 20;
 
-/// Takes over a descriptor that this process was started with, by its number.
+/// Takes ownership of a descriptor that this process was started with, by its number.
 pub(crate) fn adopt(number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: a number that is not open is an error of fcntl(2), and nobody here owns one that is.
+    // SAFETY: the borrow ends with this call, in which no other code closes the number; fcntl(2)
+    // rejects a number that is not open.
     let copy = out_of_the_way(unsafe { BorrowedFd::borrow_raw(number) })?;
-    // SAFETY: as above; the copy stays.
+    // SAFETY: the descriptor was passed to this process for this function, so that no Rust object
+    // owns the number.
     unsafe { libc::close(number) };
     Ok(copy)
 }
 
-/// Closes a descriptor that a forked child has from a thread that it does not have.
+/// Closes a descriptor that a forked child has inherited from a thread that does not exist in it.
 pub(crate) fn close_inherited(number: RawFd) {
-    // SAFETY: who owned it in the parent does not exist here, and nothing of it is dropped.
+    // SAFETY: the object that owns the number belongs to a thread of the parent; in this process it
+    // is never used or dropped.
     unsafe { libc::close(number) };
 }
 
-/// Whether a file is where no file may be executed (`noexec`).
+/// Whether a file is on a file system without execution (`noexec`).
 pub(crate) fn is_never_executed(number: RawFd) -> bool {
-    // SAFETY: a number that is not open is an error of fstatvfs(3); nothing is kept of it.
+    // SAFETY: the borrow ends with this call; fstatvfs(3) rejects a number that is not open.
     let found = rustix::fs::fstatvfs(unsafe { BorrowedFd::borrow_raw(number.max(0)) });
     found.is_ok_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC))
 }
 
-/// A copy of a descriptor with a number that the program cannot get, or else one of the last; closed by `execve(2)`.
+/// Duplicates a descriptor to a number that the program cannot get, or else to one of the last
+/// numbers. `execve(2)` closes it.
 pub(crate) fn out_of_the_way(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let limit = getrlimit(Resource::Nofile).current;
     let limit = limit.unwrap_or(NUMBERS_MAX).min(NUMBERS_MAX) as RawFd;
     with_more_numbers(|| {
         for lowest in [limit, limit - OURS, limit / 2, 3] {
-            // SAFETY: duplicates a descriptor that is open.
+            // SAFETY: fcntl(2) takes integers only, and `fd` is open while it is borrowed.
             let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest.max(3)) };
             if copy >= 0 {
-                // SAFETY: it is new, and nobody else's.
+                // SAFETY: fcntl(2) has just returned this number, so that nothing else owns it.
                 return Ok(unsafe { OwnedFd::from_raw_fd(copy) });
             }
         }
@@ -54,15 +58,17 @@ pub(crate) fn out_of_the_way(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     })
 }
 
-/// Makes descriptors where the program can have no more, if this process may: its limit is higher meanwhile.
+/// Calls `make` with a raised limit on descriptors where this process may raise it, so that the
+/// machine gets a descriptor where the program could not.
 ///
-/// One at a time: the callers hold the lock of the program's threads, as calls of the program about limits do.
+/// One at a time: the callers hold the lock of the program's threads, as the program's calls about
+/// limits do.
 pub(crate) fn with_more_numbers<T>(make: impl FnOnce() -> T) -> T {
     let before = getrlimit(Resource::Nofile);
     let Some(soft) = before.current else {
         return make();
     };
-    // With the right to exceed the limit, numbers that nobody had left.
+    // With the right to exceed the hard limit, use numbers beyond it.
     let more = Some(soft.saturating_add(OURS as u64));
     let raised = [
         Rlimit {
@@ -80,7 +86,7 @@ pub(crate) fn with_more_numbers<T>(make: impl FnOnce() -> T) -> T {
         .any(|limit| has_room(&limit) && setrlimit(Resource::Nofile, limit).is_ok());
     let made = make();
     if is_raised {
-        // Lower, which is always allowed.
+        // Lowering a limit is always permitted.
         let _ = setrlimit(Resource::Nofile, before);
     }
     made

@@ -1,6 +1,6 @@
-//! KVM: one virtual machine, its memslots, its virtual processors.
+//! KVM: a virtual machine, its memslots, its vCPUs.
 //!
-//! The crate `kvm-ioctls` has the calls; what it lacks, and what is unsafe there, is here.
+//! The crate `kvm-ioctls` has the calls. What it lacks, and what is unsafe there, is here.
 #![allow(
     unsafe_code,
     reason = "memslots name memory by address; KVM_RESET_DIRTY_RINGS is not in kvm-ioctls"
@@ -22,24 +22,25 @@ use super::descriptors;
 use super::ring::Ring;
 use crate::error::{Error, Result};
 
-/// Where Intel's KVM may keep three pages of its own, as every user of KVM has it: in the fourth GiB, which no memslot of
-/// ours uses.
+/// The address of three pages that KVM needs on some Intel processors, as in other users of KVM: in
+/// the fourth GiB, which no memslot here uses.
 const TSS_ADDRESS: usize = 0xfffb_d000;
 /// `KVM_EXIT_DIRTY_RING_FULL`.
 const EXIT_DIRTY_RING_FULL: u32 = 31;
-/// What RDTSCP and RDPID tell: Linux has the number of the processor there, and from bit 12 on that of its node.
+/// The register that RDTSCP and RDPID read. Linux puts the CPU number there, and from bit 12 on the
+/// node.
 const MSR_TSC_AUX: u32 = 0xc000_0103;
 /// `_IO(KVMIO, 0xc7)`.
 const KVM_RESET_DIRTY_RINGS: libc::Ioctl = 0xaec7;
 
-/// How KVM tells of written pages.
+/// How KVM logs dirty pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Log {
-    /// It does not.
+    /// KVM logs nothing.
     Off,
-    /// A ring per virtual processor, of so many bytes.
+    /// KVM fills a dirty ring per vCPU, of this length in bytes.
     Ring(usize),
-    /// A bitmap per memslot.
+    /// KVM fills a bitmap per memslot.
     Bitmap,
 }
 
@@ -51,22 +52,22 @@ pub(crate) struct Vm {
     log: Log,
 }
 
-/// What a virtual processor came back with.
+/// Why a vCPU exited.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// A byte was written to this port.
+    /// The guest wrote a byte to this port.
     Out(u16),
-    /// Its ring of dirty pages must be emptied.
+    /// The vCPU's dirty ring is full.
     RingFull,
     /// A signal arrived.
     Interrupted,
-    /// This process has nothing, or not enough, at an address that the guest's tables have.
+    /// The guest's page tables have an address at which this process has no memory.
     BadMemory,
-    /// Nothing that we know how to go on from.
+    /// An exit from which the guest cannot continue.
     Stopped(String),
 }
 
-/// Opens `/dev/kvm`, out of the program's way.
+/// Opens `/dev/kvm`, as a descriptor with a high number.
 pub(crate) fn open() -> Result<Kvm> {
     let raised = |error: kvm_ioctls::Error| Error::NoKvm(error.into());
     let kvm = Kvm::new().map_err(raised)?;
@@ -77,15 +78,15 @@ pub(crate) fn open() -> Result<Kvm> {
 }
 
 fn borrowed(kvm: &Kvm) -> BorrowedFd<'_> {
-    // SAFETY: it is open as long as it is borrowed.
+    // SAFETY: `kvm` owns the descriptor, and the borrow does not outlive it.
     unsafe { BorrowedFd::borrow_raw(kvm.as_raw_fd()) }
 }
 
 /// # Safety
 ///
-/// The descriptor is open.
+/// The descriptor must be open during the call.
 unsafe fn moved(fd: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller promises that the descriptor is open, and the borrow ends with this call.
     descriptors::out_of_the_way(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
@@ -96,37 +97,37 @@ fn refused(what: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> Error {
     }
 }
 
-/// The largest ring that KVM would give a processor, in bytes; 0 if it has none.
+/// The length in bytes of the largest dirty ring that KVM offers; 0 if it has none.
 pub(crate) fn ring_bytes_max(kvm: &Kvm) -> usize {
     let offered = |cap| kvm.check_extension_raw(cap).max(0) as usize;
     offered(KVM_CAP_DIRTY_LOG_RING_ACQ_REL.into()).max(offered(KVM_CAP_DIRTY_LOG_RING.into()))
 }
 
-/// How many memslots a machine may have.
+/// The most memslots that a virtual machine may have.
 pub(crate) fn slots_max(kvm: &Kvm) -> u32 {
-    // Old kernels that do not know the capability have 32.
+    // Kernels without the capability have 32.
     kvm.check_extension_raw(KVM_CAP_NR_MEMSLOTS.into()).max(32) as u32
 }
 
-/// How many processors a machine may have.
+/// The most vCPUs that a virtual machine may have.
 pub(crate) fn processors_max(kvm: &Kvm) -> u64 {
-    // Kernels that do not know the capability have 4.
+    // Kernels without the capability have 4.
     kvm.check_extension_raw(KVM_CAP_MAX_VCPUS.into()).max(4) as u64
 }
 
-/// Whether registers come with an exit.
+/// Whether registers come with an exit, without a call (`KVM_CAP_SYNC_REGS`).
 pub(crate) fn has_sync_regs(kvm: &Kvm) -> bool {
     kvm.check_extension_raw(KVM_CAP_SYNC_REGS.into()) as u32 & KVM_SYNC_X86_REGS != 0
 }
 
 impl Vm {
-    /// Makes a machine.
+    /// Creates a virtual machine.
     pub(crate) fn create(log: Log) -> Result<Self> {
         Self::create_by(open()?, log)
     }
 
-    /// Makes another machine for a process forked from this one's, which may not have the right any more to open /dev/kvm, or may
-    /// not see it.
+    /// Creates another virtual machine, for a process forked from this one, which may no longer be
+    /// permitted to open /dev/kvm, or may not see it.
     pub(crate) fn create_another(&self, log: Log) -> Result<Self> {
         let fd = descriptors::out_of_the_way(borrowed(&self.kvm));
         let fd = fd.map_err(Error::system("duplicate a descriptor"))?;
@@ -154,7 +155,7 @@ impl Vm {
             fd,
             log: Log::Off,
         };
-        // Processors before Westmere need it; others do not mind.
+        // Processors before Westmere need it; others ignore it.
         let _ = vm.fd.set_tss_address(TSS_ADDRESS);
         vm.set_log(log)?;
         Ok(vm)
@@ -162,7 +163,7 @@ impl Vm {
 
     fn set_log(&mut self, log: Log) -> Result<()> {
         if let Log::Ring(bytes) = log {
-            // The newer name promises an order of memory accesses that x86 has anyway.
+            // The newer capability promises an order of memory accesses that x86 has anyway.
             let enabled = [KVM_CAP_DIRTY_LOG_RING_ACQ_REL, KVM_CAP_DIRTY_LOG_RING]
                 .into_iter()
                 .any(|cap| {
@@ -183,17 +184,17 @@ impl Vm {
         Ok(())
     }
 
-    /// Its own descriptors.
+    /// The descriptors of KVM and of the virtual machine.
     pub(crate) fn descriptors(&self) -> [RawFd; 2] {
         [self.kvm.as_raw_fd(), self.fd.as_raw_fd()]
     }
 
-    /// How it tells of written pages.
+    /// How dirty pages are logged.
     pub(crate) fn log(&self) -> Log {
         self.log
     }
 
-    /// What the processors may be told that they can do.
+    /// The CPUID that KVM supports.
     pub(crate) fn supported_cpuid(&self) -> Result<CpuId> {
         let cpuid = self.kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES);
         cpuid.map_err(refused("say what its processors can do"))
@@ -207,8 +208,8 @@ impl Vm {
         slots_max(&self.kvm)
     }
 
-    /// Makes a part of this process's address space guest-physical memory. Whatever is mapped there, now or later, is
-    /// what the guest sees; writes to it are logged if `logged`.
+    /// Makes a part of this process's address space guest-physical memory. The guest sees whatever
+    /// is mapped there, now or later; its writes are logged if `logged`.
     pub(crate) fn add_slot(
         &self,
         slot: u32,
@@ -224,27 +225,29 @@ impl Vm {
             memory_size: bytes,
             userspace_addr: address,
         };
-        // SAFETY: the guest reaches this memory through page tables of ours alone, which map what is the program's, and
-        // the machine's own part for the processor itself.
+        // SAFETY: the guest reaches this memory only through page tables of this crate. They map
+        // only the program's memory, of which no Rust reference exists, and for ring 0 the
+        // machine's own part, which is atomic words.
         let added = unsafe { self.fd.set_user_memory_region(region) };
         added.map_err(refused("take a memslot"))
     }
 
-    /// A bit per page of a memslot: written since the last call.
+    /// Fetches and clears a memslot's dirty bitmap: a bit per page.
     pub(crate) fn dirty_bitmap(&self, slot: u32, bytes: u64) -> Result<Vec<u64>> {
         let bitmap = self.fd.get_dirty_log(slot, bytes as usize);
         bitmap.map_err(refused("say which pages are dirty"))
     }
 
-    /// Protects again what was taken from the rings.
+    /// Re-protects the pages that were taken from the rings.
     pub(crate) fn reset_rings(&self) -> Result<()> {
         loop {
-            // SAFETY: the call has no argument, and concerns this machine's rings only.
+            // SAFETY: the call has no argument, and changes only KVM's page tables and rings of
+            // this virtual machine.
             if unsafe { libc::ioctl(self.fd.as_raw_fd(), KVM_RESET_DIRTY_RINGS) } != -1 {
                 return Ok(());
             }
             let source = io::Error::last_os_error();
-            // Since Linux 6.16 it stops in the middle for a signal.
+            // Since Linux 6.16 the call returns early for a signal.
             if source.kind() != io::ErrorKind::Interrupted {
                 return Err(Error::Refused {
                     what: "reset its rings",
@@ -254,7 +257,7 @@ impl Vm {
         }
     }
 
-    /// Adds a virtual processor.
+    /// Adds a vCPU.
     pub(crate) fn add_cpu(&self, id: u64) -> Result<Cpu> {
         let made = descriptors::with_more_numbers(|| self.fd.create_vcpu(id));
         let made = made.map_err(refused("make a virtual processor"))?;
@@ -274,18 +277,18 @@ impl Vm {
         Ok(Cpu {
             fd,
             ring,
-            told: None,
+            cpu_number: None,
         })
     }
 }
 
-/// A virtual processor.
+/// A vCPU.
 #[derive(Debug)]
 pub(crate) struct Cpu {
     fd: VcpuFd,
     ring: Option<Ring>,
-    /// The host's processor that it was last said to be.
-    told: Option<usize>,
+    /// The host CPU number that the guest was last given.
+    cpu_number: Option<usize>,
 }
 
 impl Cpu {
@@ -293,21 +296,22 @@ impl Cpu {
         self.fd.as_raw_fd()
     }
 
-    /// Lets RDTSCP and RDPID say on which of the host's processors this thread is, and its node. Like the answer of `getcpu(2)` it
-    /// holds for as long as the thread is not moved; but it is only remapped here.
+    /// Sets what RDTSCP and RDPID return: the host CPU on which this thread runs, and its node. As
+    /// with `getcpu(2)`, the answer holds until the thread is moved; here it is refreshed only at
+    /// each run.
     fn set_cpu_number(&mut self) {
         let here = rustix::thread::sched_getcpu();
-        if self.told == Some(here) {
+        if self.cpu_number == Some(here) {
             return;
         }
-        self.told = Some(here);
+        self.cpu_number = Some(here);
         let mut node = 0u32;
         call(libc::SYS_getcpu, &[0, &raw mut node as u64]);
-        // A processor without these instructions has no such register.
+        // A processor without these instructions lacks the register.
         let _ = self.set_msrs(&[(MSR_TSC_AUX, u64::from(node) << 12 | here as u64)]);
     }
 
-    /// Lets it run until it needs us.
+    /// Runs the guest until the next exit.
     pub(crate) fn run(&mut self) -> Exit {
         self.set_cpu_number();
         match self.fd.run() {
@@ -329,14 +333,14 @@ impl Cpu {
         &self.fd.sync_regs_mut().regs
     }
 
-    /// The general registers, to be changed before it runs on.
+    /// The general registers, to be changed before the next run.
     pub(crate) fn regs_mut(&mut self) -> &mut kvm_regs {
         self.fd.set_sync_dirty_reg(SyncReg::Register);
         &mut self.fd.sync_regs_mut().regs
     }
 
-    /// Whether an exception is on its way to its entry: interrupted there, the processor goes on with it when it runs again,
-    /// whatever its registers are then.
+    /// Whether an exception is being delivered. If interrupted there, the vCPU delivers it at the
+    /// next run, whatever its registers are then.
     pub(crate) fn is_delivering(&self) -> Result<bool> {
         let events = self.fd.get_vcpu_events();
         let exception = events.map_err(refused("say what is pending"))?.exception;
@@ -356,7 +360,7 @@ impl Cpu {
         self.fd.set_cpuid2(cpuid).map_err(refused("take CPUID"))
     }
 
-    /// Sets XCR0: which parts of the extended state there are.
+    /// Sets XCR0, which enables components of the extended state.
     pub(crate) fn set_xcr0(&self, parts: u64) -> Result<()> {
         let mut xcrs = kvm_xcrs {
             nr_xcrs: 1,
@@ -384,19 +388,21 @@ impl Cpu {
         }
     }
 
-    /// The floating-point and vector registers. All that CPUID offers fits into the 4 KiB of the older call.
+    /// The floating-point and vector registers. Everything that CPUID offers fits into the 4 KiB of
+    /// the older call.
     pub(crate) fn xsave(&self) -> Result<Box<kvm_xsave>> {
         let xsave = self.fd.get_xsave().map_err(refused("give its registers"))?;
         Ok(Box::new(xsave))
     }
 
     pub(crate) fn set_xsave(&self, xsave: &kvm_xsave) -> Result<()> {
-        // SAFETY: the kernel reads no more than the 4 KiB of the structure: parts of the state that would need more are
-        // masked in CPUID, and are never enabled by arch_prctl(2).
+        // SAFETY: the kernel reads no more than the 4 KiB of the structure: components of the state
+        // that need more are masked in CPUID, and never enabled by arch_prctl(2).
         unsafe { self.fd.set_xsave(xsave) }.map_err(refused("take registers"))
     }
 
-    /// Whether it has stopped behind an instruction because it was to (`DR6.BS`), which it then forgets.
+    /// Whether the vCPU stopped after an instruction because of single-stepping (`DR6.BS`). Clears
+    /// that bit.
     pub(crate) fn take_single_step(&self) -> Result<bool> {
         const SINGLE_STEP: u64 = 1 << 14;
         let mut debugging = self
@@ -412,12 +418,12 @@ impl Cpu {
         Ok(steps)
     }
 
-    /// The byte that makes it come back.
+    /// The byte that makes the vCPU exit (`immediate_exit`).
     pub(crate) fn stop_byte(&mut self) -> *mut u8 {
         &raw mut self.fd.get_kvm_run().immediate_exit
     }
 
-    /// Its ring of dirty pages, if the machine logs that way.
+    /// The vCPU's dirty ring, if the machine logs that way.
     pub(crate) fn take_ring(&mut self) -> Option<Ring> {
         self.ring.take()
     }

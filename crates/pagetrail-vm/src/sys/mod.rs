@@ -1,7 +1,8 @@
 //! The kernel's interfaces, one small file each. All `unsafe` of this crate is here.
 //!
-//! The program's memory is this process's memory, at the same addresses. What these files promise to Rust is that they
-//! touch nothing but what is the program's; which addresses that are is what [`crate::memory`] keeps books of.
+//! The program's memory is this process's memory, at the same addresses. These files promise to
+//! Rust that they touch only memory of the program; [`crate::memory`] records which addresses those
+//! are.
 
 pub(crate) mod call;
 pub(crate) mod child;

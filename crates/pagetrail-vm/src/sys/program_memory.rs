@@ -1,5 +1,5 @@
-//! The program's memory as bytes: copied in and out by the kernel, which reports an address that is not there instead of
-//! ending the process.
+//! The program's memory as bytes. The kernel copies it, and reports an address that is not mapped
+//! instead of ending the process.
 #![allow(
     unsafe_code,
     reason = "process_vm_readv(2) and process_vm_writev(2) take addresses"
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 const PAGE: usize = crate::memory::PAGE as usize;
 
-/// Reads what is at `address`; all of it, or it is an error.
+/// Reads all of `bytes` at `address`, or fails.
 pub(crate) fn read(address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
     copy(
         libc::SYS_process_vm_readv,
@@ -19,7 +19,7 @@ pub(crate) fn read(address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
     )
 }
 
-/// Writes to `address`, which must be the program's; all of it, or it is an error.
+/// Writes all of `bytes` at `address`, which must be the program's, or fails.
 pub(crate) fn write(address: u64, bytes: &[u8]) -> Result<(), Errno> {
     let from = bytes.as_ptr().cast_mut();
     copy(libc::SYS_process_vm_writev, address, from, bytes.len())
@@ -32,12 +32,12 @@ pub(crate) fn read_word(address: u64) -> Result<u64, Errno> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Reads a text that ends with a zero byte, of at most a page.
+/// Reads a text of at most a page that ends with a zero byte.
 pub(crate) fn read_text(address: u64) -> Result<Vec<u8>, Errno> {
     let mut text = Vec::new();
     while text.len() < PAGE {
         let at = address + text.len() as u64;
-        // Behind the end of the page there may be nothing.
+        // The next page may not be mapped.
         let mut piece = vec![0; PAGE - at as usize % PAGE];
         read(at, &mut piece)?;
         if let Some(end) = piece.iter().position(|byte| *byte == 0) {
@@ -61,9 +61,10 @@ fn copy(number: libc::c_long, address: u64, ours: *mut u8, len: usize) -> Result
         iov_base: address as *mut _,
         iov_len: len,
     };
-    // By thread: the first one may have ended while others run.
-    // SAFETY: `ours` is a buffer of `len` bytes, which only reading writes to; the other address is not followed in this
-    // function, and no reference to the program's memory exists in Rust.
+    // The target is this thread, not the process: the first thread may have ended while others run.
+    // SAFETY: `ours` is a valid buffer of `len` bytes, and the kernel writes to it only when
+    // reading. It follows the other address itself and reports one that is not mapped; no Rust
+    // reference to the program's memory exists.
     let copied = unsafe {
         libc::syscall(
             number,

@@ -1,10 +1,12 @@
-//! [`Ring`]: a virtual processor's ring of dirty pages (`KVM_CAP_DIRTY_LOG_RING`), which KVM fills and we empty.
+//! [`Ring`]: a vCPU's dirty ring (`KVM_CAP_DIRTY_LOG_RING`), which KVM fills and this code empties.
 //!
-//! KVM's documentation (`Documentation/virt/kvm/api.rst`, 8.29) has the states of an entry: dirty when KVM has filled it,
-//! to be reset when it was read, and free again after `KVM_RESET_DIRTY_RINGS`, which also protects its page again.
+//! KVM's documentation (`Documentation/virt/kvm/api.rst`, 8.29) has the states of an entry: dirty
+//! when KVM has filled it, to be reset when it has been read, and free again after
+//! `KVM_RESET_DIRTY_RINGS`, which also re-protects its page.
 //!
-//! Which page is protected for an entry is what the entry says then. KVM does it together for entries next to each other that are
-//! pages near each other (virt/kvm/dirty_ring.c), so that it pays to give entries back in another order than they came in.
+//! The page that is re-protected for an entry is the one that the entry names at that time. KVM
+//! re-protects pages together if their entries are neighbours and the pages are near each other
+//! (virt/kvm/dirty_ring.c), so that it pays to return the pages of entries in address order.
 #![allow(unsafe_code, reason = "memory shared with the kernel")]
 
 use std::io;
@@ -12,7 +14,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Where the ring begins in what a virtual processor's descriptor maps, in pages.
+/// The offset of the ring in the mapping of a vCPU's descriptor, in pages.
 const OFFSET_PAGES: i64 = 64;
 const DIRTY: u32 = 1;
 const TO_RESET: u32 = 2;
@@ -26,24 +28,24 @@ pub(crate) struct Entry {
     page: AtomicU64,
 }
 
-/// The ring of one virtual processor.
+/// The dirty ring of one vCPU.
 #[derive(Debug)]
 pub(crate) struct Ring {
     entries: NonNull<Entry>,
     count: usize,
-    /// The first entry that was not given back.
+    /// The index of the first entry that was not given back.
     first: usize,
-    /// So many from there on were read.
+    /// The number of entries from there on that were read.
     read: usize,
 }
 
-// SAFETY: it owns the mapping; the entries are atomic.
+// SAFETY: the value owns its mapping, and its entries are atomic.
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Maps the ring of a virtual processor; `bytes` is what the capability was enabled with.
+    /// Maps the ring of a vCPU. `bytes` is the length with which the capability was enabled.
     pub(crate) fn map(cpu: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping, wherever there is room.
+        // SAFETY: without MAP_FIXED the kernel places the mapping where nothing else is.
         let start = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -65,7 +67,8 @@ impl Ring {
         })
     }
 
-    /// Hands out what was written since the last call, as memslot and page in it. How many entries that were.
+    /// Yields the pages dirtied since the last call, as memslot and page in it. Returns the number
+    /// of entries.
     pub(crate) fn read(&mut self, mut each: impl FnMut(u32, u64)) -> u64 {
         let before = self.read;
         while self.read < self.count {
@@ -73,7 +76,7 @@ impl Ring {
             if entry.flags.load(Ordering::Acquire) & DIRTY == 0 {
                 break;
             }
-            // The upper half is the address space, of which there is one.
+            // The upper half is the address space; there is only one.
             let slot = entry.slot.load(Ordering::Relaxed) & 0xffff;
             each(slot, entry.page.load(Ordering::Relaxed));
             self.read += 1;
@@ -81,12 +84,13 @@ impl Ring {
         (self.read - before) as u64
     }
 
-    /// The entries that were read, to be changed: together, all rings' entries must still be the same pages.
+    /// The entries that were read, to be changed. All rings' entries together must still name the
+    /// same pages.
     pub(crate) fn entries_read(&self) -> impl Iterator<Item = &Entry> {
         (0..self.read).map(|n| self.entry(n))
     }
 
-    /// Leaves what was read to be reset.
+    /// Marks the entries that were read as to be reset.
     pub(crate) fn give_back(&mut self) {
         for entry in self.entries_read() {
             entry.flags.store(TO_RESET, Ordering::Release);
@@ -95,15 +99,16 @@ impl Ring {
         self.read = 0;
     }
 
-    /// So many entries behind the first one.
+    /// The entry `n` places after the first one.
     fn entry(&self, n: usize) -> &Entry {
-        // SAFETY: the mapping has `count` entries and lives as long as `self`.
+        // SAFETY: the index is below `count`, which is the number of entries in the mapping; the
+        // mapping lives as long as `self`, and any bits are a valid entry.
         unsafe { self.entries.add((self.first + n) % self.count).as_ref() }
     }
 }
 
 impl Entry {
-    /// Has another page protected for it.
+    /// Sets the page to be re-protected for this entry.
     pub(crate) fn put(&self, slot: u32, page: u64) {
         self.slot.store(slot, Ordering::Relaxed);
         self.page.store(page, Ordering::Relaxed);
@@ -112,7 +117,7 @@ impl Entry {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and ends with us.
+        // SAFETY: this value owns the mapping, and no reference to an entry outlives the value.
         unsafe {
             libc::munmap(
                 self.entries.as_ptr().cast(),
@@ -134,7 +139,7 @@ mod tests {
     const BYTES: usize = ENTRIES * size_of::<Entry>();
     const RING_AT: u64 = OFFSET_PAGES as u64 * 4096;
 
-    /// What KVM would see and do.
+    /// Stands for KVM's side of the ring.
     struct Kvm(File);
 
     impl Kvm {
@@ -152,7 +157,7 @@ mod tests {
             self.0.write_all_at(&bytes, at).unwrap();
         }
 
-        /// An entry that was given back, which is free again.
+        /// Resets an entry that was given back.
         fn reset(&self, n: usize) -> (u32, u64) {
             let bytes = self.entry(n);
             let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -188,7 +193,7 @@ mod tests {
             let rest = read(&mut ring);
             assert_eq!(rest, pages[pages.len() - rest.len()..]);
             assert_eq!(ring.entries_read().count(), filled);
-            // In the other order.
+            // The pages are returned in the opposite order.
             for (entry, (slot, page)) in ring.entries_read().zip(pages.iter().rev()) {
                 entry.put(*slot, *page);
             }

@@ -1,11 +1,13 @@
-//! Signals of this process, kept until the program is at a point where it can take one.
+//! Holds the signals of this process until the program is at a point where it can take one.
 //!
-//! The one handler here stores a signal for its thread, and blocks all others when it returns, so that a thread never has more
-//! than one. A processor that runs, or is about to, comes back; a system call that has not begun yet does not begin. The
-//! latter is told by the instruction pointer: between the look at [`Waiting::arrived`] and the instruction `syscall` there
-//! must be no gap.
+//! The one handler here stores a signal for its thread, and blocks all others when it returns, so
+//! that a thread never has more than one pending. A vCPU that runs, or is about to, exits; a system
+//! call that has not started does not start. The handler recognizes such a call by the instruction
+//! pointer, so that no signal can arrive unnoticed between the check of [`Pending::arrived`] and
+//! the instruction `syscall`.
 //!
-//! Threads kick each other's processors by a signal, too: [`KICK`], once there is more than one thread.
+//! Threads also make each other's vCPUs exit by a signal: [`KICK`], once there is more than one
+//! thread.
 #![allow(
     unsafe_code,
     reason = "signal handlers, and system calls that must not begin once a signal is there"
@@ -20,32 +22,34 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::call::{Call, call};
 
-/// The result of a call that was not begun: an error number that the kernel never shows.
+/// The result of a call that was not started: an error number that the kernel never returns to
+/// programs (`ERESTARTSYS`).
 pub(crate) const NOT_STARTED: i64 = -512;
 /// The length of a `siginfo_t`.
 pub(crate) const INFO_BYTES: usize = 128;
 /// The length of the kernel's signal sets.
 const SET_BYTES: u64 = 8;
-/// `SIGSTKFLT`, which Linux itself never sends.
+/// `SIGSTKFLT`, which Linux itself never sends. It makes a vCPU exit.
 pub(crate) const KICK: u32 = 16;
 const KICK_BIT: u64 = 1 << (KICK - 1);
-/// Tells a kick from such a signal that somebody else sends.
+/// The value that distinguishes a kick from a `SIGSTKFLT` of another sender.
 const KICK_VALUE: u64 = 0x7061_6765_6b69_636b;
 
 /// What the handler leaves for the thread that it runs in.
-struct Waiting {
+struct Pending {
     info: UnsafeCell<MaybeUninit<[u8; INFO_BYTES]>>,
     /// Whether a signal waits in `info`.
     arrived: AtomicBool,
     kicked: AtomicBool,
-    /// The byte by which KVM is told not to run this thread's processor on.
+    /// The byte that makes KVM_RUN return at once (`immediate_exit`), of this thread's vCPU.
     stop_byte: AtomicPtr<u8>,
 }
 
 thread_local! {
-    // Constant, and nothing to drop: the handler may come at any time of a thread.
-    static WAITING: Waiting = const {
-        Waiting {
+    // Initialized by a constant, and nothing to drop, since the handler may run at any time of a
+    // thread.
+    static PENDING: Pending = const {
+        Pending {
             info: UnsafeCell::new(MaybeUninit::uninit()),
             arrived: AtomicBool::new(false),
             kicked: AtomicBool::new(false),
@@ -54,18 +58,19 @@ thread_local! {
     };
 }
 
-impl Waiting {
-    /// Makes the processor come back, or lets it run.
+impl Pending {
+    /// Makes the vCPU exit (1), or lets it run (0).
     fn set_stop_byte(&self, value: u8) {
         let byte = self.stop_byte.load(Ordering::Acquire);
         if !byte.is_null() {
-            // SAFETY: the byte of a processor that lives as long as it is this thread's.
+            // SAFETY: the byte is in the mapping of this thread's vCPU, which outlives its use
+            // here: `unset_stop_byte` runs before the vCPU is given to another thread.
             unsafe { byte.write_volatile(value) };
         }
     }
 }
 
-/// Whether kicks are sent: [`KICK`] is not the program's then.
+/// Whether kicks are enabled. [`KICK`] is then the machine's signal.
 static KICKING: AtomicBool = AtomicBool::new(false);
 
 // rdi: number and six arguments; rsi: `arrived`.
@@ -103,78 +108,82 @@ unsafe extern "C" {
     fn pagetrail_vm_call_abort();
 }
 
-/// Makes the program's call, unless a signal waits: [`NOT_STARTED`].
+/// Makes the program's call, unless a signal is pending: then the result is [`NOT_STARTED`].
 pub(crate) fn forward_unless_signalled(wanted: &Call) -> i64 {
     let [a, b, c, d, e, f] = wanted.arguments;
     let words = [wanted.number, a, b, c, d, e, f];
-    let arrived = WAITING.with(|waiting| &raw const waiting.arrived);
-    // SAFETY: a function of the above, by C's convention; for what the call does see `super::call`.
+    let arrived = PENDING.with(|pending| &raw const pending.arrived);
+    // SAFETY: the assembly above follows the C calling convention, reads seven words at `words` and
+    // one byte at `arrived`, and both outlive the call. `super::call` says why the program's call
+    // may be made.
     unsafe { pagetrail_vm_call(words.as_ptr(), arrived) }
 }
 
-/// Which byte makes this thread's processor come back.
+/// Sets the byte that makes this thread's vCPU exit.
 pub(crate) fn use_stop_byte(byte: *mut u8) {
-    WAITING.with(|waiting| waiting.stop_byte.store(byte, Ordering::Release));
+    PENDING.with(|pending| pending.stop_byte.store(byte, Ordering::Release));
 }
 
-/// This thread has no processor any more.
+/// Forgets the byte, before the thread's vCPU is given to another thread.
 pub(crate) fn unset_stop_byte() {
     request_run();
     use_stop_byte(ptr::null_mut());
 }
 
-/// Whether a signal waits for this thread.
+/// Whether a signal is pending for this thread.
 pub(crate) fn is_pending() -> bool {
-    WAITING.with(|waiting| waiting.arrived.load(Ordering::Acquire))
+    PENDING.with(|pending| pending.arrived.load(Ordering::Acquire))
 }
 
-/// The signal that waits, as a `siginfo_t`.
+/// The pending signal, as a `siginfo_t`.
 fn pending_info() -> Option<[u8; INFO_BYTES]> {
-    // SAFETY: the handler has written it in this thread, and does not again while all signals are blocked.
-    is_pending().then(|| WAITING.with(|waiting| unsafe { (*waiting.info.get()).assume_init() }))
+    // SAFETY: `arrived` is set, so that the handler has written `info` in this thread; it does not
+    // write again while all signals are blocked, which they are until `take`.
+    is_pending().then(|| PENDING.with(|pending| unsafe { (*pending.info.get()).assume_init() }))
 }
 
-/// The number of the signal that waits.
+/// The number of the pending signal.
 pub(crate) fn pending_number() -> Option<u32> {
     let info = pending_info()?;
     Some(u32::from_le_bytes([info[0], info[1], info[2], info[3]]))
 }
 
-/// Makes the processor come back at once while a signal waits, also when it was let run.
+/// Makes the vCPU exit at once if a signal is pending, which ends what [`request_run`] permitted.
 pub(crate) fn clear_run_request() {
-    WAITING.with(|waiting| {
-        if waiting.arrived.load(Ordering::Acquire) {
-            waiting.set_stop_byte(1);
+    PENDING.with(|pending| {
+        if pending.arrived.load(Ordering::Acquire) {
+            pending.set_stop_byte(1);
         }
     });
 }
 
-/// Lets a processor run although a signal waits: it is where none can be taken.
+/// Lets a vCPU run although a signal is pending, since it is at a place where no signal can be
+/// taken.
 pub(crate) fn request_run() {
-    WAITING.with(|waiting| waiting.set_stop_byte(0));
+    PENDING.with(|pending| pending.set_stop_byte(0));
 }
 
-/// The signal that waits, as a `siginfo_t`. All signals stay blocked until [`set_mask`].
+/// Takes the pending signal, as a `siginfo_t`. All signals stay blocked until [`set_mask`].
 pub(crate) fn take() -> Option<[u8; INFO_BYTES]> {
     let info = pending_info()?;
     request_run();
-    WAITING.with(|waiting| waiting.arrived.store(false, Ordering::Release));
+    PENDING.with(|pending| pending.arrived.store(false, Ordering::Release));
     Some(info)
 }
 
-/// Blocks all signals; false if one waits already, and what was to be done must wait for it.
+/// Blocks all signals. Returns false if one is already pending, which must be taken first.
 pub(crate) fn block_all() -> bool {
     block(u64::MAX);
     !is_pending()
 }
 
-/// Forgets what has come for a child that shared this thread's memory.
+/// Discards what has arrived for a child that shared this thread's memory.
 pub(crate) fn discard_pending() {
     take();
-    WAITING.with(|waiting| waiting.kicked.store(false, Ordering::Release));
+    PENDING.with(|pending| pending.kicked.store(false, Ordering::Release));
 }
 
-/// Sends this thread a signal again, which must be blocked.
+/// Sends this thread a signal again. The signal must be blocked.
 pub(crate) fn requeue(info: &[u8; INFO_BYTES]) {
     let number = u64::from(u32::from_le_bytes([info[0], info[1], info[2], info[3]]));
     let (pid, tid) = (std::process::id().into(), super::thread::id().into());
@@ -182,14 +191,14 @@ pub(crate) fn requeue(info: &[u8; INFO_BYTES]) {
     call(libc::SYS_rt_tgsigqueueinfo, &sent);
 }
 
-/// From now on threads are kicked, and kicks come through whatever is blocked. This thread's mask must be set anew.
+/// Enables kicks, which arrive whatever is blocked. The caller must set this thread's mask again.
 pub(crate) fn enable_kicks() {
     if !KICKING.swap(true, Ordering::SeqCst) {
         install_handler(KICK, 0);
     }
 }
 
-/// Makes a thread's processor come back, and nothing else.
+/// Makes a thread's vCPU exit, and has no other effect.
 pub(crate) fn kick(pid: u32, tid: u32) {
     let mut info = [0u64; INFO_BYTES / 8];
     info[0] = KICK.into();
@@ -200,21 +209,21 @@ pub(crate) fn kick(pid: u32, tid: u32) {
     call(libc::SYS_rt_tgsigqueueinfo, &sent);
 }
 
-/// Waits for a kick that is on its way, so that it disturbs nothing later.
+/// Waits for a kick that has been sent, so that it does not arrive later.
 pub(crate) fn wait_for_kick() {
-    WAITING.with(|waiting| {
-        while !waiting.kicked.swap(false, Ordering::AcqRel) {
+    PENDING.with(|pending| {
+        while !pending.kicked.swap(false, Ordering::AcqRel) {
             std::thread::yield_now();
         }
-        waiting.set_stop_byte(0);
+        pending.set_stop_byte(0);
         if is_pending() {
-            // Between the two.
-            waiting.set_stop_byte(1);
+            // A signal arrived between the two.
+            pending.set_stop_byte(1);
         }
     });
 }
 
-/// Blocks these signals and no others; all, while one waits.
+/// Blocks exactly these signals; all signals, while one is pending.
 pub(crate) fn set_mask(mask: u64) {
     block(u64::MAX);
     if !is_pending() {
@@ -222,7 +231,7 @@ pub(crate) fn set_mask(mask: u64) {
     }
 }
 
-/// Blocks these signals and no others, kicks included; all, while one waits.
+/// Blocks exactly these signals, kicks included; all signals, while one is pending.
 pub(crate) fn set_exact_mask(mask: u64) {
     block(u64::MAX);
     if !is_pending() {
@@ -230,7 +239,7 @@ pub(crate) fn set_exact_mask(mask: u64) {
     }
 }
 
-/// Blocks these signals, as far as threads that are kicked can.
+/// Blocks these signals, except kicks while those are enabled.
 fn block(mask: u64) {
     block_exactly(if KICKING.load(Ordering::Relaxed) {
         mask & !KICK_BIT
@@ -239,7 +248,7 @@ fn block(mask: u64) {
     });
 }
 
-/// Blocks these signals and no others.
+/// Blocks exactly these signals.
 pub(crate) fn block_exactly(mask: u64) {
     let how = libc::SIG_SETMASK as u64;
     call(
@@ -248,7 +257,7 @@ pub(crate) fn block_exactly(mask: u64) {
     );
 }
 
-/// The signals that are blocked.
+/// The thread's signal mask.
 pub(crate) fn mask() -> u64 {
     let mut mask = 0u64;
     call(
@@ -258,16 +267,17 @@ pub(crate) fn mask() -> u64 {
     mask
 }
 
-/// Keeps a signal for the program from now on; `more` are flags about when there is one.
+/// Installs the handler for a signal that the program handles. `more` are flags about when the
+/// kernel sends it.
 pub(crate) fn install_handler(signal: u32, more: u64) -> i64 {
     let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTORER;
     set_action(signal, arrived as *const () as u64, flags as u64 | more)
 }
 
-/// Lets the kernel do by itself what there is to do: the default, or nothing.
+/// Leaves a signal to the kernel: the default action, or none.
 pub(crate) fn leave_to_kernel(signal: u32, action: u64, flags: u64) -> i64 {
     if signal == KICK && KICKING.load(Ordering::Relaxed) {
-        // It is done when one comes.
+        // The handler performs the default action when one arrives.
         return 0;
     }
     set_action(signal, action, flags | libc::SA_RESTORER as u64)
@@ -307,7 +317,7 @@ fn set_action(signal: u32, handler: u64, flags: u64) -> i64 {
     )
 }
 
-/// What the kernel does now: the default (0), nothing (1), or a handler.
+/// The present action of a signal: the default (0), none (1), or a handler's address.
 pub(crate) fn action_now(signal: u32) -> u64 {
     let mut action = [0u64; 4];
     call(
@@ -317,25 +327,28 @@ pub(crate) fn action_now(signal: u32) -> u64 {
     action[0]
 }
 
-/// Runs at any instruction of ours: it stores, and changes what the kernel restores when it returns.
+/// The handler, which may run at any instruction of this process: it stores the signal, and changes
+/// the context that the kernel restores.
 extern "C" fn arrived(_: c_int, info: *const c_void, context: *mut c_void) {
-    // SAFETY: the kernel hands over a `siginfo_t` and a `ucontext_t`; only one signal is here at a time in a thread, since all
-    // are blocked from here on, but for kicks, which write nothing that another signal's run writes.
+    // SAFETY: with SA_SIGINFO the kernel passes a valid `siginfo_t` and `ucontext_t`
+    // (sigaction(2)). Only one signal runs here at a time in a thread, since the handler blocks all
+    // signals; only kicks may nest, and they write nothing that another signal's run writes.
     unsafe {
         let info = info.cast::<[u8; INFO_BYTES]>().read_unaligned();
-        WAITING.with(|waiting| {
+        PENDING.with(|pending| {
             if is_kick(&info) {
-                waiting.kicked.store(true, Ordering::Release);
-                waiting.set_stop_byte(1);
+                pending.kicked.store(true, Ordering::Release);
+                pending.set_stop_byte(1);
                 return;
             }
-            if waiting.arrived.load(Ordering::Acquire) {
-                // One by the number of kicks, which is not blocked; a second one is lost, as of all that are no queue.
+            if pending.arrived.load(Ordering::Acquire) {
+                // The number of kicks is not blocked, so that a second signal of it may arrive. It
+                // is lost, as a second pending standard signal is.
                 return;
             }
-            (*waiting.info.get()).write(info);
-            waiting.arrived.store(true, Ordering::Release);
-            waiting.set_stop_byte(1);
+            (*pending.info.get()).write(info);
+            pending.arrived.store(true, Ordering::Release);
+            pending.set_stop_byte(1);
             let context = context.cast::<libc::ucontext_t>();
             let kicks = if KICKING.load(Ordering::Relaxed) {
                 KICK_BIT

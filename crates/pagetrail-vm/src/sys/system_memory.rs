@@ -1,8 +1,9 @@
-//! [`SystemMemory`]: the guest's physical memory that is not the program's: page tables and what the processor needs to
-//! enter and leave ring 3.
+//! [`SystemMemory`]: guest-physical memory that is not the program's: page tables, and what the
+//! processor needs to enter and leave ring 3.
 //!
-//! Private memory, so that a forked child has its own. It is reserved, and made usable as it is needed: what is not counts
-//! nothing against the limit on the program's data (`RLIMIT_DATA`).
+//! The memory is private, so that a forked child has its own. It is reserved, and made accessible
+//! as it is needed: what is only reserved does not count against the program's limit on data
+//! (`RLIMIT_DATA`).
 #![allow(unsafe_code, reason = "a mapping seen as atomic words")]
 
 use std::io;
@@ -10,26 +11,26 @@ use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Memory that the virtual processors read and write by themselves, hence words that are atomic.
+/// Memory that the vCPUs read and write by themselves, hence atomic words.
 #[derive(Debug)]
 pub(crate) struct SystemMemory {
     words: NonNull<AtomicU64>,
     bytes: usize,
-    /// How much of it may be used.
+    /// The length in bytes of the accessible part.
     usable: usize,
-    /// What [`Self::flush_translations`] changes.
+    /// The protection that [`Self::flush_translations`] toggles.
     is_executable: AtomicBool,
 }
 
-// SAFETY: it owns the mapping, and gives out atomic words only.
+// SAFETY: the value owns its mapping, which any thread may access and unmap.
 unsafe impl Send for SystemMemory {}
-// SAFETY: as above.
+// SAFETY: shared access is to atomic words only; extending needs `&mut self`.
 unsafe impl Sync for SystemMemory {}
 
 impl SystemMemory {
-    /// Reserves `bytes`, all zero, of which some may be used at once.
+    /// Reserves `bytes` of zeros, of which the first `usable` bytes are accessible at once.
     pub(crate) fn reserve(bytes: usize, usable: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping, wherever there is room.
+        // SAFETY: without MAP_FIXED the kernel places the mapping where nothing else is.
         let start = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -54,7 +55,7 @@ impl SystemMemory {
         Ok(memory)
     }
 
-    /// Makes so much more of it usable.
+    /// Makes `bytes` more accessible.
     pub(crate) fn extend(&mut self, bytes: usize) -> io::Result<()> {
         let end = self.usable.checked_add(bytes);
         let end = end.filter(|end| *end <= self.bytes);
@@ -66,7 +67,8 @@ impl SystemMemory {
 
     fn protect(&self, offset: u64, bytes: u64, execute: libc::c_int) -> io::Result<()> {
         let address = self.address() + offset;
-        // SAFETY: the callers have made sure that it is a part of the mapping, which can be read and written from here on.
+        // SAFETY: the callers pass a range within the mapping, which this value owns; it becomes or
+        // stays readable and writable, so that no reference to it is invalidated.
         let done = unsafe {
             libc::mprotect(
                 address as *mut _,
@@ -80,20 +82,22 @@ impl SystemMemory {
         }
     }
 
-    /// Where it is in this process.
+    /// The address in this process.
     pub(crate) fn address(&self) -> u64 {
         self.words.as_ptr() as u64
     }
 
-    /// Its length in bytes.
+    /// The length in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes as u64
     }
 
-    /// Has the kernel take a part of it out of all page tables, KVM's too, whence it comes back when it is used.
+    /// Makes all vCPUs flush their TLBs, by making the kernel take a part of this memory out of all
+    /// page tables, KVM's included. The pages come back at their next use.
     ///
-    /// It is protected otherwise: with the right to execute it or without, in turns, of which nobody makes use. Reading and
-    /// writing go on meanwhile (`mprotect(2)`; the notifiers are in mm/mprotect.c and virt/kvm/kvm_main.c).
+    /// The part's protection toggles between with and without the right to execute, which nothing
+    /// uses. Reads and writes continue meanwhile (`mprotect(2)`; the MMU notifiers are in
+    /// mm/mprotect.c and virt/kvm/kvm_main.c).
     pub(crate) fn flush_translations(&self, offset: u64, bytes: u64) -> io::Result<()> {
         if offset
             .checked_add(bytes)
@@ -108,7 +112,8 @@ impl SystemMemory {
         self.protect(offset, bytes, execute)
     }
 
-    /// Writes whole words at a byte offset that is a multiple of 8; a rest is filled up with zeros.
+    /// Writes at a byte offset that is a multiple of 8. An incomplete last word is filled with
+    /// zeros.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
         let first = (offset / 8) as usize;
         for (word, chunk) in self[first..].iter().zip(bytes.chunks(8)) {
@@ -123,14 +128,15 @@ impl Deref for SystemMemory {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: so much of the mapping can be read and written, lives as long as `self`, and any bits are an atomic word.
+        // SAFETY: the first `usable` bytes are readable and writable, the mapping is page-aligned
+        // and lives as long as `self`, and any bits are a valid `AtomicU64`.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.usable / 8) }
     }
 }
 
 impl Drop for SystemMemory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and ends with us.
+        // SAFETY: this value owns the mapping, and no reference to it outlives the value.
         unsafe { libc::munmap(self.words.as_ptr().cast(), self.bytes) };
     }
 }

@@ -1,8 +1,9 @@
-//! Host threads for the program's threads: their stacks, how they begin, and whether they are gone.
+//! Host threads for the program's threads: their stacks, their start, and whether they are gone.
 //!
-//! A thread of the program is a thread of this process with the number that the program knows. When it ends, the kernel does
-//! what the program has asked it for (a word cleared, robust futexes given up): the C library, which knows the thread as one
-//! of its own, therefore must not wait for that, and does not with a stack that it was given.
+//! A thread of the program is a thread of this process with the TID that the program knows. When it
+//! ends, the kernel does what the program has requested for that (clear a word, release robust
+//! futexes). The C library has this thread as one of its own and would wait for that word, so that
+//! it must not own the stack: it does not wait for a thread whose stack it was given.
 #![allow(unsafe_code, reason = "pthread_create(3) with a stack, and exit(2)")]
 
 use std::ffi::c_void;
@@ -13,20 +14,22 @@ use std::ptr::{self, NonNull};
 use super::call::call;
 use super::signal;
 
-/// Enough for the machine's own calls and a signal's frame with the widest registers.
+/// The length of a stack: enough for the machine's own calls and a signal frame with the widest
+/// registers.
 const STACK_BYTES: usize = 256 << 10;
 const GUARD_BYTES: usize = 4096;
 
-/// A thread's stack, with a page below that is not there.
+/// A thread's stack, with a guard page below.
 #[derive(Debug)]
 pub(crate) struct Stack(NonNull<c_void>);
 
-// SAFETY: it owns the mapping.
+// SAFETY: the value owns its mapping, which any thread may unmap.
 unsafe impl Send for Stack {}
 
 impl Stack {
     fn new() -> io::Result<Self> {
-        // SAFETY: a new mapping, wherever there is room, and the lowest page of it.
+        // SAFETY: without MAP_FIXED the kernel places the mapping where nothing else is;
+        // mprotect(2) changes the lowest page of that new mapping.
         unsafe {
             let start = libc::mmap(
                 ptr::null_mut(),
@@ -50,16 +53,18 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours; `spawn` says that its thread is gone.
+        // SAFETY: this value owns the mapping, and the caller of `spawn` keeps it until the thread
+        // on it is gone.
         unsafe { libc::munmap(self.0.as_ptr(), GUARD_BYTES + STACK_BYTES) };
     }
 }
 
-/// Starts a thread in which all signals are blocked. The stack that it gets is to be kept until the thread
-/// [`is_gone`].
+/// Starts a thread with all signals blocked. The caller must keep the returned stack until the
+/// thread [`is_gone`].
 pub(crate) fn spawn(body: impl FnOnce() + Send + 'static) -> io::Result<Stack> {
     extern "C" fn begin(body: *mut c_void) -> *mut c_void {
-        // SAFETY: the pointer that `spawn` gave away.
+        // SAFETY: `body` comes from `Box::into_raw` in `spawn`, which has passed it to this thread
+        // only.
         let body = unsafe { Box::from_raw(body.cast::<Box<dyn FnOnce() + Send>>()) };
         body();
         ptr::null_mut()
@@ -71,7 +76,8 @@ pub(crate) fn spawn(body: impl FnOnce() + Send + 'static) -> io::Result<Stack> {
     signal::block_exactly(u64::MAX);
     let mut attributes = MaybeUninit::uninit();
     let mut thread = MaybeUninit::uninit();
-    // SAFETY: attributes are made, used and destroyed here; the stack is as long as is said, and stays.
+    // SAFETY: the attributes are initialized, used and destroyed here. The stack has the given
+    // address and length, and lives as long as the thread: see `Stack`.
     let error = unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr());
         let attributes = attributes.as_mut_ptr();
@@ -87,23 +93,23 @@ pub(crate) fn spawn(body: impl FnOnce() + Send + 'static) -> io::Result<Stack> {
         libc::pthread_attr_destroy(attributes);
         error
     };
-    // Not what it was, if a signal has arrived since.
+    // If a signal has arrived since, all signals stay blocked.
     signal::set_mask(before);
     if error != 0 {
-        // SAFETY: no thread has it.
+        // SAFETY: no thread was created, so that `body` still belongs to this function.
         drop(unsafe { Box::from_raw(body) });
         return Err(io::Error::from_raw_os_error(error));
     }
     Ok(stack)
 }
 
-/// The calling thread's number.
+/// The calling thread's TID.
 pub(crate) fn id() -> u32 {
     call(libc::SYS_gettid, &[]) as u32
 }
 
-/// Whether a thread of this process has ended, to the last of what the kernel does for it. One that gets its number
-/// later counts as the same.
+/// Whether a thread of this process has ended, and the kernel has finished its exit. A later thread
+/// with the same TID counts as that thread.
 pub(crate) fn is_gone(id: u32) -> bool {
     let checked = [std::process::id().into(), id.into(), 0];
     call(libc::SYS_tgkill, &checked) == -i64::from(libc::ESRCH)

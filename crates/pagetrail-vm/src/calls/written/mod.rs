@@ -1,8 +1,9 @@
-//! What the kernel writes to the program's memory for a system call. Pure, but for reading the program's lists of buffers
-//! and asking what a descriptor is.
+//! What the kernel writes to the program's memory for a system call. Pure, except that it reads the
+//! program's lists of buffers and checks what a descriptor is.
 //!
-//! The processor logs nothing of it. A call that is not known here may have written anywhere, and so may a known one with
-//! an option that is not. [`oracle`] compares the list with what calls do.
+//! The processor logs none of these writes. A call that the table does not list may have written
+//! anywhere, and so may a listed one with an unknown option. [`oracle`] compares the table with
+//! what calls do.
 
 pub(super) mod options;
 #[cfg(test)]
@@ -13,26 +14,28 @@ use super::table;
 use crate::sys::call::{Call, call};
 use crate::sys::signal::NOT_STARTED;
 
-/// Where a call puts something. Arguments count from 0.
+/// An output of a call. Arguments count from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Output {
-    /// So many bytes at an argument.
+    /// A fixed number of bytes at an argument.
     Bytes(usize, u64),
-    /// At an argument, as many bytes as another one says.
+    /// The bytes at an argument; another argument is their number.
     Sized(usize, usize),
-    /// At an argument, as many things of a size as another one says.
+    /// The elements of a size at an argument; another argument is their number.
     Array(usize, usize, u64),
-    /// At an argument, a byte for each page of as many bytes as another one says.
+    /// A byte per page at an argument; another argument is the length of the pages in bytes.
     PerPage(usize, usize),
-    /// At an argument, a bit for each of as many as another one says, in whole words.
+    /// Bits at an argument, in whole words; another argument is their number.
     Bits(usize, usize),
-    /// At an argument, as many things of a size as the call returns, and no more than another argument says.
+    /// The elements of a size at an argument: as many as the call returns, and no more than another
+    /// argument.
     Filled(usize, usize, u64),
-    /// At an argument, as many bytes as the 32-bit word says to which another one points, and that word.
+    /// The bytes at an argument; another argument points to a 32-bit word with their number, which
+    /// is written, too.
     Counted(usize, usize),
-    /// Into a list of buffers; argument and length of the list.
+    /// The buffers of a list; the arguments with the list and its length.
     Vector(usize, usize),
-    /// Into the buffers of a `struct msghdr`, and into that.
+    /// The `struct msghdr` at an argument, and its buffers.
     Message(usize),
     /// The file of the first argument, which may be the memory of a process (`/proc/PID/mem`).
     ProcessFile {
@@ -43,15 +46,16 @@ pub(super) enum Output {
     },
 }
 
-/// What a call is about to write: looked up before it is made, when lists of buffers are as the kernel will read them.
+/// What a call is about to write. This is looked up before the call, when lists of buffers are as
+/// the kernel will read them.
 #[derive(Debug)]
 pub(crate) struct Expected {
     call: Call,
-    /// `None` where the call is not known.
+    /// `None` where the call is unknown.
     outputs: Option<&'static [Output]>,
-    /// What lists, and lengths that the program keeps in memory, say before the call.
+    /// The buffers of lists, and of lengths in the program's memory, as they are before the call.
     listed: Vec<(u64, u64)>,
-    /// Where a file of `/proc` stands to which the call writes.
+    /// The position of a file of `/proc` to which the call writes.
     position: Option<u64>,
 }
 
@@ -80,8 +84,9 @@ impl Expected {
         expected
     }
 
-    /// Hands out what the call has written, as address and length; false where that is not known. `takes` says whether all of
-    /// a buffer can be written to, so that the kernel has not stopped in its middle.
+    /// Yields what the call has written, as address and length. Returns false where that is not
+    /// known. `takes` says whether all of a buffer can be written to, so that the kernel has not
+    /// stopped in its middle.
     pub(crate) fn written(
         &self,
         result: i64,
@@ -132,8 +137,9 @@ impl Expected {
         true
     }
 
-    /// Hands out what was written by way of a file of `/proc`: where the file stood before, and where it stands now, since
-    /// another thread may have written in between. False where that is not known.
+    /// Yields what was written through a file of `/proc`: at the position before the call, and at
+    /// the position now, since another thread may have written in between. Returns false where that
+    /// is not known.
     fn through_file(
         &self,
         offset: Option<u64>,
@@ -141,12 +147,13 @@ impl Expected {
         result: i64,
         each: &mut impl FnMut(u64, u64),
     ) -> bool {
-        /// Of `pwritev2(2)`: where the file stands.
+        /// The offset with which `pwritev2(2)` uses the file's position.
         const HERE: u64 = u64::MAX;
         let Some(before) = self.position.filter(|_| !left_buffers_alone(result)) else {
             return true;
         };
-        // All of it: fs/proc/base.c forgets what it has written when it comes to what it cannot read.
+        // The whole length counts: fs/proc/base.c does not return what it has written when it comes
+        // to a buffer that it cannot read.
         let [_, list, count, ..] = self.call.arguments;
         let wanted = match is_list {
             true => Vector {
@@ -170,22 +177,22 @@ impl Expected {
     }
 }
 
-/// How much of a buffer with so much room a call has filled.
+/// How many bytes of a buffer a call has filled.
 fn filled(at: u64, room: u64, unit: u64, result: i64, takes: &impl Fn(u64, u64) -> bool) -> u64 {
     let Ok(returned) = u64::try_from(result) else {
-        // What was copied before the kernel came to an address that it could not write to does not count in the result, nor
-        // what a disk put there before it failed.
+        // The result does not count what was copied before the kernel came to an address that it
+        // could not write to, nor what a disk transferred before it failed.
         return if left_buffers_alone(result) { 0 } else { room };
     };
     let returned = returned.saturating_mul(unit).min(room);
-    // A piece that was copied in part does not count, either.
+    // A piece that was copied in part is not counted, either.
     match returned < room && !takes(at, room) {
         true => room,
         false => returned,
     }
 }
 
-/// Whether a call has failed before it came to its buffers.
+/// Whether a call has failed before it accessed its buffers.
 fn left_buffers_alone(result: i64) -> bool {
     const EARLY: [i32; 5] = [
         libc::EAGAIN,
@@ -204,17 +211,17 @@ fn is_about_processes(descriptor: u64) -> bool {
     call(libc::SYS_fstatfs, &[descriptor, status.as_mut_ptr() as u64]) == 0 && status[0] == PROC
 }
 
-/// Where a file stands.
+/// The position of a file.
 fn position_of(descriptor: u64) -> Option<u64> {
     let at = call(libc::SYS_lseek, &[descriptor, 0, libc::SEEK_CUR as u64]);
-    // Addresses are no error numbers, of which there are 4,095.
+    // A position may be an address. Only the last 4,095 values are error numbers.
     (!(-4095..0).contains(&at)).then_some(at as u64)
 }
 
-/// A buffer, and its length in memory.
+/// Yields a buffer, and the word with its length.
 fn counted(at: u64, length: u64, each: &mut impl FnMut(u64, u64)) {
-    // What is there after the call is what was written, and more than that was not; where there is room for less, it is what
-    // would have been written.
+    // After the call the word has the length that was written; where there was less room, it has
+    // the length that would have been written.
     each(at, read_word_32(length));
     each(length, 4);
 }

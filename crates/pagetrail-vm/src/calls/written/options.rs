@@ -1,6 +1,7 @@
-//! What calls write whose second half of a name is an argument: `fcntl(2)`, `ioctl(2)`, `prctl(2)`, `getsockopt(2)`, `futex(2)`.
+//! What calls write and read that an argument selects: `fcntl(2)`, `ioctl(2)`, `prctl(2)`,
+//! `getsockopt(2)`, `futex(2)`, `shmctl(2)`.
 //!
-//! An option that is not listed may have written anywhere, as a call that is not.
+//! An option that is not listed may have written anywhere, as a call that the table does not list.
 
 use super::super::reads::Input;
 use super::Output;
@@ -45,8 +46,8 @@ pub(in crate::calls) fn fcntl(command: u64) -> Option<&'static [Output]> {
     })
 }
 
-/// `ioctl(2)`: those of terminals and of all files (include/uapi/asm-generic/ioctls.h), by their whole numbers, since other
-/// devices have others of the same type.
+/// `ioctl(2)`, for the requests of terminals and of all files (include/uapi/asm-generic/ioctls.h).
+/// They are compared as whole numbers, since devices have other requests of the same type.
 pub(in crate::calls) fn ioctl(request: u64) -> Option<&'static [Output]> {
     Some(match request as u32 {
         // TCGETS, TCGETA, TCGETS2
@@ -118,7 +119,8 @@ pub(in crate::calls) fn prctl(option: u64) -> Option<&'static [Output]> {
         | libc::PR_SET_THP_DISABLE
         | libc::PR_GET_THP_DISABLE
         | libc::PR_CAP_AMBIENT
-        // PR_GET_SPECULATION_CTRL, PR_SET_SPECULATION_CTRL, PR_SET_SYSCALL_USER_DISPATCH, PR_SET_MDWE, PR_GET_MDWE
+        // PR_GET_SPECULATION_CTRL, PR_SET_SPECULATION_CTRL, PR_SET_SYSCALL_USER_DISPATCH,
+        // PR_SET_MDWE, PR_GET_MDWE
         | 52
         | 53
         | 59
@@ -130,8 +132,8 @@ pub(in crate::calls) fn prctl(option: u64) -> Option<&'static [Output]> {
     })
 }
 
-/// `getsockopt(2)`: at most what the word says to which the last argument points, but for those that count otherwise, or
-/// that map memory (`TCP_ZEROCOPY_RECEIVE`).
+/// `getsockopt(2)`, which writes at most the length in the word that the last argument points to.
+/// Options that count otherwise, or that map memory (`TCP_ZEROCOPY_RECEIVE`), are unknown.
 pub(in crate::calls) fn getsockopt(level: u64, option: u64) -> Option<&'static [Output]> {
     const GET_FILTER: i32 = 26;
     const ZEROCOPY_RECEIVE: i32 = 35;
@@ -144,7 +146,7 @@ pub(in crate::calls) fn getsockopt(level: u64, option: u64) -> Option<&'static [
     }
 }
 
-/// `futex(2)`. Of those that wait for a lock the kernel takes the lock.
+/// `futex(2)`. For operations that wait for a lock, the kernel takes the lock.
 pub(in crate::calls) fn futex(operation: u64) -> Option<&'static [Output]> {
     let flags = libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME;
     Some(match operation as i32 & !flags {
@@ -183,7 +185,7 @@ pub(in crate::calls) fn futex_reads(operation: u64) -> &'static [Input] {
     }
 }
 
-/// Whether a futex operation has a time: to wait, to lock.
+/// Whether a futex operation has a time limit: those that wait or lock.
 fn is_wait(operation: u64) -> bool {
     const LOCK_PI2: i32 = 13;
     let operation = operation as i32 & !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);

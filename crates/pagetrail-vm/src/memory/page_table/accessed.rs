@@ -1,7 +1,8 @@
-//! Which pages were touched, from the bits that the processor sets in the entries by which it finds an address.
+//! Finds accessed pages by the bits that the processor sets in the entries by which it translates
+//! an address.
 //!
-//! It remembers what it has found, and sets no bit for that until it forgets; whoever takes the bits has it forget
-//! ([`crate::memory::Memory::take_accessed`]).
+//! The processor sets no bit for a translation in its TLB. The caller therefore flushes all TLBs
+//! after it has taken the bits ([`crate::memory::Memory::take_accessed`]).
 
 use std::sync::atomic::Ordering;
 
@@ -10,14 +11,18 @@ use pagetrail::{PageRange, PageSet};
 use super::{ACCESSED, ADDRESS, LARGE, LEVELS, PRESENT, PageTable, Words, span};
 use crate::memory::{PAGE, USER_END};
 
-/// Ours, in an entry of the second-lowest level: its table was looked at in the last round.
+/// A bit that the processor ignores, in an entry of the second-lowest level: its table was scanned
+/// in the last round.
 const LOOKED_AT: u64 = 1 << 9;
 
 impl<W: Words> PageTable<W> {
-    /// Takes the pages that were touched since the last call; `None` where accesses are not told.
+    /// Takes the pages that were accessed since the last call; `None` where accesses are not
+    /// tracked.
     ///
-    /// What the processor remembers it finds without a bit: when it has forgotten everything, the next round has begun, and
-    /// not before. What is touched in between is in this round, since whoever remembers an entry has set its bit.
+    /// A processor uses a translation in its TLB without setting a bit. The next round starts only
+    /// when all TLBs have been flushed. An access between the clearing of its bit and that flush
+    /// belongs to this round, and is not lost, since the processor that has the translation has set
+    /// the bit.
     pub(crate) fn take_accessed(&mut self) -> Option<PageSet> {
         let mut touched = self.touched.take()?;
         let mut tables = Vec::new();
@@ -41,11 +46,12 @@ impl<W: Words> PageTable<W> {
         Some(pages)
     }
 
-    /// Finds the tables of pages that may have new bits, with the addresses that they begin at, below an entry's `start`.
+    /// Finds the tables of the lowest level that may have new bits, with the addresses that they
+    /// start at, below an entry's `start`.
     ///
-    /// The way to a page leads through its table's own entry, whose bit is set, too. Unless the processor remembers that part of
-    /// the way: it may, from the moment in which that bit was cleared until it forgets. So a table is looked at once more in
-    /// the round after that.
+    /// A processor reaches a page through its table's own entry, whose bit it then sets, unless it
+    /// has cached that part of the walk. It may have, from the moment in which that bit was cleared
+    /// until the flush. So a table is scanned once more in the round after that.
     fn find_tables(&self, table: u64, level: u32, start: u64, found: &mut Vec<(u64, u64)>) {
         for index in 0..512 {
             let address = start + index * span(level);
@@ -82,12 +88,12 @@ mod tests {
     use crate::memory::BLOCK;
 
     const BLOCKS: u64 = 3;
-    /// Of each block, so that the same ones come again and again.
+    /// The number of pages used of each block: few, so that they repeat.
     const PAGES: u64 = 4;
 
     type Table = PageTable<Box<[std::sync::atomic::AtomicU64]>>;
 
-    /// A processor that remembers pages, and the ways to tables of pages.
+    /// Stands for a processor that caches translations and paging structures.
     #[derive(Default)]
     struct Processor {
         pages: BTreeSet<u64>,
@@ -95,7 +101,7 @@ mod tests {
     }
 
     impl Processor {
-        /// Touches a page; whether it has found it.
+        /// Accesses a page. Returns whether it is mapped.
         fn touch(&mut self, table: &Table, page: u64) -> bool {
             if self.pages.contains(&page) {
                 return true;
@@ -124,13 +130,13 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// Touches a page, which is mapped first if it is not.
+        /// Accesses a page, which is mapped first if it is not.
         Touch(u64),
-        /// Maps all of a block, again or for the first time.
+        /// Maps all of a block.
         Map(u64),
-        /// Takes a page out.
+        /// Removes a page.
         Clear(u64),
-        /// Ends a round; meanwhile, before the processor has forgotten, it touches these.
+        /// Ends a round. Before the TLB is flushed, the processor accesses these pages.
         Round(Vec<u64>),
     }
 
@@ -166,15 +172,16 @@ mod tests {
     }
 
     proptest! {
-        /// What is touched is told in its round, and nothing else; what is touched while the round ends, in this one or the next.
+        /// A round has exactly the pages that were accessed in it. A page accessed while the round
+        /// ends is in this round or the next.
         #[test]
-        fn every_touch_is_told(steps in steps()) {
+        fn every_access_is_in_a_round(steps in steps()) {
             let mut table = empty(16);
             table.track_accesses(true);
             let mut processor = Processor::default();
             let mut touched = BTreeSet::new();
-            // Of those touched while the round before ended, the ones that it does not have, and all.
-            let (mut owed, mut late) = (BTreeSet::new(), BTreeSet::new());
+            // The pages accessed while the round before ended: those that it lacks, and all.
+            let (mut required, mut late) = (BTreeSet::new(), BTreeSet::new());
             for step in steps.into_iter().chain([Step::Round(Vec::new())]) {
                 match step {
                     Step::Touch(page) => {
@@ -187,17 +194,17 @@ mod tests {
                     Step::Map(block) => map(&mut table, block),
                     Step::Clear(page) => table.clear(page, page + PAGE),
                     Step::Round(meanwhile) => {
-                        let told = table.take_accessed().unwrap();
-                        let must = set(&touched).union(&set(&owed));
+                        let collected = table.take_accessed().unwrap();
+                        let must = set(&touched).union(&set(&required));
                         let may = must.union(&set(&late));
-                        prop_assert!(must.difference(&told).is_empty(), "{told:?} lacks of {must:?}");
-                        prop_assert!(told.difference(&may).is_empty(), "{told:?} is more than {may:?}");
-                        (touched, owed, late) = Default::default();
+                        prop_assert!(must.difference(&collected).is_empty(), "{collected:?} lacks of {must:?}");
+                        prop_assert!(collected.difference(&may).is_empty(), "{collected:?} is more than {may:?}");
+                        (touched, required, late) = Default::default();
                         for page in meanwhile {
                             if processor.touch(&table, page) {
                                 late.insert(page);
-                                if !told.contains(page) {
-                                    owed.insert(page);
+                                if !collected.contains(page) {
+                                    required.insert(page);
                                 }
                             }
                         }
@@ -209,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_unless_it_is_asked_for() {
+    fn accesses_are_not_tracked_unless_requested() {
         let mut table = empty(16);
         map(&mut table, 0);
         assert_eq!(table.take_accessed(), None);

@@ -1,11 +1,12 @@
-//! [`PageTable`]: the four levels of x86-64's page tables, over words that the processor reads by itself.
+//! [`PageTable`]: the four levels of x86-64's page tables, over words that the processor reads by
+//! itself.
 //!
-//! Tables are made as they are needed and never taken back, so that a processor that still remembers where one was finds one.
-//! An entry that is taken out comes back by a fault.
+//! Tables are created as they are needed and never freed, so that a processor that still has a
+//! table's address cached finds a table there. An entry that is removed comes back by a page fault.
 //!
-//! A processor sets a bit in each entry by which it finds an address (Intel's manual, volume 3, section 5.8; AMD's, volume 2,
-//! section 5.4.2). Where those bits are to tell which pages were touched ([`PageTable::track_accesses`], [`accessed`]), each page
-//! has an entry of its own.
+//! A processor sets a bit in each entry by which it translates an address (Intel's manual, volume
+//! 3, section 5.8; AMD's, volume 2, section 5.4.2). Where those bits are to show which pages were
+//! accessed ([`PageTable::track_accesses`], [`accessed`]), each page has its own entry.
 
 mod accessed;
 
@@ -24,29 +25,29 @@ const WRITABLE: u64 = 1 << 1;
 const USER: u64 = 1 << 2;
 /// The processor has used the entry.
 const ACCESSED: u64 = 1 << 5;
-/// In an entry of the second-lowest level: it maps 2 MiB itself.
+/// In an entry of the second-lowest level: the entry maps 2 MiB itself.
 const LARGE: u64 = 1 << 7;
 const NO_EXECUTE: u64 = 1 << 63;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 const LEVELS: u32 = 4;
 
-/// Page tables in `W`, whose first byte has guest-physical address 0.
+/// Page tables in `W`, whose first byte is at guest-physical address 0.
 #[derive(Debug)]
 pub(crate) struct PageTable<W> {
     words: W,
     root: u64,
-    /// Where the next table comes.
+    /// The address of the next table.
     next: u64,
-    /// Pages that were touched and whose entries are gone, where accesses are to be told.
+    /// Pages that were accessed and whose entries are gone; `None` where accesses are not tracked.
     touched: Option<PageAccumulator>,
 }
 
-/// What an entry at a level spans.
+/// The bytes that an entry of a level maps.
 const fn span(level: u32) -> u64 {
     PAGE << (9 * level)
 }
 
-/// An entry of what the program may do.
+/// The flags of an entry with these rights.
 fn flags(allowed: Allowed) -> u64 {
     let mut flags = USER;
     if allowed.read {
@@ -61,14 +62,14 @@ fn flags(allowed: Allowed) -> u64 {
     flags
 }
 
-/// What tables lie in.
+/// The memory of page tables.
 pub(crate) trait Words: Deref<Target = [AtomicU64]> {
-    /// Makes more of them, all zero; false where there are no more.
+    /// Makes more words accessible, all zero. Returns false where there is no more memory.
     fn grow(&mut self) -> bool;
 }
 
 impl<W: Words> PageTable<W> {
-    /// An empty root at `from`, and tables behind it.
+    /// Creates an empty root at `from`; other tables follow it.
     pub(crate) fn new(words: W, from: u64) -> Self {
         Self {
             words,
@@ -78,12 +79,12 @@ impl<W: Words> PageTable<W> {
         }
     }
 
-    /// Has accesses told from now on, or not any more. What is mapped already must not be, to begin.
+    /// Starts to track accesses, before anything is mapped; or stops it.
     pub(crate) fn track_accesses(&mut self, tell: bool) {
         self.touched = tell.then(PageAccumulator::default);
     }
 
-    /// Whether accesses are told.
+    /// Whether accesses are tracked.
     pub(crate) fn tracks_accesses(&self) -> bool {
         self.touched.is_some()
     }
@@ -97,7 +98,7 @@ impl<W: Words> PageTable<W> {
         self.root
     }
 
-    /// Maps a page for ring 0 alone.
+    /// Maps a page for ring 0 only.
     pub(crate) fn map_system(&mut self, address: u64, physical: u64) -> Result<()> {
         let table = self.table_for(address, 0)?;
         self.entry(table, 0, address)
@@ -105,8 +106,8 @@ impl<W: Words> PageTable<W> {
         Ok(())
     }
 
-    /// Maps `start..end`, which lies within one block of 2 MiB, for ring 3. A whole block takes one entry, unless it has a
-    /// table already.
+    /// Maps `start..end`, within one block of 2 MiB, for ring 3. A whole block takes one entry,
+    /// unless it already has a table.
     pub(crate) fn fill(
         &mut self,
         start: u64,
@@ -132,8 +133,8 @@ impl<W: Words> PageTable<W> {
         Ok(())
     }
 
-    /// Maps the whole blocks `start..end`, which lie within one GiB, as far as they have no entry yet; none where accesses are
-    /// told.
+    /// Maps the whole blocks in `start..end`, within one GiB, that have no entry yet. Maps none
+    /// where accesses are tracked.
     pub(crate) fn fill_blocks(
         &mut self,
         start: u64,
@@ -155,7 +156,7 @@ impl<W: Words> PageTable<W> {
         Ok(())
     }
 
-    /// Takes `start..end` out, and the rest of a block that one entry maps with it.
+    /// Removes `start..end`, and the rest of a block that a single entry maps.
     pub(crate) fn clear(&mut self, start: u64, end: u64) {
         self.clear_in(self.root, LEVELS - 1, start..end);
     }
@@ -176,14 +177,14 @@ impl<W: Words> PageTable<W> {
         }
     }
 
-    /// Replaces an entry. That it was used is kept, where that is told.
+    /// Replaces an entry. Its accessed bit is kept where accesses are tracked.
     fn put(&mut self, table: u64, level: u32, address: u64, new: u64) {
         let entry = self.entry(table, level, address);
         if self.touched.is_none() {
             entry.store(new, Ordering::Release);
             return;
         }
-        // At once: the processor may be setting the bit.
+        // In one step, since the processor may be setting the bit.
         let before = entry.swap(new, Ordering::AcqRel);
         let touched = self.touched.as_mut();
         if before & (PRESENT | ACCESSED) == PRESENT | ACCESSED
@@ -193,8 +194,8 @@ impl<W: Words> PageTable<W> {
         }
     }
 
-    /// The table of a level that has the entry for an address; made where there is none. An entry that maps a block in
-    /// its place goes: the block comes back by faults.
+    /// The table of a level with the entry for an address, created where there is none. An entry in
+    /// its place that maps a block is removed: the block comes back by page faults.
     fn table_for(&mut self, address: u64, level: u32) -> Result<u64> {
         let mut table = self.root;
         for above in (level + 1..LEVELS).rev() {
@@ -202,17 +203,17 @@ impl<W: Words> PageTable<W> {
             table = if now & PRESENT != 0 && now & LARGE == 0 {
                 now & ADDRESS
             } else {
-                let fresh = self.next;
-                if fresh + PAGE > self.words.len() as u64 * 8 && !self.words.grow() {
+                let added = self.next;
+                if added + PAGE > self.words.len() as u64 * 8 && !self.words.grow() {
                     return Err(Error::Unsupported(
                         "more memory than its page tables have room for".into(),
                     ));
                 }
                 self.next += PAGE;
-                let entry = fresh | PRESENT | WRITABLE | USER;
+                let entry = added | PRESENT | WRITABLE | USER;
                 self.entry(table, above, address)
                     .store(entry, Ordering::Release);
-                fresh
+                added
             };
         }
         Ok(table)
@@ -242,7 +243,7 @@ mod tests {
         }
     }
 
-    /// What a processor finds: guest-physical address and entry.
+    /// What a processor finds for an address: the guest-physical address and the entry.
     fn translate(table: &PageTable<Box<[AtomicU64]>>, address: u64) -> Option<(u64, u64)> {
         let mut at = table.root();
         for level in (0..LEVELS).rev() {
@@ -306,14 +307,14 @@ mod tests {
         let used = table.next;
         assert_eq!(translate(&table, BLOCK * 8 - 1).unwrap().0, BLOCK * 701 - 1);
         assert_eq!(used, PAGE * 4, "root and two levels");
-        // A part of it gone takes the block, which comes back page by page.
+        // Removing a part removes the block, which comes back page by page.
         table.clear(BLOCK * 7 + PAGE, BLOCK * 7 + 2 * PAGE);
         assert_eq!(translate(&table, BLOCK * 7), None);
         filled(&mut table, BLOCK * 7, BLOCK * 7 + PAGE, BLOCK * 700, RW);
         assert_eq!(translate(&table, BLOCK * 7).unwrap().0, BLOCK * 700);
         assert_eq!(translate(&table, BLOCK * 7 + PAGE), None);
         assert_eq!(table.next, used + PAGE);
-        // Whole again, with a table that stays.
+        // The whole block is mapped again, by the table, which stays.
         filled(&mut table, BLOCK * 7, BLOCK * 8, BLOCK * 700, RW);
         assert_eq!(
             translate(&table, BLOCK * 7 + 5 * PAGE).unwrap().0,

@@ -1,7 +1,9 @@
-//! The list of what calls write, beside what they do: each call is made on this process with random arguments, and every byte of
-//! the memory around them that it has changed must be among those that were named.
+//! Compares the table of writes with what calls do: each call is made on this process with random
+//! arguments, and every byte that it changes in the memory around them must be among those that the
+//! table yields.
 //!
-//! `PAGETRAIL_ORACLE_ROUNDS` says how many times all calls are made (30), `PAGETRAIL_ORACLE_SEED` from which seed on (1).
+//! `PAGETRAIL_ORACLE_ROUNDS` is how many times all calls are made (30), `PAGETRAIL_ORACLE_SEED` the
+//! first seed (1).
 
 mod table;
 
@@ -17,12 +19,12 @@ use table::Argument::*;
 use table::Kind::*;
 use table::{CALLS, Kind, Row};
 
-/// Pages that calls write to, of which some are taken away.
+/// The pages that calls write to, some of which are unmapped or read-only.
 const PAGES: u64 = 24;
-/// More than the arena has, so that buffers reach beyond its end.
+/// The longest buffer: buffers may reach beyond the end of the arena.
 const LONGEST: u64 = 3 * PAGE;
 
-/// Where nothing else is.
+/// An address where nothing else is mapped.
 const ARENA: u64 = 0x3000_0000_0000;
 
 struct Random(u64);
@@ -36,7 +38,7 @@ impl Random {
         (self.0 >> 33) % bound
     }
 
-    /// Anywhere, and often just before the end of a page.
+    /// A random address in the arena, often just before the end of a page.
     fn place(&mut self) -> u64 {
         let page = ARENA + self.below(PAGES) * PAGE;
         page + match self.below(3) {
@@ -47,7 +49,7 @@ impl Random {
     }
 }
 
-/// Files to read from, made anew for each call.
+/// Files to read from, created for each call.
 struct Files(BTreeMap<Kind, Vec<OwnedFd>>);
 
 impl Files {
@@ -57,7 +59,7 @@ impl Files {
         let file = rustix::fs::memfd_create("oracle", rustix::fs::MemfdFlags::CLOEXEC)?;
         rustix::io::pwrite(&file, &text, 0)?;
         let (pipe, pipe_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK)?;
-        // In two pieces, of which a reader may get the first one whole.
+        // In two pieces, of which a reader may get only the first one.
         rustix::io::write(&pipe_end, &text[..5000])?;
         rustix::io::write(&pipe_end, &text[..3000])?;
         let flags = rustix::net::SocketFlags::NONBLOCK;
@@ -93,13 +95,13 @@ impl Files {
     }
 }
 
-/// The pages of the arena: whether each is there, and may be written to.
+/// The pages of the arena: whether each is mapped, and writable.
 struct Arena {
     writable: Vec<Option<bool>>,
 }
 
 impl Arena {
-    /// A new one, full of a byte, with some pages missing and some that are read-only.
+    /// Maps an arena filled with a byte, with some pages missing and some read-only.
     fn new(random: &mut Random) -> Self {
         let bytes = PAGES * PAGE;
         let flags = PRIVATE | libc::MAP_FIXED as u64;
@@ -141,7 +143,8 @@ impl Arena {
     }
 }
 
-/// A call with random arguments, and what outside of the arena they point to; `None` where the arena has no room for them.
+/// A call with random arguments, and the memory outside the arena that they point to. Returns
+/// `None` where the arena has no room for them.
 fn random_call(
     (number, arguments): &Row,
     random: &mut Random,
@@ -196,7 +199,7 @@ fn random_call(
     Some((made, inputs))
 }
 
-/// A list of two buffers, of which one may lie over the list.
+/// A list of two buffers, of which one may overlap the list.
 fn list(random: &mut Random) -> Option<u64> {
     let at = random.place();
     let first = match random.below(4) {
@@ -213,7 +216,7 @@ fn words(at: u64, words: &[u64]) -> Option<()> {
     write(at, &bytes).ok()
 }
 
-/// Closes what a call has made.
+/// Closes what a call has created.
 fn undo(made: &Call, result: i64) {
     let number = |address: u64| read_word_32(address);
     match made.number as i64 {

@@ -1,37 +1,37 @@
-//! The calls that are tried, and what their arguments may be.
+//! The calls that the oracle makes, and their possible arguments.
 
 use super::ARENA;
 
-/// Where an argument comes from.
+/// The source of an argument.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Argument {
     /// A number.
     Is(u64),
     /// One of a few.
     Of(&'static [u64]),
-    /// Somewhere in the arena.
+    /// An address in the arena.
     Out,
-    /// As `Out`, or nowhere.
+    /// An address in the arena, or null.
     Maybe,
     /// A length, of up to three pages.
     Length,
-    /// A descriptor of a kind.
+    /// A descriptor of this kind.
     On(Kind),
-    /// A text, or a structure, outside the arena.
+    /// A pointer to a text or a structure outside the arena.
     In(&'static [u64]),
-    /// In the arena: a word of 32 bits that says how long something is.
+    /// A pointer to a 32-bit length in the arena.
     LengthAt,
-    /// In the arena: how long a call may wait.
+    /// A pointer to a time limit in the arena.
     Briefly,
-    /// In the arena: a list of two buffers there.
+    /// A pointer to a list of two buffers in the arena.
     ListAt,
-    /// In the arena: a `struct msghdr` with such a list.
+    /// A pointer to a `struct msghdr` in the arena, with such a list.
     MessageAt,
     /// An address in the arena, as the offset in a file.
     OffsetAt,
 }
 
-/// What a descriptor is of.
+/// The kind of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Zero,
