@@ -1,4 +1,4 @@
-//! Turns itself into the program that is named, as the guest of a virtual machine:
+//! Becomes the named program, as the guest of a virtual machine:
 //!
 //! ```text
 //! cargo run -p pagetrail-vm --example run -- /bin/echo hello

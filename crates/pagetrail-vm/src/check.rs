@@ -140,7 +140,7 @@ fn try_accesses_with(sign: DoneBy) -> Result<()> {
         if !missing.is_empty() || index > 0 && !stale.is_empty() || round.written != pages(written)
         {
             return Err(Error::Lacks(
-                "accessed bits that tell what a guest reads, as nested paging (EPT, NPT) has them",
+                "accessed bits that show what a guest reads (nested paging, EPT or NPT, has them)",
             ));
         }
     }

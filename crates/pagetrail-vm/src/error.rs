@@ -25,7 +25,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The virtual processor stopped in a way that the program cannot have caused.
-    #[error("the virtual processor stopped: {0}")]
+    #[error("the vCPU stopped: {0}")]
     Stopped(String),
     /// The program needs something that the machine does not support.
     #[error("not supported in the virtual machine: {0}")]
@@ -47,7 +47,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A message on the link to the recorder is not a round.
-    #[error("the virtual machine sent something that is no round")]
+    #[error("the virtual machine sent a malformed round")]
     MalformedRound,
 }
 
@@ -72,12 +72,12 @@ impl Error {
 fn no_kvm(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => {
-            "there is no /dev/kvm: the processor has no virtualization, it is switched off, or the modules kvm_intel \
-             and kvm_amd are not loaded"
+            "there is no /dev/kvm: the processor has no virtualization, the firmware disables it, or neither \
+             of the modules kvm_intel and kvm_amd is loaded"
                 .into()
         }
         io::ErrorKind::PermissionDenied => {
-            "no permission for /dev/kvm: it is for root and, as a rule, for the group kvm".into()
+            "no permission for /dev/kvm: run as root, or as a member of its group (usually kvm)".into()
         }
         _ => format!("cannot use /dev/kvm: {error}"),
     }

@@ -176,7 +176,7 @@ impl Guest {
                 match log.collect(&vm, &mut memory) {
                     Ok(collected) => link.send(MessageKind::Reply, &collected),
                     Err(error) => {
-                        tracing::error!(%error, "no round");
+                        tracing::error!(%error, "cannot collect a round");
                         // Without this the recorder would wait forever.
                         link.hang_up();
                         return;
@@ -357,7 +357,7 @@ impl Guest {
     /// that another thread fills meanwhile is found the next time.
     fn search_bad_memory(&mut self) -> Result<()> {
         let Some(context) = self.at_stop()? else {
-            return Err(Error::Stopped("its own memory is not there".into()));
+            return Err(Error::Stopped("the machine's own memory is missing".into()));
         };
         self.searches = SEARCH_FAULTS;
         self.memory().forget_all();

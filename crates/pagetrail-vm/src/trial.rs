@@ -41,7 +41,7 @@ impl DoneBy {
                 Ok(())
             }
             (_, other) => Err(Error::Stopped(format!(
-                "the trial guest came back with {other:x?}"
+                "the trial guest exited with {other:x?}"
             ))),
         }
     }

@@ -1,10 +1,10 @@
-//! A guest of a few instructions on this machine's KVM, whatever that is.
+//! Runs guests of a few instructions on this machine's KVM, whatever that is.
 
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
 use pagetrail_vm::{Error, check};
 
-/// Where there is no KVM that runs guests, the reason is printed, and nothing is tested.
+/// Where KVM cannot run guests, prints the reason and tests nothing.
 fn expect(tried: pagetrail_vm::Result<()>) {
     match tried {
         Ok(()) => {}
@@ -14,17 +14,17 @@ fn expect(tried: pagetrail_vm::Result<()>) {
 }
 
 #[test]
-fn what_a_guest_writes_is_told_by_rings() {
+fn rings_have_the_pages_that_a_guest_dirties() {
     expect(check::try_guest_by(false));
 }
 
 #[test]
-fn what_a_guest_writes_is_told_by_bitmaps() {
+fn bitmaps_have_the_pages_that_a_guest_dirties() {
     expect(check::try_guest_by(true));
 }
 
 #[test]
-fn what_a_guest_touches_is_told_by_page_tables() {
+fn page_tables_have_the_pages_that_a_guest_accesses() {
     expect(check::try_accesses());
     expect(check::try_accesses_by_exceptions());
 }

@@ -1,11 +1,11 @@
-//! `pagetrail vm`: programs as guests of a virtual machine, and what KVM offers here.
+//! `pagetrail vm`: runs programs as guests of a virtual machine, and reports what KVM offers.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use pagetrail_vm::Settings;
-use pagetrail_vm::check::{self, Report};
+use pagetrail_vm::check::{Report, report, try_accesses, try_guest};
 use serde::Serialize;
 
 use crate::bench::size::Size;
@@ -17,11 +17,11 @@ use crate::vm::args::{CheckArgs, RunArgs, VmArgs, VmCommand};
 pub(crate) fn run(args: &VmArgs) -> Result<ExitCode> {
     match &args.command {
         VmCommand::Run(args) => become_guest(args),
-        VmCommand::Check(args) => tell(args),
+        VmCommand::Check(args) => check(args),
     }
 }
 
-/// Comes back only with what went wrong.
+/// Becomes the program. Returns only with an error.
 fn become_guest(args: &RunArgs) -> Result<ExitCode> {
     let mut settings = Settings::default();
     settings.accesses = args.accesses;
@@ -37,7 +37,7 @@ fn become_guest(args: &RunArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The document of `--json`, schema 1. Within a schema number fields are only ever added.
+/// The document of `--json`, schema 1. Within a schema number, fields are only added.
 #[derive(Serialize)]
 struct Document {
     schema: u32,
@@ -47,27 +47,27 @@ struct Document {
     ring_pages: usize,
     memslots: u32,
     physical_bits: u8,
-    /// How a guest's writes were told of; null where none ran.
+    /// How KVM logged the trial guest's dirty pages (`ring`, `bitmap`); null where no guest ran.
     guest: Option<&'static str>,
-    /// Why none ran.
+    /// Why no guest ran.
     reason: Option<String>,
-    /// Whether it was told what a guest read.
+    /// Whether accessed pages can be tracked.
     accesses: bool,
-    /// Why not.
+    /// Why accessed pages cannot be tracked.
     accesses_reason: Option<String>,
 }
 
-/// What guests of a few instructions came to.
+/// The results of the trial guests.
 struct Tried {
     writes: pagetrail_vm::Result<&'static str>,
     accesses: pagetrail_vm::Result<()>,
 }
 
-fn tell(args: &CheckArgs) -> Result<ExitCode> {
-    let report = check::report()?;
+fn check(args: &CheckArgs) -> Result<ExitCode> {
+    let report = report()?;
     let tried = Tried {
-        writes: check::try_guest(),
-        accesses: check::try_accesses(),
+        writes: try_guest(),
+        accesses: try_accesses(),
     };
     let ran = tried.writes.is_ok();
     let text = match args.json {
@@ -96,7 +96,7 @@ fn document(report: &Report, tried: &Tried) -> Document {
 }
 
 fn lines(report: &Report, tried: &Tried) -> String {
-    let told = |told: Option<bool>| match told {
+    let shown = |fact: Option<bool>| match fact {
         Some(true) => "yes".to_owned(),
         Some(false) => "no".to_owned(),
         None => "not known".to_owned(),
@@ -106,10 +106,10 @@ fn lines(report: &Report, tried: &Tried) -> String {
             "virtualization",
             report.virtualization.unwrap_or("not known").to_owned(),
         ),
-        ("nested paging", told(report.nested_paging)),
+        ("nested paging", shown(report.nested_paging)),
         (
             "page-modification logging",
-            told(report.page_modification_logging),
+            shown(report.page_modification_logging),
         ),
         (
             "ring of dirty pages",
@@ -124,23 +124,23 @@ fn lines(report: &Report, tried: &Tried) -> String {
             format!("{} bits", report.physical_bits),
         ),
         (
-            "what a guest reads",
+            "accessed pages",
             match &tried.accesses {
-                Ok(()) => "told by accessed bits in its page tables".to_owned(),
-                Err(error) => format!("not told: {error}"),
+                Ok(()) => "yes, by accessed bits in page tables".to_owned(),
+                Err(error) => format!("no: {error}"),
             },
         ),
         (
-            "a guest",
+            "trial guest",
             match &tried.writes {
-                Ok(by) => format!("ran; what it wrote was told exactly, by {by}"),
+                Ok(by) => format!("ran; its dirty pages were reported exactly, by {by}"),
                 Err(error) => format!("did not run: {error}"),
             },
         ),
     ];
     let lines: Vec<_> = rows
         .iter()
-        .map(|(what, told)| format!("{what:<26} {told}"))
+        .map(|(fact, value)| format!("{fact:<26} {value}"))
         .collect();
     lines.join("\n")
 }

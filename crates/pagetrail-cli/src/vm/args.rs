@@ -14,37 +14,39 @@ use crate::bench::size::Size;
     pagetrail vm run -- python3 -c 'print(1)'\n  \
     pagetrail record --vm -- ./prog\n  \
     pagetrail record --vm --access -- ./prog\n\n\
-    It is a tracker, not a sandbox: the program keeps its own rights. What is not supported\n\
-    (seccomp, for one) ends it with one line on standard error and exit status 3.")]
+    It is a tracker, not a sandbox: the program keeps its own rights. Most calls that are not\n\
+    supported (seccomp, for one) fail as on a kernel that lacks them; the others end the program\n\
+    with one line on standard error and exit status 3.")]
 pub(crate) struct VmArgs {
     #[command(subcommand)]
     pub(crate) command: VmCommand,
 }
 
-/// What to do with the machine.
+/// The subcommands of `vm`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum VmCommand {
-    /// Run a program as the guest of a virtual machine; its output and exit status are the program's
+    /// Run a program as the guest of a virtual machine; its output and exit status are the
+    /// program's
     #[command(override_usage = "pagetrail vm run [OPTIONS] -- <CMD>...")]
     Run(RunArgs),
-    /// Say what KVM offers here, and whether a guest ran
+    /// Report what KVM offers on this machine, and whether a trial guest ran
     Check(CheckArgs),
 }
 
 /// Arguments of `vm run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// A descriptor that asks for rounds; for `record --vm`
+    /// Send rounds over this descriptor; for `record --vm`
     #[arg(long, value_name = "FD", hide = true)]
     pub(crate) rounds: Option<i32>,
-    /// Tell of accesses in those rounds; for `record --vm --access`
+    /// Track accesses in those rounds; for `record --vm --access`
     #[arg(long, hide = true, requires = "rounds")]
     pub(crate) accesses: bool,
-    /// How much memory the program may have that it can write to; more is refused as if there were none
+    /// Limit the program's writable memory; mappings beyond the limit fail with ENOMEM
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<Size>,
-    /// Start the program on the sub-page allocator, as record --parts does: its parts of pages are then written at addresses
-    /// of their own
+    /// Start the program on the sub-page allocator, as record --parts does: each sub-page is then
+    /// written through an alias of its own
     #[arg(long, value_name = "N", hide_possible_values = true, value_parser = PARTS)]
     pub(crate) parts: Option<String>,
     /// The program and its arguments

@@ -1,7 +1,8 @@
-//! Programs in the virtual machine: the command line of `pagetrail vm`, and recording such a program.
+//! Programs in the virtual machine: the command line of `pagetrail vm`, and recordings of such a
+//! program.
 //!
-//! The machine itself is `pagetrail-vm`. A process that becomes a guest is the program from then on; so what is recorded runs
-//! in a process of its own, which sends its rounds.
+//! The crate `pagetrail-vm` has the machine. A process that becomes a guest is the program from
+//! then on. A program to be recorded therefore runs in its own process, which sends its rounds.
 
 pub(crate) mod args;
 pub(crate) mod record;

@@ -1,6 +1,7 @@
-//! `pagetrail record --vm`: a program in the virtual machine, whose rounds become a trail as those of a watch do.
+//! `pagetrail record --vm`: records a program in the virtual machine, as a trail like any other.
 //!
-//! With accesses, what the machine collects at once becomes two rounds of the same time: one of writes, one of accesses.
+//! With accesses, one round of the machine becomes two rounds of the trail that cover the same
+//! interval: one of writes, one of accesses.
 
 use std::env;
 use std::mem;
@@ -26,12 +27,12 @@ use crate::tracking::schedule::Schedule;
 use crate::tracking::signals::{Addressee, Signals};
 use crate::tracking::start::unix_ms;
 
-/// How soon a signal is noticed.
+/// The longest time after which a signal is noticed.
 const SIGNAL_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Records the program from its first instruction to its end.
 pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
-    // Said here, before there is a process that could not say it better.
+    // Check here, before there is a process whose error would be less clear.
     pagetrail_vm::check::report()?;
     if args.access.is_some() {
         pagetrail_vm::check::try_accesses()?;
@@ -77,15 +78,16 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         Ok(totals) => totals,
         Err(error) => {
             let failure = exit::report(&error);
-            session.see_off()?;
+            session.wait_for_end()?;
             return Ok(failure);
         }
     };
     let has_rounds = totals.rounds > 0;
     let kept = keep(&totals, None, output, pictures);
     let failure = kept.err().map(|error| exit::report(&error));
-    let status = session.see_off()?;
-    // A guest that could not even begin has said why, and its status is the reason for there being nothing.
+    let status = session.wait_for_end()?;
+    // A guest that could not start has reported why, and its status is the reason for the missing
+    // rounds.
     let failure = failure.filter(|_| has_rounds || status.success());
     Ok(failure.unwrap_or_else(|| exit::of_program(ended(status))))
 }
@@ -93,28 +95,29 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
 struct Session {
     child: Child,
     signals: Signals,
-    /// `None` once no more come.
+    /// The link to the guest; `None` after the final round.
     rounds: Option<Rounds>,
-    /// How many the trail is to have.
+    /// The number of rounds after which the recording ends.
     rounds_max: u32,
-    /// Which of them are made of what is collected.
+    /// The kinds of rounds that are made of each collected round.
     kinds: Vec<Kind>,
     began: Instant,
     ended: Option<ExitStatus>,
 }
 
-/// Rounds of a kind.
+/// A kind of rounds in the trail.
 struct Kind {
     access_kind: AccessKind,
-    /// What tells parts of pages apart, where the program is to have such a heap: it follows rounds of one kind.
+    /// What tells parts of pages apart, where the program is to have such a heap: it follows rounds
+    /// of one kind.
     heaps: Option<Heaps>,
 }
 
-/// What became of the program, as far as rounds tell.
+/// Whether the guest still runs, according to its rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
-    /// It ends, or runs as something that is no guest.
+    /// The program has ended, or is no longer a guest.
     Over,
 }
 
@@ -130,7 +133,7 @@ impl Session {
             reason: match args.access {
                 None => "it runs as a guest, and KVM logs its writes".into(),
                 Some(_) => {
-                    "it runs as a guest: KVM logs its writes, its page tables tell of accesses"
+                    "it runs as a guest: KVM logs its writes, its page tables have accessed bits"
                         .into()
                 }
             },
@@ -153,16 +156,16 @@ impl Session {
             }
             schedule.advance(now);
         };
-        // The program goes on now, to its end or without us.
+        // The program continues, to its end or unrecorded.
         self.rounds = None;
         let end = match state {
-            State::Over => end(ended(self.see_off()?)),
+            State::Over => end(ended(self.wait_for_end()?)),
             State::Running => End::Detached,
         };
         recorder.finish(&end).with_context(to_file)
     }
 
-    /// Waits until a round is due, or the guest has something to say.
+    /// Waits until a round is due, or the guest has sent one.
     fn wait_until(&mut self, deadline: Instant) -> Result<()> {
         let Some(rounds) = &self.rounds else {
             return Ok(());
@@ -185,13 +188,13 @@ impl Session {
             return Ok(State::Over);
         };
         let began = Instant::now();
-        let told = rounds.collect()?;
+        let collected = rounds.collect()?;
         let collect = began.elapsed();
-        let (collected, state, mut events) = match told {
+        let (collected, state, mut events) = match collected {
             GuestRound::Round(collected) => (Some(collected), State::Running, Vec::new()),
             GuestRound::Final(collected) => (Some(collected), State::Over, Vec::new()),
             GuestRound::Gone(collected) => {
-                let note = "it executes another program, which is not recorded".into();
+                let note = "the program executes another one, which is not recorded".into();
                 (collected, State::Over, vec![Event::Note(note)])
             }
             _ => return Ok(State::Over),
@@ -230,7 +233,8 @@ impl Session {
         Ok(state)
     }
 
-    /// The program's mappings: those of its process, less what is the machine's, and with the names that they would have natively.
+    /// The program's mappings: those of its process without the machine's, with the names that they
+    /// have natively.
     fn regions(&self, collected: &Collected) -> Vec<Region> {
         let mut regions = cut(&mappings(self.child.id()), &collected.areas);
         let heap = collected.heap.map(|range| (range, "[heap]"));
@@ -242,7 +246,7 @@ impl Session {
     }
 
     /// Waits for the program's end.
-    fn see_off(&mut self) -> Result<ExitStatus> {
+    fn wait_for_end(&mut self) -> Result<ExitStatus> {
         self.rounds = None;
         loop {
             if let Some(status) = self.ended {
@@ -262,11 +266,11 @@ impl Session {
 
 fn unknown_call(number: u64) -> String {
     format!(
-        "system call {number} is not known: for each, all that the program may write to counts as written"
+        "system call {number} is not known: for each such call, all writable memory counts as dirty"
     )
 }
 
-/// The mappings of a process. When its first thread has ended, its other threads tell them.
+/// The mappings of a process. They are read through another thread when the first thread has ended.
 fn mappings(pid: u32) -> Vec<Region> {
     let regions = Region::of_process(pid).unwrap_or_default();
     if !regions.is_empty() {

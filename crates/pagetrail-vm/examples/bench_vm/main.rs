@@ -1,9 +1,10 @@
-//! What the virtual machine costs a program, counted: `cargo xtask bench vm`.
+//! Measures what the virtual machine costs a program: `cargo xtask bench vm`.
 //!
-//! `bench_vm programs` runs the same work natively, as a guest, and as a guest that is recorded, in a process of its own each, and
-//! holds them beside each other. Under `cargo xtask vm --nested --counted` the time stamp counter counts instructions: those of the
-//! program, of its kernel, and of everything of ours in between. `bench_vm rings` measures collects of a guest of a few
-//! instructions, on any KVM, `bench_vm tables` those that tell accesses as well. Each prints one JSON document.
+//! `bench_vm programs` runs the same work natively, as a guest, and as a guest that is recorded,
+//! each in its own process, and compares them. Under `cargo xtask vm --nested --counted` the time
+//! stamp counter counts instructions: those of the program, of its kernel, and of everything in
+//! between. `bench_vm rings` measures collects of a guest of a few instructions, on any KVM;
+//! `bench_vm tables` measures those that also track accesses. Each prints one JSON document.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -26,9 +27,9 @@ use work::Work;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Entries of a ring, of which there is room for twice as many, and how often they are collected.
+/// The entries in a dirty ring, which has room for twice as many, and how often they are collected.
 const RING: (u64, u32) = (32 << 10, 25);
-/// The same where each write takes long.
+/// The entries and collects where each write is slow, on an emulated processor.
 const RING_EMULATED: (u64, u32) = (4 << 10, 3);
 
 fn main() -> ExitCode {
@@ -59,7 +60,7 @@ fn work(name: &str) -> Result<Value> {
     Ok(Work::named(name).ok_or("no such work")?.run())
 }
 
-/// Becomes a program; recorded, if `link` is a number.
+/// Becomes a program, which is recorded if `link` is a number.
 fn machine(link: &str, accesses: bool, command: &[OsString]) -> Result<Value> {
     let mut settings = Settings::default();
     settings.accesses = accesses;
@@ -75,9 +76,9 @@ fn machine(link: &str, accesses: bool, command: &[OsString]) -> Result<Value> {
 enum Mode {
     Natively,
     Guest,
-    /// Its writes are told once, at its end.
+    /// As a guest whose dirty pages are collected once, at its end.
     Recorded,
-    /// The same, and what it touches.
+    /// As a guest whose dirty and accessed pages are collected once, at its end.
     Accesses,
 }
 
@@ -144,7 +145,7 @@ fn run(name: &str, mode: Mode) -> Result<Value> {
         .spawn()?;
     if let Some((mut rounds, link)) = link {
         drop(link);
-        // Collected when the program has ended, and not earlier.
+        // The round is collected when the program has ended, not earlier.
         wait_for_output(&child)?;
         rounds.collect()?;
     }
@@ -155,7 +156,7 @@ fn run(name: &str, mode: Mode) -> Result<Value> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// Waits until a program has printed what it has to say.
+/// Waits until a program has printed its result.
 fn wait_for_output(child: &std::process::Child) -> Result<()> {
     let output = child.stdout.as_ref().ok_or("no pipe")?;
     let mut polled = [rustix::event::PollFd::new(
@@ -166,7 +167,7 @@ fn wait_for_output(child: &std::process::Child) -> Result<()> {
     Ok(())
 }
 
-/// An exit, and the way back, with nothing done in between.
+/// Measures a VM exit and entry with nothing in between.
 fn bare_exit() -> Result<Value> {
     let mut guest = Writer::new(&[], DoneBy::Call, false)?;
     (0..1000).try_for_each(|_| guest.pass())?;
@@ -175,11 +176,12 @@ fn bare_exit() -> Result<Value> {
     Ok(json!({ "ticks": (clock::ticks() - began) as f64 / work::CALLS as f64 }))
 }
 
-/// What is written, in several orders, and their names.
+/// Several orders of writes, with their names.
 fn orders(entries: u64) -> [(&'static str, Vec<u64>); 3] {
     let forward: Vec<u64> = (0..entries).collect();
     let mut shuffled = forward.clone();
-    // Every page once, far from the one before: the number is odd, and there are a power of two.
+    // Every page once, far from the previous one: the factor is odd, and the number of pages a
+    // power of two.
     for (index, page) in shuffled.iter_mut().enumerate() {
         *page = (index as u64 * 20_261) % entries;
     }
@@ -190,12 +192,13 @@ fn orders(entries: u64) -> [(&'static str, Vec<u64>); 3] {
     ]
 }
 
-/// A tenth is as exact as it gets.
+/// The value per entry, rounded to a tenth.
 fn per(value: u128, entries: u64) -> f64 {
     (value as f64 / entries as f64 * 10.0).round() / 10.0
 }
 
-/// Lets the guest write once, and takes a round, which takes so long, and so many ticks.
+/// Lets the guest write once, and collects a round. Returns also the time that the collect took,
+/// and its ticks.
 fn collected(guest: &mut Writer) -> Result<(Collected, (Duration, u64))> {
     guest.pass()?;
     let (began, ticks) = (Instant::now(), clock::ticks());
@@ -203,14 +206,14 @@ fn collected(guest: &mut Writer) -> Result<(Collected, (Duration, u64))> {
     Ok((collected, (began.elapsed(), clock::ticks() - ticks)))
 }
 
-/// What an entry of a ring costs in a collect.
+/// Measures the cost of a dirty-ring entry in a collect.
 fn rings((entries, times): (u64, u32)) -> Result<Value> {
     let mut results = Vec::new();
     for (name, order) in orders(entries) {
         let mut guest = Writer::new(&order, DoneBy::Exception, false)?;
         let mut whole = Vec::new();
         let mut parts = Vec::new();
-        // What is new is more than writes.
+        // The first round also contains new mappings.
         collected(&mut guest)?;
         for _ in 0..times {
             let (collected, took) = collected(&mut guest)?;
@@ -223,7 +226,7 @@ fn rings((entries, times): (u64, u32)) -> Result<Value> {
             guest.pass()?;
             parts.push(guest.collect_in_parts()?);
         }
-        // What else the machine does can only add to it.
+        // Other load can only add to the time, so that the least is taken.
         whole.sort();
         parts.sort_by_key(|parts: &Parts| parts.take + parts.reset + parts.merge);
         let ((elapsed, ticks), least) = (whole[0], parts[0]);
@@ -240,7 +243,7 @@ fn rings((entries, times): (u64, u32)) -> Result<Value> {
     Ok(results.into())
 }
 
-/// What a page costs in a collect that tells accesses, from page tables, as well as writes.
+/// Measures the cost of a page in a collect that also tracks accesses.
 fn tables((entries, times): (u64, u32)) -> Result<Value> {
     let mut results = Vec::new();
     for (name, order) in orders(entries) {
@@ -251,7 +254,7 @@ fn tables((entries, times): (u64, u32)) -> Result<Value> {
             let (collected, took) = collected(&mut guest)?;
             whole.push(took);
             let accessed = collected.accessed.unwrap_or_default();
-            // Its text and its list are read besides.
+            // The guest also reads its code and its list.
             if !(entries..entries + entries / 256).contains(&accessed.page_count()) {
                 return Err(format!("{name}: a round has {} pages", accessed.page_count()).into());
             }

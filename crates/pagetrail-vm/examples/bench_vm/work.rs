@@ -1,4 +1,4 @@
-//! What programs do: the same natively and as a guest.
+//! The work that is measured, natively and as a guest.
 #![allow(unsafe_code, reason = "mappings and bare calls")]
 
 use std::hint::black_box;
@@ -9,30 +9,30 @@ use serde_json::{Value, json};
 use crate::clock::{measured, ticks_per_instruction};
 
 const PAGE: usize = 4096;
-/// What is mapped to be touched, from one end to the other.
+/// The bytes that are mapped and touched, from one end to the other.
 pub(crate) const TOUCHED_BYTES: usize = 1 << 30;
-/// What is written again and again.
+/// The bytes that are written repeatedly.
 const REWRITTEN_BYTES: usize = 16 << 20;
 const REWRITES: usize = 20;
-/// System calls in the shorter of two loops; the other has twice as many.
+/// The system calls in the shorter of two loops; the other has twice as many.
 pub(crate) const CALLS: u64 = 10_000;
 
 /// A piece of work and its name.
 pub(crate) struct Work {
     pub(crate) name: &'static str,
-    /// Whether it is also measured while it is recorded.
+    /// Whether the work is also measured while it is recorded.
     pub(crate) is_recorded: bool,
     run: fn() -> Value,
 }
 
-/// All there is.
+/// All pieces of work.
 pub(crate) const ALL: &[Work] = &[
     Work {
         name: "getpid",
         is_recorded: true,
         run: || {
             calls(&mut || {
-                // SAFETY: a call without arguments.
+                // SAFETY: getpid(2) has no arguments and cannot fail.
                 unsafe { libc::syscall(libc::SYS_getpid) };
             })
         },
@@ -86,7 +86,7 @@ impl Work {
         ALL.iter().find(|work| work.name == name)
     }
 
-    /// Does it, and tells what it took.
+    /// Does the work, and returns what it took.
     pub(crate) fn run(&self) -> Value {
         let mut result = (self.run)();
         result["nothing"] = measured(|| ());
@@ -95,20 +95,20 @@ impl Work {
     }
 }
 
-/// Loops of two lengths: their difference has nothing that happens once.
+/// Runs loops of two lengths, so that their difference has nothing that happens only once.
 fn calls(call: &mut dyn FnMut()) -> Value {
     let mut repeat = |times: u64| measured(|| (0..times).for_each(|_| call()));
-    // What is new to the processor and to KVM happens here.
+    // A warm-up for the processor and KVM.
     repeat(CALLS / 10);
     json!({ "first": repeat(CALLS), "again": repeat(2 * CALLS) })
 }
 
 fn reads() -> Value {
-    // SAFETY: a path that ends with a zero byte.
+    // SAFETY: the path is a C string with a terminating zero byte.
     let zero = unsafe { libc::open(c"/dev/zero".as_ptr(), libc::O_RDONLY) };
     calls(&mut || {
         let mut byte = 0u8;
-        // SAFETY: there is room for a byte.
+        // SAFETY: `byte` has room for the one byte that is read.
         let read = unsafe { libc::read(zero, (&raw mut byte).cast(), 1) };
         assert_eq!(read, 1, "/dev/zero has bytes");
     })
@@ -117,7 +117,7 @@ fn reads() -> Value {
 fn map(bytes: usize) -> *mut u8 {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping, wherever there is room.
+    // SAFETY: without MAP_FIXED the kernel places the mapping where nothing else is.
     let at = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED, "there is room");
     at.cast()
@@ -125,12 +125,13 @@ fn map(bytes: usize) -> *mut u8 {
 
 fn write_all(memory: *mut u8, bytes: usize) {
     for offset in (0..bytes).step_by(PAGE) {
-        // SAFETY: the mapping has so many bytes.
+        // SAFETY: `offset` is below `bytes`, which the caller has mapped writable at `memory`.
         unsafe { ptr::write_volatile(memory.add(offset), 1) };
     }
 }
 
-/// The work with its memory touched for the first time, and once more on the same.
+/// Measures the work with memory that is touched for the first time, and again with the same
+/// memory.
 fn twice<T>(new: fn() -> T, work: fn(&mut T) -> u64) -> Value {
     let mut kept = None;
     let mut sum = 0;

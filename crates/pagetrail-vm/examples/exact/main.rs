@@ -1,13 +1,14 @@
-//! A program in the virtual machine whose reads and writes are known, and a judge that holds every round against them: first the
-//! writes alone, then both.
+//! Runs a program in the virtual machine whose reads and writes are known, and compares every round
+//! with them: first rounds of writes alone, then of both.
 //!
-//! The program is the OoH paper's Listing 1: an array, one write to each page of it per pass; passes that leave pages out; and
-//! passes without end, during which rounds are collected ([`turning`]).
-//! All is one file, so that it can be the only program of a machine: linked statically (`cargo rustc -p pagetrail-vm --example
-//! exact -- -C target-feature=+crt-static`), it runs under `cargo xtask bochs`, where the processor logs pages by itself.
+//! The program is the OoH paper's Listing 1: an array, one write to each page of it per pass;
+//! passes that leave pages out; and passes without end, during which rounds are collected
+//! ([`turning`]). All is one file, so that it can be the only program of a machine: linked
+//! statically (`cargo rustc -p pagetrail-vm --example exact -- -C target-feature=+crt-static`), it
+//! runs under `cargo xtask bochs`, where the processor logs dirty pages itself.
 //!
-//! Usage: `exact [pml]`. Exit status 0 if every round is exact; with `pml` only if page-modification logging is on, and pages
-//! were written without an exit for each.
+//! Usage: `exact [pml]`. The exit status is 0 if every round is exact; with `pml` only if
+//! page-modification logging is enabled as well, and pages were dirtied without an exit for each.
 #![allow(unsafe_code, reason = "an array where both know it")]
 #![allow(
     clippy::print_stdout,
@@ -29,11 +30,12 @@ use pagetrail_vm::{GuestRound, Rounds, Settings, check};
 
 const BASE: u64 = 0x1000_0000_0000;
 const PAGE: u64 = 4096;
-/// Eight times what a processor's log of modified pages holds.
+/// The pages of the array: eight times what a page-modification log holds.
 const PAGES: u64 = 4096;
-/// Exits of all machines, where debugfs is mounted.
+/// The counter of exits over all virtual machines, where debugfs is mounted.
 const EXITS: &str = "/sys/kernel/debug/kvm/exits";
-/// The stack, the buffers of system calls, the list of what to do: what the program writes besides its array.
+/// The pages that the program dirties besides its array: the stack, the buffers of system calls,
+/// the list of what to do.
 const OTHERS_MAX: u64 = 128;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -41,7 +43,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 /// One access of a pass: a page, and whether it is written.
 type Step = (u64, bool);
 
-/// What a round is called, and what the program does meanwhile.
+/// A round's name, and what the program does in it.
 type Pass = (&'static str, fn() -> Vec<Step>);
 
 /// The rounds.
@@ -110,12 +112,13 @@ fn machine(link: &str, accesses: bool, command: &[OsString]) -> Result<bool> {
     Ok(false)
 }
 
-/// The program: a pass for each byte that it reads, and a byte when it is done; then passes without end.
+/// The program: makes a pass for each byte that it reads, and writes a byte after it; then passes
+/// without end.
 fn write(shared: &str) -> Result<bool> {
     let shared = turning::Shared::map(shared.parse()?)?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping where nothing is.
+    // SAFETY: nothing else is mapped at this address, so that the new mapping replaces nothing.
     let at = unsafe {
         libc::mmap(
             BASE as *mut _,
@@ -132,7 +135,8 @@ fn write(shared: &str) -> Result<bool> {
     let array: *mut u8 = at.cast();
     let touch = |(page, writes): Step| {
         let offset = (page * PAGE) as usize;
-        // SAFETY: the page is one of the array.
+        // SAFETY: `page` is below the number of pages of the array, which is mapped readable and
+        // writable.
         unsafe {
             let byte = array.add(offset);
             let value = ptr::read_volatile(byte);
@@ -194,7 +198,8 @@ fn judge_one(how: &str, wants_pml: bool) -> Result<bool> {
         next_pass(&mut program)?;
         let exits = before.and_then(|before| Some(exits()? - before));
         fine &= hold_against(name, &steps(), &mut rounds, exits)?;
-        // What was written before is logged without an exit, by an eighth of the pages that a log has room for.
+        // Pages beyond the first log are logged without an exit for each: fewer exits than an
+        // eighth of the log's entries.
         if wants_pml && *name == "listing 1" {
             let few = exits.is_some_and(|exits| exits < PAGES / 64);
             if !few {
@@ -228,7 +233,7 @@ fn hold_against(
     rounds: &mut Rounds,
     exits: Option<u64>,
 ) -> Result<bool> {
-    // The last one comes by itself when the program ends.
+    // The final round arrives without a request when the program ends.
     let (GuestRound::Round(told) | GuestRound::Final(told)) = rounds.collect()? else {
         return Err("the program is gone".into());
     };
@@ -258,7 +263,7 @@ fn hold_against(
         told.ring_entries,
         exits.map_or("?".into(), |exits| exits.to_string())
     );
-    // The first round has the program's start.
+    // The first round contains the program's start.
     let few = others <= OTHERS_MAX || name == PASSES[0].0;
     Ok(fine && few)
 }

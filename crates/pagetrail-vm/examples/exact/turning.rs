@@ -1,8 +1,8 @@
-//! A program that makes no system call, and touches the same pages again and again until it is told to touch others; rounds are
-//! collected while it runs on.
+//! A program that makes no system call, and accesses the same pages again and again until another
+//! set is requested. Rounds are collected while it runs.
 //!
-//! What a processor remembers of page tables it must be made to forget at the end of each round, wherever it is: otherwise the
-//! next one lacks what was touched.
+//! All TLBs must be flushed at the end of each round: otherwise the next round lacks accesses by
+//! cached translations.
 #![allow(unsafe_code, reason = "words that two programs share")]
 
 use std::io;
@@ -18,12 +18,13 @@ use super::{PAGE, Result, Step, hold_against};
 
 /// Far more than it takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// Which pages are touched; 0 before the first, and the last is the end.
+/// The requested phase: which pages are accessed. 0 is before the first phase, and the last one
+/// ends the program.
 const PHASES: u64 = 2;
 const END: u64 = PHASES + 1;
 const ROUNDS: u64 = 2;
 
-/// Words that both sides see: what to touch, and how often that was done.
+/// Words that both processes share: the requested phase, and how many sweeps have been made.
 pub(crate) struct Shared(*mut AtomicU64);
 
 impl Shared {
@@ -36,7 +37,7 @@ impl Shared {
 
     pub(crate) fn map(descriptor: i32) -> Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping, wherever there is room.
+        // SAFETY: without MAP_FIXED the kernel places the mapping where nothing else is.
         let at = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -54,20 +55,22 @@ impl Shared {
     }
 
     fn words(&self) -> &[AtomicU64; 2] {
-        // SAFETY: the mapping is never taken away, and any bits are an atomic word.
+        // SAFETY: the mapping is never unmapped, is aligned for a word, and any bits are a valid
+        // `AtomicU64`.
         unsafe { &*self.0.cast() }
     }
 }
 
-/// What is touched in a phase.
+/// The accesses of a phase.
 fn steps(phase: u64) -> Vec<Step> {
-    // Other pages, and others are written, by phase; also the last ones of a table and the first of the next.
+    // The pages, and which of them are written, differ by phase. They include the last ones of a
+    // page table and the first ones of the next.
     (0..64)
         .map(|n| (480 + n * 5 + phase, n % 3 == phase % 3))
         .collect()
 }
 
-/// The program: touches what it is told to until the end, by `touch`.
+/// The program: makes the accesses of the requested phase, by `touch`, until the end.
 pub(crate) fn run_state(shared: &Shared, touch: impl Fn(Step)) {
     let [phase, sweeps] = shared.words();
     let phases: Vec<Vec<Step>> = (0..END).map(steps).collect();
@@ -81,14 +84,15 @@ pub(crate) fn run_state(shared: &Shared, touch: impl Fn(Step)) {
     }
 }
 
-/// The judge: collects while the program runs; whether each round had what was touched, and nothing else.
+/// The checker: collects while the program runs, and compares each round with the accesses of its
+/// phase.
 pub(crate) fn judge(descriptor: &OwnedFd, rounds: &mut Rounds) -> Result<bool> {
     let shared = Shared::map(descriptor.as_raw_fd())?;
     let [phase, _] = shared.words();
     let mut fine = true;
     for now in 1..=PHASES {
         phase.store(now, Ordering::SeqCst);
-        // It goes on with the one before for a moment, and a round has both.
+        // The program continues with the previous phase for a moment, and a round contains both.
         await_sweep(&shared)?;
         rounds.collect()?;
         for round in 0..ROUNDS {
@@ -101,7 +105,7 @@ pub(crate) fn judge(descriptor: &OwnedFd, rounds: &mut Rounds) -> Result<bool> {
     Ok(fine)
 }
 
-/// Waits until a sweep has begun and ended from now on.
+/// Waits until a whole sweep has been made from now on.
 fn await_sweep(shared: &Shared) -> Result<()> {
     let [_, sweeps] = shared.words();
     let before = sweeps.load(Ordering::SeqCst);

@@ -80,7 +80,7 @@ pub(super) fn start(guest: &mut Guest, wanted: &Wanted) -> Result<Next> {
         return Ok(Next::Return(EAGAIN));
     };
     let Ok(number) = started.recv() else {
-        return Err(Error::Stopped("a thread did not begin".into()));
+        return Err(Error::Stopped("a thread did not start".into()));
     };
     guest.threads.table().keep_stack(number, stack);
     Ok(Next::Return(number.into()))
@@ -102,7 +102,7 @@ fn processor(guest: &Guest) -> Option<Processor> {
             Err(error) => error.to_string(),
         }
     } else {
-        format!("it has {limit} processors, and can have no more")
+        format!("it has {limit} vCPUs, and KVM permits no more")
     };
     if table.should_report_limit() {
         let _ = writeln!(

@@ -265,7 +265,7 @@ impl Memory {
             self.note_moved(old, new, allowed, &before, flags);
         } else if before.first().is_some_and(|(first, _)| !is_mapped(*first)) {
             return Err(Error::Unsupported(
-                "to move several mappings of which one cannot be moved (mremap)".into(),
+                "an mremap of several mappings that failed midway".into(),
             ));
         } else if has(flags, libc::MREMAP_FIXED) {
             // Before Linux 6.17 the kernel first unmaps the target, and cuts off what is too long,
@@ -457,7 +457,7 @@ impl Memory {
                 error if error == i64::from(libc::EEXIST) => {
                     reserved.iter().for_each(release);
                     return Err(Error::Unsupported(format!(
-                        "a mapping at {gap}, where the machine itself is"
+                        "a mapping at {gap}, over the machine's own memory"
                     )));
                 }
                 // An address too low for mmap(2), for example: the program's own call reports that.

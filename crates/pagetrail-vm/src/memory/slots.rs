@@ -85,7 +85,7 @@ impl Slots {
         let number = self.next;
         if number >= self.numbers_end {
             return Err(Error::Unsupported(format!(
-                "memory in more than {} different GiB of the address space",
+                "memory in more than {} GiB-sized parts of the address space",
                 self.numbers_end
             )));
         }

@@ -143,13 +143,13 @@ impl Vm {
             ));
         }
         let made = descriptors::with_more_numbers(|| kvm.create_vm());
-        let made = made.map_err(refused("make a virtual machine"))?;
+        let made = made.map_err(refused("create a virtual machine"))?;
         // SAFETY: `made` is open while it is borrowed.
         let fd =
             unsafe { moved(made.as_raw_fd()) }.map_err(Error::system("duplicate a descriptor"))?;
         // SAFETY: the descriptor is one of a virtual machine, and nobody else's.
         let fd = unsafe { kvm.create_vmfd_from_rawfd(fd.into_raw_fd()) };
-        let fd = fd.map_err(refused("make a virtual machine"))?;
+        let fd = fd.map_err(refused("create a virtual machine"))?;
         let mut vm = Self {
             kvm,
             fd,
@@ -197,7 +197,7 @@ impl Vm {
     /// The CPUID that KVM supports.
     pub(crate) fn supported_cpuid(&self) -> Result<CpuId> {
         let cpuid = self.kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES);
-        cpuid.map_err(refused("say what its processors can do"))
+        cpuid.map_err(refused("report what its processors support"))
     }
 
     pub(crate) fn processors_max(&self) -> u64 {
@@ -229,13 +229,13 @@ impl Vm {
         // only the program's memory, of which no Rust reference exists, and for ring 0 the
         // machine's own part, which is atomic words.
         let added = unsafe { self.fd.set_user_memory_region(region) };
-        added.map_err(refused("take a memslot"))
+        added.map_err(refused("add a memslot"))
     }
 
     /// Fetches and clears a memslot's dirty bitmap: a bit per page.
     pub(crate) fn dirty_bitmap(&self, slot: u32, bytes: u64) -> Result<Vec<u64>> {
         let bitmap = self.fd.get_dirty_log(slot, bytes as usize);
-        bitmap.map_err(refused("say which pages are dirty"))
+        bitmap.map_err(refused("return a dirty bitmap"))
     }
 
     /// Re-protects the pages that were taken from the rings.
@@ -250,7 +250,7 @@ impl Vm {
             // Since Linux 6.16 the call returns early for a signal.
             if source.kind() != io::ErrorKind::Interrupted {
                 return Err(Error::Refused {
-                    what: "reset its rings",
+                    what: "reset its dirty rings",
                     source,
                 });
             }
@@ -260,7 +260,7 @@ impl Vm {
     /// Adds a vCPU.
     pub(crate) fn add_cpu(&self, id: u64) -> Result<Cpu> {
         let made = descriptors::with_more_numbers(|| self.fd.create_vcpu(id));
-        let made = made.map_err(refused("make a virtual processor"))?;
+        let made = made.map_err(refused("create a vCPU"))?;
         // SAFETY: `made` is open while it is borrowed.
         let fd =
             unsafe { moved(made.as_raw_fd()) }.map_err(Error::system("duplicate a descriptor"))?;
@@ -272,7 +272,7 @@ impl Vm {
         };
         // SAFETY: the descriptor is one of a virtual processor, and nobody else's.
         let fd = unsafe { self.fd.create_vcpu_from_rawfd(fd.into_raw_fd()) };
-        let mut fd = fd.map_err(refused("make a virtual processor"))?;
+        let mut fd = fd.map_err(refused("create a vCPU"))?;
         fd.set_sync_valid_reg(SyncReg::Register);
         Ok(Cpu {
             fd,
@@ -343,21 +343,21 @@ impl Cpu {
     /// next run, whatever its registers are then.
     pub(crate) fn is_delivering(&self) -> Result<bool> {
         let events = self.fd.get_vcpu_events();
-        let exception = events.map_err(refused("say what is pending"))?.exception;
+        let exception = events.map_err(refused("return pending events"))?.exception;
         Ok(exception.injected != 0 || exception.pending != 0)
     }
 
     /// Segments and control registers.
     pub(crate) fn sregs(&self) -> Result<kvm_sregs> {
-        self.fd.get_sregs().map_err(refused("give its registers"))
+        self.fd.get_sregs().map_err(refused("return registers"))
     }
 
     pub(crate) fn set_sregs(&self, sregs: &kvm_sregs) -> Result<()> {
-        self.fd.set_sregs(sregs).map_err(refused("take registers"))
+        self.fd.set_sregs(sregs).map_err(refused("set registers"))
     }
 
     pub(crate) fn set_cpuid(&self, cpuid: &CpuId) -> Result<()> {
-        self.fd.set_cpuid2(cpuid).map_err(refused("take CPUID"))
+        self.fd.set_cpuid2(cpuid).map_err(refused("set CPUID"))
     }
 
     /// Sets XCR0, which enables components of the extended state.
@@ -367,7 +367,7 @@ impl Cpu {
             ..Default::default()
         };
         xcrs.xcrs[0].value = parts;
-        self.fd.set_xcrs(&xcrs).map_err(refused("take XCR0"))
+        self.fd.set_xcrs(&xcrs).map_err(refused("set XCR0"))
     }
 
     /// Sets model-specific registers, given as index and value.
@@ -384,21 +384,21 @@ impl Cpu {
         match self.fd.set_msrs(&msrs) {
             Ok(set) if set == values.len() => Ok(()),
             Ok(_) => Err(Error::Lacks("the registers of SYSCALL")),
-            Err(error) => Err(refused("take registers")(error)),
+            Err(error) => Err(refused("set registers")(error)),
         }
     }
 
     /// The floating-point and vector registers. Everything that CPUID offers fits into the 4 KiB of
     /// the older call.
     pub(crate) fn xsave(&self) -> Result<Box<kvm_xsave>> {
-        let xsave = self.fd.get_xsave().map_err(refused("give its registers"))?;
+        let xsave = self.fd.get_xsave().map_err(refused("return registers"))?;
         Ok(Box::new(xsave))
     }
 
     pub(crate) fn set_xsave(&self, xsave: &kvm_xsave) -> Result<()> {
         // SAFETY: the kernel reads no more than the 4 KiB of the structure: components of the state
         // that need more are masked in CPUID, and never enabled by arch_prctl(2).
-        unsafe { self.fd.set_xsave(xsave) }.map_err(refused("take registers"))
+        unsafe { self.fd.set_xsave(xsave) }.map_err(refused("set registers"))
     }
 
     /// Whether the vCPU stopped after an instruction because of single-stepping (`DR6.BS`). Clears
@@ -408,12 +408,12 @@ impl Cpu {
         let mut debugging = self
             .fd
             .get_debug_regs()
-            .map_err(refused("give its registers"))?;
+            .map_err(refused("return registers"))?;
         let steps = debugging.dr6 & SINGLE_STEP != 0;
         if steps {
             debugging.dr6 &= !SINGLE_STEP;
             let set = self.fd.set_debug_regs(&debugging);
-            set.map_err(refused("take registers"))?;
+            set.map_err(refused("set registers"))?;
         }
         Ok(steps)
     }

@@ -206,7 +206,7 @@ impl<W: Words> PageTable<W> {
                 let added = self.next;
                 if added + PAGE > self.words.len() as u64 * 8 && !self.words.grow() {
                     return Err(Error::Unsupported(
-                        "more memory than its page tables have room for".into(),
+                        "more memory than the page tables have room for".into(),
                     ));
                 }
                 self.next += PAGE;
