@@ -174,7 +174,7 @@ fn see_two_touches(mut tracker: impl Tracker) -> Status {
     let region = Region::scratch(memory.range());
     match tracker.arm(&region) {
         Ok(()) => {}
-        Err(ArmError::UntrackedRegion(reason)) => return Status::Absent(reason),
+        Err(ArmError::Untrackable(reason)) => return Status::Absent(reason),
         Err(ArmError::Gone | ArmError::ReadOnly) => {
             return Status::Fails("the memory for a probe is gone".into());
         }
@@ -188,7 +188,7 @@ fn see_two_touches(mut tracker: impl Tracker) -> Status {
         permissions: region.permissions,
     }];
     for value in [2, 3] {
-        let what = match tracker.noticing() {
+        let what = match tracker.access_kind() {
             AccessKind::Accesses if value == 3 => {
                 memory.read(page);
                 "read"

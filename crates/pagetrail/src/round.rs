@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Describes the last collect: what it reports, when it ran, and what it cost.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
+pub(crate) struct CollectInfo {
     pub(crate) access_kind: AccessKind,
     pub(crate) began: Duration,
     pub(crate) duration: Duration,
@@ -20,7 +20,7 @@ pub(crate) struct Told {
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     /// Describes the last collect, if it succeeded and its round is not committed.
-    pub(crate) told: Option<Told>,
+    pub(crate) info: Option<CollectInfo>,
     pub(crate) written: PageSet,
     /// The part of `written` that is only predicted: no round since the last commit saw a write to
     /// it.
@@ -45,7 +45,7 @@ impl Pending {
     /// Empties everything but keeps the allocated memory for the next round: to grow it anew each
     /// time would cost as much as to fill it.
     pub(crate) fn clear(&mut self) {
-        self.told = None;
+        self.info = None;
         self.written.clear();
         self.predicted.clear();
         self.fresh.clear();
@@ -67,13 +67,13 @@ pub struct Round<'watch> {
     pub(crate) index: &'watch mut u64,
     pub(crate) regions: &'watch [Region],
     pub(crate) untracked: &'watch [UntrackedRegion],
-    pub(crate) told: Told,
+    pub(crate) info: CollectInfo,
 }
 
 impl Round<'_> {
     /// Whether the round reports writes, or accesses of any kind.
     pub fn access_kind(&self) -> AccessKind {
-        self.told.access_kind
+        self.info.access_kind
     }
 
     /// The number of rounds that were committed before this one.
@@ -129,7 +129,7 @@ impl Round<'_> {
     /// Statistics of the prediction in the last collect; `None` with techniques that do not
     /// predict.
     pub fn prediction(&self) -> Option<PredictionStats> {
-        self.told.prediction
+        self.info.prediction
     }
 
     /// All addresses whose mapping is new to the watch or replaced another one, written or not:
@@ -156,17 +156,17 @@ impl Round<'_> {
 
     /// When the round began, as time since the watch started.
     pub fn began(&self) -> Duration {
-        self.told.began
+        self.info.began
     }
 
     /// How long the round lasted: from the end of the previous collect to the end of this one.
     pub fn duration(&self) -> Duration {
-        self.told.duration
+        self.info.duration
     }
 
     /// What the round cost.
     pub fn cost(&self) -> RoundCost {
-        self.told.cost
+        self.info.cost
     }
 
     /// Ends the round: its pages are now the consumer's, and are not reported again until they are

@@ -121,7 +121,7 @@ impl Target {
     }
 
     /// Describes the kind of target in words, for messages.
-    pub(crate) fn words(&self) -> &'static str {
+    pub(crate) fn describe(&self) -> &'static str {
         match self.0 {
             Kind::OwnRanges(_) => "ranges of the own process",
             Kind::Own => "all of the own process",

@@ -61,7 +61,7 @@ fn wait_for_handlers() {
 pub(crate) struct Guard {
     slot: &'static Slot,
     range: PageRange,
-    noticing: AccessKind,
+    access_kind: AccessKind,
 }
 
 impl std::fmt::Debug for Slot {
@@ -75,7 +75,7 @@ impl Guard {
     ///
     /// The kernel's own writes to protected memory fail with `EFAULT`, as do its reads where
     /// accesses are tracked; the documentation of the technique says so.
-    pub(crate) fn new(range: PageRange, noticing: AccessKind) -> io::Result<Self> {
+    pub(crate) fn new(range: PageRange, access_kind: AccessKind) -> io::Result<Self> {
         install()?;
         let words = SharedWords::new(1 + range.page_count().div_ceil(64) as usize)?;
         let slot = free_slot();
@@ -89,9 +89,9 @@ impl Guard {
         let guard = Self {
             slot,
             range,
-            noticing,
+            access_kind,
         };
-        protect(range, noticing)?;
+        protect(range, access_kind)?;
         Ok(guard)
     }
 
@@ -112,7 +112,7 @@ impl Guard {
         let mut take = |run: PageRange| {
             out.insert(run);
             if outcome.is_ok() {
-                outcome = protect(run, self.noticing);
+                outcome = protect(run, self.access_kind);
             }
             if outcome.is_err() {
                 // The run is still writable without a fault, so it counts as written until it is
@@ -421,8 +421,8 @@ fn pass_on(
     }
 }
 
-fn protect(range: PageRange, noticing: AccessKind) -> rustix::io::Result<()> {
-    let left = match noticing {
+fn protect(range: PageRange, access_kind: AccessKind) -> rustix::io::Result<()> {
+    let left = match access_kind {
         AccessKind::Writes => MprotectFlags::READ,
         AccessKind::Accesses => MprotectFlags::empty(),
     };

@@ -153,7 +153,7 @@ impl AccessScan {
 }
 
 impl Tracker for AccessScan {
-    fn noticing(&self) -> AccessKind {
+    fn access_kind(&self) -> AccessKind {
         AccessKind::Accesses
     }
 
@@ -162,13 +162,13 @@ impl Tracker for AccessScan {
         let failed = |errno| match errno {
             Errno::SRCH => ArmError::Gone,
             Errno::BUSY => {
-                ArmError::UntrackedRegion("the program tracks it with its own userfaultfd".into())
+                ArmError::Untrackable("the program tracks it with its own userfaultfd".into())
             }
-            Errno::INVAL | Errno::PERM if region.inode != 0 => ArmError::UntrackedRegion(
-                "the kernel does not report accesses to mapped files".into(),
-            ),
+            Errno::INVAL | Errno::PERM if region.inode != 0 => {
+                ArmError::Untrackable("the kernel does not report accesses to mapped files".into())
+            }
             Errno::NOMEM | Errno::INVAL | Errno::PERM | Errno::FAULT | Errno::NOENT => {
-                ArmError::UntrackedRegion(format!("the kernel refuses to track it ({errno})"))
+                ArmError::Untrackable(format!("the kernel refuses to track it ({errno})"))
             }
             _ => ArmError::Failed(Error::os(format!("UFFDIO_REGISTER of {range}"))(errno)),
         };

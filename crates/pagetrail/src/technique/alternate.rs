@@ -85,7 +85,7 @@ impl Alternate {
         for region in regions {
             match self.current().arm(&region) {
                 Ok(()) => self.regions.push(region),
-                Err(ArmError::UntrackedRegion(_) | ArmError::Failed(_)) => {
+                Err(ArmError::Untrackable(_) | ArmError::Failed(_)) => {
                     if self.now == AccessKind::Writes || self.writes.arm(&region).is_err() {
                         lost.push(region.range);
                     }
@@ -98,7 +98,7 @@ impl Alternate {
 }
 
 impl Tracker for Alternate {
-    fn noticing(&self) -> AccessKind {
+    fn access_kind(&self) -> AccessKind {
         self.now
     }
 
@@ -108,7 +108,7 @@ impl Tracker for Alternate {
                 self.regions.push(region.clone());
                 Ok(())
             }
-            Err(ArmError::UntrackedRegion(_)) if self.now == AccessKind::Accesses => {
+            Err(ArmError::Untrackable(_)) if self.now == AccessKind::Accesses => {
                 self.writes.arm(region)
             }
             refused => refused,

@@ -60,7 +60,7 @@ pub(crate) enum Missed {
 #[derive(Debug)]
 pub(crate) enum ArmError {
     /// The technique cannot track this region; the watch continues without it and reports it.
-    UntrackedRegion(String),
+    Untrackable(String),
     /// This shared mapping can never be made writable (`VM_MAYWRITE` is not set): there is nothing
     /// to detect.
     ReadOnly,
@@ -79,7 +79,7 @@ impl From<Error> for ArmError {
 /// A technique at work for one watch on one address space.
 pub(crate) trait Tracker: Send {
     /// What the next collect reports.
-    fn noticing(&self) -> AccessKind {
+    fn access_kind(&self) -> AccessKind {
         AccessKind::Writes
     }
 

@@ -24,32 +24,32 @@ use crate::types::AccessKind;
 /// The technique's state.
 pub(crate) struct Mprotect {
     guards: Vec<Guard>,
-    noticing: AccessKind,
+    access_kind: AccessKind,
 }
 
 impl Mprotect {
     /// Tracks writes, or all accesses.
-    pub(crate) fn new(noticing: AccessKind) -> Self {
+    pub(crate) fn new(access_kind: AccessKind) -> Self {
         Self {
             guards: Vec::new(),
-            noticing,
+            access_kind,
         }
     }
 }
 
 impl Tracker for Mprotect {
-    fn noticing(&self) -> AccessKind {
-        self.noticing
+    fn access_kind(&self) -> AccessKind {
+        self.access_kind
     }
 
     fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
         let permissions = region.permissions;
         if permissions.execute || !permissions.read || !permissions.write {
-            return Err(ArmError::UntrackedRegion(
+            return Err(ArmError::Untrackable(
                 "mprotect tracks plain readable and writable memory only".into(),
             ));
         }
-        let guard = Guard::new(region.range, self.noticing);
+        let guard = Guard::new(region.range, self.access_kind);
         self.guards
             .push(guard.map_err(Error::io("protecting memory"))?);
         Ok(())

@@ -82,7 +82,7 @@ impl SoftDirty {
 
     /// Runs `step` while no thread of the target can write, and then writes to the sentinels; those
     /// of another process are the ones that `step` chose.
-    fn at_rest<T>(
+    fn while_stopped<T>(
         &mut self,
         step: impl FnOnce(&mut Self) -> io::Result<T> + Send,
     ) -> Result<(T, Duration)>
@@ -239,7 +239,7 @@ impl Tracker for SoftDirty {
             return Err(ArmError::ReadOnly);
         }
         if region.is_hugetlb(self.other) {
-            return Err(ArmError::UntrackedRegion(
+            return Err(ArmError::Untrackable(
                 "hugetlb memory has no soft-dirty bits".into(),
             ));
         }
@@ -260,7 +260,7 @@ impl Tracker for SoftDirty {
         // A program that is held at its first instruction cannot be stopped again; its first round
         // has no sentinels.
         Ok(self
-            .at_rest(|this| this.choose_sentinels(&PageSet::new()))
+            .while_stopped(|this| this.choose_sentinels(&PageSet::new()))
             .map_or(Duration::ZERO, |((), stopped)| stopped))
     }
 
@@ -295,7 +295,7 @@ impl Tracker for SoftDirty {
     }
 
     fn collect(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Collected> {
-        let (cleared_externally, stopped) = self.at_rest(|this| {
+        let (cleared_externally, stopped) = self.while_stopped(|this| {
             let cleared_externally = this.cleared_externally()?;
             this.read(out)?;
             this.choose_sentinels(out)?;

@@ -246,16 +246,16 @@ impl Tracker for Userfaultfd {
         let failed = |errno| match errno {
             Errno::SRCH => ArmError::Gone,
             Errno::BUSY => {
-                ArmError::UntrackedRegion("the program tracks it with its own userfaultfd".into())
+                ArmError::Untrackable("the program tracks it with its own userfaultfd".into())
             }
             Errno::PERM if region.permissions.shared && !region.permissions.write => {
                 ArmError::ReadOnly
             }
-            Errno::INVAL | Errno::PERM if region.permissions.shared => ArmError::UntrackedRegion(
-                "synchronous userfaultfd cannot protect shared files".into(),
-            ),
+            Errno::INVAL | Errno::PERM if region.permissions.shared => {
+                ArmError::Untrackable("synchronous userfaultfd cannot protect shared files".into())
+            }
             Errno::NOMEM | Errno::INVAL | Errno::PERM | Errno::FAULT | Errno::NOENT => {
-                ArmError::UntrackedRegion(format!("the kernel refuses to track it ({errno})"))
+                ArmError::Untrackable(format!("the kernel refuses to track it ({errno})"))
             }
             _ => ArmError::Failed(Error::os(format!("UFFDIO_REGISTER of {range}"))(errno)),
         };
@@ -265,7 +265,7 @@ impl Tracker for Userfaultfd {
             .map_err(failed)?;
         if self.shared.has_gigantic_pages(range) {
             let _ = self.shared.uffd.unregister(range);
-            return Err(ArmError::UntrackedRegion(
+            return Err(ArmError::Untrackable(
                 "synchronous userfaultfd resolves huge pages of 2 MiB only".into(),
             ));
         }

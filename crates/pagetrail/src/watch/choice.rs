@@ -27,7 +27,7 @@ pub(crate) fn pick(
     match choice {
         Choice::Technique(technique) => {
             fits(technique, target)?;
-            let track = can_notice(technique, track)?;
+            let track = can_track(technique, track)?;
             let needed = match track {
                 TrackMode::Alternate => [technique, Technique::PagemapScan],
                 _ => [technique; 2],
@@ -69,7 +69,7 @@ pub(crate) fn pick(
 }
 
 /// What a technique that was chosen by name tracks.
-fn can_notice(technique: Technique, track: Option<TrackMode>) -> Result<TrackMode> {
+fn can_track(technique: Technique, track: Option<TrackMode>) -> Result<TrackMode> {
     let of_accesses = technique == Technique::AccessScan;
     match track {
         Some(TrackMode::Accesses) if technique == Technique::Mprotect => Ok(TrackMode::Accesses),
@@ -147,7 +147,7 @@ fn fits(technique: Technique, target: &Target) -> Result<()> {
     };
     Err(Error::WrongTarget {
         technique,
-        target: target.words(),
+        target: target.describe(),
         cure,
     })
 }
@@ -194,15 +194,15 @@ mod tests {
     #[test]
     fn accesses_need_their_own_technique() {
         use Technique::{AccessScan, Mprotect, PagemapScan};
-        assert_eq!(can_notice(AccessScan, None).unwrap(), TrackMode::Accesses);
+        assert_eq!(can_track(AccessScan, None).unwrap(), TrackMode::Accesses);
         assert_eq!(
-            can_notice(AccessScan, Some(TrackMode::Alternate)).unwrap(),
+            can_track(AccessScan, Some(TrackMode::Alternate)).unwrap(),
             TrackMode::Alternate
         );
-        assert_eq!(can_notice(PagemapScan, None).unwrap(), TrackMode::Writes);
-        assert_eq!(can_notice(Mprotect, None).unwrap(), TrackMode::Writes);
+        assert_eq!(can_track(PagemapScan, None).unwrap(), TrackMode::Writes);
+        assert_eq!(can_track(Mprotect, None).unwrap(), TrackMode::Writes);
         assert_eq!(
-            can_notice(Mprotect, Some(TrackMode::Accesses)).unwrap(),
+            can_track(Mprotect, Some(TrackMode::Accesses)).unwrap(),
             TrackMode::Accesses
         );
         for (technique, track) in [
@@ -211,7 +211,7 @@ mod tests {
             (PagemapScan, TrackMode::Accesses),
             (PagemapScan, TrackMode::Alternate),
         ] {
-            assert!(can_notice(technique, Some(track)).is_err());
+            assert!(can_track(technique, Some(track)).is_err());
         }
         let own = Target::own();
         assert_eq!(candidates(&own, TrackMode::Accesses, true), [AccessScan]);

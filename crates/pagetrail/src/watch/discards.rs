@@ -92,12 +92,12 @@ pub(super) struct Discards {
     swapped: PageSet,
     shared: Vec<Shared>,
     /// Whether the note about the missing permission was given.
-    complained: bool,
+    has_noted: bool,
 }
 
 /// The result of a check, apart from the pages.
 #[derive(Default)]
-pub(super) struct Looked {
+pub(super) struct Checked {
     /// Whether the mappings have changed since they were read.
     pub(super) outdated: bool,
     pub(super) note: Option<String>,
@@ -114,7 +114,7 @@ impl Discards {
             owned: PageSet::new(),
             swapped: PageSet::new(),
             shared: Vec::new(),
-            complained: false,
+            has_noted: false,
         }
     }
 
@@ -187,18 +187,18 @@ impl Discards {
 
     /// Adds to `out` what was discarded since the last check. `written`: the pages that the
     /// technique has found meanwhile.
-    pub(super) fn look(&mut self, written: &PageSet, out: &mut PageSet) -> Result<Looked> {
-        self.look_private(out)?;
-        let mut looked = Looked::default();
+    pub(super) fn check(&mut self, written: &PageSet, out: &mut PageSet) -> Result<Checked> {
+        self.check_private(out)?;
+        let mut checked = Checked::default();
         let mut shared = std::mem::take(&mut self.shared);
         let outcome = shared
             .iter_mut()
-            .try_for_each(|shared| self.look_shared(shared, written, out, &mut looked));
+            .try_for_each(|shared| self.check_shared(shared, written, out, &mut checked));
         self.shared = shared;
-        outcome.map(|()| looked)
+        outcome.map(|()| checked)
     }
 
-    fn look_private(&mut self, out: &mut PageSet) -> Result<()> {
+    fn check_private(&mut self, out: &mut PageSet) -> Result<()> {
         if self.private.is_empty() {
             return Ok(());
         }
@@ -219,17 +219,17 @@ impl Discards {
         Ok(())
     }
 
-    fn look_shared(
+    fn check_shared(
         &mut self,
         shared: &mut Shared,
         written: &PageSet,
         out: &mut PageSet,
-        looked: &mut Looked,
+        checked: &mut Checked,
     ) -> Result<()> {
         let stamp = match self.stamp(shared.mapping) {
             Ok(stamp) => stamp,
             Err(_) => {
-                looked.outdated = true;
+                checked.outdated = true;
                 return Ok(());
             }
         };
@@ -247,9 +247,9 @@ impl Discards {
                     out.union_with(&shared.ranges);
                 }
             }
-            (None, _) | (_, None) if !self.complained => {
-                self.complained = true;
-                looked.note = Some(
+            (None, _) | (_, None) if !self.has_noted => {
+                self.has_noted = true;
+                checked.note = Some(
                     "without CAP_CHECKPOINT_RESTORE the files of shared memory cannot be checked: \
                      pages that are removed from them and read again are missed"
                         .into(),

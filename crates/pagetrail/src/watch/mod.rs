@@ -20,7 +20,7 @@ use crate::page_set::{PageRange, PageSet};
 use crate::proc::pidfd;
 use crate::proc::status::{self, Status};
 use crate::region::Region;
-use crate::round::{Pending, Round, Told};
+use crate::round::{CollectInfo, Pending, Round};
 #[cfg(doc)]
 use crate::types::TrackMode;
 use crate::types::{AccessKind, Event, RoundCost, Technique, UntrackedRegion};
@@ -103,9 +103,9 @@ impl Watch {
     /// [`Error::Gone`] when the target has ended. After any error `collect` can be called again,
     /// and what was collected before the error is in the next round.
     pub fn collect(&mut self) -> Result<Round<'_>> {
-        let told = self.collect_pending()?;
+        let info = self.collect_pending()?;
         self.unarmed.clear();
-        Ok(self.round(told))
+        Ok(self.round(info))
     }
 
     /// Arms mappings that were created since the last collect, and forgets those that were
@@ -116,7 +116,7 @@ impl Watch {
     ///
     /// The errors of [`Self::collect`], except that an `execve` of the target is left to it.
     pub fn follow_mappings(&mut self) -> Result<()> {
-        let access_kind = self.space.noticing();
+        let access_kind = self.space.access_kind();
         self.space.follow(&mut self.pending[access_kind as usize])
     }
 
@@ -150,12 +150,12 @@ impl Watch {
                 reason: "it arms what it reports in one step".into(),
             });
         }
-        let told = self.collect_pending();
+        let info = self.collect_pending();
         self.space.set_rearming(true);
-        let told = told?;
-        let reported = &self.pending[told.access_kind as usize].written;
+        let info = info?;
+        let reported = &self.pending[info.access_kind as usize].written;
         self.unarmed.union_with(reported);
-        Ok(self.round(told))
+        Ok(self.round(info))
     }
 
     /// Arms pages that [`collect_unarmed`](Self::collect_unarmed) has reported. Other pages are
@@ -187,12 +187,12 @@ impl Watch {
     }
 
     /// Collects what was written into `pending`.
-    fn collect_pending(&mut self) -> Result<Told> {
+    fn collect_pending(&mut self) -> Result<CollectInfo> {
         let before = Instant::now();
         for pending in &mut self.pending {
-            pending.told = None;
+            pending.info = None;
         }
-        let mut access_kind = self.space.noticing();
+        let mut access_kind = self.space.access_kind();
         let mut carried = !self.pending[access_kind as usize].written.is_empty();
         let outcome = self.space.collect(&mut self.pending[access_kind as usize]);
         let collected = match outcome {
@@ -213,15 +213,15 @@ impl Watch {
             faults: collected.faults,
             blind: collected.blind,
         };
-        let told = Told {
+        let info = CollectInfo {
             access_kind,
             began,
             duration: now - began,
             cost,
             prediction: collected.prediction,
         };
-        self.pending[access_kind as usize].told = Some(told);
-        Ok(told)
+        self.pending[access_kind as usize].info = Some(info);
+        Ok(info)
     }
 
     /// Returns the round of the last collect again, unless that collect failed or the round was
@@ -231,17 +231,17 @@ impl Watch {
     /// or in a struct that owns the watch and commits in a different call than the one that
     /// collects.
     pub fn current_round(&mut self) -> Option<Round<'_>> {
-        let told = self.pending.iter().find_map(|pending| pending.told)?;
-        Some(self.round(told))
+        let info = self.pending.iter().find_map(|pending| pending.info)?;
+        Some(self.round(info))
     }
 
-    fn round(&mut self, told: Told) -> Round<'_> {
+    fn round(&mut self, info: CollectInfo) -> Round<'_> {
         Round {
-            pending: &mut self.pending[told.access_kind as usize],
+            pending: &mut self.pending[info.access_kind as usize],
             index: &mut self.index,
             regions: self.space.regions(),
             untracked: self.space.untracked(),
-            told,
+            info,
         }
     }
 
@@ -274,11 +274,11 @@ impl Watch {
             });
         }
         self.space.set_held(true);
-        let told = self.collect_pending();
+        let info = self.collect_pending();
         self.space.set_held(false);
-        let told = told?;
+        let info = info?;
         self.unarmed.clear();
-        Ok(self.round(told))
+        Ok(self.round(info))
     }
 
     /// Handles an address space that no longer exists: either the target executed another program,
@@ -348,7 +348,7 @@ impl Watch {
             &self.config,
         )?;
         self.heaps = Heaps::new(self.pid);
-        let access_kind = self.space.noticing();
+        let access_kind = self.space.access_kind();
         let pending = &mut self.pending[access_kind as usize];
         pending.events.push(Event::Exec {
             command: status::command_line(self.pid),

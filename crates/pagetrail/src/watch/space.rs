@@ -170,8 +170,8 @@ impl Space {
     }
 
     /// What the next collect reports.
-    pub(crate) fn noticing(&self) -> AccessKind {
-        self.tracker.noticing()
+    pub(crate) fn access_kind(&self) -> AccessKind {
+        self.tracker.access_kind()
     }
 
     /// Adds to `pending` what was written and what is new.
@@ -215,8 +215,8 @@ impl Space {
             &self.collected
         };
         let mut discarded = PageSet::new();
-        let looked = self.discards.look(written, &mut discarded)?;
-        self.add_discarded(&discarded, looked, pending);
+        let checked = self.discards.check(written, &mut discarded)?;
+        self.add_discarded(&discarded, checked, pending);
         self.rearm_replaced(&collected.replaced, pending)?;
         if let Some(comparer) = &mut self.comparer {
             let mut changed = PageSet::new();
@@ -287,7 +287,7 @@ impl Space {
                 (self.settled, self.rearranged) = (false, true);
             }
             if !self.settled {
-                let arms = self.take_over(&replaced, &mut pending)?;
+                let arms = self.update(&replaced, &mut pending)?;
                 self.settled = !(arms && self.tracker.distinguishes_shared());
             }
             if self.settled {
@@ -300,11 +300,7 @@ impl Space {
 
     /// Forgets memory that is gone or `replaced` by another mapping, arms new memory, and returns
     /// whether there was any.
-    fn take_over(
-        &mut self,
-        replaced: &PageSet,
-        pending: &mut Option<&mut Pending>,
-    ) -> Result<bool> {
+    fn update(&mut self, replaced: &PageSet, pending: &mut Option<&mut Pending>) -> Result<bool> {
         if let Some(pending) = pending {
             pending.remapped.union_with(replaced);
         }
@@ -386,7 +382,7 @@ impl Space {
         let mut fresh = PageSet::new();
         let range = region.range;
         let armed = match self.crowded(&region, pending) {
-            Some(reason) => Err(ArmError::UntrackedRegion(reason)),
+            Some(reason) => Err(ArmError::Untrackable(reason)),
             None => self.tracker.arm(&region),
         };
         match armed {
@@ -399,7 +395,7 @@ impl Space {
                 self.armed.insert(region.range);
                 self.rearranged = true;
             }
-            Err(ArmError::UntrackedRegion(reason)) => {
+            Err(ArmError::Untrackable(reason)) => {
                 // To track memory that is only read costs nothing by protection, but `compare`
                 // would copy it.
                 let may_be_written =

@@ -28,15 +28,15 @@ const BUDGET_NS: i64 = 10;
 const PAUSE_ROUNDS: u32 = 16;
 
 /// The least number of checks that must have found pages cooled down before all are checked.
-const ALARM_MIN: u64 = 2;
+const PHASE_END_MIN: u64 = 2;
 
 impl Adaptive {
     /// Learns which of the checked pages have cooled down; returns the blocks in which most have.
     pub(super) fn learn_cooled(&mut self, out: &PageSet, stats: &mut PredictionStats) -> PageSet {
         let checking = std::mem::take(&mut self.checking);
-        let mut alarmed = PageSet::new();
+        let mut phase_ended = PageSet::new();
         if checking.is_empty() {
-            return alarmed;
+            return phase_ended;
         }
         let cooled = checking.difference(out);
         let (page_bytes, block_bytes) = (page_size(), block_bytes());
@@ -60,26 +60,26 @@ impl Adaptive {
                 cold += count;
             }
             expected_in_all += expected;
-            if is_alarming(cold, expected, || pages_within(&checking, block)) {
-                alarmed.insert(block);
+            if is_phase_end(cold, expected, || pages_within(&checking, block)) {
+                phase_ended.insert(block);
             }
         }
         let checking = checking.page_count();
         stats.cooled = cooled.page_count();
         let confirmed = (checking - stats.cooled) * CERTAIN / checking;
         self.confirmed = (self.confirmed * 3 + confirmed) / 4;
-        if is_alarming(stats.cooled, expected_in_all, || checking) {
+        if is_phase_end(stats.cooled, expected_in_all, || checking) {
             return self.left.clone();
         }
-        alarmed
+        phase_ended
     }
 
-    /// Learns from each reported page; returns the spans that are worth a call. `alarmed`: the
+    /// Learns from each reported page; returns the spans that are worth a call. `phase_ended`: the
     /// blocks in which all pages are due for a check.
     pub(super) fn decide(
         &mut self,
         out: &PageSet,
-        alarmed: &PageSet,
+        phase_ended: &PageSet,
         predicted: &mut PageSet,
     ) -> Vec<PageRange> {
         let (round, block_bytes) = (self.round, block_bytes());
@@ -98,8 +98,8 @@ impl Adaptive {
         let mut borders = Borders::of(self.writes.armed());
         let mut blocks = Blocks::of(out, block_bytes);
         while let Some((block, parts)) = blocks.next_block() {
-            let looked = self.left.covers(block);
-            let due = match alarmed.covers(block) {
+            let was_left = self.left.covers(block);
+            let due = match phase_ended.covers(block) {
                 true => CHECK_LOG_MAX,
                 false => due(block.start() >> block_shift, round),
             };
@@ -113,8 +113,8 @@ impl Adaptive {
                 let first = ((part.start() - block.start()) >> page_shift) as usize;
                 let end = ((part.end() - block.start()) >> page_shift) as usize;
                 let pages = &mut known.pages[first..end];
-                match looked {
-                    true => seen.looked_at(part.start(), pages, &mut notes),
+                match was_left {
+                    true => seen.scanned(part.start(), pages, &mut notes),
                     false => seen.rearmed(part.start(), pages, &mut notes),
                 }
             }
@@ -178,8 +178,8 @@ impl<'a> Borders<'a> {
 /// Whether a phase of the program has ended: most of the checked pages have cooled down, and more
 /// than their history predicts (`expected`: the sum over those that have, in parts of
 /// [`cost::Share`]).
-fn is_alarming(cooled: u64, expected: u64, checking: impl Fn() -> u64) -> bool {
-    cooled >= ALARM_MIN + expected * 4 / 256 && cooled * 2 > checking()
+fn is_phase_end(cooled: u64, expected: u64, checking: impl Fn() -> u64) -> bool {
+    cooled >= PHASE_END_MIN + expected * 4 / 256 && cooled * 2 > checking()
 }
 
 /// log2 of the longest check interval that is due in `round`. All pages of a block are due

@@ -27,9 +27,9 @@ pub(super) struct Contents {
     buffer: Vec<u8>,
 }
 
-/// The result of [`Contents::look`].
+/// The result of [`Contents::compare`].
 #[derive(Debug, Default)]
-pub(super) struct Looked {
+pub(super) struct Compared {
     /// Pages with the same contents as at the last collect.
     pub(super) unchanged: PageSet,
     pub(super) hashed_bytes: u64,
@@ -46,9 +46,9 @@ impl Contents {
 
     /// Hashes `predicted` and `left`, finds which of `predicted` are unchanged, and keeps the
     /// hashes of `left`, which stays unprotected.
-    pub(super) fn look(&mut self, predicted: &PageSet, left: &PageSet) -> Result<Looked> {
+    pub(super) fn compare(&mut self, predicted: &PageSet, left: &PageSet) -> Result<Compared> {
         let before = std::mem::take(&mut self.kept);
-        let mut looked = Looked::default();
+        let mut compared = Compared::default();
         let page = page_size();
         for range in predicted.union(left).ranges() {
             let mut start = range.start();
@@ -66,16 +66,16 @@ impl Contents {
                     let mut hash = Hash::default();
                     hash.copy_from_slice(&blake3::hash(content).as_bytes()[..16]);
                     if before.get(&address) == Some(&hash) && predicted.contains(address) {
-                        looked.unchanged.extend_back(address, page);
+                        compared.unchanged.extend_back(address, page);
                     }
                     if left.contains(address) {
                         self.kept.insert(address, hash);
                     }
                 }
-                looked.hashed_bytes += count * page;
+                compared.hashed_bytes += count * page;
                 start += count.max(1) * page;
             }
         }
-        Ok(looked)
+        Ok(compared)
     }
 }

@@ -88,7 +88,7 @@ impl<'a> Inspection<'a> {
     }
 
     /// Inspects adjacent pages that the scan has not re-armed, the first of them at `start`.
-    pub(super) fn looked_at(&mut self, mut start: u64, pages: &mut [Page], notes: &mut Notes<'_>) {
+    pub(super) fn scanned(&mut self, mut start: u64, pages: &mut [Page], notes: &mut Notes<'_>) {
         let page_bytes = page_size();
         let page_shift = page_bytes.trailing_zeros();
         // Resting pages need no work, and where prediction pays, most pages of a round rest. Pages

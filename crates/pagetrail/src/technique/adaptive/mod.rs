@@ -261,7 +261,7 @@ impl Adaptive {
         let began = Instant::now();
         let rearmed: PageSet = self.room.iter().copied().collect();
         let left = out.intersection(looked).difference(&rearmed);
-        let found = contents.look(&collected.predicted, &left)?;
+        let found = contents.compare(&collected.predicted, &left)?;
         *out = out.difference(&found.unchanged);
         collected.predicted = collected.predicted.difference(&found.unchanged);
         stats.dropped = found.unchanged.page_count();
@@ -320,9 +320,9 @@ impl Tracker for Adaptive {
         }
         let mut stats = PredictionStats::default();
         let swept = self.sweeps.follow(out);
-        let alarmed = self.learn_cooled(out, &mut stats);
+        let phase_ended = self.learn_cooled(out, &mut stats);
         let looked = self.exact.is_some().then(|| self.left.clone());
-        let spans = self.decide(out, &alarmed, &mut collected.predicted);
+        let spans = self.decide(out, &phase_ended, &mut collected.predicted);
         stats.predicted = collected.predicted.page_count();
         let outcome = self.rearm(&spans, out, &mut collected);
         stats.calls = spans.len() as u64;

@@ -9,7 +9,7 @@ use crate::sys::pagemap::Query;
 impl PagemapScan {
     /// Scans all memory that may have been written, and re-arms only the blocks `fresh`, of which
     /// not all entries are armed yet.
-    pub(super) fn look(
+    pub(super) fn scan_unarmed(
         &mut self,
         plan: &Plan,
         fresh: &PageSet,

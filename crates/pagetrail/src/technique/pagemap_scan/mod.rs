@@ -330,7 +330,7 @@ impl PagemapScan {
         let failed = |errno| match errno {
             Errno::SRCH => ArmError::Gone,
             Errno::BUSY => {
-                ArmError::UntrackedRegion("the program tracks it with its own userfaultfd".into())
+                ArmError::Untrackable("the program tracks it with its own userfaultfd".into())
             }
             // `userfaultfd_register` in `fs/userfaultfd.c` demands VM_MAYWRITE.
             Errno::PERM if region.permissions.shared && !region.permissions.write => {
@@ -339,7 +339,7 @@ impl PagemapScan {
             // Since the map was read, it was unmapped, or replaced by a mapping that cannot be
             // tracked.
             Errno::NOMEM | Errno::INVAL | Errno::PERM | Errno::FAULT => {
-                ArmError::UntrackedRegion(format!("the kernel refuses to track it ({errno})"))
+                ArmError::Untrackable(format!("the kernel refuses to track it ({errno})"))
             }
             _ => ArmError::Failed(Error::os(format!("UFFDIO_REGISTER of {range}"))(errno)),
         };
@@ -370,7 +370,7 @@ impl Tracker for PagemapScan {
                 Ok(()) => return Ok(()),
                 // Another mapping replaced it between two steps; the new one may be trackable as
                 // well.
-                Err(ArmError::UntrackedRegion(_)) if tries < ARM_TRIES => tries += 1,
+                Err(ArmError::Untrackable(_)) if tries < ARM_TRIES => tries += 1,
                 Err(error) => {
                     self.forget(region.range);
                     return Err(error);
@@ -471,7 +471,7 @@ impl PagemapScan {
         if self.rearming {
             self.scan_all(&plan, left, out, &mut collected.replaced)?;
         } else {
-            self.look(&plan, &fresh, out, &mut collected.replaced)?;
+            self.scan_unarmed(&plan, &fresh, out, &mut collected.replaced)?;
         }
         let mut late = PageSet::new();
         let rechecked = self.recheck_unconfirmed(&mut late).and_then(|()| {

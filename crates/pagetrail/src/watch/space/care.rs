@@ -7,7 +7,7 @@ use crate::page_set::PageSet;
 use crate::region::Region;
 use crate::round::Pending;
 use crate::types::Event;
-use crate::watch::discards::Looked;
+use crate::watch::discards::Checked;
 use crate::watch::latent::Unwritable;
 
 /// How a region is tracked.
@@ -110,7 +110,7 @@ impl Space {
     pub(super) fn add_discarded(
         &mut self,
         discarded: &PageSet,
-        looked: Looked,
+        checked: Checked,
         pending: &mut Pending,
     ) {
         if !discarded.is_empty() {
@@ -118,8 +118,8 @@ impl Space {
             let discarded = discarded.intersection(&self.armed);
             pending.add(&discarded, &PageSet::new());
         }
-        pending.events.extend(looked.note.map(Event::Note));
-        self.settled &= !looked.outdated;
+        pending.events.extend(checked.note.map(Event::Note));
+        self.settled &= !checked.outdated;
     }
 
     /// Updates which memory is checked for discarded pages to what is armed now; its present
