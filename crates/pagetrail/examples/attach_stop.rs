@@ -1,7 +1,8 @@
-//! For how long attaching stops a program, by how many writable mappings it has, and what a collect costs then.
+//! Measures how long attaching stops a program, depending on the number of its writable mappings,
+//! and what a collect costs then.
 //!
-//! `cargo run --release --example attach_stop [ATTACHES]`. The victim is this program, started again. Prints one
-//! JSON document; all figures are medians.
+//! `cargo run --release --example attach_stop [ATTACHES]`. The target is this program, started
+//! again. Prints one JSON document; all figures are medians.
 #![allow(unsafe_code, reason = "it measures bare system calls")]
 #![allow(clippy::print_stdout, reason = "that is what an example is for")]
 
@@ -70,7 +71,7 @@ fn median_us(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_nanos() as f64 / 1e3
 }
 
-/// Killed when dropped.
+/// The target process; it is killed when dropped.
 struct Victim(Child);
 
 impl Victim {
@@ -93,11 +94,12 @@ impl Drop for Victim {
     }
 }
 
-/// Has that many mappings, of which neighbours differ so that they cannot merge, and writes one word to each, for ever.
+/// Makes that many mappings, which differ from their neighbours so that they cannot merge, and
+/// writes one word to each, for ever.
 fn be_victim(vmas: usize) -> Outcome<()> {
     let page = page_size() as usize;
     let rights = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps no existing memory.
     let base = unsafe {
         mmap_anonymous(
             std::ptr::null_mut(),
@@ -109,7 +111,7 @@ fn be_victim(vmas: usize) -> Outcome<()> {
     let places = (0..vmas).map(|i| base.wrapping_byte_add(2 * i * page));
     let places: Vec<*mut u64> = places.map(<*mut _>::cast).collect();
     for place in &places {
-        // SAFETY: the second page of each pair lies in the mapping and is never touched.
+        // SAFETY: the second page of each pair is in the mapping and is never accessed.
         unsafe {
             mprotect(
                 place.wrapping_byte_add(page).cast(),
@@ -122,7 +124,8 @@ fn be_victim(vmas: usize) -> Outcome<()> {
     writeln!(out, "ready")?;
     for value in 0u64.. {
         for place in &places {
-            // SAFETY: the first page of each pair is writable, and this thread's alone.
+            // SAFETY: the first page of each pair is mapped writable, and only this thread accesses
+            // it.
             unsafe { place.write_volatile(value) };
         }
     }

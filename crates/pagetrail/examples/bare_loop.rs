@@ -1,7 +1,9 @@
-//! What the library adds to the system calls of `pagemap-scan`, measured side by side in one run:
-//! each figure of the library stands beside that of a bare loop of the same calls on the same memory.
+//! Measures what the library adds to the system calls of `pagemap-scan`: each figure of the library
+//! is compared, in one run, with that of a loop that makes only the system calls, on the same
+//! memory.
 //!
-//! `cargo run --release --example bare_loop [RUNS]`. Prints one JSON document; all figures are medians.
+//! `cargo run --release --example bare_loop [RUNS]`. Prints one JSON document; all figures are
+//! medians.
 #![allow(unsafe_code, reason = "it measures bare system calls")]
 #![allow(clippy::print_stdout, reason = "that is what an example is for")]
 
@@ -18,9 +20,9 @@ use std::time::{Duration, Instant};
 const GIB: u64 = 1 << 30;
 /// `_IOWR('f', 16, struct pm_scan_arg)` in uapi/linux/fs.h.
 const PAGEMAP_SCAN: u32 = rustix::ioctl::opcode::read_write::<pm_scan_arg>(b'f', 16);
-/// As long as the library's.
+/// The length of the scan's vector, which equals the library's.
 const VECTOR_LEN: usize = 4096;
-/// Written pages of the sparse mapping.
+/// The number of written pages of the sparse mapping.
 const FEW: u64 = 100;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -34,7 +36,8 @@ fn main() -> Outcome<()> {
     memory.write(1);
     let (mut library, mut bare) = (Figures::default(), Figures::default());
     for run in 0..runs {
-        // One mapping takes one userfaultfd, so the two take turns; who comes first alternates too.
+        // A mapping takes one userfaultfd, so the two run alternately; their order alternates as
+        // well.
         for library_now in [run % 2 == 0, run % 2 == 1] {
             if library_now {
                 measure(&memory, &mut ByLibrary::start(&memory)?, &mut library)?;
@@ -45,7 +48,7 @@ fn main() -> Outcome<()> {
     }
     let sparse = sparse(runs)?;
     let written = memory.range.page_count() / 10;
-    let beside = |figure: fn(&Figures) -> &Vec<Duration>| {
+    let compared = |figure: fn(&Figures) -> &Vec<Duration>| {
         let pair = (median(figure(&library)), median(figure(&bare)));
         let ratio = pair.0.as_secs_f64() / pair.1.as_secs_f64();
         let us = |time: Duration| time.as_nanos() as f64 / 1e3;
@@ -57,10 +60,10 @@ fn main() -> Outcome<()> {
     };
     println!("{{");
     println!("  \"schema\": 1, \"runs\": {runs}, \"bytes\": {GIB}, \"pages_written\": {written},");
-    println!("  \"untracked_pass\": {},", beside(|f| &f.untracked));
-    println!("  \"tracked_pass\": {},", beside(|f| &f.tracked));
-    println!("  \"collect_written\": {},", beside(|f| &f.written));
-    println!("  \"collect_clean\": {},", beside(|f| &f.clean));
+    println!("  \"untracked_pass\": {},", compared(|f| &f.untracked));
+    println!("  \"tracked_pass\": {},", compared(|f| &f.tracked));
+    println!("  \"collect_written\": {},", compared(|f| &f.written));
+    println!("  \"collect_clean\": {},", compared(|f| &f.clean));
     println!(
         "  \"collect_sparse\": {{\"bytes\": {}, \"pages_written\": {FEW}, \"library_us\": {:.1}}}",
         64 * GIB,
@@ -78,20 +81,20 @@ struct Figures {
     clean: Vec<Duration>,
 }
 
-/// Both ways to take the pages written since the last time.
+/// A way to collect the pages written since the last collect.
 trait Collect {
-    /// Returns how many there were.
+    /// Collects, and returns the number of pages.
     fn collect(&mut self) -> Outcome<u64>;
 }
 
-/// Two rounds, of which the second counts: the first finds page tables that nobody has looked at yet.
+/// Measures the second of two rounds: the first one finds page tables that were not scanned before.
 fn measure(memory: &Memory, tracker: &mut dyn Collect, figures: &mut Figures) -> Outcome<()> {
     const EVERY: u64 = 10;
     let expected = memory.range.page_count().div_ceil(EVERY);
     memory.write(EVERY);
     tracker.collect()?;
     figures.tracked.push(memory.write(EVERY));
-    // Written already: the same stores without faults.
+    // These pages are written already, so the same stores cause no faults.
     figures.untracked.push(memory.write(EVERY));
     let began = Instant::now();
     let pages = tracker.collect()?;
@@ -124,9 +127,9 @@ struct Memory {
 impl Memory {
     fn new(bytes: u64, flags: MapFlags) -> Outcome<Self> {
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps no existing memory.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes as usize, rights, flags)? };
-        // SAFETY: the mapping made above; the advice changes no content.
+        // SAFETY: the advice concerns the mapping made above, and changes no content.
         unsafe { madvise(base, bytes as usize, Advice::LinuxNoHugepage)? };
         let start = base as u64;
         let range = PageRange::new(start, start + bytes).ok_or("no memory")?;
@@ -139,7 +142,7 @@ impl Memory {
         for address in
             (self.range.start()..self.range.end()).step_by((every * page_size()) as usize)
         {
-            // SAFETY: within the mapping, which is writable and this value's alone.
+            // SAFETY: the address is in the mapping, which is writable and only this value uses.
             unsafe { std::ptr::write_volatile(address as *mut u64, address) };
         }
         began.elapsed()
@@ -148,7 +151,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: this value made the mapping, and nothing borrows from it.
+        // SAFETY: this value made the mapping, and no reference to its memory exists.
         let _ = unsafe { munmap(self.range.start() as *mut _, self.range.bytes() as usize) };
     }
 }
@@ -171,9 +174,9 @@ impl Collect for ByLibrary {
     }
 }
 
-/// The system calls and nothing else; what they return stays in the vector.
+/// Makes only the system calls; their results stay in the vector.
 struct Bare {
-    /// Tracking ends with it.
+    /// Dropping it ends tracking.
     _uffd: OwnedFd,
     pagemap: File,
     range: PageRange,
@@ -184,7 +187,7 @@ impl Bare {
     fn start(memory: &Memory) -> Outcome<Self> {
         let range = memory.range;
         let flags = (raw::O_CLOEXEC | raw::O_NONBLOCK | raw::UFFD_USER_MODE_ONLY) as i32;
-        // SAFETY: the descriptor write-protects asynchronously, which changes nothing that memory holds.
+        // SAFETY: the descriptor only write-protects asynchronously, which changes no contents.
         let uffd = unsafe {
             rustix::mm::userfaultfd(rustix::mm::UserfaultfdFlags::from_bits_retain(flags as u32))?
         };
@@ -217,7 +220,7 @@ impl Bare {
             range,
             vector: vec![empty; VECTOR_LEN],
         };
-        bare.collect()?; // Arms.
+        bare.collect()?; // This arms the memory.
         Ok(bare)
     }
 }
@@ -252,14 +255,14 @@ impl Collect for Bare {
 }
 
 fn ioctl<T>(fd: &impl AsRawFd, request: u32, arg: &mut T) -> std::io::Result<usize> {
-    // SAFETY: each caller passes the struct that its request takes, and what that points to.
+    // SAFETY: each caller passes the struct that its request takes, with valid pointers in it.
     match unsafe { libc::ioctl(fd.as_raw_fd(), request.into(), std::ptr::from_mut(arg)) } {
         result @ 0.. => Ok(result as usize),
         _ => Err(std::io::Error::last_os_error()),
     }
 }
 
-/// The library's collect of a large mapping with few pages, scattered over all of it.
+/// Measures the library's collect of a large mapping with few pages, scattered over all of it.
 fn sparse(runs: usize) -> Outcome<Duration> {
     let memory = Memory::new(64 * GIB, MapFlags::PRIVATE | MapFlags::NORESERVE)?;
     let mut watch = ByLibrary::start(&memory)?;

@@ -1,4 +1,5 @@
-//! Times the operations of a `PageSet` of ten million ranges of one page each, in nanoseconds per range.
+//! Measures the operations of a `PageSet` of ten million ranges of one page each, in nanoseconds
+//! per range.
 //!
 //! `cargo run --release --example page_set_speed`
 #![allow(clippy::print_stdout, reason = "that is what an example is for")]
@@ -10,7 +11,7 @@ use pagetrail::{PageRange, PageSet, page_size};
 
 const RANGES: u64 = 10_000_000;
 
-/// Every second page from `first_page` on.
+/// Every second page, beginning with `first_page`.
 fn every_second(first_page: u64) -> impl Iterator<Item = PageRange> {
     (0..RANGES).filter_map(move |i| {
         let start = (first_page + 2 * i) * page_size();
@@ -31,9 +32,9 @@ fn main() {
     let mut shuffled: Vec<PageRange> = every_second(0).collect();
     fastrand::Rng::with_seed(1).shuffle(&mut shuffled);
     time("from_iter, shuffled", || PageSet::from_iter(shuffled));
-    // Half of its ranges are those of `even`, half lie behind it.
+    // Half of these ranges are in `even`, half come after it.
     let later: PageSet = every_second(RANGES).collect();
-    // All of its ranges touch those of `even`.
+    // Each of these ranges touches ranges of `even`.
     let odd: PageSet = every_second(1).collect();
     time("union, half in common", || even.union(&later));
     time("union, all touch", || even.union(&odd));

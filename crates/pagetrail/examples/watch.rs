@@ -1,4 +1,4 @@
-//! Prints what a process writes: `watch PID ROUNDS [TECHNIQUE]`.
+//! Prints the dirty pages of a process: `watch PID ROUNDS [TECHNIQUE]`.
 
 #![allow(clippy::print_stdout, reason = "an example prints")]
 use pagetrail::{Choice, Target, Technique, Watch};
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         watch.attach_stopped()
     );
     for untracked in watch.untracked() {
-        println!("given up: {untracked}");
+        println!("untracked: {untracked}");
     }
     for _ in 0..rounds {
         watch.wait(Duration::from_millis(200));
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             round.cost(),
         );
         println!(
-            "round {}: {pages} pages ({fresh} fresh), {cost:?} {:?}",
+            "round {}: {pages} pages ({fresh} newly mapped), {cost:?} {:?}",
             round.index(),
             round.events()
         );

@@ -1,5 +1,6 @@
-//! A watch on ranges of the own process allocates nothing between collect and commit once it has room: what a collector
-//! needs that has stopped the world, with one of the stopped threads perhaps inside the allocator.
+//! A watch on ranges of the own process allocates nothing between collect and commit once it has
+//! reserved memory, as a garbage collector needs it at a safepoint: one of the stopped threads may
+//! be inside the allocator.
 
 use pagetrail::{Capabilities, PageRange, Target, Technique, Watch, page_size};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -16,17 +17,17 @@ fn count() {
     }
 }
 
-// SAFETY: everything is left to the system's allocator.
+// SAFETY: all methods forward to the system's allocator, which meets the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promise is the callee's.
+        // SAFETY: the caller meets the contract of `GlobalAlloc::alloc`, which `System` shares.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count();
-        // SAFETY: as above.
+        // SAFETY: `pointer` comes from `alloc`, that is, from `System`, with the same layout.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -48,7 +49,7 @@ fn with_room_a_round_allocates_nothing() {
         if !Capabilities::probe().works(technique) {
             continue;
         }
-        // More than the page-aligned middle of it is never watched.
+        // Only the page-aligned middle of it is tracked.
         let mut memory = vec![1u8; (PAGES + 2) * page];
         let start = (memory.as_ptr() as u64).next_multiple_of(page as u64);
         let skip = (start - memory.as_ptr() as u64) as usize;
@@ -64,7 +65,7 @@ fn with_room_a_round_allocates_nothing() {
             pages.for_each(|i| memory[skip + i * page] = memory[skip + i * page].wrapping_add(1));
         };
         for round in 1..=3 {
-            // Each other page: as many ranges as there can be.
+            // Every second page is written, which gives as many ranges as possible.
             write(&mut (0..PAGES).step_by(2));
             CALLS.store(0, Ordering::Relaxed);
             COUNTS.store(true, Ordering::Relaxed);
@@ -80,6 +81,6 @@ fn with_room_a_round_allocates_nothing() {
         }
         tried += 1;
     }
-    // Every machine has `mprotect`.
+    // `mprotect` works on every machine.
     assert!(tried > 0);
 }

@@ -1,5 +1,5 @@
-//! Attaching to running programs, over and over, harms none of them: each victim checks itself, and nothing of the
-//! tracker is left in it.
+//! Attaching to running programs, over and over, harms none of them: each victim checks itself, and
+//! no trace of the tracker is left in it.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
@@ -11,8 +11,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use support::{Victim, attach_once, random, row, times, victim_program, working};
 
-/// Attaches `times` times to what is running already, with pauses of all lengths.
-fn torture(victim: &mut Victim, technique: Technique, count: u32) {
+/// Attaches `count` times to a running victim, with pauses of all lengths.
+fn attach_repeatedly(victim: &mut Victim, technique: Technique, count: u32) {
     let mut random = random(technique.name());
     let (mut stopped, began) = (Vec::new(), Instant::now());
     for _ in 0..count {
@@ -38,7 +38,7 @@ fn survives(name: &str, arguments: &[&str], count: u32) {
         let Some(mut victim) = Victim::start(name, arguments) else {
             return;
         };
-        torture(&mut victim, technique, count);
+        attach_repeatedly(&mut victim, technique, count);
         victim.is_clean(true);
         let said = victim.finish();
         println!("{name}: {}", said.trim());
@@ -57,12 +57,12 @@ fn waits_for_events_are_not_cut_short() {
 }
 
 #[test]
-fn futexes_wait_on() {
+fn futex_waits_continue() {
     survives("futexer", &[], times(200, 2000));
 }
 
 #[test]
-fn blocking_reads_read_on() {
+fn blocking_reads_continue() {
     survives("reader", &[], times(200, 2000));
 }
 
@@ -77,13 +77,13 @@ fn registers_stacks_and_thread_local_memory_stay() {
 }
 
 #[test]
-fn programs_that_execute_one_another_are_attached_to() {
+fn programs_that_execute_each_other_can_be_attached() {
     let Some(program) = victim_program("execer") else {
         return;
     };
     let subject = "attach: execer";
     for technique in working(subject, &[PagemapScan, Userfaultfd]) {
-        // More of them, one every few milliseconds, than there is time for.
+        // More than there is time for, one every few milliseconds.
         let mut command = Command::new(&program);
         let mut child = command.args(["600", "main", "1000000"]).spawn().unwrap();
         for _ in 0..times(300, 3000) {
@@ -101,7 +101,7 @@ fn programs_that_execute_one_another_are_attached_to() {
 }
 
 #[test]
-fn restartable_sequences_start_over() {
+fn restartable_sequences_restart() {
     survives("rseq", &[], times(40, 500));
 }
 
@@ -110,7 +110,7 @@ fn changing_mappings_keep_their_contents() {
     survives("mapper", &[], times(100, 1000));
 }
 
-/// Each way in which a blocking call is cut short by a stop.
+/// The victim's arguments for each way in which a stop cuts a blocking call short.
 const TRANSFERS: &[&str] = &[
     "pipe",
     "write",
@@ -124,18 +124,18 @@ const TRANSFERS: &[&str] = &[
 ];
 
 #[test]
-fn transfers_are_whole() {
+fn transfers_are_complete() {
     for technique in working("attach: transfers", &[PagemapScan]) {
         for how in TRANSFERS {
             let Some(mut victim) = Victim::start("transfers", &["600", how]) else {
                 return;
             };
-            torture(&mut victim, technique, times(40, 1000));
+            attach_repeatedly(&mut victim, technique, times(40, 1000));
             for _ in 0..times(40, 1000) {
                 pagetrail::Hold::process(victim.pid()).unwrap().release();
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // Code that a thread may still be in is left.
+            // Injected code that a thread may still execute is left in place.
             victim.is_clean(false);
             println!("{how}: {}", victim.finish().trim());
         }
@@ -143,7 +143,8 @@ fn transfers_are_whole() {
     }
 }
 
-/// The address that a process is writing from, while it waits in `write(2)` (`proc_pid_syscall(5)`).
+/// The address from which a process is writing, while it waits in `write(2)`
+/// (`proc_pid_syscall(5)`).
 fn writes_from(pid: u32) -> Option<String> {
     let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).ok()?;
     let mut words = call.split(' ');
@@ -152,7 +153,7 @@ fn writes_from(pid: u32) -> Option<String> {
 }
 
 #[test]
-fn a_handler_that_is_to_run_ends_a_transfer() {
+fn a_pending_signal_handler_ends_a_transfer() {
     let subject = "attach: interrupted";
     for technique in working(subject, &[PagemapScan]) {
         let Some(victim) = Victim::start("interrupted", &["600"]) else {
@@ -193,6 +194,6 @@ fn descriptors_keep_their_numbers() {
 }
 
 #[test]
-fn children_are_left_alone() {
+fn children_are_not_affected() {
     survives("forker", &[], times(300, 2000));
 }

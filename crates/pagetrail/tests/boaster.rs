@@ -1,6 +1,6 @@
-//! What a target says of itself costs its tracker no more than a bounded amount of memory.
+//! A target's description of its heaps costs the tracker only a bounded amount of memory.
 //!
-//! A file of its own: it measures the memory of the process.
+//! This test has a file of its own because it measures the memory of the process.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
@@ -9,7 +9,7 @@ mod support;
 use pagetrail::{Heaps, PageRange, PageSet, Permissions, Region};
 use support::{Victim, row};
 
-/// The most memory that this process ever had, in KiB.
+/// The peak memory of this process, in KiB.
 fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -49,7 +49,7 @@ fn descriptions_of_terabytes_do_not_fill_the_tracker() {
     for _ in 0..4 {
         let mut written = PageSet::from_iter([regions[0].range]);
         let subpages = heaps.subpages_of(&regions, &mut written);
-        // All is reported, as subpages or as pages.
+        // Everything is reported, as sub-pages or as pages.
         let subpages = subpages.expect("one of its descriptions makes sense");
         assert_eq!(subpages.pages().bytes(), 64 << 30);
         assert_eq!(written.bytes(), 1 << 48);

@@ -1,4 +1,5 @@
-//! Programs that a watch starts: followed through `execve` to their end, with their signals, streams and exit status.
+//! Programs that a watch starts are followed through `execve` to their end, with their signals,
+//! streams and exit status.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
@@ -14,14 +15,15 @@ use support::{row, times, victim_program, working};
 
 const ALL: &[Technique] = &[PagemapScan, Userfaultfd, Compare];
 
-/// What was seen of a program.
+/// The observations of a program's run.
 #[derive(Debug, Default)]
 struct Seen {
     ended: Option<Ended>,
     execs: u32,
     rounds: u32,
     last_pages: u64,
-    /// What the kernel had no memory for, as it says, or no address space (`ENOMEM`), as of the last round.
+    /// The regions for which the kernel had no memory or address space (`ENOMEM`), as of the last
+    /// round.
     refused: Vec<String>,
 }
 
@@ -79,7 +81,7 @@ fn follow_held(
                 seen.rounds += 1;
                 round.commit();
             }
-            // Killed meanwhile: the next wait tells how.
+            // It was killed meanwhile: the next wait returns its status.
             Err(pagetrail::Error::Gone { .. }) => {}
             Err(error) => panic!("{technique}: {error}"),
         }
@@ -120,7 +122,7 @@ fn exec_chains_are_followed() {
             assert_eq!(seen.ended, Some(Ended::Exited(0)), "{technique}");
             seen_execs += seen.execs;
         }
-        // With pauses, so that each image is seen.
+        // With pauses, so that each image appears in a round.
         let script = "sleep 0.2; exec sh -c 'sleep 0.2; exec sh -c \"sleep 0.2; exit 3\"'";
         for at_exit in [AtExit::Hold, AtExit::Run] {
             let interval = Duration::from_millis(20);
@@ -129,7 +131,7 @@ fn exec_chains_are_followed() {
             assert_eq!(seen.ended, Some(Ended::Exited(3)));
             assert_eq!(seen.execs, 2);
         }
-        // As fast as they come: we look at one program while it executes the next.
+        // Without pauses: the watch reads one program while the target executes the next.
         for n in 0..times(20, 200) {
             let chain = shell("exec env env env env env sleep 0.05");
             let seen = follow_held(chain, technique, Duration::ZERO, alternate(n));
@@ -141,7 +143,7 @@ fn exec_chains_are_followed() {
 }
 
 #[test]
-fn exec_by_the_victim_itself_and_by_another_thread() {
+fn exec_by_the_leader_and_by_another_thread() {
     let Some(program) = victim_program("execer") else {
         return;
     };
@@ -161,7 +163,7 @@ fn exec_by_the_victim_itself_and_by_another_thread() {
 }
 
 #[test]
-fn a_program_that_does_not_exist_is_said_so() {
+fn a_missing_program_is_reported() {
     for _ in 0..times(100, 1000) {
         let error = Watch::builder()
             .target(Target::command(Command::new("/nonexistent/program")))
@@ -200,7 +202,7 @@ fn streams_are_those_of_the_command() {
 }
 
 #[test]
-fn the_last_round_has_what_was_written_last() {
+fn the_last_round_has_the_last_writes() {
     let Some(program) = victim_program("lastwords") else {
         return;
     };
@@ -208,7 +210,7 @@ fn the_last_round_has_what_was_written_last() {
         for how in ["main", "exit"] {
             let mut command = Command::new(&program);
             command.args(["600", how]).stdin(Stdio::null());
-            // One collect at the end only.
+            // There is only one collect, at the end.
             let seen = follow_held(command, technique, Duration::from_secs(60), AtExit::Hold);
             assert_eq!(seen.ended, Some(Ended::Exited(0)), "{technique}");
             assert!(seen.last_pages >= 500, "{technique}: {seen:?}");
@@ -218,9 +220,9 @@ fn the_last_round_has_what_was_written_last() {
 }
 
 #[test]
-fn stopping_and_continuing_passes() {
+fn stopping_and_continuing_works() {
     for technique in working("command: stop", ALL) {
-        // The shell stops itself; its child continues it.
+        // The shell stops itself, and its child continues it.
         let script = "(sleep 0.1; kill -CONT $$) & kill -STOP $$; wait; exit 5";
         for n in 0..times(4, 30) {
             let interval = Duration::from_millis(5);
@@ -258,7 +260,7 @@ fn a_running_program_is_followed_through_exec() {
                 Err(error) => panic!("{technique}: {error}"),
             }
         }
-        // The tracker has not taken the parent's news.
+        // The tracker must not have consumed the child's exit status, which is the parent's.
         let status = child.wait().unwrap();
         assert_eq!((status.code(), status.signal()), (Some(0), None));
         assert_eq!(execs, 2, "{technique}");

@@ -1,5 +1,5 @@
-//! Memory that grows while it is tracked stays in few mappings, as natively: the calls of programs that rest on it succeed, and
-//! no limit is used up.
+//! Memory that grows while it is tracked stays in few mappings, as it does untracked: calls that
+//! depend on it succeed, and no limit is exhausted.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use support::{Victim, row, working};
 
 #[test]
-fn what_grows_while_it_is_tracked_stays_one_mapping() {
+fn memory_that_grows_while_tracked_stays_one_mapping() {
     let subject = "growth: grower";
     let techniques = [
         PagemapScan,

@@ -1,5 +1,5 @@
-//! Holding another process: all threads stand still, their registers and memory are of one instant, and they go on as if
-//! nothing had happened, whatever ends the hold.
+//! Holding another process: all threads are stopped, their registers and memory are of one instant,
+//! and they continue unaffected, whatever ends the hold.
 
 mod support;
 
@@ -7,7 +7,7 @@ use pagetrail::{Choice, Hold, Memory, Target, Watch, pages_with_content};
 use std::time::{Duration, Instant};
 use support::{Victim, times};
 
-/// CPU time of all threads, in clock ticks.
+/// The CPU time of all threads, in clock ticks.
 fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat
@@ -20,7 +20,7 @@ fn ticks(pid: u32) -> u64 {
 }
 
 #[test]
-fn a_held_program_stands_still_and_goes_on() {
+fn a_held_program_stops_and_continues() {
     let Some(victim) = Victim::start("threads", &[]) else {
         return;
     };
@@ -56,7 +56,7 @@ fn a_held_program_stands_still_and_goes_on() {
 }
 
 #[test]
-fn setting_what_is_there_already_changes_nothing() {
+fn setting_registers_to_their_values_changes_nothing() {
     for name in ["threads", "sleeper", "futexer", "signals"] {
         let Some(victim) = Victim::start(name, &[]) else {
             return;
@@ -101,7 +101,7 @@ fn memory_is_read_and_written_and_writes_are_collected_while_held() {
     assert!(copy.iter().any(|&byte| byte != 0));
     let hold = Hold::process(pid).unwrap();
     watch.collect_held(&hold).unwrap().commit();
-    // The lowest page of the stack is not in use.
+    // The lowest page of the stack is unused.
     let at = pages.ranges()[0].start();
     let mut before = vec![0; 16];
     before.copy_from_slice(&copy[..16]);
@@ -120,7 +120,7 @@ fn memory_is_read_and_written_and_writes_are_collected_while_held() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said() {
+fn unreadable_pages_are_reported() {
     let Some(victim) = Victim::start("sleeper", &[]) else {
         return;
     };
@@ -137,9 +137,10 @@ fn what_cannot_be_read_is_said() {
     victim.finish();
 }
 
-/// As of one that replaces its program at the wrong moment: the refusal comes at once.
+/// A process that executes another program at the wrong moment is refused in this way, without
+/// waiting.
 #[test]
-fn what_another_holds_already_is_refused() {
+fn a_process_held_by_another_tracer_is_refused() {
     let Some(victim) = Victim::start("sleeper", &[]) else {
         return;
     };

@@ -1,7 +1,8 @@
-//! `kill -9` of the tracker at random moments: the tracked program finishes right, at full speed, not stopped, and with
-//! no descriptor left in it.
+//! `kill -9` of the tracker at random moments: the tracked program finishes correctly, at full
+//! speed, not stopped, and with no descriptor left in it.
 //!
-//! The tracker is this test binary once more, told by an environment variable to attach, collect and detach for ever.
+//! The tracker is this test binary again; an environment variable makes it attach, collect and
+//! detach for ever.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
@@ -15,7 +16,7 @@ use support::{Victim, attach_once, random, row, times, working};
 
 const ROLE: &str = "PAGETRAIL_TEST_TRACKER";
 
-/// Not a test of its own: the tracker that is killed.
+/// The tracker that is killed; not a test by itself.
 #[test]
 fn tracker() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -23,12 +24,12 @@ fn tracker() {
     };
     let (pid, technique) = role.split_once(' ').unwrap();
     let (pid, technique): (u32, Technique) = (pid.parse().unwrap(), technique.parse().unwrap());
-    // From here on time counts.
+    // The time to the kill is counted from here.
     println!("tracking");
     loop {
-        // Half of the time is spent in attaching, where it matters most.
+        // Half of the time is spent on attaching, where a kill matters most.
         match attach_once(pid, technique, 1, Duration::from_micros(300)) {
-            // Some threads of some victims stay stopped for as long as that takes to find out.
+            // Some threads of some victims stay stopped for as long as it takes to find that out.
             Ok(_) | Err(pagetrail::Error::Seccomp { .. }) => {}
             Err(error) => panic!("{error}"),
         }
@@ -54,7 +55,7 @@ fn survives_kills(name: &str, arguments: &[&str], kills: u32) {
                 .unwrap();
             wait_for(&mut tracker, "tracking");
             std::thread::sleep(Duration::from_micros(random.u64(0..6000)));
-            // Only a look: by the time of the kill it may be elsewhere.
+            // Only a snapshot: at the time of the kill the tracker may be at another step.
             match support::tracer(victim.pid()) {
                 0 => registered += u32::from(support::is_registered(victim.pid())),
                 _ => stopped += 1,
@@ -74,12 +75,12 @@ fn survives_kills(name: &str, arguments: &[&str], kills: u32) {
              {registered} while memory was watched",
             began.elapsed()
         );
-        // Registrations go with the last reference to the descriptor, which may be a moment later.
+        // Registrations end with the last reference to the descriptor, which may take a moment.
         let deadline = Instant::now() + Duration::from_secs(120);
         while support::is_registered(victim.pid()) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }
-        // Code may be left in padding that nobody executes; nothing else.
+        // Injected code may be left in padding, which is never executed; nothing else may.
         victim.is_clean(false);
         assert!(!"tT".contains(support::state(victim.pid())), "stopped");
         victim.finish();
@@ -104,17 +105,17 @@ fn wait_for(tracker: &mut std::process::Child, word: &str) {
 }
 
 #[test]
-fn computing_threads_go_on() {
+fn computing_threads_continue() {
     survives_kills("threads", &[], times(200, 1000));
 }
 
 #[test]
-fn sleepers_go_on() {
+fn sleeping_threads_continue() {
     survives_kills("sleeper", &[], times(100, 500));
 }
 
 #[test]
-fn futexes_wait_on() {
+fn futex_waits_continue() {
     survives_kills("futexer", &[], times(100, 500));
 }
 
@@ -130,10 +131,10 @@ fn descriptors_keep_their_numbers() {
     }
 }
 
-/// What is forbidden to them stays so when the tracker is gone. (Not those that must not restart: a stop kills them
-/// unless it is undone, `SIGSTOP` included.)
+/// What seccomp forbids stays forbidden after the tracker is gone. (Victims that must not restart
+/// calls are not used: a stop kills them unless it is undone, `SIGSTOP` included.)
 #[test]
-fn programs_under_seccomp_go_on() {
+fn programs_under_seccomp_continue() {
     for how in ["all", "thread", "strict"] {
         survives_kills("seccomp", &["600", how], times(50, 500));
     }

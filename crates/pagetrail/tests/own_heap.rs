@@ -1,9 +1,9 @@
-//! The heap of the own process under watch, the technique's own records among it: its fault handlers must not stumble
-//! over themselves.
+//! A watch on the heap of the own process, which contains the technique's own state: its fault
+//! handlers must not fault on it.
 
 use pagetrail::{Capabilities, PageRange, Target, Technique, Watch};
 
-/// The mapping in which the allocator of this thread puts things.
+/// The mapping in which this thread's allocator allocates.
 fn heap(probe: u64) -> PageRange {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
     maps.lines()
@@ -18,7 +18,7 @@ fn heap(probe: u64) -> PageRange {
 #[test]
 fn a_process_can_track_its_own_heap() {
     // A handler that waits for itself would wait for ever.
-    // SAFETY: plain system call; the default action of SIGALRM ends this test program.
+    // SAFETY: a plain system call; the default action of SIGALRM ends this test program.
     unsafe { libc::alarm(120) };
     for technique in [
         Technique::PagemapScan,
@@ -28,7 +28,7 @@ fn a_process_can_track_its_own_heap() {
         if !Capabilities::probe().works(technique) {
             continue;
         }
-        // Small pieces around which the technique's records come to lie.
+        // Small allocations, between which the technique's own allocations lie.
         let mut pieces: Vec<Box<[u64; 32]>> = (0..1000).map(|i| Box::new([i; 32])).collect();
         let first = &raw const *pieces[0] as u64;
         let mut watch = Watch::builder()

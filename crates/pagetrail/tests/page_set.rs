@@ -7,7 +7,7 @@ use pagetrail::{PageRange, PageSet, page_size};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Few pages, so that ranges meet, touch and swallow each other all the time.
+/// Few pages, so that ranges often overlap, touch and contain each other.
 const PAGES: u64 = 64;
 
 type Model = BTreeSet<u64>;
@@ -17,7 +17,7 @@ fn range(pages: &Range<u64>) -> PageRange {
 }
 
 fn a_range() -> impl Strategy<Value = Range<u64>> {
-    // Short ones mostly: long ones leave nothing to look at.
+    // Mostly short ranges: long ones leave no gaps to test.
     (0..PAGES, prop_oneof![4 => 1..4_u64, 1 => 1..PAGES])
         .prop_map(|(start, length)| start..(start + length).min(PAGES))
 }
@@ -34,7 +34,7 @@ fn model_of(ranges: &[Range<u64>]) -> Model {
     ranges.iter().flat_map(Clone::clone).collect()
 }
 
-/// Same pages, and the form that the set promises: sorted, not empty, not touching.
+/// Asserts equal pages, and the form that the set promises: sorted ranges, not empty, not touching.
 fn assert_same(set: &PageSet, model: &Model) {
     let units: Vec<u64> = set.iter_units(page_size()).collect();
     let expected: Vec<u64> = model.iter().map(|page| page * page_size()).collect();
@@ -88,7 +88,7 @@ proptest! {
         let mut union = set_a.clone();
         union.union_with(&set_b);
         prop_assert_eq!(&union, &set_a.union(&set_b));
-        // Equal pages are equal sets, however they came about.
+        // Sets of equal pages are equal, however they were made.
         let kept = set_a.difference(&set_b).union(&set_a.intersection(&set_b));
         prop_assert_eq!(kept, set_a);
     }
@@ -106,7 +106,7 @@ proptest! {
         prop_assert_eq!(set.intersects(range(&asked)), any.any(|page| model.contains(&page)));
     }
 
-    /// Ranges that are no whole pages, as units of parts of a page are.
+    /// Ranges that are not whole pages, as those of sub-pages are.
     #[test]
     fn bytes_instead_of_pages(a in ranges(), b in ranges()) {
         let bytes = |pages: &Range<u64>| PageRange::new(pages.start, pages.end).unwrap();

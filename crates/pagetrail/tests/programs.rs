@@ -1,4 +1,4 @@
-//! Attaching 500 times to programs that everybody knows, at work: they go on right.
+//! Attaching 500 times to well-known programs at work does not affect them.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::{Victim, attach_once, has, random, row, times, working};
 
-/// A directory for this test, gone when dropped.
+/// A directory for this test, removed when dropped.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -34,7 +34,7 @@ impl Drop for Directory {
     }
 }
 
-/// Attaches 500 times to process `pid` (or the victim itself) and lets the victim judge.
+/// Attaches 500 times to process `pid` (or the victim itself) and checks the victim's verdict.
 fn survives(subject: &str, mut victim: Victim, pid: Option<u32>) {
     for technique in working(subject, &[PagemapScan]) {
         let mut random = random(subject);
@@ -85,7 +85,7 @@ fn python() {
     if !has("python3") {
         return row("python", "any", "absent", "no python3");
     }
-    // The interpreter itself: what `python3` names may be a script.
+    // The interpreter itself: `python3` may be a script.
     let real = Command::new("python3")
         .args(["-c", "import sys; print(sys.executable)"])
         .output()
@@ -174,7 +174,7 @@ for i in range(max(0, n - 1000), n):
 print(n, "requests")
 "#;
 
-/// Killed when dropped.
+/// The server process; it is killed when dropped.
 struct Server(Child);
 
 impl Drop for Server {

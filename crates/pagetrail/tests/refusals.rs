@@ -1,5 +1,5 @@
-//! Targets that cannot be watched are refused with the one reason and the cure; targets in special states are watched
-//! and left in that state.
+//! Targets that cannot be tracked are refused with one error that names the reason and the cure;
+//! targets in special states are tracked and left in that state.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::{Victim, attach_once, has, is_root, row, state, tracer, working};
 
-/// Killed when dropped.
+/// A process that is killed when dropped.
 struct Process(Child);
 
 impl Process {
@@ -60,7 +60,7 @@ fn no_such_process() {
     let ended = Process::start(&mut Command::new("true"));
     let pid = ended.pid();
     until("its end", || state(pid) == 'Z');
-    // A zombie, and then nothing.
+    // First as a zombie, then reaped.
     assert!(matches!(
         Target::process(pid),
         Err(Error::NoSuchProcess { .. })
@@ -101,7 +101,7 @@ fn kernel_threads() {
     ));
 }
 
-/// A control group with the controller that freezes, of either version, or `None` where there is none to be had.
+/// A control group with a freezer of either version and its settings, or `None` if there is none.
 fn freezer() -> Option<(std::path::PathBuf, &'static str, [&'static str; 2])> {
     let name = format!("pagetrail-test-{}", std::process::id());
     let version_1 = std::path::Path::new("/sys/fs/cgroup/freezer").join(&name);
@@ -136,7 +136,7 @@ fn frozen_by_its_control_group() {
         Some((pid, error))
     });
     drop(victim);
-    // Its process is reaped by now, so that it can go.
+    // Its process is reaped, so that it can be removed.
     let removed = std::fs::remove_dir(&group);
     match frozen {
         Some((pid, Some(error))) => {
@@ -178,7 +178,7 @@ fn traced_by_another() {
     victim.finish();
 }
 
-/// Politely, so that it detaches by itself.
+/// Ends strace by a signal on which it detaches.
 fn strace_ends(strace: Process) {
     let pid = rustix::process::Pid::from_raw(strace.pid() as i32).unwrap();
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
@@ -186,8 +186,8 @@ fn strace_ends(strace: Process) {
     let _ = strace.0.wait();
 }
 
-/// By another process: a child that another test forks meanwhile would hold the new program open for writing, and
-/// it could not be executed (`ETXTBSY`).
+/// Copies a program by another process: if this one opened it for writing, a child that another
+/// test forks meanwhile would keep it open, and it could not be executed (`ETXTBSY`).
 fn copy(from: &std::path::Path, to: &std::path::Path) {
     let status = Command::new("cp").args([from, to]).status().unwrap();
     assert!(status.success());
@@ -200,13 +200,13 @@ fn without_permission_the_cure_is_named() {
             "refusals: permission",
             "any",
             "absent",
-            "needs root and setpriv to become nobody",
+            "needs root and setpriv to run as the user nobody",
         );
     }
     let Some(victim) = Victim::start("sleeper", &[]) else {
         return;
     };
-    // This test binary as nobody, from a place that nobody can reach.
+    // Runs this test binary as the user nobody, from a directory that this user can reach.
     let here = std::env::temp_dir().join(format!("pagetrail-refusals-{}", std::process::id()));
     copy(&std::env::current_exe().unwrap(), &here);
     for technique in working(
@@ -237,7 +237,7 @@ fn without_permission_the_cure_is_named() {
     victim.finish();
 }
 
-/// Not a test of its own: what nobody sees.
+/// What the user nobody is told; not a test by itself.
 #[test]
 fn as_nobody() {
     let Ok(role) = std::env::var("PAGETRAIL_TEST_NOBODY") else {
@@ -248,18 +248,20 @@ fn as_nobody() {
     println!("{technique}: {error}");
 }
 
-/// A 32-bit program in 119 bytes, for machines without a 32-bit compiler: `pause` for ever by `int 0x80`.
+/// A 32-bit program in 119 bytes, for machines without a 32-bit compiler: it calls `pause` by `int
+/// 0x80` for ever.
 fn thirty_two_bit_program() -> Vec<u8> {
     let base: u32 = 0x0804_8000;
     let code: &[u8] = &[0xb8, 29, 0, 0, 0, 0xcd, 0x80, 0xeb, 0xf7];
     let mut elf = vec![0x7f, b'E', b'L', b'F', 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    // e_type, e_machine, e_version, e_entry, e_phoff, e_shoff, e_flags, then sizes and counts; elf(5).
+    // The fields e_type, e_machine, e_version, e_entry, e_phoff, e_shoff, e_flags, then sizes and
+    // counts; elf(5).
     elf.extend([2, 0, 3, 0, 1, 0, 0, 0]);
     elf.extend((base + 52 + 32).to_le_bytes());
     elf.extend([
         52, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 52, 0, 32, 0, 1, 0, 0, 0, 0, 0, 0, 0,
     ]);
-    // PT_LOAD, readable and executable.
+    // A PT_LOAD segment, readable and executable.
     let size = 52 + 32 + code.len() as u32;
     for word in [1, 0, base, base, size, size, 5, 0x1000] {
         elf.extend(u32::to_le_bytes(word));
@@ -298,7 +300,7 @@ fn thirty_two_bit_programs() {
 }
 
 #[test]
-fn vanishing_in_the_middle_is_told() {
+fn a_target_that_ends_during_attach_is_reported() {
     for technique in working(
         "refusals: vanished",
         &[PagemapScan, Userfaultfd, Technique::Compare],
@@ -383,13 +385,13 @@ fn stopped_processes_stay_stopped() {
             victim.signal(Signal::STOP);
             until("the stop", || state(pid) == 'T');
             drop(attach_once(pid, technique, 1, Duration::from_micros(500)).unwrap());
-            // It stops anew when it is let go.
+            // It stops again when it is released.
             until("the stop after", || state(pid) == 'T');
             std::thread::sleep(Duration::from_millis(2));
             assert_eq!(state(pid), 'T');
             assert_eq!(tracer(pid), 0);
             victim.signal(Signal::CONT);
-            // A stop that comes before the handler has run takes SIGCONT back.
+            // A stop that arrives before the handler has run discards SIGCONT.
             until("going on", || {
                 state(pid) != 'T' && !support::is_pending(pid)
             });
@@ -400,7 +402,8 @@ fn stopped_processes_stay_stopped() {
     }
 }
 
-/// Filters that allow what attaching needs are no hindrance where they can be read, and others are respected.
+/// Filters that allow what attaching needs are no obstacle if they can be read; others are
+/// respected.
 #[test]
 fn seccomp_filters_do_not_kill() {
     for how in ["all", "thread", "restart", "strict"] {
@@ -428,7 +431,7 @@ fn seccomp_filters_do_not_kill() {
                 drop(pagetrail::Hold::process(victim.pid()).unwrap());
             }
             if forbids {
-                // Left to itself, the choice falls on a technique that runs nothing in it.
+                // The automatic choice picks a technique that runs no code in the target.
                 let target = Target::process(victim.pid()).unwrap();
                 let watch = Watch::builder().target(target).start().unwrap();
                 assert!(!matches!(watch.technique(), PagemapScan | Userfaultfd));
@@ -441,7 +444,8 @@ fn seccomp_filters_do_not_kill() {
     }
 }
 
-/// The kernel cuts a name after 15 bytes, also within a letter, and a program may choose any bytes.
+/// The kernel truncates a name to 15 bytes, possibly within a character, and a program may choose
+/// any bytes.
 #[test]
 fn names_that_are_not_utf_8_are_no_reason() {
     use std::os::unix::ffi::OsStrExt;
@@ -459,7 +463,7 @@ fn names_that_are_not_utf_8_are_no_reason() {
         let path = directory.join(std::ffi::OsStr::from_bytes(name));
         copy(&program, &path);
         for technique in working("names", &[PagemapScan, Userfaultfd, Technique::Compare]) {
-            // As a running process.
+            // As a process that is running already.
             let mut command = Command::new(&path);
             let mut victim = Victim::of("sleeper", &mut command).unwrap();
             let attached = attach_once(victim.pid(), technique, 1, Duration::ZERO);
@@ -467,7 +471,7 @@ fn names_that_are_not_utf_8_are_no_reason() {
             drop(pagetrail::Hold::process(victim.pid()).unwrap());
             victim.is_clean(true);
             victim.finish();
-            // Started under watch: it comes to its end, and the watch learns of it.
+            // Started by the watch: it reaches its end, and the watch reports that.
             let mut command = Command::new(&path);
             command.arg("0").stdin(Stdio::null()).stdout(Stdio::null());
             let target = Target::command(command);

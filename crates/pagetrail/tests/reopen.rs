@@ -1,9 +1,9 @@
-//! A round can be looked at again until it is committed.
+//! The current round can be opened again until it is committed.
 
 use pagetrail::{Target, Watch, pages_of};
 
 #[test]
-fn a_round_is_there_until_its_commit() {
+fn the_current_round_exists_until_its_commit() {
     let mut buffer = vec![0u8; 1 << 16];
     let target = Target::ranges(pages_of(&buffer));
     let mut watch = Watch::builder().target(target).start().unwrap();

@@ -1,7 +1,8 @@
-//! Promise 1 as a whole: a copy of a program's memory that is kept by rounds alone is its memory, byte for byte, whatever calls the
-//! program makes.
+//! Promise 1 as a whole: a copy of a program's memory that is updated by rounds alone equals its
+//! memory, byte for byte, whatever calls the program makes.
 //!
-//! The programs are random (`tests/victims/turmoil.c`): `PAGETRAIL_SEED` repeats one, `PAGETRAIL_SEEDS` says how many.
+//! The programs are random (`tests/victims/turmoil.c`): `PAGETRAIL_SEED` repeats one,
+//! `PAGETRAIL_SEEDS` sets their number.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
@@ -25,14 +26,15 @@ const RUN: Duration = Duration::from_millis(350);
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const OF_FILE: u64 = 1 << 61;
-/// What a marker of write protection reads as: swapped, of the last type (`pte_to_pagemap_entry` in `fs/proc/task_mmu.c`).
+/// The entry of a write-protection marker, which reads as swapped, of the last type
+/// (`pte_to_pagemap_entry` in `fs/proc/task_mmu.c`).
 const MARKER: u64 = SWAPPED | 0x1f;
 
-/// What a page held when it was last reported, as far as that is known.
+/// The contents of a page when it was last reported, as far as they are known.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
     Contents(u64),
-    /// It did not exist: zeros, or as the file.
+    /// The page did not exist: it reads as zeros, or as the file.
     Nothing,
 }
 
@@ -41,7 +43,7 @@ struct Replica {
     pagemap: File,
     hasher: RandomState,
     pages: HashMap<u64, Held>,
-    /// Reported, and inaccessible at that time.
+    /// Pages that were reported while they were inaccessible.
     unread: PageSet,
     zeros: u64,
 }
@@ -96,7 +98,7 @@ impl Replica {
     }
 
     fn begin(&mut self, regions: &[Region]) {
-        // What is inaccessible is copied when it is not any more.
+        // Inaccessible pages are copied once they are accessible.
         for region in regions.iter().filter(|region| is_memory(region)) {
             self.copy(region.range.start(), region.range.end());
         }
@@ -113,7 +115,7 @@ impl Replica {
         }
     }
 
-    /// Pages that hold something else than the replica says.
+    /// The number of pages whose contents differ from the replica, and a description of some.
     fn lost(&self, regions: &[Region], not_watched: &PageSet) -> (u64, Vec<String>) {
         let (mut compared, mut lost) = (0, Vec::new());
         for region in regions.iter().filter(|region| is_memory(region)) {
@@ -129,7 +131,8 @@ impl Replica {
                 compared += 1;
                 let same = match self.pages.get(&address) {
                     Some(Held::Contents(before)) => *before == now,
-                    // It came without a write: what is read only is zeros, or the file's.
+                    // It was created without a write: a page that is only read is zeros, or the
+                    // file's.
                     _ => now == self.zeros || entry & OF_FILE != 0 && !region.permissions.shared,
                 };
                 if !same {
@@ -148,7 +151,7 @@ fn is_memory(region: &Region) -> bool {
     region.is_trackable() && region.range.bytes() < 1 << 30
 }
 
-/// A program; killed when dropped.
+/// A random program; it is killed when dropped.
 struct Program {
     child: Option<Child>,
     pid: u32,
@@ -165,7 +168,7 @@ impl Program {
         tasks.flatten().all(|task| {
             let name = task.file_name();
             let thread = name.to_string_lossy().parse().unwrap();
-            // The directory of a thread has a status as that of a process.
+            // The directory of a thread has the same status file as that of a process.
             matches!(state(thread), 'T' | 't')
         })
     }
@@ -190,7 +193,7 @@ impl Drop for Program {
     }
 }
 
-/// Tracks one random program; how many pages were compared, and what was lost.
+/// Tracks one random program; returns how many pages were compared, and which differed.
 fn run(seed: u64, technique: Technique, launched: bool) -> (u64, Vec<String>) {
     let mut command = Command::new(victim_program("turmoil").unwrap());
     command
@@ -216,7 +219,7 @@ fn run(seed: u64, technique: Technique, launched: bool) -> (u64, Vec<String>) {
         std::thread::sleep(Duration::from_millis(20));
         (start(Target::process(pid).unwrap()), program)
     };
-    // What `compare` copies must be copied while nobody writes, here and there.
+    // The copies of `compare` are made while the program is stopped, and the same must hold here.
     let stopping = matches!(technique, Compare | Userfaultfd);
     let mut replica = Replica::of(program.pid);
     if stopping {

@@ -1,4 +1,5 @@
-//! `Watch::collect_unarmed`: what it reports costs nothing until it is armed again, and is in every round until then.
+//! `Watch::collect_unarmed`: the pages that it reports cost nothing until they are re-armed, and
+//! are in every round until then.
 
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
@@ -39,7 +40,7 @@ impl Buffer {
     }
 }
 
-/// Of this thread: other tests run beside this one.
+/// The minor faults of this thread only: other tests run in parallel.
 fn minor_faults() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
     let fields = text.rsplit(") ").next().unwrap();
@@ -75,20 +76,20 @@ fn check(technique: Technique) {
         buffer.write(page);
     }
     assert_eq!(round(&mut watch), buffer.pages(&[3, 4, 40]), "{technique}");
-    // Nothing is written, and they are reported again: nobody knows.
+    // Nothing was written, and they are reported again, because a write would not be detected.
     assert_eq!(round(&mut watch), buffer.pages(&[3, 4, 40]));
     let before = minor_faults();
     for _ in 0..1000 {
         [3, 4, 40].into_iter().for_each(|page| buffer.write(page));
     }
     assert!(minor_faults() - before < 20, "they are not armed");
-    // Of page 60 nothing has been told yet: arming it again would lose what is written here.
+    // Page 60 was not reported yet: re-arming it now would lose this write.
     buffer.write(60);
     watch.rearm(&buffer.pages(&[4, 40, 60])).unwrap();
     buffer.write(40);
     buffer.write(50);
     assert_eq!(round(&mut watch), buffer.pages(&[3, 40, 50, 60]));
-    // An ordinary collect arms everything again.
+    // An ordinary collect re-arms everything.
     watch.rearm(&buffer.pages(&[40])).unwrap();
     let ordinary = watch.collect().unwrap();
     assert_eq!(*ordinary.dirty(), buffer.pages(&[3, 50, 60]));
@@ -96,8 +97,9 @@ fn check(technique: Technique) {
     assert!(round(&mut watch).is_empty());
 }
 
-/// At rest nothing costs a fault, and the round after it has what was written meanwhile, and before.
-fn rests(technique: Technique) {
+/// While suspended, the target takes no faults, and the next round has what was written meanwhile,
+/// and before.
+fn check_suspended(technique: Technique) {
     if !works(technique) {
         return;
     }
@@ -126,9 +128,9 @@ fn rests(technique: Technique) {
 }
 
 #[test]
-fn at_rest_the_target_takes_no_faults_and_nothing_is_lost() {
-    rests(Technique::PagemapScan);
-    rests(Technique::AccessScan);
+fn while_suspended_the_target_takes_no_faults_and_nothing_is_lost() {
+    check_suspended(Technique::PagemapScan);
+    check_suspended(Technique::AccessScan);
 }
 
 #[test]
@@ -138,7 +140,7 @@ fn pages_stay_unarmed_until_they_are_armed() {
 }
 
 #[test]
-fn what_is_not_committed_comes_back() {
+fn an_uncommitted_round_comes_back() {
     if !works(Technique::PagemapScan) {
         return;
     }
@@ -159,7 +161,7 @@ fn what_is_not_committed_comes_back() {
 }
 
 #[test]
-fn who_arms_in_one_step_says_so() {
+fn techniques_that_always_arm_say_so() {
     let buffer = Buffer::new();
     let mut watch = Watch::builder()
         .target(Target::ranges([buffer.range]))
@@ -179,7 +181,7 @@ fn who_arms_in_one_step_says_so() {
 }
 
 #[test]
-fn page_tables_tell_what_is_there() {
+fn mapped_pages_are_found() {
     let mut buffer = Buffer::new();
     buffer.write(0);
     let all = PageSet::from_iter([buffer.range]);

@@ -1,4 +1,5 @@
-//! Programs that a watch starts cannot tell: no tracer, unless the last round is asked for.
+//! Programs that a watch starts cannot notice: they have no tracer, unless they are held at their
+//! end.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
@@ -13,15 +14,15 @@ use std::time::{Duration, Instant};
 use support::{has, row, victim_program, working};
 
 const ALL: &[Technique] = &[PagemapScan, Adaptive, Compare];
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How a program ends that is collected from all the time.
+/// How a program ends while its rounds are collected all the time.
 fn end(mut command: Command, technique: Technique, at_exit: AtExit) -> Option<Ended> {
     command.stdin(Stdio::null());
     let watch = Watch::builder().target(Target::command(command));
     let watch = watch.at_exit(at_exit).technique(technique);
     let mut watch = watch.start().unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while Instant::now() < deadline {
         match watch.wait(Duration::from_millis(5)) {
             State::Ended(ended) => return ended,
@@ -36,7 +37,7 @@ fn end(mut command: Command, technique: Technique, at_exit: AtExit) -> Option<En
     panic!("{technique}: no end:\n{}", support::describe(watch.pid()));
 }
 
-/// Whether the program ends well by itself here; otherwise nothing can be said about it under a watch.
+/// Whether the program ends successfully without a watch here; otherwise the test cannot judge it.
 fn ends_well_here(program: &Path, what: &str) -> bool {
     let output = Command::new(program).stdin(Stdio::null()).output().unwrap();
     if !output.status.success() {
@@ -57,7 +58,7 @@ fn a_program_has_no_tracer() {
     for technique in working(what, ALL) {
         let ended = end(Command::new(&program), technique, AtExit::Run);
         assert_eq!(ended, Some(Ended::Exited(0)), "{technique}");
-        // What the last round costs, and that the program would have noticed.
+        // A hold at the end is noticed, which its documentation says.
         let ended = end(Command::new(&program), technique, AtExit::Hold);
         assert_eq!(ended, Some(Ended::Exited(10)), "{technique}");
         row(what, technique.name(), "works", "");

@@ -1,5 +1,6 @@
-//! The tracked side: does what one line of text says and answers with a number. The same code acts in this process
-//! and in a puppet, a copy of this program that reads lines from its standard input.
+//! The tracked side: performs the action that a line of text describes and answers with a number.
+//! The same code runs in this process and in a puppet, a copy of this program that reads lines from
+//! its standard input.
 
 use std::cell::RefCell;
 use std::ffi::CString;
@@ -10,19 +11,19 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 /// The argument that makes this program a puppet.
 pub(crate) const PUPPET: &str = "be-puppet";
 
-/// Who acts.
+/// The process that performs the actions.
 pub(crate) enum Actor {
     /// This process.
     Own,
-    /// A puppet; killed when dropped.
+    /// A puppet; it is killed when dropped.
     Puppet(RefCell<Pipes>),
-    /// A puppet that will be started by the watch.
+    /// A puppet that the watch will start.
     Later,
 }
 
-/// The talk with a puppet.
+/// The connection to a puppet.
 pub(crate) struct Pipes {
-    /// `None` when the watch started it.
+    /// `None` if the watch started it.
     pub(crate) child: Option<Child>,
     pub(crate) input: PipeWriter,
     pub(crate) output: BufReader<PipeReader>,
@@ -35,20 +36,21 @@ impl Actor {
         Self::Puppet(RefCell::new(pipes))
     }
 
-    /// Has one line acted out and returns the answer; panics with the actor's complaint.
+    /// Performs the action of a line and returns the answer; panics with the actor's message on
+    /// failure.
     pub(crate) fn act(&self, line: &str) -> u64 {
         self.try_act(line)
             .unwrap_or_else(|complaint| panic!("{line}: {complaint}"))
     }
 
-    /// Tells a puppet to do what ends it: there will be no answer.
+    /// Sends a puppet an action that ends it, without waiting for an answer.
     pub(crate) fn tell(&self, line: &str) {
         if let Self::Puppet(pipes) = self {
             writeln!(pipes.borrow_mut().input, "{line}").expect("the puppet lives");
         }
     }
 
-    /// The same as [`Self::act`], but a refusal, or the actor's end, is an answer, too.
+    /// Performs the action of a line; a refusal, or the actor's end, is returned as an error.
     pub(crate) fn try_act(&self, line: &str) -> Result<u64, String> {
         match self {
             Self::Own => perform(line),
@@ -79,7 +81,7 @@ impl Drop for Pipes {
     }
 }
 
-/// A copy of this program, to be started, and our ends of the talk with it.
+/// A command that starts a copy of this program as puppet, and our ends of the connection.
 pub(crate) fn puppet_command() -> (Command, Pipes) {
     let (theirs_in, input) = std::io::pipe().expect("a pipe");
     let (output, theirs_out) = std::io::pipe().expect("a pipe");
@@ -95,7 +97,7 @@ pub(crate) fn puppet_command() -> (Command, Pipes) {
     )
 }
 
-/// Reads lines and acts until the input ends.
+/// Reads lines and performs their actions until the input ends.
 pub(crate) fn be_puppet() {
     for line in std::io::stdin().lock().lines() {
         let answer = match perform(&line.expect("text")) {
@@ -118,14 +120,14 @@ fn perform(line: &str) -> Result<u64, String> {
             .ok_or_else(|| format!("word {i} is no number"))
     };
     let page = pagetrail::page_size();
-    // SAFETY: every address below came from `map` and is given back in bounds; the memory is this program's
-    // own and nothing else refers to it.
+    // SAFETY: every address below came from `map` and is used within its bounds; the memory belongs
+    // to this program alone, and no reference to it exists.
     unsafe {
         match *words.first().ok_or("nothing to do")? {
             "pid" => Ok(std::process::id().into()),
             "map" => map(words[1], number(2)?, std::ptr::null_mut(), 0),
             "map-at" => map(words[1], number(2)?, number(3)? as *mut _, libc::MAP_FIXED),
-            // Every page at once: address, pages, value.
+            // All pages at once; arguments: address, pages, value.
             "fill" => {
                 for i in 0..number(2)? {
                     store(number(1)? + i * page, number(3)?)?;
@@ -133,7 +135,7 @@ fn perform(line: &str) -> Result<u64, String> {
                 Ok(0)
             }
             "write" => store(number(1)?, number(2)?),
-            // As a just-in-time compiler does: the memory may be written for a moment only.
+            // As a just-in-time compiler does it: the memory is writable for a moment only.
             "write-unprotected" => {
                 let (address, rights) = (number(1)?, libc::PROT_READ);
                 let at = address as *mut libc::c_void;
@@ -186,44 +188,44 @@ fn perform(line: &str) -> Result<u64, String> {
                         .into(),
                 )
             }
-            // Of the file of kind `memfd-kept`: first page, pages.
+            // Of the file of kind `memfd-kept`; arguments: first page, pages.
             "punch" => {
                 let (from, len) = (number(1)? * page, number(2)? * page);
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 let file = KEPT.load(Ordering::Relaxed);
                 check(libc::fallocate(file, mode, from as i64, len as i64).into())
             }
-            // Down to so many pages, and up again.
+            // Shrinks the file to so many pages, and grows it again.
             "cut" => {
                 let (small, whole) = (number(1)? * page, number(2)? * page);
                 let file = KEPT.load(Ordering::Relaxed);
                 check(libc::ftruncate(file, small as i64).into())?;
                 check(libc::ftruncate(file, whole as i64).into())
             }
-            // Past the mapping: page, value.
+            // Writes to the file, not through the mapping; arguments: page, value.
             "write-file" => {
                 let value = number(2)?.to_ne_bytes();
                 let file = KEPT.load(Ordering::Relaxed);
                 let at = (number(1)? * page) as i64;
                 check(libc::pwrite(file, value.as_ptr().cast(), value.len(), at) as i64)
             }
-            // Every page: address, pages.
+            // All pages; arguments: address, pages.
             "look" => {
                 for i in 0..number(2)? {
                     ((number(1)? + i * page) as *const u64).read_volatile();
                 }
                 Ok(0)
             }
-            // Moves a mapping to wherever the kernel likes.
+            // Moves a mapping to an address of the kernel's choice.
             "move" => {
                 let len = (number(2)? * page) as usize;
                 let hole = libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, ANONYMOUS, -1, 0);
                 let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
                 check(libc::mremap(number(1)? as *mut _, len, len, flags, hole) as i64)
             }
-            // Grows the heap and returns where the new part begins.
+            // Grows the heap and returns the start of the new part.
             "brk" => check(libc::sbrk((number(1)? * page) as isize) as i64),
-            // A child writes to our memory, its own copy; then so do we.
+            // A child writes to its copy of our memory; then we write to ours.
             "fork-write" => match libc::fork() {
                 0 => {
                     store(number(1)?, number(2)?)?;
@@ -250,7 +252,7 @@ fn perform(line: &str) -> Result<u64, String> {
                 let path = CString::new("/proc/self/exe").expect("no zeros");
                 let name = CString::new(PUPPET).expect("no zeros");
                 let arguments = [path.as_ptr(), name.as_ptr(), std::ptr::null()];
-                // Answered before: the new image answers nothing.
+                // Answered before the exec: the new image answers nothing.
                 std::io::stdout()
                     .write_all(b"ok 0\n")
                     .map_err(|e| e.to_string())?;
@@ -262,14 +264,15 @@ fn perform(line: &str) -> Result<u64, String> {
     }
 }
 
-/// Writes a word of another process as a debugger does, past what the mapping allows; not where somebody traces it already.
+/// Writes a word of another process as a debugger does, whatever the mapping allows; fails if the
+/// process is already traced.
 pub(crate) fn poke(pid: u32, address: u64, value: u64) -> Result<u64, String> {
     let pid = pid as libc::pid_t;
     let (at, none) = (
         address as *mut libc::c_void,
         std::ptr::null_mut::<libc::c_void>(),
     );
-    // SAFETY: the calls read and write nothing of this process but `status`.
+    // SAFETY: the calls access no memory of this process but `status`.
     unsafe {
         check(libc::ptrace(libc::PTRACE_ATTACH, pid, none, none))?;
         let mut status = 0;
@@ -285,12 +288,15 @@ static KEPT: AtomicI32 = AtomicI32::new(-1);
 
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
+/// Maps memory of a kind.
+///
 /// # Safety
 ///
-/// With `MAP_FIXED` nothing else may live there.
+/// With `MAP_FIXED`, nothing may use the memory that is replaced.
 unsafe fn map(kind: &str, pages: u64, at: *mut libc::c_void, flags: i32) -> Result<u64, String> {
     let len = (pages * pagetrail::page_size()) as usize;
-    // SAFETY: as promised by the caller; descriptors are made and closed here.
+    // SAFETY: the caller guarantees that no used memory is replaced; descriptors are opened and
+    // closed here.
     unsafe {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let file = |fd: i32, sharing: i32| {
@@ -363,11 +369,13 @@ unsafe fn map(kind: &str, pages: u64, at: *mut libc::c_void, flags: i32) -> Resu
     }
 }
 
+/// Writes a word.
+///
 /// # Safety
 ///
 /// The address is mapped and writable.
 unsafe fn store(address: u64, value: u64) -> Result<u64, String> {
-    // SAFETY: as promised by the caller.
+    // SAFETY: the caller guarantees that the address is mapped and writable.
     unsafe { (address as *mut u64).write_volatile(value) };
     Ok(0)
 }
@@ -384,7 +392,7 @@ fn check(result: i64) -> Result<u64, String> {
 #[inline(never)]
 fn deep(pages: u64) -> u64 {
     static CALLS: AtomicU64 = AtomicU64::new(0);
-    // Another value in each call, so that no write leaves the stack as it was.
+    // Each call writes another value, so that every write changes the stack.
     let mut frame = [CALLS.fetch_add(1, Ordering::Relaxed); 512];
     let here = std::hint::black_box(&mut frame).as_ptr() as u64;
     if pages == 0 {

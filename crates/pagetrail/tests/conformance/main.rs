@@ -1,11 +1,13 @@
-//! One suite for every technique and every kind of target: what was written must be in this round or in the next.
+//! One suite for every technique and every kind of target: every written page must be in this round
+//! or in the next.
 //!
-//! The tracked side does as it is told ([`actor`]), in this process or in a copy of this program, so the suite knows
-//! every write. Each technique that works on this machine runs every case ([`cases`]); what it reports beyond the
-//! written pages is counted and printed. Arguments select cases by name, and
-//! techniques: `conformance pagemap-scan anon`.
+//! The tracked side performs what the suite orders ([`actor`]), in this process or in a copy of
+//! this program, so the suite knows every write. Each technique that works on this machine runs
+//! every case ([`cases`]); false positives are counted and printed. Arguments select cases by name,
+//! and techniques: `conformance pagemap-scan anon`.
 //!
-//! Rows *subject x technique x {works, fails, absent}* go to the directory in `PAGETRAIL_ROWS`, if set.
+//! Rows *subject x technique x {works, fails, absent}* go to the directory in `PAGETRAIL_ROWS`, if
+//! set.
 
 #![allow(clippy::print_stdout, reason = "this program is its own test runner")]
 
@@ -82,7 +84,8 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(tally.failed != 0))
 }
 
-/// Huge pages for the case that needs some, taken when root runs this and nobody has any; given back when dropped.
+/// Huge pages for the case that needs some, reserved if this runs as root and none are reserved
+/// yet; freed when dropped.
 struct HugePages;
 
 const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
@@ -155,7 +158,7 @@ impl Tally {
     }
 }
 
-/// `chosen`: what the table is to show instead of "works".
+/// Writes a row. `chosen`: what the table shows instead of "works".
 fn row(technique: &str, subject: &Subject, status: &Status, chosen: Option<Technique>) {
     let Some(directory) = std::env::var_os("PAGETRAIL_ROWS") else {
         return;

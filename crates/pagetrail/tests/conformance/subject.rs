@@ -1,11 +1,11 @@
-//! The kinds of target that the suite runs on.
+//! The kinds of target on which the suite runs.
 
 use crate::actor::Actor;
 use pagetrail::{PageRange, Target};
 
 /// A kind of target.
 pub(crate) struct Subject {
-    /// Its name in rows and output.
+    /// The name in rows and output.
     pub(crate) name: &'static str,
     /// Whether mappings that appear later belong to the target.
     pub(crate) whole: bool,
@@ -43,7 +43,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
 ];
 
 impl Subject {
-    /// Who acts, before the watch exists.
+    /// The actor, made before the watch exists.
     pub(crate) fn actor(&self) -> Actor {
         match (self.own, self.launched) {
             (true, _) => Actor::Own,

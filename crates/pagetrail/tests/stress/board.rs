@@ -1,4 +1,5 @@
-//! The board on which writers publish what they have written; shared between processes, and never tracked.
+//! The board on which writers publish what they have written; it is shared between processes, and
+//! never tracked.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -8,19 +9,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// One slot per page of the memory under test.
 pub(crate) const SLOTS: usize = 8192;
 
-/// After the stamps as many words again, those of touches that have begun.
+/// After the stamps, as many words count the touches that have begun.
 const BEGUN: usize = SLOTS;
-/// Counts: writes in all, and whether to stop.
+/// Two words: the number of writes, and whether to stop.
 const TOTAL: usize = 2 * SLOTS;
 const STOP: usize = TOTAL + 1;
-/// Where the pieces of memory begin, written by a puppet: as many words as there are pieces, 0 until known.
+/// The starts of the pieces of memory, written by a puppet: one word per piece, 0 until known.
 const PIECES: usize = TOTAL + 2;
 const WORDS: usize = TOTAL + 64;
 
 /// A file mapped shared.
 pub(crate) struct Board {
     words: &'static [AtomicU64],
-    /// Removed with the board by the side that made it.
+    /// The path, which is removed with the board by the side that made it.
     path: Option<PathBuf>,
 }
 
@@ -61,7 +62,8 @@ impl Board {
 
     fn map(file: &File) -> &'static [AtomicU64] {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping of WORDS words, never unmapped; they are used as atomics on both sides.
+        // SAFETY: a new mapping of WORDS words, never unmapped; both sides use them only as
+        // atomics.
         unsafe {
             let base = libc::mmap(
                 std::ptr::null_mut(),
@@ -80,7 +82,7 @@ impl Board {
         self.path.as_deref().expect("made here")
     }
 
-    /// Says that `stamp` is on the page of `slot`: after the write, hence the release.
+    /// Publishes that the page of `slot` has `stamp`: after the write, hence the release ordering.
     pub(crate) fn publish(&self, slot: usize, stamp: u64) {
         self.words[slot].store(stamp, Ordering::Release);
         self.words[TOTAL].fetch_add(1, Ordering::Relaxed);
@@ -90,12 +92,13 @@ impl Board {
         self.words[slot].load(Ordering::Acquire)
     }
 
-    /// Says that the page of `slot` will be touched for the `count`th time: before the touch, hence the strongest order.
+    /// Publishes that the page of `slot` is about to be touched for the `count`th time: before the
+    /// touch, hence the strongest ordering.
     pub(crate) fn begin(&self, slot: usize, count: u64) {
         self.words[BEGUN + slot].store(count, Ordering::SeqCst);
     }
 
-    /// Which touches have begun.
+    /// The counts of touches that have begun.
     pub(crate) fn copy_begun(&self) -> Vec<u64> {
         let begun = &self.words[BEGUN..BEGUN + super::writers::PAGES as usize];
         begun
@@ -104,7 +107,7 @@ impl Board {
             .collect()
     }
 
-    /// All stamps published so far.
+    /// All stamps that are published so far.
     pub(crate) fn copy(&self) -> Vec<u64> {
         (0..super::writers::PAGES as usize)
             .map(|slot| self.stamp(slot))

@@ -1,14 +1,17 @@
-//! Threads write rising stamps to random pages while rounds are collected; each stamp must be in this round or the next.
+//! Threads write rising stamps to random pages while rounds are collected; each stamp must be in
+//! this round or the next.
 //!
-//! A writer publishes a stamp on a board after its write has completed. The collector copies the board, collects, and
-//! takes the stamps of the reported pages from memory. What the board said before a collect must be known after the next
-//! one: a page that was written and not reported in two rounds keeps an older stamp, and shows.
+//! A writer publishes a stamp on a board after its write has completed. The collector copies the
+//! board, collects, and reads the stamps of the reported pages from memory. A stamp that was on the
+//! board before a collect must be known after the next collect: a page that was written and not
+//! reported in two rounds keeps an older stamp, which shows.
 //!
-//! Reads leave no stamp in memory. For techniques that notice them ([`touches`]), threads count their touches of a page on
-//! the board, before and after: what began and ended between two looks at the board must be in the round before or
-//! after the second look.
+//! Reads leave no stamp in memory. For techniques that detect them ([`touches`]), threads count
+//! their touches of a page on the board, before and after each: a touch that began and ended
+//! between two copies of the board must be in the round before or after the second copy.
 //!
-//! `PAGETRAIL_STRESS_SECONDS` (2) is the time per technique and target; `PAGETRAIL_SEED` repeats a run.
+//! `PAGETRAIL_STRESS_SECONDS` (2) is the time per technique and target; `PAGETRAIL_SEED` repeats a
+//! run.
 #![allow(clippy::print_stdout, reason = "this program is its own test runner")]
 
 mod board;
@@ -20,7 +23,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use writers::{Doing, Place, Writers};
 
-/// Below this nothing was tried.
+/// With fewer writes the trial would prove nothing.
 const ROUNDS_MIN: u64 = 5;
 
 fn main() -> ExitCode {
@@ -53,9 +56,9 @@ fn main() -> ExitCode {
                     status => Err(Failure::NotHere(status.to_string())),
                 };
                 match outcome {
-                    Ok(told) => {
+                    Ok(summary) => {
                         passed += 1;
-                        println!("test {name} ... ok: {told}");
+                        println!("test {name} ... ok: {summary}");
                     }
                     Err(Failure::NotHere(why)) => {
                         ignored += 1;
@@ -80,7 +83,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Tries a technique for a time with a seed.
+/// A trial of a technique for a time, with a seed.
 type Trial = fn(Technique, Place, u64, Duration) -> Result<String, Failure>;
 
 enum Failure {
@@ -116,14 +119,14 @@ fn run(technique: Technique, place: Place, seed: u64, time: Duration) -> Result<
         .memory()
         .flat_map(|(range, _)| (range.start()..range.end()).step_by(page_size() as usize))
         .collect();
-    // Stamps from before the watch are no business of its rounds.
+    // Stamps from before the start need not be in its rounds.
     let mut known: Vec<u64> = pages.iter().map(|page| writers.stamp(*page)).collect();
     let mut before: Vec<u64> = vec![0; pages.len()];
     let mut rounds = 0u64;
     let mut reported = 0u64;
     let mut random = fastrand::Rng::with_seed(seed ^ 1);
     let start = Instant::now();
-    // A slow machine gets its few rounds all the same.
+    // A slow machine still gets a few rounds.
     while start.elapsed() < time || (rounds < ROUNDS_MIN && start.elapsed() < 20 * time) {
         let now = writers.board().copy();
         let round = watch.collect()?;
@@ -133,7 +136,7 @@ fn run(technique: Technique, place: Place, seed: u64, time: Duration) -> Result<
                 reported += 1;
             }
         }
-        // Every tenth round is dropped: its pages come back with the next, and are looked at twice.
+        // Every tenth round is dropped: its pages come back with the next, and are checked twice.
         if random.u8(..10) != 0 {
             round.commit();
         }
@@ -160,7 +163,7 @@ fn run(technique: Technique, place: Place, seed: u64, time: Duration) -> Result<
     ))
 }
 
-/// A piece of memory that writers write to, and its first place on the board.
+/// A piece of memory to which writers write, and its first slot on the board.
 pub(crate) type Piece = (PageRange, usize);
 
 const _: () = assert!(board::SLOTS >= writers::PAGES as usize);

@@ -1,18 +1,18 @@
-//! Reads and writes, counted by those who do them: each must be in its round.
+//! Reads and writes, counted by the threads that make them: each must be in its round.
 
 use super::writers::{Doing, Place, Writers};
 use super::{Failure, ROUNDS_MIN};
 use pagetrail::{PageSet, Target, Technique, Watch, page_size};
 use std::time::{Duration, Instant};
 
-/// A look at the board.
+/// A copy of the board.
 struct Look {
     begun: Vec<u64>,
     done: Vec<u64>,
 }
 
 impl Look {
-    /// Whether nobody was between the beginning and the end of a touch of the page.
+    /// Whether no thread was between the beginning and the end of a touch of the page.
     fn is_quiet(&self, index: usize) -> bool {
         self.begun[index] == self.done[index]
     }
@@ -39,7 +39,7 @@ pub(super) fn run(
         .start()?;
     let memory: PageSet = writers.memory().map(|(range, _)| range).collect();
     let look = |writers: &Writers| {
-        // In this order: a touch that ends meanwhile looks as if it went on.
+        // In this order: a touch that ends meanwhile appears as still going on.
         let done = writers.board().copy();
         Look {
             begun: writers.board().copy_begun(),
@@ -60,14 +60,14 @@ pub(super) fn run(
         reported += found.page_count();
         if let Some((before, found_before)) = &last {
             for (index, page) in pages.iter().enumerate() {
-                // Begun after the look before, as nobody was at it then, and done by now.
+                // It began after the last copy, when none was going on, and has ended by now.
                 if !before.is_quiet(index) || now.done[index] == before.done[index] {
                     continue;
                 }
                 checked += 1;
                 if !found.contains(*page) && !found_before.contains(*page) {
                     return Err(Failure::Broken(format!(
-                        "touch {} of page {page:#x} came between the looks before rounds {} and {rounds} and is in neither",
+                        "touch {} of page {page:#x} happened between the copies before rounds {} and {rounds} and is in neither",
                         now.done[index],
                         rounds - 1,
                     )));

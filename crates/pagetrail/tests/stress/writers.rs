@@ -1,4 +1,4 @@
-//! The writers: threads of this process or of a copy of this program, on memory of several kinds.
+//! The writers: threads of this process or of a copy of this program, on several kinds of memory.
 
 use super::Piece;
 use super::board::Board;
@@ -12,21 +12,21 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The first argument of a copy of this program that is to write.
+/// The first argument of a copy of this program that becomes a writer.
 pub(crate) const PUPPET: &str = "be-puppet";
 
 const PIECES: usize = 4;
 const PIECE_PAGES: u64 = 1024;
-/// Pages in all.
+/// The total number of pages.
 pub(crate) const PAGES: u64 = PIECES as u64 * PIECE_PAGES;
 const THREADS: u64 = 3;
 
 /// What the threads do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Doing {
-    /// Write rising stamps as fast as they can.
+    /// They write rising stamps as fast as they can.
     Writing,
-    /// Read or write a page now and then, and count.
+    /// They read or write a page now and then, and count that.
     Touching,
 }
 
@@ -39,7 +39,7 @@ impl Doing {
     }
 }
 
-/// Where the writers are.
+/// The process in which the writers run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     Here,
@@ -118,7 +118,7 @@ impl Writers {
         })
     }
 
-    /// The stamp on a page now; 0 where nothing was ever written, which cannot always be read.
+    /// The current stamp on a page; 0 if the page was never written, which cannot always be read.
     pub(crate) fn stamp(&self, page: u64) -> u64 {
         let mut word = [0; 8];
         match self.memory.read_exact_at(&mut word, page) {
@@ -149,13 +149,13 @@ impl Drop for Writers {
     }
 }
 
-/// Writes or touches until told to stop, or until the other side is gone.
+/// Writes or touches until told to stop, or until the other side has ended.
 pub(crate) fn be_puppet(board: &str, seed: u64, doing: &str) {
     let doing = match doing {
         "touch" => Doing::Touching,
         _ => Doing::Writing,
     };
-    // SAFETY: asks for a signal at the parent's death, nothing else.
+    // SAFETY: requests a signal at the parent's death, and accesses no memory.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let board = Arc::new(Board::open(Path::new(board)));
     for thread in run(&board, doing, seed) {
@@ -163,7 +163,7 @@ pub(crate) fn be_puppet(board: &str, seed: u64, doing: &str) {
     }
 }
 
-/// Maps the memory and starts the threads; each page belongs to one, so its stamps rise.
+/// Maps the memory and starts the threads; each page belongs to one thread, so its stamps rise.
 fn run(board: &Arc<Board>, doing: Doing, seed: u64) -> Vec<JoinHandle<()>> {
     for piece in 0..PIECES {
         board.set_piece(piece, map(piece));
@@ -187,11 +187,11 @@ fn write(board: &Board, thread: u64, mut random: fastrand::Rng) {
     let mut stamp = 0;
     while !board.is_stopped() {
         stamp += 1;
-        // Every other write goes to a few hot pages.
+        // Every other write goes to one of a few hot pages.
         let among = if stamp % 2 == 0 { 64 } else { PAGES };
         let slot = random.u64(..among / THREADS) * THREADS + thread;
         let address = address(board, slot);
-        // SAFETY: inside the piece, and this thread alone writes this page.
+        // SAFETY: the address is inside the piece, and only this thread writes to this page.
         unsafe { (address as *mut u64).write_volatile(stamp) };
         board.publish(slot as usize, stamp);
     }
@@ -206,7 +206,7 @@ fn touch(board: &Board, thread: u64, mut random: fastrand::Rng) {
         *count += 1;
         let address = address(board, slot);
         board.begin(slot as usize, *count);
-        // SAFETY: inside the piece, and this thread alone writes this page.
+        // SAFETY: the address is inside the piece, and only this thread writes to this page.
         unsafe {
             if random.bool() {
                 (address as *mut u64).write_volatile(*count);
@@ -224,12 +224,13 @@ fn address(board: &Board, slot: u64) -> u64 {
     board.piece(piece) + page * page_size()
 }
 
-/// Memory of the piece's kind, never unmapped.
+/// Maps memory of the piece's kind, which is never unmapped.
 fn map(piece: usize) -> u64 {
     let len = (PIECE_PAGES * page_size()) as usize;
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: fresh mappings; the descriptor is made here and may be closed after mapping.
+    // SAFETY: these are new mappings at addresses of the kernel's choice; a mapping keeps its file
+    // after the close.
     unsafe {
         let base = match piece {
             0 => libc::mmap(std::ptr::null_mut(), len, rights, private, -1, 0),

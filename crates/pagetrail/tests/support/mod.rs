@@ -1,5 +1,5 @@
-//! What the tests on living programs share: building and starting victims, ending them whatever happens, looking for
-//! traces of the tracker in them, and rows for the table of `cargo xtask test`.
+//! Shared parts of the tests on running programs: building and starting victims, ending them in any
+//! case, finding traces of the tracker in them, and rows for the table of `cargo xtask test`.
 
 #![allow(dead_code, reason = "each test uses its part")]
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
@@ -13,9 +13,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// How long a victim may take to start or to end; only a hang takes as long.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// `program` in `PATH`.
+/// Whether `program` is in `PATH`.
 pub(crate) fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
@@ -26,7 +26,7 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// How often something is done: more with `PAGETRAIL_LONG=1`.
+/// The number of repetitions: `long` with `PAGETRAIL_LONG=1`.
 pub(crate) fn times(default: u32, long: u32) -> u32 {
     match std::env::var_os("PAGETRAIL_LONG").is_some_and(|v| v == "1") {
         true => long,
@@ -34,7 +34,7 @@ pub(crate) fn times(default: u32, long: u32) -> u32 {
     }
 }
 
-/// Leaves a row for the table, and says it.
+/// Writes a row for the table, and prints it.
 pub(crate) fn row(subject: &str, technique: &str, status: &str, reason: &str) {
     println!("{subject} x {technique}: {status} {reason}");
     let Some(dir) = std::env::var_os("PAGETRAIL_ROWS") else {
@@ -55,7 +55,7 @@ pub(crate) fn row(subject: &str, technique: &str, status: &str, reason: &str) {
     opened.unwrap().write_all(line.as_bytes()).unwrap();
 }
 
-/// Those of `techniques` that work here; a row for each that does not.
+/// The techniques that work here; writes a row for each of the others.
 pub(crate) fn working(subject: &str, techniques: &[Technique]) -> Vec<Technique> {
     let capabilities = Capabilities::probe();
     let works = |technique: &Technique| match capabilities.status(*technique).reason() {
@@ -68,7 +68,8 @@ pub(crate) fn working(subject: &str, techniques: &[Technique]) -> Vec<Technique>
     techniques.iter().copied().filter(works).collect()
 }
 
-/// The program of `tests/victims/NAME.c`, compiled when it is missing or older; `None` without a C compiler.
+/// The program of `tests/victims/NAME.c`, compiled if it is missing or older; `None` without a C
+/// compiler.
 pub(crate) fn victim_program(name: &str) -> Option<PathBuf> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
@@ -102,17 +103,18 @@ pub(crate) fn victim_program(name: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-/// A program under torture; killed when dropped.
+/// A program that checks itself; it is killed when dropped.
 pub(crate) struct Victim {
     child: Child,
     name: String,
-    /// Lines printed before `ready`.
+    /// The lines printed before `ready`.
     pub(crate) said: Vec<String>,
     paddings: Vec<(u64, Vec<u8>)>,
 }
 
 impl Victim {
-    /// Starts a victim of `tests/victims` and waits until it is ready; `None` when it cannot be had here.
+    /// Starts a victim of `tests/victims` and waits until it is ready; `None` if it cannot run
+    /// here.
     pub(crate) fn start(name: &str, arguments: &[&str]) -> Option<Self> {
         let program = victim_program(name)?;
         let mut command = Command::new(program);
@@ -120,7 +122,8 @@ impl Victim {
         Self::of(name, &mut command)
     }
 
-    /// The same with any program that prints `ready`. Exit code 77 before that says that it cannot run here.
+    /// Starts any program that prints `ready`, and waits for that. Exit code 77 before that means
+    /// that it cannot run here.
     pub(crate) fn of(name: &str, command: &mut Command) -> Option<Self> {
         let mut child = command
             .stdin(Stdio::null())
@@ -168,7 +171,7 @@ impl Victim {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Ends the test: attaching failed, most likely because the victim has, which then says so.
+    /// Fails the test because attaching failed; if the victim has ended, its output is the reason.
     pub(crate) fn blame(&mut self, error: &pagetrail::Error) -> ! {
         let doing = describe(self.pid());
         let deadline = Instant::now() + Duration::from_secs(3);
@@ -183,7 +186,7 @@ impl Victim {
     }
 
     fn outcome(&mut self) -> (ExitStatus, String) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
@@ -206,9 +209,10 @@ impl Victim {
         (status, text)
     }
 
-    /// Nothing of a tracker is left in it. `code` also demands that executable memory is as it was.
+    /// Asserts that no trace of a tracker is left. `code`: executable memory must be unchanged,
+    /// too.
     pub(crate) fn is_clean(&self, code: bool) {
-        // A thread whose tracker was killed has to come to the processor to finish what it was made to do.
+        // A thread whose tracker was killed must run to finish the injected call.
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             let traces = traces(self.pid(), if code { &self.paddings } else { &[] });
@@ -220,7 +224,7 @@ impl Victim {
         }
     }
 
-    /// Tells it to end and checks its verdict on itself.
+    /// Makes it end, and checks its verdict on itself.
     pub(crate) fn finish(mut self) -> String {
         if self.is_running() {
             self.signal(rustix::process::Signal::TERM);
@@ -238,7 +242,7 @@ impl Drop for Victim {
     }
 }
 
-/// What a process is doing, for messages.
+/// The state of a process and its threads, for messages.
 pub(crate) fn describe(pid: u32) -> String {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
@@ -261,7 +265,7 @@ pub(crate) fn describe(pid: u32) -> String {
         .collect()
 }
 
-/// The last page of each executable mapping, where a tracker may have been.
+/// The last page of each executable mapping, where a tracker may have injected code.
 fn paddings(pid: u32) -> Vec<(u64, Vec<u8>)> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     maps.lines()
@@ -282,7 +286,7 @@ fn read_memory(pid: u32, at: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// PID of the tracer of any thread, or 0.
+/// The PID of the tracer of any thread, or 0.
 pub(crate) fn tracer(pid: u32) -> u32 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
@@ -299,7 +303,7 @@ pub(crate) fn tracer(pid: u32) -> u32 {
     tracers.max().unwrap_or(0)
 }
 
-/// One letter.
+/// The state letter of a process.
 pub(crate) fn state(pid: u32) -> char {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("State:"));
@@ -307,7 +311,7 @@ pub(crate) fn state(pid: u32) -> char {
         .unwrap_or('?')
 }
 
-/// Whether signals are waiting for the process.
+/// Whether signals are pending for the process.
 pub(crate) fn is_pending(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let masks = status
@@ -330,7 +334,7 @@ pub(crate) fn is_registered(pid: u32) -> bool {
     })
 }
 
-/// What a tracker has left behind in a process.
+/// Traces that a tracker has left in a process.
 fn traces(pid: u32, paddings: &[(u64, Vec<u8>)]) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))
@@ -361,7 +365,7 @@ fn traces(pid: u32, paddings: &[(u64, Vec<u8>)]) -> Vec<String> {
     found
 }
 
-/// Attaches, collects some rounds, and gives the watch, which detaches when dropped.
+/// Attaches, collects some rounds, and returns the watch, which detaches when dropped.
 pub(crate) fn attach_once(
     pid: u32,
     technique: Technique,

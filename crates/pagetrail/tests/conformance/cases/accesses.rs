@@ -1,4 +1,4 @@
-//! Reads as well as writes, and rounds of both in turns.
+//! Accesses: reads as well as writes, and alternating rounds of both.
 
 use super::{Outcome, Trial, broken, not_applicable, pages};
 use pagetrail::{AccessKind, PageRange, PageSet, TrackMode, page_size};
@@ -8,7 +8,7 @@ impl Trial<'_> {
         self.actor.act(&format!("read {address}"));
     }
 
-    /// Ends the round, which must be of one kind, and tells which of `memory` is in it.
+    /// Ends the round, which must be of this kind, and returns which pages of `memory` are in it.
     fn collect_kind(
         &mut self,
         kind: AccessKind,
@@ -47,7 +47,8 @@ pub(super) fn read(t: &mut Trial<'_>, kind: &str) -> Outcome {
     t.begin(&[memory])?;
     t.expect(&[], memory)?;
     for _ in 0..3 {
-        // Read, written, read first where nobody was before, written there.
+        // One page is read, one written, one read that did not exist before, and one written that
+        // did not.
         for page in [0, 5, 6, 50] {
             t.read(start + page * p);
         }
@@ -55,7 +56,7 @@ pub(super) fn read(t: &mut Trial<'_>, kind: &str) -> Outcome {
         t.write(start + 60 * p);
         let touched = [0, 5, 6, 31, 50, 60].map(|page| start + page * p);
         t.expect(&touched, memory)?;
-        // Nobody touched it since.
+        // These pages were not touched since.
         let quiet = t.collect_kind(AccessKind::Accesses, memory)?;
         expect_only(&quiet, &[], "a quiet round")?;
         t.read(start + 7 * p);
@@ -132,7 +133,7 @@ pub(super) fn read_only(t: &mut Trial<'_>) -> Outcome {
     t.expect(&[start + 4 * p, start + 5 * p], memory)
 }
 
-/// Watches rounds of both kinds from here on; one of writes is due.
+/// Tracks alternating rounds from here on; a round of writes comes first.
 fn begin_in_turns(t: &mut Trial<'_>, memory: PageRange) -> Outcome {
     if t.subject.launched {
         return not_applicable("the same as another process");
@@ -198,7 +199,7 @@ pub(super) fn in_turns_mappings(t: &mut Trial<'_>) -> Outcome {
         let start = t.map(kind, 16)?;
         let memory = pages(start, 16);
         for _ in 0..2 {
-            // Files' pages show in rounds of writes only.
+            // Pages of files appear in rounds of writes only.
             t.write(start + 3 * p);
             if !t
                 .collect_kind(AccessKind::Writes, memory)?

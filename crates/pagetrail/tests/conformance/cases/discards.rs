@@ -1,4 +1,4 @@
-//! Pages whose contents go without a write: given back, or removed from their file.
+//! Pages whose contents change without a write: discarded, or removed from their file.
 
 use super::{Outcome, Trial, not_applicable, pages};
 use pagetrail::{Technique, page_size};
@@ -25,7 +25,7 @@ pub(super) fn private(t: &mut Trial<'_>, kind: &str) -> Outcome {
     t.actor.act(&format!("advise {start} 8 dontneed"));
     t.expect(&gone, memory)?;
     t.expect(&[], memory)?;
-    // Looked at before the round: the file's pages are there.
+    // Read before the round is collected: the file's pages exist again.
     let gone: Vec<u64> = (8..16).map(|page| start + page * p).collect();
     t.actor.act(&format!("advise {} 8 dontneed", gone[0]));
     t.actor.act(&format!("look {start} 32"));
@@ -47,11 +47,11 @@ pub(super) fn removed(t: &mut Trial<'_>, kind: &str) -> Outcome {
     t.actor.act(&format!("advise {start} 8 remove"));
     t.expect(&gone(0), memory)?;
     t.expect(&[], memory)?;
-    // There again, as zeros, before the round.
+    // Read before the round is collected: the pages exist again, as zeros.
     t.actor.act(&format!("advise {} 8 remove", gone(8)[0]));
     t.actor.act(&format!("look {start} 32"));
     t.expect(&gone(8), memory)?;
-    // Among stores.
+    // Among stores to other pages of the file.
     t.actor.act(&format!("advise {} 8 remove", gone(16)[0]));
     t.write(start + 30 * p);
     t.expect(&[&gone(16)[..], &[start + 30 * p]].concat(), memory)

@@ -1,4 +1,4 @@
-//! What happens to a process: fork, exec, exit.
+//! Events in the life of a process: fork, exec, exit.
 
 use super::{Outcome, Trial, broken, not_applicable, pages};
 use pagetrail::{AtExit, Error, Event, State, Technique, page_size};
@@ -32,19 +32,19 @@ pub(super) fn exec(t: &mut Trial<'_>) -> Outcome {
     let first = t.map("anon", 4)?;
     t.begin(&[pages(first, 4)])?;
     t.actor.act("exec");
-    // The new image answers when it is there.
+    // The new image answers once it runs.
     t.actor.act("pid");
     let stack = t.actor.act("deep 10") + page_size();
     let round = t.watch().collect()?;
-    let told = round
+    let reported = round
         .events()
         .iter()
         .any(|event| matches!(event, Event::Exec { .. }));
     let written = round.dirty().contains(stack);
     round.commit();
-    if !told || !written {
+    if !reported || !written {
         return broken(format!(
-            "exec told: {told}, stack of the new image written: {written}"
+            "exec reported: {reported}, stack of the new image written: {written}"
         ));
     }
     let start = t.map("anon", 16)?;
@@ -77,7 +77,7 @@ pub(super) fn exit(t: &mut Trial<'_>) -> Outcome {
     match t.watch().collect() {
         Err(Error::Gone { .. }) => Ok(()),
         other => broken(format!(
-            "collect after the end gives {:?}",
+            "collect after the end returns {:?}",
             other.map(|round| round.index())
         )),
     }

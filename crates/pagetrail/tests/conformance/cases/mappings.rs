@@ -1,4 +1,4 @@
-//! Mappings that change under a watch.
+//! Mappings that change while they are tracked.
 
 use super::{Outcome, Trial, broken, not_applicable, pages};
 use pagetrail::page_size;
@@ -62,11 +62,11 @@ pub(super) fn replaced_beside(t: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
-/// No page of the old mapping tells that it is gone.
+/// The new mapping has no page that would reveal that the old one is gone.
 pub(super) fn untouched_replaced(t: &mut Trial<'_>) -> Outcome {
     t.needs_free_mappings()?;
     for new in ["memfd", "anon", "file-shared"] {
-        // Page tables of their own, so that none of them is there before.
+        // They have page tables of their own, so that no page of the table exists before.
         let start = t.map("anon", 2048)?;
         if !t.subject.whole {
             t.watch = None;
@@ -77,7 +77,7 @@ pub(super) fn untouched_replaced(t: &mut Trial<'_>) -> Outcome {
             .try_act(&format!("map-at {new} 16 {there}"))
             .is_err()
         {
-            continue; // A file system that makes no such files.
+            continue; // A file system that cannot create such files.
         }
         for page in [3, 3, 7] {
             t.write(there + page * page_size());
@@ -87,7 +87,7 @@ pub(super) fn untouched_replaced(t: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
-/// As allocators do that return memory to the system and keep the addresses.
+/// Discards memory as allocators do that return it to the system and keep the addresses.
 pub(super) fn given_back(t: &mut Trial<'_>) -> Outcome {
     t.needs_free_mappings()?;
     let p = page_size();

@@ -1,4 +1,4 @@
-//! Kinds of memory, and pages that come and go.
+//! Kinds of memory, and pages that are created and discarded.
 
 use super::{Outcome, Trial, broken, not_applicable, pages};
 use pagetrail::{HugePages, Technique, page_size};
@@ -10,7 +10,7 @@ pub(super) fn kind(t: &mut Trial<'_>, kind: &str) -> Outcome {
     t.actor.act(&format!("fill {start} 32 1"));
     t.begin(&[memory])?;
     t.expect(&[], memory)?;
-    // Populated, and the untouched half.
+    // Pages of the populated half, and of the untouched half.
     let written = [0, 1, 2, 17, 31, 32, 40, 63].map(|i| start + i * p);
     for address in written {
         t.write(address);
@@ -22,7 +22,7 @@ pub(super) fn kind(t: &mut Trial<'_>, kind: &str) -> Outcome {
 }
 
 pub(super) fn huge(t: &mut Trial<'_>) -> Outcome {
-    let count = 2048; // 8 MiB hold three aligned huge pages at least.
+    let count = 2048; // 8 MiB contain at least three aligned huge pages.
     let start = t.map("huge", count)?;
     t.actor.act(&format!("fill {start} {count} 1"));
     let memory = pages(start, count);
@@ -122,7 +122,7 @@ pub(super) fn discarded(t: &mut Trial<'_>) -> Outcome {
     t.write(start + 9 * p);
     t.expect(&[start + 9 * p], memory)?;
     if t.technique == Technique::Userfaultfd {
-        // It learns of zeros that took the place of contents when they are read.
+        // It detects zeros that replaced contents when they are read.
         let read = start + 9 * p;
         t.actor.act(&format!("advise {read} 1 dontneed"));
         t.actor.act(&format!("read {read}"));

@@ -1,4 +1,5 @@
-//! The cases: each arranges memory, has it written, and says which pages must be in the round.
+//! The cases: each prepares memory, lets the actor write to it, and says which pages must be in the
+//! round.
 
 mod accesses;
 mod discards;
@@ -17,7 +18,7 @@ use pagetrail::{
 use std::cell::RefCell;
 use std::fmt;
 
-/// A case by name.
+/// A case with its name.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) run: fn(&mut Trial<'_>) -> Outcome,
@@ -27,11 +28,11 @@ pub(crate) type Outcome = Result<(), Stop>;
 
 /// Why a case ended early.
 pub(crate) enum Stop {
-    /// It makes no sense for this technique or subject, or the machine lacks what it needs.
+    /// The case does not apply to this technique or subject, or the machine lacks what it needs.
     NotApplicable(String),
     /// A promise was broken.
     Broken(String),
-    /// The library gave an error.
+    /// The library returned an error.
     Watch(Error),
 }
 
@@ -102,7 +103,7 @@ pub(crate) const CASES: &[Case] = &[
         run: memory::sparse,
     },
     Case {
-        name: "again in every round",
+        name: "written in every round",
         run: rounds::again,
     },
     Case {
@@ -110,11 +111,11 @@ pub(crate) const CASES: &[Case] = &[
         run: rounds::hot_then_cold,
     },
     Case {
-        name: "one page after the other, then elsewhere",
+        name: "written sequentially, then elsewhere",
         run: rounds::swept,
     },
     Case {
-        name: "hot, and exact on demand",
+        name: "hot, with exact precision",
         run: rounds::exact,
     },
     Case {
@@ -122,7 +123,7 @@ pub(crate) const CASES: &[Case] = &[
         run: rounds::transaction,
     },
     Case {
-        name: "once more in the round after",
+        name: "reported twice",
         run: rounds::report_again,
     },
     Case {
@@ -146,11 +147,11 @@ pub(crate) const CASES: &[Case] = &[
         run: memory::shared_discarded,
     },
     Case {
-        name: "given back, of a private file",
+        name: "discarded from a private file",
         run: |t| discards::private(t, "file-private"),
     },
     Case {
-        name: "given back, of a private memfd",
+        name: "discarded from a private memfd",
         run: |t| discards::private(t, "memfd-private"),
     },
     Case {
@@ -166,7 +167,7 @@ pub(crate) const CASES: &[Case] = &[
         run: |t| discards::removed(t, "file-shared"),
     },
     Case {
-        name: "removed past the mapping",
+        name: "removed by descriptor",
         run: discards::by_descriptor,
     },
     Case {
@@ -178,19 +179,19 @@ pub(crate) const CASES: &[Case] = &[
         run: mappings::protected,
     },
     Case {
-        name: "written while it may be, then not",
+        name: "written while writable, then protected",
         run: |t| unwritable::written_between(t, "anon"),
     },
     Case {
-        name: "the same, of a file",
+        name: "written while writable, private file",
         run: |t| unwritable::written_between(t, "file-private"),
     },
     Case {
-        name: "the same, shared",
+        name: "written while writable, shared",
         run: |t| unwritable::written_between(t, "memfd"),
     },
     Case {
-        name: "made, written, made unwritable",
+        name: "mapped, written, then protected",
         run: unwritable::made_and_protected,
     },
     Case {
@@ -206,7 +207,7 @@ pub(crate) const CASES: &[Case] = &[
         run: mappings::replaced,
     },
     Case {
-        name: "a mapping replaced beside others",
+        name: "a mapping replaced next to others",
         run: mappings::replaced_beside,
     },
     Case {
@@ -214,7 +215,7 @@ pub(crate) const CASES: &[Case] = &[
         run: mappings::untouched_replaced,
     },
     Case {
-        name: "taken away, then given back",
+        name: "discarded by mapping over, then reused",
         run: mappings::given_back,
     },
     Case {
@@ -222,7 +223,7 @@ pub(crate) const CASES: &[Case] = &[
         run: mappings::inaccessible,
     },
     Case {
-        name: "a mapping made",
+        name: "a new mapping",
         run: mappings::made,
     },
     Case {
@@ -234,15 +235,15 @@ pub(crate) const CASES: &[Case] = &[
         run: mappings::moved,
     },
     Case {
-        name: "the heap grown",
+        name: "a growing heap",
         run: mappings::heap,
     },
     Case {
-        name: "the stack grown",
+        name: "a growing stack",
         run: mappings::stack,
     },
     Case {
-        name: "marks cleared by somebody else",
+        name: "soft-dirty bits cleared externally",
         run: rounds::marks_cleared,
     },
     Case {
@@ -270,19 +271,19 @@ pub(crate) const CASES: &[Case] = &[
         run: accesses::kernel_read,
     },
     Case {
-        name: "read where writing is forbidden",
+        name: "read from read-only memory",
         run: accesses::read_only,
     },
     Case {
-        name: "writes and accesses in turns",
+        name: "alternating writes and accesses",
         run: accesses::in_turns,
     },
     Case {
-        name: "in turns, rounds not committed",
+        name: "alternating, rounds not committed",
         run: accesses::in_turns_transaction,
     },
     Case {
-        name: "in turns, mappings come and go",
+        name: "alternating, mappings change",
         run: accesses::in_turns_mappings,
     },
     Case {
@@ -295,7 +296,7 @@ pub(crate) const CASES: &[Case] = &[
     },
 ];
 
-/// What `Choice::Auto` takes for a subject, and why; it must see a write.
+/// The technique that `Choice::Auto` picks for a subject, and the reason; it must detect a write.
 pub(crate) fn choose(subject: &Subject) -> Result<(Technique, String), Stop> {
     let mut trial = Trial::new(Technique::None, subject);
     trial.choice = Choice::Auto;
@@ -322,12 +323,13 @@ pub(crate) struct Trial<'a> {
     precision: Precision,
     report_pages: ReportPages,
     value: u64,
-    /// Start and pages of the memory that was made.
+    /// The start and the number of pages of each mapping that was made.
     mapped: Vec<(u64, u64)>,
-    /// Pages of the memory under test that rounds reported, and that were written: over-reporting.
+    /// Pages of the memory under test that rounds reported, and that were written: their ratio
+    /// shows false positives.
     pub(crate) reported: u64,
     pub(crate) written: u64,
-    /// Pages that were reported because they are predicted dirty.
+    /// Pages that were reported because they were predicted dirty.
     predicted: u64,
 }
 
@@ -353,7 +355,7 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// Makes memory; a program that the watch starts is started now.
+    /// Makes memory; a program that the watch starts is started here.
     fn map(&mut self, kind: &str, pages: u64) -> Result<u64, Stop> {
         if matches!(self.actor, Actor::Later) {
             let (command, pipes) = puppet_command();
@@ -389,7 +391,7 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// Starts watching, unless it was started with the program, and ends the round of the preparations.
+    /// Starts tracking, unless it began with the program, and ends the round of the preparations.
     fn begin(&mut self, memory: &[PageRange]) -> Outcome {
         if self.watch.is_none() {
             let target = self.subject.target(&self.actor, memory)?;
@@ -402,7 +404,7 @@ impl<'a> Trial<'a> {
         self.watch.as_mut().expect("begun")
     }
 
-    /// A fresh value, so that no write leaves a page as it was.
+    /// Writes a new value, so that every write changes the page.
     fn write(&mut self, address: u64) {
         self.value += 1;
         self.actor.act(&format!("write {address} {}", self.value));
@@ -433,7 +435,7 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    /// Page tables of the target (`VmPTE` of `proc_pid_status(5)`).
+    /// The size of the target's page tables in KiB (`VmPTE` of `proc_pid_status(5)`).
     fn page_tables_kib(&self) -> u64 {
         let pid = self
             .watch
@@ -445,7 +447,7 @@ impl<'a> Trial<'a> {
             .unwrap_or(0)
     }
 
-    /// What the technique cannot do by its documentation.
+    /// Ends the case for techniques that cannot do this, by their documentation.
     fn needs_free_mappings(&self) -> Outcome {
         match self.technique {
             Technique::Mprotect => {
@@ -458,7 +460,7 @@ impl<'a> Trial<'a> {
     fn needs_accesses(&self) -> Outcome {
         match self.technique {
             Technique::AccessScan => Ok(()),
-            _ => not_applicable("it notices writes only"),
+            _ => not_applicable("it tracks writes only"),
         }
     }
 
@@ -472,7 +474,7 @@ impl<'a> Trial<'a> {
 }
 
 impl Drop for Trial<'_> {
-    /// Puppets take their memory with them; this process goes on to the next trial.
+    /// Frees the memory of a trial in this process; a puppet's memory ends with the puppet.
     fn drop(&mut self) {
         self.watch = None;
         if self.subject.own {

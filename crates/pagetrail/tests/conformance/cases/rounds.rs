@@ -1,4 +1,4 @@
-//! Rounds, and who writes.
+//! Rounds, and different writers.
 
 use super::{Outcome, Stop, Trial, broken, not_applicable, pages};
 use pagetrail::{Event, PageRange, PageSet, Precision, ReportPages, Technique, page_size};
@@ -17,7 +17,8 @@ pub(super) fn again(t: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
-/// Pages that are written in every round, among others; then nobody writes, and before long nothing is reported.
+/// Some pages are written in every round, among others; then nothing is written, and soon nothing
+/// is reported.
 pub(super) fn hot_then_cold(t: &mut Trial<'_>) -> Outcome {
     if t.technique == Technique::None {
         return not_applicable("it reports everything");
@@ -44,7 +45,7 @@ pub(super) fn hot_then_cold(t: &mut Trial<'_>) -> Outcome {
         if t.technique == Technique::Adaptive && t.predicted == before {
             return broken("nothing was predicted of what is written in every round");
         }
-        // It marks a few pages itself, and reports them.
+        // `soft-dirty` writes to a few pages itself, and reports them.
         let sentinels = match t.technique {
             Technique::SoftDirty => 4,
             _ => 0,
@@ -54,14 +55,14 @@ pub(super) fn hot_then_cold(t: &mut Trial<'_>) -> Outcome {
         while t.collect()?.intersection(&of_memory).page_count() > sentinels {
             quiet += 1;
             if quiet > 90 {
-                return broken("nobody writes any more, and pages are reported for ever");
+                return broken("nothing is written any more, but pages are still reported");
             }
         }
     }
     Ok(())
 }
 
-/// A sweep that goes on from round to round, and stops.
+/// A sequential writer that continues from round to round, and stops.
 pub(super) fn swept(t: &mut Trial<'_>) -> Outcome {
     const STEP: u64 = 150;
     let p = page_size();
@@ -87,7 +88,8 @@ pub(super) fn swept(t: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
-/// What is predicted dirty and was not is not reported where exactness is asked for; a write after that is.
+/// With exact precision, a predicted page that was not written is not reported; a later write to it
+/// is.
 pub(super) fn exact(t: &mut Trial<'_>) -> Outcome {
     if t.technique != Technique::Adaptive {
         return not_applicable("it predicts nothing");
@@ -104,7 +106,7 @@ pub(super) fn exact(t: &mut Trial<'_>) -> Outcome {
     let hot: Vec<u64> = (0..24).map(|i| start + i * 8 * p).collect();
     let before = t.predicted;
     for round in 0..40 {
-        // In the last rounds each page is left alone now and then.
+        // In the last rounds each page is left out now and then.
         let written = hot.iter().enumerate();
         let written: Vec<u64> = written
             .filter(|(i, _)| round < 25 || (i + round) % 3 != 0)
@@ -194,7 +196,7 @@ pub(super) fn threads(t: &mut Trial<'_>) -> Outcome {
     t.expect(&written, memory)
 }
 
-/// The marks of soft-dirty belong to whoever clears them first.
+/// Soft-dirty bits are consumed by whichever process clears them first.
 pub(super) fn marks_cleared(t: &mut Trial<'_>) -> Outcome {
     if t.technique != Technique::SoftDirty {
         return not_applicable("its marks are its own");
@@ -203,29 +205,29 @@ pub(super) fn marks_cleared(t: &mut Trial<'_>) -> Outcome {
     let memory = pages(start, 16);
     t.actor.act(&format!("fill {start} 16 1"));
     t.begin(&[memory])?;
-    for robbed in [true, false, true] {
+    for cleared in [true, false, true] {
         t.write(start + page_size());
-        if robbed {
+        if cleared {
             let file = format!("/proc/{}/clear_refs", t.watch().pid());
             std::fs::write(file, "4").map_err(|error| Stop::Broken(error.to_string()))?;
         }
         let round = t.watch().collect()?;
         let written = round.dirty().contains(start + page_size());
-        let told = round
+        let noted = round
             .events()
             .iter()
             .any(|event| matches!(event, Event::Note(note) if note.contains("clear_refs")));
         round.commit();
-        if !written || told != robbed {
+        if !written || noted != cleared {
             return broken(format!(
-                "marks cleared: {robbed}, told: {told}, write reported: {written}"
+                "bits cleared: {cleared}, noted: {noted}, write reported: {written}"
             ));
         }
     }
     Ok(())
 }
 
-/// A page that was pinned when its round was collected gets its data afterwards.
+/// A page that was pinned when its round was collected receives its data afterwards.
 pub(super) fn report_again(t: &mut Trial<'_>) -> Outcome {
     t.report_pages = ReportPages::Twice;
     let p = page_size();
@@ -237,7 +239,7 @@ pub(super) fn report_again(t: &mut Trial<'_>) -> Outcome {
     t.write(start + 3 * p);
     t.expect(&[start + 3 * p], memory)?;
     t.write(start + 5 * p);
-    // A round that is not committed keeps both.
+    // A round that is not committed keeps both rounds' pages.
     drop(t.watch().collect()?);
     t.expect(&[start + 3 * p, start + 5 * p], memory)?;
     t.write(start + 7 * p);

@@ -1,4 +1,4 @@
-//! Memory that may not be written whenever a round is collected.
+//! Memory that is not writable whenever a round is collected.
 
 use super::{Outcome, Trial, broken, not_applicable, pages};
 use crate::actor::poke;
@@ -71,7 +71,7 @@ pub(super) fn patched(t: &mut Trial<'_>) -> Outcome {
         );
     }
     if t.subject.own || t.subject.launched {
-        return not_applicable("only another process that nobody traces can be debugged");
+        return not_applicable("only another process that is not traced can be debugged");
     }
     let p = page_size();
     for kind in ["anon", "file-private"] {
