@@ -149,6 +149,23 @@ pub(crate) fn clears_soft_dirty(text: &[u8]) -> bool {
     number == Ok(Ok(4))
 }
 
+/// How the memfd is named that takes the place of a descriptor of `clear_refs`.
+const SUBSTITUTE: &str = "pagetrail-clear_refs-";
+
+/// The name of the memfd that takes the place of a descriptor of the `clear_refs` of `pid`.
+pub(crate) fn substitute_name(pid: u32) -> String {
+    format!("{SUBSTITUTE}{pid}")
+}
+
+/// The process for whose `clear_refs` an open file, by its path in `/proc/self/fd`, is the substitute.
+pub(crate) fn substitute_for(path: &[u8]) -> Option<u32> {
+    let name = path
+        .strip_prefix(b"/memfd:")?
+        .strip_prefix(SUBSTITUTE.as_bytes())?;
+    let pid = name.split(|byte| *byte == b' ').next()?;
+    std::str::from_utf8(pid).ok()?.parse().ok()
+}
+
 /// The process whose file in `/proc` a path names: `.../PID/pagemap` or `.../PID/task/TID/pagemap`.
 pub(crate) fn process_of(path: &[u8]) -> Option<u32> {
     let mut parts = path.rsplit(|byte| *byte == b'/');
@@ -189,6 +206,20 @@ mod tests {
         assert_eq!(process_of(b"/12/clear_refs"), Some(12));
         for other in ["/proc/self/pagemap", "/srv/x/pagemap", "pagemap", ""] {
             assert_eq!(process_of(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn finds_the_process_of_a_substitute() {
+        let path = format!("/memfd:{} (deleted)", substitute_name(417));
+        assert_eq!(substitute_for(path.as_bytes()), Some(417));
+        for other in [
+            "/memfd:x (deleted)",
+            "/memfd:pagetrail-clear_refs-x",
+            "/tmp/417",
+            "",
+        ] {
+            assert_eq!(substitute_for(other.as_bytes()), None, "{other}");
         }
     }
 

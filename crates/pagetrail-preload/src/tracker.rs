@@ -9,6 +9,7 @@ use crate::settings::{self, Mode, log};
 use crate::sys::kernel;
 use pagetrail::{Capabilities, PageSet, Status, Target, Technique, Watch};
 use rustix::fd::RawFd;
+use rustix::io::Errno;
 
 pub(crate) struct State {
     /// Whether we answer; not known before the first file of ours is opened.
@@ -91,12 +92,29 @@ impl State {
     /// Looks at a descriptor that the program has just got for a file of such a name, and enters it if it is what it
     /// seems. False when it is, and there is no room: the program must not have it then.
     pub(crate) fn adopt(&mut self, fd: RawFd, kind: Kind) -> bool {
-        if !self.answers() || !kernel::is_proc(fd) {
+        if !self.answers() {
             return true;
         }
         let mut buffer = [0; 256];
-        let pid = kernel::path(fd, &mut buffer).and_then(descriptors::process_of);
-        let Some(pid) = pid else { return true };
+        let Some(path) = kernel::path(fd, &mut buffer) else {
+            return true;
+        };
+        if let Some(pid) = descriptors::substitute_for(path) {
+            let kind = Kind::ClearRefs;
+            return descriptors::enter(fd, Known { kind, pid });
+        }
+        let Some(pid) = descriptors::process_of(path).filter(|_| kernel::is_proc(fd)) else {
+            return true;
+        };
+        if kind == Kind::ClearRefs {
+            match kernel::substitute(fd, pid) {
+                Ok(()) => {}
+                Err(Errno::MFILE | Errno::NFILE) => return false,
+                Err(error) => log(format_args!(
+                    "no memfd in the place of clear_refs: {error}; writes past the library are lost"
+                )),
+            }
+        }
         if kind == Kind::Pagemap && pid != std::process::id() {
             // Somebody else may have cleared it.
             self.note(pid, holder::ask(pid, Request::Look).unwrap_or_default());

@@ -5,7 +5,8 @@
 //! Linux ABIs of all 64-bit processors is where a variadic one would be.
 
 use super::reads::{amend, amend_parts, known, read_bare};
-use super::{guard, real, stream};
+use super::writes::{serve, serve_parts, was_inherited};
+use super::{guard, real, stdout, stream};
 use crate::descriptors::{self, Kind, Known};
 use crate::spans::query;
 use crate::sys::kernel::{self, PAGEMAP_SCAN, UFFDIO_REGISTER};
@@ -25,6 +26,9 @@ static INITIALIZER: extern "C" fn() = find_all;
 
 extern "C" fn find_all() {
     real::find_all();
+    if kernel::may_have_inherited_clear_refs() {
+        stdout::inherit();
+    }
 }
 
 /// What a path may lead to.
@@ -53,6 +57,7 @@ pub(super) fn adopt(fd: c_int, kind: Option<Kind>) -> c_int {
         }
         return -1;
     }
+    stdout::follow(fd);
     fd
 }
 
@@ -144,27 +149,6 @@ reading_parts! {
     preadv64v2(offset: off_t, flags: c_int), Some(offset);
 }
 
-/// Carries out what was written to `clear_refs`, if it is the clearing of soft-dirty bits.
-///
-/// # Safety
-///
-/// `length` bytes at `buffer` can be read.
-unsafe fn clears(fd: c_int, buffer: *const c_void, length: size_t) -> bool {
-    let Some(known) = known(fd, Kind::ClearRefs) else {
-        return false;
-    };
-    if buffer.is_null() || length == 0 {
-        return false;
-    }
-    // SAFETY: as the caller promises.
-    let text = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), length) };
-    if !descriptors::clears_soft_dirty(text) {
-        return false;
-    }
-    guard::alone(|state| state.clear(known.pid));
-    true
-}
-
 macro_rules! writing {
     ($($function:ident($($argument:ident: $type:ty),*);)*) => {
         $(
@@ -175,10 +159,14 @@ macro_rules! writing {
             pub(crate) unsafe extern "C" fn $function(fd: c_int, buffer: *const c_void, count: size_t $(, $argument: $type)*) -> ssize_t {
                 // SAFETY: the program's arguments, passed on.
                 unsafe {
-                    if descriptors::any() && clears(fd, buffer, count) {
-                        return count as ssize_t;
+                    if descriptors::any() && let Some(length) = serve(fd, buffer as u64, count) {
+                        return length;
                     }
-                    real::$function(fd, buffer, count $(, $argument)*)
+                    let length = real::$function(fd, buffer, count $(, $argument)*);
+                    if length == -1 && was_inherited(fd) && let Some(length) = serve(fd, buffer as u64, count) {
+                        return length;
+                    }
+                    length
                 }
             }
         )*
@@ -196,13 +184,20 @@ writing! {
 /// As for libc's function.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: the program's arguments, passed on; the kernel, too, takes each part for a write of its own here.
-    unsafe {
-        if descriptors::any() && count == 1 && clears(fd, (*parts).iov_base, (*parts).iov_len) {
-            return (*parts).iov_len as ssize_t;
-        }
-        real::writev(fd, parts, count)
+    if descriptors::any()
+        && let Some(length) = serve_parts(fd, parts as u64, count)
+    {
+        return length;
     }
+    // SAFETY: the program's arguments, passed on to the function that they are for.
+    let length = unsafe { real::writev(fd, parts, count) };
+    if length == -1
+        && was_inherited(fd)
+        && let Some(length) = serve_parts(fd, parts as u64, count)
+    {
+        return length;
+    }
+    length
 }
 
 /// Enters the duplicate of a descriptor that is known.
@@ -210,13 +205,15 @@ fn duplicated(of: RawFd, fd: c_int) -> c_int {
     if fd < 0 || !descriptors::any() || guard::is_inside() {
         return fd;
     }
-    match descriptors::find(of) {
+    let fd = match descriptors::find(of) {
         Some(known) => match guard::alone(|_| descriptors::enter(fd, known)) {
             Some(false) => adopt(fd, Some(known.kind)),
             _ => fd,
         },
         None => fd,
-    }
+    };
+    stdout::follow(fd);
+    fd
 }
 
 /// # Safety
@@ -378,6 +375,37 @@ pub(crate) unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut F
         }
         file
     }
+}
+
+/// Refuses to make an open stream one over `pagemap`: libc would read past the library, and every page
+/// would look clean. A stream over `clear_refs` fails when it is written, but for `stdout`.
+///
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn freopen(
+    path: *const c_char,
+    mode: *const c_char,
+    file: *mut FILE,
+) -> *mut FILE {
+    // SAFETY: the program's arguments, passed on to the function that they are for.
+    unsafe { stream::reopened(real::freopen(path, mode, file), may_be(path)) }
+}
+
+/// See [`freopen`].
+///
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn freopen64(
+    path: *const c_char,
+    mode: *const c_char,
+    file: *mut FILE,
+) -> *mut FILE {
+    // SAFETY: the program's arguments, passed on to the function that they are for.
+    unsafe { stream::reopened(real::freopen64(path, mode, file), may_be(path)) }
 }
 
 /// # Safety

@@ -102,6 +102,7 @@ fn lock() -> Option<Before> {
         match page.compare_exchange(0, RESETTING, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => {
                 let before = LOCK.swap(1, Ordering::Acquire);
+                store_owner(page);
                 page.store(OURS, Ordering::Release);
                 return Some(match before {
                     0 => Before::Free,
@@ -135,6 +136,21 @@ fn unlock() {
     }
 }
 
+/// Notes in the wiped page that this process is the one whose memory it is.
+fn store_owner(page: &AtomicU32) {
+    // SAFETY: `page` is the first of the 1024 and more numbers of a mapping that is never unmapped.
+    let owner = unsafe { &*std::ptr::from_ref(page).add(1) };
+    owner.store(std::process::id(), Ordering::Release);
+}
+
+/// Whether this process runs in the memory of another, as a child of `vfork(2)` does.
+pub(crate) fn is_in_borrowed_memory() -> bool {
+    let Some(page) = page() else { return true };
+    // SAFETY: as in `store_owner`: the second number of the same mapping.
+    let owner = unsafe { &*std::ptr::from_ref(page).add(1) };
+    owner.load(Ordering::Acquire) != std::process::id()
+}
+
 /// The page that forked children find empty; made on first use.
 fn page() -> Option<&'static AtomicU32> {
     let known = PAGE.load(Ordering::Acquire);
@@ -158,6 +174,7 @@ fn make_page() -> Option<*mut AtomicU32> {
             let _ = rustix::mm::munmap(page, bytes);
             return None;
         }
+        store_owner(&*page.cast::<AtomicU32>());
         (*page.cast::<AtomicU32>()).store(OURS, Ordering::Release);
     }
     let page = page.cast::<AtomicU32>();

@@ -73,6 +73,8 @@ unsafe impl Plain for u64 {}
 unsafe impl Plain for page_region {}
 // SAFETY: twelve numbers of 64 bits.
 unsafe impl Plain for pm_scan_arg {}
+// SAFETY: an address, which need not be valid, and a length.
+unsafe impl Plain for libc::iovec {}
 
 /// Reads from an address that the program named, which may be any number.
 pub(crate) fn copy_in<T: Plain>(to: &mut T, address: u64) -> Result<(), Errno> {
@@ -89,6 +91,73 @@ pub(crate) fn copy_in<T: Plain>(to: &mut T, address: u64) -> Result<(), Errno> {
         return Ok(());
     }
     whole(copied, bytes)
+}
+
+/// Reads bytes from an address that the program named, which may be any number.
+pub(crate) fn copy_bytes_in(to: &mut [u8], address: u64) -> Result<(), Errno> {
+    if to.is_empty() {
+        return Ok(());
+    }
+    let (own, named) = (
+        vector(to.as_mut_ptr() as u64, to.len()),
+        vector(address, to.len()),
+    );
+    // SAFETY: the kernel writes the bytes of `to` alone.
+    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &own, 1, &named, 1, 0) };
+    if is_forbidden(copied) {
+        // SAFETY: a seccomp filter forbids the checked copy; the program names its own memory, and
+        // `to` is ours, so the two do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(address as *const u8, to.as_mut_ptr(), to.len()) };
+        return Ok(());
+    }
+    whole(copied, to.len())
+}
+
+/// Replaces a descriptor of `clear_refs` that can be written by a sealed, empty memfd.
+///
+/// The kernel without soft-dirty bits takes a "4" and does nothing. On the memfd every write that
+/// bypasses the library fails with `EPERM` (`F_SEAL_WRITE` in fcntl(2)) instead.
+pub(crate) fn substitute(fd: RawFd, pid: u32) -> Result<(), Errno> {
+    use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, memfd_create};
+    use rustix::io::{FdFlags, fcntl_getfd};
+    let file = borrow(fd).ok_or(Errno::BADF)?;
+    if (fcntl_getfl(file)? & OFlags::RWMODE) == OFlags::RDONLY {
+        return Ok(());
+    }
+    let flags = match fcntl_getfd(file)?.contains(FdFlags::CLOEXEC) {
+        true => libc::O_CLOEXEC,
+        false => 0,
+    };
+    let name = crate::descriptors::substitute_name(pid);
+    let memfd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)?;
+    fcntl_add_seals(
+        &memfd,
+        SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
+    )?;
+    use rustix::fd::AsRawFd;
+    // SAFETY: dup3(2) touches no memory; the program does not have `fd` yet, so it loses nothing.
+    match unsafe { libc::syscall(libc::SYS_dup3, memfd.as_raw_fd(), fd, flags) } {
+        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::MFILE)),
+        _ => Ok(()),
+    }
+}
+
+/// Writes to the kernel's own `clear_refs` of a process.
+pub(crate) fn write_clear_refs(pid: u32, text: &[u8]) -> Result<usize, Errno> {
+    use rustix::fs::{Mode, OFlags, open};
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = open(format!("/proc/{pid}/clear_refs"), flags, Mode::empty())?;
+    rustix::io::write(&file, text)
+}
+
+/// Whether the standard output that this program was started with may be a `clear_refs`: it lies in
+/// a `proc` file system, or in the one of memfds. One call, for every program that is started.
+pub(crate) fn may_have_inherited_clear_refs() -> bool {
+    /// `TMPFS_MAGIC`, of memfds too.
+    const TMPFS: u64 = 0x0102_1994;
+    borrow(libc::STDOUT_FILENO)
+        .and_then(|fd| rustix::fs::fstatfs(fd).ok())
+        .is_some_and(|statfs| matches!(statfs.f_type as u64, PROC | TMPFS))
 }
 
 /// Writes to an address that the program named for it, which may be any number.

@@ -16,4 +16,8 @@ pub(crate) mod process;
 mod reads;
 pub(crate) mod real;
 #[cfg(not(test))]
+mod stdout;
+#[cfg(not(test))]
 pub(crate) mod stream;
+#[cfg(not(test))]
+mod writes;

@@ -76,6 +76,8 @@ functions! {
     __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int = -1;
     fopen(path: *const c_char, mode: *const c_char) -> *mut FILE = std::ptr::null_mut();
     fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE = std::ptr::null_mut();
+    freopen(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE = std::ptr::null_mut();
+    freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE = std::ptr::null_mut();
     fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = std::ptr::null_mut();
     fileno(stream: *mut FILE) -> c_int = -1;
     fileno_unlocked(stream: *mut FILE) -> c_int = -1;

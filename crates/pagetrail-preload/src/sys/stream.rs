@@ -10,16 +10,21 @@ use crate::descriptors::Kind;
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+/// `cookie_io_functions_t` of fopencookie(3): what is missing is left to libc.
 #[repr(C)]
-struct Functions {
-    read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
-    write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
-    seek: unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
-    close: unsafe extern "C" fn(*mut c_void) -> c_int,
+pub(super) struct Functions {
+    pub(super) read: Option<unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t>,
+    pub(super) write: Option<unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t>,
+    pub(super) seek: Option<unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int>,
+    pub(super) close: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
 }
 
 unsafe extern "C" {
-    fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+    pub(super) fn fopencookie(
+        cookie: *mut c_void,
+        mode: *const c_char,
+        functions: Functions,
+    ) -> *mut FILE;
 }
 
 /// A stream of ours and the real one under it.
@@ -66,10 +71,10 @@ pub(super) unsafe fn wrap(file: *mut FILE, mode: *const c_char) -> *mut FILE {
         }
     }
     let functions = Functions {
-        read,
-        write,
-        seek,
-        close,
+        read: Some(read),
+        write: Some(write),
+        seek: Some(seek),
+        close: Some(close),
     };
     // SAFETY: the functions take the real stream as their cookie.
     let ours = unsafe { fopencookie(file.cast(), mode, functions) };
@@ -86,8 +91,34 @@ pub(super) unsafe fn wrap(file: *mut FILE, mode: *const c_char) -> *mut FILE {
     ours
 }
 
+/// What `freopen(3)` returns to the program for a stream that it has opened under a name of such a kind.
+///
+/// # Safety
+///
+/// `file` is null or an open stream.
+pub(super) unsafe fn reopened(file: *mut FILE, kind: Option<Kind>) -> *mut FILE {
+    if file.is_null() || kind.is_none() {
+        return file;
+    }
+    // SAFETY: an open stream, as the caller states.
+    let fd = exports::adopt(unsafe { real::fileno(file) }, kind);
+    let is_pagemap = descriptors::find(fd).is_some_and(|known| known.kind == Kind::Pagemap);
+    if fd < 0 || is_pagemap {
+        // SAFETY: freopen(3) that fails leaves the stream closed; errno is this thread's.
+        unsafe {
+            libc::fclose(file);
+            *libc::__errno_location() = libc::EOPNOTSUPP;
+        }
+        return std::ptr::null_mut();
+    }
+    file
+}
+
 /// The descriptor under a stream of ours.
 pub(super) fn descriptor(file: *mut FILE) -> Option<c_int> {
+    if super::stdout::is(file) {
+        return Some(libc::STDOUT_FILENO);
+    }
     if COUNT.load(Ordering::Acquire) == 0 || file.is_null() {
         return None;
     }
