@@ -4,13 +4,13 @@ use std::fs;
 
 use pagetrail::{PageRange, PageSet};
 
+use crate::best_log;
 use crate::error::{Error, Result};
 use crate::guest::Guest;
 use crate::memory::PAGE;
 use crate::processor::cpuid;
 use crate::sys::kvm::{self, Log, Vm};
 use crate::trial::{DoneBy, begin, load, mapped, store};
-use crate::{RING_BYTES, best_log};
 
 /// What KVM and the processor offer. A fact that could not be determined is `None`.
 #[derive(Clone, Debug)]
@@ -73,12 +73,12 @@ pub fn try_guest() -> Result<&'static str> {
 }
 
 /// Like [`try_guest`], but with bitmaps, or with the largest dirty ring.
-#[doc(hidden)]
+#[cfg(feature = "test-equipment")]
 pub fn try_guest_by(bitmap: bool) -> Result<()> {
     try_with(if bitmap {
         Log::Bitmap
     } else {
-        Log::Ring(RING_BYTES)
+        Log::Ring(crate::RING_BYTES)
     })
 }
 
@@ -93,7 +93,7 @@ pub fn try_accesses() -> Result<()> {
 
 /// Like [`try_accesses`], for a KVM that emulates instructions: the guest exits by exceptions, and
 /// the processor flushes its TLB after each of them anyway.
-#[doc(hidden)]
+#[cfg(feature = "test-equipment")]
 pub fn try_accesses_by_exceptions() -> Result<()> {
     try_accesses_with(DoneBy::Exception)
 }

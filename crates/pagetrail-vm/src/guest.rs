@@ -207,6 +207,7 @@ impl Guest {
         self.enter(&context);
     }
 
+    #[cfg(feature = "test-equipment")]
     pub(crate) fn vm(&self) -> &Vm {
         &self.vm
     }

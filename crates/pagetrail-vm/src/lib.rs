@@ -20,8 +20,6 @@ mod calls;
 pub mod check;
 mod children;
 mod error;
-#[doc(hidden)]
-pub mod figures;
 mod guest;
 mod memory;
 mod processor;
@@ -29,6 +27,8 @@ mod program;
 mod rounds;
 mod signals;
 mod sys;
+#[cfg(feature = "test-equipment")]
+pub mod timed_guest;
 mod trial;
 mod vcpu_threads;
 

@@ -11,10 +11,15 @@ const NUMBER: u64 = 0x5ca1_ab1e;
 
 /// How a guest exits when it has done its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(feature = "test-equipment"),
+    expect(unreachable_pub, reason = "`timed_guest` exports it")
+)]
 pub enum DoneBy {
     /// By a system call.
     Call,
     /// By an exception, which also works on a KVM that emulates instructions.
+    #[cfg(feature = "test-equipment")]
     Exception,
 }
 
@@ -23,6 +28,7 @@ impl DoneBy {
     pub(crate) fn emit(self, text: &mut Vec<u8>) {
         match self {
             Self::Call => call(text),
+            #[cfg(feature = "test-equipment")]
             Self::Exception => text.push(0xcc), // int3
         }
     }
@@ -34,6 +40,7 @@ impl DoneBy {
                 guest.processor.return_from_call(0);
                 Ok(())
             }
+            #[cfg(feature = "test-equipment")]
             (Self::Exception, GuestEvent::Fault(fault, context))
                 if fault.signal == libc::SIGTRAP =>
             {

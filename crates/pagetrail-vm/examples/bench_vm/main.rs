@@ -19,7 +19,7 @@ use std::os::fd::AsRawFd;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use pagetrail_vm::figures::{DoneBy, Parts, Writer};
+use pagetrail_vm::timed_guest::{CollectTimes, DoneBy, TimedGuest};
 use pagetrail_vm::{Collected, Settings, check};
 use serde_json::{Value, json};
 
@@ -169,7 +169,7 @@ fn wait_for_output(child: &std::process::Child) -> Result<()> {
 
 /// Measures a VM exit and entry with nothing in between.
 fn bare_exit() -> Result<Value> {
-    let mut guest = Writer::new(&[], DoneBy::Call, false)?;
+    let mut guest = TimedGuest::new(&[], DoneBy::Call, false)?;
     (0..1000).try_for_each(|_| guest.pass())?;
     let began = clock::ticks();
     (0..work::CALLS).try_for_each(|_| guest.pass())?;
@@ -199,7 +199,7 @@ fn per(value: u128, entries: u64) -> f64 {
 
 /// Lets the guest write once, and collects a round. Returns also the time that the collect took,
 /// and its ticks.
-fn collected(guest: &mut Writer) -> Result<(Collected, (Duration, u64))> {
+fn collected(guest: &mut TimedGuest) -> Result<(Collected, (Duration, u64))> {
     guest.pass()?;
     let (began, ticks) = (Instant::now(), clock::ticks());
     let collected = guest.collect()?;
@@ -210,7 +210,7 @@ fn collected(guest: &mut Writer) -> Result<(Collected, (Duration, u64))> {
 fn rings((entries, times): (u64, u32)) -> Result<Value> {
     let mut results = Vec::new();
     for (name, order) in orders(entries) {
-        let mut guest = Writer::new(&order, DoneBy::Exception, false)?;
+        let mut guest = TimedGuest::new(&order, DoneBy::Exception, false)?;
         let mut whole = Vec::new();
         let mut parts = Vec::new();
         // The first round also contains new mappings.
@@ -224,11 +224,11 @@ fn rings((entries, times): (u64, u32)) -> Result<Value> {
                 );
             }
             guest.pass()?;
-            parts.push(guest.collect_in_parts()?);
+            parts.push(guest.collect_in_steps()?);
         }
         // Other load can only add to the time, so that the least is taken.
         whole.sort();
-        parts.sort_by_key(|parts: &Parts| parts.take + parts.reset + parts.merge);
+        parts.sort_by_key(|parts: &CollectTimes| parts.take + parts.reset + parts.merge);
         let ((elapsed, ticks), least) = (whole[0], parts[0]);
         results.push(json!({
             "order": name,
@@ -247,7 +247,7 @@ fn rings((entries, times): (u64, u32)) -> Result<Value> {
 fn tables((entries, times): (u64, u32)) -> Result<Value> {
     let mut results = Vec::new();
     for (name, order) in orders(entries) {
-        let mut guest = Writer::new(&order, DoneBy::Exception, true)?;
+        let mut guest = TimedGuest::new(&order, DoneBy::Exception, true)?;
         let mut whole = Vec::new();
         collected(&mut guest)?;
         for _ in 0..times {

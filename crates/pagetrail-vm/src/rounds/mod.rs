@@ -200,6 +200,7 @@ impl WriteLog {
     }
 
     /// The first half of [`Self::drain`], for measurements.
+    #[cfg(feature = "test-equipment")]
     pub(crate) fn take_entries(&self) -> u64 {
         self.accumulated().take()
     }

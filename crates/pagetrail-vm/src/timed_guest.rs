@@ -13,11 +13,11 @@ use crate::trial::{begin, mapped, put};
 
 /// A guest that writes to each page of a list, exits, and starts again.
 #[derive(Debug)]
-pub struct Writer(Guest, DoneBy);
+pub struct TimedGuest(Guest, DoneBy);
 
 /// How long the steps of a collect took.
 #[derive(Clone, Copy, Debug)]
-pub struct Parts {
+pub struct CollectTimes {
     /// The number of entries in the dirty ring.
     pub entries: u64,
     /// The time to read them.
@@ -28,7 +28,7 @@ pub struct Parts {
     pub merge: Duration,
 }
 
-impl Writer {
+impl TimedGuest {
     /// Makes a guest that writes to these pages of an array, in this order. With `accesses`, rounds
     /// also contain accessed pages.
     pub fn new(order: &[u64], sign: DoneBy, accesses: bool) -> Result<Self> {
@@ -60,7 +60,7 @@ impl Writer {
     }
 
     /// Collects a round, step by step.
-    pub fn collect_in_parts(&mut self) -> Result<Parts> {
+    pub fn collect_in_steps(&mut self) -> Result<CollectTimes> {
         let Some(log) = self.0.log() else {
             return Err(Error::Lacks("log"));
         };
@@ -70,7 +70,7 @@ impl Writer {
         self.0.vm().reset_rings()?;
         let reset = Instant::now();
         self.0.collect()?;
-        Ok(Parts {
+        Ok(CollectTimes {
             entries,
             take: taken - began,
             reset: reset - taken,
