@@ -198,12 +198,12 @@ fn see_two_touches(mut tracker: impl Tracker) -> Status {
                 "write"
             }
         };
-        let mut access_kind = PageSet::new();
-        if let Err(error) = tracker.collect(&armed, &mut access_kind) {
+        let mut detected = PageSet::new();
+        if let Err(error) = tracker.collect(&armed, &mut detected) {
             return failed(error);
         }
         let second = PageRange::new(memory.range().start() + page, memory.range().end());
-        if !second.is_some_and(|range| access_kind.covers(range)) {
+        if !second.is_some_and(|range| detected.covers(range)) {
             return Status::Fails(format!(
                 "the kernel accepts its calls, but a {what} was not seen"
             ));

@@ -33,13 +33,13 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// Adds what another collect found, and which part of it is predicted.
-    pub(crate) fn add(&mut self, harvested: &PageSet, predicted: &PageSet) {
+    pub(crate) fn add(&mut self, collected: &PageSet, predicted: &PageSet) {
         if !self.predicted.is_empty() || !predicted.is_empty() {
             let known = self.written.difference(&self.predicted);
-            let known = known.union(&harvested.difference(predicted));
+            let known = known.union(&collected.difference(predicted));
             self.predicted = self.predicted.union(predicted).difference(&known);
         }
-        self.written.union_with(harvested);
+        self.written.union_with(collected);
     }
 
     /// Empties everything but keeps the allocated memory for the next round: to grow it anew each
@@ -55,8 +55,8 @@ impl Pending {
     }
 }
 
-/// The pages written (or accessed, see [`access_kind`](Self::access_kind)) since the last committed round.
-/// They are already re-armed.
+/// The pages written since the last committed round, or accessed (see
+/// [`access_kind`](Self::access_kind)). They are already re-armed.
 ///
 /// [`commit`](Self::commit) ends the round. If it is dropped instead, its pages come back in the
 /// next round: collect, persist, then commit, and a full disk or a panic loses nothing.

@@ -1,4 +1,4 @@
-//! Descriptors of processes (`pidfd_open(2)`), which stay with their process when its PID is reused.
+//! Descriptors of processes (`pidfd_open(2)`), which keep their process when its PID is reused.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};

@@ -33,10 +33,12 @@ use rustix::io::Errno;
 use std::io;
 use std::time::Duration;
 
-/// More than one, since the program may write to any of them after a foreign clearing.
+/// The number of sentinels: more than one, since the program may write to any of them after a
+/// foreign clearing.
 const SENTINELS: usize = 4;
-/// Sentinels are searched in so many ranges that were not written, and in so many pages of each.
+/// The number of ranges without writes that are searched for sentinels.
 const SENTINEL_RANGES_MAX: usize = 64;
+/// The number of pages of each range that are searched for sentinels.
 const SENTINEL_PAGES_MAX: u64 = 512;
 
 /// The technique's state for one address space.

@@ -39,10 +39,10 @@ pub use latent::Unwritable;
 /// Tracks the pages that a target writes (or accesses) and hands them out in rounds.
 ///
 /// ```
-/// use pagetrail::{Choice, Target, Watch, pages_of};
+/// use pagetrail::{Target, Watch, pages_of};
 /// let mut buffer = vec![0u8; 1 << 20];
 /// let range = pages_of(&buffer).unwrap();
-/// let mut watch = Watch::builder().target(Target::ranges([range])).technique(Choice::Auto).start()?;
+/// let mut watch = Watch::builder().target(Target::ranges([range])).start()?;
 /// buffer[300_000] = 1;
 /// let round = watch.collect()?;
 /// assert!(round.dirty().contains(&raw const buffer[300_000] as u64));

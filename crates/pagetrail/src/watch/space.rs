@@ -276,8 +276,8 @@ impl Space {
     /// Between the reading of the mappings and the arming, a mapping may be replaced by one that
     /// must be tracked in another way; the new one is then armed as if it were the old one. So, for
     /// trackers that distinguish shared memory, the mappings are read again after arming until they
-    /// are unchanged. (For the other trackers this is not needed, and if the tracker's own memory
-    /// is armed, reading the mappings into it would change it each time.)
+    /// are unchanged. (The other trackers do not need that, and with `mprotect` the read could
+    /// fail: the kernel does not write to armed memory of this process.)
     fn refresh(&mut self, mut pending: Option<&mut Pending>) -> Result<()> {
         for _ in 0..REFRESH_TRIES {
             let mut replaced = PageSet::new();

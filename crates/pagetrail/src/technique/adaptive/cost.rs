@@ -159,7 +159,7 @@ impl Costs {
 const SWEEP_ROUNDS_MIN: i64 = 3;
 
 /// The cost of inspecting a page that the scan did not re-arm.
-pub(super) const LOOK_NS: i64 = 30;
+pub(super) const INSPECT_NS: i64 = 30;
 
 /// A page that is written in so many of 256 rounds will soon be checked rarely, and need not pay
 /// for its first checks.

@@ -4,7 +4,7 @@
 //!
 //! [`super::decide`] decides what follows for the block.
 
-use super::cost::{self, Costs, LOOK_NS};
+use super::cost::{self, Costs, INSPECT_NS};
 use super::spans::Spans;
 use super::table::{Page, Standing};
 use crate::page_set::{PageSet, page_size};
@@ -38,7 +38,7 @@ pub(super) struct Inspection<'a> {
     /// The cost of letting the next scan re-arm everything: the faults of predicted pages that are
     /// not due for a check.
     faults: i64,
-    /// The cost of not letting it: the false positives of the waiting pages.
+    /// The cost of the false positives that waiting pages are until then.
     false_positives: i64,
     /// Whether pages are due for a check, or have waited long enough.
     pub(super) checks_due: bool,
@@ -221,7 +221,7 @@ impl Worth {
     /// Whether leaving the block unprotected pays; half of the saving is reserved for checks.
     fn pays(&self, call: i64) -> bool {
         let saved = self.whole.max(self.parts - self.runs * call);
-        saved / 2 >= call / 8 + self.pages * LOOK_NS
+        saved / 2 >= call / 8 + self.pages * INSPECT_NS
     }
 }
 

@@ -57,7 +57,7 @@ pub enum Precision {
     /// All of them.
     #[default]
     AsDetected,
-    /// Those whose contents changed since the last collect, as their hashes show: each collect
+    /// The pages whose contents changed since the last collect, as their hashes show: each collect
     /// reads and hashes all predicted pages. Like `compare`, that is blind to writes that leave a
     /// page as it was, so copy pages while the program is held, or compare with the copies
     /// yourself.
@@ -247,10 +247,10 @@ impl Adaptive {
 
     /// Removes predicted pages that have not changed from the round. Called after re-arming: by
     /// then the pages to be checked are armed, and those that stay unprotected will be hashed
-    /// again. `looked`: the blocks that the scan has left unprotected.
+    /// again. `unarmed`: the blocks that the scan has left unprotected.
     fn drop_unchanged(
         &mut self,
-        looked: &PageSet,
+        unarmed: &PageSet,
         out: &mut PageSet,
         collected: &mut Collected,
         stats: &mut PredictionStats,
@@ -260,7 +260,7 @@ impl Adaptive {
         };
         let began = Instant::now();
         let rearmed: PageSet = self.room.iter().copied().collect();
-        let left = out.intersection(looked).difference(&rearmed);
+        let left = out.intersection(unarmed).difference(&rearmed);
         let found = contents.compare(&collected.predicted, &left)?;
         *out = out.difference(&found.unchanged);
         collected.predicted = collected.predicted.difference(&found.unchanged);
@@ -321,15 +321,15 @@ impl Tracker for Adaptive {
         let mut stats = PredictionStats::default();
         let swept = self.sweeps.follow(out);
         let phase_ended = self.learn_cooled(out, &mut stats);
-        let looked = self.exact.is_some().then(|| self.left.clone());
+        let unarmed = self.exact.is_some().then(|| self.left.clone());
         let spans = self.decide(out, &phase_ended, &mut collected.predicted);
         stats.predicted = collected.predicted.page_count();
         let outcome = self.rearm(&spans, out, &mut collected);
         stats.calls = spans.len() as u64;
         self.room = spans;
         outcome?;
-        if let Some(looked) = looked {
-            self.drop_unchanged(&looked, out, &mut collected, &mut stats)?;
+        if let Some(unarmed) = unarmed {
+            self.drop_unchanged(&unarmed, out, &mut collected, &mut stats)?;
         }
         if self.round.is_multiple_of(PRUNE_EVERY) {
             self.table.prune(self.round);

@@ -13,7 +13,7 @@ use crate::page_set::{PageRange, PageSet, page_size};
 /// The least distance between two pages that stay armed; shorter runs are not followed.
 const APART_MIN: u64 = 64;
 
-/// The number of spans, up to twice as many, for the pages of a round. Each released span takes a
+/// The memory ahead of a sweep is released in this many spans, or up to twice as many. Each takes a
 /// call, which costs about as much for 64 pages as for a thousand; the pages between the last page
 /// written and the next armed one are false positives.
 const SPANS: u64 = 4;

@@ -90,7 +90,8 @@ impl Space {
         Ok(())
     }
 
-    /// Adds to `pending` what was written and what is new; with `report_again`, also what the last
+    /// Adds to `pending` what was written and what is new; with
+    /// [`ReportPages::Twice`](crate::ReportPages), also what the last
     /// collect found.
     pub(crate) fn collect(&mut self, pending: &mut Pending) -> Result<CollectStats> {
         let Some(before) = self.again.take() else {
