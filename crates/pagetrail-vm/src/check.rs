@@ -30,7 +30,7 @@ pub struct Report {
     pub physical_bits: u8,
 }
 
-/// Asks KVM.
+/// Queries KVM and the processor, without running a guest.
 pub fn report() -> Result<Report> {
     let kvm = kvm::open()?;
     let vm = Vm::create(Log::Off)?;

@@ -228,7 +228,7 @@ impl Guest {
 
     /// Removes a descriptor that has been closed.
     pub(crate) fn forget_descriptor(&self, descriptor: RawFd) {
-        locked(&self.descriptors).retain(|ours| *ours != descriptor);
+        locked(&self.descriptors).retain(|own| *own != descriptor);
     }
 
     /// The log of dirty pages, while the program is recorded.
@@ -361,7 +361,7 @@ impl Guest {
             return Err(Error::Stopped("the machine's own memory is missing".into()));
         };
         self.searches = SEARCH_FAULTS;
-        self.memory().forget_all();
+        self.memory().clear_all_entries();
         self.enter(&context);
         Ok(())
     }

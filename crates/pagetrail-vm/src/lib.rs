@@ -86,7 +86,7 @@ pub fn become_guest(command: &[OsString], settings: &Settings) -> Result<Infalli
 ///
 /// # Errors
 ///
-/// As for [`become_guest`]; besides, KVM may be unable to log dirty pages.
+/// As for [`become_guest`]; KVM may also be unable to log dirty pages.
 pub fn recorded_guest(
     command: &[OsString],
     settings: &Settings,

@@ -84,7 +84,7 @@ fn text(list: u64, count: u64, sign: DoneBy) -> Vec<u8> {
     text.extend(list.to_le_bytes());
     text.extend([0x48, 0xb9]); // mov rcx, count
     text.extend(count.to_le_bytes());
-    text.extend([0x48, 0x85, 0xc9, 0x74, 0x0f]); // test rcx, rcx; jz behind the loop
+    text.extend([0x48, 0x85, 0xc9, 0x74, 0x0f]); // test rcx, rcx; jz past the loop
     text.extend([0x48, 0x8b, 0x06, 0xc6, 0x00, 0x01]); // mov rax, [rsi]; mov byte [rax], 1
     text.extend([0x48, 0x83, 0xc6, 0x08]); // add rsi, 8
     text.extend([0x48, 0xff, 0xc9, 0x75, 0xf1]); // dec rcx; jnz to the loop's beginning

@@ -108,8 +108,7 @@ struct Session {
 /// A kind of rounds in the trail.
 struct Kind {
     access_kind: AccessKind,
-    /// What tells parts of pages apart, where the program is to have such a heap: it follows rounds
-    /// of one kind.
+    /// The heap that distinguishes sub-pages, if the program has one. It follows rounds of one kind.
     heaps: Option<Heaps>,
 }
 

@@ -8,7 +8,7 @@
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "it talks to who started it"
+    reason = "it reports to the person who started it"
 )]
 
 mod clock;

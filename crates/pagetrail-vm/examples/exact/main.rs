@@ -13,7 +13,7 @@
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "it talks to who started it"
+    reason = "it reports to the person who started it"
 )]
 
 mod turning;
@@ -34,7 +34,7 @@ const PAGE: u64 = 4096;
 const PAGES: u64 = 4096;
 /// The counter of exits over all virtual machines, where debugfs is mounted.
 const EXITS: &str = "/sys/kernel/debug/kvm/exits";
-/// The pages that the program dirties besides its array: the stack, the buffers of system calls,
+/// The pages that the program dirties apart from its array: the stack, the buffers of system calls,
 /// the list of what to do.
 const OTHERS_MAX: u64 = 128;
 
@@ -234,7 +234,7 @@ fn hold_against(
     exits: Option<u64>,
 ) -> Result<bool> {
     // The final round arrives without a request when the program ends.
-    let (GuestRound::Round(told) | GuestRound::Final(told)) = rounds.collect()? else {
+    let (GuestRound::Round(collected) | GuestRound::Final(collected)) = rounds.collect()? else {
         return Err("the program is gone".into());
     };
     let page_of = |page: &u64| PageRange::new(BASE + page * PAGE, BASE + (page + 1) * PAGE);
@@ -242,8 +242,8 @@ fn hold_against(
         .into_iter()
         .collect();
     let mut fine = true;
-    let mut compare = |what: &str, told: &PageSet, expected: PageSet| {
-        let of_array = told.intersection(&array);
+    let mut compare = |what: &str, collected: &PageSet, expected: PageSet| {
+        let of_array = collected.intersection(&array);
         let missing = expected.difference(&of_array).page_count();
         let extra = of_array.difference(&expected).page_count();
         fine &= missing == 0 && extra == 0;
@@ -252,15 +252,15 @@ fn hold_against(
     };
     let written = steps.iter().filter(|(_, writes)| *writes);
     let written = written.filter_map(|(page, _)| page_of(page)).collect();
-    let mut line = compare("written", &told.written, written);
-    if let Some(accessed) = &told.accessed {
+    let mut line = compare("written", &collected.written, written);
+    if let Some(accessed) = &collected.accessed {
         let touched = steps.iter().filter_map(|(page, _)| page_of(page));
         line += &compare("touched", accessed, touched.collect());
     }
-    let others = told.written.difference(&array).page_count();
+    let others = collected.written.difference(&array).page_count();
     println!(
         "{name}: {line}{others} elsewhere; {} ring entries, {} exits",
-        told.ring_entries,
+        collected.ring_entries,
         exits.map_or("?".into(), |exits| exits.to_string())
     );
     // The first round contains the program's start.

@@ -17,7 +17,7 @@ use pagetrail_vm::Rounds;
 use super::{PAGE, Result, Step, hold_against};
 
 /// Far more than it takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 /// The requested phase: which pages are accessed. 0 is before the first phase, and the last one
 /// ends the program.
 const PHASES: u64 = 2;
@@ -111,7 +111,7 @@ fn await_sweep(shared: &Shared) -> Result<()> {
     let before = sweeps.load(Ordering::SeqCst);
     let began = Instant::now();
     while sweeps.load(Ordering::SeqCst) < before + 2 {
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TIMEOUT {
             return Err("the program does not run_state".into());
         }
         thread::sleep(Duration::from_millis(1));

@@ -17,8 +17,8 @@ pub(super) fn close(guest: &Guest, call: &Call) -> i64 {
     close_unless(&guest.descriptors(), call)
 }
 
-fn close_unless(ours: &[RawFd], call: &Call) -> i64 {
-    match ours.contains(&(call.arguments[0] as RawFd)) {
+fn close_unless(reserved: &[RawFd], call: &Call) -> i64 {
+    match reserved.contains(&(call.arguments[0] as RawFd)) {
         true => EBADF,
         false => call.forward(),
     }
@@ -27,10 +27,10 @@ fn close_unless(ours: &[RawFd], call: &Call) -> i64 {
 /// `dup2(2)` and `dup3(2)`, which neither copy nor replace the machine's descriptors.
 pub(super) fn duplicate(guest: &Guest, call: &Call) -> i64 {
     let [from, to, ..] = call.arguments;
-    let ours = guest.descriptors();
+    let reserved = guest.descriptors();
     match [from, to]
         .iter()
-        .any(|number| ours.contains(&(*number as RawFd)))
+        .any(|number| reserved.contains(&(*number as RawFd)))
     {
         true => EBADF,
         false => call.forward(),
@@ -52,8 +52,8 @@ pub(super) fn close_range(guest: &Guest, wanted: &Call) -> i64 {
     }
 }
 
-fn close_around(ours: &[RawFd], first: u32, last: u32) -> i64 {
-    for (first, last) in around(ours, first, last) {
+fn close_around(reserved: &[RawFd], first: u32, last: u32) -> i64 {
+    for (first, last) in around(reserved, first, last) {
         let result = call(libc::SYS_close_range, &[first.into(), last.into(), 0]);
         if result < 0 {
             return result;
@@ -69,10 +69,10 @@ pub(super) fn resource_limit(guest: &Guest, call: &Call) -> i64 {
     forward_unless_signalled(call)
 }
 
-/// Splits `first..=last` around the machine's descriptors.
-fn around(ours: &[RawFd], mut first: u32, last: u32) -> Vec<(u32, u32)> {
+/// Splits `first..=last` around the machine's descriptors, which are `reserved`.
+fn around(reserved: &[RawFd], mut first: u32, last: u32) -> Vec<(u32, u32)> {
     let mut ranges = Vec::new();
-    for fd in ours.iter().map(|fd| *fd as u32) {
+    for fd in reserved.iter().map(|fd| *fd as u32) {
         if (first..=last).contains(&fd) {
             if first < fd {
                 ranges.push((first, fd - 1));
@@ -91,19 +91,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ours_are_left_out_of_ranges() {
-        let ours = [10, 11, 20];
+    fn ranges_leave_out_the_machines_descriptors() {
+        let reserved = [10, 11, 20];
         assert_eq!(
-            around(&ours, 3, u32::MAX),
+            around(&reserved, 3, u32::MAX),
             [(3, 9), (12, 19), (21, u32::MAX)]
         );
-        assert_eq!(around(&ours, 10, 11), []);
-        assert_eq!(around(&ours, 12, 12), [(12, 12)]);
-        assert_eq!(around(&ours, 5, 3), []);
+        assert_eq!(around(&reserved, 10, 11), []);
+        assert_eq!(around(&reserved, 12, 12), [(12, 12)]);
+        assert_eq!(around(&reserved, 5, 3), []);
     }
 
     #[test]
-    fn ours_cannot_be_closed() {
+    fn the_machines_descriptors_cannot_be_closed() {
         let close = |fd: u64| Call {
             number: libc::SYS_close as u64,
             arguments: [fd, 0, 0, 0, 0, 0],

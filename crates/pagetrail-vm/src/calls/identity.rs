@@ -94,8 +94,8 @@ fn is_about(path: &[u8], pid: u32) -> bool {
     let parts = path.split(|byte| *byte == b'/');
     let parts: Vec<&[u8]> = parts.filter(|part| !matches!(*part, b"" | b".")).collect();
     match parts[..] {
-        [b"proc", who, _] | [b"proc", who, b"task", _, _] => {
-            who == b"self" || who == b"thread-self" || who == pid.as_bytes()
+        [b"proc", process, _] | [b"proc", process, b"task", _, _] => {
+            process == b"self" || process == b"thread-self" || process == pid.as_bytes()
         }
         _ => false,
     }
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn paths_are_those_of_calls_that_follow_links() {
         let text = c"/proc/self/exe";
-        let asked = |number: i64, arguments: [u64; 6]| {
+        let own_file_of = |number: i64, arguments: [u64; 6]| {
             let call = Call {
                 number: number as u64,
                 arguments,
@@ -240,27 +240,27 @@ mod tests {
         let path = text.as_ptr() as u64;
         let here = libc::AT_FDCWD as u32 as u64;
         assert_eq!(
-            asked(libc::SYS_open, [path, 0, 0, 0, 0, 0]),
+            own_file_of(libc::SYS_open, [path, 0, 0, 0, 0, 0]),
             Some(Own::Program)
         );
         assert_eq!(
-            asked(libc::SYS_newfstatat, [here, path, 0, 0, 0, 0]),
+            own_file_of(libc::SYS_newfstatat, [here, path, 0, 0, 0, 0]),
             Some(Own::Program)
         );
         let link_itself = libc::AT_SYMLINK_NOFOLLOW as u64;
         assert_eq!(
-            asked(libc::SYS_newfstatat, [here, path, 0, link_itself, 0, 0]),
+            own_file_of(libc::SYS_newfstatat, [here, path, 0, link_itself, 0, 0]),
             None
         );
-        assert_eq!(asked(libc::SYS_unlink, [path, 0, 0, 0, 0, 0]), None);
-        assert_eq!(asked(libc::SYS_open, [16, 0, 0, 0, 0, 0]), None);
+        assert_eq!(own_file_of(libc::SYS_unlink, [path, 0, 0, 0, 0, 0]), None);
+        assert_eq!(own_file_of(libc::SYS_open, [16, 0, 0, 0, 0, 0]), None);
         let relative = c"self/maps".as_ptr() as u64;
         let proc = File::open("/proc").unwrap();
         let directory = proc.as_raw_fd() as u64;
         assert_eq!(
-            asked(libc::SYS_openat, [directory, relative, 0, 0, 0, 0]),
+            own_file_of(libc::SYS_openat, [directory, relative, 0, 0, 0, 0]),
             Some(Own::Mappings)
         );
-        assert_eq!(asked(libc::SYS_open, [relative, 0, 0, 0, 0, 0]), None);
+        assert_eq!(own_file_of(libc::SYS_open, [relative, 0, 0, 0, 0, 0]), None);
     }
 }

@@ -28,8 +28,8 @@ impl<'t> Header<'t> {
         let mut rest = line.strip_suffix(b"\n").unwrap_or(line);
         let mut field = || {
             let end = rest.iter().position(|byte| *byte == b' ');
-            let (field, behind) = rest.split_at(end.unwrap_or(rest.len()));
-            rest = behind.get(1..).unwrap_or_default();
+            let (field, after) = rest.split_at(end.unwrap_or(rest.len()));
+            rest = after.get(1..).unwrap_or_default();
             (!field.is_empty()).then_some(field)
         };
         let (range, permissions, offset, device, inode) =

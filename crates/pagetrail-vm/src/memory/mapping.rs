@@ -1,5 +1,5 @@
-//! The system calls that change mappings: `mmap(2)`, `munmap(2)`, `mremap(2)`, `mprotect(2)`,
-//! `madvise(2)`, `brk(2)`.
+//! The system calls that change mappings: `mmap(2)`, `munmap(2)`, `mprotect(2)`,
+//! `madvise(2)`, `brk(2)`; [`super::mremap`] has `mremap(2)`.
 //!
 //! Each is the kernel's own call on this process, restricted to the program's addresses, with areas
 //! and page tables updated accordingly. Results are as the kernel returns them: a negative number
@@ -24,7 +24,6 @@ use crate::sys::descriptors;
 
 const EINVAL: i64 = -(libc::EINVAL as i64);
 const ENOMEM: i64 = -(libc::ENOMEM as i64);
-const EFAULT: i64 = -(libc::EFAULT as i64);
 /// The flags of private anonymous memory.
 pub(crate) const PRIVATE: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
 /// Guard pages without mappings (not in the crate `libc` yet), of which the areas would not know.
@@ -109,7 +108,7 @@ impl Memory {
             match pages(address, wanted.bytes) {
                 Some(range) => {
                     reserved = self.reserve_gaps(range)?;
-                    self.forget(range);
+                    self.clear_entries(range);
                 }
                 None if wanted.bytes == 0 || !address.is_multiple_of(PAGE) => return Ok(EINVAL),
                 None => return Ok(ENOMEM),
@@ -149,7 +148,7 @@ impl Memory {
             return EINVAL;
         };
         for (piece, _) in self.areas.pieces(range) {
-            self.forget(piece);
+            self.clear_entries(piece);
             let result = match self.keep_reserved(piece) {
                 Some(result) => result,
                 None => {
@@ -194,18 +193,18 @@ impl Memory {
             let is_mapped = self.areas.at(address).is_some();
             return Ok(if is_mapped { EINVAL } else { ENOMEM });
         }
-        let Some(ours) = self.areas.before_gap(range) else {
+        let Some(reached) = self.areas.before_gap(range) else {
             return Ok(ENOMEM);
         };
         if Allowed::from_protection(protection).write
-            && self.exceeds_limit(ours.bytes() - self.areas.writable_bytes_in(ours))
+            && self.exceeds_limit(reached.bytes() - self.areas.writable_bytes_in(reached))
         {
             return Ok(ENOMEM);
         }
         // Piece by piece, since the kernel also keeps what it has done when it fails at a later
         // mapping.
-        for (piece, _) in self.areas.pieces(ours) {
-            self.forget(piece);
+        for (piece, _) in self.areas.pieces(reached) {
+            self.clear_entries(piece);
             let result = call(
                 libc::SYS_mprotect,
                 &[piece.start(), piece.bytes(), readable(protection)],
@@ -216,109 +215,7 @@ impl Memory {
             self.areas
                 .protect(piece, Allowed::from_protection(protection));
         }
-        Ok(if ours == range { 0 } else { ENOMEM })
-    }
-
-    /// `mremap(2)`. Since Linux 6.17 it can move several mappings, with gaps between them.
-    pub(crate) fn mremap(&mut self, arguments: [u64; 6]) -> Result<i64> {
-        let [address, old_bytes, new_bytes, flags, new_address, _] = arguments;
-        if is_malformed(arguments) {
-            return Ok(EINVAL);
-        }
-        if has(flags, libc::MREMAP_FIXED)
-            && (!new_address.is_multiple_of(PAGE)
-                || overlap(address, old_bytes, new_address, new_bytes))
-        {
-            // All kernels refuse this, but not all before they look for mappings.
-            return Ok(call(libc::SYS_mremap, &arguments));
-        }
-        let Some((_, allowed)) = self.areas.at(address) else {
-            return Ok(EFAULT);
-        };
-        let old = pages(address, old_bytes);
-        if allowed.write && self.exceeds_limit(new_bytes.saturating_sub(old_bytes)) {
-            return Ok(ENOMEM);
-        }
-        // A gap must also be one to the kernel, not the machine's own memory.
-        let Ok(gaps) = old.map_or(Ok(Vec::new()), |old| self.reserve_gaps(old)) else {
-            return Ok(EFAULT);
-        };
-        gaps.iter().for_each(release);
-        let mut reserved = Vec::new();
-        if has(flags, libc::MREMAP_FIXED) {
-            let Some(new) = pages(new_address, new_bytes) else {
-                return Ok(EINVAL);
-            };
-            self.shrink_stack(new);
-            reserved = self.reserve_gaps(new)?;
-            self.forget(new);
-        }
-        old.into_iter().for_each(|old| self.shrink_stack(old));
-        let before = old.map_or_else(Vec::new, |old| self.areas.pieces(old));
-        old.into_iter().for_each(|old| self.forget(old));
-        let result = call(
-            libc::SYS_mremap,
-            &[address, old_bytes, new_bytes, flags, new_address],
-        );
-        let moved = u64::try_from(result).ok();
-        if let Some(new) = moved.and_then(|start| pages(start, new_bytes)) {
-            self.note_moved(old, new, allowed, &before, flags);
-        } else if before.first().is_some_and(|(first, _)| !is_mapped(*first)) {
-            return Err(Error::Unsupported(
-                "an mremap of several mappings that failed midway".into(),
-            ));
-        } else if has(flags, libc::MREMAP_FIXED) {
-            // Before Linux 6.17 the kernel first unmaps the target, and cuts off what is too long,
-            // and may then fail.
-            let new = pages(new_address, new_bytes);
-            for range in old.into_iter().chain(new) {
-                self.drop_unmapped(range)?;
-            }
-        }
-        // What did not become a mapping of the program is free again.
-        for range in reserved {
-            self.areas.gaps(range).iter().for_each(release);
-        }
-        Ok(result)
-    }
-
-    /// Updates areas and page tables after a move: of the pieces of `old`, or of an `allowed`
-    /// mapping that has grown.
-    fn note_moved(
-        &mut self,
-        old: Option<PageRange>,
-        new: PageRange,
-        allowed: Allowed,
-        before: &[(PageRange, Allowed)],
-        flags: u64,
-    ) {
-        self.forget(new);
-        let offset = old.map_or(0, |old| new.start().wrapping_sub(old.start()));
-        let stays = has(flags, libc::MREMAP_DONTUNMAP);
-        // Note this also where nothing is left: something else may be mapped there before the round
-        // ends.
-        self.changed.extend(before.iter().map(|(piece, _)| *piece));
-        if !stays {
-            before
-                .iter()
-                .for_each(|(piece, _)| self.areas.remove(*piece));
-        }
-        let shifted = |(piece, allowed): &(PageRange, Allowed)| {
-            let start = piece.start().wrapping_add(offset);
-            let target = PageRange::new(start, start.checked_add(piece.bytes())?)?;
-            Some((target.intersection(&new)?, *allowed))
-        };
-        // A range that grows is one mapping.
-        let targets = match old.is_some_and(|old| old.bytes() >= new.bytes()) {
-            true => before.iter().filter_map(shifted).collect(),
-            false => vec![(new, allowed)],
-        };
-        for (target, allowed) in targets {
-            if offset != 0 || old.is_none() {
-                self.changed.push(target);
-            }
-            self.areas.insert(target, allowed);
-        }
+        Ok(if reached == range { 0 } else { ENOMEM })
     }
 
     /// `madvise(2)`.
@@ -376,7 +273,7 @@ impl Memory {
     }
 
     /// Removes what the kernel has unmapped in a range.
-    fn drop_unmapped(&mut self, range: PageRange) -> Result<()> {
+    pub(super) fn drop_unmapped(&mut self, range: PageRange) -> Result<()> {
         let pieces = self.areas.pieces(range).into_iter();
         let pieces = pieces.map(|(piece, _)| piece).collect();
         self.drop_unmapped_of(&pieces)
@@ -387,7 +284,7 @@ impl Memory {
         let regions = regions.map_err(|error| Error::Stopped(error.to_string()))?;
         let mapped: PageSet = regions.iter().map(|region| region.range).collect();
         for lost in pages.difference(&mapped).ranges() {
-            self.forget(*lost);
+            self.clear_entries(*lost);
             self.note_replaced(*lost);
             self.areas.remove(*lost);
         }
@@ -474,34 +371,6 @@ impl Memory {
         self.changed
             .extend(before.into_iter().map(|(piece, _)| piece));
     }
-}
-
-/// The errors that the kernel reports before it looks for mappings (mm/mremap.c).
-fn is_malformed([address, old_bytes, new_bytes, flags, new_address, _]: [u64; 6]) -> bool {
-    let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
-    let (fixed, stays) = (
-        has(flags, libc::MREMAP_FIXED),
-        has(flags, libc::MREMAP_DONTUNMAP),
-    );
-    let length = |bytes: u64| bytes.wrapping_add(PAGE - 1) & !(PAGE - 1);
-    flags & !(known as u64) != 0
-        || !address.is_multiple_of(PAGE)
-        || length(new_bytes) == 0
-        || (fixed || stays) && !has(flags, libc::MREMAP_MAYMOVE)
-        || stays && length(old_bytes) != length(new_bytes)
-        || fixed && new_address.is_multiple_of(PAGE) && pages(new_address, new_bytes).is_none()
-}
-
-fn overlap(one: u64, one_bytes: u64, other: u64, other_bytes: u64) -> bool {
-    let ranges = pages(one, one_bytes).zip(pages(other, other_bytes));
-    ranges.is_some_and(|(one, other)| one.intersection(&other).is_some())
-}
-
-/// Whether anything is mapped where a range starts.
-fn is_mapped(range: PageRange) -> bool {
-    let mut there = 0u8;
-    let at = &raw mut there as u64;
-    call(libc::SYS_mincore, &[range.start(), PAGE, at]) != ENOMEM
 }
 
 pub(super) fn release(range: &PageRange) {

@@ -14,6 +14,7 @@
 pub(crate) mod accumulator;
 pub(crate) mod areas;
 pub(crate) mod mapping;
+mod mremap;
 pub(crate) mod page_table;
 mod shared;
 pub(crate) mod slots;
@@ -181,8 +182,8 @@ impl Memory {
     }
 
     /// Starts to track accesses, before anything is mapped; or stops it.
-    pub(crate) fn track_accesses(&mut self, tell: bool) {
-        self.table.track_accesses(tell);
+    pub(crate) fn track_accesses(&mut self, track: bool) {
+        self.table.track_accesses(track);
     }
 
     /// Takes the pages that the vCPUs have accessed since the last call, and makes their next
@@ -205,12 +206,12 @@ impl Memory {
 
     /// Removes addresses from the tables: the next access causes a page fault, which
     /// [`Self::fault`] resolves.
-    pub(crate) fn forget(&mut self, range: PageRange) {
+    pub(crate) fn clear_entries(&mut self, range: PageRange) {
         self.table.clear(range.start(), range.end());
     }
 
     /// Removes all of the program's addresses from the tables.
-    pub(crate) fn forget_all(&mut self) {
+    pub(crate) fn clear_all_entries(&mut self) {
         self.table.clear(0, USER_END);
     }
 

@@ -101,6 +101,19 @@ impl Segment {
         self.kind == LOAD && self.memory_bytes > 0
     }
 
+    /// Whether the segment can be mapped: it ends within the program's addresses, and the file has
+    /// no more of it than there is memory for (`elf_load()` in fs/binfmt_elf.c).
+    pub(crate) fn is_mappable(&self) -> bool {
+        let ends_below = |start: u64, bytes: u64| {
+            start
+                .checked_add(bytes)
+                .is_some_and(|end| end <= crate::memory::USER_END)
+        };
+        self.file_bytes <= self.memory_bytes
+            && ends_below(self.address, self.memory_bytes)
+            && ends_below(self.offset, self.file_bytes)
+    }
+
     /// Whether the segment names the interpreter (the dynamic loader).
     pub(crate) fn is_interpreter(&self) -> bool {
         self.kind == INTERPRETER
@@ -149,6 +162,27 @@ mod tests {
                 .count(),
             1
         );
+    }
+
+    #[test]
+    fn segments_with_impossible_lengths_are_not_mappable() {
+        let segment = |offset, address, file_bytes, memory_bytes| Segment {
+            kind: LOAD,
+            flags: 6,
+            offset,
+            address,
+            file_bytes,
+            memory_bytes,
+        };
+        assert!(segment(0x1000, 0x40_0000, 0x2000, 0x3000).is_mappable());
+        for wrong in [
+            segment(0, 0x40_0000, 0x3001, 0x3000),
+            segment(0, 0x40_0000, u64::MAX, u64::MAX),
+            segment(0, 1 << 47, 0, 0x1000),
+            segment(u64::MAX - 8, 0x40_0000, 16, 16),
+        ] {
+            assert!(!wrong.is_mappable(), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -122,6 +122,9 @@ fn map(memory: &mut Memory, file: &File, path: &Path, anywhere: u64) -> Result<I
     let segments = Segment::parse_all(&headers);
 
     let loaded = || segments.iter().filter(|segment| segment.is_loaded());
+    if !loaded().all(Segment::is_mappable) {
+        return Err(no_program());
+    }
     let start = loaded().map(|segment| segment.address & !(PAGE - 1)).min();
     let end = loaded()
         .filter_map(|segment| segment.address.checked_add(segment.memory_bytes))

@@ -38,7 +38,7 @@ const KNOWN_FLAGS: u64 = 0x800
     | ON_STACK
     | RESET
     | RESTART;
-/// `SIGKILL` and `SIGSTOP`, which nobody can block.
+/// `SIGKILL` and `SIGSTOP`, which no program can block.
 const UNBLOCKABLE: u64 = bit(libc::SIGKILL as u32) | bit(libc::SIGSTOP as u32);
 
 const fn bit(signal: u32) -> u64 {
@@ -228,7 +228,7 @@ pub(crate) fn mask_during(call: &Call) -> Option<u64> {
     let at = match table::row(call.number).wait_mask {
         WaitMask::None => 0,
         WaitMask::At(argument) => call.arguments[argument],
-        WaitMask::Behind(argument) => match call.arguments[argument] {
+        WaitMask::Indirect(argument) => match call.arguments[argument] {
             0 => 0,
             pair => read_word(pair).ok()?,
         },

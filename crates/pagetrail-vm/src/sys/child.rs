@@ -30,7 +30,7 @@ pub(crate) fn fork(flags: c_int) -> io::Result<Side> {
         // crate's locks, so that the child finds them consistent.
         libc::SIGCHLD => unsafe { libc::fork() }.into(),
         // SAFETY: clone(2) without CLONE_VM copies this process, and this thread continues on its
-        // copy of the stack. The C library's fork(3) would besides free locks, which no other
+        // copy of the stack. The C library's fork(3) would also free locks, which no other
         // thread holds: the caller promises that none runs code of the C library.
         _ => unsafe {
             libc::syscall(

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The numbers at the end of the permitted range that the machine tries before the upper half.
-const OURS: RawFd = 128;
+const RESERVED: RawFd = 128;
 
 /// The highest number to use: the kernel's table of descriptors is as long as the highest number.
 const NUMBERS_MAX: u64 = 1 << 20;
@@ -46,7 +46,7 @@ pub(crate) fn out_of_the_way(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let limit = getrlimit(Resource::Nofile).current;
     let limit = limit.unwrap_or(NUMBERS_MAX).min(NUMBERS_MAX) as RawFd;
     with_more_numbers(|| {
-        for lowest in [limit, limit - OURS, limit / 2, 3] {
+        for lowest in [limit, limit - RESERVED, limit / 2, 3] {
             // SAFETY: fcntl(2) takes integers only, and `fd` is open while it is borrowed.
             let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest.max(3)) };
             if copy >= 0 {
@@ -69,7 +69,7 @@ pub(crate) fn with_more_numbers<T>(make: impl FnOnce() -> T) -> T {
         return make();
     };
     // With the right to exceed the hard limit, use numbers beyond it.
-    let more = Some(soft.saturating_add(OURS as u64));
+    let more = Some(soft.saturating_add(RESERVED as u64));
     let raised = [
         Rlimit {
             current: before.maximum,

@@ -73,7 +73,7 @@ pub(crate) fn open() -> Result<Kvm> {
     let kvm = Kvm::new().map_err(raised)?;
     // SAFETY: `kvm` is open while it is borrowed.
     let fd = unsafe { moved(kvm.as_raw_fd()) }.map_err(Error::NoKvm)?;
-    // SAFETY: the descriptor is one of /dev/kvm, and nobody else's.
+    // SAFETY: the descriptor is of /dev/kvm, and `into_raw_fd` gave up its ownership.
     Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd.into_raw_fd()) })
 }
 
@@ -131,7 +131,7 @@ impl Vm {
     pub(crate) fn create_another(&self, log: Log) -> Result<Self> {
         let fd = descriptors::out_of_the_way(borrowed(&self.kvm));
         let fd = fd.map_err(Error::system("duplicate a descriptor"))?;
-        // SAFETY: the descriptor is one of /dev/kvm, and nobody else's.
+        // SAFETY: the descriptor is of /dev/kvm, and `into_raw_fd` gave up its ownership.
         let kvm = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd.into_raw_fd()) };
         Self::create_by(kvm, log)
     }
@@ -147,7 +147,7 @@ impl Vm {
         // SAFETY: `made` is open while it is borrowed.
         let fd =
             unsafe { moved(made.as_raw_fd()) }.map_err(Error::system("duplicate a descriptor"))?;
-        // SAFETY: the descriptor is one of a virtual machine, and nobody else's.
+        // SAFETY: the descriptor is of a virtual machine, and `into_raw_fd` gave up its ownership.
         let fd = unsafe { kvm.create_vmfd_from_rawfd(fd.into_raw_fd()) };
         let fd = fd.map_err(refused("create a virtual machine"))?;
         let mut vm = Self {
@@ -270,7 +270,7 @@ impl Vm {
             }
             Log::Off | Log::Bitmap => None,
         };
-        // SAFETY: the descriptor is one of a virtual processor, and nobody else's.
+        // SAFETY: the descriptor is of a vCPU, and `into_raw_fd` gave up its ownership.
         let fd = unsafe { self.fd.create_vcpu_from_rawfd(fd.into_raw_fd()) };
         let mut fd = fd.map_err(refused("create a vCPU"))?;
         fd.set_sync_valid_reg(SyncReg::Register);

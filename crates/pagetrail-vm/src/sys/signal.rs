@@ -124,7 +124,7 @@ pub(crate) fn use_stop_byte(byte: *mut u8) {
     PENDING.with(|pending| pending.stop_byte.store(byte, Ordering::Release));
 }
 
-/// Forgets the byte, before the thread's vCPU is given to another thread.
+/// Unsets the byte, before the thread's vCPU is given to another thread.
 pub(crate) fn unset_stop_byte() {
     request_run();
     use_stop_byte(ptr::null_mut());

@@ -91,7 +91,7 @@ pub(super) const CALLS: &[Row] = &[
         ])
         .reads(&[In::Bytes(5, 16)])
         .never_restarts()
-        .wait_mask(WaitMask::Behind(5)),
+        .wait_mask(WaitMask::Indirect(5)),
     Row::forward(libc::SYS_epoll_wait)
         .writes(&[Out::Filled(1, 2, 12)])
         .never_restarts(),

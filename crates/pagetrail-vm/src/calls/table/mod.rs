@@ -107,7 +107,7 @@ pub(crate) enum WaitMask {
     /// The argument points to the mask.
     At(usize),
     /// The argument points to a pointer to the mask (`pselect(2)`).
-    Behind(usize),
+    Indirect(usize),
 }
 
 /// Whether a call that a signal interrupted is made again after the handler.

@@ -123,7 +123,7 @@ mod tests {
             true
         }
 
-        fn forget(&mut self) {
+        fn flush(&mut self) {
             *self = Self::default();
         }
     }
@@ -208,7 +208,7 @@ mod tests {
                                 }
                             }
                         }
-                        processor.forget();
+                        processor.flush();
                     }
                 }
             }

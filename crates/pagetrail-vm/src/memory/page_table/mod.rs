@@ -80,8 +80,8 @@ impl<W: Words> PageTable<W> {
     }
 
     /// Starts to track accesses, before anything is mapped; or stops it.
-    pub(crate) fn track_accesses(&mut self, tell: bool) {
-        self.touched = tell.then(PageAccumulator::default);
+    pub(crate) fn track_accesses(&mut self, track: bool) {
+        self.touched = track.then(PageAccumulator::default);
     }
 
     /// Whether accesses are tracked.
