@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -292,6 +293,84 @@ static void corrupted_books(void) {
         free(objects[i]);
 }
 
+/* What was freed by objects of one size serves smaller ones, also where no more addresses can be had. */
+static void freed(void) {
+    static void *held[1 << 16];
+    static const size_t sizes[] = {9000, 60000, 3000000};
+    struct rlimit limit = {160 << 20, RLIM_INFINITY};
+    if (setrlimit(RLIMIT_AS, &limit))
+        fail("setrlimit: %m");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        pid_t child = fork();
+        if (child < 0)
+            fail("fork: %m");
+        if (child == 0) {
+            size_t count = 0;
+            while (count < 1 << 16 && (held[count] = malloc(sizes[i])))
+                memset(held[count++], 1, sizes[i]);
+            if (count == 0)
+                fail("no object of %zu bytes", sizes[i]);
+            while (count > 0)
+                free(held[--count]);
+            static const size_t small[] = {1000, 24, 3000};
+            for (size_t k = 0; k < 30; k++) {
+                size_t size = small[k % 3];
+                if (!(held[k] = malloc(size)))
+                    fail("after objects of %zu bytes: malloc(%zu): %m", sizes[i], size);
+                memset(held[k], (int)k, size);
+            }
+            void *aligned;
+            if (posix_memalign(&aligned, 2048, 2048) || (uintptr_t)aligned % 2048)
+                fail("after objects of %zu bytes: posix_memalign", sizes[i]);
+            free(aligned);
+            for (size_t k = 0; k < 30; k++) {
+                filled(held[k], 24, (unsigned char)k);
+                if (!(held[k] = realloc(held[k], 5000)))
+                    fail("after objects of %zu bytes: realloc: %m", sizes[i]);
+                filled(held[k], 24, (unsigned char)k);
+                free(held[k]);
+            }
+            _exit(0);
+        }
+        int status;
+        if (waitpid(child, &status, 0) != child || status)
+            fail("objects of %zu bytes: status %#x", sizes[i], status);
+    }
+}
+
+/* Where no more mappings can be had, fork(2) fails, or its child lives with memory of its own. */
+static void mapped_out(void) {
+    char *keep = malloc(64);
+    strcpy(keep, "parent's");
+    /* More than vm.max_map_count (proc_sys_vm(5)) is by default; every second page is a mapping of its own. */
+    size_t page = sysconf(_SC_PAGESIZE), pages = 1 << 18;
+    char *memory = mmap(NULL, pages * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        fail("mmap: %m");
+    size_t split = 0;
+    while (split < pages && !mprotect(memory + split * page, page, PROT_READ))
+        split += 2;
+    for (int leave = 0; leave < 12; leave++) {
+        pid_t child = fork();
+        if (child == 0) {
+            strcpy(keep, "child's");
+            _exit(0);
+        }
+        if (child < 0 && errno != ENOMEM)
+            fail("%d left: fork: %m", leave);
+        int status = 0;
+        if (child > 0 && (waitpid(child, &status, 0) != child || status))
+            fail("%d left: status %#x", leave, status);
+        if (child < 0 && waitpid(-1, &status, 0) != -1)
+            fail("%d left: a child that could not be forked is there", leave);
+        if (strcmp(keep, "parent's"))
+            fail("%d left: the child wrote the parent's object", leave);
+        split -= 2;
+        mprotect(memory + split * page, page, PROT_NONE);
+    }
+    free(keep);
+}
+
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "";
 #define CASE(c)                                                                                                        \
@@ -300,6 +379,8 @@ int main(int argc, char **argv) {
     CASE(family);
     CASE(impossible);
     CASE(limited);
+    CASE(freed);
+    CASE(mapped_out);
     CASE(cut_off);
     CASE(threads);
     CASE(children);

@@ -41,6 +41,8 @@ cases! {
     the_whole_family_does_what_it_says: "family" with SOME_PARTS,
     what_cannot_be_had_is_null_and_enomem: "impossible" with SOME_PARTS,
     out_of_addresses_nothing_is_lost: "limited" with SOME_PARTS,
+    freed_memory_serves_smaller_objects: "freed" with SOME_PARTS,
+    a_fork_without_memory_fails_in_the_parent: "mapped_out" with SOME_PARTS,
     neither_descriptors_nor_files_are_needed: "cut_off" with SOME_PARTS,
     threads_leave_nothing_behind: "threads" with SOME_PARTS,
     children_of_every_kind_do_no_harm: "children" with ALL_PARTS,

@@ -1,4 +1,4 @@
-//! The malloc family, and `errno`.
+//! The malloc family, `fork`, and `errno`.
 //!
 //! Rust's standard library allocates by `malloc` too, that is, here. Nothing in the heap allocates, so that does no harm.
 
@@ -158,4 +158,24 @@ unsafe extern "C" fn malloc_usable_size(object: *mut c_void) -> size_t {
         return 0;
     }
     global::usable(object.cast())
+}
+
+/// Fails with `ENOMEM` where the heap cannot be copied for the child, as when `vm.max_map_count` is used up.
+///
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fork() -> libc::pid_t {
+    // SAFETY: a constant name; dlsym(3) may allocate, which is served here like any other call.
+    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"fork".as_ptr()) };
+    if next.is_null() {
+        fail(libc::ENOSYS);
+        return -1;
+    }
+    // SAFETY: the function of this name has this signature; the program keeps the rules of `fork(2)`.
+    unsafe {
+        let next = std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> libc::pid_t>(next);
+        global::fork_or_fail(next)
+    }
 }

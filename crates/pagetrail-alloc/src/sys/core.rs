@@ -172,7 +172,21 @@ impl Core {
     fn allocate_from_empty(&self, cache: &mut Cache, class: usize) -> *mut u8 {
         match cache.fill(class, self).then(|| cache.pop(class)).flatten() {
             Some(object) => object.as_ptr(),
-            None => null_mut(),
+            None => self.allocate_elsewhere(cache, class),
+        }
+    }
+
+    /// Memory for an object of a class that no slab can be had for, because the process may have no
+    /// more addresses or mappings: in a slab of larger objects, or a page of its own. Memory that was
+    /// freed there is still mapped.
+    #[cold]
+    fn allocate_elsewhere(&self, cache: &mut Cache, class: usize) -> *mut u8 {
+        let size = usize::from(classes::SIZES[class]);
+        // Whatever alignment the class has, which the caller may have asked for.
+        let align = 1 << size.trailing_zeros();
+        match classes::class_aligned(size.max(PAGE), align) {
+            Some(plain) if class < WINDOW_CLASSES => self.allocate_small(cache, plain),
+            _ => self.allocate_pages(cache, size, PAGE).0,
         }
     }
 

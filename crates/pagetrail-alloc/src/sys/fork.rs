@@ -12,6 +12,7 @@
 use super::core::Core;
 use super::fatal;
 use super::lock::Locked;
+use super::map;
 use super::registry;
 use super::thread::{self, Word};
 use std::ptr::null_mut;
@@ -27,6 +28,12 @@ static HEAPS: Locked<Heaps> = Locked::new(Heaps(null_mut()));
 
 /// Whether the copies for the child to come are whole.
 static COPIED: AtomicBool = AtomicBool::new(false);
+
+/// Held by [`fork_or_fail`].
+static FORKING: Locked<()> = Locked::new(());
+
+/// Whether the parent learns from [`fork_or_fail`] that there is no child.
+static REPORTED: AtomicBool = AtomicBool::new(false);
 
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
@@ -72,6 +79,33 @@ pub(crate) fn leave(core: *mut Core) {
     }
 }
 
+/// Forks by `fork`, libc's own, and fails with `ENOMEM` where the heap cannot be copied for the child.
+///
+/// Handlers of `pthread_atfork(3)` cannot keep a fork from happening. So there is a child for a moment,
+/// which ends before it returns to the program, and for which this waits.
+///
+/// # Safety
+///
+/// As for `fork(2)`.
+pub(crate) unsafe fn fork_or_fail(fork: unsafe extern "C" fn() -> libc::pid_t) -> libc::pid_t {
+    FORKING.acquire();
+    REPORTED.store(true, Ordering::Relaxed);
+    // SAFETY: the caller keeps the rules of `fork(2)`; parent and child both release the lock.
+    let pid = unsafe { fork() };
+    let failed = pid > 0 && !COPIED.load(Ordering::Relaxed);
+    REPORTED.store(false, Ordering::Relaxed);
+    FORKING.release();
+    if !failed {
+        return pid;
+    }
+    // SAFETY: our own child, of which the program knows nothing; errno is this thread's.
+    unsafe {
+        while libc::waitpid(pid, null_mut(), 0) == -1 && *libc::__errno_location() == libc::EINTR {}
+        *libc::__errno_location() = libc::ENOMEM;
+    }
+    -1
+}
+
 /// # Safety
 ///
 /// The lock of the list is held.
@@ -94,6 +128,7 @@ unsafe extern "C" fn prepare() {
         registry::WRITING.acquire();
         let mut copied = true;
         for_each(|core| copied &= core.copy_for_child().is_ok());
+        copied &= map::can_replace().is_ok();
         COPIED.store(copied, Ordering::Relaxed);
     }
 }
@@ -114,11 +149,14 @@ unsafe extern "C" fn child() {
         let mut copied = COPIED.load(Ordering::Relaxed);
         for_each(|core| copied &= copied && core.use_copies().is_ok());
         if !copied {
-            fatal::say(
-                "no memory for a forked child's copy of the heap; it ends here",
-                None,
-                "",
-            );
+            // The parent knows only of copies that it could not make itself.
+            if COPIED.load(Ordering::Relaxed) || !REPORTED.load(Ordering::Relaxed) {
+                fatal::say(
+                    "no memory for a forked child's copy of the heap; it ends here",
+                    None,
+                    "",
+                );
+            }
             libc::_exit(127);
         }
         registry::WRITING.release();

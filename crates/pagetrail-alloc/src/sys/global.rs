@@ -17,6 +17,17 @@ static CORE: AtomicPtr<Core> = AtomicPtr::new(null_mut());
 /// Gives a thread's cache back at its end; this less 1.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
+/// Forks by `fork`, libc's own, and fails with `ENOMEM` where this heap cannot be copied for the child.
+/// Without it such a child ends with status 127, and the parent gets its PID.
+///
+/// # Safety
+///
+/// As for `fork(2)`.
+pub unsafe fn fork_or_fail(fork: unsafe extern "C" fn() -> libc::pid_t) -> libc::pid_t {
+    // SAFETY: the caller keeps the rules of `fork(2)`, the only ones that the callee has.
+    unsafe { fork::fork_or_fail(fork) }
+}
+
 /// The heap of the process as Rust's allocator.
 ///
 /// ```

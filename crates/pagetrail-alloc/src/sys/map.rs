@@ -108,6 +108,24 @@ pub(crate) unsafe fn replace(to: *mut u8, from: *mut u8, bytes: usize) -> Result
     Ok(())
 }
 
+/// Fails where [`replace`] and [`aliases`] would for want of mappings: mremap(2) wants a few more than it
+/// needs (`mremap_to` in mm/mremap.c), and a forked child has as many as its parent.
+pub(crate) fn can_replace() -> Result<(), Errno> {
+    const BYTES: usize = 4096;
+    let to = shared(BYTES)?;
+    let from = shared(BYTES);
+    // SAFETY: both were mapped a moment ago, and nobody else knows of them.
+    let replaced = from.and_then(|from| unsafe { replace(to, from, BYTES) });
+    // SAFETY: nobody has used them; where the one has replaced the other there is one left.
+    unsafe {
+        unmap(to, BYTES);
+        if let (Ok(from), Err(_)) = (from, replaced) {
+            unmap(from, BYTES);
+        }
+    }
+    replaced
+}
+
 /// Makes a private mapping longer or shorter where it is.
 ///
 /// # Safety
