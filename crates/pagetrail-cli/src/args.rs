@@ -1,4 +1,6 @@
-//! What the command line looks like: help texts, man pages and shell completions are made from it.
+//! The command line: subcommands and the flags that several of them share.
+//!
+//! Help texts, man pages and shell completions are generated from it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,19 +8,19 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pagetrail::{BLOCK_PAGES_MAX, Choice, FalsePositiveCost, HugePages, Technique, TrackMode};
+use pagetrail::{BLOCK_PAGES_MAX, Choice, FalsePositiveCost, HugePages, Technique};
 
-use crate::tracking::find;
+use crate::session::find;
 
-/// Where a recording is kept when no file is named.
+/// File of a recording if none is named.
 pub(crate) const DEFAULT_FILE: &str = "pagetrail.trail";
 
-/// Shorter ones are not rounds but a busy loop, and the trail counts milliseconds.
+/// Shortest interval: the trail counts milliseconds.
 const DURATION_MIN: Duration = Duration::from_millis(1);
-/// Far from where sums of times overflow.
+/// Longest interval, far from where sums of times overflow.
 const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// Tells which memory a program wrote.
+/// Tracks the dirty pages of running programs.
 #[derive(Parser, Debug)]
 #[command(
     name = "pagetrail",
@@ -34,7 +36,7 @@ const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
         NO_COLOR turns colours off."
 )]
 pub(crate) struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -46,12 +48,13 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Record what a program writes, round by round, into a file
     ///
-    /// Follows a running process (-p), or starts a program and follows it from its first instruction to its end (--).
-    /// Programs that it starts in turn are not recorded.
+    /// Tracks a running process (-p), or starts a program and tracks it from its first instruction
+    /// to its end (--). Child processes are not recorded.
     ///
-    /// A program started here has the terminal to itself: an interrupt from the keyboard is for the program, and is
-    /// ignored by pagetrail; SIGTERM and SIGHUP are passed on to it. When the recording stops first (--rounds,
-    /// --duration, a full disk), the program runs on unwatched and pagetrail waits for its end.
+    /// A program started here has the terminal to itself: an interrupt from the keyboard is for the
+    /// program, and is ignored by pagetrail; SIGTERM and SIGHUP are passed on to it. When the
+    /// recording stops first (--rounds, --duration, a full disk), the program runs on untracked and
+    /// pagetrail waits for its end.
     ///
     /// A process followed by -p is left alone when the recording ends, by an interrupt or a limit.
     #[command(
@@ -64,26 +67,26 @@ pub(crate) enum Command {
         pagetrail record --vm --access -- ./prog\n  \
         pagetrail record --parts 8 -- ./prog"
     )]
-    Record(RecordArgs),
+    Record(crate::commands::record::args::RecordArgs),
     /// Show what a recording holds
     #[command(after_help = "Examples:\n  \
         pagetrail report\n  \
         pagetrail report slow.trail --json\n  \
         pagetrail report --html out.html --png out.png")]
-    Report(ReportArgs),
+    Report(crate::commands::report::args::ReportArgs),
     /// Watch live what a program writes
     ///
     /// Keys: q or Esc quits, s changes the order of the mappings.
     ///
-    /// A program started here (--) gets no input, and its output is thrown away unless --output names a file: the
-    /// screen is taken. It runs on when the view is left.
+    /// A program started here (--) gets no input, and its output is thrown away unless --output
+    /// names a file: the screen is taken. It runs on when the view is left.
     #[command(
         override_usage = "pagetrail top [OPTIONS] -p <PID>\n       pagetrail top [OPTIONS] -- <CMD>...",
         after_help = "Examples:\n  \
         pagetrail top -p 1234\n  \
         pagetrail top --interval 100ms --output prog.log -- ./prog"
     )]
-    Top(TopArgs),
+    Top(crate::commands::top::args::TopArgs),
     #[command(flatten)]
     Checkpoints(crate::commands::checkpoint::args::CheckpointCommand),
     /// Measure what each technique costs here, as the OoH paper does
@@ -91,8 +94,9 @@ pub(crate) enum Command {
     /// Run tracking designs that need other hardware on a machine in software, and price them
     Model(crate::model::args::ModelArgs),
     /// Keep the hot pages of programs in fast memory, on machines whose memory is of two kinds
-    Tier(crate::tier::args::TierArgs),
-    /// Run a program as the guest of a virtual machine on KVM, where the processor logs which pages it writes
+    Tier(crate::commands::tier::args::TierArgs),
+    /// Run a program as the guest of a virtual machine on KVM, where the processor logs which pages
+    /// it writes
     Vm(crate::vm::args::VmArgs),
     /// Write man pages and shell completions
     #[command(hide = true)]
@@ -107,80 +111,10 @@ pub(crate) struct CheckArgs {
     pub(crate) json: bool,
 }
 
-/// Numbers of parts that a page of a sub-page heap can have.
+/// Numbers of sub-pages into which a sub-page heap can divide a page.
 pub(crate) const PARTS: [&str; 7] = ["1", "2", "4", "8", "16", "32", "64"];
 
-/// Arguments of `record`.
-#[derive(Args, Debug)]
-pub(crate) struct RecordArgs {
-    #[command(flatten)]
-    pub(crate) target: TargetArgs,
-    #[command(flatten)]
-    pub(crate) technique: TechniqueArgs,
-    /// Notice reads, too: rounds of writes and of accesses in turns, or of accesses only (Linux 7.3). With --vm both are told
-    /// of the same time, on any kernel
-    #[arg(
-        long,
-        value_name = "WHICH",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "turns"
-    )]
-    pub(crate) access: Option<AccessArg>,
-    /// Start the program on the sub-page allocator, which tells writes to small objects apart within a page: 1, 2, 4, 8,
-    /// 16, 32 or 64 parts
-    #[arg(
-        long,
-        value_name = "N",
-        conflicts_with = "pid",
-        hide_possible_values = true,
-        value_parser = PARTS
-    )]
-    pub(crate) parts: Option<String>,
-    /// Record also what the program writes after the last round before its end. It runs under ptrace(2) for this as long
-    /// as it lives, and can tell: LeakSanitizer fails, debuggers and set-user-ID are refused, signals take longer
-    #[arg(long, conflicts_with_all = ["pid", "vm"])]
-    pub(crate) last_round: bool,
-    /// Run the program in a virtual machine on KVM, and let the processor tell what it writes (see pagetrail vm)
-    #[arg(long, conflicts_with_all = ["pid", "technique", "false_positive_cost", "exact", "huge_pages", "block_pages", "report_again"])]
-    pub(crate) vm: bool,
-    /// Time from round to round, with its unit
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]
-    pub(crate) interval: Duration,
-    /// Stop after this many rounds
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) rounds: Option<u32>,
-    /// Stop after this time, with its unit: 10s, 2m
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub(crate) duration: Option<Duration>,
-    /// Where to keep the recording; an earlier recording there is overwritten, any other file is not
-    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
-    pub(crate) output: PathBuf,
-    #[command(flatten)]
-    pub(crate) pictures: PictureArgs,
-}
-
-/// Arguments of `top`.
-#[derive(Args, Debug)]
-pub(crate) struct TopArgs {
-    #[command(flatten)]
-    pub(crate) target: TargetArgs,
-    #[command(flatten)]
-    pub(crate) technique: TechniqueArgs,
-    /// Time from round to round, with its unit
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
-    pub(crate) interval: Duration,
-    /// Keep what the started program writes to its standard output and error
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires = "command",
-        conflicts_with = "pid"
-    )]
-    pub(crate) output: Option<PathBuf>,
-}
-
-/// Whom to watch.
+/// The target: a process or a program to start.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 pub(crate) struct TargetArgs {
@@ -192,10 +126,10 @@ pub(crate) struct TargetArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// How to watch.
+/// The technique and its options.
 #[derive(Args, Debug)]
 pub(crate) struct TechniqueArgs {
-    /// How to notice writes; auto is the cheapest that works for the target
+    /// How to track writes; auto is the cheapest technique that works for the target
     #[arg(
         long,
         value_name = "TECHNIQUE",
@@ -203,18 +137,19 @@ pub(crate) struct TechniqueArgs {
         value_parser = technique_parser()
     )]
     pub(crate) technique: TechniqueChoice,
-    /// What a page costs that is reported and was not written, for the technique adaptive: what is done with it (copied,
+    /// Cost of a false positive, for the technique adaptive: what is done with a page (copied,
     /// hashed, scanned, sent), or a time with its unit
     #[arg(long, value_name = "COST", value_parser = false_positive_cost)]
     pub(crate) false_positive_cost: Option<FalsePositiveCost>,
-    /// Leave out pages that adaptive predicts dirty and that have not changed, by hashing them in each round
+    /// Leave out pages that adaptive predicts dirty and that have not changed, by hashing them in
+    /// each round
     #[arg(long)]
     pub(crate) exact: bool,
-    /// Report each page once more in the round after: for memory that is written through pinned pages (process_vm_writev,
-    /// O_DIRECT, io_uring), of which a short round may see the pinning only
+    /// Report each page again in the next round: for memory written through pinned pages
+    /// (process_vm_writev, O_DIRECT, io_uring), where a short round may see only the pinning
     #[arg(long)]
     pub(crate) report_again: bool,
-    /// What pagemap-scan does about transparent huge pages
+    /// What pagemap-scan does with transparent huge pages
     #[arg(long, value_name = "HOW", default_value = "split")]
     pub(crate) huge_pages: HugePagesArg,
     /// How many pages a fault of the technique userfaultfd releases at once
@@ -252,12 +187,12 @@ fn false_positive_cost(text: &str) -> Result<FalsePositiveCost, String> {
     }
 }
 
-/// What to do about huge pages.
+/// What to do with transparent huge pages.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum HugePagesArg {
-    /// the first write splits one, and its small pages are told apart
+    /// split a huge page at the first write, and track its small pages
     Split,
-    /// none is split, and each is reported as written in every round
+    /// split none, and report each as dirty in every round
     Keep,
 }
 
@@ -268,50 +203,6 @@ impl From<HugePagesArg> for HugePages {
             HugePagesArg::Keep => Self::Keep,
         }
     }
-}
-
-/// Which accesses to notice besides writes.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum AccessArg {
-    /// every second round holds the pages touched, the others those written
-    Turns,
-    /// every round holds the pages touched
-    Only,
-}
-
-impl From<AccessArg> for TrackMode {
-    fn from(arg: AccessArg) -> Self {
-        match arg {
-            AccessArg::Turns => Self::Alternate,
-            AccessArg::Only => Self::Accesses,
-        }
-    }
-}
-
-/// Arguments of `report`.
-#[derive(Args, Debug)]
-pub(crate) struct ReportArgs {
-    /// The recording
-    #[arg(value_name = "FILE", default_value = DEFAULT_FILE)]
-    pub(crate) file: PathBuf,
-    /// Write one JSON document to standard output
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) pictures: PictureArgs,
-}
-
-/// Files to write besides.
-#[derive(Args, Debug)]
-pub(crate) struct PictureArgs {
-    /// Write a self-contained page with a heatmap to zoom into; without OUT it takes the recording's name with .html. A file
-    /// that is no web page is not overwritten
-    #[arg(long, value_name = "OUT", num_args = 0..=1)]
-    pub(crate) html: Option<Option<PathBuf>>,
-    /// Write the heatmap as a picture; without OUT it takes the recording's name with .png. A file that is no PNG picture is
-    /// not overwritten
-    #[arg(long, value_name = "OUT", num_args = 0..=1)]
-    pub(crate) png: Option<Option<PathBuf>>,
 }
 
 /// Arguments of `generate`.

@@ -11,11 +11,9 @@ mod model;
 mod outfile;
 mod recording;
 mod report;
+mod session;
 #[cfg(test)]
 mod testing;
-mod tier;
-mod top;
-mod tracking;
 mod vm;
 
 use std::process::ExitCode;

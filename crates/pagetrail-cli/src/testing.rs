@@ -104,13 +104,13 @@ pub(crate) fn program(rounds: u32) -> Trail {
             predicted: None,
             faults: Some(ranges.iter().map(|range| range.bytes() / PAGE).sum()),
             written: ranges.into_iter().collect(),
-            fresh,
+            newly_mapped: fresh,
             events: if index == 3 {
                 vec![Event::Children(1)]
             } else {
                 Vec::new()
             },
-            units: None,
+            subpages: None,
         });
         start_ns += duration_ns;
     }

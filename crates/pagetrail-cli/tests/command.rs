@@ -169,7 +169,7 @@ fn accesses_need_a_technique_that_notices_them() {
     let absent = record(&["record", "--access", "--", "true"]);
     assert!(absent.contains("access-scan: switched off"), "{absent}");
     let wrong = ["record", "--technique", "compare", "--access", "--", "true"];
-    assert!(record(&wrong).contains("it notices writes only: for accesses use access-scan"));
+    assert!(record(&wrong).contains("it tracks writes only: for accesses use access-scan"));
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn programs_keep_the_privileges_that_they_get() {
     let become_it = format!("exec {program} print");
     let start_it = format!("{program} print; exit 3");
     for (words, code) in [
-        // Not to be watched by nobody, so it runs unwatched.
+        // The program cannot be tracked, so it runs untracked.
         (&["--", &program, "print"][..], 2),
         (&["--", "sh", "-c", &start_it], 3),
     ] {

@@ -406,7 +406,7 @@ fn a_program_runs_on_behind_a_limit() {
     assert_eq!(output.status.code(), Some(4), "{output:?}");
     assert!(directory.path().join("done").exists());
     let message = String::from_utf8_lossy(&output.stderr);
-    assert!(message.contains("runs on unwatched"), "{message}");
+    assert!(message.contains("runs on untracked"), "{message}");
     assert_eq!(trail(directory.path()).end, Some(End::Detached));
 }
 

@@ -24,7 +24,7 @@ fn units_stand_beside_pages() {
     let library = library();
     compile_nodes(here);
     for parts in [1, 16] {
-        let (count, words) = (parts.to_string(), format!("with {parts} parts a page"));
+        let (count, words) = (parts.to_string(), format!("with {parts} sub-pages a page"));
         let arguments = [
             "record",
             "--interval",

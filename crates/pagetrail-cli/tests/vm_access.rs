@@ -177,7 +177,7 @@ fn reads_and_writes_are_told_apart() {
     let trail = recording.end();
     assert_eq!(trail.header.technique, "kvm");
     for pair in trail.rounds.chunks(2) {
-        assert!(pair[1].is_beside(&pair[0]), "{pair:?}");
+        assert!(pair[1].covers_same_interval(&pair[0]), "{pair:?}");
         assert!(pair[0].written.difference(&pair[1].written).is_empty());
     }
     // The last rounds before a step may have been under way when it began, but then there were some before them.

@@ -1,11 +1,12 @@
-//! What can be computed from a trail: rates, working sets, reuse, shares of mappings, costs.
+//! Numbers computed from a trail: rates, working sets, reuse, shares of mappings, costs.
 //!
-//! Pure functions: a [`Trail`] in, numbers out; no clock, no file, no rendering. A *page* is
-//! [`Header::page_size`](crate::Header::page_size) bytes, whatever machine this runs on; a range that
-//! touches a part of a page counts that page. A *page-write* is one page in the write set of one round.
+//! The functions are pure: they take a [`Trail`] and return numbers, without clock, files or
+//! rendering. A *page* is [`Header::page_size`](crate::Header::page_size) bytes, whatever machine
+//! this runs on; a range that touches a part of a page counts that page. A *page-write* is one page
+//! in the write set of one round.
 //!
-//! Fresh pages ([`Round::fresh`](crate::Round::fresh)) are part of every count, as they are part of the
-//! write set, and are counted once more beside it, so that a reader can tell them apart.
+//! Pages of new mappings ([`Round::newly_mapped`](crate::Round::newly_mapped)) are part of the
+//! write set and so of every count. They are also counted separately.
 
 use crate::history::History;
 use crate::pages::{Cover, Covers, Pages};
@@ -25,44 +26,44 @@ pub struct Summary {
     pub max: f64,
 }
 
-/// What one round wrote.
+/// The pages that one round wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RoundCounts {
     /// Pages in the write set.
     pub written_pages: u64,
-    /// Those of them reported only because their mapping is new.
-    pub fresh_pages: u64,
-    /// Those of them that the round before wrote too; 0 in the first round.
+    /// Pages of the write set that are reported only because their mapping is new.
+    pub newly_mapped_pages: u64,
+    /// Pages of the write set that the previous round wrote too; 0 in the first round.
     pub reused_pages: u64,
     /// Pages in the write set per second of the round; 0 when the round has no length.
     pub pages_per_second: f64,
 }
 
-/// What was written in one mapping.
+/// The writes to one mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MappingCounts {
     /// Page-writes: a page written in five rounds counts five times.
     pub page_writes: u64,
-    /// Those of them that are fresh.
-    pub fresh_page_writes: u64,
-    /// Different pages.
+    /// Page-writes reported only because the mapping was new in that round.
+    pub newly_mapped_page_writes: u64,
+    /// Number of different pages written.
     pub distinct_pages: u64,
     /// Rounds in which at least one page was written.
     pub rounds_written: u32,
-    /// Its part of all page-writes of the trail, 0 to 1.
+    /// The mapping's share of all page-writes of the trail, 0 to 1.
     pub share: f64,
     /// Page-writes per second of the whole recording, so that mappings add up to the total.
     pub pages_per_second: f64,
 }
 
-/// How many different pages were written within windows of some consecutive rounds.
+/// The number of different pages written within a window of consecutive rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WorkingSet {
     /// Length of the window in rounds, one of [`WINDOWS`].
     pub window: u32,
-    /// How many such windows the trail has, one ending at each round from the `window`-th on.
-    /// 0 when it has fewer rounds than that; `mean_pages` and `max_pages` are then those of the one
-    /// window that holds all of its rounds.
+    /// Number of windows in the trail, one ending at each round from the `window`-th on. It is 0 if
+    /// the trail has fewer rounds; `mean_pages` and `max_pages` are then those of all its rounds
+    /// together.
     pub windows: u32,
     /// Mean over the windows, in pages.
     pub mean_pages: f64,
@@ -70,61 +71,66 @@ pub struct WorkingSet {
     pub max_pages: u64,
 }
 
-/// What the technique cost.
+/// The costs of the technique.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Costs {
-    /// Time of collect, nanoseconds per round.
+    /// Time that collect took, in nanoseconds per round.
     pub collect_ns: Summary,
     /// Time of all collects together, in nanoseconds.
     pub collect_ns_sum: u64,
-    /// Time for which the tracked process was stopped, nanoseconds per round, without attaching.
+    /// Time for which the tracked process was stopped, in nanoseconds per round, without attaching.
     pub stopped_ns: Summary,
-    /// That time for all rounds together, in nanoseconds.
+    /// Time for which the tracked process was stopped in all rounds together, in nanoseconds.
     pub stopped_ns_sum: u64,
-    /// Time in which nothing was access_kind, of all rounds together, in nanoseconds.
+    /// Time in which this kind of access was not tracked ([`Round::blind_ns`]), summed, in
+    /// nanoseconds.
     pub blind_ns_sum: u64,
-    /// Faults that the technique caused, over the rounds that counted them; `None` when none did.
+    /// Page faults that the technique caused, summed over the rounds that counted them; `None` if
+    /// none did.
     pub faults: Option<u64>,
-    /// What was predicted dirty, over the rounds that tell; memory is the most of any. `None` when none does.
+    /// Pages predicted dirty, summed over the rounds that have predictions; `memory_bytes` is the
+    /// largest of any round. `None` if no round has predictions.
     pub predicted: Option<Predicted>,
 }
 
 /// The numbers of a whole trail.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Analysis {
-    /// One entry per round of the trail, in its order.
+    /// Counts for each round of the trail, in its order.
     pub rounds: Vec<RoundCounts>,
-    /// One entry per mapping of the trail, in its order. A page-write belongs to the mapping that
-    /// covers the page in that round; where two do, to the one that appeared later.
+    /// Counts for each mapping of the trail, in its order. A page-write belongs to the mapping that
+    /// covers the page in that round; if two do, to the one that appeared later.
     pub mappings: Vec<MappingCounts>,
-    /// What was written outside all mappings known in that round.
+    /// Writes outside all mappings that are known in that round.
     pub unmapped: MappingCounts,
     /// Length of all rounds together, in seconds.
     pub seconds: f64,
-    /// All page-writes.
+    /// Number of page-writes in all rounds.
     pub page_writes: u64,
-    /// Those of them that are fresh.
-    pub fresh_page_writes: u64,
-    /// Different pages, by address.
+    /// Page-writes reported only because their mapping was new in that round.
+    pub newly_mapped_page_writes: u64,
+    /// Number of different pages written, by address.
     pub distinct_pages: u64,
-    /// Pages per round.
+    /// Pages written per round.
     pub pages_per_round: Summary,
-    /// Pages per second: `mean` is all page-writes over all seconds, `median` and `max` are of rounds.
+    /// Pages written per second: `mean` is all page-writes over all seconds, `median` and `max` are
+    /// over rounds.
     pub pages_per_second: Summary,
     /// Working sets, one for each of [`WINDOWS`].
     pub working_sets: [WorkingSet; WINDOWS.len()],
-    /// Of the page-writes from the second round on, those whose page the round before wrote too, 0 to 1.
+    /// Share of the page-writes from the second round on whose page the previous round wrote too, 0
+    /// to 1.
     pub reuse: f64,
-    /// Pages by the number of rounds that wrote them: entry `i` counts those written in at least 2^i
-    /// and fewer than 2^(i+1) rounds (1, 2-3, 4-7, ..). Ends with the last entry that is not 0.
+    /// Number of pages by the number of rounds that wrote them: entry `i` counts pages written in
+    /// at least 2^i and fewer than 2^(i+1) rounds (1, 2-3, 4-7, ..). The last entry is not 0.
     pub rounds_per_page: Vec<u64>,
-    /// What the technique cost.
+    /// The costs of the technique.
     pub costs: Costs,
 }
 
 impl Analysis {
-    /// Computes everything. Time and memory grow with the number of ranges in the trail, not with the
-    /// number of pages in them.
+    /// Computes all numbers. Time and memory grow with the number of ranges in the trail, not with
+    /// the number of pages in the ranges.
     pub fn of(trail: &Trail) -> Self {
         let mut analysis = Self {
             mappings: vec![MappingCounts::default(); trail.mappings.len()],
@@ -142,7 +148,7 @@ impl Analysis {
         analysis
     }
 
-    /// Counts what needs no other round.
+    /// Counts everything that depends on this round only.
     fn count_round(&mut self, pages: Pages, round: &Round, cover: &Cover) {
         let mut counts = RoundCounts::default();
         let mut writers: Vec<Option<usize>> = Vec::new();
@@ -155,25 +161,27 @@ impl Analysis {
                 writers.push(mapping);
             }
         });
-        // A mapping comes twice when another lies inside it.
+        // A mapping occurs twice if another mapping lies inside it.
         writers.sort_unstable();
         writers.dedup();
         for mapping in writers {
             self.mapping(mapping).rounds_written += 1;
         }
-        cover.split(pages.runs(&round.fresh), |run, mapping| {
-            let fresh = run.end - run.start;
-            counts.fresh_pages += fresh;
+        cover.split(pages.runs(&round.newly_mapped), |run, mapping| {
+            let newly_mapped = run.end - run.start;
+            counts.newly_mapped_pages += newly_mapped;
             let of = self.mapping(mapping);
-            of.fresh_page_writes = of.fresh_page_writes.saturating_add(fresh);
+            of.newly_mapped_page_writes = of.newly_mapped_page_writes.saturating_add(newly_mapped);
         });
         counts.pages_per_second = per_second(counts.written_pages, seconds(round.duration_ns));
         self.page_writes = self.page_writes.saturating_add(counts.written_pages);
-        self.fresh_page_writes = self.fresh_page_writes.saturating_add(counts.fresh_pages);
+        self.newly_mapped_page_writes = self
+            .newly_mapped_page_writes
+            .saturating_add(counts.newly_mapped_pages);
         self.rounds.push(counts);
     }
 
-    /// Adds what takes the history of every page.
+    /// Adds the counts that need the history of every page.
     fn add_history(&mut self, history: History<{ WINDOWS.len() }>) {
         for (round, reused_pages) in self.rounds.iter_mut().zip(history.reused_pages) {
             round.reused_pages = reused_pages;
@@ -190,7 +198,7 @@ impl Analysis {
         }
     }
 
-    /// Computes what follows from the counts.
+    /// Computes rates and shares from the counts.
     fn add_rates(&mut self) {
         let summary =
             |of: fn(&RoundCounts) -> f64| Summary::of(self.rounds.iter().map(of).collect());
@@ -218,7 +226,7 @@ impl Analysis {
 }
 
 impl WorkingSet {
-    /// From the pages of the window that ends at each round.
+    /// Summarizes the number of pages in the window that ends at each round.
     fn of(window: u32, pages: &[u64]) -> Self {
         let full = pages.get(window as usize - 1..).unwrap_or_default();
         let counted = if full.is_empty() {
@@ -287,7 +295,7 @@ fn per_second(count: u64, seconds: f64) -> f64 {
     ratio(count as f64, seconds)
 }
 
-/// 0 where there is nothing to divide by.
+/// Divides, or returns 0 if `whole` is 0.
 fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }

@@ -2,17 +2,17 @@
 
 use std::io;
 
-/// Why a trail could not be read.
+/// The reason for which a trail could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The first bytes are those of something else.
-    #[error("not a trail file: its first bytes are others; `pagetrail record` writes one")]
+    /// The file does not begin with the signature of a trail (bad magic).
+    #[error("not a trail file (bad magic); `pagetrail record` writes one")]
     NotATrail,
-    /// The file ends before the first record is whole. Later cuts are no error.
+    /// The file ends within the header. A file that is cut off later can be read up to there.
     #[error("the trail ends before its header is whole, so it holds no round; record again")]
     NoHeader,
-    /// A later major version of the format.
+    /// The file has a major version of the format that this crate does not read.
     #[error(
         "the trail has format version {major}.{minor} and this pagetrail reads version {}; use the pagetrail that recorded it",
         crate::format::MAJOR
@@ -23,45 +23,46 @@ pub enum ReadError {
         /// Minor version of the file.
         minor: u16,
     },
-    /// Bytes that no writer wrote.
+    /// The file holds bytes that fail their checksum or are not a valid record.
     #[error("the trail is damaged at byte {offset}: {what}; restore the file or record again")]
     Damaged {
-        /// Where the part that fails its check begins, in bytes from the beginning of the file.
+        /// Offset in the file of the part that fails its check, in bytes.
         offset: u64,
-        /// What is wrong there.
+        /// The check that failed.
         what: &'static str,
     },
-    /// The input failed.
+    /// Reading from the input failed.
     #[error("cannot read the trail at byte {offset}")]
     Io {
-        /// How far it was read, in bytes.
+        /// Bytes that were read before the error.
         offset: u64,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
-/// Why a trail could not be written.
+/// The reason for which a trail could not be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The output failed. What was written before is kept and readable; the writer takes nothing more.
+    /// Writing to the output failed. Earlier records are kept and can be read; the writer accepts
+    /// no more.
     #[error("cannot write the trail at byte {offset}; the {rounds} rounds before are kept")]
     Io {
-        /// Where the record that failed begins, in bytes from the beginning of the trail.
+        /// Offset of the record that failed from the beginning of the trail, in bytes.
         offset: u64,
-        /// Whole rounds written before.
+        /// Whole rounds that were written before the error.
         rounds: u32,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A write failed earlier, so that a record behind it could not be read back.
+    /// An earlier write failed, so that a reader could not reach a record after it.
     #[error("nothing more is written to the trail because an earlier write failed")]
     Closed,
-    /// The caller's record cannot be part of a trail; nothing was written.
+    /// The record breaks a rule of the format; nothing was written.
     #[error("cannot put this into a trail: {what}")]
     Invalid {
-        /// What is wrong with it.
+        /// The rule that it breaks.
         what: &'static str,
     },
 }

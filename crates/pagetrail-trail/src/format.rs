@@ -1,12 +1,12 @@
 //! The frame of a trail file: signature, version, and records with their checksums.
 //!
-//! `docs/trail-format.md` gives every byte. What is inside a payload is `payload`'s matter.
+//! `docs/trail-format.md` documents every byte; `payload` encodes what is inside a record.
 
-/// First bytes of every trail file. The first is no ASCII and the last a line feed, so that a transfer
-/// that takes the file for text is noticed.
+/// First bytes of every trail file. The first is not ASCII and the last is a line feed, so that a
+/// transfer in text mode damages them visibly.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89PTRAIL\n";
 
-/// Whether a file that begins with these bytes is a trail, of whatever version, whole or not.
+/// Whether a file that begins with `first_bytes` is a trail of any version, complete or not.
 pub fn is_trail(first_bytes: &[u8]) -> bool {
     first_bytes.starts_with(&MAGIC)
 }
@@ -15,24 +15,24 @@ pub fn is_trail(first_bytes: &[u8]) -> bool {
 pub(crate) const MAJOR: u16 = 1;
 /// A later minor version adds record types, event kinds, and fields at the end of payloads.
 pub(crate) const MINOR: u16 = 2;
-/// The minor version from which on a round says what it noticed.
-pub(crate) const MINOR_NOTICED: u16 = 1;
-/// The minor version from which on a round says what was predicted dirty.
+/// The first minor version in which a round has an access kind.
+pub(crate) const MINOR_ACCESS_KIND: u16 = 1;
+/// The first minor version in which a round has the pages that were predicted dirty.
 pub(crate) const MINOR_PREDICTED: u16 = 2;
-/// The minor version from which on a round has units of sub-page heaps.
-pub(crate) const MINOR_UNITS: u16 = 2;
+/// The first minor version in which a round has the sub-pages of sub-page heaps.
+pub(crate) const MINOR_SUBPAGES: u16 = 2;
 
 /// Length of signature, version and their checksum.
 pub(crate) const PROLOGUE_BYTES: usize = 16;
 /// Length of what comes before a payload.
 pub(crate) const RECORD_HEADER_BYTES: usize = 12;
-/// Length of the checksum behind a payload.
+/// Length of the checksum after a payload.
 pub(crate) const CHECKSUM_BYTES: usize = 4;
-/// Bound of a payload: some 300 million ranges in one round.
+/// Largest payload, about 300 million ranges in one round.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 1 << 30;
 
-/// Fewer zero bytes than this at the end of a file are not taken for what a power cut leaves: a checksum
-/// ends in a zero now and then.
+/// Fewest zero bytes at the end of a file that count as the trace of a power cut. Fewer may be the
+/// end of a checksum.
 pub(crate) const ZERO_TAIL_BYTES_MIN: u64 = 8;
 
 /// Types of records.
@@ -81,8 +81,8 @@ pub(crate) fn parse_record_header(
     })
 }
 
-/// CRC-32 of a record's first bytes and its place in the file. The place makes a record that was moved,
-/// or that follows a lost one, fail its check.
+/// CRC-32 of a record's first bytes and its offset in the file. The offset makes the check fail for
+/// a record that was moved or that follows a lost one.
 pub(crate) fn checksum(offset: u64, parts: &[&[u8]]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&offset.to_le_bytes());

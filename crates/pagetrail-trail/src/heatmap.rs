@@ -1,11 +1,11 @@
-//! The grid behind every picture of a trail: addresses from top to bottom, time from left to right.
+//! The grid of every picture of a trail: addresses from top to bottom, time from left to right.
 //!
-//! A pure function from [`Trail`] to numbers that the terminal, HTML and PNG renderers share; colours
-//! and labels are theirs. The address axis is compact: only *blocks* that were written at some time are on
-//! it, in ascending order, each within one mapping, and what lies between two blocks that do not touch
-//! is one separator row, unless separators would take more than a quarter of the rows. Stretches
-//! of a mapping that were never written, and are longer than all that was, are left out likewise, so that a
-//! sparse mapping of 64 GiB shows the pages that matter.
+//! [`Heatmap::of`] is a pure function from a [`Trail`] to numbers. The terminal, HTML and PNG
+//! renderers share it and add colours and labels. The address axis is compact: it has only *blocks*
+//! of pages that were written at some time, in ascending order, each within one mapping. A gap
+//! between two blocks is one separator row, unless separators would take more than a quarter of the
+//! rows. A gap within a mapping separates two blocks if it is longer than all written pages
+//! together, so that the picture of a sparse mapping of 64 GiB shows its written pages.
 
 use pagetrail::{PageRange, PageSet};
 
@@ -15,16 +15,17 @@ use crate::{Round, Trail};
 /// One row of the grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The addresses from the first to the last byte of the row, or of what a separator leaves out.
+    /// The addresses of the row, from its first to its last byte; for a separator, those of the
+    /// gap.
     pub range: PageRange,
-    /// Pages that the row stands for; 0 for a separator. Fewer than in `range` when one row holds
-    /// several blocks because there are more blocks than rows.
+    /// Number of pages in the row; 0 for a separator. It is less than the pages in `range` if one
+    /// row holds several blocks, because there are more blocks than rows.
     pub pages: u64,
-    /// The mapping, as an index into [`Trail::mappings`]; the newest where the addresses had several,
-    /// that of the largest block where the row holds several. `None` for separators and for pages
-    /// outside all mappings.
+    /// Index of the row's mapping in [`Trail::mappings`]: the newest if several mappings had these
+    /// addresses, that of the largest block if the row holds several blocks. `None` for separators
+    /// and for pages outside all mappings.
     pub mapping: Option<usize>,
-    /// Whether the row only separates its neighbours; all of its cells are 0.
+    /// Whether the row is a separator between two blocks; all its cells are 0.
     pub separator: bool,
 }
 
@@ -33,17 +34,17 @@ pub struct Row {
 pub struct Column {
     /// Position in [`Trail::rounds`] of the first round.
     pub first_round: usize,
-    /// How many rounds the column holds, at least 1.
+    /// Number of rounds in the column, at least 1.
     pub rounds: usize,
     /// Beginning of the first round, in nanoseconds since the start of the recording.
     pub start_ns: u64,
-    /// End of the last round, likewise.
+    /// End of the last round, in nanoseconds since the start of the recording.
     pub end_ns: u64,
 }
 
-/// The grid. A cell is the fraction of the row's pages written per round, the mean over the rounds of
-/// the column: 0 for never, 1 for every page in every round. Written means in the write set, fresh
-/// pages included.
+/// The grid of a picture. A cell is the fraction of the row's pages that a round of the column
+/// wrote, as the mean over these rounds: 0 means never, 1 every page in every round. The pages of
+/// new mappings count as written.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Heatmap {
     /// The address axis, in ascending order of addresses.
@@ -55,8 +56,8 @@ pub struct Heatmap {
 }
 
 impl Heatmap {
-    /// Computes the grid with at most `max_rows` rows and `max_columns` columns; fewer when the trail
-    /// has fewer pages or rounds. Empty when either bound is 0 or nothing was written.
+    /// Computes the grid with at most `max_rows` rows and `max_columns` columns, fewer if the trail
+    /// has fewer pages or rounds. The grid is empty if either bound is 0 or nothing was written.
     pub fn of(trail: &Trail, max_rows: usize, max_columns: usize) -> Self {
         let blocks = blocks(trail);
         if blocks.is_empty() || max_rows == 0 || max_columns == 0 {
@@ -72,12 +73,12 @@ impl Heatmap {
         }
     }
 
-    /// The cell in `row` and `column`; 0 outside the grid.
+    /// Returns the cell in `row` and `column`; 0 outside the grid.
     pub fn cell(&self, row: usize, column: usize) -> f32 {
         self.row(row).get(column).copied().unwrap_or(0.0)
     }
 
-    /// The cells of one row from left to right; empty outside the grid.
+    /// Returns the cells of one row from left to right; empty outside the grid.
     pub fn row(&self, row: usize) -> &[f32] {
         let width = self.columns.len();
         let cells = row
@@ -86,13 +87,13 @@ impl Heatmap {
         cells.map_or(&[], |cells| &cells[..width.min(cells.len())])
     }
 
-    /// The largest cell, for scaling colours; 0 when the grid is empty.
+    /// Returns the largest cell, for scaling colours; 0 if the grid is empty.
     pub fn max(&self) -> f32 {
         self.cells.iter().copied().fold(0.0, f32::max)
     }
 }
 
-/// Consecutive pages of one mapping that belong together in the picture.
+/// Consecutive pages of one mapping that the picture shows without a gap.
 struct Block {
     run: Run,
     mapping: Option<usize>,
@@ -104,7 +105,7 @@ impl Block {
     }
 }
 
-/// What was written at some time, in ascending order, without the long stretches between.
+/// Blocks of pages written at some time, in ascending order, split at long gaps.
 fn blocks(trail: &Trail) -> Vec<Block> {
     let pages = Pages::of(trail);
     let written = union(trail.rounds.iter().map(|round| &round.written));
@@ -112,7 +113,7 @@ fn blocks(trail: &Trail) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     written_cover(trail).split(pages.runs(&written), |run, mapping| {
         match blocks.last_mut() {
-            // A stretch that is longer than all that was written would push that to the margin.
+            // A longer gap would take more rows than all written pages.
             Some(last) if last.mapping == mapping && run.start - last.run.end <= written_pages => {
                 last.run.end = run.end;
             }
@@ -122,7 +123,7 @@ fn blocks(trail: &Trail) -> Vec<Block> {
     blocks
 }
 
-/// For each page the newest mapping that covered it, of those in which something was written.
+/// Maps each page to the newest mapping that covered it and was written at some time.
 fn written_cover(trail: &Trail) -> Cover {
     let pages = Pages::of(trail);
     let mut written = vec![false; trail.mappings.len()];
@@ -145,7 +146,8 @@ fn written_cover(trail: &Trail) -> Cover {
     cover
 }
 
-/// Merges sets of like size first, so that each range is copied only a few times.
+/// Union of all sets. Sets of similar size are merged first, so that each range is copied few
+/// times.
 fn union<'a>(sets: impl Iterator<Item = &'a PageSet>) -> PageSet {
     let mut stack: Vec<PageSet> = Vec::new();
     for set in sets {
@@ -166,7 +168,7 @@ fn union<'a>(sets: impl Iterator<Item = &'a PageSet>) -> PageSet {
 /// The address axis.
 struct Axis {
     rows: Vec<Row>,
-    /// Which row shows which pages, ascending and disjoint.
+    /// Runs of pages and the row that shows each, ascending and disjoint.
     extents: Vec<(Run, usize)>,
 }
 
@@ -179,7 +181,7 @@ impl Axis {
         }
     }
 
-    /// Several blocks to a row.
+    /// Builds the axis with several blocks in a row.
     fn grouped(blocks: &[Block], max_rows: usize, pages: Pages) -> Self {
         let mut axis = Self {
             rows: Vec::with_capacity(max_rows),
@@ -204,22 +206,22 @@ impl Axis {
         axis
     }
 
-    /// One or more rows to a block, and separators between.
+    /// Builds the axis with one or more rows for each block, and separators between blocks.
     fn spread(blocks: &[Block], max_rows: usize, pages: Pages) -> Self {
         let gaps = blocks
             .windows(2)
             .map(|two| two[0].run.end..two[1].run.start);
         let separators = gaps.filter(|gap| !gap.is_empty()).count();
-        // So many that they would fill the picture say nothing more.
+        // More separators would fill the picture and say nothing.
         let separate = separators <= (max_rows / 4).min(max_rows - blocks.len());
         let available = max_rows - if separate { separators } else { 0 };
         let mut axis = Self {
             rows: Vec::new(),
             extents: Vec::new(),
         };
-        let mut behind = None;
+        let mut previous_end = None;
         for (block, rows) in blocks.iter().zip(allot(blocks, available)) {
-            let gap = behind.unwrap_or(block.run.start)..block.run.start;
+            let gap = previous_end.unwrap_or(block.run.start)..block.run.start;
             if separate && !gap.is_empty() {
                 axis.rows.push(Row {
                     range: pages.range(&gap),
@@ -239,14 +241,14 @@ impl Axis {
                 });
                 axis.extents.push((run, axis.rows.len() - 1));
             }
-            behind = Some(block.run.end);
+            previous_end = Some(block.run.end);
         }
         axis
     }
 }
 
-/// How many rows each block gets: in proportion to the square root of its pages, so that small ones
-/// stay visible beside large ones; at least one, and no more than it has pages.
+/// Number of rows for each block: in proportion to the square root of its pages, so that small
+/// blocks stay visible next to large ones; at least 1 and at most its number of pages.
 fn allot(blocks: &[Block], available: usize) -> Vec<u64> {
     let weight = |block: &Block| (block.pages() as f64).sqrt();
     let mut weights: f64 = blocks.iter().map(weight).sum();
@@ -254,7 +256,7 @@ fn allot(blocks: &[Block], available: usize) -> Vec<u64> {
     let mut rows = vec![0; blocks.len()];
     let mut ascending: Vec<usize> = (0..blocks.len()).collect();
     ascending.sort_by_key(|index| blocks[*index].pages());
-    // The smallest first: what they cannot use is left for the larger ones.
+    // The smallest first: rows that they cannot use are left for larger blocks.
     for (done, index) in ascending.into_iter().enumerate() {
         let block = &blocks[index];
         let others = (blocks.len() - done - 1) as u64;
@@ -269,14 +271,14 @@ fn allot(blocks: &[Block], available: usize) -> Vec<u64> {
 fn columns(rounds: &[Round], max_columns: usize) -> Vec<Column> {
     let count = rounds.len().min(max_columns);
     let column = |index| {
-        let (first, behind) = (
+        let (first, end) = (
             part(rounds.len(), index, count),
             part(rounds.len(), index + 1, count),
         );
-        let last = &rounds[behind - 1];
+        let last = &rounds[end - 1];
         Column {
             first_round: first,
-            rounds: behind - first,
+            rounds: end - first,
             start_ns: rounds[first].start_ns,
             end_ns: last.start_ns.saturating_add(last.duration_ns),
         }
@@ -313,7 +315,7 @@ fn cells(trail: &Trail, axis: &Axis, columns: &[Column]) -> Vec<f32> {
     cells
 }
 
-/// Where part `index` of `parts` of equal size begins, of `whole` things.
+/// Where part `index` begins when `whole` things are divided into `parts` of equal size.
 fn part(whole: usize, index: usize, parts: usize) -> usize {
     share(whole as u64, index as u64, parts as u64) as usize
 }

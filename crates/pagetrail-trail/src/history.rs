@@ -1,8 +1,8 @@
-//! What takes the history of every page: distinct pages, reuse, working sets.
+//! Counts that need the history of every page: distinct pages, reuse, working sets.
 //!
-//! Works through the address space in shards small enough for the caches, because ten million pages
-//! visited in the order of rounds would miss them each time. Within a shard, pages that all rounds treat
-//! alike are one segment, so that cost grows with ranges and not with pages.
+//! The address space is processed in shards that fit into the processor's caches; ten million pages
+//! visited round by round would miss the caches each time. Within a shard, pages with the same
+//! history form one segment, so that the cost grows with the number of ranges, not of pages.
 
 use std::ops::Range;
 
@@ -14,32 +14,34 @@ use crate::pages::{Cover, Covers, Pages, Run, seek};
 /// Ranges per shard; about two megabytes of state.
 const SHARD_RANGES: usize = 1 << 16;
 
-/// What the histories of all pages add up to.
+/// Sums over the histories of all pages.
 #[derive(Debug, PartialEq)]
 pub(crate) struct History<const WINDOWS: usize> {
-    /// For each round the pages that the round before wrote too.
+    /// For each round the number of its pages that the previous round wrote too.
     pub(crate) reused_pages: Vec<u64>,
-    /// For each mapping the different pages written in it; one entry more for those in none.
+    /// For each mapping the number of different pages written in it; the last entry is for pages in
+    /// no mapping.
     pub(crate) distinct_pages: Vec<u64>,
     /// Pages by the number of rounds that wrote them: 1, 2-3, 4-7, ..
     pub(crate) rounds_per_page: Vec<u64>,
-    /// For each length of window and each round the different pages written in the window that ends
-    /// there, or since the first round where that is less.
+    /// For each window length and each round the number of different pages written in the window
+    /// that ends with that round, which is shorter near the first round.
     pub(crate) window_pages: [Vec<u64>; WINDOWS],
 }
 
-/// Consecutive pages that every round writes as a whole or not at all, and that at any time lie in one
-/// mapping or in none.
+/// Consecutive pages that every round writes as a whole or not at all, and that at any time lie in
+/// one mapping or in none.
 #[derive(Clone, Copy, Default)]
 struct Segment {
-    /// Position of the last round that wrote it, plus 1; 0 when none did.
+    /// Position of the last round that wrote the segment, plus 1; 0 if none did.
     last: u32,
-    /// How many rounds wrote it.
+    /// Number of rounds that wrote the segment.
     rounds: u32,
-    /// Index of the last mapping in which it was written, plus 1; 0 when there was none. A mapping that
-    /// vanished does not come back, so that one is enough to count distinct pages per mapping.
+    /// Index of the last mapping in which the segment was written, plus 1; 0 if there was none. A
+    /// mapping that vanished does not return, so the last one is enough to count distinct pages per
+    /// mapping.
     mapping: u32,
-    /// Whether it was written while in no mapping.
+    /// Whether the segment was written while no mapping covered it.
     unmapped: bool,
 }
 
@@ -55,13 +57,14 @@ impl<const WINDOWS: usize> History<WINDOWS> {
             rounds_per_page: Vec::new(),
             window_pages: std::array::from_fn(|_| vec![0; trail.rounds.len()]),
         };
-        // For each round the first of its ranges that is not behind us.
+        // For each round the position of its first range that reaches into the current shard or
+        // beyond.
         let mut cursors = vec![0; trail.rounds.len()];
         for shard in shards(trail, shard_ranges) {
             history.shard(trail, windows, &shard, &mut cursors);
         }
         for pages in &mut history.window_pages {
-            // So far they hold what enters minus what leaves the window in each round.
+            // So far each entry is the pages that enter the window minus those that leave it.
             let mut sum = 0_u64;
             for change in pages {
                 sum = sum.wrapping_add(*change);
@@ -181,18 +184,18 @@ fn shards(trail: &Trail, shard_ranges: usize) -> Vec<Run> {
         .collect()
 }
 
-/// Appends the runs of a set within `shard`; the cursor moves to its first range that reaches behind.
+/// Appends the runs of a set within `shard`, and moves the cursor to the first range beyond it.
 fn clip(pages: Pages, set: &PageSet, shard: &Run, cursor: &mut usize, runs: &mut Vec<Run>) {
-    let mut behind = shard.start;
+    let mut end = shard.start;
     while let Some(range) = set.ranges().get(*cursor) {
         let run = pages.run(*range);
         if run.start >= shard.end {
             break;
         }
         // Two ranges smaller than a page may touch the same page.
-        let clipped = run.start.max(behind)..run.end.min(shard.end);
+        let clipped = run.start.max(end)..run.end.min(shard.end);
         if clipped.start < clipped.end {
-            behind = clipped.end;
+            end = clipped.end;
             runs.push(clipped);
         }
         if run.end > shard.end {

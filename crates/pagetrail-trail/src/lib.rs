@@ -1,8 +1,9 @@
-//! The trail: what a program wrote over time, as `pagetrail record` keeps it.
+//! The trail: the dirty pages of a program, round by round, as `pagetrail record` writes them to a
+//! file.
 //!
-//! [`Trail`] and its parts say what a recording holds, [`Analysis`] and [`Heatmap`] what follows from it.
-//! [`Writer`] puts it into a file while it is recorded, [`Reader`] and [`Trail::read`] bring it back;
-//! `docs/trail-format.md` documents every byte.
+//! [`Trail`] is a recording in memory; [`Analysis`] and [`Heatmap`] are computed from it.
+//! [`Writer`] appends to a trail file during the recording; [`Reader`] and [`Trail::read`] read
+//! one. `docs/trail-format.md` documents every byte of the file.
 #![forbid(unsafe_code)]
 
 pub mod analysis;
@@ -14,14 +15,15 @@ mod model;
 mod pages;
 mod payload;
 mod reader;
-mod units;
+mod subpages;
+
 mod writer;
 
 pub use analysis::Analysis;
 pub use error::{ReadError, WriteError};
 pub use format::is_trail;
 pub use heatmap::Heatmap;
-pub use model::{End, Event, Header, Mapping, Predicted, Round, Trail, UnitWrites};
+pub use model::{End, Event, Header, Mapping, Predicted, Round, SubpageWrites, Trail};
 pub use reader::{Reader, Record};
-pub use units::UnitCounts;
+pub use subpages::SubpageCounts;
 pub use writer::Writer;

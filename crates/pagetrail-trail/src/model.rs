@@ -1,8 +1,8 @@
-//! What a trail holds, independent of how it is written down.
+//! The contents of a trail, independent of the file format.
 //!
-//! All times are durations since the recording started, in nanoseconds unless the name says otherwise;
-//! all addresses are bytes in the tracked process; counts of pages use [`Header::page_size`], the page
-//! size of the machine that recorded.
+//! All times are durations since the recording started, in nanoseconds unless the name says
+//! otherwise; all addresses are bytes in the tracked process; counts of pages use
+//! [`Header::page_size`], the page size of the machine that recorded.
 
 use pagetrail::{AccessKind, PageRange, PageSet};
 
@@ -17,9 +17,9 @@ pub struct Header {
     pub page_size: u64,
     /// The technique's name, for example `pagemap-scan`.
     pub technique: String,
-    /// Why this technique was used, one line.
+    /// The reason for which this technique was used, in one line.
     pub reason: String,
-    /// The interval that was asked for, in milliseconds.
+    /// The requested time between two rounds, in milliseconds.
     pub interval_ms: u64,
     /// Start of the recording, in milliseconds since 1970-01-01 UTC.
     pub started_unix_ms: u64,
@@ -30,13 +30,13 @@ pub struct Header {
 /// A mapping (VMA) of the tracked process and the rounds in which it existed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// Its addresses.
+    /// The addresses of the mapping.
     pub range: PageRange,
     /// Path, or the kernel's name in brackets, or empty for anonymous memory (`proc_pid_maps(5)`).
     pub name: String,
-    /// As in `proc_pid_maps(5)`, for example `rw-p`.
+    /// Permissions as in `proc_pid_maps(5)`, for example `rw-p`.
     pub permissions: String,
-    /// Why its writes are not seen, when they are not; tracked mappings have `None`.
+    /// The reason for which the mapping is not tracked; `None` for a tracked mapping.
     pub untracked: Option<String>,
     /// The first round that covers it.
     pub first_round: u32,
@@ -47,89 +47,91 @@ pub struct Mapping {
 /// Something that happened to the tracked process within a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It replaced its memory by `execve(2)`; the text is the new command line.
+    /// The process called `execve(2)`; the text is its new command line.
     Exec(String),
-    /// It has child processes, which are not tracked; how many were seen so far.
+    /// The process has child processes, which are not tracked: the number seen so far.
     Children(u32),
-    /// Anything else worth a line in the report.
+    /// Another event, as one line for the report.
     Note(String),
 }
 
-/// One round.
+/// The dirty pages of one round, or the pages accessed in it, with what the round cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Round {
-    /// Counts from 0.
+    /// The number of the round, counted from 0.
     pub index: u32,
-    /// Whether `written` holds the pages that were written, or all that were touched.
+    /// Whether `written` holds the pages written, or all pages accessed.
     pub access_kind: AccessKind,
     /// When the round began, since the start of the recording.
     pub start_ns: u64,
-    /// How long it lasted: from its beginning to the return of collect.
+    /// How long the round lasted: from its beginning to the return of collect.
     pub duration_ns: u64,
     /// How long collect took.
     pub collect_ns: u64,
-    /// How long the tracked process was stopped for it.
+    /// How long the tracked process was stopped during the round.
     pub stopped_ns: u64,
-    /// For how long, at its end, nothing was access_kind, because rounds of writes and of accesses take turns.
+    /// Time at the end of the round in which this kind of access was not tracked, because rounds of
+    /// writes and rounds of accesses alternate.
     pub blind_ns: u64,
-    /// Faults that the technique caused in this round, where they can be counted.
+    /// Page faults that the technique caused in this round; `None` if they cannot be counted.
     pub faults: Option<u64>,
-    /// What was predicted dirty, with a technique that predicts.
+    /// Pages predicted dirty, for a technique that predicts.
     pub predicted: Option<Predicted>,
     /// The write set; in a round of accesses, every page that was read, written or executed.
     pub written: PageSet,
-    /// The part of the write set reported only because its mapping is new in this round.
-    pub fresh: PageSet,
-    /// What happened meanwhile.
+    /// The part of the write set that is reported only because its mapping is new in this round.
+    pub newly_mapped: PageSet,
+    /// Events of the tracked process during the round.
     pub events: Vec<Event>,
-    /// What was written of sub-page heaps, where the process has one.
-    pub units: Option<UnitWrites>,
+    /// Dirty sub-pages; `None` if the process has no sub-page heap.
+    pub subpages: Option<SubpageWrites>,
 }
 
 impl Round {
-    /// Whether it tells of accesses in the very time of whose writes the round before it tells.
-    pub fn is_beside(&self, before: &Self) -> bool {
+    /// Whether this round of accesses covers the same interval as `before`, a round of writes.
+    pub fn covers_same_interval(&self, before: &Self) -> bool {
         let kinds = (before.access_kind, self.access_kind);
         kinds == (AccessKind::Writes, AccessKind::Accesses) && before.start_ns == self.start_ns
     }
 }
 
-/// Writes to sub-page heaps, told apart within pages.
+/// Dirty sub-pages of the process's sub-page heaps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UnitWrites {
-    /// Into how many parts a page is divided.
-    pub parts: u32,
-    /// The heaps' addresses: what the write set has there stands here more exactly.
-    pub windows: PageSet,
-    /// The parts of pages that were written, each at one address, whichever the program has used.
-    pub units: PageSet,
+pub struct SubpageWrites {
+    /// Number of sub-pages in a page, a power of two.
+    pub subpages_per_page: u32,
+    /// Addresses of all aliases of the heaps. For these addresses `dirty` is more precise than the
+    /// write set.
+    pub aliases: PageSet,
+    /// The dirty sub-pages, each at its address in the first alias, whichever alias was written.
+    pub dirty: PageSet,
 }
 
-impl UnitWrites {
-    /// Bytes in a unit on a machine with pages of this size.
-    pub fn unit_bytes(&self, page_size: u64) -> u64 {
-        (page_size / u64::from(self.parts.max(1))).max(1)
+impl SubpageWrites {
+    /// Bytes in a sub-page on a machine with pages of `page_size` bytes.
+    pub fn subpage_bytes(&self, page_size: u64) -> u64 {
+        (page_size / u64::from(self.subpages_per_page.max(1))).max(1)
     }
 
-    /// The pages of which something was written.
+    /// The pages that hold at least one dirty sub-page.
     pub fn pages(&self, page_size: u64) -> PageSet {
-        let ranges = self.units.ranges().iter();
+        let ranges = self.dirty.ranges().iter();
         ranges
             .map(|range| range.align_outwards(page_size))
             .collect()
     }
 }
 
-/// What a technique that predicts pages written did in a round.
+/// Pages that a technique predicted dirty in a round, and what that saved and cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Predicted {
-    /// Pages that it predicted dirty.
+    /// Pages predicted dirty.
     pub pages: u64,
-    /// Estimate: of them, written; a fault less for each.
+    /// Estimate of the predicted pages that were written; each of them saved one fault.
     pub faults_avoided: u64,
-    /// Estimate: of them, reported and not written.
+    /// Estimate of the predicted pages that were not written.
     pub false_positives: u64,
-    /// Memory used to remember pages, in bytes.
+    /// Memory that the predictor uses, in bytes.
     pub memory_bytes: u64,
 }
 
@@ -140,27 +142,29 @@ pub enum End {
     Exited(i32),
     /// The tracked process was killed by this signal.
     Killed(i32),
-    /// The tracked process ended; how is not known (it was no child of the recorder).
+    /// The tracked process ended; its exit status is unknown, because it was not a child of the
+    /// recorder.
     Gone,
-    /// The recorder stopped first: interrupted, or its number of rounds or its duration was reached.
+    /// The recorder stopped before the process ended: it was interrupted, or its limit of rounds or
+    /// time was reached.
     Detached,
 }
 
 /// A whole recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trail {
-    /// Facts that hold for all of it.
+    /// Facts that hold for the whole recording.
     pub header: Header,
-    /// All mappings that ever existed, in order of appearance.
+    /// All mappings that existed during the recording, in order of appearance.
     pub mappings: Vec<Mapping>,
     /// The rounds in order.
     pub rounds: Vec<Round>,
-    /// How it ended; `None` when the file is cut off or still being written.
+    /// How the recording ended; `None` if the file is cut off or still being written.
     pub end: Option<End>,
 }
 
 impl Trail {
-    /// The same recording with the rounds of one kind only, as if they followed each other.
+    /// A copy of the recording that holds only the rounds of one kind.
     pub fn only(&self, access_kind: AccessKind) -> Self {
         let rounds = self
             .rounds
@@ -174,7 +178,7 @@ impl Trail {
         }
     }
 
-    /// Whether the recording has no end: its file is cut off, or the recorder still runs.
+    /// Whether the recording has no end, because its file is cut off or the recorder still runs.
     pub fn is_cut_off(&self) -> bool {
         self.end.is_none()
     }

@@ -1,4 +1,5 @@
-//! Page numbers: sets as runs of pages of the recording machine, and which mapping covers a page when.
+//! Page numbers: sets as runs of pages of the recording machine, and the mapping that covers a page
+//! in each round.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,49 +24,50 @@ impl Pages {
         Self { shift }
     }
 
-    /// The pages that a range touches.
+    /// Returns the pages that a range touches.
     pub(crate) fn run(self, range: PageRange) -> Run {
         range.start() >> self.shift..((range.end() - 1) >> self.shift) + 1
     }
 
-    /// The pages that a set touches, ascending, each once.
+    /// Returns the pages that a set touches, ascending, each once.
     pub(crate) fn runs(self, set: &PageSet) -> impl Iterator<Item = Run> + '_ {
-        let mut behind = 0;
+        let mut covered = 0;
         set.ranges().iter().filter_map(move |range| {
             // Two ranges smaller than a page may touch the same page.
             let run = self.run(*range);
-            let run = run.start.max(behind)..run.end;
-            behind = run.end;
+            let run = run.start.max(covered)..run.end;
+            covered = run.end;
             (run.start < run.end).then_some(run)
         })
     }
 
-    /// The addresses of a run.
+    /// Returns the addresses of a run.
     pub(crate) fn range(self, run: &Run) -> PageRange {
         let end = ((run.end - 1) << self.shift).saturating_add(1 << self.shift);
         PageRange::new(run.start << self.shift, end).expect("runs are never empty")
     }
 }
 
-/// The first position from `from` on whose value is not below `value`. Fast when it is near.
+/// Returns the first position from `from` on whose value is not `below`. Fast if it is near
+/// (galloping search).
 pub(crate) fn seek<T>(sorted: &[T], from: usize, below: impl Fn(&T) -> bool) -> usize {
     let mut step = 1;
     while sorted.get(from + step).is_some_and(&below) {
         step *= 2;
     }
-    let behind = sorted.len().min(from + step + 1);
-    from + sorted[from..behind].partition_point(below)
+    let end = sorted.len().min(from + step + 1);
+    from + sorted[from..end].partition_point(below)
 }
 
-/// Which mapping covers which pages; the newest where several do.
+/// The mapping that covers each page; the newest if several do.
 #[derive(Default)]
 pub(crate) struct Cover {
-    /// Disjoint pieces: first page to the page behind the last and the mapping's index.
+    /// Disjoint pieces: first page, to the page after the last and the mapping's index.
     pieces: BTreeMap<u64, (u64, usize)>,
 }
 
 impl Cover {
-    /// Covers the pages of `run` with a mapping, over whatever covered them.
+    /// Covers the pages of `run` with a mapping, which replaces earlier ones there.
     pub(crate) fn paint(&mut self, run: Run, mapping: usize) {
         if let Some((_, (end, below))) = self.pieces.range_mut(..run.start).next_back()
             && *end > run.start
@@ -85,7 +87,7 @@ impl Cover {
         self.pieces.insert(run.start, (run.end, mapping));
     }
 
-    /// Uncovers what a mapping within `run` still covers.
+    /// Removes the pieces of a mapping within `run`.
     fn wipe(&mut self, run: Run, mapping: usize) {
         let pieces = self.pieces.range(run).filter(|(_, (_, of))| *of == mapping);
         let starts: Vec<u64> = pieces.map(|(start, _)| *start).collect();
@@ -94,26 +96,26 @@ impl Cover {
         }
     }
 
-    /// Cuts runs, which must ascend, where the mapping changes.
+    /// Splits runs, which must ascend, where the mapping changes.
     pub(crate) fn split(
         &self,
         runs: impl Iterator<Item = Run>,
         mut take: impl FnMut(Run, Option<usize>),
     ) {
-        let (mut mapping, mut behind) = (None, 0);
+        let (mut mapping, mut until) = (None, 0);
         for mut run in runs {
             while run.start < run.end {
-                if run.start >= behind {
-                    (mapping, behind) = self.at(run.start);
+                if run.start >= until {
+                    (mapping, until) = self.at(run.start);
                 }
-                let end = run.end.min(behind);
+                let end = run.end.min(until);
                 take(run.start..end, mapping);
                 run.start = end;
             }
         }
     }
 
-    /// What covers `page`, and the page where that changes.
+    /// Returns the mapping that covers `page`, and the page at which that changes.
     fn at(&self, page: u64) -> (Option<usize>, u64) {
         match self.pieces.range(..=page).next_back() {
             Some((_, &(end, mapping))) if end > page => (Some(mapping), end),
@@ -125,7 +127,7 @@ impl Cover {
     }
 }
 
-/// The cover of each round, in order.
+/// Computes the cover of each round, in order.
 pub(crate) struct Covers<'a> {
     mappings: &'a [Mapping],
     pages: Pages,
@@ -137,12 +139,12 @@ pub(crate) struct Covers<'a> {
 }
 
 impl<'a> Covers<'a> {
-    /// Of all pages.
+    /// Covers of all pages.
     pub(crate) fn of(trail: &'a Trail) -> Self {
         Self::within(trail, &(0..u64::MAX))
     }
 
-    /// Of the pages in `part`; of others it may know a mapping or not.
+    /// Covers of the pages in `part`; mappings outside of it may be missing.
     pub(crate) fn within(trail: &'a Trail, part: &Run) -> Self {
         let pages = Pages::of(trail);
         let mappings = &trail.mappings[..];
@@ -169,13 +171,13 @@ impl<'a> Covers<'a> {
         }
     }
 
-    /// The pages of all mappings that are still to appear.
+    /// Returns the pages of all mappings that have not appeared yet.
     pub(crate) fn runs(&self) -> impl Iterator<Item = Run> + '_ {
         let mappings = self.appear.iter().map(|index| &self.mappings[*index]);
         mappings.map(|mapping| self.pages.run(mapping.range))
     }
 
-    /// The cover of a round; indices must ascend from call to call.
+    /// Returns the cover of a round; rounds must ascend from call to call.
     pub(crate) fn advance(&mut self, round: u32) -> &Cover {
         while let Some((_, index)) = self.vanish.pop_if(|(last, _)| *last < round) {
             let run = self.pages.run(self.mappings[index].range);
@@ -199,7 +201,7 @@ impl<'a> Covers<'a> {
 mod tests {
     use super::*;
 
-    /// Painting and wiping against one entry per page.
+    /// Compares painting and wiping with a table that has one entry per page.
     #[test]
     fn cover_agrees_with_a_table_of_pages() {
         const PAGES: u64 = 40;

@@ -1,16 +1,18 @@
-//! What is inside a record: numbers, strings, sets and the parts of a trail as bytes, and back.
+//! Encodes and decodes the payload of a record: numbers, strings, sets and the parts of a trail.
 //!
-//! Decoding takes hostile bytes: every length is checked against what is left, nothing overflows, and no
-//! more memory is taken than the bytes at hand can fill. `docs/trail-format.md` gives every byte.
+//! Decoding accepts hostile bytes: every length is checked against the bytes that are left, nothing
+//! overflows, and memory is allocated only for data that is there. `docs/trail-format.md` gives
+//! every byte.
 
 use pagetrail::{AccessKind, PageRange, PageSet};
 
-use crate::{End, Event, Header, Mapping, Predicted, Round, UnitWrites, format};
+use crate::{End, Event, Header, Mapping, Predicted, Round, SubpageWrites, format};
 
 /// Longer strings are cut when they are written and refused when they are read.
 pub(crate) const STRING_BYTES_MAX: usize = 1 << 16;
 
-/// Addresses in sets end here, so that a gap and its flag fit into 64 bits. Linux programs end at 2^57.
+/// Addresses in sets end here, so that a gap and its flag fit into 64 bits. Linux programs end at
+/// 2^57.
 pub(crate) const ADDRESS_MAX: u64 = 1 << 63;
 
 mod event {
@@ -71,7 +73,7 @@ pub(crate) fn put_round(out: &mut Vec<u8>, round: &Round) {
         put_number(out, faults);
     }
     put_set(out, &round.written);
-    put_set(out, &round.fresh);
+    put_set(out, &round.newly_mapped);
     put_number(out, round.events.len() as u64);
     let mut body = Vec::new();
     for event in &round.events {
@@ -102,11 +104,11 @@ pub(crate) fn put_round(out: &mut Vec<u8>, round: &Round) {
         put_number(out, predicted.false_positives);
         put_number(out, predicted.memory_bytes);
     }
-    out.push(round.units.is_some().into());
-    if let Some(units) = &round.units {
-        put_number(out, units.parts.into());
-        put_set(out, &units.windows);
-        put_set(out, &units.units);
+    out.push(round.subpages.is_some().into());
+    if let Some(subpages) = &round.subpages {
+        put_number(out, subpages.subpages_per_page.into());
+        put_set(out, &subpages.aliases);
+        put_set(out, &subpages.dirty);
     }
 }
 
@@ -139,8 +141,9 @@ fn put_string(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(&text.as_bytes()[..length]);
 }
 
-/// In the largest unit that divides all addresses, so that whole and part pages cost the same. A range
-/// is its distance from the one before and, in the lowest bit, whether it is longer than one unit.
+/// In the largest unit that divides all addresses, so that whole and part pages cost the same. A
+/// range is its distance from the one before and, in the lowest bit, whether it is longer than one
+/// unit.
 fn put_set(out: &mut Vec<u8>, set: &PageSet) {
     let bits = set
         .ranges()
@@ -157,23 +160,24 @@ fn put_set(out: &mut Vec<u8>, set: &PageSet) {
         if length > 1 {
             put_number(out, length - 2);
         }
-        // Ranges never touch: the next one begins at least one unit behind the end.
+        // Ranges never touch: the next one begins at least one unit after this end.
         free = (range.end() >> shift) + 1;
     }
 }
 
-/// What is wrong with a payload, and where in it.
+/// An invalid field of a payload and its position.
 #[derive(Debug)]
 pub(crate) struct Wrong {
     pub(crate) position: usize,
     pub(crate) what: &'static str,
 }
 
-/// Takes a payload apart from its beginning.
+/// Decodes a payload from its beginning.
 pub(crate) struct Decoder<'a> {
     bytes: &'a [u8],
     position: usize,
-    /// The minor version that wrote it. A later one may say things that this one does not know.
+    /// The minor version that wrote the payload. A later version may have fields that this one does
+    /// not know.
     minor: u16,
 }
 
@@ -192,7 +196,7 @@ impl<'a> Decoder<'a> {
         self.minor > format::MINOR
     }
 
-    /// Every payload must be used up, but for what a later version put behind.
+    /// Checks that all bytes were decoded. A later version may have added fields at the end.
     pub(crate) fn finish(self) -> Decoded<()> {
         if self.left() == 0 || self.is_later() {
             Ok(())
@@ -205,7 +209,7 @@ impl<'a> Decoder<'a> {
         let pid = self.number_u32()?;
         let page_size = self.number()?;
         if !page_size.is_power_of_two() {
-            return self.wrong("the page size is no power of two");
+            return self.wrong("the page size is not a power of two");
         }
         let interval_ms = self.number()?;
         let started_unix_ms = self.number()?;
@@ -213,7 +217,8 @@ impl<'a> Decoder<'a> {
         let technique = self.string()?;
         let reason = self.string()?;
         let arguments = self.count()?;
-        // An empty string takes 24 bytes of memory for one of file: let the vector grow with what is there.
+        // An empty string takes 24 bytes of memory for one of file: let the vector grow with what
+        // is there.
         let mut command = Vec::new();
         for _ in 0..arguments {
             command.push(self.string()?);
@@ -278,11 +283,11 @@ impl<'a> Decoder<'a> {
                 None
             },
             written: self.set()?,
-            fresh: self.set()?,
+            newly_mapped: self.set()?,
             events: self.events()?,
             ..Round::default()
         };
-        if self.minor >= format::MINOR_NOTICED {
+        if self.minor >= format::MINOR_ACCESS_KIND {
             if self.flag()? {
                 round.access_kind = AccessKind::Accesses;
             }
@@ -296,15 +301,15 @@ impl<'a> Decoder<'a> {
                 memory_bytes: self.number()?,
             });
         }
-        if self.minor >= format::MINOR_UNITS && self.flag()? {
-            let parts = self.number_u32()?;
-            if !parts.is_power_of_two() {
-                return self.wrong("a number of parts that is no power of two");
+        if self.minor >= format::MINOR_SUBPAGES && self.flag()? {
+            let subpages_per_page = self.number_u32()?;
+            if !subpages_per_page.is_power_of_two() {
+                return self.wrong("the number of sub-pages in a page is not a power of two");
             }
-            round.units = Some(UnitWrites {
-                parts,
-                windows: self.set()?,
-                units: self.set()?,
+            round.subpages = Some(SubpageWrites {
+                subpages_per_page,
+                aliases: self.set()?,
+                dirty: self.set()?,
             });
         }
         Ok(round)
@@ -399,7 +404,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// A number of things that take at least one byte each, so that there cannot be more than bytes.
+    /// A number of things that take at least one byte each, so that there cannot be more than
+    /// bytes.
     fn count(&mut self) -> Decoded<usize> {
         let count = self.number()?;
         match usize::try_from(count) {

@@ -1,9 +1,9 @@
-//! [`Reader`]: the records of a trail file one by one; [`Trail::read`]: all of them.
+//! [`Reader`] reads a trail file record by record; [`Trail::read`] reads all of it.
 //!
-//! A file that ends within a record, or behind a whole one without an end, is cut off: the records before
-//! are good. A record that fails its check is damage, an error, unless the file holds nothing but zeros
-//! from within that record on: so a power cut leaves a file whose length reached the disk before its
-//! bytes did, and that is a cut too.
+//! A file that has no end record is cut off: all whole records in it are valid. A record that fails
+//! its checksum is an error, with one exception: if the file holds only zeros from within that
+//! record to its end, it is cut off. A power cut leaves such a file when its length reached the
+//! disk before its bytes.
 
 use std::io::{BufRead, ErrorKind, Read};
 
@@ -15,22 +15,22 @@ use crate::format::{
 use crate::payload::{Decoder, Wrong};
 use crate::{End, Header, Mapping, Round, Trail};
 
-/// One record behind the header, in the order of the file.
+/// One record after the header, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Record {
-    /// A mapping appeared; they are numbered from 0 in this order.
+    /// A mapping appeared. Mappings are numbered from 0 in the order of these records.
     Mapping(Mapping),
     /// A mapping vanished.
     MappingGone {
-        /// Its number.
+        /// The number of the mapping.
         index: usize,
         /// The last round that covers it.
         last_round: u32,
     },
-    /// A round; they are in order and without holes.
+    /// A round. Rounds come in order and without gaps.
     Round(Round),
-    /// The recording ended; nothing follows.
+    /// The recording ended; no record follows.
     End(End),
 }
 
@@ -44,10 +44,10 @@ pub struct Reader<R> {
     header: Header,
     /// The minor version that wrote the file.
     minor: u16,
-    /// For each mapping whether it is gone.
+    /// Whether each mapping has vanished.
     mappings: Vec<bool>,
     rounds: u32,
-    /// Whether nothing more can be read: the end, a cut or an error.
+    /// Whether no further record can be read, because of the end, a cut or an error.
     over: bool,
 }
 
@@ -78,7 +78,7 @@ impl<R: BufRead> Reader<R> {
                 reader.header = reader.decode(at, |payload| payload.header())?;
                 Ok(reader)
             }
-            Framed::Record(_) => damaged(at, "the first record is no header"),
+            Framed::Record(_) => damaged(at, "the first record is not a header"),
         }
     }
 
@@ -87,11 +87,11 @@ impl<R: BufRead> Reader<R> {
         &self.header
     }
 
-    /// The next record; `None` behind the end, or where the file is cut off. After an error nothing more
-    /// comes.
+    /// Returns the next record; `None` after the end record, where the file is cut off, and after
+    /// an error.
     pub fn next_record(&mut self) -> Result<Option<Record>, ReadError> {
         while !self.over {
-            // Set back when all is well, so that no error is ever read past.
+            // Cleared again on success, so that no record after an error is read.
             self.over = true;
             let at = self.offset;
             let Framed::Record(kind) = self.frame()? else {
@@ -106,7 +106,7 @@ impl<R: BufRead> Reader<R> {
         Ok(None)
     }
 
-    /// How many bytes of the file are in the whole records read so far.
+    /// Bytes of the file in the records read so far.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -189,7 +189,7 @@ impl<R: BufRead> Reader<R> {
             kind::END => {
                 let end = self.decode(at, |payload| payload.end())?;
                 if self.peek()?.0 > 0 {
-                    return damaged(self.offset, "bytes behind the end of the recording");
+                    return damaged(self.offset, "bytes after the end of the recording");
                 }
                 Record::End(end)
             }
@@ -199,7 +199,7 @@ impl<R: BufRead> Reader<R> {
         }))
     }
 
-    /// Takes the payload in the buffer, of the record that begins at `at`, apart.
+    /// Decodes the payload in the buffer, which belongs to the record at offset `at`.
     fn decode<T>(
         &self,
         at: u64,
@@ -214,8 +214,8 @@ impl<R: BufRead> Reader<R> {
             })
     }
 
-    /// Puts the next `length` bytes into the buffer, fewer at the end of the file. The buffer grows with
-    /// what is there, not with what a length field claims.
+    /// Reads the next `length` bytes into the buffer, fewer at the end of the file. The buffer
+    /// grows with the bytes read, not with the length that a field claims.
     fn fill(&mut self, length: usize) -> Result<(), ReadError> {
         self.buffer.clear();
         let read = (&mut self.input)
@@ -224,7 +224,8 @@ impl<R: BufRead> Reader<R> {
         read.map(drop).map_err(|source| self.io(source))
     }
 
-    /// Tells a zero tail, which is a cut, from damage: what is in the buffer failed its check.
+    /// Decides whether a record that failed its check is cut off (only zeros up to the end) or
+    /// damaged.
     fn bad(&mut self, at: u64, what: &'static str) -> Result<Framed, ReadError> {
         let zeros = self.buffer.iter().rev().take_while(|byte| **byte == 0);
         let mut zeros = zeros.count() as u64;
@@ -249,7 +250,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// How many bytes are at hand, none at the end of the file only, and whether all are zero.
+    /// Number of buffered bytes, 0 only at the end of the file, and whether all of them are zero.
     fn peek(&mut self) -> Result<(usize, bool), ReadError> {
         loop {
             match self.input.fill_buf() {
@@ -273,8 +274,8 @@ fn damaged<T>(offset: u64, what: &'static str) -> Result<T, ReadError> {
 }
 
 impl Trail {
-    /// Reads a whole trail. One that is cut off is no error: it holds all whole records, and
-    /// [`Trail::is_cut_off`] says so.
+    /// Reads a whole trail. A trail that is cut off is no error: the result has all whole records
+    /// and [`Trail::is_cut_off`] is true.
     pub fn read(input: impl BufRead) -> Result<Self, ReadError> {
         let mut reader = Reader::open(input)?;
         let mut trail = Self::default();

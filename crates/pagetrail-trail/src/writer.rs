@@ -1,4 +1,4 @@
-//! [`Writer`]: a trail goes to its file while it is recorded, one write per record.
+//! [`Writer`]: appends records to a trail file during the recording, one write per record.
 
 use std::io::Write;
 
@@ -9,29 +9,30 @@ use crate::{End, Header, Mapping, Round, Trail};
 
 /// Writes a trail, record by record.
 ///
-/// Each record is handed to the output in one `write_all` and nothing is held back, so give it the bare
-/// file. When a write fails (disk full), all records before it are readable and the writer refuses
-/// further ones with [`WriteError::Closed`]. Strings longer than 65536 bytes are cut there.
+/// Each record is handed to the output in one `write_all` and nothing is held back, so give it the
+/// bare file. When a write fails (disk full), all records before it are readable and the writer
+/// refuses further ones with [`WriteError::Closed`]. Strings longer than 65536 bytes are cut there.
 ///
-/// Making it durable (`fsync(2)`) is the caller's matter: see [`Writer::get_ref`].
+/// The caller makes the file durable with `fsync(2)`: see [`Writer::get_ref`].
 #[derive(Debug)]
 pub struct Writer<W> {
     output: W,
     /// Bytes written so far, all in whole records.
     offset: u64,
-    /// Keeps its memory from record to record.
+    /// Reused for every record, to allocate only once.
     buffer: Vec<u8>,
-    /// For each mapping whether it is gone.
+    /// Whether each mapping has vanished.
     mappings: Vec<bool>,
     rounds: u32,
     failed: bool,
 }
 
 impl<W: Write> Writer<W> {
-    /// Starts a trail. The output must be empty, or at the place where the trail shall begin.
+    /// Writes the beginning of a trail. The output must be empty, or positioned where the trail
+    /// begins.
     pub fn create(output: W, header: &Header) -> Result<Self, WriteError> {
         if !header.page_size.is_power_of_two() {
-            return invalid("the page size is no power of two");
+            return invalid("the page size is not a power of two");
         }
         let mut writer = Self {
             output,
@@ -47,8 +48,8 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Adds a mapping that appeared, before the first round that covers it. Returns its index, by which
-    /// [`Writer::mapping_gone`] knows it and which it will have in [`Trail::mappings`].
+    /// Adds a mapping that appeared, before the first round that covers it. Returns the index of
+    /// the mapping in [`Trail::mappings`], which [`Writer::mapping_gone`] takes.
     pub fn mapping(&mut self, mapping: &Mapping) -> Result<usize, WriteError> {
         self.check_open()?;
         let index = self.mappings.len();
@@ -60,13 +61,13 @@ impl<W: Write> Writer<W> {
         Ok(index)
     }
 
-    /// Notes that a mapping is gone; `last_round` is the last one that covers it.
+    /// Records that a mapping has vanished; `last_round` is the last round that covers it.
     pub fn mapping_gone(&mut self, index: usize, last_round: u32) -> Result<(), WriteError> {
         self.check_open()?;
         match self.mappings.get(index) {
             Some(false) => {}
-            Some(true) => return invalid("a mapping that vanishes twice"),
-            None => return invalid("a mapping that vanishes and never appeared"),
+            Some(true) => return invalid("the mapping has vanished before"),
+            None => return invalid("the mapping that vanishes never appeared"),
         }
         self.record(kind::MAPPING_GONE, |out| {
             payload::put_mapping_gone(out, index, last_round);
@@ -75,16 +76,16 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Adds a round. Their indices count from 0 without holes.
+    /// Adds a round. Rounds are numbered from 0 without gaps.
     pub fn round(&mut self, round: &Round) -> Result<(), WriteError> {
         self.check_open()?;
         if round.index != self.rounds {
-            return invalid("a round out of order");
+            return invalid("the round is out of order");
         }
         let Some(next) = self.rounds.checked_add(1) else {
             return invalid("more than 2^32 rounds");
         };
-        for set in [&round.written, &round.fresh] {
+        for set in [&round.written, &round.newly_mapped] {
             let end = set.ranges().last().map_or(0, |range| range.end());
             if end > payload::ADDRESS_MAX {
                 return invalid("a written address at or above 2^63");
@@ -95,7 +96,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Ends the trail and gives the output back. A trail without an end reads as cut off.
+    /// Ends the trail and returns the output. A trail without an end reads as cut off.
     pub fn finish(mut self, end: &End) -> Result<W, WriteError> {
         self.check_open()?;
         self.record(kind::END, |out| payload::put_end(out, end))?;
@@ -171,8 +172,8 @@ fn invalid<T>(what: &'static str) -> Result<T, WriteError> {
 }
 
 impl Trail {
-    /// Writes all of it, each mapping before the first round that covers it. Without [`Trail::end`] the
-    /// file has no end either.
+    /// Writes the whole trail, each mapping before the first round that covers it. If
+    /// [`Trail::end`] is `None`, the file reads as cut off.
     pub fn write(&self, output: impl Write) -> Result<(), WriteError> {
         let mut writer = Writer::create(output, &self.header)?;
         let mut mappings = self.mappings.iter().peekable();

@@ -44,8 +44,8 @@ fn trail(mappings: Vec<Mapping>, written: Vec<PageSet>) -> Trail {
     }
 }
 
-/// Mappings that follow each other in slots of 16 pages, the old one sometimes still there in the round
-/// in which the new one appears; writes anywhere, in parts of pages too.
+/// Mappings that follow each other in slots of 16 pages, the old one sometimes still there in the
+/// round in which the new one appears; writes anywhere, in parts of pages too.
 fn random_trail(random: &mut fastrand::Rng) -> Trail {
     let rounds = random.u32(0..80);
     let mut mappings = Vec::new();
@@ -78,10 +78,10 @@ fn random_trail(random: &mut fastrand::Rng) -> Trail {
             .collect()
     };
     let written: Vec<PageSet> = (0..rounds).map(|_| set(9)).collect();
-    let fresh: Vec<PageSet> = (0..rounds).map(|_| set(2)).collect();
+    let newly_mapped: Vec<PageSet> = (0..rounds).map(|_| set(2)).collect();
     let mut trail = trail(mappings, written);
-    for (round, fresh) in trail.rounds.iter_mut().zip(fresh) {
-        round.fresh = round.written.intersection(&fresh);
+    for (round, newly_mapped) in trail.rounds.iter_mut().zip(newly_mapped) {
+        round.newly_mapped = round.written.intersection(&newly_mapped);
     }
     trail
 }
@@ -108,7 +108,7 @@ fn agrees_with_sets_of_page_numbers() {
             trail.rounds.iter().map(|r| numbers(&r.written)).collect();
 
         let mut writes = BTreeMap::<Option<usize>, u64>::new();
-        let mut fresh = BTreeMap::<Option<usize>, u64>::new();
+        let mut newly_mapped = BTreeMap::<Option<usize>, u64>::new();
         let mut distinct = BTreeMap::<Option<usize>, BTreeSet<u64>>::new();
         let mut in_rounds = BTreeMap::<Option<usize>, BTreeSet<u32>>::new();
         let mut times = BTreeMap::<u64, u32>::new();
@@ -120,13 +120,15 @@ fn agrees_with_sets_of_page_numbers() {
                 in_rounds.entry(of).or_default().insert(round.index);
                 *times.entry(*page).or_default() += 1;
             }
-            let new = numbers(&round.fresh);
+            let new = numbers(&round.newly_mapped);
             for page in &new {
-                *fresh.entry(owner(&trail, round.index, *page)).or_default() += 1;
+                *newly_mapped
+                    .entry(owner(&trail, round.index, *page))
+                    .or_default() += 1;
             }
             let counts = analysis.rounds[k];
             assert_eq!(counts.written_pages, written[k].len() as u64);
-            assert_eq!(counts.fresh_pages, new.len() as u64);
+            assert_eq!(counts.newly_mapped_pages, new.len() as u64);
             let before = if k > 0 {
                 &written[k - 1]
             } else {
@@ -143,7 +145,7 @@ fn agrees_with_sets_of_page_numbers() {
             let counts = of.map_or(analysis.unmapped, |index| analysis.mappings[index]);
             let get = |map: &BTreeMap<_, u64>| map.get(&of).copied().unwrap_or(0);
             assert_eq!(counts.page_writes, get(&writes));
-            assert_eq!(counts.fresh_page_writes, get(&fresh));
+            assert_eq!(counts.newly_mapped_page_writes, get(&newly_mapped));
             assert_eq!(
                 counts.distinct_pages,
                 distinct.get(&of).map_or(0, |s| s.len() as u64)

@@ -167,8 +167,8 @@ fn other_files_are_no_trails() {
     }
 }
 
-/// A head with a right checksum and a length that lies: a cut below the bound, damage above it, and no
-/// memory for what is not there.
+/// A head with a right checksum and a length that lies: a cut below the bound, damage above it, and
+/// no memory for what is not there.
 #[test]
 fn a_length_that_lies_takes_no_memory() {
     let small = common::small();

@@ -54,8 +54,8 @@ fn mutated_files_give_an_error_or_a_part_of_what_was_recorded() {
     });
 }
 
-/// Hostile files: the payloads are mutated and all checksums right. Whatever is read can be analysed,
-/// drawn, and written again.
+/// Hostile files: the payloads are mutated and all checksums right. Whatever is read can be
+/// analysed, drawn, and written again.
 #[test]
 fn forged_files_do_no_harm() {
     common::for_seeds(20_000, |random| {

@@ -123,7 +123,8 @@ fn nothing_gives_an_empty_grid() {
     }
 }
 
-/// Bounds kept, axes ascending and without holes, and each column holds all page-writes of its rounds.
+/// Bounds kept, axes ascending and without holes, and each column holds all page-writes of its
+/// rounds.
 #[test]
 fn random_grids_hold_together() {
     common::for_seeds(1000, |random| {

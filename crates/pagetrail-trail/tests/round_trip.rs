@@ -1,4 +1,4 @@
-//! What is written comes back, and what cannot be part of a trail is refused.
+//! A trail reads as it was written, and invalid records are refused.
 
 mod common;
 
@@ -49,7 +49,8 @@ fn a_later_minor_version_is_read_without_what_it_adds() {
     let mut records = forge::records(&small.bytes);
     for (kind, payload) in &mut records {
         if *kind == 4 {
-            // Behind the events, or their number where there are none, come four fields of a byte each.
+            // The events, or their number if there are none, are followed by four fields of one
+            // byte each.
             let fields = payload.split_off(payload.len() - 4);
             if payload.last() == Some(&0) {
                 *payload.last_mut().unwrap() = 1;
@@ -66,7 +67,7 @@ fn a_later_minor_version_is_read_without_what_it_adds() {
     );
 }
 
-/// Version 1.0 knew writes only.
+/// Version 1.0 has rounds of writes only.
 #[test]
 fn the_first_version_is_read() {
     let mut small = common::small();
@@ -86,7 +87,7 @@ fn the_first_version_is_read() {
     );
 }
 
-/// Version 1.1 knew neither what is predicted nor units.
+/// Version 1.1 has neither predictions nor sub-pages.
 #[test]
 fn the_second_version_is_read() {
     let small = common::small();
@@ -103,7 +104,7 @@ fn the_second_version_is_read() {
 }
 
 #[test]
-fn rounds_of_one_kind_can_be_looked_at_alone() {
+fn rounds_of_one_kind_can_be_selected() {
     let trail = common::small().trail;
     let writes = trail.only(AccessKind::Writes);
     let accesses = trail.only(AccessKind::Accesses);
@@ -122,7 +123,7 @@ fn rounds_of_one_kind_can_be_looked_at_alone() {
 }
 
 #[test]
-fn what_a_later_version_may_add_is_damage_in_this_one() {
+fn unknown_records_and_fields_of_this_version_are_damage() {
     let records = forge::records(&common::small().bytes);
     let assert_damaged = |records: &[(u8, Vec<u8>)]| {
         let error = Trail::read(&forge::file(2, records)[..]).unwrap_err();
@@ -207,7 +208,7 @@ fn a_long_string_is_cut_between_two_characters() {
 }
 
 #[test]
-fn what_cannot_be_in_a_trail_is_refused_and_does_no_harm() {
+fn invalid_records_are_refused_and_leave_the_trail_valid() {
     let refused = |result: Result<(), WriteError>| {
         let error = result.unwrap_err();
         assert!(matches!(error, WriteError::Invalid { .. }), "{error}");
@@ -334,7 +335,7 @@ fn sizes_are_as_documented() {
 }
 
 #[test]
-fn a_second_end_or_header_is_no_trail() {
+fn a_second_end_or_header_is_damage() {
     let small = common::small();
     for again in [1, 5] {
         let mut records = forge::records(&small.bytes);

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::bench::size::Size;
 use crate::exit;
-use crate::tracking::subpage;
+use crate::session::subpage;
 use crate::vm::args::{CheckArgs, RunArgs, VmArgs, VmCommand};
 
 /// Runs the subcommand.

@@ -1,8 +1,12 @@
-//! Keeping a recording: the file that takes it, and the words on standard error meanwhile.
+//! Everything that a round passes through on its way into a trail file.
 //!
-//! [`recorder::Recorder`] takes rounds from a watch into an [`output::Output`]; [`progress::Progress`] tells
-//! who waits for it. When to take a round is the command's business.
+//! [`recorder::Recorder`] collects rounds. [`round`] converts each to the trail's types,
+//! [`layout::Layout`] finds the mappings that changed, and [`output::Output`] is the file that
+//! receives them. [`progress::Progress`] shows a line on the terminal meanwhile. The command
+//! decides when to take a round.
 
+pub(crate) mod layout;
 pub(crate) mod output;
 pub(crate) mod progress;
 pub(crate) mod recorder;
+pub(crate) mod round;

@@ -1,5 +1,5 @@
-//! [`Output`]: the file that takes a recording. Nothing in it is touched before the recording begins, and a file that
-//! is no recording is refused.
+//! [`Output`]: the file that receives a recording. Its contents stay until the recording begins,
+//! and an existing file that is not a recording is refused.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, ErrorKind, Seek};
@@ -10,7 +10,7 @@ use pagetrail_trail::{ReadError, Reader};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// A file that is ours to write to.
+/// A file that is opened and locked for a recording.
 #[derive(Debug)]
 pub(crate) struct Output {
     path: PathBuf,
@@ -19,7 +19,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Opens `path` for a recording; what is in it stays until [`Self::begin`].
+    /// Opens `path` for a recording; its contents stay until [`Self::begin`].
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
@@ -38,13 +38,13 @@ impl Output {
                 "another recording is being written to {}; name a different file with --output",
                 path.display()
             ),
-            // Not every file can be locked; the lock is a help, not a promise.
+            // Some files cannot be locked; the lock is only a precaution.
             _ => output.refuse_other_files()?,
         }
         Ok(output)
     }
 
-    /// Empties the file and hands it out.
+    /// Truncates the file and returns it.
     pub(crate) fn begin(&self) -> Result<&File> {
         if self.is_regular() {
             let emptied = self.file.set_len(0).and_then(|()| (&self.file).rewind());
@@ -53,18 +53,19 @@ impl Output {
         Ok(&self.file)
     }
 
-    /// Gives up before the recording began. Returns whether the file, which was new, is no longer there.
+    /// Removes the file if it is new and the recording did not begin; returns whether it was
+    /// removed.
     pub(crate) fn discard(self) -> bool {
-        // An empty file that stays is untidy and no more.
+        // If it cannot be removed, an empty file is left, which does no harm.
         self.is_new && fs::remove_file(&self.path).is_ok()
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether what is written can be read back.
+    /// Whether the file is a regular file, so that it can be read back.
     pub(crate) fn is_regular(&self) -> bool {
         self.file.metadata().is_ok_and(|meta| meta.is_file())
     }
@@ -76,7 +77,7 @@ impl Output {
             && let Err(ReadError::NotATrail) = Reader::open(BufReader::new(&self.file))
         {
             bail!(
-                "{} exists and is no recording; remove it or name a different file with --output",
+                "{} exists and is not a recording; remove it or name a different file with --output",
                 self.path.display()
             );
         }

@@ -1,4 +1,4 @@
-//! [`Progress`]: one line that tells how far a long recording is, and vanishes with it.
+//! [`Progress`]: one line on the terminal with the progress of a recording, erased at its end.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use super::recorder::Totals;
 use crate::report::words;
 
-/// Nobody waits long enough to wonder before.
+/// Time before the line appears: short recordings show none.
 const QUIET: Duration = Duration::from_secs(1);
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// The line on standard error; shown on a terminal only.
+/// The progress line on standard error, shown only on a terminal.
 #[derive(Debug)]
 pub(crate) struct Progress {
     wanted: bool,
@@ -20,7 +20,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// `wanted`: whether the terminal is ours to write on.
+    /// Makes a progress line; `wanted` says whether pagetrail may write to the terminal.
     pub(crate) fn new(wanted: bool) -> Self {
         let since = Instant::now();
         Self {
@@ -31,7 +31,7 @@ impl Progress {
         }
     }
 
-    /// Shows how far it is, when it is time to.
+    /// Shows the totals if the line is due.
     pub(crate) fn update(&mut self, totals: &Totals) {
         let now = Instant::now();
         if !self.wanted || now < self.next {
@@ -45,14 +45,14 @@ impl Progress {
             words::plural(totals.rounds.into(), "round"),
             words::count(totals.last_pages)
         );
-        // A folded line could not be erased. All of it is ASCII.
+        // A line that wraps could not be erased. The text is ASCII, so bytes are columns.
         let width = terminal_size::terminal_size_of(io::stderr()).map(|(width, _)| width.0);
         line.truncate(usize::from(width.unwrap_or(80)).saturating_sub(1));
-        // Progress that cannot be shown is not worth an error.
+        // A failure to show progress is ignored.
         let _ = write!(io::stderr(), "\r{line}\x1b[K");
     }
 
-    /// Removes the line.
+    /// Erases the line.
     pub(crate) fn erase(&mut self) {
         if std::mem::take(&mut self.shown) {
             let _ = write!(io::stderr(), "\r\x1b[K");

@@ -1,4 +1,4 @@
-//! [`Recorder`]: rounds from a watch into a trail, each written before it is committed.
+//! [`Recorder`]: writes the rounds of a watch to a trail, each before it is committed.
 
 use std::fs::File;
 
@@ -7,13 +7,13 @@ use pagetrail::{Region, UntrackedRegion, Watch};
 use pagetrail_trail::{End, Event, Header, Round, Writer};
 
 use super::output::Output;
-use crate::tracking::layout::Layout;
-use crate::tracking::round;
+use crate::recording::layout::Layout;
+use crate::recording::round;
 
-/// What was recorded so far.
+/// Counts of a recording so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
-    /// Rounds.
+    /// Number of rounds.
     pub(crate) rounds: u32,
     /// Pages written, summed over the rounds.
     pub(crate) page_writes: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Totals {
     pub(crate) children: u32,
 }
 
-/// A trail being written. Its file is not touched before there is a round to write.
+/// A trail that is being written. Its file is truncated only when the first round is written.
 pub(crate) struct Recorder<'a> {
     output: &'a Output,
     header: Header,
@@ -33,7 +33,7 @@ pub(crate) struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    /// Will begin the trail with its first round.
+    /// Makes a recorder that begins the trail with its first round.
     pub(crate) fn new(output: &'a Output, header: Header) -> Self {
         Self {
             output,
@@ -53,7 +53,7 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// Writes a round, which found these mappings.
+    /// Writes a round and the changes of the mappings found in it.
     pub(crate) fn keep(
         &mut self,
         mut round: Round,
@@ -90,12 +90,12 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// What was recorded so far.
+    /// Counts of the recording so far.
     pub(crate) fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// Ends the trail, if it has begun.
+    /// Writes the end of the trail if it has begun.
     pub(crate) fn finish(self, end: &End) -> Result<Totals> {
         if let Some(writer) = self.writer {
             writer.finish(end)?;
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_round_the_earlier_recording_stays() {
+    fn an_earlier_recording_stays_until_the_first_round() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pagetrail.trail");
         let mut earlier = Vec::new();

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 
 use pagetrail::AccessKind;
 use pagetrail_trail::analysis::MappingCounts;
-use pagetrail_trail::{Heatmap, Mapping, Trail, UnitCounts};
+use pagetrail_trail::{Heatmap, Mapping, SubpageCounts, Trail};
 
 use super::words::{self, Terms};
 use super::{Part, Recording};
@@ -182,11 +182,11 @@ fn facts(recording: &Recording<'_>) -> String {
         &size,
         &format!("{window}{}", longer.collect::<String>()),
     );
-    if let Some(counts) = UnitCounts::of(&recording.main.trail) {
+    if let Some(counts) = SubpageCounts::of(&recording.main.trail) {
         fact(
             "Small objects, by parts of pages",
-            &words::bytes(counts.unit_bytes as f64),
-            &words::units(&counts, header.page_size),
+            &words::bytes(counts.subpage_bytes as f64),
+            &words::subpages(&counts, header.page_size),
         );
     }
     fact(

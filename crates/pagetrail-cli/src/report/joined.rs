@@ -116,7 +116,7 @@ impl Joined<'_> {
         self.end = mapping.range.end();
         let sum = &mut self.counts;
         sum.page_writes += counts.page_writes;
-        sum.fresh_page_writes += counts.fresh_page_writes;
+        sum.newly_mapped_page_writes += counts.newly_mapped_page_writes;
         sum.distinct_pages += counts.distinct_pages;
         sum.rounds_written = sum.rounds_written.max(counts.rounds_written);
         sum.share += counts.share;

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use pagetrail::{AccessKind, PageRange};
 use pagetrail_trail::analysis::{self, MappingCounts, RoundCounts};
-use pagetrail_trail::{Analysis, Mapping, Predicted, Round, UnitCounts};
+use pagetrail_trail::{Analysis, Mapping, Predicted, Round, SubpageCounts};
 use serde::{Serialize, Serializer};
 
 use super::{Recording, words};
@@ -51,7 +51,7 @@ pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Resul
         access_kind: access_kind(recording.main.access_kind),
         summary: summary(analysis),
         accesses: accesses.map(summary),
-        units: UnitCounts::of(&recording.main.trail).map(|counts| units(&counts, page)),
+        subpages: SubpageCounts::of(&recording.main.trail).map(|counts| subpages(&counts, page)),
     };
     serde_json::to_writer(&mut *out, &document)?;
     out.write_all(b"\n")
@@ -78,7 +78,7 @@ struct Document<'a, R: Serialize, M: Serialize> {
     accesses: Option<Summary>,
     /// Writes to sub-page heaps, where the process has one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    units: Option<UnitsView>,
+    subpages: Option<SubpagesView>,
 }
 
 #[derive(Serialize)]
@@ -91,24 +91,24 @@ struct RoundView<'a, L: Serialize, E: Serialize> {
     stopped_us: f64,
     blind_us: f64,
     written_pages: u64,
-    fresh_pages: u64,
+    newly_mapped_pages: u64,
     reused_pages: u64,
     faults: &'a Option<u64>,
     predicted: Option<PredictedView>,
     events: E,
     ranges: L,
     #[serde(skip_serializing_if = "Option::is_none")]
-    units: Option<UnitsView>,
+    subpages: Option<SubpagesView>,
 }
 
-/// Pages of sub-page heaps, each once whatever the window, and the parts of them that were written.
+/// Dirty pages of sub-page heaps, each counted once for all aliases, and their dirty sub-pages.
 #[derive(Serialize)]
-struct UnitsView {
-    parts: u32,
+struct SubpagesView {
+    subpages_per_page: u32,
     page_writes: u64,
-    unit_writes: u64,
+    subpage_writes: u64,
     page_bytes: u64,
-    unit_bytes: u64,
+    subpage_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -155,7 +155,7 @@ enum End {
 struct Summary {
     seconds: f64,
     page_writes: u64,
-    fresh_page_writes: u64,
+    newly_mapped_page_writes: u64,
     distinct_pages: u64,
     pages_per_second: Numbers,
     working_sets: Vec<WorkingSet>,
@@ -238,23 +238,23 @@ fn round<'a>(round: &'a Round, counts: &RoundCounts, page: u64) -> impl Serializ
         stopped_us: us(round.stopped_ns),
         blind_us: us(round.blind_ns),
         written_pages: counts.written_pages,
-        fresh_pages: counts.fresh_pages,
+        newly_mapped_pages: counts.newly_mapped_pages,
         reused_pages: counts.reused_pages,
         faults: &round.faults,
         predicted: round.predicted.map(PredictedView::from),
         events: List(|| round.events.iter().map(Event::from)),
         ranges: List(move || round.written.ranges().iter().map(range)),
-        units: UnitCounts::of_round(round, page).map(|counts| units(&counts, page)),
+        subpages: SubpageCounts::of_round(round, page).map(|counts| subpages(&counts, page)),
     }
 }
 
-fn units(counts: &UnitCounts, page_size: u64) -> UnitsView {
-    UnitsView {
-        parts: counts.parts,
+fn subpages(counts: &SubpageCounts, page_size: u64) -> SubpagesView {
+    SubpagesView {
+        subpages_per_page: counts.subpages_per_page,
         page_writes: counts.page_writes,
-        unit_writes: counts.unit_writes(page_size),
+        subpage_writes: counts.subpage_writes(page_size),
         page_bytes: counts.page_bytes,
-        unit_bytes: counts.unit_bytes,
+        subpage_bytes: counts.subpage_bytes,
     }
 }
 
@@ -288,7 +288,7 @@ fn summary(analysis: &Analysis) -> Summary {
     Summary {
         seconds: analysis.seconds,
         page_writes: analysis.page_writes,
-        fresh_page_writes: analysis.fresh_page_writes,
+        newly_mapped_page_writes: analysis.newly_mapped_page_writes,
         distinct_pages: analysis.distinct_pages,
         pages_per_second: numbers(analysis.pages_per_second, 1.0),
         working_sets: analysis

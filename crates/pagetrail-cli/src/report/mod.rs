@@ -81,7 +81,7 @@ impl<'a> Recording<'a> {
             trail,
         };
         let mut pairs = whole.rounds.iter().zip(whole.rounds.iter().skip(1));
-        let is_at_once = pairs.any(|(before, round)| round.is_beside(before));
+        let is_at_once = pairs.any(|(before, round)| round.covers_same_interval(before));
         let in_turns = |access_kind| part(access_kind, Cow::Owned(whole.only(access_kind)));
         match (has(AccessKind::Writes), has(AccessKind::Accesses)) {
             (true, true) => Self {

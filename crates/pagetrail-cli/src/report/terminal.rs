@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use pagetrail_trail::{Heatmap, UnitCounts};
+use pagetrail_trail::{Heatmap, SubpageCounts};
 
 use super::{Part, Recording, bands, joined, palette, words};
 
@@ -107,19 +107,19 @@ fn facts(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Re
         )
     };
     entry(terms.written, &totals(&recording.main), style, out)?;
-    if all.fresh_page_writes > 0 {
+    if all.newly_mapped_page_writes > 0 {
         let fresh = format!(
             "{} of the page {} are whole new mappings, counted as {}",
-            words::count(all.fresh_page_writes),
+            words::count(all.newly_mapped_page_writes),
             terms.writes,
             terms.written
         );
         entry("", &fresh, style, out)?;
     }
-    if let Some(counts) = UnitCounts::of(&recording.main.trail) {
+    if let Some(counts) = SubpageCounts::of(&recording.main.trail) {
         entry(
             "sub-page",
-            &words::units(&counts, header.page_size),
+            &words::subpages(&counts, header.page_size),
             style,
             out,
         )?;
@@ -437,7 +437,7 @@ mod tests {
         let mut trail = testing::program(2);
         for round in &mut trail.rounds {
             round.written.clear();
-            round.fresh.clear();
+            round.newly_mapped.clear();
         }
         trail.end = None;
         insta::assert_snapshot!(report(&trail, PLAIN));

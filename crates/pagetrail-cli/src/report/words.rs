@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use pagetrail::AccessKind;
 use pagetrail_trail::analysis::WorkingSet;
-use pagetrail_trail::{Analysis, End, Event, Header, Mapping, Trail, UnitCounts};
+use pagetrail_trail::{Analysis, End, Event, Header, Mapping, SubpageCounts, Trail};
 
 /// A count with separators: `1,234,567`.
 pub(crate) fn count(n: u64) -> String {
@@ -41,18 +41,18 @@ pub(crate) fn percent(share: f64) -> String {
     }
 }
 
-/// What parts of pages tell that pages do not.
-pub(crate) fn units(counts: &UnitCounts, page_size: u64) -> String {
-    let unit_writes = counts.unit_writes(page_size);
+/// How much less was written in sub-pages than in pages.
+pub(crate) fn subpages(counts: &SubpageCounts, page_size: u64) -> String {
+    let subpage_writes = counts.subpage_writes(page_size);
     let whole = counts.page_bytes.max(1) as f64;
     format!(
-        "{} ({}) are {} ({}) with {} parts a page: {}",
+        "{} ({}) are {} ({}) with {} sub-pages a page: {}",
         plural(counts.page_writes, "page write"),
         bytes(counts.page_bytes as f64),
-        plural(unit_writes, "unit write"),
-        bytes(counts.unit_bytes as f64),
-        counts.parts,
-        percent(counts.unit_bytes as f64 / whole)
+        plural(subpage_writes, "sub-page write"),
+        bytes(counts.subpage_bytes as f64),
+        counts.subpages_per_page,
+        percent(counts.subpage_bytes as f64 / whole)
     )
 }
 

@@ -16,16 +16,16 @@ use pagetrail_trail::{End, Event, Header, Round};
 use pagetrail_vm::{Collected, GuestRound, Rounds};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::args::{AccessArg, RecordArgs};
+use crate::commands::record::args::{AccessArg, RecordArgs};
 use crate::commands::record::keep;
 use crate::commands::report::Pictures;
 use crate::exit;
 use crate::recording::output::Output;
 use crate::recording::recorder::{Recorder, Totals};
-use crate::tracking::round::{end, ns, unit_writes};
-use crate::tracking::schedule::Schedule;
-use crate::tracking::signals::{Addressee, Signals};
-use crate::tracking::start::unix_ms;
+use crate::recording::round::{end, ns, subpage_writes};
+use crate::session::schedule::Schedule;
+use crate::session::signals::{Addressee, Signals};
+use crate::session::start::unix_ms;
 
 /// The longest time after which a signal is noticed.
 const SIGNAL_TIMEOUT: Duration = Duration::from_millis(100);
@@ -170,7 +170,7 @@ impl Session {
             return Ok(());
         };
         loop {
-            self.signals.stop_asked();
+            self.signals.stop_requested();
             let left = deadline.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left.min(SIGNAL_TIMEOUT))?;
             match poll(&mut [PollFd::new(rounds, PollFlags::IN)], Some(&timeout)) {
@@ -213,14 +213,14 @@ impl Session {
                     AccessKind::Accesses => collected.accessed.take().unwrap_or_default(),
                 };
                 let heaps = kind.heaps.as_mut();
-                let units = heaps.and_then(|heaps| heaps.subpages_of(&regions, &mut pages));
+                let subpages = heaps.and_then(|heaps| heaps.subpages_of(&regions, &mut pages));
                 let round = Round {
                     index,
                     access_kind: kind.access_kind,
                     start_ns: ns(*from),
                     duration_ns: ns(now.saturating_sub(*from)),
                     collect_ns: ns(collect),
-                    units: units.as_ref().map(unit_writes),
+                    subpages: subpages.as_ref().map(subpage_writes),
                     written: pages,
                     events: mem::take(&mut events),
                     ..Round::default()
@@ -256,7 +256,7 @@ impl Session {
                 .try_wait()
                 .context("cannot wait for the program")?;
             if self.ended.is_none() {
-                self.signals.stop_asked();
+                self.signals.stop_requested();
                 std::thread::sleep(Duration::from_millis(5));
             }
         }

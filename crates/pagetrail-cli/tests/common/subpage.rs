@@ -44,9 +44,9 @@ pub(crate) fn compile_nodes(directory: &Path) {
 
 /// Bytes of pages and of units that a recording has, by parts.
 pub(crate) fn bytes(report: &Value, parts: u32) -> (u64, u64) {
-    let units = &report["units"];
-    assert_eq!(units["parts"], parts);
+    let units = &report["subpages"];
+    assert_eq!(units["subpages_per_page"], parts);
     let of = |key: &str| units[key].as_u64().expect("a number");
-    assert!(of("unit_writes") >= of("page_writes") && of("page_writes") > 0);
-    (of("page_bytes"), of("unit_bytes"))
+    assert!(of("subpage_writes") >= of("page_writes") && of("page_writes") > 0);
+    (of("page_bytes"), of("subpage_bytes"))
 }

@@ -15,7 +15,7 @@ use super::program::{Accesses, Recorded};
 /// is no access. Rounds at the end that make no whole window are left out.
 pub fn recorded(trail: &Trail, rounds: usize) -> Recorded {
     let page_bytes = trail.header.page_size;
-    let touched = |round: &pagetrail_trail::Round| round.written.difference(&round.fresh);
+    let touched = |round: &pagetrail_trail::Round| round.written.difference(&round.newly_mapped);
     let mut all = PageSet::new();
     for round in &trail.rounds {
         all.union_with(&touched(round));
@@ -67,7 +67,7 @@ mod tests {
         let round = |access_kind, written: &[u64], fresh: &[u64]| Round {
             access_kind,
             written: pages(written),
-            fresh: pages(fresh),
+            newly_mapped: pages(fresh),
             ..Round::default()
         };
         let trail = Trail {

@@ -64,7 +64,7 @@ impl<R: BufRead + Send> Replay<R> {
     /// Whether the next two rounds are of the same time.
     fn is_pair(&self) -> bool {
         let [writes, accesses] = [self.ahead.front(), self.ahead.get(1)];
-        matches!((writes, accesses), (Some(writes), Some(accesses)) if accesses.is_beside(writes))
+        matches!((writes, accesses), (Some(writes), Some(accesses)) if accesses.covers_same_interval(writes))
     }
 
     fn take(&mut self) -> Result<Round> {
@@ -107,7 +107,7 @@ impl<R: BufRead + Send> Source for Replay<R> {
                 AccessKind::Writes => &mut sample.written,
             };
             // What is reported only because its mapping is new was not touched for that.
-            *told = Some(round.written.difference(&round.fresh));
+            *told = Some(round.written.difference(&round.newly_mapped));
         }
         Ok(sample)
     }
@@ -161,7 +161,7 @@ mod tests {
                 start_ns: start_ns(index as u64),
                 duration_ns: 1,
                 written: pages(touched),
-                fresh: pages(fresh),
+                newly_mapped: pages(fresh),
                 ..Round::default()
             };
             writer.round(&round).unwrap();

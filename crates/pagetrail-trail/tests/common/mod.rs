@@ -7,7 +7,9 @@
 )]
 
 use pagetrail::{AccessKind, PageRange, PageSet};
-use pagetrail_trail::{End, Event, Header, Mapping, Predicted, Round, Trail, UnitWrites, Writer};
+use pagetrail_trail::{
+    End, Event, Header, Mapping, Predicted, Round, SubpageWrites, Trail, Writer,
+};
 
 /// A number from the environment, so that a run can be longer or be repeated.
 pub(crate) fn setting(name: &str, default: u64) -> u64 {
@@ -42,7 +44,7 @@ pub(crate) fn for_seeds(iterations: u64, check: impl Fn(&mut fastrand::Rng)) {
     }
 }
 
-/// A trail with everything that the format can say.
+/// A random trail that uses every feature of the format.
 pub(crate) fn trail(random: &mut fastrand::Rng) -> Trail {
     let page_size = 1 << random.u32(9..17);
     let rounds: Vec<Round> = (0..random.u32(0..6))
@@ -91,7 +93,7 @@ fn round(random: &mut fastrand::Rng, index: u32, page_size: u64) -> Round {
             memory_bytes: number(random),
         }),
         written: set(random, page_size),
-        fresh: set(random, page_size),
+        newly_mapped: set(random, page_size),
         events: (0..random.usize(0..3))
             .map(|_| match random.u8(0..3) {
                 0 => Event::Exec(text(random)),
@@ -99,15 +101,16 @@ fn round(random: &mut fastrand::Rng, index: u32, page_size: u64) -> Round {
                 _ => Event::Note(text(random)),
             })
             .collect(),
-        units: random.bool().then(|| UnitWrites {
-            parts: 1 << random.u32(0..7),
-            windows: set(random, page_size),
-            units: set(random, page_size / 8),
+        subpages: random.bool().then(|| SubpageWrites {
+            subpages_per_page: 1 << random.u32(0..7),
+            aliases: set(random, page_size),
+            dirty: set(random, page_size / 8),
         }),
     }
 }
 
-/// Whole pages mostly, parts of pages sometimes; near and far; up to the last address that fits.
+/// A random set: mostly whole pages, sometimes parts; near and far; up to the largest valid
+/// address.
 fn set(random: &mut fastrand::Rng, page_size: u64) -> PageSet {
     let unit = if random.u8(0..4) == 0 { 1 } else { page_size };
     let mut set = PageSet::new();
@@ -205,7 +208,7 @@ pub(crate) fn small() -> Written {
             written: [range(page, page + 1), range(page + 9, page + 40)]
                 .into_iter()
                 .collect(),
-            fresh: (index == 1)
+            newly_mapped: (index == 1)
                 .then(|| range(0x7000, 0x7003))
                 .into_iter()
                 .collect(),
@@ -214,7 +217,7 @@ pub(crate) fn small() -> Written {
                 2 => vec![Event::Note("a line".into())],
                 _ => Vec::new(),
             },
-            units: None,
+            subpages: None,
         });
     }
     let mut writer = Writer::create(Vec::new(), &trail.header).unwrap();
@@ -247,8 +250,8 @@ pub(crate) fn small() -> Written {
     }
 }
 
-/// The file format as `docs/trail-format.md` has it, once more and apart from the crate, so that tests
-/// can make files that no writer makes.
+/// A second implementation of the file format after `docs/trail-format.md`, so that tests can make
+/// files that the crate's writer never makes.
 pub(crate) mod forge {
     pub(crate) const PROLOGUE_BYTES: usize = 16;
 

@@ -191,8 +191,8 @@ fn written(report: &Value) -> Result<Value> {
         .context("a report without rounds")?;
     let mut bytes = [0; 2];
     for round in &rounds[rounds.len() / 2..] {
-        for (sum, key) in bytes.iter_mut().zip(["page_bytes", "unit_bytes"]) {
-            *sum += round["units"][key].as_u64().unwrap_or(0);
+        for (sum, key) in bytes.iter_mut().zip(["page_bytes", "subpage_bytes"]) {
+            *sum += round["subpages"][key].as_u64().unwrap_or(0);
         }
     }
     Ok(json!({"page_bytes": bytes[0], "unit_bytes": bytes[1]}))

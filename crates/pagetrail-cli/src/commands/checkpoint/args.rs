@@ -8,7 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use pagetrail_checkpoint::Compression;
 
 use crate::args::{TechniqueChoice, duration, technique_parser};
-use crate::tracking::find;
+use crate::session::find;
 
 /// The subcommands about checkpoints.
 #[derive(Subcommand, Debug)]

@@ -13,8 +13,8 @@ use super::metrics::Metrics;
 use super::{json, plain, text, writer};
 use crate::exit;
 use crate::report::words;
-use crate::tracking::schedule::Schedule;
-use crate::tracking::signals::{Addressee, Signals};
+use crate::session::schedule::Schedule;
+use crate::session::signals::{Addressee, Signals};
 
 /// How soon a signal is noticed.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
@@ -150,7 +150,7 @@ impl Session<'_> {
     /// Waits; false when the process has ended or somebody asked to stop.
     fn wait_until(&mut self, deadline: Instant, taken: u32) -> bool {
         loop {
-            if self.signals.stop_asked() {
+            if self.signals.stop_requested() {
                 return false;
             }
             let left = deadline.saturating_duration_since(Instant::now());

@@ -1,6 +1,7 @@
-//! [`Screen`]: the terminal as long as the live view has it; given back on every way out, a panic included.
+//! [`Screen`]: the terminal while the live view uses it, restored on every exit, also by a panic.
 //!
-//! Keys are read here and not by `crossterm`, whose loop never ends when `read(2)` fails because the terminal is gone.
+//! Keys are read with `read(2)` and not by `crossterm`, whose loop never ends if the terminal is
+//! gone.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -14,14 +15,14 @@ use rustix::io::Errno;
 use super::state::TopState;
 use super::view::{self, Action};
 
-/// What came from the terminal.
+/// An event from the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// A key that means something.
+    /// A key that has an action.
     Action(Action),
-    /// Its size changed.
+    /// The size of the terminal changed.
     Resized,
-    /// It is there no longer.
+    /// The terminal is gone.
     Gone,
 }
 
@@ -32,7 +33,7 @@ pub(crate) struct Screen {
     size: Option<(u16, u16)>,
 }
 
-/// Where keys come from: standard input if that is the terminal, as it is for the raw mode.
+/// Source of the keys: standard input if it is the terminal, as for the raw mode.
 enum Keyboard {
     Stdin(io::Stdin),
     Terminal(File),
@@ -48,7 +49,7 @@ impl AsFd for Keyboard {
 }
 
 impl Screen {
-    /// Takes the terminal; a panic gives it back before it speaks.
+    /// Switches the terminal to the live view; a panic restores it before printing its message.
     pub(crate) fn take() -> io::Result<Self> {
         let stdin = io::stdin();
         let keyboard = match stdin.is_terminal() {
@@ -56,7 +57,7 @@ impl Screen {
             false => Keyboard::Terminal(File::open("/dev/tty")?),
         };
         let terminal = ratatui::try_init().inspect_err(|_| {
-            // Half of it may have worked.
+            // Part of the setup may have succeeded.
             let _ = ratatui::try_restore();
         })?;
         Ok(Self {
@@ -106,7 +107,7 @@ fn size() -> Option<(u16, u16)> {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that went away needs nothing.
+        // If the terminal is gone, there is nothing to restore.
         let _ = ratatui::try_restore();
     }
 }

@@ -9,7 +9,7 @@ use super::config::SourceKind;
 use crate::args::duration;
 use crate::bench::size::Size;
 use crate::endpoint::Address;
-use crate::tracking::find;
+use crate::session::find;
 
 /// Arguments of `tier`.
 #[derive(Args, Debug)]

@@ -1,4 +1,6 @@
-//! `pagetrail report`: reads a recording and writes what was asked for.
+//! `pagetrail report`: reads a recording and writes reports of it.
+
+pub(crate) mod args;
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
@@ -8,17 +10,18 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow};
 use pagetrail_trail::Trail;
 
-use crate::args::{DEFAULT_FILE, PictureArgs, ReportArgs};
+use self::args::{PictureArgs, ReportArgs};
+use crate::args::DEFAULT_FILE;
 use crate::outfile::{Kind, OutFile};
 use crate::report::{self, Format, Style, joined};
 
-/// Columns where standard output is no terminal and `COLUMNS` says nothing.
+/// Columns if standard output is not a terminal and `COLUMNS` is not set.
 const WIDTH_ELSEWHERE: usize = 100;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
     let mut trail = read(&args.file)?;
-    // A program that reads the document can group as it likes.
+    // The JSON document lists mappings as recorded; its consumer can group them.
     let recorded = joined::group(&mut trail);
     Pictures::open(&args.pictures, &args.file)?.write(&trail)?;
     let format = match args.json {
@@ -35,7 +38,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The files that were asked for besides, opened before there is anything to be written, for `record` too.
+/// The picture files of `report` and `record`, opened before there is anything to write.
 #[derive(Debug, Default)]
 pub(crate) struct Pictures {
     html: Option<OutFile>,
@@ -43,8 +46,8 @@ pub(crate) struct Pictures {
 }
 
 impl Pictures {
-    /// Opens them. `recording` is the file that they are made of, which none of them may be; one without a name is named
-    /// after it.
+    /// Opens the files. Neither may be `recording`; a file without a name takes the recording's
+    /// name.
     pub(crate) fn open(args: &PictureArgs, recording: &Path) -> Result<Self> {
         let open = |path: &Option<Option<PathBuf>>, extension: &str, kind| {
             let Some(path) = path else { return Ok(None) };
@@ -64,7 +67,7 @@ impl Pictures {
         };
         let png = open(&args.png, "png", Kind::Picture).and_then(|png| {
             if let (Some(html), Some(png)) = (&pictures.html, &png) {
-                png.refuse_same(&html.metadata()?, "to be the page as well")?;
+                png.refuse_same(&html.metadata()?, "the HTML page")?;
             }
             Ok(png)
         });
@@ -83,7 +86,7 @@ impl Pictures {
         self.html.is_none() && self.png.is_none()
     }
 
-    /// Writes them.
+    /// Writes the pictures of `trail`.
     pub(crate) fn write(self, trail: &Trail) -> Result<()> {
         for (file, format) in [(self.html, Format::Html), (self.png, Format::Png)] {
             if let Some(file) = file {
@@ -93,14 +96,14 @@ impl Pictures {
         Ok(())
     }
 
-    /// Leaves their places as they were.
+    /// Removes files that are new and leaves others as they were.
     pub(crate) fn discard(self) {
         let files = [self.html, self.png];
         files.into_iter().flatten().for_each(OutFile::discard);
     }
 }
 
-/// Reads a recording, for `record` too.
+/// Reads a recording, for `report` and `record`.
 pub(crate) fn read(path: &Path) -> Result<Trail> {
     let file = File::open(path).map_err(|error| {
         let cure = if path == Path::new(DEFAULT_FILE) {
@@ -113,7 +116,7 @@ pub(crate) fn read(path: &Path) -> Result<Trail> {
     Trail::read(BufReader::new(file)).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// How to write for whoever reads standard output.
+/// Width and colour for standard output.
 pub(crate) fn style() -> Style {
     let stdout = io::stdout();
     let columns = std::env::var("COLUMNS").ok();

@@ -1,29 +1,31 @@
-//! [`Signals`]: what was asked of this process by signals, to be looked at between rounds.
+//! [`Signals`]: signals that arrived for this process, checked between rounds.
 
 use std::io;
 
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
 
-/// Whose signals they are.
+/// The process that the signals are meant for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Addressee {
-    /// Ours: each asks us to come to an end.
+    /// pagetrail itself: each signal is a request to stop.
     Us,
-    /// Those of the program with this PID, which we started. It gets the keyboard's signals by itself.
+    /// The program with this PID, which pagetrail started. The terminal sends keyboard signals to
+    /// it directly.
     Program(u32),
 }
 
-/// Signals since the last look.
+/// Signals that arrived since the last check.
 pub(crate) struct Signals {
     pending: signal_hook::iterator::Signals,
     addressee: Addressee,
 }
 
 impl Signals {
-    /// Takes them over from now on; programs started later are not affected, because handlers end at `execve(2)`.
+    /// Installs the handlers. Programs started later are not affected, because `execve(2)` resets
+    /// handlers.
     pub(crate) fn take(addressee: Addressee) -> io::Result<Self> {
-        // A file that may not grow is to be an error of write(2), as a full disk is.
+        // With SIGXFSZ handled, write(2) fails with EFBIG at a file size limit, as at a full disk.
         let signals = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXFSZ];
         Ok(Self {
             pending: signal_hook::iterator::Signals::new(signals)?,
@@ -31,8 +33,9 @@ impl Signals {
         })
     }
 
-    /// Whether to come to an end; passes on what is not for us.
-    pub(crate) fn stop_asked(&mut self) -> bool {
+    /// Returns whether a signal asked pagetrail to stop; forwards signals that are meant for the
+    /// program.
+    pub(crate) fn stop_requested(&mut self) -> bool {
         let mut stop = false;
         for signal in self.pending.pending() {
             let pass_on = match signal {

@@ -1,5 +1,16 @@
 //! `pagetrail tier`: `plan`, `run` and `status`.
 
+pub(crate) mod args;
+mod config;
+mod daemon;
+mod find;
+mod heat;
+mod metrics;
+mod page;
+mod plan;
+mod process;
+mod status;
+
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::thread;
@@ -8,14 +19,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use self::args::{RunArgs, StatusArgs, TierArgs, TierCommand};
+use self::config::Config;
+use self::daemon::Daemon;
+use self::status::Status;
 use crate::endpoint;
 use crate::outfile::{Kind, OutFile};
-use crate::tier::args::{RunArgs, StatusArgs, TierArgs, TierCommand};
-use crate::tier::config::Config;
-use crate::tier::daemon::Daemon;
-use crate::tier::plan;
-use crate::tier::status::Status;
-use crate::tracking::schedule::Schedule;
+use crate::session::schedule::Schedule;
 
 /// How soon a signal is noticed.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! Starting a program on the sub-page allocator: `libpagetrail_alloc.so` by `LD_PRELOAD`, before whatever is there already.
+//! Starts a program on the sub-page allocator: puts `libpagetrail_alloc.so` first in `LD_PRELOAD`.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,19 +7,19 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-/// The library's file.
+/// File name of the library.
 const LIBRARY: &str = "libpagetrail_alloc.so";
 
-/// Where it is, if not where `pagetrail` is.
+/// Environment variable with the path of the library, if it is not next to `pagetrail`.
 const PLACE: &str = "PAGETRAIL_ALLOC_LIBRARY";
 
-/// Gives the program a heap whose pages are divided into so many parts.
+/// Starts the program with a heap whose pages are divided into `parts` sub-pages.
 pub(crate) fn preload(command: &mut Command, parts: &str) -> Result<()> {
     command.envs(variables(parts)?);
     Ok(())
 }
 
-/// The environment in which a program has such a heap.
+/// Environment variables that give a program such a heap.
 pub(crate) fn variables(parts: &str) -> Result<[(&'static str, OsString); 2]> {
     let mut libraries = OsString::from(library()?);
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -44,7 +44,7 @@ fn library() -> Result<PathBuf> {
     match places.iter().find(|place| place.is_file()) {
         Some(place) => Ok(place.clone()),
         None => bail!(
-            "{LIBRARY} is not beside {} or in ../lib; name it in {PLACE}",
+            "{LIBRARY} is not next to {} or in ../lib; set {PLACE} to its path",
             program.display()
         ),
     }

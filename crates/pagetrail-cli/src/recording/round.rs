@@ -1,19 +1,19 @@
-//! A watch's round, and how its target ended, in the trail's terms.
+//! Converts a watch's round, and how its target ended, to the types of the trail.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pagetrail::{Ended, Subpages};
-use pagetrail_trail::{End, Event, Predicted, Round, UnitWrites};
+use pagetrail_trail::{End, Event, Predicted, Round, SubpageWrites};
 
-use super::find;
+use crate::session::find;
 
-/// The number of a round; a trail counts to 2^32.
+/// The number of a round as 32 bits, as the trail stores it.
 pub(crate) fn index(round: &pagetrail::Round<'_>) -> Result<u32> {
     u32::try_from(round.index()).context("more than 2^32 rounds; record with a longer --interval")
 }
 
-/// The round as the trail keeps it.
+/// Converts a round to the type of the trail.
 pub(crate) fn convert(index: u32, round: &pagetrail::Round<'_>) -> Round {
     let cost = round.cost();
     Round {
@@ -25,29 +25,30 @@ pub(crate) fn convert(index: u32, round: &pagetrail::Round<'_>) -> Round {
         stopped_ns: ns(cost.stopped),
         blind_ns: ns(cost.blind),
         faults: cost.faults,
-        predicted: round.prediction().map(|told| Predicted {
-            pages: told.predicted,
-            faults_avoided: told.faults_avoided,
-            false_positives: told.false_positives,
-            memory_bytes: told.table_bytes,
+        predicted: round.prediction().map(|prediction| Predicted {
+            pages: prediction.predicted,
+            faults_avoided: prediction.faults_avoided,
+            false_positives: prediction.false_positives,
+            memory_bytes: prediction.table_bytes,
         }),
         written: round.dirty().clone(),
-        fresh: round.newly_mapped().clone(),
+        newly_mapped: round.newly_mapped().clone(),
         events: round.events().iter().filter_map(event).collect(),
-        units: round.subpages().map(unit_writes),
+        subpages: round.subpages().map(subpage_writes),
     }
 }
 
-/// What a sub-page heap tells, as the trail keeps it.
-pub(crate) fn unit_writes(units: &Subpages) -> UnitWrites {
-    UnitWrites {
-        parts: units.subpages_per_page(),
-        windows: units.aliases().clone(),
-        units: units.dirty().clone(),
+/// Converts dirty sub-pages to the type of the trail.
+pub(crate) fn subpage_writes(subpages: &Subpages) -> SubpageWrites {
+    SubpageWrites {
+        subpages_per_page: subpages.subpages_per_page(),
+        aliases: subpages.aliases().clone(),
+        dirty: subpages.dirty().clone(),
     }
 }
 
-/// How the target ended; not known of one that was already running.
+/// Converts how the target ended; unknown if the target was already running when it was attached
+/// to.
 pub(crate) fn end(ended: Option<Ended>) -> End {
     match ended {
         Some(Ended::Exited(code)) => End::Exited(code),

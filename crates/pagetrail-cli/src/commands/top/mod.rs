@@ -1,4 +1,12 @@
-//! `pagetrail top`: the live view of a process, or of a program started for it.
+//! `pagetrail top`: the live view of a process, or of a program that it starts.
+//!
+//! [`state::TopState`] holds the last rounds, [`view::draw`] draws them, [`view::action`] maps keys
+//! to actions, and [`screen::Screen`] controls the terminal.
+
+pub(crate) mod args;
+mod screen;
+mod state;
+mod view;
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -9,19 +17,20 @@ use anyhow::{Context, Result, bail};
 use pagetrail::{Error, State, Watch};
 use pagetrail_trail::{End, Event, Mapping};
 
-use crate::args::TopArgs;
+use self::args::TopArgs;
+use self::screen::{Input, Screen};
+use self::state::TopState;
+use self::view::Action;
 use crate::exit;
+use crate::recording::layout::Layout;
+use crate::recording::round;
 use crate::report::words;
-use crate::top::screen::{Input, Screen};
-use crate::top::state::TopState;
-use crate::top::view::Action;
-use crate::tracking::layout::Layout;
-use crate::tracking::schedule::Schedule;
-use crate::tracking::signals::{Addressee, Signals};
-use crate::tracking::{round, start};
+use crate::session::schedule::Schedule;
+use crate::session::signals::{Addressee, Signals};
+use crate::session::start;
 
-/// How soon a signal, or the program's end, is noticed.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// Longest time until a signal, or the end of the program, is handled.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
@@ -51,7 +60,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where a program's output goes while the screen is taken.
+/// Where the program's output goes while the live view uses the screen.
 fn program_output(args: &TopArgs) -> Result<(Stdio, Stdio)> {
     let Some(path) = &args.output else {
         return Ok((Stdio::null(), Stdio::null()));
@@ -61,16 +70,16 @@ fn program_output(args: &TopArgs) -> Result<(Stdio, Stdio)> {
     Ok((file.try_clone().with_context(cannot)?.into(), file.into()))
 }
 
-/// What is shown, and what keeps it going.
+/// The live view and the mappings that it needs from round to round.
 struct Live {
     state: TopState,
     layout: Layout,
-    /// Mappings that are gone but in view.
+    /// Mappings that vanished but are still in view.
     past: Vec<Mapping>,
 }
 
 impl Live {
-    /// Shows the target until somebody leaves; returns whether it has ended.
+    /// Shows the target until the user quits; returns whether the target has ended.
     fn follow(
         &mut self,
         watch: &mut Watch,
@@ -85,7 +94,11 @@ impl Live {
             let left = schedule
                 .deadline()
                 .saturating_duration_since(Instant::now());
-            let timeout = if ended { PATIENCE } else { left.min(PATIENCE) };
+            let timeout = if ended {
+                POLL_INTERVAL
+            } else {
+                left.min(POLL_INTERVAL)
+            };
             let mut changed = true;
             match screen.input(timeout)? {
                 Some(Input::Action(Action::Quit) | Input::Gone) => return Ok(ended),
@@ -93,7 +106,7 @@ impl Live {
                 Some(Input::Resized) => {}
                 None => changed = false,
             }
-            if signals.stop_asked() {
+            if signals.stop_requested() {
                 return Ok(ended);
             }
             if !ended {
@@ -109,7 +122,7 @@ impl Live {
         }
     }
 
-    /// Takes a round when one is due; returns how the target ended when it has.
+    /// Collects a round if one is due; returns how the target ended if it has.
     fn step(
         &mut self,
         watch: &mut Watch,
@@ -127,7 +140,7 @@ impl Live {
         *changed = true;
         match self.take_round(watch) {
             Err(error) if matches!(error.downcast_ref(), Some(Error::Gone { .. })) => {
-                return Ok(Some(match watch.wait(PATIENCE) {
+                return Ok(Some(match watch.wait(POLL_INTERVAL) {
                     State::Ended(ended) => round::end(ended),
                     _ => End::Gone,
                 }));

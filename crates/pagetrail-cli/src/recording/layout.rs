@@ -1,7 +1,8 @@
-//! [`Layout`]: the mappings that a reader of the trail needs, from round to round.
+//! [`Layout`]: the mappings that a trail lists, updated with each round.
 //!
-//! Those are the writable ones, and others in which a round has written pages; a mapping stays one as long
-//! as its addresses and its name do. What the technique cannot watch is said along with them.
+//! A trail lists writable mappings and others that have dirty pages. A mapping is the same one as
+//! long as its addresses and name stay. A mapping that the technique cannot track is listed with
+//! the reason.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -9,42 +10,42 @@ use std::mem;
 use pagetrail::{PageSet, Region, UntrackedRegion};
 use pagetrail_trail::Mapping;
 
-/// A mapping and its place in the order of appearance.
+/// A mapping and its number in the order of appearance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Numbered {
-    /// Counts from 0.
+    /// Number of the mapping, counted from 0.
     pub(crate) index: usize,
-    /// The mapping.
+    /// The mapping itself.
     pub(crate) mapping: Mapping,
 }
 
-/// What a round changed.
+/// Changes of the mappings in one round.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// Mappings that exist no longer, with their last round.
+    /// Mappings that vanished, with their last round.
     pub(crate) gone: Vec<Numbered>,
     /// Mappings that are new, in the order of their numbers.
     pub(crate) appeared: Vec<Numbered>,
-    /// Lines about new mappings that are watched in another way than the rest.
+    /// Lines for the report about new mappings that another technique tracks.
     pub(crate) notes: Vec<String>,
 }
 
-/// The mappings that exist.
+/// The mappings that exist at present.
 #[derive(Debug, Default)]
 pub(crate) struct Layout {
-    /// In ascending order of addresses.
+    /// Existing mappings in ascending order of addresses.
     present: Vec<Numbered>,
-    /// How many there ever were.
+    /// Number of mappings so far, including those that vanished.
     count: usize,
 }
 
 impl Layout {
-    /// Those that existed in the last round, in ascending order of addresses.
+    /// Mappings that existed in the last round, in ascending order of addresses.
     pub(crate) fn present(&self) -> &[Numbered] {
         &self.present
     }
 
-    /// Takes the mappings of round `round`, ascending, and the pages written in it.
+    /// Updates the layout with the ascending mappings of a round and its dirty pages.
     pub(crate) fn update(
         &mut self,
         round: u32,
@@ -56,8 +57,8 @@ impl Layout {
         let mut compared = BTreeMap::<&str, Vec<&Region>>::new();
         let mut before = mem::take(&mut self.present).into_iter().peekable();
         for region in regions {
-            let behind = |known: &Numbered| known.mapping.range.start() < region.range.start();
-            while let Some(gone) = before.next_if(behind) {
+            let is_gone = |known: &Numbered| known.mapping.range.start() < region.range.start();
+            while let Some(gone) = before.next_if(is_gone) {
                 changes.gone.push(gone);
             }
             let same = before.next_if(|known| {
@@ -103,7 +104,7 @@ impl Layout {
     }
 }
 
-/// One line for all mappings that are compared for the same reason.
+/// One line for all mappings that are tracked by `compare` for the same reason.
 fn note(reason: &str, regions: &[&Region]) -> String {
     let first = match regions.first() {
         Some(region) if region.name.is_empty() => format!("{}", region.range),
@@ -114,7 +115,7 @@ fn note(reason: &str, regions: &[&Region]) -> String {
         0 | 1 => String::new(),
         n => format!(" and {} more", n - 1),
     };
-    format!("watched by compare: {first}{more}: {reason}")
+    format!("tracked by compare: {first}{more}: {reason}")
 }
 
 #[cfg(test)]
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_in_a_mapping_and_stays_there() {
+    fn a_read_only_mapping_is_listed_once_it_has_dirty_pages() {
         let mut layout = Layout::default();
         let sealed = [region(0, 4, "sealed", false)];
         let written: PageSet = [PageRange::new(0x1000_1000, 0x1000_2000).expect("not empty")]
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_watched_as_asked_is_said() {
+    fn mappings_tracked_by_compare_get_a_note() {
         let mut layout = Layout::default();
         let regions = [
             region(0, 4, "theirs", true),
@@ -191,7 +192,7 @@ mod tests {
         let changes = layout.update(0, &regions, &untracked, &PageSet::new());
         assert_eq!(
             changes.notes,
-            ["watched by compare: theirs and 1 more: busy"]
+            ["tracked by compare: theirs and 1 more: busy"]
         );
         let untracked = changes.appeared.iter();
         let untracked: Vec<_> = untracked.map(|m| m.mapping.untracked.as_deref()).collect();

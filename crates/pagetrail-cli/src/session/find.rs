@@ -1,16 +1,16 @@
-//! Processes by PID or by name, and the words that tell them apart.
+//! Finds processes by PID or name, and describes them in messages.
 
 use std::fs;
 use std::path::Path;
 
 use crate::report::words;
 
-/// Candidates that are listed at most.
+/// Largest number of processes that a message lists.
 const LISTED_MAX: usize = 6;
-/// What the kernel keeps of a process's name (`TASK_COMM_LEN` less its zero).
+/// Bytes of a process's name that the kernel keeps (`TASK_COMM_LEN` without the terminating zero).
 const COMM_BYTES: usize = 15;
 
-/// A PID, or the name of the one process that has it: a parser of the command line.
+/// Parses a PID, or the name of a process if exactly one process has it.
 pub(crate) fn process(text: &str) -> Result<u32, String> {
     if let Ok(pid) = text.parse() {
         return Ok(pid);
@@ -39,7 +39,7 @@ fn choose(name: &str, found: &[u32]) -> Result<u32, String> {
     }
 }
 
-/// The processes whose name it is, or that of the program in the first word of their command line.
+/// Processes whose name, or whose program in the first word of the command line, is `name`.
 fn called(name: &str) -> Vec<u32> {
     let own = std::process::id();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -57,7 +57,7 @@ fn is_called(pid: u32, name: &str) -> bool {
     let cut = &name.as_bytes()[..name.len().min(COMM_BYTES)];
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
-    // A program may have set a title, as `redis-server *:6379` is one.
+    // A program may have set a title such as `redis-server *:6379`.
     let program = first.split(|byte| *byte == b' ').next().unwrap_or_default();
     let program = program.rsplit(|byte| *byte == b'/').next();
     let by_program = program.is_some_and(|program| program == name.as_bytes());
@@ -67,7 +67,7 @@ fn is_called(pid: u32, name: &str) -> bool {
     }
 }
 
-/// Processes with their commands, a bounded number of them: `12 (sleep 10), 13 (cat)`.
+/// Lists processes with their commands, up to a limit: `12 (sleep 10), 13 (cat)`.
 pub(crate) fn list(pids: &[u32]) -> String {
     let named = pids.iter().take(LISTED_MAX).map(|&pid| {
         let command = words::command(&command_line(pid));
@@ -86,8 +86,8 @@ pub(crate) fn list(pids: &[u32]) -> String {
     }
 }
 
-/// The child processes of a process, ascending. None where the kernel does not list them
-/// (`CONFIG_PROC_CHILDREN`).
+/// Child processes of a process, ascending; empty if the kernel does not list them (built without
+/// `CONFIG_PROC_CHILDREN`).
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task"));
     let mut children: Vec<u32> = threads
@@ -105,8 +105,8 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
     children
 }
 
-/// The words of `/proc/PID/cmdline`; none where the process has ended. A program that sets a title
-/// leaves blanks or empty words after it where its arguments have been; they are dropped.
+/// Words of `/proc/PID/cmdline`; empty if the process has ended. A program that sets a title leaves
+/// blanks or empty words where its arguments were; they are dropped.
 pub(crate) fn command_line(pid: u32) -> Vec<String> {
     let text = fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline"));
     let text = text.unwrap_or_default();
@@ -116,7 +116,7 @@ pub(crate) fn command_line(pid: u32) -> Vec<String> {
     without_padding(words.collect())
 }
 
-/// The same words up to the last that is not blank, which ends with its last letter.
+/// Drops blank words at the end, and blanks at the end of the last word.
 pub(crate) fn without_padding(mut words: Vec<String>) -> Vec<String> {
     while words.last().is_some_and(|word| word.trim().is_empty()) {
         words.pop();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_of_one_process_or_all_are_listed() {
+    fn an_ambiguous_name_lists_all_processes() {
         let own = std::process::id();
         assert_eq!(choose("a", &[own]), Ok(own));
         assert!(

@@ -1,4 +1,4 @@
-//! From arguments to a running watch and the header of its trail.
+//! Starts a watch from the flags of the command, and makes the header of its trail.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -12,8 +12,9 @@ use super::find;
 use crate::args::{HugePagesArg, TargetArgs, TechniqueArgs};
 use crate::exit;
 
-/// Starts to watch. A program that is started is held at its end if `last_round`. `set_streams` may change where its
-/// output goes; it inherits ours otherwise.
+/// Starts tracking a process, or starts a program and tracks it. With `last_round` a started
+/// program is held at its exit. `set_streams` may redirect the program's output, which is inherited
+/// otherwise.
 pub(crate) fn start(
     target: &TargetArgs,
     technique: &TechniqueArgs,
@@ -21,9 +22,9 @@ pub(crate) fn start(
     last_round: bool,
     set_streams: impl FnOnce(&mut Command) -> Result<()>,
 ) -> Result<Watch> {
-    // Said before anything is started.
-    if let Choice::Technique(asked) = technique.technique.0
-        && let Some(line) = without_effect(technique, asked).first()
+    // Checked before anything is started.
+    if let Choice::Technique(requested) = technique.technique.0
+        && let Some(line) = without_effect(technique, requested).first()
     {
         bail!("{line}");
     }
@@ -33,7 +34,7 @@ pub(crate) fn start(
             set_streams(&mut command)?;
             Target::command(command)
         }
-        // The parser lets nobody through with neither: 0 is nobody's PID.
+        // The parser refuses a command line with neither; no process has PID 0.
         (pid, _) => Target::process(pid.unwrap_or(0))?,
     };
     let mut watch = Watch::builder()
@@ -65,7 +66,7 @@ pub(crate) fn start(
     Ok(watch)
 }
 
-/// A line for each option that changes nothing with this technique.
+/// One line for each flag that has no effect with this technique.
 fn without_effect(args: &TechniqueArgs, technique: Technique) -> Vec<String> {
     use Technique::{AccessScan, Adaptive, PagemapScan, Userfaultfd};
     let options: [(&str, bool, &[Technique]); 4] = [
@@ -95,14 +96,14 @@ fn without_effect(args: &TechniqueArgs, technique: Technique) -> Vec<String> {
     .collect()
 }
 
-/// A program to be started.
+/// Makes the command for a program and its arguments.
 pub(crate) fn command(program: &OsString, arguments: &[OsString]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments);
     command
 }
 
-/// What a trail of this watch begins with.
+/// Makes the header of a trail that records this watch.
 pub(crate) fn header(watch: &Watch, target: &TargetArgs, interval: Duration) -> Header {
     let command = match target.pid {
         Some(pid) => find::command_line(pid),
@@ -123,7 +124,7 @@ pub(crate) fn header(watch: &Watch, target: &TargetArgs, interval: Duration) -> 
     }
 }
 
-/// Now, in milliseconds since 1970.
+/// The current time, in milliseconds since 1970-01-01 UTC.
 pub(crate) fn unix_ms() -> u64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
     since_1970.map_or(0, |time| time.as_millis() as u64)

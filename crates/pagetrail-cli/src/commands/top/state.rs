@@ -1,4 +1,4 @@
-//! What the live view shows: the last rounds and what follows from them.
+//! The state of the live view: the last rounds and the numbers computed from them.
 
 use std::cmp::Reverse;
 
@@ -9,8 +9,8 @@ use crate::report::joined;
 
 /// Rounds in view: at the usual interval the last twelve seconds.
 const ROUNDS_MAX: usize = 120;
-/// Ranges in view: with more of them fewer rounds are, so that a new round is analysed in a fraction of
-/// the interval even when the program writes every other page.
+/// Largest number of ranges in view. Beyond it fewer rounds are kept, so that a round is analysed
+/// in a fraction of the interval even if the program writes every other page.
 const RANGES_MAX: usize = 200_000;
 
 /// The order of the mappings.
@@ -25,7 +25,7 @@ pub(crate) enum Sort {
 }
 
 impl Sort {
-    /// What a reader calls it.
+    /// The name that the view shows.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::LastRound => "last round",
@@ -35,13 +35,13 @@ impl Sort {
     }
 }
 
-/// A mapping in which something in view was written, its neighbours of the same name included.
+/// A mapping with dirty pages in view, joined with its neighbours of the same name.
 pub(crate) struct Line<'a> {
-    /// The lowest.
+    /// The mapping with the lowest addresses.
     pub(crate) mapping: &'a Mapping,
     /// Pages written in the last round.
     pub(crate) last_pages: u64,
-    /// What was written in the rounds in view.
+    /// Writes in the rounds in view.
     pub(crate) counts: MappingCounts,
 }
 
@@ -69,7 +69,7 @@ impl TopState {
         }
     }
 
-    /// Takes the next round, with all mappings that a round in view may lie in.
+    /// Adds the next round, with all mappings that rounds in view refer to.
     pub(crate) fn push_round(&mut self, round: &Round, mappings: &[Mapping]) {
         let last = Trail {
             header: self.trail.header.clone(),
@@ -85,7 +85,7 @@ impl TopState {
         self.analysis = Analysis::of(&self.trail);
     }
 
-    /// Notes that no more rounds come.
+    /// Records how the target ended.
     pub(crate) fn finish(&mut self, end: End) {
         self.trail.end = Some(end);
     }
@@ -149,7 +149,7 @@ impl TopState {
             ranges += round.written.ranges().len();
             ranges <= RANGES_MAX
         });
-        // The last round is kept whatever its size.
+        // The last round is kept, whatever its size.
         let behind = rounds.len() - kept.count().max(1).min(rounds.len());
         rounds.drain(..behind);
     }

@@ -1,4 +1,5 @@
-//! [`Schedule`]: when the next round is due, without drift: multiples of the interval since the start.
+//! [`Schedule`]: when the next round is due: multiples of the interval since the start, without
+//! drift.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,7 @@ impl Schedule {
         self.end.map_or(self.next, |end| end.min(self.next))
     }
 
-    /// Chooses the next deadline, at `now`. Deadlines that have been missed are left out, not made up for.
+    /// Computes the next deadline after `now`. Missed deadlines are skipped.
     pub(crate) fn advance(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.start).as_nanos();
         let rounds = passed / self.interval.as_nanos() + 1;
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deadlines_keep_to_the_grid_and_skip_what_was_missed() {
+    fn deadlines_stay_on_the_grid_and_skip_missed_ones() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let interval = Duration::from_millis(100);
@@ -59,7 +60,7 @@ mod tests {
         }
         assert!(!schedule.is_over(at(701)));
         schedule.advance(at(701));
-        assert_eq!(schedule.deadline(), at(750), "not behind the end");
+        assert_eq!(schedule.deadline(), at(750), "not after the end");
         assert!(schedule.is_over(at(750)));
     }
 }

@@ -1,4 +1,7 @@
-//! `pagetrail record`: follows a process, or a program from start to end, and keeps its rounds in a file.
+//! `pagetrail record`: tracks a process, or a program from start to end, and writes its rounds to a
+//! file.
+
+pub(crate) mod args;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -7,19 +10,21 @@ use anyhow::{Context, Result, bail};
 use pagetrail::{Ended, Error, State, TrackMode, Watch};
 use pagetrail_trail::End;
 
+use self::args::RecordArgs;
 use super::report::{Pictures, read};
-use crate::args::{DEFAULT_FILE, RecordArgs};
+use crate::args::DEFAULT_FILE;
 use crate::exit;
 use crate::recording::output::Output;
 use crate::recording::progress::Progress;
 use crate::recording::recorder::{Recorder, Totals};
+use crate::recording::round;
 use crate::report::{joined, words};
-use crate::tracking::schedule::Schedule;
-use crate::tracking::signals::{Addressee, Signals};
-use crate::tracking::{find, round, start, subpage};
+use crate::session::schedule::Schedule;
+use crate::session::signals::{Addressee, Signals};
+use crate::session::{find, start, subpage};
 
-/// How soon a signal is noticed.
-const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
+/// Longest time until a signal is handled.
+const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
@@ -51,7 +56,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
             pictures.discard();
             output.discard();
             return match error.downcast_ref() {
-                Some(Error::Privileged { .. }) => run_unwatched(args, &error),
+                Some(Error::Privileged { .. }) => run_untracked(args, &error),
                 _ => Err(error),
             };
         }
@@ -61,7 +66,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         true => Addressee::Program(watch.pid()),
         false => Addressee::Us,
     };
-    // The terminal is not ours where the program is.
+    // A program started here has the terminal to itself.
     if let Some(pid) = args.target.pid {
         announce(pid, &watch, &output);
     }
@@ -80,46 +85,46 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     if !is_program {
         return kept.map(|()| ExitCode::SUCCESS);
     }
-    // Said now: the program may take its time.
+    // Reported now, since the program may run for a long time.
     let failure = kept.err().map(|error| exit::report(&error));
     if session.ended.is_none() {
-        exit::message("the program runs on unwatched; waiting for its end");
+        exit::message("the program runs on untracked; waiting for its end");
     }
-    let ended = session.see_off();
+    let ended = session.wait_for_end();
     Ok(failure.unwrap_or_else(|| exit::of_program(ended)))
 }
 
-/// Runs the program as if it had been started without us, since it cannot be watched.
-fn run_unwatched(args: &RecordArgs, error: &anyhow::Error) -> Result<ExitCode> {
+/// Runs the program without tracking, after tracking it failed.
+fn run_untracked(args: &RecordArgs, error: &anyhow::Error) -> Result<ExitCode> {
     let failure = exit::report(error);
     let Some((program, arguments)) = args.target.command.split_first() else {
         return Ok(failure);
     };
     let started = start::command(program, arguments).spawn();
     let mut child = started.with_context(|| format!("cannot run {}", program.display()))?;
-    exit::message("the program runs unwatched; waiting for its end");
+    exit::message("the program runs untracked; waiting for its end");
     let addressee = Addressee::Program(child.id());
     let mut signals = Signals::take(addressee).context("cannot handle signals")?;
     while child.try_wait()?.is_none() {
-        signals.stop_asked();
-        std::thread::sleep(SIGNAL_PATIENCE);
+        signals.stop_requested();
+        std::thread::sleep(SIGNAL_POLL_INTERVAL);
     }
     Ok(failure)
 }
 
-/// Why no more rounds come.
+/// The reason for which a recording ends.
 enum Stop {
-    /// The target came to its end.
+    /// The target ended.
     Ended,
-    /// A limit was reached, or we were asked to stop.
-    Asked,
+    /// A limit was reached, or a signal asked to stop.
+    Requested,
 }
 
-/// What a wait came to.
+/// The result of waiting for the next round.
 enum Waited {
     /// The round is due.
     Due,
-    /// The program is held at its end.
+    /// The program is held at its exit.
     Exiting,
     Stop(Stop),
 }
@@ -128,16 +133,16 @@ struct Session<'a> {
     watch: &'a mut Watch,
     signals: Signals,
     progress: Progress,
-    /// Whether we started the target.
+    /// Whether pagetrail started the target.
     is_program: bool,
-    /// Known once the target has ended; how it did is known of programs started here.
+    /// How the target ended, once it has; the inner value is known only for a program started here.
     ended: Option<Option<Ended>>,
-    /// The time before a program's end that is in no round.
+    /// Time before a program's exit that no round covers.
     unseen: Option<Duration>,
 }
 
 impl Session<'_> {
-    /// Records until the target ends, a limit is reached, or somebody asks to stop.
+    /// Records until the target ends, a limit is reached, or a signal asks to stop.
     fn record(&mut self, args: &RecordArgs, output: &Output) -> Result<Totals> {
         let to_file = || output.path().display().to_string();
         let mut schedule = Schedule::new(Instant::now(), args.interval, args.duration);
@@ -150,10 +155,10 @@ impl Session<'_> {
         );
         self.progress.erase();
         let end = match stop {
-            Ok(Stop::Ended) => round::end(self.see_off()),
-            Ok(Stop::Asked) => End::Detached,
+            Ok(Stop::Ended) => round::end(self.wait_for_end()),
+            Ok(Stop::Requested) => End::Detached,
             Err(error) => {
-                // Where the file takes no more, this fails as well, and the trail reads as cut off.
+                // If the file cannot grow, this fails too, and the trail reads as cut off.
                 let _ = recorder.finish(&End::Detached);
                 return Err(error.context(to_file()));
             }
@@ -188,14 +193,14 @@ impl Session<'_> {
             last = Instant::now();
             match waited {
                 Waited::Stop(stop) => return Ok(stop),
-                // Its end follows, unless other threads outlive its main thread.
+                // The process ends now, unless other threads outlive its main thread.
                 Waited::Exiting => self.watch.release_exit(),
                 Waited::Due => {}
             }
             held = matches!(waited, Waited::Exiting);
             let now = Instant::now();
             if recorder.totals().rounds >= rounds_max || schedule.is_over(now) {
-                return Ok(Stop::Asked);
+                return Ok(Stop::Requested);
             }
             schedule.advance(now);
             self.progress.update(recorder.totals());
@@ -205,30 +210,30 @@ impl Session<'_> {
     fn wait_until(&mut self, deadline: Instant) -> Waited {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.watch.wait(left.min(SIGNAL_PATIENCE)) {
+            match self.watch.wait(left.min(SIGNAL_POLL_INTERVAL)) {
                 State::Ended(ended) => {
                     self.ended = Some(ended);
                     return Waited::Stop(Stop::Ended);
                 }
                 State::Exiting => return Waited::Exiting,
-                _ if self.signals.stop_asked() => return Waited::Stop(Stop::Asked),
+                _ if self.signals.stop_requested() => return Waited::Stop(Stop::Requested),
                 _ if Instant::now() >= deadline => return Waited::Due,
                 _ => {}
             }
         }
     }
 
-    /// Waits for the target's end.
-    fn see_off(&mut self) -> Option<Ended> {
+    /// Waits until the target has ended, and returns how.
+    fn wait_for_end(&mut self) -> Option<Ended> {
         loop {
             if let Some(ended) = self.ended {
                 return ended;
             }
-            match self.watch.wait(SIGNAL_PATIENCE) {
+            match self.watch.wait(SIGNAL_POLL_INTERVAL) {
                 State::Ended(ended) => self.ended = Some(ended),
                 State::Exiting => self.watch.release_exit(),
                 _ => {
-                    self.signals.stop_asked();
+                    self.signals.stop_requested();
                 }
             }
         }
@@ -239,9 +244,11 @@ fn is_gone(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::Gone { .. }))
 }
 
-/// Says what was recorded and writes the pictures of it; where there is not one round, leaves all files as they were.
+/// Prints what was recorded and writes the pictures; without a single round, leaves all files as
+/// they were.
 ///
-/// `unseen`: the time before the end of a program that is in no round. One that ended before its first is no error.
+/// `unseen` is the time before the exit of a program that no round covers. A program that ends
+/// before its first round is no error.
 pub(crate) fn keep(
     totals: &Totals,
     unseen: Option<Duration>,
@@ -280,8 +287,8 @@ fn milliseconds(time: Duration) -> String {
     words::count(time.as_millis().max(1) as u64)
 }
 
-/// Says what is being recorded, and what is not: nothing else is said until the end where standard
-/// error is no terminal.
+/// Prints what is recorded and which child processes are not. If standard error is not a terminal,
+/// it is the only message until the end.
 fn announce(pid: u32, watch: &Watch, output: &Output) {
     exit::message(&format!(
         "recording process {} by {} into {}; it ends with the process, or by Ctrl-C or SIGTERM",
@@ -296,13 +303,13 @@ fn announce(pid: u32, watch: &Watch, output: &Output) {
             n => format!("its {n} child processes are"),
         };
         exit::message(&format!(
-            "{of} not tracked; each can be by -p: {}",
+            "{of} not tracked; track each with -p: {}",
             find::list(&children)
         ));
     }
 }
 
-/// One line on what there is now and how to look at it.
+/// Prints one line with what was recorded and how to look at it.
 fn summary(totals: &Totals, unseen: Option<Duration>, output: &Output) {
     let path = output.path();
     let mut line = format!(

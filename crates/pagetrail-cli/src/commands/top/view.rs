@@ -1,4 +1,4 @@
-//! The live view on a screen: a pure function of its state.
+//! Draws the live view: a pure function of its state.
 
 use pagetrail_trail::Heatmap;
 use ratatui::Frame;
@@ -11,17 +11,17 @@ use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table};
 use super::state::TopState;
 use crate::report::{bands, palette, words};
 
-/// What a key asks for.
+/// The action of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Leave.
+    /// Quit the live view.
     Quit,
     /// Show the mappings in the next order.
     Sort,
 }
 
-/// What the bytes of one read from the terminal mean here, if anything. A key that is none of ours comes as a sequence that
-/// begins with Escape; Escape alone is a key.
+/// Returns the action for the bytes of one read from the terminal. Function keys arrive as
+/// sequences that begin with Escape and have none; Escape alone is a key.
 pub(crate) fn action(keys: &[u8]) -> Option<Action> {
     match keys {
         [0x1b] => Some(Action::Quit),
@@ -40,11 +40,11 @@ const SOFT: Style = Style::new().add_modifier(Modifier::DIM);
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const LABEL_WIDTH: u16 = 20;
 
-/// Draws everything.
+/// Draws the whole view.
 pub(crate) fn draw(frame: &mut Frame<'_>, state: &TopState) {
     let lines = state.lines().len() as u16;
     let height = frame.area().height;
-    // The table takes what it needs up to a half, the heatmap the rest.
+    // The table takes up to half of the screen, the heatmap the rest.
     let table = (lines + 1).min(height.saturating_sub(9) / 2).max(3);
     let [head, rate, _, mappings, _, heat, foot] = Layout::vertical([
         Constraint::Length(3),

@@ -1,0 +1,80 @@
+//! The flags of `pagetrail record`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use pagetrail::TrackMode;
+
+use crate::args::{DEFAULT_FILE, PARTS, TargetArgs, TechniqueArgs, duration};
+use crate::commands::report::args::PictureArgs;
+
+/// Arguments of `record`.
+#[derive(Args, Debug)]
+pub(crate) struct RecordArgs {
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    #[command(flatten)]
+    pub(crate) technique: TechniqueArgs,
+    /// Track reads too: rounds of writes and of accesses in turns, or of accesses only (Linux 7.3).
+    /// With --vm reads and writes cover the same interval, on any kernel
+    #[arg(
+        long,
+        value_name = "WHICH",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "turns"
+    )]
+    pub(crate) access: Option<AccessArg>,
+    /// Start the program on the sub-page allocator, which tracks writes within a page: 1, 2, 4, 8,
+    /// 16, 32 or 64 sub-pages a page
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "pid",
+        hide_possible_values = true,
+        value_parser = PARTS
+    )]
+    pub(crate) parts: Option<String>,
+    /// Record a last round at the program's exit. The program runs under ptrace(2) for this, with
+    /// side effects: LeakSanitizer fails, debuggers and set-user-ID are refused, signals take
+    /// longer
+    #[arg(long, conflicts_with_all = ["pid", "vm"])]
+    pub(crate) last_round: bool,
+    /// Run the program in a virtual machine on KVM, where the processor logs its dirty pages (see
+    /// pagetrail vm)
+    #[arg(long, conflicts_with_all = ["pid", "technique", "false_positive_cost", "exact", "huge_pages", "block_pages", "report_again"])]
+    pub(crate) vm: bool,
+    /// Time from round to round, with its unit
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]
+    pub(crate) interval: Duration,
+    /// Stop after this many rounds
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: Option<u32>,
+    /// Stop after this time, with its unit: 10s, 2m
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) duration: Option<Duration>,
+    /// File for the recording; an earlier recording is overwritten, any other file is not
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) pictures: PictureArgs,
+}
+
+/// Accesses to track in addition to writes.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum AccessArg {
+    /// rounds of accesses and rounds of writes alternate
+    Turns,
+    /// every round holds the pages accessed
+    Only,
+}
+
+impl From<AccessArg> for TrackMode {
+    fn from(arg: AccessArg) -> Self {
+        match arg {
+            AccessArg::Turns => Self::Alternate,
+            AccessArg::Only => Self::Accesses,
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The flags of `pagetrail top`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::args::{TargetArgs, TechniqueArgs, duration};
+
+/// Arguments of `top`.
+#[derive(Args, Debug)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    #[command(flatten)]
+    pub(crate) technique: TechniqueArgs,
+    /// Time from round to round, with its unit
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
+    pub(crate) interval: Duration,
+    /// File for the standard output and error of the started program
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "command",
+        conflicts_with = "pid"
+    )]
+    pub(crate) output: Option<PathBuf>,
+}
