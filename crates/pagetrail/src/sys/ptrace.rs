@@ -55,12 +55,19 @@ pub(crate) mod option {
     pub(crate) const VFORK: i32 = libc::PTRACE_O_TRACEVFORK;
 }
 
+/// The type of a request: glibc has an enumeration, musl an `int`.
+#[cfg(target_env = "musl")]
+type Request = libc::c_int;
+/// The type of a request: glibc has an enumeration, musl an `int`.
+#[cfg(not(target_env = "musl"))]
+type Request = libc::c_uint;
+
 // include/uapi/linux/ptrace.h; missing from the crate libc for some C libraries.
-const GETSIGMASK: libc::c_uint = 0x420a;
-const SETSIGMASK: libc::c_uint = 0x420b;
-const SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
-const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
-const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
+const GETSIGMASK: Request = 0x420a;
+const SETSIGMASK: Request = 0x420b;
+const SECCOMP_GET_FILTER: Request = 0x420c;
+const GET_RSEQ_CONFIGURATION: Request = 0x420f;
+const GET_SYSCALL_USER_DISPATCH_CONFIG: Request = 0x4211;
 
 /// More than the extended state of any x86-64 processor, AMX tiles included (11 KiB).
 const REGISTER_SET_BYTES_MAX: usize = 1 << 15;
@@ -445,7 +452,7 @@ impl Tracee {
     /// the kernel reads or writes through them.
     unsafe fn request(
         &self,
-        request: libc::c_uint,
+        request: Request,
         address: *mut libc::c_void,
         data: *mut libc::c_void,
     ) -> Result<(), Errno> {
