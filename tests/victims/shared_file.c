@@ -1,5 +1,7 @@
-/* Maps a file, argv[2], of argv[3] pages, shared, prints where, and touches every page: the rest is for others who have the file.
- * Of its own it writes a counter to the last page, and at SIGUSR1 to the second by write(2). */
+/* Maps a file, argv[2], of argv[3] pages, shared, prints where, and touches every page: the rest is
+ * for other processes that have the file. It writes a counter to the last page, and at SIGUSR1 to the
+ * second by write(2). With a fourth argument the mapping is private; at SIGUSR1 it writes to a few
+ * pages, and each third time it discards some. */
 #include "victim.h"
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -19,7 +21,9 @@ int main(int argc, char **argv) {
     size_t bytes = strtoul(argv[3], NULL, 10) * 4096;
     int file = open(argv[2], O_RDWR | O_CLOEXEC);
     CHECK(file >= 0);
-    volatile uint64_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    int private = argc > 4;
+    int flags = private ? MAP_PRIVATE : MAP_SHARED;
+    volatile uint64_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
     CHECK(memory != MAP_FAILED);
     uint64_t sum = 0;
     for (size_t at = 0; at < bytes; at += 4096) sum += memory[at / 8];
@@ -33,6 +37,13 @@ int main(int argc, char **argv) {
         if (done != asked) {
             done++;
             uint64_t count = done;
+            if (private) {
+                size_t pages = bytes / 4096 - 8;
+                for (size_t at = 0; at < 5; at++) memory[(count * 31 + at * 7) % pages * 512] = count;
+                char *from = (char *)memory + count * 17 % pages * 4096;
+                if (count % 3 == 0) CHECK(madvise(from, 7 * 4096, MADV_DONTNEED) == 0);
+                continue;
+            }
             CHECK(pwrite(file, &count, sizeof count, 4096) == sizeof count);
         }
     }

@@ -1,4 +1,5 @@
-//! Memory that a process shares with others: every image has what was there at its instant, whoever wrote it and however.
+//! Memory that other processes change as well, shared mappings and private mappings of files: every
+//! image has what was there at its instant, no matter who wrote it and how.
 
 #![allow(clippy::print_stdout, reason = "tests print their seed")]
 
@@ -26,14 +27,16 @@ fn at_rest(victim: &Victim) {
     }
 }
 
-/// A file in memory, and a victim that has it mapped.
-fn start() -> Option<(tempfile::NamedTempFile, Victim, PageRange)> {
+/// A file in memory, and a victim that has it mapped, shared or as `kind` says.
+fn start(kind: &[&str]) -> Option<(tempfile::NamedTempFile, Victim, PageRange)> {
     let mut file = tempfile::Builder::new().tempfile_in("/dev/shm").ok()?;
     file.write_all(&vec![9; (PAGES / 2 * PAGE) as usize])
         .unwrap();
     file.as_file().set_len(PAGES * PAGE).unwrap();
     let path = file.path().to_str()?.to_owned();
-    let victim = Victim::start("shared_file", &["600", &path, &PAGES.to_string()])?;
+    let pages = PAGES.to_string();
+    let arguments = [&["600", &path, &pages], kind].concat();
+    let victim = Victim::start("shared_file", &arguments)?;
     let start = u64::from_str_radix(&victim.said[0], 16).unwrap();
     let range = PageRange::new(start, start + PAGES * PAGE).unwrap();
     Some((file, victim, range))
@@ -63,13 +66,22 @@ fn change(file: &File, random: &mut fastrand::Rng) {
 
 #[test]
 fn images_have_what_others_wrote_to_shared_memory() {
+    compare_images_with_memory("shared memory", &[]);
+}
+
+#[test]
+fn images_have_what_others_wrote_to_files_mapped_privately() {
+    compare_images_with_memory("private mappings of files", &["private"]);
+}
+
+fn compare_images_with_memory(what: &str, kind: &[&str]) {
     let techniques = [Technique::PagemapScan, Technique::Compare];
-    for technique in working("checkpoints of shared memory", &techniques) {
+    for technique in working(&format!("checkpoints of {what}"), &techniques) {
         for mode in [Mode::Precopy, Mode::Stop] {
-            let Some((file, victim, range)) = start() else {
+            let Some((file, victim, range)) = start(kind) else {
                 return;
             };
-            let mut random = random("shared memory");
+            let mut random = random(what);
             let store = Store::create_on(Arc::new(InMemory::new())).unwrap();
             let mut writer = store.writer(WriterOptions::default()).unwrap();
             let options = ProcessOptions {
@@ -109,7 +121,7 @@ fn images_have_what_others_wrote_to_shared_memory() {
 
 #[test]
 fn images_that_trust_own_writes_say_so() {
-    let Some((file, victim, range)) = start() else {
+    let Some((file, victim, range)) = start(&[]) else {
         return;
     };
     let store = Store::create_on(Arc::new(InMemory::new())).unwrap();

@@ -133,6 +133,24 @@ impl Layout {
         Ok(found)
     }
 
+    /// The pages of saved private file mappings that the process has no copy of: they show what the
+    /// file holds at this moment, so that another program's write to the file changes them (`mmap(2)`
+    /// leaves it open whether it does; on Linux it does). No watch reports that.
+    pub(crate) fn as_in_files(&self) -> Result<PageSet> {
+        let mut found = PageSet::new();
+        let saved = |region: &&Region| {
+            region.inode != 0
+                && !region.permissions.shared
+                && region.is_trackable()
+                && self.saved.intersects(region.range)
+        };
+        for region in self.regions.iter().filter(saved) {
+            let pages = PageSet::from_iter([region.range]);
+            found.union_with(&pages.difference(&owned_pages(self.pid, region)?));
+        }
+        Ok(found.intersection(&self.addresses))
+    }
+
     /// The pages given out that the process owns no longer, or never did: of anonymous memory, then of files.
     ///
     /// A watch begins to follow a page when it sees that it exists. One that came after the watch was set up, was copied

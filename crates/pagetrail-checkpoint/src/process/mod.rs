@@ -4,8 +4,8 @@
 //! when little is left, or nothing is gained any more ([`precopy`]), all threads are stopped, the rest is copied to memory
 //! with the registers, and the program goes on. Hashing, compressing and writing happen while it runs.
 //!
-//! What others write to memory that they share with the process leaves no trace in it; such memory is read again at each
-//! instant ([`recheck`]).
+//! What others write to memory that they share with the process, or to files of which it has private
+//! mappings, leaves no trace in it; such memory is read again at each instant ([`recheck`]).
 //!
 //! Pages are owed to the store until a checkpoint that has them is published. One that fails, on a full disk, say, leaves
 //! the store as it was, and the next has what it should have had.
@@ -92,6 +92,8 @@ pub struct ProcessCheckpointer {
     found: [PageSet; 2],
     /// What the last checkpoint has of memory that others may write to.
     seen: Seen,
+    /// What the last checkpoint has of pages that are as in a file.
+    seen_in_files: Seen,
     /// The process has another program than the last checkpoint.
     replaced: bool,
 }
@@ -119,6 +121,7 @@ impl ProcessCheckpointer {
             remapped: PageSet::new(),
             found: Default::default(),
             seen: Seen::default(),
+            seen_in_files: Seen::default(),
             replaced: false,
         })
     }
@@ -185,10 +188,12 @@ impl ProcessCheckpointer {
         let mut draft = writer.draft(page_size() as u32);
         // What a checkpoint has seen that fails the store does not have.
         let mut seen = std::mem::take(&mut self.seen);
+        let mut seen_in_files = std::mem::take(&mut self.seen_in_files);
         if draft.is_base() {
             self.layout = Layout::new(self.pid());
             self.forget_owed();
             seen = Seen::default();
+            seen_in_files = Seen::default();
         }
         let mut staging = Staging::new(self.options.buffer_bytes);
         self.absorb(None)?;
@@ -206,6 +211,12 @@ impl ProcessCheckpointer {
             seen.forget(&self.remapped);
             let shared = self.shared_contents()?;
             cost.copied_pages += seen.look(&self.memory, &shared, &mut staging, &mut draft)?;
+            seen_in_files.forget(&self.remapped);
+            let in_files = self.layout.as_in_files()?;
+            seen_in_files.forget(&todo);
+            todo = todo.difference(&in_files);
+            cost.copied_pages +=
+                seen_in_files.look(&self.memory, &in_files, &mut staging, &mut draft)?;
             todo = todo.difference(&self.compared()).difference(&self.shared());
             let mut rule = Rule::new(todo.page_count());
             loop {
@@ -217,6 +228,7 @@ impl ProcessCheckpointer {
                 staging.copy(&self.memory, &todo, Some(&mut draft))?;
                 let found = self.absorb(None)?;
                 seen.forget(&found.remapped);
+                seen_in_files.forget(&found.remapped);
                 todo = found.take_over(&mut draft, &mut staging);
                 todo = todo.difference(&self.compared()).difference(&self.shared());
                 if rule.next(todo.page_count()) == Next::Stop {
@@ -230,10 +242,12 @@ impl ProcessCheckpointer {
             outcome => return outcome.map(|_| None),
         };
         todo = todo.difference(&found.remapped);
-        seen.forget(match self.options.mode {
+        let remapped = match self.options.mode {
             Mode::Precopy => &found.remapped,
             Mode::Stop => &self.remapped,
-        });
+        };
+        seen.forget(remapped);
+        seen_in_files.forget(remapped);
         todo.union_with(&found.take_over(&mut draft, &mut staging));
         todo.union_with(&self.owed.intersection(&self.compared()));
         let (untouched, as_the_file) = self.layout.vanished()?;
@@ -249,6 +263,12 @@ impl ProcessCheckpointer {
         staging.forget(&gone);
         draft.forget(&gone);
         let looked = seen.look(&self.memory, &shared, &mut staging, &mut draft);
+        // A page in `todo` may have older copies of what the process wrote before it discarded that.
+        let in_files = self.layout.as_in_files()?;
+        seen_in_files.forget(&todo);
+        seen_in_files.retain(&in_files);
+        let todo = todo.difference(&in_files);
+        let looked_in_files = seen_in_files.look(&self.memory, &in_files, &mut staging, &mut draft);
         // The store is not waited for while the process stands still, unless memory does not suffice.
         let outcome = match self.options.mode {
             Mode::Precopy => staging.copy(&self.memory, &todo, None),
@@ -258,7 +278,7 @@ impl ProcessCheckpointer {
         let threads = hold.threads().to_vec();
         cost.pause_ns = hold.release().as_nanos() as u64;
         outcome?;
-        cost.stopped_pages = todo.page_count() + looked?;
+        cost.stopped_pages = todo.page_count() + looked? + looked_in_files?;
         cost.copied_pages += cost.stopped_pages;
         let process = Process {
             descriptors: descriptors.unwrap_or_else(|| describe::descriptors(self.pid())),
@@ -270,6 +290,7 @@ impl ProcessCheckpointer {
         };
         let manifest = self.finish(draft, staging, &parts, process, cost, began)?;
         self.seen = seen;
+        self.seen_in_files = seen_in_files;
         Ok(Some(manifest))
     }
 

@@ -1,6 +1,7 @@
-//! Memory that others may write as well: mappings that are shared. Their writes leave no trace in this process, nor does its
-//! own `write(2)` into a file that it has mapped. So at each instant all of it is read, and what differs from the checkpoint
-//! before is stored.
+//! Memory that others may change as well: shared mappings, and the pages of private file mappings
+//! that the process has not written, which show what the file holds. Such writes leave no trace in
+//! this process, nor does its own `write(2)` to a file that it has mapped. So at each instant all of
+//! this memory is read, and what differs from the checkpoint before is stored.
 //!
 //! What differs is told by hashes: reading and hashing takes less memory than a copy, and hardly more time. Most of that is done
 //! once while the process runs, so that little is left to be copied at the instant; reading it all once more is not spared.
@@ -19,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 /// Chunks that are looked at before what differs is taken in.
 const CHUNKS: usize = 64;
 
-/// The pages of shared memory, with the hashes of what was staged or stored of them last.
+/// Pages that others may change, with the hashes of what was staged or stored of them last.
 #[derive(Debug, Default)]
 pub(crate) struct Seen(HashMap<u64, Hash>);
 
@@ -29,6 +30,11 @@ impl Seen {
         if !pages.is_empty() {
             self.0.retain(|address, _| !pages.contains(*address));
         }
+    }
+
+    /// Forgets all pages but these.
+    pub(crate) fn retain(&mut self, pages: &PageSet) {
+        self.0.retain(|address, _| pages.contains(*address));
     }
 
     /// Reads all of `pages`, stages those that are not as they were seen, and says how many these are. What memory does not
