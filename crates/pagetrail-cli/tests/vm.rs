@@ -1,6 +1,8 @@
-//! Programs as guests of KVM: what they print, how they end, and what is told of their writes, beside a native run.
+//! Compares programs as guests of KVM with native runs: their output, how they end, and which of
+//! their writes are in a recording.
 //!
-//! Needs a KVM that runs guests, which the machine with nested virtualization that `cargo xtask test` starts has.
+//! Needs a KVM that runs guests. The machine with nested virtualization that `cargo xtask test`
+//! starts has one.
 
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
@@ -40,7 +42,8 @@ fn programs_find_what_they_find_natively() {
     }
 }
 
-/// All that calls on memory return, and what is there afterwards, for the same random sequences of them.
+/// The results of memory calls, and the contents afterwards, are compared for the same random
+/// sequences.
 #[test]
 fn calls_on_memory_do_what_they_do_natively() {
     if no_guest() {
@@ -93,7 +96,8 @@ fn shells_and_interpreters_run() {
     }
 }
 
-/// What a shell says that has a terminal, is told a line there, and is interrupted from there; and how it ends.
+/// Runs a shell on a terminal, types a line, and interrupts it. Returns what it prints, and its
+/// exit status.
 fn on_a_terminal(directory: &Path, shell: &str) -> (String, Option<i32>) {
     const TALK: &str = "test -t 0 && test -t 1 && test -t 2 && stty rows 33 columns 77 && stty size\n\
         read line; echo \"read $line\"\n\
@@ -111,10 +115,10 @@ fn on_a_terminal(directory: &Path, shell: &str) -> (String, Option<i32>) {
     for (awaited, typed) in [("33 77\r\n", "some words\n"), ("ready\r\n", "\x03")] {
         let mut byte = [0];
         while !shown.ends_with(awaited.as_bytes()) {
-            let told = String::from_utf8_lossy(&shown);
+            let so_far = String::from_utf8_lossy(&shown);
             screen
                 .read_exact(&mut byte)
-                .unwrap_or_else(|error| panic!("{error}: {told}"));
+                .unwrap_or_else(|error| panic!("{error}: {so_far}"));
             shown.extend(byte);
         }
         keys.write_all(typed.as_bytes()).expect("it is there");
@@ -137,7 +141,8 @@ fn a_terminal_is_the_programs() {
     assert_eq!(guest, native);
 }
 
-/// Children of all kinds, segments of shared memory, limits; much of it after tests of the Linux Test Project.
+/// Children of all kinds, shared memory segments, and limits; many cases follow tests of the Linux
+/// Test Project.
 #[test]
 fn calls_of_all_kinds_do_what_they_do_natively() {
     if no_guest() {
@@ -176,7 +181,7 @@ fn what_is_not_supported_fails_and_the_program_goes_on() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
 
-/// Each case of `vm_written` has a MiB of its own, and no page of it is touched otherwise than by a system call.
+/// Each case of `vm_written` has its own MiB, and only a system call touches its pages.
 #[test]
 fn a_recording_has_what_system_calls_wrote() {
     const BASE: u64 = 0x3100_0000_0000;
@@ -186,7 +191,8 @@ fn a_recording_has_what_system_calls_wrote() {
     let directory = tempfile::tempdir().expect("a directory");
     let program = compiled(directory.path(), "vm_written.c", &[]);
     let program = program.to_str().expect("UTF-8");
-    // One round, at the end: what is mapped between two rounds is new to the later one, and not written.
+    // One round, at the end: what is mapped between two rounds is new to the later one, and not
+    // written.
     let command = ["record", "--vm", "--interval", "30m", "--", program];
     let recorded = run(directory.path(), &command);
     assert_eq!(recorded.status.code(), Some(0), "{recorded:?}");
@@ -205,7 +211,7 @@ fn a_recording_has_what_system_calls_wrote() {
 }
 
 #[test]
-fn memory_has_a_bound_where_one_is_asked_for() {
+fn a_limit_on_memory_holds() {
     if no_guest() {
         return;
     }
@@ -232,7 +238,7 @@ fn memory_has_a_bound_where_one_is_asked_for() {
 }
 
 #[test]
-fn missing_programs_are_told_as_shells_do() {
+fn missing_programs_are_reported_as_by_shells() {
     if no_guest() {
         return;
     }
@@ -289,9 +295,9 @@ fn a_call_that_is_not_known_is_noted_once() {
     assert_eq!(report.matches("is not known").count(), 1, "{report}");
 }
 
-/// Each part of a page has an address of its own, so that the processor tells them apart.
+/// Each sub-page has an alias of its own, so that the processor logs them separately.
 #[test]
-fn a_recording_tells_parts_of_pages() {
+fn a_recording_has_dirty_sub_pages() {
     if no_guest() {
         return;
     }

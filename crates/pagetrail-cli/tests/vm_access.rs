@@ -1,7 +1,8 @@
-//! `pagetrail record --vm --access` on a program that reads and writes when it is told to, and what tiering makes of the
-//! recording.
+//! Tests `pagetrail record --vm --access` on a program that reads and writes on request, and the
+//! use of the recording for tiering.
 //!
-//! Needs a KVM that runs guests, which the machine with nested virtualization that `cargo xtask test` starts has.
+//! Needs a KVM that runs guests. The machine with nested virtualization that `cargo xtask test`
+//! starts has one.
 
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
@@ -20,18 +21,18 @@ use pagetrail::{AccessKind, PageRange, PageSet, page_size};
 use pagetrail_tier::source::{Replay, Source};
 use pagetrail_trail::{Reader, Record, Round, Trail};
 
-/// What `vm_accesses.c` says of itself.
+/// The address and length of the memory in `vm_accesses.c`.
 const BASE: u64 = 0x1000_0000_0000;
 const PAGES: u64 = 300;
 /// Far more than it takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 const FILE: &str = "pagetrail.trail";
 
-/// A recording that goes on, of a program that does what it is told.
+/// A recording in progress, of a program that reads and writes on request.
 struct Recording<'a> {
     directory: &'a Path,
     child: Child,
-    /// Until the program is to end.
+    /// The requests; closing them ends the program.
     input: Option<ChildStdin>,
     output: ChildStdout,
 }
@@ -63,8 +64,8 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// Has the program do something.
-    fn tell(&mut self, what: u8) {
+    /// Sends the program a request.
+    fn request(&mut self, what: u8) {
         let input = self.input.as_mut().expect("it is piped");
         input.write_all(&[what]).expect("the program reads");
         let mut answer = [0];
@@ -74,7 +75,7 @@ impl<'a> Recording<'a> {
         assert_eq!(answer, [what]);
     }
 
-    /// How many rounds there are so far.
+    /// The number of rounds so far.
     fn rounds(&self) -> usize {
         // The file may end within a record, or before its first one.
         let Ok(file) = File::open(self.directory.join(FILE)) else {
@@ -90,7 +91,7 @@ impl<'a> Recording<'a> {
         rounds
     }
 
-    /// Waits until a round has begun and ended from now on; how many there are then.
+    /// Waits until a whole round has passed from now on. Returns the number of rounds.
     fn await_rounds(&mut self) -> usize {
         let before = self.rounds();
         let began = Instant::now();
@@ -100,7 +101,7 @@ impl<'a> Recording<'a> {
             if now >= before + 4 {
                 return now;
             }
-            assert!(began.elapsed() < PATIENCE, "{now} rounds");
+            assert!(began.elapsed() < TIMEOUT, "{now} rounds");
             assert_eq!(self.child.try_wait().expect("it is ours"), None);
             thread::sleep(Duration::from_millis(5));
         }
@@ -139,8 +140,8 @@ fn memory() -> PageSet {
     pages(0..PAGES)
 }
 
-/// What rounds of a kind have of the program's memory, all together.
-fn told(rounds: &[Round], access_kind: AccessKind) -> PageSet {
+/// The pages of the program's memory in all rounds of a kind.
+fn pages_of(rounds: &[Round], access_kind: AccessKind) -> PageSet {
     let rounds = rounds
         .iter()
         .filter(|round| round.access_kind == access_kind);
@@ -150,7 +151,7 @@ fn told(rounds: &[Round], access_kind: AccessKind) -> PageSet {
 }
 
 #[test]
-fn reads_and_writes_are_told_apart() {
+fn reads_and_writes_are_distinguished() {
     if no_guest() {
         return;
     }
@@ -171,7 +172,7 @@ fn reads_and_writes_are_told_apart() {
     ];
     let mut ends = vec![recording.await_rounds()];
     for (what, _, _) in &steps {
-        recording.tell(*what);
+        recording.request(*what);
         ends.push(recording.await_rounds());
     }
     let trail = recording.end();
@@ -180,17 +181,18 @@ fn reads_and_writes_are_told_apart() {
         assert!(pair[1].covers_same_interval(&pair[0]), "{pair:?}");
         assert!(pair[0].written.difference(&pair[1].written).is_empty());
     }
-    // The last rounds before a step may have been under way when it began, but then there were some before them.
+    // The last rounds before a step may have been under way when it began, but then there were some
+    // before them.
     for (step, (what, written, touched)) in steps.iter().enumerate() {
         let rounds = &trail.rounds[ends[step] & !1..ends[step + 1] & !1];
         let what = *what as char;
         assert_eq!(
-            told(rounds, AccessKind::Writes),
+            pages_of(rounds, AccessKind::Writes),
             **written,
             "step {step}, {what}"
         );
         assert_eq!(
-            told(rounds, AccessKind::Accesses),
+            pages_of(rounds, AccessKind::Accesses),
             *touched,
             "step {step}, {what}"
         );
@@ -206,7 +208,7 @@ fn reads_and_writes_are_told_apart() {
     replayed(directory, &trail);
 }
 
-/// A policy gets from it what HMM-V's has: reads and writes of the same window.
+/// A policy receives what HMM-V's has: reads and writes of the same window.
 fn replayed(directory: &Path, trail: &Trail) {
     let file = File::open(directory.join(FILE)).expect("the recording");
     let mut replay = Replay::open(BufReader::new(file)).expect("a recording");
@@ -222,9 +224,9 @@ fn replayed(directory: &Path, trail: &Trail) {
     }
 }
 
-/// Each of two threads has a processor that remembers what it has found, and is not stopped at the end of a round.
+/// Each of two threads has a vCPU with its own TLB, and is not stopped at the end of a round.
 #[test]
-fn what_each_thread_touches_is_told() {
+fn accesses_of_each_thread_are_recorded() {
     if no_guest() {
         return;
     }
@@ -240,7 +242,7 @@ fn what_each_thread_touches_is_told() {
     ];
     let mut ends = vec![recording.await_rounds()];
     for (what, _) in &steps {
-        recording.tell(*what);
+        recording.request(*what);
         ends.push(recording.await_rounds());
     }
     let trail = recording.end();
@@ -248,7 +250,7 @@ fn what_each_thread_touches_is_told() {
         let rounds = &trail.rounds[ends[step]..ends[step + 1]];
         let what = *what as char;
         assert_eq!(
-            told(rounds, AccessKind::Accesses),
+            pages_of(rounds, AccessKind::Accesses),
             *touched,
             "step {step}, {what}"
         );
@@ -263,12 +265,12 @@ fn accesses_may_be_all_that_is_kept() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut recording = Recording::begin(directory.path(), "--access=only");
     recording.await_rounds();
-    recording.tell(b'b');
+    recording.request(b'b');
     let trail = recording.end();
     let kinds = trail.rounds.iter().map(|round| round.access_kind);
     assert!(kinds.eq(trail.rounds.iter().map(|_| AccessKind::Accesses)));
     let expected = every_third(0).union(&every_third(1));
-    assert_eq!(told(&trail.rounds, AccessKind::Accesses), expected);
+    assert_eq!(pages_of(&trail.rounds, AccessKind::Accesses), expected);
 }
 
 #[test]

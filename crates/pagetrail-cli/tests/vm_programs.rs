@@ -1,7 +1,8 @@
-//! Real programs as guests of KVM: what they print, how they end and the files that they write, beside a native run.
+//! Compares real programs as guests of KVM with native runs: their output, how they end, and the
+//! files that they write.
 //!
-//! Needs a KVM that runs guests, which the machine with nested virtualization that `cargo xtask test` starts has. A program that is
-//! not installed is named, and its test does without it.
+//! Needs a KVM that runs guests. The machine with nested virtualization that `cargo xtask test`
+//! starts has one. A program that is not installed is named, and its test is skipped.
 
 mod common;
 
@@ -22,7 +23,8 @@ fn script(name: &str) -> String {
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// Lines of a number and a word, in no order, and a tree of directories of one entry each, which needs none.
+/// Writes lines of a number and a word, unsorted, and a tree of directories with one entry each,
+/// whose order is unambiguous.
 fn fill(directory: &Path) {
     let mut numbers = String::new();
     for n in 1..=3000 {
@@ -180,7 +182,7 @@ fn a_recorded_sqlite_makes_the_same_database() {
     assert!(ROW_BYTES / 4096 <= pages, "{pages} pages");
 }
 
-/// How many different pages were written that are in no file.
+/// The number of distinct dirty pages that are in no file.
 fn anonymous_pages(report: &Value) -> u64 {
     let mappings = report["mappings"].as_array().expect("mappings");
     let anonymous = mappings.iter().filter(|mapping| mapping["name"] == "");

@@ -1,8 +1,10 @@
-//! What a program finds of itself as a guest of KVM: its handlers' order, masks, stacks and floating-point state, how far its stack
-//! grows, and where it lies; beside a native run, line by line.
+//! Compares the state that a program finds as a guest of KVM with a native run, line by line: the
+//! order of handlers, masks, stacks, floating-point state, how far its stack grows, and where it
+//! is.
 //!
-//! Needs a KVM that runs guests, which the machine with nested virtualization that `cargo xtask test` starts has. The number of
-//! random runs is in `PAGETRAIL_VM_SEEDS`, the first seed in `PAGETRAIL_VM_SEED`.
+//! Needs a KVM that runs guests. The machine with nested virtualization that `cargo xtask test`
+//! starts has one. `PAGETRAIL_VM_SEEDS` is the number of random runs, `PAGETRAIL_VM_SEED` the first
+//! seed.
 
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
@@ -14,7 +16,7 @@ use std::process::Command;
 use common::guest::{compiled, no_guest, same};
 use common::run;
 
-/// Random runs where nobody asks for more, and their steps.
+/// The default number of random runs, and their steps.
 const SEEDS: u64 = 12;
 const STEPS: &str = "400";
 
@@ -66,7 +68,7 @@ fn random_signals_find_a_program_as_natively() {
     }
 }
 
-/// The shell's words, of which the last is how the program is run.
+/// Runs shell commands, the last of which runs the program, natively and as a guest.
 #[track_caller]
 fn same_in_shell(directory: &Path, words: &str, command: &str) {
     let guest = format!("{} vm run -- {command}", env!("CARGO_BIN_EXE_pagetrail"));
@@ -103,7 +105,8 @@ fn limits_of_the_stack_hold_as_natively() {
     }
 }
 
-/// Their run-time libraries look at where everything lies, and end where that is not as on Linux.
+/// The sanitizers' run-time libraries check the address-space layout, and end the program where it
+/// is not as under Linux.
 #[test]
 fn programs_with_sanitizers_run() {
     if no_guest() {

@@ -1,6 +1,8 @@
-//! Programs with threads as guests of KVM: what they print, how they end, and what is told of their writes.
+//! Compares programs with threads as guests of KVM with native runs: their output, how they end,
+//! and which of their writes are in a recording.
 //!
-//! Needs a KVM that runs guests, which the machine with nested virtualization that `cargo xtask test` starts has.
+//! Needs a KVM that runs guests. The machine with nested virtualization that `cargo xtask test`
+//! starts has one.
 
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
@@ -16,14 +18,15 @@ use common::guest::{compiled, no_guest, same};
 use common::{address, number, pagetrail, report};
 use serde_json::Value;
 
-/// What `cargo xtask test` has built for these tests; a guest would take long over it.
+/// The path of a program that `cargo xtask test` has built for these tests, since building it in a
+/// guest is slow.
 fn built(name: &str) -> Option<String> {
     let directory = env::var_os("PAGETRAIL_GUEST_PROGRAMS")?;
     let program = Path::new(&directory).join(name);
     program.exists().then(|| program.display().to_string())
 }
 
-/// The program of threads in C, by its name among those, or compiled like that.
+/// The C program with threads: the built one of this name, or one compiled with these flags.
 fn threads(directory: &Path, name: &str, flags: &[&str]) -> String {
     built(name).unwrap_or_else(|| {
         let program = compiled(directory, "vm_threads.c", flags);
@@ -31,7 +34,7 @@ fn threads(directory: &Path, name: &str, flags: &[&str]) -> String {
     })
 }
 
-/// Records a case of the program of threads, which ends like that.
+/// Records a case of the C program with threads, and checks its exit status.
 #[track_caller]
 fn recorded(directory: &Path, program: &str, case: &str, code: i32) {
     let arguments = ["record", "--vm", "--interval", "20ms", "--", program, case];
@@ -121,7 +124,7 @@ fn a_collector_that_counts_on_faults_runs() {
     assert_eq!(checksum(guest), checksum(Command::new("env")));
 }
 
-/// Each of four threads writes 500 pages that nobody has touched, each of them once.
+/// Each of four threads writes 500 untouched pages once.
 #[test]
 fn a_recording_has_what_every_thread_wrote_and_no_more() {
     if no_guest() {
@@ -142,7 +145,8 @@ fn a_recording_has_what_every_thread_wrote_and_no_more() {
     }
 }
 
-/// Also where other threads are in the middle of something: the last round waits for none of them, and the status is the program's.
+/// A recording ends with its program also while other threads are busy: the final round waits for
+/// none of them, and the exit status is the program's.
 #[test]
 fn recordings_end_as_their_programs_do() {
     if no_guest() {
