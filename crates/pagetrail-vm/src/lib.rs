@@ -86,7 +86,7 @@ pub fn become_guest(command: &[OsString], settings: &Settings) -> Result<Infalli
 ///
 /// # Errors
 ///
-/// As for [`become_guest`]; KVM may also be unable to log dirty pages.
+/// [`Error`] says why there is no guest, or why KVM cannot log its dirty pages.
 pub fn recorded_guest(
     command: &[OsString],
     settings: &Settings,

@@ -108,7 +108,8 @@ struct Session {
 /// A kind of rounds in the trail.
 struct Kind {
     access_kind: AccessKind,
-    /// The heap that distinguishes sub-pages, if the program has one. It follows rounds of one kind.
+    /// The heap that distinguishes sub-pages, if the program has one. It follows rounds of one
+    /// kind.
     heaps: Option<Heaps>,
 }
 
@@ -296,7 +297,7 @@ fn cut(regions: &[Region], areas: &PageSet) -> Vec<Region> {
     cut
 }
 
-/// The same mappings; what of a range has no name gets this one.
+/// Gives this name to the nameless memory of a range.
 fn named(regions: Vec<Region>, range: PageRange, name: &str) -> Vec<Region> {
     let (below, above) = (
         PageRange::new(0, range.start()),

@@ -76,9 +76,9 @@ fn machine(link: &str, accesses: bool, command: &[OsString]) -> Result<Value> {
 enum Mode {
     Natively,
     Guest,
-    /// As a guest whose dirty pages are collected once, at its end.
+    /// Runs as a guest whose dirty pages are collected once, at its end.
     Recorded,
-    /// As a guest whose dirty and accessed pages are collected once, at its end.
+    /// Runs as a guest whose dirty and accessed pages are collected once, at its end.
     Accesses,
 }
 

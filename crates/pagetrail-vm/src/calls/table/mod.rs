@@ -121,7 +121,7 @@ enum Restart {
     NeverIf(fn(&[u64; 6]) -> bool),
 }
 
-/// All that the machine knows of one system call.
+/// A system call: how the machine performs it, and what the kernel does for it.
 #[derive(Clone, Copy)]
 pub(crate) struct Row {
     number: libc::c_long,
@@ -235,7 +235,7 @@ impl Row {
         }
     }
 
-    /// Where the call puts something; `None` where that is not known.
+    /// The outputs of the call; `None` where they are not known.
     pub(super) fn outputs(&self, arguments: &[u64; 6]) -> Option<&'static [Output]> {
         match self.writes {
             Writes::Unknown => None,
@@ -244,7 +244,7 @@ impl Row {
         }
     }
 
-    /// What the call takes.
+    /// The inputs of the call.
     pub(super) fn inputs(&self, arguments: &[u64; 6]) -> &'static [Input] {
         match self.reads {
             Reads::Known(inputs) => inputs,
@@ -275,7 +275,7 @@ const fn writes_nothing(number: libc::c_long) -> Row {
     Row::forward(number).writes(&[])
 }
 
-/// More than the largest number in the table.
+/// The length of the index: more than the largest number in the table.
 const NUMBERS: usize = 512;
 
 const AREAS: [&[Row]; 5] = [

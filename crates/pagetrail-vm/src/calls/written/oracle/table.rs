@@ -7,7 +7,7 @@ use super::ARENA;
 pub(super) enum Argument {
     /// A number.
     Is(u64),
-    /// One of a few.
+    /// One of these numbers.
     Of(&'static [u64]),
     /// An address in the arena.
     Out,
