@@ -212,11 +212,8 @@ fn reads_and_writes_are_distinguished() {
 fn replayed(directory: &Path, trail: &Trail) {
     let file = File::open(directory.join(FILE)).expect("the recording");
     let mut replay = Replay::open(BufReader::new(file)).expect("a recording");
-    let tells = replay.ability().tells;
-    assert!(
-        tells.accesses && tells.writes && !tells.in_turns,
-        "{tells:?}"
-    );
+    let caps = replay.info().caps;
+    assert!(caps.accesses && caps.writes && !caps.in_turns, "{caps:?}");
     for pair in trail.rounds.chunks(2) {
         let sample = replay.window().expect("a window for each pair");
         assert_eq!(sample.written.as_ref(), Some(&pair[0].written));

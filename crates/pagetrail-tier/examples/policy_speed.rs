@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout, reason = "the result of an example")]
 
 use pagetrail::{PageRange, PageSet};
-use pagetrail_tier::{Place, Policy, Run, Sample, Settings, Tells};
+use pagetrail_tier::{Place, Policy, Run, Sample, Settings, SourceCaps};
 use rustix::time::{ClockId, clock_gettime};
 
 const PAGES: u64 = 10_000_000;
@@ -63,11 +63,11 @@ impl ExtendPages for PageSet {
 }
 
 fn main() {
-    let tells = Tells {
+    let caps = SourceCaps {
         accesses: true,
-        ..Tells::default()
+        ..SourceCaps::default()
     };
-    let mut policy = Policy::new(Settings::default(), tells, PAGE).expect("the defaults are fine");
+    let mut policy = Policy::new(Settings::default(), caps, PAGE).expect("the defaults are fine");
     let before = resident_bytes();
     let fast = PAGES / 5;
     policy.set_layout(&[run(0, fast, Place::Fast), run(fast, PAGES, Place::Slow)]);

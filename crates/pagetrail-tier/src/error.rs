@@ -8,35 +8,35 @@ use crate::policy::settings::SettingsError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Watching the target failed.
+    /// Tracking the target failed.
     #[error(transparent)]
     Watch(#[from] pagetrail::Error),
     /// A recording cannot be read.
     #[error("the recording cannot be read: {0}")]
     Trail(#[from] pagetrail_trail::ReadError),
-    /// A setting makes no sense.
+    /// A setting is out of its range.
     #[error("setting {0}")]
     Settings(#[from] SettingsError),
-    /// A recording holds no more.
+    /// The recording has no more rounds.
     #[error("the recording is over")]
     Over,
-    /// This machine lacks what was asked for.
+    /// This machine lacks a feature that was requested.
     #[error("{0}")]
     NotHere(String),
     /// The kernel refuses to move pages of the target.
     #[error("cannot move pages of process {pid}: {source}")]
     Move {
-        /// Whose.
+        /// The process whose pages could not be moved.
         pid: u32,
-        /// Why not.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// A file of the kernel's cannot be read or written.
+    /// A file of the kernel cannot be read or written.
     #[error("{what}: {source}")]
     Io {
-        /// Which file, and what for.
+        /// The operation and its file.
         what: String,
-        /// The system's answer.
+        /// The error of the operating system.
         source: io::Error,
     },
 }

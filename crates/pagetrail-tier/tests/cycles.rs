@@ -8,7 +8,7 @@ use common::Program;
 use pagetrail::{Capabilities, Target, Technique};
 use pagetrail_tier::mover::{DryRun, NodeMover, NodeOptions};
 use pagetrail_tier::source::{Watched, WatchedKind};
-use pagetrail_tier::{Keeper, KeeperOptions};
+use pagetrail_tier::{TierLoop, TierLoopOptions};
 
 #[test]
 fn a_thousand_cycles_leave_nothing_behind() {
@@ -29,13 +29,14 @@ fn a_thousand_cycles_leave_nothing_behind() {
         let target = Target::process(pid).expect("it runs");
         let source = Watched::start(target, WatchedKind::Writes).expect("it can be watched");
         let mover = DryRun(NodeMover::new(pid, NodeOptions::default()));
-        let options = KeeperOptions {
+        let options = TierLoopOptions {
             capacity: 1 << 16,
-            ..KeeperOptions::default()
+            ..TierLoopOptions::default()
         };
-        let mut keeper = Keeper::new(Box::new(source), Box::new(mover), options).expect("fine");
-        assert!(keeper.begin_period().expect("it runs"));
-        keeper.window().expect("it runs");
+        let mut tier_loop =
+            TierLoop::new(Box::new(source), Box::new(mover), options).expect("fine");
+        assert!(tier_loop.begin_period().expect("it runs"));
+        tier_loop.window().expect("it runs");
     }
     assert_eq!((descriptors(pid), descriptors(std::process::id())), before);
     program.finish();

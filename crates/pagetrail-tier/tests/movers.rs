@@ -8,7 +8,7 @@ use std::time::Duration;
 use pagetrail::{Mapped, PageRange, PageSet};
 use pagetrail_tier::mover::{DryRun, Kernel, Mover, NodeMover, NodeOptions, Reason};
 use pagetrail_tier::simulate::{Machine, Report};
-use pagetrail_tier::{Error, Keeper, KeeperOptions, Place, Settings, Unit};
+use pagetrail_tier::{Error, Place, Settings, TierLoop, TierLoopOptions, Unit};
 use rustix::io::Errno;
 
 const PAGE: u64 = 4096;
@@ -157,7 +157,8 @@ fn a_full_node_ends_it_and_later_plans_wait() {
         assert_eq!(outcome.moved.len() + outcome.failed.len(), 300);
         attempts.push(calls - fake.calls_left.load(Ordering::SeqCst));
     }
-    // Six batches, the last of which finds it full; then a plan is passed over, then two, four, eight.
+    // Six batches, the last of which finds it full; then a plan is passed over, then two, four,
+    // eight.
     assert_eq!(attempts[0], 6);
     let tried: Vec<usize> = (0..16).filter(|plan| attempts[*plan] > 0).collect();
     assert_eq!(tried, [0, 2, 5, 10]);
@@ -223,12 +224,12 @@ impl<M: Mover> Mover for Stubborn<M> {
         &mut self,
         units: &[Unit],
         to: Place,
-        patience: Duration,
+        timeout: Duration,
     ) -> pagetrail_tier::mover::Outcome {
         let (stuck, free): (Vec<Unit>, Vec<Unit>) = units
             .iter()
             .partition(|unit| (unit.address / PAGE).is_multiple_of(10));
-        let mut outcome = self.0.carry_out(&free, to, patience);
+        let mut outcome = self.0.carry_out(&free, to, timeout);
         outcome
             .failed
             .extend(stuck.into_iter().map(|unit| (unit, Reason::Busy)));
@@ -240,15 +241,15 @@ impl<M: Mover> Mover for Stubborn<M> {
 fn pages_that_refuse_to_leave_keep_their_place_counted() {
     let machine = Machine::new(1000, 200);
     let page = pagetrail::page_size();
-    let options = KeeperOptions {
+    let options = TierLoopOptions {
         settings: Settings::default(),
         capacity: 200 * page,
-        patience: None,
+        timeout: None,
     };
     let mover = Box::new(Stubborn(machine.mover()));
-    let mut keeper =
-        Keeper::new(Box::new(machine.source(Report::Accesses)), mover, options).unwrap();
-    assert!(keeper.begin_period().unwrap());
+    let mut tier_loop =
+        TierLoop::new(Box::new(machine.source(Report::Accesses)), mover, options).unwrap();
+    assert!(tier_loop.begin_period().unwrap());
     // All that is slow is hot, all that is fast is cold.
     let accesses = pagetrail_tier::simulate::Accesses {
         reads: (0..1000).map(|page| u32::from(page >= 200)).collect(),
@@ -256,7 +257,7 @@ fn pages_that_refuse_to_leave_keep_their_place_counted() {
     };
     for _ in 0..8 {
         machine.touch(&accesses);
-        let report = keeper.window().unwrap();
+        let report = tier_loop.window().unwrap();
         assert!(report.usage.fast <= 200 * page);
         assert_eq!(
             report.usage.fast / page,
@@ -264,7 +265,7 @@ fn pages_that_refuse_to_leave_keep_their_place_counted() {
             "the books are right"
         );
     }
-    let failures = &keeper.totals().failures;
+    let failures = &tier_loop.totals().failures;
     assert!(failures[&Reason::Busy] > 0, "{failures:?}");
     // All but the stuck ones have changed places.
     let hot: Vec<u32> = (200..1000).collect();

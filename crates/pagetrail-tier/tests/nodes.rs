@@ -1,4 +1,5 @@
-//! The whole loop on a program whose hot set is known: between two nodes of a real kernel, which is asked where pages are.
+//! The whole loop on a program whose hot set is known: between two nodes of a real kernel, which is
+//! asked where pages are.
 //!
 //! Needs Linux 7.3 and two memory nodes. Elsewhere it says so and passes, and a guest runs it.
 
@@ -13,7 +14,7 @@ use common::{BASE, Program, STAGES};
 use pagetrail::{Capabilities, PageRange, PageSet, Target, Technique, mapped_pages, page_size};
 use pagetrail_tier::mover::{Mover, NodeMover, NodeOptions};
 use pagetrail_tier::source::{Damon, Source, Watched, WatchedKind};
-use pagetrail_tier::{Keeper, KeeperOptions, Place, Settings, WindowReport, nodes};
+use pagetrail_tier::{Place, Settings, TierLoop, TierLoopOptions, WindowReport, nodes};
 use rustix::process::Signal;
 
 const PAGES: u64 = 2000;
@@ -22,8 +23,8 @@ const WINDOW: Duration = Duration::from_millis(400);
 /// What a program of this kind has besides: stack, heap, data.
 const OTHER_PAGES: u64 = 100;
 
-/// The pages that are hot in a stage and in fast memory, as a part of all that are hot, and how many pages are in fast
-/// memory: as the kernel has it.
+/// The pages that are hot in a stage and in fast memory, as a part of all that are hot, and how
+/// many pages are in fast memory: as the kernel has it.
 fn in_fast(program: &Program, stage: u64) -> (f64, u64) {
     let page = page_size();
     let arena = PageSet::from_iter(PageRange::new(BASE, BASE + PAGES * page));
@@ -88,31 +89,33 @@ fn the_hot_set_is_found_followed_and_left_in_peace() {
     let target = Target::process(pid).expect("it runs");
     let source = Watched::start(target, WatchedKind::Accesses).expect("access-scan works here");
     let mover = NodeMover::new(pid, NodeOptions::default());
-    let options = KeeperOptions {
+    let options = TierLoopOptions {
         settings: Settings::default(),
         capacity,
-        patience: None,
+        timeout: None,
     };
-    let mut keeper =
-        Keeper::new(Box::new(source), Box::new(mover), options).expect("fine settings");
-    assert!(keeper.begin_period().expect("it runs"));
-    let window = |keeper: &mut Keeper, program: &Program, stage| {
+    let mut tier_loop =
+        TierLoop::new(Box::new(source), Box::new(mover), options).expect("fine settings");
+    assert!(tier_loop.begin_period().expect("it runs"));
+    let window = |tier_loop: &mut TierLoop, program: &Program, stage| {
         program.run_for(WINDOW);
-        let report = keeper.window().expect("it runs");
+        let report = tier_loop.window().expect("it runs");
         let (found, fast) = in_fast(program, stage);
         show(&report, found, fast);
         assert!(report.usage.fast <= capacity, "{report:?}");
         assert!(fast * page_size() <= capacity, "the kernel's count, too");
         found
     };
-    let first: Vec<f64> = (0..8).map(|_| window(&mut keeper, &program, 0)).collect();
+    let first: Vec<f64> = (0..8)
+        .map(|_| window(&mut tier_loop, &program, 0))
+        .collect();
     assert!(first[2] >= 0.95, "found within three windows: {first:?}");
     assert!(first[7] >= 0.95, "and kept: {first:?}");
     for stage in 1..=2 {
         program.signal(Signal::USR1);
         // Everything is doubted at most once in as many as a degree counts over.
         let moved: Vec<f64> = (0..10)
-            .map(|_| window(&mut keeper, &program, stage))
+            .map(|_| window(&mut tier_loop, &program, stage))
             .collect();
         assert!(
             moved[4] >= 0.95,
@@ -120,14 +123,14 @@ fn the_hot_set_is_found_followed_and_left_in_peace() {
         );
     }
     // Left alone, pages cost nothing: most hot pages take no fault in most windows.
-    let totals = keeper.totals().clone();
+    let totals = tier_loop.totals().clone();
     eprintln!("{totals:?}");
     assert!(
         totals.faults < totals.windows * hot_pages * 7 / 10,
         "{totals:?}"
     );
     let before = in_fast(&program, 2);
-    drop(keeper);
+    drop(tier_loop);
     thread::sleep(WINDOW);
     assert_eq!(
         in_fast(&program, 2),
@@ -153,7 +156,8 @@ fn damon_tells_whether_a_program_runs() {
         }
         started => started.expect("it starts"),
     };
-    // It takes a while to learn, and to forget; how long is a matter of its samples, and of how busy the machine is.
+    // It takes a while to learn, and to forget; how long is a matter of its samples, and of how
+    // busy the machine is.
     let mut until = |what: &str, is_so: fn(u64) -> bool| {
         for _ in 0..60 {
             thread::sleep(WINDOW + WINDOW / 4);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use pagetrail::{PageRange, PageSet};
-use pagetrail_tier::{Demand, Place, Policy, Pool, Ranking, Run, Sample, Settings, Tells};
+use pagetrail_tier::{Demand, Place, Policy, Pool, Ranking, Run, Sample, Settings, SourceCaps};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -90,12 +90,12 @@ fn feed(
         ranking,
         ..Settings::default()
     };
-    let tells = Tells {
+    let caps = SourceCaps {
         accesses: true,
         writes: true,
         in_turns: false,
     };
-    let mut policy = Policy::new(settings, tells, PAGE).unwrap();
+    let mut policy = Policy::new(settings, caps, PAGE).unwrap();
     let runs = layout(parts);
     policy.set_layout(&runs);
     let fixed: u64 = runs
@@ -113,7 +113,7 @@ fn feed(
             accessed: Some(accessed.clone()),
             written: Some(written.clone()),
         });
-        // Asked about again is only what is there; unknown is exactly what is not.
+        // Only known pages are armed again; unknown pages are exactly the others.
         prop_assert!(noted.rearm.difference(&known).is_empty());
         prop_assert_eq!(&noted.unknown, &accessed.union(&written).difference(&known));
 
@@ -215,7 +215,7 @@ fn demand_of(steady: u64) -> Demand {
 /// A daemon reads its configuration anew while pages are remembered.
 #[test]
 fn other_settings_take_what_is_remembered_along() {
-    let tells = Tells {
+    let caps = SourceCaps {
         accesses: true,
         writes: true,
         in_turns: false,
@@ -225,7 +225,7 @@ fn other_settings_take_what_is_remembered_along() {
         ranking,
         ..Settings::default()
     };
-    let mut policy = Policy::new(with(16, Ranking::Degree), tells, PAGE).unwrap();
+    let mut policy = Policy::new(with(16, Ranking::Degree), caps, PAGE).unwrap();
     policy.set_layout(&layout(&[(0, 100, true, false), (0, 1, false, true)]));
     let all = Some(touched(&[(0, 2000)]));
     let sample = Sample {

@@ -1,4 +1,5 @@
-//! What the loop must reach, on a simulated machine whose every access is known: `-- --nocapture` prints the figures.
+//! What the loop must reach, on a simulated machine whose every access is known: `-- --nocapture`
+//! prints the figures.
 
 #![allow(clippy::print_stdout, reason = "figures for whoever reads the test")]
 
@@ -6,7 +7,7 @@ use pagetrail_tier::mover::DryRun;
 use pagetrail_tier::simulate::{
     Machine, Outcome, Prices, Program, Report, RunOptions, Workload, WorkloadKind, run,
 };
-use pagetrail_tier::{Keeper, KeeperOptions, Ranking, Settings};
+use pagetrail_tier::{Ranking, Settings, TierLoop, TierLoopOptions};
 
 const PAGES: usize = 20_000;
 const SEEDS: [u64; 2] = [7, 8];
@@ -30,7 +31,7 @@ fn show(name: &str, outcome: &Outcome) {
         .windows
         .iter()
         .map(|window| {
-            let mark = if window.report.doubt { "!" } else { "" };
+            let mark = if window.report.phase_change { "!" } else { "" };
             format!("{:.3}{mark}", window.found)
         })
         .collect();
@@ -94,8 +95,8 @@ fn after_it_moves_within_five() {
     }
 }
 
-/// Whatever level the new hot pages have reached when they are left for others, all at once. (Everything is doubted at most
-/// once in as many windows as a degree counts over.)
+/// Whatever level the new hot pages have reached when they are left for others, all at once.
+/// (Everything is doubted at most once in as many windows as a degree counts over.)
 #[test]
 fn after_it_moves_again_within_five_wherever_the_queue_is() {
     for windows in 10..=40 {
@@ -216,7 +217,7 @@ fn a_glance_in_a_pause_notices_that_the_hot_set_has_moved() {
     show("moving in a pause", &outcome);
     let found = |window: usize| outcome.windows[window].found;
     assert!(found(749) >= 0.95 && found(750) < 0.5);
-    // The next period begins at 800, with a window for the glance.
+    // The next period begins at 800, with a window for the probe.
     assert!(found(805) >= 0.95, "{}", found(805));
 }
 
@@ -225,23 +226,23 @@ fn a_dry_run_is_not_calm_when_much_would_move() {
     let machine = Machine::new(PAGES, PAGES / 4);
     let mut program = program(WorkloadKind::Fixed { hot_percent: 20 }, SEEDS[0]);
     let source = Box::new(machine.source(Report::Accesses));
-    let options = KeeperOptions {
+    let options = TierLoopOptions {
         settings: by_the_clock(0).settings,
         capacity: PAGES as u64 / 4 * pagetrail::page_size(),
-        patience: None,
+        timeout: None,
     };
-    let mut keeper = Keeper::new(source, Box::new(DryRun(machine.mover())), options).unwrap();
+    let mut tier_loop = TierLoop::new(source, Box::new(DryRun(machine.mover())), options).unwrap();
     for _ in 0..5 {
-        assert!(keeper.begin_period().unwrap());
+        assert!(tier_loop.begin_period().unwrap());
         loop {
             machine.touch(&program.run().unwrap());
-            if keeper.window().unwrap().over {
-                keeper.end_period().unwrap();
+            if tier_loop.window().unwrap().over {
+                tier_loop.end_period().unwrap();
                 break;
             }
         }
     }
-    let totals = keeper.totals();
+    let totals = tier_loop.totals();
     assert_eq!((totals.periods, totals.pauses), (5, 0));
     assert_eq!(machine.bill().moved, 0);
 }

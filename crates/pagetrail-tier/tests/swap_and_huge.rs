@@ -1,7 +1,9 @@
-//! What a real kernel makes of moves other than those of single pages between nodes: to compressed memory and back, and of
-//! huge pages as one. It is asked by `smaps`, `numa_maps` and `vmstat`, not by our own books.
+//! What a real kernel makes of moves other than those of single pages between nodes: to compressed
+//! memory and back, and of huge pages as one. It is asked by `smaps`, `numa_maps` and `vmstat`, not
+//! by our own books.
 //!
-//! Needs Linux 7.3 in a guest of the rig, with a zram device that is ours and two memory nodes. Elsewhere it says so and passes.
+//! Needs Linux 7.3 in a guest of the rig, with a zram device that is ours and two memory nodes.
+//! Elsewhere it says so and passes.
 
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
@@ -17,7 +19,7 @@ use common::{BASE, Program, STAGES};
 use pagetrail::{Capabilities, PageRange, PageSet, Target, Technique, mapped_pages, page_size};
 use pagetrail_tier::mover::{Mover, NodeMover, NodeOptions, SwapMover};
 use pagetrail_tier::source::{Watched, WatchedKind};
-use pagetrail_tier::{Keeper, KeeperOptions, Place, Settings, Unit, nodes};
+use pagetrail_tier::{Place, Settings, TierLoop, TierLoopOptions, Unit, nodes};
 use rustix::process::Signal;
 
 /// Emulation is slow.
@@ -87,17 +89,17 @@ fn present(program: &Program, pages: u64, stage: u64) -> f64 {
 }
 
 /// Turns the loop, period after period, until it is so.
-fn until(program: &Program, keeper: &mut Keeper, what: &str, mut is_so: impl FnMut() -> bool) {
+fn until(program: &Program, tier_loop: &mut TierLoop, what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     let mut tracking = false;
     while !is_so() {
         assert!(Instant::now() < deadline, "not {what} in {PATIENCE:?}");
         if !tracking {
-            tracking = keeper.begin_period().expect("it runs");
+            tracking = tier_loop.begin_period().expect("it runs");
             assert!(tracking, "there are no pauses");
         }
         program.run_for(WINDOW);
-        let report = keeper.window().expect("it runs");
+        let report = tier_loop.window().expect("it runs");
         eprintln!(
             "{} KiB in, {} KiB out, {:?}",
             report.promoted_bytes >> 10,
@@ -105,25 +107,25 @@ fn until(program: &Program, keeper: &mut Keeper, what: &str, mut is_so: impl FnM
             report.failures
         );
         if report.over {
-            keeper.end_period().expect("it runs");
+            tier_loop.end_period().expect("it runs");
             tracking = false;
         }
     }
 }
 
-fn keeper(program: &Program, mover: Box<dyn Mover>, capacity: u64) -> Keeper {
+fn tier_loop(program: &Program, mover: Box<dyn Mover>, capacity: u64) -> TierLoop {
     let target = Target::process(program.pid()).expect("it runs");
     let source = Watched::start(target, WatchedKind::Accesses).expect("access-scan works here");
-    let options = KeeperOptions {
+    let options = TierLoopOptions {
         settings: Settings {
             // All periods are tracked: how many there are is a matter of how busy the machine is.
             pause_max: 0,
             ..Settings::default()
         },
         capacity,
-        patience: None,
+        timeout: None,
     };
-    Keeper::new(Box::new(source), mover, options).expect("fine settings")
+    TierLoop::new(Box::new(source), mover, options).expect("fine settings")
 }
 
 #[test]
@@ -174,9 +176,9 @@ fn what_is_cold_goes_to_zram_and_what_is_hot_stays() {
     let hot_pages = PAGES / STAGES;
     let fast_pages = hot_pages + hot_pages / 10 + OTHER_PAGES;
     let mover = SwapMover::new(program.pid(), None).expect("there is swap");
-    let mut keeper = keeper(&program, Box::new(mover), fast_pages * page_size());
+    let mut tier_loop = tier_loop(&program, Box::new(mover), fast_pages * page_size());
     for stage in 0..2 {
-        until(&program, &mut keeper, "settled", || {
+        until(&program, &mut tier_loop, "settled", || {
             let swapped = smaps(&program, "Swap:", PAGES);
             let part = present(&program, PAGES, stage);
             eprintln!(
@@ -187,7 +189,7 @@ fn what_is_cold_goes_to_zram_and_what_is_hot_stays() {
         });
         program.signal(Signal::USR1);
     }
-    drop(keeper);
+    drop(tier_loop);
     program.finish();
 }
 
@@ -217,9 +219,9 @@ fn huge_pages_move_as_one() {
     // The two hot ones fit, and half of another.
     let capacity = (2 * HUGE_PAGES + HUGE_PAGES / 2 + OTHER_PAGES) * page_size();
     let mover = NodeMover::new(program.pid(), NodeOptions::default());
-    let mut keeper = keeper(&program, Box::new(mover), capacity);
+    let mut tier_loop = tier_loop(&program, Box::new(mover), capacity);
     for stage in 0..2 {
-        until(&program, &mut keeper, "settled", || {
+        until(&program, &mut tier_loop, "settled", || {
             let (on_0, huge) = (
                 program.on_node_0(),
                 smaps(&program, "AnonHugePages:", PAGES),
@@ -244,6 +246,6 @@ fn huge_pages_move_as_one() {
     // Eight out, then two in and two out.
     assert!(moved - before[0] >= 12, "{} moves", moved - before[0]);
     assert_eq!(split, before[1]);
-    drop(keeper);
+    drop(tier_loop);
     program.finish();
 }

@@ -1,13 +1,14 @@
 //! Figure 8: four programs, each with a share of fast memory, as islands and in a pool.
 //!
-//! The programs of section 5.9.1, in units of a share of 8 GB: one streams through 10 GB, and its machine uses 1.9 GB besides now
-//! and then, which is what the paper's 9.5 GB of hot memory, 80% of what is above the threshold, come from; graph500 has 6.5 GB
-//! hot of 19, Redis 6.4 of 32, PageRank 1 of 19.
+//! The programs of section 5.9.1, in units of a share of 8 GB: one streams through 10 GB, and its
+//! machine uses 1.9 GB besides now and then, which is what the paper's 9.5 GB of hot memory, 80% of
+//! what is above the threshold, come from; graph500 has 6.5 GB hot of 19, Redis 6.4 of 32, PageRank
+//! 1 of 19.
 
 use pagetrail_tier::simulate::{
     Accesses, Bill, Machine, Prices, Program, Report, Workload, WorkloadKind,
 };
-use pagetrail_tier::{Keeper, KeeperOptions, Pool, Result, Settings};
+use pagetrail_tier::{Pool, Result, Settings, TierLoop, TierLoopOptions};
 use serde_json::{Value, json};
 
 use crate::designs::{PERIOD, calm_bytes};
@@ -68,7 +69,7 @@ struct Kept {
     prices: Prices,
     program: Beside,
     machine: Machine,
-    keeper: Keeper,
+    tier_loop: TierLoop,
     tracking: bool,
 }
 
@@ -83,17 +84,17 @@ fn start() -> Result<Vec<Kept>> {
     let start = |(name, prices, program): (&'static str, Prices, Beside)| {
         let pages = program.first.pages() + program.second.pages();
         let machine = Machine::new(pages, SHARE);
-        let options = KeeperOptions {
+        let options = TierLoopOptions {
             settings: settings(),
             capacity: SHARE as u64 * pagetrail::page_size(),
-            patience: None,
+            timeout: None,
         };
         let source = Box::new(machine.source(Report::Accesses));
         Ok(Kept {
             name,
             prices,
             program,
-            keeper: Keeper::new(source, Box::new(machine.mover()), options)?,
+            tier_loop: TierLoop::new(source, Box::new(machine.mover()), options)?,
             machine,
             tracking: false,
         })
@@ -119,16 +120,16 @@ fn run(pooled: bool) -> Result<Run> {
     for window in 0..MINUTES * PERIOD {
         for kept in &mut all {
             if window.is_multiple_of(PERIOD) {
-                kept.tracking = kept.keeper.begin_period()?;
+                kept.tracking = kept.tier_loop.begin_period()?;
             }
             if let Some(accesses) = kept.program.run() {
                 kept.machine.touch(&accesses);
             }
             if kept.tracking {
-                let report = kept.keeper.window()?;
+                let report = kept.tier_loop.window()?;
                 kept.tracking = !report.over;
                 if report.over {
-                    kept.keeper.end_period()?;
+                    kept.tier_loop.end_period()?;
                     pool.demand(kept.name, report.demand);
                 }
             }
@@ -137,7 +138,7 @@ fn run(pooled: bool) -> Result<Run> {
             pool.balance(&settings());
             for kept in &mut all {
                 let size = pool.member(kept.name).map_or(share, |member| member.size);
-                kept.keeper.set_capacity(size);
+                kept.tier_loop.set_capacity(size);
                 let pages = (size / pagetrail::page_size()) as usize;
                 kept.machine.set_fast_pages(pages);
             }

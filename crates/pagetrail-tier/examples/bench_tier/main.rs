@@ -1,5 +1,5 @@
-//! HMM-V's figures in shape, on a simulated machine: `cargo xtask bench tier` records what this prints. With `programs` and the
-//! paths of recordings it prints what comes of these.
+//! HMM-V's figures in shape, on a simulated machine: `cargo xtask bench tier` records what this
+//! prints. With `programs` and the paths of recordings it prints what comes of these.
 //!
 //! No time here was measured: what is counted is priced. Every result says so by its prices.
 
@@ -14,7 +14,7 @@ use pagetrail_tier::simulate::{
     Bill, Machine, Prices, Program, Report, RunOptions, Workload, WorkloadKind, breadth_first,
     page_rank, run,
 };
-use pagetrail_tier::{Keeper, KeeperOptions, Result, Settings};
+use pagetrail_tier::{Result, Settings, TierLoop, TierLoopOptions};
 use serde_json::{Value, json};
 
 pub(crate) const SEED: u64 = 1;
@@ -56,26 +56,27 @@ fn by_fast(
     })
 }
 
-/// Faults; the mean degree of hot and of cold pages, and which part of as many of the hottest as are hot is hot.
+/// Faults; the mean degree of hot and of cold pages, and which part of as many of the hottest as
+/// are hot is hot.
 fn order(program: &mut dyn Program, level_max: u8) -> Result<(u64, [f64; 3])> {
     let count = program.pages();
     let machine = Machine::new(count, count);
-    let options = KeeperOptions {
+    let options = TierLoopOptions {
         settings: settings(level_max),
         capacity: count as u64 * pagetrail::page_size(),
-        patience: None,
+        timeout: None,
     };
     let source = Box::new(machine.source(Report::Accesses));
-    let mut keeper = Keeper::new(source, Box::new(machine.mover()), options)?;
-    keeper.begin_period()?;
+    let mut tier_loop = TierLoop::new(source, Box::new(machine.mover()), options)?;
+    tier_loop.begin_period()?;
     for _ in 0..PERIOD {
         let accesses = program.run().unwrap_or_default();
         machine.touch(&accesses);
-        keeper.window()?;
+        tier_loop.window()?;
     }
     let hot = program.hot();
     let mut pages = Vec::with_capacity(count);
-    keeper.policy().for_each(|_, _, degree, _| {
+    tier_loop.policy().for_each(|_, _, degree, _| {
         let page = pages.len() as u32;
         pages.push((degree, hot.binary_search(&page).is_ok()));
     });
@@ -111,7 +112,8 @@ fn degrees(program: &dyn Fn() -> Box<dyn Program>, level_max: u8) -> Result<Valu
     Ok(json!({ "queue": level_max > 0, "mean_degree_of_hot": hot, "mean_degree_of_cold": cold }))
 }
 
-/// Tables 3 and 4: a program that reads or writes at random, all of it in slow memory, moved to fast memory in its first minute.
+/// Tables 3 and 4: a program that reads or writes at random, all of it in slow memory, moved to
+/// fast memory in its first minute.
 fn migration(write_every: u64) -> Result<Value> {
     let kind = WorkloadKind::Fixed { hot_percent: 100 };
     let workload = || Workload::new(kind, PAGES, SEED).write_every(write_every);
@@ -152,28 +154,29 @@ fn migration(write_every: u64) -> Result<Value> {
 
 /// A run on a machine that has been prepared.
 fn run_on(machine: &Machine, program: &mut dyn Program, options: &RunOptions) -> Result<Bill> {
-    let keeper = KeeperOptions {
+    let tier_loop = TierLoopOptions {
         settings: options.settings.clone(),
         capacity: options.fast_pages as u64 * pagetrail::page_size(),
-        patience: None,
+        timeout: None,
     };
     let source = Box::new(machine.source(options.report));
-    let mut keeper = Keeper::new(source, Box::new(machine.mover()), keeper)?;
-    let mut tracking = keeper.begin_period()?;
+    let mut tier_loop = TierLoop::new(source, Box::new(machine.mover()), tier_loop)?;
+    let mut tracking = tier_loop.begin_period()?;
     for _ in 0..options.windows {
         let accesses = program.run().unwrap_or_default();
         machine.touch(&accesses);
         if tracking {
-            tracking = !keeper.window()?.over;
+            tracking = !tier_loop.window()?.over;
             if !tracking {
-                keeper.end_period()?;
+                tier_loop.end_period()?;
             }
         }
     }
     Ok(machine.bill())
 }
 
-/// Alone with all its memory fast: what tracking costs a program that nothing can be done for, and one that does nothing.
+/// Alone with all its memory fast: what tracking costs a program that nothing can be done for, and
+/// one that does nothing.
 fn well_placed() -> Result<Value> {
     let busy = Workload::new(WorkloadKind::Fixed { hot_percent: 20 }, PAGES, SEED);
     let idle = busy.clone().accesses(0);

@@ -1,4 +1,5 @@
-//! Redis and SQLite, recorded in a guest with Linux 7.x: figures 2, 3 and 6 with what real programs touch.
+//! Redis and SQLite, recorded in a guest with Linux 7.x: figures 2, 3 and 6 with what real programs
+//! touch.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -10,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::{by_fast, degrees, list, round, tracking};
 
-/// Rounds of a window: with 50 ms each, the 600 ms of the paper. An emulated guest on a busy machine is slower, and its rounds
-/// longer, in which less is done.
+/// Rounds of a window: with 50 ms each, the 600 ms of the paper. An emulated guest on a busy
+/// machine is slower, and its rounds longer, in which less is done.
 const ROUNDS: usize = 12;
 /// How much of memory is fast, in percent.
 const FAST: [usize; 4] = [10, 20, 30, 50];

@@ -1,6 +1,8 @@
-//! [`Tiering`]: DAMON has a process's regions that are used moved to node 0, and those that are not to node 1.
+//! [`Tiering`]: DAMON has a process's regions that are used moved to node 0, and those that are not
+//! to node 1.
 //!
-//! `Documentation/admin-guide/mm/damon/usage.rst`; the migrate actions on virtual addresses are of Linux 6.17.
+//! `Documentation/admin-guide/mm/damon/usage.rst`; the migrate actions on virtual addresses are of
+//! Linux 6.17.
 
 use std::fs;
 use std::path::PathBuf;
@@ -45,7 +47,8 @@ impl Tiering {
         set(&context("targets/nr_targets"), 1)?;
         set(&context("targets/0/pid_target"), pid)?;
         set(&context("schemes/nr_schemes"), 2)?;
-        // Room first. What was not seen in two aggregations is cold, what was seen in half of the samples is hot.
+        // Room first. What was not seen in two aggregations is cold, what was seen in half of the
+        // samples is hot.
         for (scheme, action, node, accesses, age) in [
             (0, "migrate_cold", 1, (0, 0), 2),
             (1, "migrate_hot", 0, (SAMPLES / 2, SAMPLES), 0),

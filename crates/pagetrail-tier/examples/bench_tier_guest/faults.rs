@@ -1,11 +1,12 @@
-//! Table 5: the faults that moving pages causes, and asking about them, as the kernel counts them for the program.
+//! Table 5: the faults that moving pages causes, and asking about them, as the kernel counts them
+//! for the program.
 
 use std::thread;
 
 use pagetrail::Target;
 use pagetrail_tier::mover::{NodeMover, NodeOptions};
 use pagetrail_tier::source::{Watched, WatchedKind};
-use pagetrail_tier::{Keeper, KeeperOptions, Place, Settings};
+use pagetrail_tier::{Place, Settings, TierLoop, TierLoopOptions};
 use serde_json::{Value, json};
 
 use crate::program::{Built, HotSet, Layout};
@@ -19,7 +20,7 @@ const WINDOWS_MAX: usize = 20;
 enum Mover {
     /// One call after the other, without asking first.
     MovePages,
-    /// Ours, by what access-scan tells.
+    /// Ours, with access-scan as the source.
     Ours,
     /// The kernel's tiering.
     NumaBalancing,
@@ -36,7 +37,7 @@ fn run(built: &Built, mover: Mover, write_every: u64) -> Result<Value, Error> {
     // It has had its own first faults.
     thread::sleep(WINDOW);
     let before = program.minor_faults();
-    let (mut windows, mut asked) = (0, 0);
+    let (mut windows, mut sampling_faults) = (0, 0);
     match mover {
         Mover::MovePages => {
             program.move_to(0..PAGES, Place::Fast);
@@ -53,19 +54,19 @@ fn run(built: &Built, mover: Mover, write_every: u64) -> Result<Value, Error> {
         Mover::Ours => {
             let source = Watched::start(Target::process(program.pid())?, WatchedKind::Accesses)?;
             let node = NodeMover::new(program.pid(), NodeOptions::default());
-            let options = KeeperOptions {
+            let options = TierLoopOptions {
                 settings: Settings::default(),
                 capacity: 2 * PAGES * pagetrail::page_size(),
-                patience: None,
+                timeout: None,
             };
-            let mut keeper = Keeper::new(Box::new(source), Box::new(node), options)?;
-            keeper.begin_period()?;
+            let mut tier_loop = TierLoop::new(Box::new(source), Box::new(node), options)?;
+            tier_loop.begin_period()?;
             while windows < WINDOWS_MAX && program.in_fast(0)?.1 < PAGES {
                 thread::sleep(WINDOW);
-                keeper.window()?;
+                tier_loop.window()?;
                 windows += 1;
             }
-            asked = keeper.totals().faults;
+            sampling_faults = tier_loop.totals().faults;
         }
     }
     let faults = program.minor_faults() - before;
@@ -74,14 +75,15 @@ fn run(built: &Built, mover: Mover, write_every: u64) -> Result<Value, Error> {
     Ok(json!({
         "moved_pages": moved,
         "faults": faults,
-        "of_them_for_being_asked": asked,
+        "of_them_for_being_asked": sampling_faults,
         "faults_per_moved_page": round(faults as f64 / moved.max(1) as f64),
         "windows": windows,
         "its_memory_is_intact": intact,
     }))
 }
 
-/// A program in slow memory that reads, or writes, all its pages all the time, and is moved to fast memory.
+/// A program in slow memory that reads, or writes, all its pages all the time, and is moved to fast
+/// memory.
 pub(crate) fn document() -> Result<Value, Error> {
     let built = Built::new()?;
     let mut rows = Vec::new();

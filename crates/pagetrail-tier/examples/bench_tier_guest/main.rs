@@ -1,9 +1,11 @@
-//! Ours beside the kernel's own tiering and DAMON's, on two nodes of a real kernel: `cargo xtask bench tier` runs this in a guest.
+//! Ours beside the kernel's own tiering and DAMON's, on two nodes of a real kernel: `cargo xtask
+//! bench tier` runs this in a guest.
 //!
-//! The program's hot fifth is known, and where its pages are is asked of the kernel after each window. A guest has no slow
-//! memory, so that time is priced; moves and faults are counted by the kernel. It takes over the machine: NUMA balancing,
-//! demotion and DAMON are switched on and off. With `faults` it counts the faults that moving and asking cause, and with
-//! `record redis` or `record sqlite` and the path of `pagetrail` it prints the trail of one of them under load.
+//! The program's hot fifth is known, and where its pages are is asked of the kernel after each
+//! window. A guest has no slow memory, so that time is priced; moves and faults are counted by the
+//! kernel. It takes over the machine: NUMA balancing, demotion and DAMON are switched on and off.
+//! With `faults` it counts the faults that moving and asking cause, and with `record redis` or
+//! `record sqlite` and the path of `pagetrail` it prints the trail of one of them under load.
 
 #![allow(
     clippy::print_stdout,
@@ -28,7 +30,7 @@ use pagetrail::{Capabilities, Target, Technique};
 use pagetrail_tier::mover::{NodeMover, NodeOptions};
 use pagetrail_tier::simulate::{Bill, Prices};
 use pagetrail_tier::source::{Watched, WatchedKind};
-use pagetrail_tier::{Keeper, KeeperOptions, Settings, nodes};
+use pagetrail_tier::{Settings, TierLoop, TierLoopOptions, nodes};
 use program::{Built, HotSet, Layout};
 use serde_json::{Value, json};
 
@@ -100,7 +102,8 @@ fn vmstat() -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// A pass of the program over its hot pages, of which a part is in fast memory: it reads each, and writes every other one.
+/// A pass of the program over its hot pages, of which a part is in fast memory: it reads each, and
+/// writes every other one.
 fn bill(hot: u64, found: f64) -> Bill {
     let fast = (hot as f64 * found) as u64;
     Bill {
@@ -127,19 +130,19 @@ fn run(built: &Built, design: Design, run_pages: u64) -> Result<Value, Error> {
     let mut program = HotSet::start(built, layout)?;
     let hog = built.hog(FREE_MIB)?;
     let hot = PAGES / program::STAGES;
-    let mut keeper = match design {
+    let mut tier_loop = match design {
         Design::Ours => {
             let source = Watched::start(Target::process(program.pid())?, WatchedKind::Accesses)?;
             let mover = NodeMover::new(program.pid(), NodeOptions::default());
-            let options = KeeperOptions {
+            let options = TierLoopOptions {
                 settings: Settings::default(),
                 // As many pages more as the others find free, less what else the program has.
                 capacity: (hot + (FREE_MIB << 8)) * pagetrail::page_size(),
-                patience: None,
+                timeout: None,
             };
-            let mut keeper = Keeper::new(Box::new(source), Box::new(mover), options)?;
-            keeper.begin_period()?;
-            Some(keeper)
+            let mut tier_loop = TierLoop::new(Box::new(source), Box::new(mover), options)?;
+            tier_loop.begin_period()?;
+            Some(tier_loop)
         }
         _ => None,
     };
@@ -157,8 +160,8 @@ fn run(built: &Built, design: Design, run_pages: u64) -> Result<Value, Error> {
         }
         for _ in 0..WINDOWS {
             thread::sleep(WINDOW);
-            if let Some(keeper) = &mut keeper {
-                keeper.window()?;
+            if let Some(tier_loop) = &mut tier_loop {
+                tier_loop.window()?;
             }
             let (part, pages) = program.in_fast(stage)?;
             found.push(round(part));
@@ -166,7 +169,7 @@ fn run(built: &Built, design: Design, run_pages: u64) -> Result<Value, Error> {
         }
     }
     kernel_tiering(false)?;
-    drop((tiering, keeper, hog));
+    drop((tiering, tier_loop, hog));
     let faults = program.minor_faults() - faults_before;
     let after = vmstat();
     let counted = |name: &str| after.get(name).unwrap_or(&0) - before.get(name).unwrap_or(&0);

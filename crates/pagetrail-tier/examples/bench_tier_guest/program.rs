@@ -152,7 +152,8 @@ impl HotSet {
         field.and_then(|field| field.parse().ok()).unwrap_or(0)
     }
 
-    /// The part of the pages that are hot in a stage that is in fast memory, and how many of all are, as the kernel has it.
+    /// The part of the pages that are hot in a stage that is in fast memory, and how many of all
+    /// are, as the kernel has it.
     pub(crate) fn in_fast(&self, stage: u64) -> Result<(f64, u64), Error> {
         let arena =
             PageSet::from_iter(PageRange::new(BASE, BASE + self.layout.pages * page_size()));

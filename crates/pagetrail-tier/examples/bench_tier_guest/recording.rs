@@ -1,4 +1,5 @@
-//! [`record`]: Redis and SQLite under load, recorded by `pagetrail record` with rounds of writes and of accesses in turns.
+//! [`record`]: Redis and SQLite under load, recorded by `pagetrail record` with rounds of writes
+//! and of accesses in turns.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -153,7 +154,8 @@ impl Load for Redis {
 
     fn some(&mut self) -> Result<(), Error> {
         let random = &mut self.random;
-        // Hot values lie anywhere among the others: a prime number is no divisor of how many there are.
+        // Hot values lie anywhere among the others: a prime number is no divisor of how many there
+        // are.
         let draw = |_| {
             (
                 hotspot(random, Self::KEYS) * 7919 % Self::KEYS,
@@ -172,7 +174,8 @@ impl Drop for Redis {
     }
 }
 
-/// A table in memory with an index: rows are looked up by their keys, a quarter of them changed, and now and then all are added up.
+/// A table in memory with an index: rows are looked up by their keys, a quarter of them changed,
+/// and now and then all are added up.
 struct Sqlite {
     shell: Child,
     random: Rng,

@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::policy::plan::Unit;
 use crate::policy::table::{Place, Run};
 
-/// Where the pages of a recording would be. A page that comes into being is in fast memory while there is room, as the kernel
-/// would have it, and stays there until it is moved.
+/// Where the pages of a recording would be. A page that comes into being is in fast memory while
+/// there is room, as the kernel would have it, and stays there until it is moved.
 #[derive(Debug)]
 pub struct Ledger {
     /// Pages that fast memory holds.

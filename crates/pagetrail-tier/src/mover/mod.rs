@@ -1,4 +1,4 @@
-//! [`Mover`]: what carries plans out, and knows where pages are.
+//! [`Mover`]: carries out plans, and reports in which tier pages are.
 
 mod ledger;
 mod node;
@@ -76,7 +76,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What came of a list of moves.
+/// The outcome of a list of moves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// What was moved.
@@ -109,11 +109,11 @@ pub trait Mover: Send {
     ///
     /// # Errors
     ///
-    /// The target has ended, or may not be asked about.
+    /// The target has ended, or its pages may not be read.
     fn places(&mut self, mapped: &Mapped) -> Result<Vec<Run>>;
 
-    /// Moves units to fast or slow memory, in their order, as far as it gets within `patience`.
-    fn carry_out(&mut self, units: &[Unit], to: Place, patience: Duration) -> Outcome;
+    /// Moves units to fast or slow memory, in their order, as far as it gets within `timeout`.
+    fn carry_out(&mut self, units: &[Unit], to: Place, timeout: Duration) -> Outcome;
 
     /// Whether nothing is really moved.
     fn is_dry(&self) -> bool {
@@ -121,7 +121,7 @@ pub trait Mover: Send {
     }
 }
 
-/// Looks where pages are, and moves none: for plans.
+/// A mover that reports where pages are and moves none, for dry runs.
 pub struct DryRun<M>(pub M);
 
 impl<M: Mover> Mover for DryRun<M> {

@@ -1,7 +1,9 @@
-//! [`NodeMover`]: fast and slow memory are NUMA nodes, and pages move between them by `move_pages(2)`.
+//! [`NodeMover`]: fast and slow memory are NUMA nodes, and pages move between them by
+//! `move_pages(2)`.
 //!
-//! Several threads, each with a batch at a time, because one call moves its pages one after the other. When the fast
-//! node is full, nothing more is tried, and nothing at all for some plans to come, twice as many each time.
+//! Several threads, each with a batch at a time, because one call moves its pages one after the
+//! other. When the fast node is full, nothing more is tried, and nothing at all for some plans to
+//! come, twice as many each time.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -32,7 +34,8 @@ pub trait Kernel: Send + Sync {
     /// The call fails as a whole.
     fn query(&self, pid: u32, addresses: &[u64], states: &mut [State]) -> Result<(), Errno>;
 
-    /// Moves pages to a node, and writes where each is then. A state that the kernel does not get to stays as it was.
+    /// Moves pages to a node, and writes where each is then. A state that the kernel does not get
+    /// to stays as it was.
     ///
     /// # Errors
     ///
@@ -125,9 +128,9 @@ impl<K: Kernel> NodeMover<K> {
     }
 
     /// Moves in threads, batch by batch, until all is done, time is over, or there is no room.
-    fn in_batches(&self, units: &[Unit], node: u32, patience: Duration) -> Vec<Option<Reason>> {
+    fn in_batches(&self, units: &[Unit], node: u32, timeout: Duration) -> Vec<Option<Reason>> {
         let batches: Vec<&[Unit]> = units.chunks(self.options.batch.max(1)).collect();
-        let pace = Pace::new(self.options.bytes_per_second, patience, Instant::now());
+        let pace = Pace::new(self.options.bytes_per_second, timeout, Instant::now());
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let done = Mutex::new(vec![Vec::new(); batches.len()]);
         let work = || {
@@ -240,7 +243,7 @@ impl<K: Kernel> Mover for NodeMover<K> {
         Ok(runs.finish())
     }
 
-    fn carry_out(&mut self, units: &[Unit], to: Place, patience: Duration) -> Outcome {
+    fn carry_out(&mut self, units: &[Unit], to: Place, timeout: Duration) -> Outcome {
         let began = Instant::now();
         let node = match to {
             Place::Fast => self.options.fast,
@@ -255,7 +258,7 @@ impl<K: Kernel> Mover for NodeMover<K> {
             outcome.failed = units.iter().map(|unit| (*unit, Reason::NotTried)).collect();
             return outcome;
         }
-        let reasons = self.in_batches(units, node, patience);
+        let reasons = self.in_batches(units, node, timeout);
         for (unit, reason) in units.iter().zip(reasons) {
             match reason {
                 None => outcome.moved.push(*unit),

@@ -13,16 +13,17 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Begins now, and ends when patience does.
-    pub(super) fn new(bytes_per_second: Option<u64>, patience: Duration, now: Instant) -> Self {
+    /// Begins now, and ends when timeout does.
+    pub(super) fn new(bytes_per_second: Option<u64>, timeout: Duration, now: Instant) -> Self {
         Self {
             bytes_per_second: bytes_per_second.filter(|rate| *rate > 0),
-            deadline: now + patience,
+            deadline: now + timeout,
             free_at: Mutex::new(now),
         }
     }
 
-    /// How long to wait before so many bytes may be moved; `None` when their turn would come behind the end.
+    /// How long to wait before so many bytes may be moved; `None` when their turn would come behind
+    /// the end.
     pub(super) fn wait_for(&self, bytes: u64, now: Instant) -> Option<Duration> {
         if now >= self.deadline {
             return None;

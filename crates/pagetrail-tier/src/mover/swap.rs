@@ -1,8 +1,8 @@
-//! [`SwapMover`]: fast memory is memory, slow memory is swap (or zram), and pages are sent there and fetched back by
-//! `process_madvise(2)`. For machines with one node.
+//! [`SwapMover`]: fast memory is memory, slow memory is swap (or zram), and pages are sent there
+//! and fetched back by `process_madvise(2)`. For machines with one node.
 //!
-//! `MADV_WILLNEED` reads pages into the swap cache and leaves it to the program to fault for each: so a byte of each is
-//! read here afterwards, which maps it.
+//! `MADV_WILLNEED` reads pages into the swap cache and leaves it to the program to fault for each:
+//! so a byte of each is read here afterwards, which maps it.
 
 use std::fs::File;
 use std::io;
@@ -124,9 +124,9 @@ impl Mover for SwapMover {
         Ok(runs.finish())
     }
 
-    fn carry_out(&mut self, units: &[Unit], to: Place, patience: Duration) -> Outcome {
+    fn carry_out(&mut self, units: &[Unit], to: Place, timeout: Duration) -> Outcome {
         let began = Instant::now();
-        let pace = Pace::new(self.bytes_per_second, patience, Instant::now());
+        let pace = Pace::new(self.bytes_per_second, timeout, Instant::now());
         let advice = match to {
             Place::Fast => Advice::WillNeed,
             _ => Advice::PageOut,

@@ -1,8 +1,9 @@
 //! [`Clock`]: whether to track in a period, from how much the last ones moved.
 //!
-//! HMM-V, section 4.1.3: a period that moved little raises a counter, each period lowers it by one, and tracking is on while
-//! it is 0. As one step up and one down would cancel each other, we read the limit of 3 so: one calm period pauses one, the
-//! next in a row two, then three, until a period is not calm.
+//! HMM-V, section 4.1.3: a period that moved little raises a counter, each period lowers it by one,
+//! and tracking is on while it is 0. As one step up and one down would cancel each other, we read
+//! the limit of 3 so: one calm period pauses one, the next in a row two, then three, until a period
+//! is not calm.
 
 use super::settings::Settings;
 

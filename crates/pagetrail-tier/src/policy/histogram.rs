@@ -6,7 +6,8 @@ use super::table::Place;
 /// Bytes by rank and place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// Bytes in fast memory that can be moved, by rank (the degree, unless another ranking was set).
+    /// Bytes in fast memory that can be moved, by rank (the degree, unless another ranking was
+    /// set).
     pub fast: Vec<u64>,
     /// Bytes in slow memory that can be moved, by rank.
     pub slow: Vec<u64>,
@@ -16,10 +17,11 @@ pub struct Histogram {
     pub fixed_slow: u64,
 }
 
-/// Counts units by place and rank, as cheaply as can be: this is done for every page in every window.
+/// Counts units by place and rank, as cheaply as can be: this is done for every page in every
+/// window.
 #[derive(Debug)]
 pub(super) struct Tally {
-    /// For each rank: bytes by the kind of place that a page tells.
+    /// For each rank: bytes by the kind of place of the page.
     bytes: Vec<[u64; Page::KINDS]>,
 }
 

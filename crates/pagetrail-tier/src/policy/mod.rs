@@ -1,4 +1,5 @@
-//! [`Policy`]: what is hot, what to ask about again, and what should move, for one target. No system call, no clock, no chance.
+//! [`Policy`]: ranks the pages of one target, chooses which to sample, and plans moves. It makes no
+//! system call, reads no clock and uses no random numbers.
 
 pub(crate) mod clock;
 mod cursor;
@@ -15,93 +16,97 @@ use pagetrail::PageSet;
 
 use cursor::{Cursor, push};
 use histogram::{Histogram, Tally};
-use page::{Asked, Page};
+use page::{Page, WindowKind};
 use plan::Plan;
 use rank::Degrees;
 use settings::{Ranking, Settings, SettingsError};
 use spot_check::Samples;
 use table::{Place, Run, Table, Units};
 
-/// What a source can tell about a page.
+/// The kinds of access that a source reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tells {
-    /// Whether it was touched at all.
+pub struct SourceCaps {
+    /// Whether the source reports accesses of any kind.
     pub accesses: bool,
-    /// Whether it was written.
+    /// Whether the source reports writes.
     pub writes: bool,
-    /// Accesses and writes in windows of their own, one after the other.
+    /// Whether windows of accesses and windows of writes alternate.
     pub in_turns: bool,
 }
 
-/// What a source found in a window.
+/// The pages that a source reported in a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// The pages that were touched; `None` where this window does not tell.
+    /// Pages accessed; `None` if the window does not track accesses.
     pub accessed: Option<PageSet>,
-    /// The pages that were written; `None` where this window does not tell.
+    /// Pages written; `None` if the window does not track writes.
     pub written: Option<PageSet>,
 }
 
-/// What follows from a window.
+/// The result of a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Noted {
-    /// The pages to arm for the next window: all others are armed, or are to be left alone.
+    /// Pages to arm for the next window. All others are armed already or backed off.
     pub rearm: PageSet,
-    /// Pages that were touched and that the policy does not know; [`Policy::add`] makes them known.
+    /// Pages that were accessed and are not in the table; [`Policy::add`] adds them.
     pub unknown: PageSet,
-    /// Pages that were asked about and touched: each cost its program a fault.
+    /// Number of sampled pages that were accessed; each cost its program a fault.
     pub answered: u64,
-    /// Whether the program does something else than before, so that all pages are asked about.
-    pub doubt: bool,
+    /// Whether the program entered another phase, after which all pages are sampled.
+    pub phase_change: bool,
 }
 
 /// How much memory a target has, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// In fast memory.
+    /// Bytes in fast memory.
     pub fast: u64,
-    /// In slow memory.
+    /// Bytes in slow memory.
     pub slow: u64,
 }
 
 /// How much fast memory a target could use, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// What it wants: the share of what is hot by its degree that the settings name.
+    /// Bytes that the target asks of the pool: a share of its hot pages, as the settings say.
     pub wanted: u64,
-    /// What was touched in most of the windows that count: what it could use for sure.
+    /// Bytes of the pages accessed in most of the windows that are remembered.
     pub steady: u64,
 }
 
 /// The policy for one target.
 pub struct Policy {
     settings: Settings,
-    tells: Tells,
+    caps: SourceCaps,
     degrees: Degrees,
     table: Table,
-    /// Of the table as it is, or nothing where it changed since.
+    /// Histogram of the table; `None` if the table changed since.
     histogram: Option<Histogram>,
-    /// Windows since everything was doubted.
-    since_doubt: u32,
-    /// Windows since the first, or since everything was doubted.
+    /// Number of windows since the last phase change.
+    since_phase_change: u32,
+    /// Number of windows since the first, or since the last phase change.
     seen: u16,
-    /// All windows.
+    /// Number of all windows.
     windows: u64,
 }
 
 impl Policy {
-    /// A policy that knows of no page yet.
+    /// Makes a policy with an empty table.
     ///
     /// # Errors
     ///
-    /// A setting makes no sense.
-    pub fn new(settings: Settings, tells: Tells, page_bytes: u64) -> Result<Self, SettingsError> {
+    /// A setting is out of its range.
+    pub fn new(
+        settings: Settings,
+        caps: SourceCaps,
+        page_bytes: u64,
+    ) -> Result<Self, SettingsError> {
         settings.validate()?;
         Ok(Self {
-            since_doubt: u32::MAX,
+            since_phase_change: u32::MAX,
             degrees: Degrees::new(&settings),
             settings,
-            tells,
+            caps,
             table: Table::new(page_bytes),
             histogram: None,
             seen: 0,
@@ -109,16 +114,16 @@ impl Policy {
         })
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Takes other settings from now on.
+    /// Changes the settings.
     ///
     /// # Errors
     ///
-    /// A setting makes no sense; then nothing changes.
+    /// A setting is out of its range; then nothing changes.
     pub fn set_settings(&mut self, settings: Settings) -> Result<(), SettingsError> {
         settings.validate()?;
         // No degree may be above what the new settings know.
@@ -138,29 +143,29 @@ impl Policy {
         Ok(())
     }
 
-    /// Says which pages there are and where, all of them, in ascending order. Pages that stay are remembered.
+    /// Sets all pages and their tiers, in ascending order. Pages that stay keep their history.
     pub fn set_layout(&mut self, runs: &[Run]) {
         self.table.set(runs, true);
         self.histogram = None;
     }
 
-    /// Says where some pages are, in ascending order; of the others nothing changes.
+    /// Sets some pages and their tiers, in ascending order, and leaves all others as they are.
     pub fn add(&mut self, runs: &[Run]) {
         self.table.set(runs, false);
         self.histogram = None;
     }
 
-    /// Says that a page, or huge page, is somewhere now.
+    /// Records the tier to which a page, or huge page, was moved.
     pub fn moved(&mut self, address: u64, place: Place) {
         self.change(address, |page| page.set_place(place));
     }
 
-    /// Says that a page cannot be moved, until the next layout says where it is.
+    /// Marks a page as not movable until the next layout.
     pub fn fix(&mut self, address: u64) {
         self.change(address, |page| page.set_fixed(true));
     }
 
-    /// Changes where a unit is, and counts it there.
+    /// Changes a page and updates the histogram.
     fn change(&mut self, address: u64, change: impl FnOnce(&mut Page)) {
         let Some((page, bytes)) = self.table.unit_mut(address) else {
             return;
@@ -173,14 +178,14 @@ impl Policy {
         }
     }
 
-    /// Takes what a window told.
+    /// Updates all pages with the sample of a window.
     pub fn observe(&mut self, sample: &Sample) -> Noted {
-        let (settings, tells) = (&self.settings, self.tells);
-        let asked = Asked {
+        let (settings, caps) = (&self.settings, self.caps);
+        let kind = WindowKind {
             accesses: sample.accessed.is_some(),
             writes: sample.written.is_some(),
-            // The window after everything was doubted is the one that asks.
-            doubtful: self.since_doubt == 0,
+            // The window after a phase change samples all pages.
+            phase_changed: self.since_phase_change == 0,
             settled: self.seen >= settings.windows.into(),
         };
         let mut accessed = Cursor::new(sample.accessed.as_ref());
@@ -201,19 +206,18 @@ impl Policy {
             match &mut block.units {
                 Units::Huge(page) => {
                     let (read, wrote) = (accessed.any(base, behind), written.any(base, behind));
-                    let awake = !page.is_asleep();
+                    let sampled = !page.is_backed_off();
                     samples.take(page, read || wrote);
-                    if page.observe(settings, tells, asked, read, wrote) || samples.draw(page, base)
-                    {
+                    if page.observe(settings, caps, kind, read, wrote) || samples.draw(page, base) {
                         push(&mut noted.rearm, base, behind);
                     }
-                    noted.answered += u64::from(awake && (read || wrote));
+                    noted.answered += u64::from(sampled && (read || wrote));
                     tally.add(page.kind(), degrees.rank(page, base), block_bytes);
                 }
                 Units::Small(pages) => {
                     let mut start = base;
                     while start < behind {
-                        // Pages of which the window tells the same.
+                        // A run of pages for which the sample is the same.
                         let (read, read_until) = accessed.at(start);
                         let (wrote, wrote_until) = written.at(start);
                         let end = behind.min(read_until).min(wrote_until);
@@ -221,9 +225,9 @@ impl Policy {
                         let touched = read || wrote;
                         for (at, page) in pages[index(start)..index(end)].iter_mut().enumerate() {
                             let address = start + at as u64 * page_bytes;
-                            // Most of most memory: not used, and hardly used before.
+                            // Fast path for most pages: not accessed now and not backed off.
                             if !touched && page.is_at_the_bottom() {
-                                page.observe_nothing(mask, asked);
+                                page.observe_nothing(mask, kind);
                                 tally.add(page.kind(), degrees.rank(page, address), page_bytes);
                                 continue;
                             }
@@ -233,14 +237,14 @@ impl Policy {
                                 }
                                 continue;
                             }
-                            let awake = !page.is_asleep();
+                            let sampled = !page.is_backed_off();
                             samples.take(page, touched);
-                            if page.observe(settings, tells, asked, read, wrote)
+                            if page.observe(settings, caps, kind, read, wrote)
                                 || samples.draw(page, address)
                             {
                                 push(&mut noted.rearm, address, address + page_bytes);
                             }
-                            noted.answered += u64::from(awake && touched);
+                            noted.answered += u64::from(sampled && touched);
                             tally.add(page.kind(), degrees.rank(page, address), page_bytes);
                         }
                         start = end;
@@ -251,19 +255,19 @@ impl Policy {
         for cursor in [&mut accessed, &mut written] {
             cursor.between(behind, u64::MAX, &mut noted.unknown);
         }
-        let in_doubt = samples.contradict(settings);
+        let contradicted = samples.contradict(settings);
         self.histogram = Some(tally.finish());
-        self.since_doubt = self.since_doubt.saturating_add(1);
+        self.since_phase_change = self.since_phase_change.saturating_add(1);
         self.seen = self.seen.saturating_add(1);
         self.windows += 1;
-        if in_doubt && self.since_doubt >= self.settings.windows.into() {
-            noted.doubt = true;
-            self.doubt(&mut noted.rearm);
+        if contradicted && self.since_phase_change >= self.settings.windows.into() {
+            noted.phase_change = true;
+            self.reset_back_off(&mut noted.rearm);
         }
         noted
     }
 
-    /// How many bytes of each rank there are.
+    /// Returns the bytes of each rank.
     pub fn histogram(&mut self) -> &Histogram {
         let (settings, table, degrees) = (&self.settings, &self.table, &self.degrees);
         self.histogram.get_or_insert_with(|| {
@@ -275,7 +279,7 @@ impl Policy {
         })
     }
 
-    /// How much memory there is.
+    /// Returns the bytes in each tier.
     pub fn usage(&mut self) -> Usage {
         let histogram = self.histogram();
         Usage {
@@ -284,7 +288,7 @@ impl Policy {
         }
     }
 
-    /// How much fast memory the target could use.
+    /// Returns the fast memory that the target could use.
     pub fn demand(&mut self) -> Demand {
         let (least, percent) = (self.hot_rank(), self.settings.share_percent);
         let steady = least.max(self.steady_rank());
@@ -296,10 +300,10 @@ impl Policy {
         }
     }
 
-    /// Picks a sample of the pages that should be in use, to be asked about in one window and left alone again.
+    /// Picks a sample of backed-off pages that should be in use, to be armed for one window.
     ///
-    /// What that window told is for [`Self::glanced`].
-    pub fn glance(&mut self) -> PageSet {
+    /// [`Self::probed`] takes the result of that window.
+    pub fn probe(&mut self) -> PageSet {
         let (page_bytes, block_bytes) = (self.table.page_bytes(), self.table.block_bytes());
         self.windows += 1;
         let mut samples = Samples::new(&self.settings, self.windows);
@@ -309,7 +313,7 @@ impl Policy {
             let (pages, bytes) = block.units_mut(page_bytes, block_bytes);
             for (index, page) in pages.iter_mut().enumerate() {
                 let address = base + index as u64 * bytes;
-                if samples.glance(page, address) {
+                if samples.probe(page, address) {
                     push(&mut picked, address, address + bytes);
                 }
             }
@@ -317,9 +321,9 @@ impl Policy {
         picked
     }
 
-    /// Takes what a window told about the sample alone; whether the program does something else than before. Then all pages
-    /// that are left alone are to be asked about.
-    pub fn glanced(&mut self, sample: &Sample) -> bool {
+    /// Takes the result of a probe, and returns whether it found a phase change. If so, the
+    /// back-off of all pages is reset.
+    pub fn probed(&mut self, sample: &Sample) -> bool {
         let (page_bytes, block_bytes) = (self.table.page_bytes(), self.table.block_bytes());
         let mut cursors = [&sample.accessed, &sample.written].map(|set| Cursor::new(set.as_ref()));
         let mut samples = Samples::new(&self.settings, self.windows);
@@ -328,21 +332,22 @@ impl Policy {
             let (pages, bytes) = block.units_mut(page_bytes, block_bytes);
             for (index, page) in pages.iter_mut().enumerate() {
                 let address = base + index as u64 * bytes;
-                // Each cursor goes on, whatever the other says.
+                // Both cursors must advance, so `|` and not `||`.
                 let touched = cursors.iter_mut().fold(false, |any, cursor| {
                     cursor.any(address, address + bytes) | any
                 });
                 samples.take_picked(page, touched);
             }
         }
-        let in_doubt = samples.contradict(&self.settings);
-        if in_doubt {
-            self.doubt(&mut PageSet::new());
+        let contradicted = samples.contradict(&self.settings);
+        if contradicted {
+            self.reset_back_off(&mut PageSet::new());
         }
-        in_doubt
+        contradicted
     }
 
-    /// What should move so that the hottest pages are in fast memory, of which at most `capacity` bytes may be used.
+    /// Plans moves so that the hottest pages are in fast memory, of which at most `capacity` bytes
+    /// may be used.
     pub fn plan(&mut self, capacity: u64) -> Plan {
         let hot = self.hot_rank();
         let windows = u16::from(self.settings.windows);
@@ -351,10 +356,10 @@ impl Policy {
         self.pick(&budget)
     }
 
-    /// Has all pages that are left alone asked about in the next window.
-    fn doubt(&mut self, rearm: &mut PageSet) {
-        self.since_doubt = 0;
-        // What was learned before holds no longer.
+    /// Resets the back-off of all pages, so that the next window samples them.
+    fn reset_back_off(&mut self, rearm: &mut PageSet) {
+        self.since_phase_change = 0;
+        // The history belongs to the phase that ended.
         self.seen = 0;
         let (page_bytes, block_bytes) = (self.table.page_bytes(), self.table.block_bytes());
         let mut woken = PageSet::new();
@@ -362,8 +367,8 @@ impl Policy {
             let base = block.base;
             let (pages, bytes) = block.units_mut(page_bytes, block_bytes);
             for (index, page) in pages.iter_mut().enumerate() {
-                if page.is_asleep() {
-                    page.doubt();
+                if page.is_backed_off() {
+                    page.reset_back_off();
                     let address = base + index as u64 * bytes;
                     push(&mut woken, address, address + bytes);
                 }
@@ -372,7 +377,7 @@ impl Policy {
         rearm.union_with(&woken);
     }
 
-    /// The pages that can be hot, by their degree, and are in a place: for tests and reports.
+    /// Returns the pages with at least the rank `least`.
     pub fn hottest(&self, least: u16) -> PageSet {
         let mut hot = PageSet::new();
         self.table.for_each(|address, bytes, page| {
@@ -383,33 +388,34 @@ impl Policy {
         hot
     }
 
-    /// All pages that are to be asked about in the next window.
-    pub fn awake(&self) -> PageSet {
-        let mut awake = PageSet::new();
+    /// Returns all pages that the next window samples.
+    pub fn sampled(&self) -> PageSet {
+        let mut sampled = PageSet::new();
         self.table.for_each(|address, bytes, page| {
-            if !page.is_asleep() {
-                push(&mut awake, address, address + bytes);
+            if !page.is_backed_off() {
+                push(&mut sampled, address, address + bytes);
             }
         });
-        awake
+        sampled
     }
 
-    /// The same of some pages, each of them a unit's.
-    pub fn awake_of(&mut self, pages: &PageSet) -> PageSet {
-        let mut awake = PageSet::new();
+    /// Returns those of some pages that the next window samples.
+    pub fn sampled_of(&mut self, pages: &PageSet) -> PageSet {
+        let mut sampled = PageSet::new();
         for address in pages.iter_units(self.table.page_bytes()) {
             if self
                 .table
                 .unit_mut(address)
-                .is_some_and(|(page, _)| !page.is_asleep())
+                .is_some_and(|(page, _)| !page.is_backed_off())
             {
-                push(&mut awake, address, address + self.table.page_bytes());
+                push(&mut sampled, address, address + self.table.page_bytes());
             }
         }
-        awake
+        sampled
     }
 
-    /// Calls `found` with address, size, rank and place of every page, or huge page, in ascending order.
+    /// Calls `found` with address, size, rank and place of every page, or huge page, in ascending
+    /// order.
     pub fn for_each(&self, mut found: impl FnMut(u64, u64, u16, Place)) {
         self.table.for_each(|address, bytes, page| {
             found(
@@ -421,12 +427,12 @@ impl Policy {
         });
     }
 
-    /// From which rank on a page was used in most windows.
+    /// Returns the lowest rank of a page accessed in most windows.
     fn steady_rank(&self) -> u16 {
         let settings = &self.settings;
         match settings.ranking {
             Ranking::Degree => {
-                let least = match self.tells.accesses {
+                let least = match self.caps.accesses {
                     true => settings.read_weight,
                     false => settings.write_weight,
                 };
@@ -436,7 +442,7 @@ impl Policy {
         }
     }
 
-    /// From which rank on a page is hot.
+    /// Returns the lowest rank of a hot page.
     pub fn hot_rank(&self) -> u16 {
         match self.settings.ranking {
             Ranking::Degree => self.settings.degree_min,

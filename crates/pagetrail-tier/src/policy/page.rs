@@ -1,11 +1,12 @@
-//! [`Page`]: what the policy remembers of a page, in 8 bytes, and its way through the multi-level queue.
+//! [`Page`]: the 8 bytes of state that the policy has for a page, and its moves through the
+//! multi-level queue.
 //!
-//! HMM-V, section 4.1.2. A page of level 0 is asked about in every window. One that was touched when it was asked about
-//! goes up a level; at level x it is then left alone for 2^(x-1) windows, in which it counts as touched, and asked about
-//! again in the window after. One that was not touched goes down a level, and stays armed: asking costs nothing until
-//! it is touched.
+//! HMM-V, section 4.1.2. A page of level 0 is sampled in every window. A sampled page that was
+//! accessed goes up a level; at level x it then backs off for 2^(x-1) windows, in which it counts
+//! as accessed, and is sampled in the window after. A sampled page that was not accessed goes down
+//! a level and stays armed: sampling costs nothing until the page is accessed.
 
-use super::Tells;
+use super::SourceCaps;
 use super::settings::Settings;
 use super::table::Place;
 
@@ -13,45 +14,45 @@ use super::table::Place;
 mod state {
     /// Two bits: absent, fast or slow.
     pub(super) const PLACE: u8 = 0b11;
-    /// It cannot be moved.
+    /// The page cannot be moved.
     pub(super) const FIXED: u8 = 1 << 2;
-    /// The last time that it was asked about writes, it was written.
+    /// The page was written in the last window that sampled its writes.
     pub(super) const WROTE: u8 = 1 << 3;
-    /// It was left alone, and is asked about before its time.
+    /// The page is backed off and sampled early, as a spot check.
     pub(super) const SPOT: u8 = 1 << 4;
-    /// It is left alone as one that is used rarely: nothing is said of it meanwhile.
+    /// The page is backed off as rarely used: it does not count as accessed meanwhile.
     pub(super) const RARE: u8 = 1 << 5;
 }
 
-/// From this level on a page was touched so often in a row that it should be in use.
+/// Level from which on a page counts as in use, after accesses in several samples in a row.
 const TRUSTED: u8 = 3;
-/// From this level on it counts as touched while it is left alone, whatever was seen before.
+/// Level from which on a backed-off page counts as accessed, whatever its history.
 const SURE: u8 = 4;
 
-/// What is remembered of a page.
+/// The state of a page.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Page {
-    /// A bit for each of the last windows that told of accesses, the newest lowest.
+    /// One bit for each of the last windows that tracked accesses, the newest in the lowest bit.
     reads: u16,
-    /// The same for writes.
+    /// One bit for each of the last windows that tracked writes.
     writes: u16,
-    /// In the queue.
+    /// Level in the queue.
     level: u8,
-    /// For how many windows it is left alone yet.
+    /// Number of windows for which the page is still backed off.
     rest: u8,
-    /// For how many windows it has been left alone since it was asked about last.
+    /// Number of windows since the page was last sampled.
     slept: u8,
     state: u8,
 }
 
-/// What a window tells, the same for all pages.
+/// What a window samples, common to all pages.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct WindowKind {
     pub(super) accesses: bool,
     pub(super) writes: bool,
-    /// Whether all that was known is in doubt: who is not used now has no history.
-    pub(super) doubtful: bool,
-    /// Whether all of the history that is kept was seen: one without a touch is that of a page that is used rarely.
+    /// Whether a phase change came before: a page that is not accessed now loses its history.
+    pub(super) phase_changed: bool,
+    /// Whether the whole history was observed: an empty history then means a rarely used page.
     pub(super) settled: bool,
 }
 
@@ -80,7 +81,8 @@ impl Page {
         self.state = self.state & !state::PLACE | bits;
     }
 
-    /// How many kinds of place there are: absent, fast or slow, and each of them with pages that cannot be moved.
+    /// How many kinds of place there are: absent, fast or slow, and each of them with pages that
+    /// cannot be moved.
     pub(super) const KINDS: usize = 8;
 
     /// Where it is and whether it cannot be moved, as a small number.
@@ -98,7 +100,8 @@ impl Page {
         (page.place(), page.is_fixed())
     }
 
-    /// Whether it is at the bottom of the queue: a window in which it is not touched is remembered, and that is all.
+    /// Whether it is at the bottom of the queue: a window in which it is not touched is remembered,
+    /// and that is all.
     #[inline]
     pub(super) fn is_at_the_bottom(&self) -> bool {
         self.level | self.rest | self.slept | self.state & state::SPOT == 0
@@ -106,10 +109,10 @@ impl Page {
 
     /// Takes a window in which it was not touched, at the bottom of the queue.
     #[inline]
-    pub(super) fn observe_nothing(&mut self, mask: u16, asked: Asked) {
-        self.reads = (self.reads << u8::from(asked.accesses)) & mask;
-        self.writes = (self.writes << u8::from(asked.writes)) & mask;
-        if asked.writes {
+    pub(super) fn observe_nothing(&mut self, mask: u16, kind: WindowKind) {
+        self.reads = (self.reads << u8::from(kind.accesses)) & mask;
+        self.writes = (self.writes << u8::from(kind.writes)) & mask;
+        if kind.writes {
             self.set(state::WROTE, false);
         }
     }
@@ -133,47 +136,48 @@ impl Page {
         self.writes &= mask;
     }
 
-    /// Whether it is left alone at the moment.
-    pub(super) fn is_asleep(&self) -> bool {
+    /// Whether the page is backed off at present.
+    pub(super) fn is_backed_off(&self) -> bool {
         self.rest > 0
     }
 
-    /// Whether it is left alone after having been touched so often in a row that it should be in use.
+    /// Whether the page is backed off at a level at which it should be in use.
     pub(super) fn is_trusted(&self) -> bool {
-        self.is_asleep() && self.level >= TRUSTED
+        self.is_backed_off() && self.level >= TRUSTED
     }
 
-    /// Whether it was left alone for having been touched so often in a row, and is asked about now.
+    /// Whether the page was backed off at such a level and is sampled now.
     #[inline]
-    pub(super) fn is_trusted_and_asked(&self) -> bool {
+    pub(super) fn is_trusted_and_sampled(&self) -> bool {
         self.level >= TRUSTED && self.rest == 0 && self.slept > 0
     }
 
-    /// Whether it was touched so often in a row that it should be in use, left alone at the moment or not.
+    /// Whether it was touched so often in a row that it should be in use, left alone at the moment
+    /// or not.
     pub(super) fn should_be_in_use(&self) -> bool {
         self.level >= TRUSTED
     }
 
-    /// Has it asked about in the next window.
+    /// Samples the page in the next window.
     pub(super) fn wake(&mut self) {
         self.rest = 0;
         self.set(state::RARE, false);
     }
 
-    /// Has it asked about in the next window, and whatever it was trusted with it must earn again.
-    pub(super) fn doubt(&mut self) {
+    /// Samples the page in the next window and resets its back-off level.
+    pub(super) fn reset_back_off(&mut self) {
         self.wake();
         self.level = self.level.min(1);
     }
 
-    /// Has it asked about in the next window, as a sample of those that are left alone.
+    /// Samples the page in the next window as a spot check of backed-off pages.
     pub(super) fn spot_check(&mut self) {
         self.wake();
         self.set(state::SPOT, true);
     }
 
-    /// Has it asked about in one window as a sample, and left alone as before afterwards.
-    pub(super) fn glance(&mut self) {
+    /// Samples the page in one window as a probe, without changing its back-off.
+    pub(super) fn probe(&mut self) {
         self.set(state::SPOT, true);
     }
 
@@ -189,32 +193,31 @@ impl Page {
         self.state = self.state & !bit | if on { bit } else { 0 };
     }
 
-    /// Takes what a window tells about it; true if it must be armed for the next.
+    /// Updates the page with the sample of a window; returns whether it must be armed for the next.
     #[inline]
     pub(super) fn observe(
         &mut self,
         settings: &Settings,
-        tells: Tells,
-        asked: Asked,
+        caps: SourceCaps,
+        kind: WindowKind,
         accessed: bool,
         written: bool,
     ) -> bool {
-        let asleep = self.is_asleep();
+        let backed_off = self.is_backed_off();
         let (mut read_bit, mut write_bit) = (accessed || written, written);
-        if asleep {
-            let counts =
-                self.state & state::RARE == 0 && !self.counts_answers_only(settings, asked);
+        if backed_off {
+            let counts = self.state & state::RARE == 0 && !self.counts_answers_only(settings, kind);
             (read_bit, write_bit) = (counts, counts && self.state & state::WROTE != 0);
         }
         let mask = u16::MAX >> (16 - settings.windows);
         let silent = self.reads | self.writes == 0;
-        if asked.accesses {
+        if kind.accesses {
             self.reads = (self.reads << 1 | u16::from(read_bit)) & mask;
         }
-        if asked.writes {
+        if kind.writes {
             self.writes = (self.writes << 1 | u16::from(write_bit)) & mask;
         }
-        if asleep {
+        if backed_off {
             self.rest -= 1;
             if self.state & state::RARE == 0 {
                 self.slept = self.slept.saturating_add(1);
@@ -223,7 +226,7 @@ impl Page {
             }
             return self.rest == 0;
         }
-        if asked.writes {
+        if kind.writes {
             self.set(state::WROTE, written);
         }
         if accessed || written {
@@ -231,7 +234,7 @@ impl Page {
             self.level = (self.level + 1).min(settings.level_max);
             self.rest = match self.level {
                 0 => 0,
-                1 if silent && asked.settled && settings.rare_rest > 0 => {
+                1 if silent && kind.settled && settings.rare_rest > 0 => {
                     self.set(state::RARE, true);
                     1 + settings.rare_rest
                 }
@@ -239,12 +242,13 @@ impl Page {
             };
             return self.rest == 0;
         }
-        // That it was not written says nothing about reads, where the source tells of those in other windows.
-        if asked.accesses || !tells.accesses {
-            if asked.doubtful && self.slept > 0 {
+        // A page that was not written may have been read, if the source tracks reads in other
+        // windows.
+        if kind.accesses || !caps.accesses {
+            if kind.phase_changed && self.slept > 0 {
                 (self.reads, self.writes) = (0, 0);
             } else if settings.take_back && self.slept > 0 {
-                self.take_back(tells, asked);
+                self.take_back(caps, kind);
             }
             self.slept = 0;
             self.level = self.level.saturating_sub(1);
@@ -252,17 +256,18 @@ impl Page {
         false
     }
 
-    /// Whether the windows in which it is left alone do not count as touched: once all that is remembered was seen, touches
-    /// that meet by chance would outdo pages that are really in use.
+    /// Whether the windows in which it is left alone do not count as touched: once all that is
+    /// remembered was seen, touches that meet by chance would outdo pages that are really in use.
     #[inline]
-    fn counts_answers_only(&self, settings: &Settings, asked: Asked) -> bool {
-        settings.only_answers && asked.settled && self.level < SURE
+    fn counts_answers_only(&self, settings: &Settings, kind: WindowKind) -> bool {
+        settings.only_answers && kind.settled && self.level < SURE
     }
 
-    /// Erases the windows in which it was taken for touched, behind the newest where that is an answer.
+    /// Erases the windows in which it was taken for touched, behind the newest where that is an
+    /// answer.
     #[cold]
-    fn take_back(&mut self, tells: Tells, asked: Asked) {
-        let slept = match tells.in_turns {
+    fn take_back(&mut self, caps: SourceCaps, kind: WindowKind) {
+        let slept = match caps.in_turns {
             true => self.slept.div_ceil(2),
             false => self.slept,
         };
@@ -272,8 +277,8 @@ impl Page {
                 .map_or(u16::MAX, |above| !above);
             ones << u8::from(answered)
         };
-        self.reads &= !guessed(asked.accesses);
-        self.writes &= !guessed(asked.writes);
+        self.reads &= !guessed(kind.accesses);
+        self.writes &= !guessed(kind.writes);
     }
 
     /// Its temperature, by what the ones in a byte of each history weigh.
@@ -323,15 +328,15 @@ impl Page {
 mod tests {
     use super::*;
 
-    const READS: Tells = Tells {
+    const READS: SourceCaps = SourceCaps {
         accesses: true,
         writes: false,
         in_turns: false,
     };
-    const ASKED: Asked = Asked {
+    const KIND: WindowKind = WindowKind {
         accesses: true,
         writes: false,
-        doubtful: false,
+        phase_changed: false,
         settled: false,
     };
 
@@ -344,7 +349,7 @@ mod tests {
             if armed {
                 faults.push(window);
             }
-            armed = page.observe(settings, READS, ASKED, true, false);
+            armed = page.observe(settings, READS, KIND, true, false);
         }
         faults
     }
@@ -352,7 +357,7 @@ mod tests {
     #[test]
     fn a_page_of_level_x_is_left_alone_for_two_to_the_x_minus_one_windows() {
         let settings = Settings::default();
-        // Asked, then left alone for 1, 2, 4, 8, 16, 32, 64, and 64 again.
+        // Sampled, then backed off for 1, 2, 4, 8, 16, 32, 64, and 64 again.
         let expected = [1, 3, 6, 11, 20, 37, 70, 135, 200];
         assert_eq!(faults(&settings, 200), expected);
         let off = Settings {
@@ -368,7 +373,7 @@ mod tests {
         let mut page = Page::new(Place::Slow, false);
         for window in 1..=8 {
             // The source reports it while it is not armed, or does not: it makes no difference.
-            page.observe(&settings, READS, ASKED, matches!(window, 1 | 3 | 6), false);
+            page.observe(&settings, READS, KIND, matches!(window, 1 | 3 | 6), false);
             assert_eq!(page.degree(&settings), window);
         }
     }
@@ -377,15 +382,15 @@ mod tests {
     fn once_all_is_known_answers_alone_count_at_a_low_level() {
         let settings = Settings::default();
         let degrees = |settled| {
-            let asked = Asked { settled, ..ASKED };
+            let kind = WindowKind { settled, ..KIND };
             let mut page = Page::new(Place::Slow, false);
             page.reads = 1 << 7;
             [true; 6].map(|touched| {
-                page.observe(&settings, READS, asked, touched, false);
+                page.observe(&settings, READS, kind, touched, false);
                 page.degree(&settings)
             })
         };
-        // Asked in the windows 1, 3 and 6.
+        // Sampled in the windows 1, 3 and 6.
         assert_eq!(degrees(true), [1, 1, 2, 2, 2, 3]);
         assert_eq!(degrees(false), [1, 2, 3, 4, 5, 6]);
     }
@@ -398,7 +403,7 @@ mod tests {
             let mut page = Page::new(Place::Slow, false);
             // Touched, left alone, touched, left alone for two windows, and not touched.
             for touched in [true, false, true, false, false, false] {
-                page.observe(&settings, READS, ASKED, touched, false);
+                page.observe(&settings, READS, KIND, touched, false);
             }
             // Windows 1 and 3 were seen, 2 was confirmed by 3, 4 and 5 were guesses.
             assert_eq!(page.degree(&settings), degree + 1);
@@ -412,8 +417,8 @@ mod tests {
         let mut page = Page::new(Place::Fast, false);
         page.level = 7;
         for level in (0..7).rev() {
-            assert!(!page.observe(&settings, READS, ASKED, false, false));
-            assert!(!page.is_asleep());
+            assert!(!page.observe(&settings, READS, KIND, false, false));
+            assert!(!page.is_backed_off());
             assert_eq!(page.level, level);
         }
     }
@@ -421,38 +426,38 @@ mod tests {
     #[test]
     fn in_turns_a_window_of_writes_says_nothing_about_reads() {
         let settings = Settings::default();
-        let tells = Tells {
+        let caps = SourceCaps {
             accesses: true,
             writes: true,
             in_turns: true,
         };
-        let writes = Asked {
+        let writes = WindowKind {
             accesses: false,
             writes: true,
-            doubtful: false,
+            phase_changed: false,
             settled: false,
         };
         let mut page = Page::new(Place::Slow, false);
         page.level = 3;
-        page.observe(&settings, tells, writes, false, false);
+        page.observe(&settings, caps, writes, false, false);
         assert_eq!((page.level, page.degree(&settings)), (3, 0));
-        page.observe(&settings, tells, ASKED, false, false);
+        page.observe(&settings, caps, KIND, false, false);
         assert_eq!(page.level, 2);
-        page.observe(&settings, tells, writes, false, true);
+        page.observe(&settings, caps, writes, false, true);
         assert_eq!((page.level, page.degree(&settings)), (3, 3));
-        assert!(page.is_asleep());
+        assert!(page.is_backed_off());
         // Left alone it counts as written where it was written last.
-        page.observe(&settings, tells, ASKED, false, false);
-        page.observe(&settings, tells, writes, false, false);
+        page.observe(&settings, caps, KIND, false, false);
+        page.observe(&settings, caps, writes, false, false);
         assert_eq!(page.degree(&settings), 3 + 1 + 3);
     }
 
     #[test]
     fn a_page_that_is_used_rarely_is_asked_about_less_and_counts_what_was_seen() {
         let settings = Settings::default();
-        let settled = Asked {
+        let settled = WindowKind {
             settled: true,
-            ..ASKED
+            ..KIND
         };
         let mut page = Page::new(Place::Slow, false);
         page.level = 1;
@@ -460,19 +465,19 @@ mod tests {
             page.observe(&settings, READS, settled, false, false);
         }
         let mut armed = true;
-        let mut asked = Vec::new();
+        let mut sampled_in = Vec::new();
         for window in 1..=8 {
             if armed {
-                asked.push(window);
+                sampled_in.push(window);
             }
             armed = page.observe(&settings, READS, settled, true, false);
         }
         // Left alone for three windows; from then on it is one like the others.
-        assert_eq!(asked, [1, 5, 8]);
+        assert_eq!(sampled_in, [1, 5, 8]);
         assert_eq!(page.degree(&settings), 3, "what was seen");
         page.observe(&settings, READS, settled, false, false);
-        page.doubt();
-        assert!(!page.is_asleep());
+        page.reset_back_off();
+        assert!(!page.is_backed_off());
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! [`Plan`]: what should move. Hot pages into fast memory that is free, then hot slow pages in exchange for the coldest fast
-//! ones.
+//! [`Plan`]: what should move. Hot pages into fast memory that is free, then hot slow pages in
+//! exchange for the coldest fast ones.
 //!
-//! HMM-V, sections 4.2.2 and 4.4. The order comes from a bucket sort: the histogram says how far down each bucket is
-//! emptied, and one pass over the table puts each page that is to move into its place.
+//! HMM-V, sections 4.2.2 and 4.4. The order comes from a bucket sort: the histogram says how far
+//! down each bucket is emptied, and one pass over the table puts each page that is to move into its
+//! place.
 
 use super::Policy;
 use super::histogram::Histogram;
@@ -28,7 +29,8 @@ pub struct Plan {
     pub promote: Vec<Unit>,
     /// How much is hot and finds no room.
     pub left_out_bytes: u64,
-    /// The degree of the coldest page that should be in fast memory; what is colder is not promoted.
+    /// The degree of the coldest page that should be in fast memory; what is colder is not
+    /// promoted.
     pub cut: u16,
 }
 
@@ -49,9 +51,11 @@ pub(super) struct Budget {
     cut: u16,
 }
 
-/// Decides how many bytes of each bucket move, so that at most `capacity` bytes are in fast memory afterwards.
+/// Decides how many bytes of each bucket move, so that at most `capacity` bytes are in fast memory
+/// afterwards.
 ///
-/// A page of rank `hot` or above is hot; it takes the place of one whose rank is lower by more than `margin`.
+/// A page of rank `hot` or above is hot; it takes the place of one whose rank is lower by more than
+/// `margin`.
 pub(super) fn budget(histogram: &Histogram, capacity: u64, hot: u16, margin: u16) -> Budget {
     let buckets = histogram.fast.len();
     let mut fast = histogram.fast.clone();
@@ -138,7 +142,8 @@ impl Sorted {
 }
 
 impl Policy {
-    /// Picks the units of a budget. Fast memory never holds more than it may: what would not fit stays.
+    /// Picks the units of a budget. Fast memory never holds more than it may: what would not fit
+    /// stays.
     pub(super) fn pick(&self, budget: &Budget) -> Plan {
         let mut demote = Sorted::new(&budget.demote);
         let mut promote = Sorted::new(&budget.promote);
@@ -154,7 +159,8 @@ impl Policy {
                     _ => (&mut promote, false),
                 };
                 let left = &mut list.bytes_left[usize::from(rank)];
-                // A huge page that leaves may make more room than was asked for; one that comes must not take more.
+                // A huge page that leaves may make more room than was asked for; one that comes
+                // must not take more.
                 if *left >= bytes || leaves_room && *left > 0 {
                     *left = left.saturating_sub(bytes);
                     list.units.push(Unit {

@@ -1,9 +1,11 @@
-//! [`Pool`]: fast memory shared among several targets. It takes from the sated and gives to the hungry.
+//! [`Pool`]: fast memory shared among several targets. It takes from the sated and gives to the
+//! hungry.
 //!
-//! HMM-V, section 4.4. Each target has a share of its own; what it is allowed at a time lies between a lower and an
-//! upper part of that. One that wants less than it has gives the rest to the pool, one that wants more gets it as far
-//! as the pool reaches, all in proportion to what they lack. What is left then goes, ours, to those that want no more but
-//! use more in most windows: by the paper's share of 80% a target whose memory is all hot would be sated without a fifth of it.
+//! HMM-V, section 4.4. Each target has a share of its own; what it is allowed at a time lies
+//! between a lower and an upper part of that. One that wants less than it has gives the rest to the
+//! pool, one that wants more gets it as far as the pool reaches, all in proportion to what they
+//! lack. What is left then goes, ours, to those that want no more but use more in most windows: by
+//! the paper's share of 80% a target whose memory is all hot would be sated without a fifth of it.
 
 use std::collections::BTreeMap;
 

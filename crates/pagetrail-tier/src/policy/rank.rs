@@ -9,7 +9,8 @@ pub(super) struct Degrees {
     ranking: Ranking,
     windows: u8,
     threshold: u16,
-    /// Weighted counts of the ones in a byte of a history: counting them for each page would take longer.
+    /// Weighted counts of the ones in a byte of a history: counting them for each page would take
+    /// longer.
     reads: [u16; 256],
     writes: [u16; 256],
 }

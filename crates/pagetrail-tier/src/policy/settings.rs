@@ -17,11 +17,11 @@ pub enum Ranking {
     /// By degree: weighted reads and writes of the last windows (HMM-V).
     #[default]
     Degree,
-    /// Hot is what was touched in as many of the last windows as [`Settings::threshold`] says, everything else is equal
-    /// (HeMem).
+    /// Hot is what was touched in as many of the last windows as [`Settings::threshold`] says,
+    /// everything else is equal (HeMem).
     Threshold,
-    /// Touched in both of the last two windows, in one, or in none: an active and an inactive list (Nimble, and the kernel's
-    /// own).
+    /// Touched in both of the last two windows, in one, or in none: an active and an inactive list
+    /// (Nimble, and the kernel's own).
     TwoLists,
     /// All pages are equal, so that each stays where it was first touched.
     FirstTouch,
@@ -35,15 +35,18 @@ pub enum Ranking {
 pub struct Settings {
     /// How many windows a degree counts over, at most 16.
     pub windows: u8,
-    /// The highest level of the queue, at most 8: a page of level x is left alone for 2^(x-1) windows. 0 turns the queue off.
+    /// The highest level of the queue, at most 8: a page of level x is left alone for 2^(x-1)
+    /// windows. 0 turns the queue off.
     pub level_max: u8,
-    /// What a window with a read adds to a degree. Every access is one to a source that cannot tell.
+    /// What a window with a read adds to a degree. Every access is one to a source that cannot
+    /// tell.
     pub read_weight: u8,
     /// What a window with a write adds to a degree.
     pub write_weight: u8,
     /// A page of a lower degree is never hot.
     pub degree_min: u16,
-    /// The share of the pages that are hot by their degree for which a target wants fast memory from the pool.
+    /// The share of the pages that are hot by their degree for which a target wants fast memory
+    /// from the pool.
     pub share_percent: u8,
     /// What a target may lose to the pool: it keeps this part of its own share.
     pub lower_percent: u16,
@@ -53,30 +56,36 @@ pub struct Settings {
     pub calm_bytes: u64,
     /// How many periods in a row are not tracked, at most.
     pub pause_max: u8,
-    /// Moves are planned after every so many windows of a period. Ours: the paper plans once, after the last of 8.
+    /// Moves are planned after every so many windows of a period. Ours: the paper plans once, after
+    /// the last of 8.
     pub decide_every: u8,
-    /// A page takes another one's place if its degree is higher by more than this, so that those which are touched by
-    /// chance do not change places for ever; less in the first windows of a period, in proportion. Ours; the paper has 0.
+    /// A page takes another one's place if its degree is higher by more than this, so that those
+    /// which are touched by chance do not change places for ever; less in the first windows of a
+    /// period, in proportion. Ours; the paper has 0.
     pub margin: u16,
-    /// Ours: when a page that was left alone turns out not to be used, the windows in which it was taken for used are erased
-    /// from its history.
+    /// Ours: when a page that was left alone turns out not to be used, the windows in which it was
+    /// taken for used are erased from its history.
     pub take_back: bool,
-    /// Ours: once all the windows that count were seen, a page of a level below 4 that is left alone does not count as touched
-    /// in them. Otherwise one touch by chance counts as two, and two as five.
+    /// Ours: once all the windows that count were seen, a page of a level below 4 that is left
+    /// alone does not count as touched in them. Otherwise one touch by chance counts as two, and
+    /// two as five.
     pub only_answers: bool,
-    /// Ours: of the pages that are left alone, one in so many is asked about all the same in every window; 0 for none.
+    /// Ours: one in so many backed-off pages is sampled in every window as a spot check; 0 for
+    /// none.
     pub spot_check: u8,
-    /// Ours: when more than this part of those turn out not to be used, or of the pages of level 3 and above where most of them
-    /// are asked at once, the program does something else than before, and all pages that are left alone are asked about.
-    pub doubt_percent: u8,
-    /// Ours: a page that is touched after not having been touched in any window that is remembered is left alone for so
-    /// many windows more, which do not count as touched: it is asked about less often for being used rarely.
+    /// Ours: if more than this percentage of spot checks was not accessed (or of the pages of level
+    /// 3 and above, if most of them are due at once), the program has entered another phase, and
+    /// the back-off of all pages is reset.
+    pub phase_change_percent: u8,
+    /// Ours: a page that is accessed after no access in the remembered windows backs off for so
+    /// many windows more, which do not count as accessed, so that rarely used pages are sampled
+    /// rarely.
     pub rare_rest: u8,
     /// Ours: a period after a calm one ends after so many windows if it is calm, too; 0 for never.
     pub settle_after: u8,
-    /// Ours: in a period that is not tracked a sample of the pages that are left alone is asked about in one window. When
-    /// they are not used any longer, by `doubt_percent`, the period is tracked after all.
-    pub glance: bool,
+    /// Ours: in a period that is not tracked, a sample of backed-off pages is probed in one window.
+    /// If it shows a phase change, by `phase_change_percent`, the period is tracked after all.
+    pub probe: bool,
     /// How pages are put into an order.
     pub ranking: Ranking,
     /// For [`Ranking::Threshold`]: hot is what was touched in so many of the last windows.
@@ -101,10 +110,10 @@ impl Default for Settings {
             take_back: true,
             only_answers: true,
             spot_check: 32,
-            doubt_percent: 50,
+            phase_change_percent: 50,
             rare_rest: 2,
             settle_after: 3,
-            glance: true,
+            probe: true,
             ranking: Ranking::Degree,
             threshold: 4,
         }
@@ -134,19 +143,20 @@ impl Settings {
             spot_check: 0,
             rare_rest: 0,
             settle_after: 0,
-            glance: false,
+            probe: false,
             ..Self::default()
         }
     }
 
-    /// Another design in the same frame: no queue, each page is asked about in every window.
+    /// Settings of another design for comparison: no queue, so that every page is sampled in every
+    /// window.
     pub fn baseline(ranking: Ranking) -> Self {
         Self {
             level_max: 0,
             degree_min: 1,
             margin: 0,
             settle_after: 0,
-            glance: false,
+            probe: false,
             ranking,
             ..Self::default()
         }
@@ -198,7 +208,12 @@ impl Settings {
             "100 to 10000",
             (100..=10_000).contains(&self.upper_percent),
         )?;
-        within("doubt_percent", self.doubt_percent, 100, "1 to 100")?;
+        within(
+            "phase_change_percent",
+            self.phase_change_percent,
+            100,
+            "1 to 100",
+        )?;
         check(
             "rare_rest",
             self.rare_rest.into(),

@@ -1,12 +1,12 @@
-//! [`Samples`]: of the pages that are left alone, some are asked about before their time: is the program doing what it did?
+//! [`Samples`]: samples some backed-off pages early, to detect phase changes of the program.
 
 use super::page::Page;
 use super::settings::Settings;
 
-/// Samples of the pages that are left alone: are they used, as is taken for granted?
+/// Samples of backed-off pages, and how many of them were accessed as expected.
 ///
-/// Those of one level are asked together, and who does not answer is trusted no longer: when most of all that are trusted are
-/// asked in their turn there is nobody left to pick, so that then they are the sample.
+/// Pages of one level are due together. If more backed-off pages are due in a window than are still
+/// backed off, few are left to pick from, and the pages that are due serve as the sample.
 pub(super) struct Samples {
     one_in: u64,
     /// Changes with the window, so that it is other pages' turn.
@@ -16,7 +16,7 @@ pub(super) struct Samples {
     /// The same of pages whose turn it is.
     used_in_turn: u32,
     unused_in_turn: u32,
-    /// Pages that are trusted, and not asked.
+    /// Pages that are trusted, and not kind.
     resting: u32,
 }
 
@@ -41,7 +41,7 @@ impl Samples {
     pub(super) fn take(&mut self, page: &mut Page, touched: bool) {
         if page.is_trusted() {
             self.resting += 1;
-        } else if page.is_trusted_and_asked() {
+        } else if page.is_trusted_and_sampled() {
             *(if touched {
                 &mut self.used_in_turn
             } else {
@@ -51,7 +51,7 @@ impl Samples {
         self.take_picked(page, touched);
     }
 
-    /// Takes the answer of a page that was picked in the last window, where nobody else was asked.
+    /// Takes the answer of a page that was picked in the last window, where nobody else was kind.
     #[inline]
     pub(super) fn take_picked(&mut self, page: &mut Page, touched: bool) {
         if page.take_spot() {
@@ -74,10 +74,10 @@ impl Samples {
     }
 
     /// Picks a page that should be in use, and is to be left alone as before, or does not.
-    pub(super) fn glance(&mut self, page: &mut Page, address: u64) -> bool {
+    pub(super) fn probe(&mut self, page: &mut Page, address: u64) -> bool {
         let picked = page.should_be_in_use() && self.picks(address);
         if picked {
-            page.glance();
+            page.probe();
         }
         picked
     }
@@ -94,7 +94,7 @@ impl Samples {
             false => (self.used, self.unused),
         };
         let all = used + unused;
-        all >= Self::LEAST && unused * 100 > all * u32::from(settings.doubt_percent)
+        all >= Self::LEAST && unused * 100 > all * u32::from(settings.phase_change_percent)
     }
 }
 

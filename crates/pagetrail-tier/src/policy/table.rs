@@ -1,7 +1,7 @@
 //! [`Table`]: which pages a target has, where each is, and what is remembered of it.
 //!
-//! Memory comes in blocks of 512 pages, as it does in page tables: a block holds small pages, or is a huge one, which is
-//! remembered, counted and moved as one.
+//! Memory comes in blocks of 512 pages, as it does in page tables: a block holds small pages, or is
+//! a huge one, which is remembered, counted and moved as one.
 
 use std::ops::Range;
 
@@ -154,8 +154,8 @@ impl Table {
         &mut self.blocks
     }
 
-    /// Puts pages where `runs`, which ascend, say that they are. Of other pages nothing changes; with `only`, there are
-    /// none.
+    /// Puts pages where `runs`, which ascend, say that they are. Of other pages nothing changes;
+    /// with `only`, there are none.
     pub(super) fn set(&mut self, runs: &[Run], only: bool) {
         let bytes = self.block_bytes();
         let mut old = std::mem::take(&mut self.blocks).into_iter().peekable();
@@ -212,7 +212,8 @@ impl Table {
         (!page.is_absent()).then_some((page, bytes))
     }
 
-    /// Calls `found` with the address, the size and the memory of every unit that is there, in ascending order.
+    /// Calls `found` with the address, the size and the memory of every unit that is there, in
+    /// ascending order.
     pub(super) fn for_each(&self, mut found: impl FnMut(u64, u64, &Page)) {
         for block in &self.blocks {
             match &block.units {

@@ -1,9 +1,10 @@
 //! [`page_rank`] and [`breadth_first`]: graph kernels that run, and count what they touch.
 //!
-//! The graph is R-MAT's (the one of graph500): a few vertices have most of the edges. Its arrays lie one behind the other in the
-//! order in which such a program makes them: offsets, edges, and what is computed for each vertex. Neighbouring elements that
-//! are used one after the other are one access for each line of 64 bytes, everything else is one for each use; there is
-//! no other cache.
+//! The graph is R-MAT's (the one of graph500): a few vertices have most of the edges. Its arrays
+//! lie one behind the other in the order in which such a program makes them: offsets, edges, and
+//! what is computed for each vertex. Neighbouring elements that are used one after the other are
+//! one access for each line of 64 bytes, everything else is one for each use; there is no other
+//! cache.
 
 use fastrand::Rng;
 
@@ -155,7 +156,8 @@ impl Tracer {
     }
 }
 
-/// PageRank, pulling, so many times over a graph of 2^`scale` vertices; the sum of all ranks is checked at the end.
+/// PageRank, pulling, so many times over a graph of 2^`scale` vertices; the sum of all ranks is
+/// checked at the end.
 pub fn page_rank(scale: u32, passes: u32, seed: u64) -> Recorded {
     const DAMPING: f64 = 0.85;
     let graph = Graph::new(scale, seed);
@@ -196,7 +198,8 @@ pub fn page_rank(scale: u32, passes: u32, seed: u64) -> Recorded {
     tracer.finish()
 }
 
-/// Breadth-first search from so many vertices, one after the other, of a graph of 2^`scale` vertices.
+/// Breadth-first search from so many vertices, one after the other, of a graph of 2^`scale`
+/// vertices.
 pub fn breadth_first(scale: u32, searches: u32, seed: u64) -> Recorded {
     const UNSEEN: u32 = u32::MAX;
     let graph = Graph::new(scale, seed);

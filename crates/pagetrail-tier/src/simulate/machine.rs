@@ -1,7 +1,7 @@
 //! [`Machine`]: pages that are armed or not, fast or slow, and a program that touches them.
 //!
-//! It behaves as `access-scan` does: an armed page costs a fault when it is touched and is not armed any longer, and
-//! every page that is not armed is reported.
+//! It behaves as `access-scan` does: an armed page costs a fault when it is touched and is not
+//! armed any longer, and every page that is not armed is reported.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::error::Result;
 use crate::mover::{Mover, Outcome, Reason, Runs};
 use crate::policy::plan::Unit;
 use crate::policy::table::{Place, Run};
-use crate::policy::{Sample, Tells};
-use crate::source::{Ability, Source};
+use crate::policy::{Sample, SourceCaps};
+use crate::source::{Source, SourceInfo};
 
 /// The first address of the program's memory.
 const BASE: u64 = 1 << 32;
 
-/// What the source of a machine tells.
+/// Accesses that the source of a machine reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Report {
     /// What was touched, as `access-scan` does.
@@ -159,16 +159,16 @@ pub struct SimulatedSource {
 }
 
 impl Source for SimulatedSource {
-    fn ability(&self) -> Ability {
-        Ability {
+    fn info(&self) -> SourceInfo {
+        SourceInfo {
             name: "simulation",
-            tells: Tells {
+            caps: SourceCaps {
                 accesses: true,
                 writes: self.report == Report::AccessesAndWrites,
                 in_turns: false,
             },
             pages: true,
-            spares: true,
+            saves_faults: true,
         }
     }
 

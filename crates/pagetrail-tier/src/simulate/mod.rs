@@ -1,8 +1,9 @@
 //! A machine with two kinds of memory in software, and programs on it whose every access is known.
 //!
-//! The loop that runs on it is the real one: [`Machine`] hands out a [`Source`](crate::source::Source) and a
-//! [`Mover`](crate::mover::Mover). Nothing here has a latency of its own: time is priced ([`Prices`]), accesses by where
-//! their page is, and faults, scans and moved bytes by what they cost. Say so wherever such a number is shown.
+//! The loop that runs on it is the real one: [`Machine`] hands out a
+//! [`Source`](crate::source::Source) and a [`Mover`](crate::mover::Mover). Nothing here has a
+//! latency of its own: time is priced ([`Prices`]), accesses by where their page is, and faults,
+//! scans and moved bytes by what they cost. Say so wherever such a number is shown.
 
 mod graph;
 mod machine;

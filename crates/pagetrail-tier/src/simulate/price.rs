@@ -11,17 +11,18 @@ pub struct Prices {
     pub read_slow: f64,
     /// A write to slow memory.
     pub write_slow: f64,
-    /// A fault, taken by the program for being asked.
+    /// A fault, taken by the program for being kind.
     pub fault: f64,
-    /// Looking at a page that exists, by whoever tracks: it does not stop the program, and is shown apart.
+    /// Looking at a page that exists, by whoever tracks: it does not stop the program, and is shown
+    /// apart.
     pub scan_page: f64,
     /// Moving a page of 4 KiB.
     pub move_page: f64,
 }
 
 impl Default for Prices {
-    /// The latencies of HMM-V's table 2; a fault, a scanned page and a moved page as measured on the machine on which
-    /// pagetrail was made (0.86 us, 2 ns, 2 us).
+    /// The latencies of HMM-V's table 2; a fault, a scanned page and a moved page as measured on
+    /// the machine on which pagetrail was made (0.86 us, 2 ns, 2 us).
     fn default() -> Self {
         Self {
             read_fast: 81.0,
@@ -36,11 +37,13 @@ impl Default for Prices {
 }
 
 impl Prices {
-    /// Programs as HMM-V measured them: its figures are ratios of times in which a program that waits for memory at random
-    /// does something else as well, has several accesses under way at once, and meets the bandwidth of slow memory.
+    /// Programs as HMM-V measured them: its figures are ratios of times in which a program that
+    /// waits for memory at random does something else as well, has several accesses under way at
+    /// once, and meets the bandwidth of slow memory.
     ///
-    /// All in slow memory, random reads took 68.4% longer (table 3, the mean of four sizes) and random writes 188% (table 4).
-    /// For the 229 ns by which a read of slow memory takes longer to be those 68.4%, an access to fast memory takes 335 ns.
+    /// All in slow memory, random reads took 68.4% longer (table 3, the mean of four sizes) and
+    /// random writes 188% (table 4). For the 229 ns by which a read of slow memory takes longer to
+    /// be those 68.4%, an access to fast memory takes 335 ns.
     pub fn measured() -> Self {
         const FAST: f64 = 229.0 / 0.684;
         Self {
@@ -52,7 +55,8 @@ impl Prices {
         }
     }
 
-    /// A program that streams through its memory: an access is of a whole page, at the bandwidths of table 2.
+    /// A program that streams through its memory: an access is of a whole page, at the bandwidths
+    /// of table 2.
     pub fn streaming() -> Self {
         const PAGE: f64 = 4096.0;
         Self {
@@ -76,7 +80,7 @@ pub struct Bill {
     pub reads_slow: u64,
     /// Writes to slow memory.
     pub writes_slow: u64,
-    /// Faults for being asked.
+    /// Faults for being kind.
     pub faults: u64,
     /// Pages that scans looked at.
     pub scanned: u64,
@@ -85,14 +89,15 @@ pub struct Bill {
 }
 
 impl Bill {
-    /// How long the program takes: its accesses and its faults, and what it waits for pages that move.
+    /// How long the program takes: its accesses and its faults, and what it waits for pages that
+    /// move.
     pub fn program_ns(&self, prices: &Prices) -> f64 {
         self.accesses_ns(prices)
             + self.faults as f64 * prices.fault
             + self.moved as f64 * prices.move_page
     }
 
-    /// How long it would take if all memory were fast, and nobody asked.
+    /// How long it would take if all memory were fast, and nobody kind.
     pub fn all_fast_ns(&self, prices: &Prices) -> f64 {
         let all = Self {
             reads_fast: self.reads_fast + self.reads_slow,

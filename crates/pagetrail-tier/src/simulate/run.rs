@@ -4,8 +4,8 @@ use super::machine::{Machine, Report};
 use super::price::Bill;
 use super::program::Program;
 use crate::error::Result;
-use crate::keeper::{Keeper, KeeperOptions, WindowReport};
 use crate::policy::settings::Settings;
+use crate::tier_loop::{TierLoop, TierLoopOptions, WindowReport};
 
 /// How a program is run.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct RunOptions {
     pub period: u64,
     /// The policy.
     pub settings: Settings,
-    /// What the source tells.
+    /// Accesses that the source reports.
     pub report: Report,
 }
 
@@ -69,19 +69,19 @@ impl Outcome {
 /// A setting makes no sense.
 pub fn run(program: &mut dyn Program, options: &RunOptions) -> Result<Outcome> {
     let machine = Machine::new(program.pages(), options.fast_pages);
-    let keeper = KeeperOptions {
+    let tier_loop = TierLoopOptions {
         settings: options.settings.clone(),
         capacity: options.fast_pages as u64 * pagetrail::page_size(),
-        patience: None,
+        timeout: None,
     };
     let source = Box::new(machine.source(options.report));
-    let mut keeper = Keeper::new(source, Box::new(machine.mover()), keeper)?;
-    let mut tracking = keeper.begin_period()?;
+    let mut tier_loop = TierLoop::new(source, Box::new(machine.mover()), tier_loop)?;
+    let mut tracking = tier_loop.begin_period()?;
     let mut windows = Vec::new();
     for window in 0..options.windows {
         let before = machine.bill();
         if window > 0 && options.period > 0 && window.is_multiple_of(options.period) {
-            tracking = keeper.begin_period()?;
+            tracking = tier_loop.begin_period()?;
         }
         let changed = program.moves_next();
         let Some(accesses) = program.run() else {
@@ -89,11 +89,11 @@ pub fn run(program: &mut dyn Program, options: &RunOptions) -> Result<Outcome> {
         };
         machine.touch(&accesses);
         let report = match tracking {
-            true => keeper.window()?,
+            true => tier_loop.window()?,
             false => WindowReport::default(),
         };
         if report.over && options.period > 0 {
-            keeper.end_period()?;
+            tier_loop.end_period()?;
             tracking = false;
         }
         windows.push(Window {
@@ -109,7 +109,8 @@ pub fn run(program: &mut dyn Program, options: &RunOptions) -> Result<Outcome> {
     })
 }
 
-/// The same with an oracle in place of the loop: what is hot in a window is in fast memory in it, at no cost.
+/// The same with an oracle in place of the loop: what is hot in a window is in fast memory in it,
+/// at no cost.
 pub fn run_perfect(program: &mut dyn Program, options: &RunOptions) -> Bill {
     let machine = Machine::new(program.pages(), options.fast_pages);
     for _ in 0..options.windows {

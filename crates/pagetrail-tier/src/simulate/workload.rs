@@ -1,7 +1,8 @@
 //! [`Workload`]: programs that know what they touch.
 //!
-//! HMM-V, section 5: random accesses of which 90% go to a hot set, fixed or moving in four stages; a hot window that
-//! walks through memory; all memory alike; and Zipf's law. Everything is drawn from a seed.
+//! HMM-V, section 5: random accesses of which 90% go to a hot set, fixed or moving in four stages;
+//! a hot window that walks through memory; all memory alike; and Zipf's law. Everything is drawn
+//! from a seed.
 
 use fastrand::Rng;
 
@@ -22,7 +23,8 @@ pub enum WorkloadKind {
         /// How long it stays.
         windows: u64,
     },
-    /// A fifth of memory from one end to the other, again and again, which every so many windows is the next fifth.
+    /// A fifth of memory from one end to the other, again and again, which every so many windows is
+    /// the next fifth.
     Sequential {
         /// How long it stays.
         windows: u64,
@@ -54,8 +56,8 @@ pub struct Workload {
 const HOT_ACCESSES: u64 = 90;
 
 impl Workload {
-    /// A program of so many pages, which makes one and a half accesses for each in a window, half of them writes: what the
-    /// paper's random access makes of 16 GB in 600 ms.
+    /// A program of so many pages, which makes one and a half accesses for each in a window, half
+    /// of them writes: what the paper's random access makes of 16 GB in 600 ms.
     pub fn new(kind: WorkloadKind, pages: usize, seed: u64) -> Self {
         let mut random = Rng::with_seed(seed);
         let mut order: Vec<u32> = (0..pages as u32).collect();

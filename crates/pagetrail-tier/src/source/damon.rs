@@ -1,9 +1,10 @@
-//! [`Damon`]: the kernel's DAMON as a source, through `/sys/kernel/mm/damon`: which regions of a process were touched, from
-//! samples of accessed bits.
+//! [`Damon`]: the kernel's DAMON as a source, through `/sys/kernel/mm/damon`: which regions of a
+//! process were touched, from samples of accessed bits.
 //!
-//! It costs the process no faults, tells no pages apart but regions that it splits and merges by itself, and says nothing
-//! about writes. `Documentation/admin-guide/mm/damon/usage.rst`; needs root and `CONFIG_DAMON_SYSFS`. There is one
-//! configuration on a machine: where DAMON is in use, this does not take it over.
+//! It costs the process no faults, tells no pages apart but regions that it splits and merges by
+//! itself, and says nothing about writes. `Documentation/admin-guide/mm/damon/usage.rst`; needs
+//! root and `CONFIG_DAMON_SYSFS`. There is one configuration on a machine: where DAMON is in use,
+//! this does not take it over.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,9 +12,9 @@ use std::time::Duration;
 
 use pagetrail::{Mapped, PageRange, PageSet, mapped_pages, page_size};
 
-use super::{Ability, Source, everywhere};
+use super::{Source, SourceInfo, everywhere};
 use crate::error::{Error, Result};
-use crate::policy::{Sample, Tells};
+use crate::policy::{Sample, SourceCaps};
 
 const ADMIN: &str = "/sys/kernel/mm/damon/admin/kdamonds";
 /// Samples in a window: a region counts as touched if one of them found it so.
@@ -136,16 +137,16 @@ impl Drop for Damon {
 }
 
 impl Source for Damon {
-    fn ability(&self) -> Ability {
-        Ability {
+    fn info(&self) -> SourceInfo {
+        SourceInfo {
             name: "damon",
-            tells: Tells {
+            caps: SourceCaps {
                 accesses: true,
-                ..Tells::default()
+                ..SourceCaps::default()
             },
             pages: false,
             // Asking costs nothing, so leaving alone would only be a guess.
-            spares: false,
+            saves_faults: false,
         }
     }
 
@@ -166,7 +167,8 @@ impl Source for Damon {
     }
 
     fn mapped(&mut self) -> Result<Mapped> {
-        // Every page that a region may have: what is mapped from files is left out by being shared with others.
+        // Every page that a region may have: what is mapped from files is left out by being shared
+        // with others.
         self.mapped_within(&everywhere())
     }
 

@@ -1,8 +1,10 @@
-//! [`PageIdle`]: the kernel's idle page tracking as a source: accessed bits, by `/sys/kernel/mm/page_idle/bitmap`.
+//! [`PageIdle`]: the kernel's idle page tracking as a source: accessed bits, by
+//! `/sys/kernel/mm/page_idle/bitmap`.
 //!
-//! It costs the process no faults, only the setting of bits, tells pages apart, and says nothing about writes. The bitmap is
-//! of physical pages, which `/proc/PID/pagemap` names to whoever has `CAP_SYS_ADMIN`. It needs `CONFIG_IDLE_PAGE_TRACKING`,
-//! which Debian's kernels are built without. `Documentation/admin-guide/mm/idle_page_tracking.rst`.
+//! It costs the process no faults, only the setting of bits, tells pages apart, and says nothing
+//! about writes. The bitmap is of physical pages, which `/proc/PID/pagemap` names to whoever has
+//! `CAP_SYS_ADMIN`. It needs `CONFIG_IDLE_PAGE_TRACKING`, which Debian's kernels are built without.
+//! `Documentation/admin-guide/mm/idle_page_tracking.rst`.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -12,9 +14,9 @@ use std::path::Path;
 
 use pagetrail::{Mapped, PageRange, PageSet, mapped_pages, page_size};
 
-use super::{Ability, Source, everywhere};
+use super::{Source, SourceInfo, everywhere};
 use crate::error::{Error, Result};
-use crate::policy::{Sample, Tells};
+use crate::policy::{Sample, SourceCaps};
 
 const BITMAP: &str = "/sys/kernel/mm/page_idle/bitmap";
 /// Bits of an entry of `pagemap`: whether there is a page, and which.
@@ -159,16 +161,17 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 }
 
 impl Source for PageIdle {
-    fn ability(&self) -> Ability {
-        Ability {
+    fn info(&self) -> SourceInfo {
+        SourceInfo {
             name: "page_idle",
-            tells: Tells {
+            caps: SourceCaps {
                 accesses: true,
-                ..Tells::default()
+                ..SourceCaps::default()
             },
             pages: true,
-            // A bit that is set costs a walk through the page tables: what HMM-V's queue is made to save.
-            spares: true,
+            // A bit that is set costs a walk through the page tables: what HMM-V's queue is made to
+            // save.
+            saves_faults: true,
         }
     }
 

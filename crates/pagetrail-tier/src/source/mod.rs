@@ -1,4 +1,4 @@
-//! [`Source`]: what tells which pages of a target were touched in a window.
+//! [`Source`]: reports the pages of a target that were accessed in a window.
 
 mod damon;
 mod idle;
@@ -8,52 +8,54 @@ mod watched;
 use pagetrail::{Mapped, PageRange, PageSet, page_size};
 
 use crate::error::Result;
-use crate::policy::{Sample, Tells};
+use crate::policy::{Sample, SourceCaps};
 
 pub use damon::Damon;
 pub use idle::PageIdle;
 pub use replay::Replay;
 pub use watched::{Watched, WatchedKind};
 
-/// What a source can tell, in one line for people and in bits for the policy.
+/// Name and capabilities of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ability {
-    /// Its name.
+pub struct SourceInfo {
+    /// Name of the source.
     pub name: &'static str,
-    /// Reads, writes, or both.
-    pub tells: Tells,
-    /// Whether single pages are told apart, or regions only.
+    /// The kinds of access that the source reports.
+    pub caps: SourceCaps,
+    /// Whether the source reports single pages; `false` if it reports regions.
     pub pages: bool,
-    /// Whether asking costs its program something that leaving a page alone saves.
-    pub spares: bool,
+    /// Whether a page that is not sampled saves its program the cost of a fault.
+    pub saves_faults: bool,
 }
 
-/// All addresses that a process can have: the kernel refuses to look behind them.
+/// All user addresses of a process (47 bits).
 fn everywhere() -> PageSet {
     PageSet::from_iter(PageRange::new(page_size(), (1 << 47) - page_size()))
 }
 
-/// Tells window by window which pages of a target were touched.
+/// Reports, window by window, which pages of a target were touched.
 pub trait Source: Send {
-    /// What it can tell.
-    fn ability(&self) -> Ability;
+    /// Describes the source.
+    fn info(&self) -> SourceInfo;
 
-    /// Ends a window, and tells what was touched in it. What it reports is asked about again only if it is
-    /// [armed](Self::rearm).
+    /// Ends a window and returns the pages accessed in it. A page that was reported is sampled
+    /// again only after [`rearm`](Self::rearm).
     ///
     /// # Errors
     ///
-    /// The target has ended ([`Error::means_end`](crate::Error::means_end)), or cannot be watched any longer.
+    /// The target has ended ([`Error::means_end`](crate::Error::means_end)), or can no longer be
+    /// tracked.
     fn window(&mut self) -> Result<Sample>;
 
-    /// Has pages told about in the windows to come.
+    /// Arms pages, so that their next access is reported.
     ///
     /// # Errors
     ///
     /// As for [`window`](Self::window).
     fn rearm(&mut self, pages: &PageSet) -> Result<()>;
 
-    /// Has nothing told about until the next window, which tells of everything: a pause costs the target no faults.
+    /// Suspends sampling until the next window, so that it causes no faults meanwhile. The next
+    /// window reports all pages.
     ///
     /// # Errors
     ///
@@ -62,14 +64,14 @@ pub trait Source: Send {
         Ok(())
     }
 
-    /// The pages that exist now.
+    /// Returns the pages that exist now.
     ///
     /// # Errors
     ///
     /// As for [`window`](Self::window).
     fn mapped(&mut self) -> Result<Mapped>;
 
-    /// The same for some addresses only.
+    /// Returns the pages that exist now at some addresses.
     ///
     /// # Errors
     ///

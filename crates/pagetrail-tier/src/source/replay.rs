@@ -1,9 +1,10 @@
 //! [`Replay`]: a recorded trail as a source: what a policy would have done.
 //!
-//! A round is a window, whichever technique recorded it; two rounds of the same time, one of writes and one of accesses, are
-//! one that tells both, as HMM-V's scanner of a guest's page tables does (`pagetrail record --vm --access`). A recording does not know
-//! which pages existed before they were touched, or which were given back: they come into being with their first touch, all
-//! small, and stay.
+//! A round is a window, whichever technique recorded it; two rounds of the same time, one of writes
+//! and one of accesses, are one that tells both, as HMM-V's scanner of a guest's page tables does
+//! (`pagetrail record --vm --access`). A recording does not know which pages existed before they
+//! were touched, or which were given back: they come into being with their first touch, all small,
+//! and stay.
 
 use std::collections::VecDeque;
 use std::io::BufRead;
@@ -11,11 +12,12 @@ use std::io::BufRead;
 use pagetrail::{AccessKind, Mapped, PageSet};
 use pagetrail_trail::{Reader, Record, Round};
 
-use super::{Ability, Source};
+use super::{Source, SourceInfo};
 use crate::error::{Error, Result};
-use crate::policy::{Sample, Tells};
+use crate::policy::{Sample, SourceCaps};
 
-/// Rounds that tell what all of a recording notices: writes and accesses take turns, if there are both.
+/// Rounds that tell what all of a recording notices: writes and accesses take turns, if there are
+/// both.
 const TURNS: usize = 2;
 
 /// The rounds of a trail, one by one.
@@ -23,7 +25,7 @@ pub struct Replay<R> {
     reader: Reader<R>,
     /// The next rounds.
     ahead: VecDeque<Round>,
-    tells: Tells,
+    caps: SourceCaps,
     existing: PageSet,
 }
 
@@ -43,7 +45,7 @@ impl<R: BufRead + Send> Replay<R> {
         let mut replay = Self {
             reader,
             ahead: VecDeque::with_capacity(TURNS),
-            tells: Tells::default(),
+            caps: SourceCaps::default(),
             existing: PageSet::new(),
         };
         while replay.ahead.len() < TURNS
@@ -53,7 +55,7 @@ impl<R: BufRead + Send> Replay<R> {
         }
         let notices = |kind| replay.ahead.iter().any(|round| round.access_kind == kind);
         let (accesses, writes) = (notices(AccessKind::Accesses), notices(AccessKind::Writes));
-        replay.tells = Tells {
+        replay.caps = SourceCaps {
             accesses,
             writes,
             in_turns: accesses && writes && !replay.is_pair(),
@@ -86,13 +88,13 @@ impl<R: BufRead + Send> Replay<R> {
 }
 
 impl<R: BufRead + Send> Source for Replay<R> {
-    fn ability(&self) -> Ability {
-        Ability {
+    fn info(&self) -> SourceInfo {
+        SourceInfo {
             name: "replay",
-            tells: self.tells,
+            caps: self.caps,
             pages: true,
             // What was not asked about is in the recording all the same.
-            spares: true,
+            saves_faults: true,
         }
     }
 
@@ -172,17 +174,17 @@ mod tests {
     #[test]
     fn it_tells_what_its_rounds_tell() {
         use AccessKind::{Accesses, Writes};
-        let tells = |kinds: &[AccessKind]| {
+        let caps = |kinds: &[AccessKind]| {
             let rounds: Vec<_> = kinds.iter().map(|kind| (*kind, &[][..], &[][..])).collect();
             let bytes = trail(page_size(), &rounds);
-            let tells = Replay::open(&bytes[..]).unwrap().ability().tells;
-            (tells.accesses, tells.writes, tells.in_turns)
+            let caps = Replay::open(&bytes[..]).unwrap().info().caps;
+            (caps.accesses, caps.writes, caps.in_turns)
         };
-        assert_eq!(tells(&[Accesses, Accesses, Accesses]), (true, false, false));
-        assert_eq!(tells(&[Writes, Writes]), (false, true, false));
-        assert_eq!(tells(&[Writes, Accesses, Writes]), (true, true, true));
-        assert_eq!(tells(&[Accesses, Writes]), (true, true, true));
-        assert_eq!(tells(&[]), (false, false, false));
+        assert_eq!(caps(&[Accesses, Accesses, Accesses]), (true, false, false));
+        assert_eq!(caps(&[Writes, Writes]), (false, true, false));
+        assert_eq!(caps(&[Writes, Accesses, Writes]), (true, true, true));
+        assert_eq!(caps(&[Accesses, Writes]), (true, true, true));
+        assert_eq!(caps(&[]), (false, false, false));
     }
 
     #[test]
@@ -224,11 +226,8 @@ mod tests {
         ];
         let bytes = trail_at(page_size(), |index| index / 2, &rounds);
         let mut replay = Replay::open(&bytes[..]).unwrap();
-        let tells = replay.ability().tells;
-        assert!(
-            tells.accesses && tells.writes && !tells.in_turns,
-            "{tells:?}"
-        );
+        let caps = replay.info().caps;
+        assert!(caps.accesses && caps.writes && !caps.in_turns, "{caps:?}");
         for (written, accessed) in [
             (&[1][..], Some(&[1, 2][..])),
             (&[], Some(&[7])),

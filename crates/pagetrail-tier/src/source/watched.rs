@@ -5,9 +5,9 @@ use pagetrail::{
     Watch, mapped_pages,
 };
 
-use super::{Ability, Source};
+use super::{Source, SourceInfo};
 use crate::error::Result;
-use crate::policy::{Sample, Tells};
+use crate::policy::{Sample, SourceCaps};
 
 /// How a process is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,8 @@ pub enum WatchedKind {
     Accesses,
     /// Writes only (Linux 6.7).
     Writes,
-    /// A window of writes, a window of accesses, and so on. Changing arms everything, so that no page is left alone.
+    /// A window of writes, a window of accesses, and so on. Changing arms everything, so that no
+    /// page is left alone.
     Turns,
 }
 
@@ -85,22 +86,22 @@ impl Watched {
 }
 
 impl Source for Watched {
-    fn ability(&self) -> Ability {
+    fn info(&self) -> SourceInfo {
         let (name, accesses, writes) = match self.kind {
             WatchedKind::Accesses => ("access-scan", true, false),
             WatchedKind::Writes => ("pagemap-scan", false, true),
             WatchedKind::Turns => ("access-scan and pagemap-scan in turns", true, true),
         };
         let in_turns = self.kind == WatchedKind::Turns;
-        Ability {
+        SourceInfo {
             name,
-            tells: Tells {
+            caps: SourceCaps {
                 accesses,
                 writes,
                 in_turns,
             },
             pages: true,
-            spares: !in_turns,
+            saves_faults: !in_turns,
         }
     }
 

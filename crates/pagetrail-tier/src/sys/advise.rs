@@ -2,7 +2,8 @@
 //!
 //! # Safety
 //!
-//! `MADV_PAGEOUT` and `MADV_WILLNEED`, the only advice given here, change where memory is, never what it holds.
+//! `MADV_PAGEOUT` and `MADV_WILLNEED`, the only advice given here, change where memory is, never
+//! what it holds.
 #![allow(unsafe_code, reason = "process_madvise(2) has no safe wrapper")]
 
 use pagetrail::PageRange;
@@ -23,7 +24,8 @@ pub(crate) enum Advice {
 /// As many ranges as one call takes (`IOV_MAX`).
 pub(crate) const RANGES_MAX: usize = 1024;
 
-/// Advises on up to [`RANGES_MAX`] ranges of the process that `pidfd` names; how many bytes were advised on.
+/// Advises on up to [`RANGES_MAX`] ranges of the process that `pidfd` names; how many bytes were
+/// advised on.
 pub(crate) fn advise(pidfd: impl AsFd, ranges: &[PageRange], advice: Advice) -> Result<u64, Errno> {
     let vectors: Vec<libc::iovec> = ranges
         .iter()
@@ -37,7 +39,8 @@ pub(crate) fn advise(pidfd: impl AsFd, ranges: &[PageRange], advice: Advice) -> 
         Advice::PageOut => libc::MADV_PAGEOUT,
         Advice::WillNeed => libc::MADV_WILLNEED,
     };
-    // SAFETY: the kernel reads `vectors.len()` vectors; the addresses in them are another process's and mean nothing here.
+    // SAFETY: the kernel reads `vectors.len()` vectors; the addresses in them are another process's
+    // and mean nothing here.
     let result = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,

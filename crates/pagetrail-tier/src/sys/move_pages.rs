@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! The call reads and writes the arrays that it is given, and changes where the physical memory of a process is, never what
-//! it holds.
+//! The call reads and writes the arrays that it is given, and changes where the physical memory of
+//! a process is, never what it holds.
 #![allow(unsafe_code, reason = "move_pages(2) has no safe wrapper")]
 
 use std::ffi::c_void;
@@ -40,8 +40,9 @@ fn call(
 ) -> Result<i64, Errno> {
     assert_eq!(addresses.len(), states.len(), "a state for each page");
     let nodes = nodes.map_or(std::ptr::null(), <[i32]>::as_ptr);
-    // SAFETY: the kernel reads `addresses.len()` addresses, which it does not follow in this process, as many nodes where
-    // there are any, and writes as many states; all arrays are that long.
+    // SAFETY: the kernel reads `addresses.len()` addresses, which it does not follow in this
+    // process, as many nodes where there are any, and writes as many states; all arrays are that
+    // long.
     let result = unsafe {
         libc::syscall(
             libc::SYS_move_pages,

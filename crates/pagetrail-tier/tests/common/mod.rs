@@ -50,10 +50,11 @@ impl Program {
         kill_process(Pid::from_child(&self.0), signal).expect("it runs");
     }
 
-    /// Waits for some time, and until it has surely gone through all its hot pages in it: on a busy machine it may not run at
-    /// all for longer than a window.
+    /// Waits for some time, and until it has surely gone through all its hot pages in it: on a busy
+    /// machine it may not run at all for longer than a window.
     pub(crate) fn run_for(&self, time: Duration) {
-        // The first that ends may have begun before, and one before that with what was hot before a signal.
+        // The first that ends may have begun before, and one before that with what was hot before a
+        // signal.
         const ENOUGH: u64 = 3;
         let began = Instant::now();
         let before = self.passes();

@@ -21,9 +21,10 @@ pub(crate) struct TierArgs {
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum TierCommand {
-    /// Watch a process for some windows, and say what would move and why; nothing is moved
+    /// Track a process for some windows, and print what would move and why; nothing is moved
     ///
-    /// Of a recording, each round is a window, and what would have been moved in each is in the page with pictures.
+    /// For a recording, each round is a window; the HTML page shows what would have been moved in
+    /// each.
     #[command(after_help = "Examples:\n  \
         pagetrail tier plan -p 1234 --fast 1G\n  \
         pagetrail tier plan -p 1234 --fast 64M --source writes --json\n  \
@@ -31,8 +32,9 @@ pub(crate) enum TierCommand {
     Plan(PlanArgs),
     /// Keep the hot pages of programs in fast memory until told to stop
     ///
-    /// The file names the programs, by PID, command or cgroup, and how much fast memory each may use. SIGHUP has it read
-    /// anew. SIGTERM and SIGINT end it: every program keeps its memory where it is, and the next start goes on from there.
+    /// The file names the programs, by PID, command or cgroup, and how much fast memory each may
+    /// use. SIGHUP has it read anew. SIGTERM and SIGINT end it: every program keeps its memory
+    /// where it is, and the next start goes on from there.
     #[command(after_help = "Examples:\n  \
         pagetrail tier run --config tier.toml\n  \
         pagetrail tier run --config tier.toml --dry-run --duration 1m --html tier.html")]
@@ -52,7 +54,7 @@ pub(crate) struct PlanArgs {
     /// How much of its memory may be fast
     #[arg(long, value_name = "SIZE")]
     pub(crate) fast: Size,
-    /// What tells which pages are used
+    /// How accesses are tracked
     #[arg(
         long,
         value_name = "SOURCE",

@@ -87,7 +87,8 @@ impl Daemon {
         self.config.window
     }
 
-    /// Turns the loop of every process once. `Err` only where this machine cannot do what was asked for at all.
+    /// Turns the loop of every process once. `Err` only where this machine cannot do what was asked
+    /// for at all.
     pub(crate) fn turn(&mut self) -> Result<()> {
         let now = Instant::now();
         if self.searched.is_none_or(|then| now - then >= SEARCH_EVERY) {
@@ -331,7 +332,8 @@ impl Kept {
         }
     }
 
-    /// Shares what the target may use among its processes: by what they could use, or alike where that is not known.
+    /// Shares what the target may use among its processes: by what they could use, or alike where
+    /// that is not known.
     fn allow(&mut self, bytes: u64) {
         let demands = self
             .processes

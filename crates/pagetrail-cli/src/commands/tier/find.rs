@@ -26,7 +26,8 @@ pub(super) fn processes(target: &Target) -> Vec<u32> {
     found
 }
 
-/// The processes of a cgroup and of those below it. Its name is as in `/proc/PID/cgroup`, or a path.
+/// The processes of a cgroup and of those below it. Its name is as in `/proc/PID/cgroup`, or a
+/// path.
 fn in_cgroup(root: &Path, cgroup: &Path) -> Vec<u32> {
     let below = match cgroup.starts_with(root) {
         true => cgroup.to_owned(),

@@ -1,8 +1,9 @@
-//! [`History`]: what is kept of a process for the page: a bounded number of windows, and heat by address.
+//! [`History`]: what is kept of a process for the page: a bounded number of windows, and heat by
+//! address.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use pagetrail_tier::{Keeper, Plan, WindowReport};
+use pagetrail_tier::{Plan, TierLoop, WindowReport};
 
 /// Windows that are kept.
 const WINDOWS_MAX: usize = 2000;
@@ -54,39 +55,39 @@ impl Default for Heat {
 
 impl History {
     /// Takes a window.
-    pub(crate) fn add(&mut self, keeper: &mut Keeper, report: &WindowReport) {
+    pub(crate) fn add(&mut self, tier_loop: &mut TierLoop, report: &WindowReport) {
         if self.windows.len() == WINDOWS_MAX {
             self.windows.pop_front();
         }
         self.windows.push_back(report.clone());
         self.cut = report.cut;
-        self.note(keeper);
+        self.note(tier_loop);
         if report.index.is_multiple_of(self.heat.every) {
-            self.heat.add(keeper, report.index);
+            self.heat.add(tier_loop, report.index);
         }
     }
 
     /// The same for a plan, which moves nothing.
-    pub(crate) fn add_plan(&mut self, keeper: &mut Keeper, plan: &Plan) {
+    pub(crate) fn add_plan(&mut self, tier_loop: &mut TierLoop, plan: &Plan) {
         self.cut = plan.cut;
-        self.note(keeper);
+        self.note(tier_loop);
     }
 
-    fn note(&mut self, keeper: &mut Keeper) {
-        let histogram = keeper.histogram();
+    fn note(&mut self, tier_loop: &mut TierLoop) {
+        let histogram = tier_loop.histogram();
         self.fast.clone_from(&histogram.fast);
         self.slow.clone_from(&histogram.slow);
     }
 }
 
 impl Heat {
-    fn add(&mut self, keeper: &mut Keeper, window: u64) {
+    fn add(&mut self, tier_loop: &mut TierLoop, window: u64) {
         let mut column = Column {
             window,
             ..Column::default()
         };
         let shift = self.shift;
-        keeper.policy().for_each(|address, bytes, rank, _| {
+        tier_loop.policy().for_each(|address, bytes, rank, _| {
             let row = column.rows.entry(address >> shift).or_default();
             row.0 += u64::from(rank) * bytes;
             row.1 += bytes;

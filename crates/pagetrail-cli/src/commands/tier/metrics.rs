@@ -61,7 +61,7 @@ const FIGURES: &[Figure] = &[
     },
     Figure {
         name: "faults",
-        help: "Faults that the process took for being asked.",
+        help: "Faults that the process took for being kind.",
         counter: true,
         value: |p| p.faults as f64,
     },

@@ -1,5 +1,5 @@
-//! What `pagetrail tier` did, as one self-contained page of HTML, without scripts: heat by address over time, degrees and
-//! the cut, memory by tier, moves, and each target's part of the pool.
+//! What `pagetrail tier` did, as one self-contained page of HTML, without scripts: heat by address
+//! over time, degrees and the cut, memory by tier, moves, and each target's part of the pool.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};

@@ -11,7 +11,7 @@ use comfy_table::{Table, presets};
 use pagetrail::{Memory, PageRange};
 use pagetrail_tier::mover::{DryRun, Ledger, Mover, NodeMover, NodeOptions};
 use pagetrail_tier::source::{Replay, Source};
-use pagetrail_tier::{Keeper, KeeperOptions, Plan, Settings, Unit};
+use pagetrail_tier::{Plan, Settings, TierLoop, TierLoopOptions, Unit};
 use pagetrail_trail::{Reader, Record};
 use serde::Serialize;
 
@@ -140,34 +140,35 @@ pub(crate) fn text_of(args: &PlanArgs) -> Result<String> {
     } else {
         WINDOWS
     };
-    let options = KeeperOptions {
+    let options = TierLoopOptions {
         settings: Settings {
             windows: remembered.clamp(1, 16) as u8,
             ..Settings::default()
         },
         capacity: args.fast.bytes(),
-        patience: None,
+        timeout: None,
     };
-    let mut keeper = Keeper::new(subject.source, subject.mover, options).map_err(machine_limit)?;
+    let mut tier_loop =
+        TierLoop::new(subject.source, subject.mover, options).map_err(machine_limit)?;
     let mut history = History::default();
-    keeper.begin_period().map_err(machine_limit)?;
+    tier_loop.begin_period().map_err(machine_limit)?;
     for _ in 0..windows {
         subject.window.into_iter().for_each(thread::sleep);
-        let report = match keeper.window() {
+        let report = match tier_loop.window() {
             // There was one at least, in which the program's pages came into being.
             Err(error) if subject.window.is_none() && error.means_end() => break,
             report => report.map_err(machine_limit)?,
         };
-        history.add(&mut keeper, &report);
+        history.add(&mut tier_loop, &report);
     }
-    let plan = keeper.plan();
-    history.add_plan(&mut keeper, &plan);
-    let usage = keeper.policy().usage();
-    let totals = keeper.totals();
+    let plan = tier_loop.plan();
+    history.add_plan(&mut tier_loop, &plan);
+    let usage = tier_loop.policy().usage();
+    let totals = tier_loop.totals();
     let document = Planned {
         schema: 1,
         pid: subject.pid,
-        source: keeper.ability().name,
+        source: tier_loop.info().name,
         windows: totals.windows as u32,
         promoted_bytes: totals.promoted_bytes,
         demoted_bytes: totals.demoted_bytes,
@@ -175,7 +176,7 @@ pub(crate) fn text_of(args: &PlanArgs) -> Result<String> {
         fast_bytes: usage.fast,
         slow_bytes: usage.slow,
         allowed_bytes: args.fast.bytes(),
-        demand_bytes: keeper.policy().demand().wanted,
+        demand_bytes: tier_loop.policy().demand().wanted,
         cut: plan.cut,
         left_out_bytes: plan.left_out_bytes,
         fast_by_degree: history.fast.clone(),
@@ -183,8 +184,8 @@ pub(crate) fn text_of(args: &PlanArgs) -> Result<String> {
         promote: parts(&plan.promote, &subject.mappings),
         demote: parts(&plan.demote, &subject.mappings),
     };
-    let writes_only = !keeper.ability().tells.accesses;
-    drop(keeper);
+    let writes_only = !tier_loop.info().caps.accesses;
+    drop(tier_loop);
     if let Some(html) = html {
         let title = format!("What would move, {}", subject.name);
         let entry = Entry {

@@ -1,10 +1,10 @@
-//! [`Process`]: a process that is kept: its keeper, its periods, and what is told of it.
+//! [`Process`]: a process under tiering: its loop, its periods, and its status.
 
 use std::time::Instant;
 
 use anyhow::Result;
 use pagetrail_tier::mover::{DryRun, Mover, NodeMover, NodeOptions, SwapMover};
-use pagetrail_tier::{Demand, Keeper, KeeperOptions};
+use pagetrail_tier::{Demand, TierLoop, TierLoopOptions};
 
 use super::config::{Config, Memory, Slow, SourceKind};
 use super::heat::History;
@@ -58,11 +58,11 @@ enum Phase {
     Paused(Instant),
 }
 
-/// A process and its keeper.
+/// A process and its loop.
 pub(crate) struct Process {
     pub(crate) pid: u32,
     command: String,
-    keeper: Keeper,
+    tier_loop: TierLoop,
     phase: Phase,
     /// When the period began.
     began: Instant,
@@ -83,17 +83,17 @@ impl Process {
     ) -> Result<Self, pagetrail_tier::Error> {
         let mover = mover(pid, &config.memory, dry_run)?;
         let source = kind.start(pid, config.window)?;
-        let options = KeeperOptions {
+        let options = TierLoopOptions {
             settings: config.policy.clone(),
             capacity,
             // Somebody else's turn comes, too.
-            patience: Some(config.window / 2),
+            timeout: Some(config.window / 2),
         };
         let now = Instant::now();
         Ok(Self {
             pid,
             command: command_line(pid),
-            keeper: Keeper::new(source, mover, options)?,
+            tier_loop: TierLoop::new(source, mover, options)?,
             phase: Phase::Waiting(now),
             began: now,
             demand: Demand::default(),
@@ -110,13 +110,13 @@ impl Process {
     ) -> Result<(), pagetrail_tier::Error> {
         match self.phase {
             Phase::Tracking => {
-                let report = self.keeper.window()?;
+                let report = self.tier_loop.window()?;
                 self.demand = report.demand;
-                self.history.add(&mut self.keeper, &report);
+                self.history.add(&mut self.tier_loop, &report);
                 if report.over {
                     self.measured = true;
-                    self.keeper.end_period()?;
-                    self.phase = match self.keeper.pause() {
+                    self.tier_loop.end_period()?;
+                    self.phase = match self.tier_loop.pause() {
                         0 => Phase::Waiting(self.began + config.period),
                         _ => Phase::Paused(self.began + config.period),
                     };
@@ -125,7 +125,7 @@ impl Process {
             Phase::Waiting(until) | Phase::Paused(until) if now < until => {}
             Phase::Waiting(_) | Phase::Paused(_) => {
                 self.began = now;
-                self.phase = match self.keeper.begin_period()? {
+                self.phase = match self.tier_loop.begin_period()? {
                     true => Phase::Tracking,
                     false => Phase::Paused(now + config.period),
                 };
@@ -141,19 +141,19 @@ impl Process {
 
     /// How much of its memory may be fast from now on. What is above that goes with the next plan.
     pub(crate) fn allow(&mut self, bytes: u64) {
-        self.keeper.set_capacity(bytes);
+        self.tier_loop.set_capacity(bytes);
     }
 
     /// Takes other settings, and begins a period with the next turn.
     pub(crate) fn reload(&mut self, config: &Config) -> Result<()> {
-        self.keeper.set_settings(config.policy.clone())?;
+        self.tier_loop.set_settings(config.policy.clone())?;
         self.phase = Phase::Waiting(Instant::now());
         Ok(())
     }
 
     pub(crate) fn status(&mut self) -> ProcessStatus {
-        let usage = self.keeper.policy().usage();
-        let totals = self.keeper.totals();
+        let usage = self.tier_loop.policy().usage();
+        let totals = self.tier_loop.totals();
         let state = match self.phase {
             Phase::Tracking => "tracking",
             Phase::Waiting(_) => "waiting",
@@ -162,11 +162,11 @@ impl Process {
         ProcessStatus {
             pid: self.pid,
             command: self.command.clone(),
-            source: self.keeper.ability().name.into(),
+            source: self.tier_loop.info().name.into(),
             state: state.into(),
             fast_bytes: usage.fast,
             slow_bytes: usage.slow,
-            allowed_bytes: self.keeper.capacity(),
+            allowed_bytes: self.tier_loop.capacity(),
             demand_bytes: self.demand.wanted,
             windows: totals.windows,
             periods: totals.periods,

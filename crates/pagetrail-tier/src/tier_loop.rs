@@ -1,8 +1,8 @@
-//! [`Keeper`]: turns the loop for one target: track, classify, migrate.
+//! [`TierLoop`]: the loop for one target: track, classify, migrate.
 //!
-//! It keeps no time: whoever has it calls [`begin_period`](Keeper::begin_period), then [`window`](Keeper::window) until a
-//! [report](WindowReport) says that the period is over, and [`end_period`](Keeper::end_period). Dropped, it leaves the target's
-//! pages where they are.
+//! The caller keeps the time: it calls [`begin_period`](TierLoop::begin_period), then
+//! [`window`](TierLoop::window) until a [report](WindowReport) says that the period is over, and
+//! [`end_period`](TierLoop::end_period). Dropped, it leaves the target's pages where they are.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,66 +17,67 @@ use crate::policy::plan::{Plan, Unit};
 use crate::policy::settings::{Settings, SettingsError};
 use crate::policy::table::Place;
 use crate::policy::{Demand, Policy, Usage};
-use crate::source::{Ability, Source};
+use crate::source::{Source, SourceInfo};
 
-/// How a target is kept.
+/// The options of a [`TierLoop`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KeeperOptions {
+pub struct TierLoopOptions {
     /// The policy's constants.
     pub settings: Settings,
-    /// How much of its memory may be fast.
+    /// Fast memory that the target may use, in bytes.
     pub capacity: u64,
-    /// For how long pages may be moved after a window; for ever if there is none.
-    pub patience: Option<Duration>,
+    /// Longest time for moving pages after a window; `None` for no limit.
+    pub timeout: Option<Duration>,
 }
 
 /// What happened in a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WindowReport {
-    /// Counts from 0 over all periods.
+    /// Number of the window, counted from 0 over all periods.
     pub index: u64,
-    /// Bytes that the source reported, pages that are left alone included.
+    /// Bytes that the source reported as accessed, including pages that are backed off.
     pub touched_bytes: u64,
-    /// Faults that the target took for being asked.
+    /// Faults that the target took for being kind.
     pub faults: u64,
-    /// Whether pages that were left alone turned out not to be used, so that all are asked about.
-    pub doubt: bool,
+    /// Whether samples of backed-off pages were not accessed: a phase change, after which all pages
+    /// are sampled again.
+    pub phase_change: bool,
     /// Bytes moved into fast memory.
     pub promoted_bytes: u64,
     /// Bytes moved out of it.
     pub demoted_bytes: u64,
-    /// Hot bytes that found no room.
+    /// Hot bytes for which fast memory has no room.
     pub left_out_bytes: u64,
-    /// The degree from which on pages should be in fast memory.
+    /// Lowest degree of a page that should be in fast memory.
     pub cut: u16,
     /// Pages that were not moved, by reason.
     pub failures: BTreeMap<Reason, u64>,
-    /// Where the memory is after that.
+    /// Bytes of the target in fast and slow memory after the window.
     pub usage: Usage,
-    /// What it could use of fast memory.
+    /// Fast memory that the target could use.
     pub demand: Demand,
-    /// Whether it was the last one of its period.
+    /// Whether this window was the last of its period.
     pub over: bool,
-    /// How long the source took.
+    /// Time that the source took.
     pub collect: Duration,
-    /// How long the policy took.
+    /// Time that the policy took.
     pub policy: Duration,
-    /// How long moving took.
+    /// Time that moving took.
     pub moving: Duration,
 }
 
 /// Sums over all windows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Windows.
+    /// Number of windows.
     pub windows: u64,
-    /// Periods that were tracked.
+    /// Number of periods that were tracked.
     pub periods: u64,
-    /// Periods that were not, since those before were calm.
+    /// Number of periods that were not tracked, because earlier ones moved little.
     pub pauses: u64,
-    /// Periods that were to be no more than a glance, and were tracked for what that told.
+    /// Number of periods that were tracked because their probe found a phase change.
     pub alarms: u64,
-    /// Faults that the target took for being asked.
+    /// Faults that the target took for being kind.
     pub faults: u64,
     /// Bytes moved into fast memory.
     pub promoted_bytes: u64,
@@ -84,50 +85,50 @@ pub struct Totals {
     pub demoted_bytes: u64,
     /// Pages that were not moved, by reason.
     pub failures: BTreeMap<Reason, u64>,
-    /// Time for asking, deciding and moving.
+    /// Time spent on sampling, planning and moving.
     pub busy: Duration,
 }
 
 /// Keeps the hot pages of one target in fast memory.
-pub struct Keeper {
+pub struct TierLoop {
     source: Box<dyn Source>,
     mover: Box<dyn Mover>,
     policy: Policy,
     clock: Clock,
     capacity: u64,
-    patience: Option<Duration>,
-    /// Whether the window that runs is a glance: a sample only is asked about.
-    glancing: bool,
-    /// Whether the period is tracked.
+    timeout: Option<Duration>,
+    /// Whether the current window is a probe, which samples few pages.
+    probing: bool,
+    /// Whether the current period is tracked.
     tracking: bool,
-    /// Windows of this period so far.
+    /// Number of windows in this period so far.
     in_period: u32,
-    /// Bytes that were moved in this period; of a dry run those that would be.
+    /// Bytes moved in this period; in a dry run, bytes that would be moved.
     moved_in_period: u64,
     totals: Totals,
 }
 
-impl Keeper {
-    /// A keeper for the target of a source and a mover.
+impl TierLoop {
+    /// Makes a loop for the target of a source and a mover.
     ///
     /// # Errors
     ///
-    /// A setting makes no sense.
+    /// A setting is out of its range.
     pub fn new(
         source: Box<dyn Source>,
         mover: Box<dyn Mover>,
-        options: KeeperOptions,
+        options: TierLoopOptions,
     ) -> Result<Self> {
-        let ability = source.ability();
-        let settings = fitting(options.settings, &ability);
+        let info = source.info();
+        let settings = fitting(options.settings, &info);
         Ok(Self {
-            policy: Policy::new(settings, ability.tells, pagetrail::page_size())?,
+            policy: Policy::new(settings, info.caps, pagetrail::page_size())?,
             source,
             mover,
             clock: Clock::default(),
             capacity: options.capacity,
-            patience: options.patience,
-            glancing: false,
+            timeout: options.timeout,
+            probing: false,
             tracking: false,
             in_period: 0,
             moved_in_period: 0,
@@ -135,21 +136,22 @@ impl Keeper {
         })
     }
 
-    /// Begins a period; whether it has windows. If not, there is nothing to do until the next.
+    /// Begins a period, and returns whether it has windows. If not, there is nothing to do until
+    /// the next.
     ///
     /// # Errors
     ///
-    /// The target has ended, or cannot be watched.
+    /// The target has ended, or cannot be tracked.
     pub fn begin_period(&mut self) -> Result<bool> {
-        self.glancing = false;
+        self.probing = false;
         if self.clock.tick() {
             return self.track().map(|()| true);
         }
-        if self.policy.settings().glance {
-            let sample = self.policy.glance();
+        if self.policy.settings().probe {
+            let sample = self.policy.probe();
             if !sample.is_empty() {
-                self.glancing = true;
-                // What was touched in the pause is no answer.
+                self.probing = true;
+                // Accesses during the pause are not part of the probe.
                 self.source.window()?;
                 self.source.rearm(&sample)?;
                 return Ok(true);
@@ -159,32 +161,32 @@ impl Keeper {
         Ok(false)
     }
 
-    /// Begins to track.
+    /// Begins a tracked period.
     fn track(&mut self) -> Result<()> {
         self.tracking = true;
         self.in_period = 0;
         self.moved_in_period = 0;
         self.totals.periods += 1;
-        // What was touched before, in a pause perhaps, is no window.
+        // Discards accesses from before the period.
         self.source.window()?;
-        self.look()?;
-        self.source.rearm(&self.policy.awake())
+        self.refresh_layout()?;
+        self.source.rearm(&self.policy.sampled())
     }
 
-    /// Ends the window of a glance: goes on to track where that is due.
-    fn glanced(&mut self) -> Result<WindowReport> {
+    /// Ends the window of a probe, and begins a tracked period if it found a phase change.
+    fn probed(&mut self) -> Result<WindowReport> {
         let began = Instant::now();
         let mut report = WindowReport {
             index: self.totals.windows,
             ..WindowReport::default()
         };
-        self.glancing = false;
+        self.probing = false;
         let sample = self.source.window()?;
         report.collect = began.elapsed();
-        report.doubt = self.policy.glanced(&sample);
-        report.over = !report.doubt;
+        report.phase_change = self.policy.probed(&sample);
+        report.over = !report.phase_change;
         report.policy = began.elapsed() - report.collect;
-        if report.doubt {
+        if report.phase_change {
             self.clock.wake();
             self.totals.alarms += 1;
             self.track()?;
@@ -198,26 +200,26 @@ impl Keeper {
         Ok(report)
     }
 
-    /// Finds out which pages there are, and where.
+    /// Reads which pages exist and in which tier each is.
     ///
     /// # Errors
     ///
-    /// The target has ended, or may not be asked about.
-    pub fn look(&mut self) -> Result<()> {
+    /// The target has ended, or its pages may not be read.
+    pub fn refresh_layout(&mut self) -> Result<()> {
         let mapped = self.source.mapped()?;
         let runs = self.mover.places(&mapped)?;
         self.policy.set_layout(&runs);
         Ok(())
     }
 
-    /// Ends a window: takes what was touched in it, and moves what should move.
+    /// Ends a window: collects its accesses, and moves pages as the policy plans.
     ///
     /// # Errors
     ///
-    /// The target has ended, or cannot be watched any longer.
+    /// The target has ended, or can no longer be tracked.
     pub fn window(&mut self) -> Result<WindowReport> {
-        if self.glancing {
-            return self.glanced();
+        if self.probing {
+            return self.probed();
         }
         let began = Instant::now();
         let sample = self.source.window()?;
@@ -233,7 +235,7 @@ impl Keeper {
                 .max()
                 .unwrap_or(0),
             faults: noted.answered,
-            doubt: noted.doubt,
+            phase_change: noted.phase_change,
             collect: collected - began,
             ..WindowReport::default()
         };
@@ -250,14 +252,15 @@ impl Keeper {
             let plan = self.policy.plan(self.capacity);
             policy_time += deciding.elapsed();
             let moved = self.carry_out(&plan, &mut report);
-            // A page that moves may lose its protection, or be touched while it has none.
-            noted.rearm.union_with(&self.policy.awake_of(&moved));
+            // A page that moves may lose its write-protection, or be accessed before it is
+            // protected again.
+            noted.rearm.union_with(&self.policy.sampled_of(&moved));
         }
         self.source.rearm(&noted.rearm)?;
         report.usage = self.policy.usage();
         report.policy = policy_time;
-        if noted.doubt {
-            // What was learned of this program is of another.
+        if noted.phase_change {
+            // The history belongs to the phase that ended.
             self.in_period = 0;
             self.clock.wake();
         }
@@ -268,7 +271,7 @@ impl Keeper {
         Ok(report)
     }
 
-    /// Ends a period, after the window that was its last one: until the next the target takes no faults.
+    /// Ends a period after its last window. Until the next period tracking causes no faults.
     ///
     /// # Errors
     ///
@@ -281,7 +284,8 @@ impl Keeper {
         self.source.suspend()
     }
 
-    /// Whether a period ends with this window: all its windows are over, or it is as calm as the one before.
+    /// Whether the period ends with this window: it has all its windows, or it moves as little as
+    /// the one before.
     fn is_over(&self) -> bool {
         let settings = self.policy.settings();
         let (windows, settled) = (settings.windows.into(), settings.settle_after.into());
@@ -291,15 +295,15 @@ impl Keeper {
             || settled > 0 && self.in_period >= settled && self.clock.was_calm() && calm_so_far
     }
 
-    /// Moves what a plan says; what has moved.
+    /// Carries out a plan and returns the pages that moved.
     fn carry_out(&mut self, plan: &Plan, report: &mut WindowReport) -> PageSet {
         report.left_out_bytes = plan.left_out_bytes;
         report.cut = plan.cut;
         let began = Instant::now();
-        let patience = self.patience.unwrap_or(Duration::from_secs(3600));
-        let demoted = self.mover.carry_out(&plan.demote, Place::Slow, patience);
+        let timeout = self.timeout.unwrap_or(Duration::from_secs(3600));
+        let demoted = self.mover.carry_out(&plan.demote, Place::Slow, timeout);
         report.demoted_bytes = self.note(&demoted, Place::Slow, report);
-        // Only so much as there is room for, should a page have refused to leave.
+        // Limited to the room left, since demotions may have failed.
         let mut room = self.capacity.saturating_sub(self.policy.usage().fast);
         let fits = plan.promote.iter().take_while(|unit| {
             let fits = unit.bytes <= room;
@@ -307,7 +311,7 @@ impl Keeper {
             fits
         });
         let fits: Vec<Unit> = fits.copied().collect();
-        let left = patience.saturating_sub(began.elapsed());
+        let left = timeout.saturating_sub(began.elapsed());
         let promoted = self.mover.carry_out(&fits, Place::Fast, left);
         report.promoted_bytes = self.note(&promoted, Place::Fast, report);
         let without_room = plan.promote.len() - fits.len();
@@ -332,7 +336,7 @@ impl Keeper {
             .collect()
     }
 
-    /// Tells the policy what came of a list of moves; bytes that have moved.
+    /// Reports the outcome of moves to the policy; returns the bytes that moved.
     fn note(&mut self, outcome: &Outcome, to: Place, report: &mut WindowReport) -> u64 {
         for unit in &outcome.moved {
             self.policy.moved(unit.address, to);
@@ -344,7 +348,7 @@ impl Keeper {
                 _ => {}
             }
         }
-        // That a dry run moves nothing is no failure.
+        // A dry run moves nothing; that does not count as failure.
         let counted = outcome
             .failures()
             .into_iter()
@@ -355,8 +359,8 @@ impl Keeper {
         outcome.moved_bytes()
     }
 
-    /// How much of the target's memory may be fast from now on. When that is another amount altogether, the next period is
-    /// tracked in any case.
+    /// Sets the fast memory that the target may use, in bytes. After a large change the next period
+    /// is tracked in any case.
     pub fn set_capacity(&mut self, bytes: u64) {
         if self.capacity.abs_diff(bytes) >= self.policy.settings().calm_bytes {
             self.clock.wake();
@@ -364,57 +368,57 @@ impl Keeper {
         self.capacity = bytes;
     }
 
-    /// How much of the target's memory may be fast.
+    /// Returns the fast memory that the target may use, in bytes.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Takes other settings from now on, and tracks the next period in any case.
+    /// Changes the settings; the next period is tracked in any case.
     ///
     /// # Errors
     ///
-    /// A setting makes no sense; then nothing changes.
+    /// A setting is out of its range; then nothing changes.
     pub fn set_settings(&mut self, settings: Settings) -> Result<(), SettingsError> {
-        let settings = fitting(settings, &self.source.ability());
+        let settings = fitting(settings, &self.source.info());
         self.policy.set_settings(settings)?;
         self.clock.wake();
         Ok(())
     }
 
-    /// What would move now, and why; nothing does.
+    /// Plans moves without carrying them out.
     pub fn plan(&mut self) -> Plan {
         self.policy.plan(self.capacity)
     }
 
-    /// The policy.
+    /// Returns the policy.
     pub fn policy(&mut self) -> &mut Policy {
         &mut self.policy
     }
 
-    /// What the source can tell.
-    pub fn ability(&self) -> Ability {
-        self.source.ability()
+    /// Describes the source.
+    pub fn info(&self) -> SourceInfo {
+        self.source.info()
     }
 
-    /// How many pages of each degree there are.
+    /// Returns the bytes of each degree.
     pub fn histogram(&mut self) -> &Histogram {
         self.policy.histogram()
     }
 
-    /// How many periods are not tracked yet.
+    /// Returns the number of periods that will be skipped.
     pub fn pause(&self) -> u8 {
         self.clock.counter()
     }
 
-    /// Sums over all windows.
+    /// Returns sums over all windows.
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
 }
 
-/// A source that arms everything with each window cannot leave a page alone: the queue would only guess.
-fn fitting(settings: Settings, ability: &Ability) -> Settings {
-    match ability.spares {
+/// Turns back-off off for a source that samples every page in every window anyway.
+fn fitting(settings: Settings, info: &SourceInfo) -> Settings {
+    match info.saves_faults {
         true => settings,
         false => Settings {
             level_max: 0,
