@@ -66,7 +66,7 @@ pub(crate) fn find(fd: RawFd) -> Option<Known> {
     is_still.then(|| unpack(known))
 }
 
-/// Enters a descriptor; false when the table is full of open ones. Only inside [`crate::sys::guard::alone`].
+/// Enters a descriptor; false when the table is full of open ones. Only inside [`crate::sys::guard::with_state`].
 pub(crate) fn enter(fd: RawFd, known: Known) -> bool {
     let (Some(number), Some(identity)) = (number(fd), kernel::identity(fd)) else {
         return false;

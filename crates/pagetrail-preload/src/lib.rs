@@ -1,7 +1,7 @@
 //! `libpagetrail_softdirty.so`: under `LD_PRELOAD` it gives a program the kernel's soft-dirty interface where the kernel
 //! has none: bit 55 of `/proc/PID/pagemap`, `4` to `/proc/PID/clear_refs`, `PAGE_IS_SOFT_DIRTY` of `PAGEMAP_SCAN(2const)`.
 //!
-//! Reading keeps no books. A [`Watch`](pagetrail::Watch) by `pagemap-scan` leaves its memory in the kernel's own page
+//! Reading needs no metadata. A [`Watch`](pagetrail::Watch) by `pagemap-scan` leaves its memory in the kernel's own page
 //! tables: an entry that is write-protected for userfaultfd (bit 57 of `pagemap`) was not written since the last clear,
 //! any other was. So a read is the program's own `read(2)` plus arithmetic on what it returned (`answer`), allocates
 //! nothing, and is as cheap as the kernel's. Only a clear, which re-arms, goes through the watch (`tracker`), and where

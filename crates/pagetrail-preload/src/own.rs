@@ -6,7 +6,7 @@
 //! written included: so spans are long, and few.
 //!
 //! Spans reach over gaps in which the program may map memory and watch it by a userfaultfd of its own, whose marks a sweep would
-//! take away. So once it has registered any ([`beware`]), every clear asks the watch.
+//! take away. So once it has registered any ([`note_foreign_userfaultfd`]), every clear asks the watch.
 //!
 //! For a collector, pages that are written round after round would cost a fault each round for news that is no news:
 //! [`Habits`] finds them, and they stay unprotected, and soft-dirty, for a while.
@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static FOREIGN: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the program watches memory by itself.
-pub(crate) fn beware() {
+pub(crate) fn note_foreign_userfaultfd() {
     FOREIGN.store(true, Ordering::Relaxed);
 }
 

@@ -1,5 +1,5 @@
 //! [`State`]: whether we answer at all, and the watches that clears arm anew. Reached through
-//! [`crate::sys::guard::alone`] only.
+//! [`crate::sys::guard::with_state`] only.
 
 use crate::answer::View;
 use crate::descriptors::{self, Kind, Known};

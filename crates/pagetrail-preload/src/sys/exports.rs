@@ -40,7 +40,7 @@ unsafe fn may_be(path: *const c_char) -> Option<Kind> {
     if path.is_null() || guard::is_inside() {
         return None;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: `path` is not null, and the caller of libc's function passes a C string.
     descriptors::may_be(unsafe { CStr::from_ptr(path) }.to_bytes())
 }
 
@@ -49,7 +49,7 @@ pub(super) fn adopt(fd: c_int, kind: Option<Kind>) -> c_int {
     let Some(kind) = kind.filter(|_| fd >= 0) else {
         return fd;
     };
-    if guard::alone(|state| state.adopt(fd, kind)) == Some(false) {
+    if guard::with_state(|state| state.adopt(fd, kind)) == Some(false) {
         // SAFETY: the number was opened a moment ago, and nobody has it yet; errno is this thread's.
         unsafe {
             libc::close(fd);
@@ -206,7 +206,7 @@ fn duplicated(of: RawFd, fd: c_int) -> c_int {
         return fd;
     }
     let fd = match descriptors::find(of) {
-        Some(known) => match guard::alone(|_| descriptors::enter(fd, known)) {
+        Some(known) => match guard::with_state(|_| descriptors::enter(fd, known)) {
             Some(false) => adopt(fd, Some(known.kind)),
             _ => fd,
         },
@@ -284,7 +284,7 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
             return result;
         }
         if request == c_ulong::from(UFFDIO_REGISTER) && !guard::is_inside() {
-            own::beware();
+            own::note_foreign_userfaultfd();
         }
         real::ioctl(fd, request, argument)
     }
@@ -303,7 +303,7 @@ pub(crate) unsafe extern "C" fn ptrace(
     data: *mut c_void,
 ) -> c_long {
     if request == libc::PTRACE_SEIZE && !guard::is_inside() {
-        guard::alone(|state| state.about_to_trace(pid.unsigned_abs()));
+        guard::with_state(|state| state.about_to_trace(pid.unsigned_abs()));
     }
     // SAFETY: the program's arguments, passed on.
     unsafe { real::ptrace(request, pid, address, data) }
@@ -312,7 +312,7 @@ pub(crate) unsafe extern "C" fn ptrace(
 /// Answers a `PAGEMAP_SCAN`, unless the kernel can or refuses it. Neither the argument nor the vector that it names is
 /// touched but by the kernel's own copies, so bad addresses are errors and nothing worse.
 fn answer_scan(known: Known, fd: c_int, argument: u64) -> Option<c_int> {
-    let outcome = guard::alone(|state| {
+    let outcome = guard::with_state(|state| {
         let mut arg = query(0, 0);
         let bytes = size_of::<pm_scan_arg>();
         // Whatever cannot be read is the kernel's to refuse.

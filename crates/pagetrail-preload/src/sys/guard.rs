@@ -1,4 +1,4 @@
-//! [`alone`]: the one way to the state that a clear changes, safe at any moment of a program that is not ours.
+//! [`with_state`]: the one way to the state that a clear changes, safe at any moment of a program that is not ours.
 //!
 //! * A thread that holds the lock has all signals blocked. So no handler runs in the middle and comes back for the lock,
 //!   and a collector that stops the world by signals stops no thread that holds it.
@@ -38,21 +38,21 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Set in a process of our own, where nothing is to be answered.
-static NOBODYS: AtomicBool = AtomicBool::new(false);
+/// Whether every intercepted call of this process passes through: it is a child of ours.
+static PASSES_THROUGH: AtomicBool = AtomicBool::new(false);
 
-/// Whether this thread is inside [`alone`], or all of the process is ours.
+/// Whether this thread is inside [`with_state`], or all of the process is ours.
 pub(crate) fn is_inside() -> bool {
-    INSIDE.get() || NOBODYS.load(Ordering::Relaxed)
+    INSIDE.get() || PASSES_THROUGH.load(Ordering::Relaxed)
 }
 
-/// Makes this process, a child that we have forked, one in which nothing is answered.
-pub(crate) fn be_nobodys() {
-    NOBODYS.store(true, Ordering::Relaxed);
+/// Makes every intercepted call in this process, a forked child of ours, pass through to libc.
+pub(crate) fn disable_interposition() {
+    PASSES_THROUGH.store(true, Ordering::Relaxed);
 }
 
 /// Runs `body` with the state, alone in this process; `None` when this thread is inside already or `body` panicked.
-pub(crate) fn alone<R>(body: impl FnOnce(&mut State) -> R) -> Option<R> {
+pub(crate) fn with_state<R>(body: impl FnOnce(&mut State) -> R) -> Option<R> {
     if is_inside() {
         return None;
     }

@@ -1,6 +1,6 @@
 //! The library's own heap, over `mmap(2)`: the program's may be locked by a thread that is stopped while we are called.
 //!
-//! Allocations happen inside [`super::guard::alone`], which makes them exclusive; the spin lock here is for those that
+//! Allocations happen inside [`super::guard::with_state`], which makes them exclusive; the spin lock here is for those that
 //! the standard library may make elsewhere.
 
 use std::alloc::{GlobalAlloc, Layout};

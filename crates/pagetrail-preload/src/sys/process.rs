@@ -1,11 +1,11 @@
-//! A process of our own beside the program: forked twice, so that it is nobody's child, with nothing of the program's but
-//! a copy of its memory.
+//! A process of our own beside the program: forked twice, so that the program does not have to wait
+//! for it, with nothing of the program's but a copy of its memory.
 
 use super::guard;
 use std::io::{self, Error};
 use std::os::fd::AsRawFd;
 
-/// Runs `body` with one descriptor in a process that belongs to nobody. Only inside [`guard::alone`].
+/// Runs `body` with one descriptor in a process that is adopted by init. Only inside [`guard::with_state`].
 pub(crate) fn daemon<T: AsRawFd>(keep: T, body: impl FnOnce(T)) -> io::Result<()> {
     // SAFETY: the child has one thread and uses our own heap, which nobody was in the middle of: we hold the lock under
     // which it is used. It ends without running anything of the program's.
@@ -13,8 +13,8 @@ pub(crate) fn daemon<T: AsRawFd>(keep: T, body: impl FnOnce(T)) -> io::Result<()
     match child {
         -1 => Err(Error::last_os_error()),
         0 => {
-            guard::be_nobodys();
-            // SAFETY: as above.
+            guard::disable_interposition();
+            // SAFETY: this process has one thread, and we hold the lock of the heap that its child uses.
             if unsafe { libc::fork() } == 0 {
                 leave_all_behind(keep.as_raw_fd());
                 let body = std::panic::AssertUnwindSafe(move || body(keep));

@@ -29,7 +29,7 @@ pub(super) unsafe fn amend(fd: c_int, buffer: *mut c_void, length: ssize_t, offs
     };
     // SAFETY: as the caller promises; the kernel has just written there.
     let entries = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), bytes) };
-    let amended = guard::alone(|state| {
+    let amended = guard::with_state(|state| {
         let offset = match offset {
             Some(offset) => u64::try_from(offset).ok()?,
             None => kernel::position(fd)?.checked_sub(bytes as u64)?,
@@ -58,7 +58,7 @@ pub(super) unsafe fn read_bare(
     if buffer.is_null() || count == 0 || !count.is_multiple_of(8) {
         return None;
     }
-    guard::alone(|state| {
+    guard::with_state(|state| {
         if !state.answers_bare(known.pid) {
             return None;
         }

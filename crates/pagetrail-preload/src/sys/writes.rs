@@ -16,7 +16,7 @@ const READ_MAX: usize = 12;
 /// Serves a write to `clear_refs` as `clear_refs_write` in fs/proc/task_mmu.c does; `None` for other files.
 pub(super) fn serve(fd: c_int, buffer: u64, count: size_t) -> Option<ssize_t> {
     let known = known(fd, Kind::ClearRefs)?;
-    let outcome = guard::alone(|state| {
+    let outcome = guard::with_state(|state| {
         let mut text = [0; READ_MAX];
         let text = &mut text[..count.min(READ_MAX)];
         kernel::copy_bytes_in(text, buffer)?;
@@ -67,7 +67,7 @@ pub(super) fn was_inherited(fd: c_int) -> bool {
     let mut buffer = [0; 256];
     let path = kernel::path(fd, &mut buffer);
     path.and_then(descriptors::substitute_for).is_some()
-        && guard::alone(|state| state.adopt(fd, Kind::ClearRefs)) == Some(true)
+        && guard::with_state(|state| state.adopt(fd, Kind::ClearRefs)) == Some(true)
 }
 
 fn result(outcome: Result<usize, Errno>) -> ssize_t {
