@@ -460,7 +460,7 @@ fn only_recordings_are_overwritten() {
     let path = directory.path();
     fs::write(path.join("text"), "precious").expect("a file");
     let refused = run(path, &["record", "-o", "text", "--", "true"]);
-    assert!(error_line(&refused, 2).contains("no recording"));
+    assert!(error_line(&refused, 2).contains("is not a recording"));
     assert_eq!(fs::read(path.join("text")).expect("a file"), b"precious");
     assert_eq!(
         run(
@@ -493,7 +493,7 @@ fn pictures_and_the_recording_are_different_files() {
             ["--html", "text", "--png", "b"],
             "text exists and is no web page",
         ),
-        (["--html", "b", "--png", "b"], "b is to be the page as well"),
+        (["--html", "b", "--png", "b"], "b is the HTML page"),
     ] {
         let command = ["--", "sh", "-c", ": > ran"];
         let refused = run(path, &[&["record"], &arguments[..], &command].concat());
@@ -555,7 +555,7 @@ fn what_is_not_recorded_is_said_at_the_start() {
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(said.contains("pagetrail: recording process "), "{said}");
     let expected =
-        format!("its child process is not tracked; each can be by -p: {child} (sleep 1000)");
+        format!("its child process is not tracked; track each with -p: {child} (sleep 1000)");
     assert_eq!(said.contains(&expected), is_listed, "{said}");
 }
 

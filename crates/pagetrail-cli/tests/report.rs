@@ -124,7 +124,7 @@ fn neither_a_recording_nor_any_other_file_becomes_a_page() {
         }
     }
     let same = run(path, &["report", "--html", "new", "--png", "new"]);
-    assert!(error_line(&same, 2).contains("new is to be the page as well"));
+    assert!(error_line(&same, 2).contains("new is the HTML page"));
     assert!(!path.join("new").exists());
     assert!(fs::read(path.join("pagetrail.trail")).is_ok_and(|now| now == whole));
     assert!(fs::read(path.join("other.trail")).is_ok_and(|now| now == whole[..whole.len() / 2]));
