@@ -3,7 +3,7 @@
  *
  * The second argument says who does that while the main thread sleeps: another "thread", or another "process" that shares the
  * table (CLONE_FILES). With "full" the limit on descriptors is used up; with "queue" it waits to be notified of a message,
- * which whoever closes any descriptor of that queue in the name of this process would take back. */
+ * which a process that closes any descriptor of that queue in the name of this process would take back. */
 #include "victim.h"
 #include <fcntl.h>
 #include <mqueue.h>

@@ -57,11 +57,11 @@ int main(int argc, char **argv) {
         double since = now();
         int result = wait_for(kind, of_silent, silent[0], 12);
         double took = now() - since;
-        if (victim_told) break;
+        if (victim_stopping) break;
         if (result != 0) fail("wait %d with a timeout returned %d (%s)", kind, result, strerror(errno));
         if (took < 0.012) fail("wait %d returned after %.6f s instead of 0.012", kind, took);
         result = wait_for(kind, of_fed, ends[0], -1);
-        if (victim_told) break;
+        if (victim_stopping) break;
         if (result != 1) fail("wait %d without a timeout returned %d (%s)", kind, result, strerror(errno));
         char byte;
         CHECK(read(ends[0], &byte, 1) == 1);

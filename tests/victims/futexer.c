@@ -40,7 +40,7 @@ static struct timespec in(clockid_t clock, long ns) {
 }
 
 static void timed_out(const char *what, int error, double since) {
-    if (victim_told) return;
+    if (victim_stopping) return;
     if (error != ETIMEDOUT) fail("%s ended with %s", what, strerror(error));
     /* The realtime clock may be slewed against the monotonic one. */
     if (now() - since < 0.0099) fail("%s took only %.6f s", what, now() - since);
@@ -74,10 +74,10 @@ int main(int argc, char **argv) {
         uint32_t past = __atomic_load_n(&done, __ATOMIC_SEQ_CST);
         uint32_t seen = __atomic_load_n(&word, __ATOMIC_SEQ_CST);
         result = futex(FUTEX_WAIT, seen, NULL);
-        if (victim_told) break;
+        if (victim_stopping) break;
         if (result == -1 && errno != EAGAIN) fail("FUTEX_WAIT without a timeout: %s", strerror(errno));
         if (past == seen && __atomic_load_n(&word, __ATOMIC_SEQ_CST) == seen) fail("FUTEX_WAIT returned without a wake-up");
-        if (sem_wait(&posted) == -1 && !victim_told) fail("sem_wait: %s", strerror(errno));
+        if (sem_wait(&posted) == -1 && !victim_stopping) fail("sem_wait: %s", strerror(errno));
         pthread_mutex_lock(&contended);
         uint64_t before = counted;
         usleep(500);

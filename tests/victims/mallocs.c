@@ -270,9 +270,9 @@ static void realloc_freed(void) {
     hidden = realloc(hidden, 200);
 }
 
-/* Something writes over the heap's own books, which docs/heap-format.md does not describe: they lie before the table that it
+/* Something writes over the heap's own metadata, which docs/heap-format.md does not describe: they lie before the table that it
  * does, 128 bytes for each slab. */
-static void corrupted_books(void) {
+static void corrupted_metadata(void) {
     enum { COUNT = 1000 };
     static unsigned char *objects[COUNT];
     unsigned long start = 0;
@@ -287,8 +287,8 @@ static void corrupted_books(void) {
         fail("no description");
     uint64_t *superblock = (uint64_t *)(start + 64), base = superblock[0], window = superblock[1];
     uint64_t slab = ((uint64_t)(uintptr_t)objects[0] - base) % window / 65536;
-    uint64_t *books = (uint64_t *)(superblock[2] - superblock[3] * 128 + slab * 128);
-    books[4] ^= 1ul << 40;
+    uint64_t *metadata = (uint64_t *)(superblock[2] - superblock[3] * 128 + slab * 128);
+    metadata[4] ^= 1ul << 40;
     for (int i = 0; i < COUNT; i++)
         free(objects[i]);
 }
@@ -390,7 +390,7 @@ int main(int argc, char **argv) {
     CASE(free_stack);
     CASE(free_alias);
     CASE(realloc_freed);
-    CASE(corrupted_books);
+    CASE(corrupted_metadata);
     if (!strcmp(name, "parts") && argc > 2)
         return parts(atol(argv[2])), 0;
     fail("usage: mallocs CASE");

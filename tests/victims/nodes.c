@@ -1,5 +1,5 @@
 /* Many small objects, each with a stamp; a mirror far away has the same stamps. An object is written before its mirror, so
- * each is its mirror or one ahead: always, at each instant. Whoever puts memory back to an instant, and mixes objects of
+ * each is its mirror or one ahead: always, at each instant. A rewind that puts memory back to an instant, and mixes objects of
  * another one in, is found out. */
 #include "victim.h"
 

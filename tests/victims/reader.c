@@ -46,7 +46,7 @@ static void *feed(void *unused) {
 
 static void times_out(const char *what, long result, double since) {
     int error = errno;
-    if (victim_told) return;
+    if (victim_stopping) return;
     if (result != -1) fail("%s returned %ld", what, result);
     if (error != EAGAIN) fail("%s ended with %s", what, strerror(error));
     /* Socket timeouts count in ticks, of which the first has begun: 12 ms are three of 4 ms, or two of 10 ms. */
@@ -54,7 +54,7 @@ static void times_out(const char *what, long result, double since) {
 }
 
 static void ends_with(const char *what, long result, long expected) {
-    if (!victim_told && result != expected) fail("%s returned %ld instead of %ld: %s", what, result, expected, strerror(errno));
+    if (!victim_stopping && result != expected) fail("%s returned %ld instead of %ld: %s", what, result, expected, strerror(errno));
 }
 
 static void clean(void) {
@@ -132,9 +132,9 @@ int main(int argc, char **argv) {
         times_out("semtimedop", semtimedop(semaphores, &never, 1, &time), since);
         since = now();
         times_out("accept with a timeout", accept(silent, NULL, NULL), since);
-        if (read(noted, buffer, sizeof buffer) <= 0 && !victim_told) fail("read of inotify: %s", strerror(errno));
+        if (read(noted, buffer, sizeof buffer) <= 0 && !victim_stopping) fail("read of inotify: %s", strerror(errno));
         int accepted = accept(listener, NULL, NULL);
-        if (accepted < 0 && !victim_told) fail("accept: %s", strerror(errno));
+        if (accepted < 0 && !victim_stopping) fail("accept: %s", strerror(errno));
         close(accepted);
         since = now();
         times_out("sigtimedwait", sigtimedwait(&usr1, NULL, &time), since);

@@ -47,7 +47,7 @@ int main(int argc, char **argv) {
         CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0);
         CHECK(write(1, "ready\n", 6) == 6);
         /* No clock: strict mode takes the time stamp counter away. */
-        for (uint64_t n = 0; !victim_told; n++) memory[n % 4096] = n;
+        for (uint64_t n = 0; !victim_stopping; n++) memory[n % 4096] = n;
         /* exit_group would kill. */
         syscall(SYS_exit, 0);
     }

@@ -1,5 +1,5 @@
 /* Write-protects memory of its own by a userfaultfd of its own, and gets each event of it, for the right page, once,
- * whoever else tracks the process. */
+ * any other tracker of the process. */
 #include "victim.h"
 #include <fcntl.h>
 #include <linux/userfaultfd.h>

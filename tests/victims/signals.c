@@ -75,7 +75,7 @@ static void want(int call, int signal) {
 
 static void was_interrupted(const char *what, long result) {
     int error = errno;
-    if (victim_told) return;
+    if (victim_stopping) return;
     if (handled != 1) fail("%s ended with %ld (%s) and %d signals", what, result, strerror(error), (int)handled);
     if (result != -1 || error != EINTR) fail("%s was interrupted by a handler, but returned %ld (%s)", what, result, strerror(error));
 }
@@ -130,7 +130,7 @@ int main(int argc, char **argv) {
         while (wanted && now() - since < 0.02) {
             if (write(ends[1], "x", 1) != 1) fail("write: %s", strerror(errno));
             long result = read(ends[0], &byte, 1);
-            if (result != 1 && !victim_told) fail("read with SA_RESTART returned %ld (%s)", result, strerror(errno));
+            if (result != 1 && !victim_stopping) fail("read with SA_RESTART returned %ld (%s)", result, strerror(errno));
         }
         wanted = 0;
         /* The mask opens for the call only: the signal is pending before, and ends it. */
@@ -150,12 +150,12 @@ int main(int argc, char **argv) {
         burst_got = 0;
         burst_wanted = 1;
         volatile uint64_t sum = 0;
-        while (burst_got < BURST && !victim_told) {
+        while (burst_got < BURST && !victim_stopping) {
             for (int i = 0; i < 1000; i++) sum += i;
             getppid();
         }
         usleep(100);
-        if (!victim_told && burst_got != BURST) fail("%d of %d queued signals were handled", (int)burst_got, BURST);
+        if (!victim_stopping && burst_got != BURST) fail("%d of %d queued signals were handled", (int)burst_got, BURST);
         if (out_of_order) fail("queued signals came out of order");
         if (on_wrong_stack) fail("a handler did not run on the alternate stack");
         if (got_value != 4711) fail("a signal lost its value");

@@ -3,7 +3,7 @@
 #include "victim.h"
 
 static void slept(const char *what, int result, double since, double seconds) {
-    if (victim_told) return;
+    if (victim_stopping) return;
     double took = now() - since;
     if (result != 0) fail("%s returned %d (%s)", what, result, strerror(result > 0 ? result : errno));
     if (took < seconds) fail("%s of %.6f s took only %.6f s", what, seconds, took);
@@ -26,7 +26,7 @@ int main(int argc, char **argv) {
         since = now();
         int result;
         do result = clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
-        while (result == EINTR && victim_told);
+        while (result == EINTR && victim_stopping);
         slept("clock_nanosleep until", result, since, 0.0149);
         since = now();
         slept("usleep", usleep(15000), since, 0.015);

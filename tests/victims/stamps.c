@@ -1,4 +1,4 @@
-/* Memory whose contents of one instant can be told from a mixture of several.
+/* Memory whose contents of one instant can be distinguished from a mixture of several.
  *
  * Usage: stamps SECONDS THREADS PAGES PAUSE_US. Each thread stamps its pages in an order of its own, round after round with
  * rising stamps; publishes how far it is; and notes how far it has seen the others. At any instant
@@ -83,7 +83,7 @@ int main(int argc, char **argv) {
     all[0] = helper(churn, NULL);
     victim_ready();
     write_stamps((void *)0);
-    victim_told = 1;
+    victim_stopping = 1;
     for (uint64_t i = 0; i < threads; i++) pthread_join(all[i], NULL);
     return 0;
 }

@@ -1,5 +1,5 @@
 /* Computes until it is stopped by SIGSTOP, and counts how often it was continued: a stopped process stays stopped
- * whoever attaches, and SIGCONT continues it as ever. */
+ * any process that attaches, and SIGCONT continues it as ever. */
 #include "victim.h"
 
 static volatile sig_atomic_t continued;

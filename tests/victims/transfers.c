@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
     if (!random && strcmp(how, "zero")) helper(receives ? writes : reads, NULL);
     victim_ready();
     uint64_t calls = 0;
-    for (; !victim_told && !over(); calls++) {
+    for (; !victim_stopping && !over(); calls++) {
         long want = LENGTH, got;
         /* SIGTERM may cut a transfer short; nothing else. */
         if (random) got = call(SYS_getrandom, (long)in, want = 4 * LENGTH, 0, 0);
@@ -83,7 +83,7 @@ int main(int argc, char **argv) {
         else if (receives) got = call(SYS_recvfrom, ends[0], (long)in, want, MSG_WAITALL);
         else if (strstr(how, "send")) got = call(SYS_sendto, ends[1], (long)out, want, MSG_NOSIGNAL);
         else got = call(SYS_write, ends[1], (long)out, want, 0);
-        if (victim_told) break;
+        if (victim_stopping) break;
         if (got != want) fail("%s: %ld of %ld after %ju calls", how, got, want, (uintmax_t)calls);
         if (receives && memcmp(in, out, want)) fail("%s: other bytes arrived", how);
     }

@@ -1,5 +1,5 @@
 /* Random calls on memory, from a seed: mappings of every kind come, change and go; they are written by stores and by the
- * kernel, protected and unprotected, given back, punched and cut, and copied on fork. It checks nothing: whoever tracks it
+ * kernel, protected and unprotected, given back, punched and cut, and copied on fork. It checks nothing: its tracker
  * keeps a copy and compares.
  *
  * What no tracker can know it leaves alone. Nobody else writes to its shared memory; what is removed from shared memory

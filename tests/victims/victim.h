@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t victim_told;
+static volatile sig_atomic_t victim_stopping;
 static double victim_until;
 
 __attribute__((unused)) static double now(void) {
@@ -30,7 +30,7 @@ __attribute__((unused)) static double now(void) {
 }
 
 /* Whether the victim shall come to its end. */
-__attribute__((unused)) static int over(void) { return victim_told || now() > victim_until; }
+__attribute__((unused)) static int over(void) { return victim_stopping || now() > victim_until; }
 
 __attribute__((unused, noreturn, format(printf, 1, 2))) static void fail(const char *format, ...) {
     va_list arguments;
@@ -50,7 +50,7 @@ __attribute__((unused, noreturn, format(printf, 1, 2))) static void fail(const c
 
 static void victim_end(int signal) {
     (void)signal;
-    victim_told = 1;
+    victim_stopping = 1;
 }
 
 /* First thing in main. */

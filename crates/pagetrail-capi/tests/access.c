@@ -107,6 +107,6 @@ int main(void)
     CHECK(capability == PAGETRAIL_CAPABILITY_WORKS);
     accesses();
     in_turns();
-    puts("accesses are told");
+    puts("accesses are reported");
     return 0;
 }

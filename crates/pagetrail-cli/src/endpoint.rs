@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 /// How long a client may take from its connection to the end of the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an answer is waited for, all of it.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Clients at a time; the next ones wait in the listener's queue.
 const CLIENTS_MAX: usize = 16;
 /// An answer longer than this is none of ours.
@@ -92,10 +92,10 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     /// Listens, and serves nothing yet.
     pub(crate) fn listen(address: &Address) -> Result<Self> {
-        Self::listen_patiently(address, PATIENCE)
+        Self::listen_with_timeout(address, TIMEOUT)
     }
 
-    fn listen_patiently(address: &Address, patience: Duration) -> Result<Self> {
+    fn listen_with_timeout(address: &Address, timeout: Duration) -> Result<Self> {
         let pages = Arc::new(Mutex::new(Pages::new()));
         let shared = Arc::clone(&pages);
         let cannot = || format!("cannot listen at {address}");
@@ -104,15 +104,15 @@ impl Endpoint {
             Address::Tcp(address) => {
                 let listener = TcpListener::bind(address).with_context(cannot)?;
                 bound = Address::Tcp(listener.local_addr().unwrap_or(*address));
-                thread::spawn(move || serve(listener.incoming(), shared, patience));
+                thread::spawn(move || serve(listener.incoming(), shared, timeout));
             }
             Address::Unix(path) => {
                 let listener = bind(path).with_context(cannot)?;
-                // For whoever runs this, and nobody else.
+                // For the user that runs this, and no other.
                 fs::set_permissions(path, fs::Permissions::from_mode(0o600))
                     .with_context(cannot)?;
                 socket = Some(path.clone());
-                thread::spawn(move || serve(listener.incoming(), shared, patience));
+                thread::spawn(move || serve(listener.incoming(), shared, timeout));
             }
         }
         Ok(Self {
@@ -158,20 +158,20 @@ fn bind(path: &PathBuf) -> io::Result<UnixListener> {
 
 /// What a client is connected by.
 pub(crate) trait Stream: Read + Write + Send + 'static {
-    fn set_patience(&self, patience: Duration) -> io::Result<()>;
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()>;
 }
 
 impl Stream for TcpStream {
-    fn set_patience(&self, patience: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(patience))?;
-        self.set_write_timeout(Some(patience))
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(timeout))?;
+        self.set_write_timeout(Some(timeout))
     }
 }
 
 impl Stream for UnixStream {
-    fn set_patience(&self, patience: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(patience))?;
-        self.set_write_timeout(Some(patience))
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(timeout))?;
+        self.set_write_timeout(Some(timeout))
     }
 }
 
@@ -182,10 +182,10 @@ struct Limited<S> {
 }
 
 impl<S: Stream> Limited<S> {
-    fn new(stream: S, patience: Duration) -> Self {
+    fn new(stream: S, timeout: Duration) -> Self {
         Self {
             stream,
-            deadline: Instant::now() + patience,
+            deadline: Instant::now() + timeout,
         }
     }
 
@@ -194,7 +194,7 @@ impl<S: Stream> Limited<S> {
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
-        self.stream.set_patience(left)?;
+        self.stream.set_timeout(left)?;
         Ok(&mut self.stream)
     }
 }
@@ -247,7 +247,7 @@ impl Drop for Place {
 fn serve<S: Stream>(
     clients: impl Iterator<Item = io::Result<S>>,
     pages: Arc<Mutex<Pages>>,
-    patience: Duration,
+    timeout: Duration,
 ) {
     let busy = Arc::default();
     for client in clients {
@@ -258,7 +258,7 @@ fn serve<S: Stream>(
         let (place, pages) = (Place::take(&busy), Arc::clone(&pages));
         let answering = thread::Builder::new().spawn(move || {
             // A client that went away is no concern of ours.
-            drop(answer(Limited::new(client, patience), &pages));
+            drop(answer(Limited::new(client, timeout), &pages));
             drop(place);
         });
         if answering.is_err() {
@@ -312,7 +312,7 @@ pub(crate) fn get(address: &Address, path: &str) -> Result<String> {
 fn ask<S: Stream>(stream: io::Result<S>, address: &Address, path: &str) -> Result<String> {
     let stream = stream.with_context(|| format!("nobody answers at {address}"))?;
     let failed = || format!("cannot ask at {address}");
-    let mut stream = Limited::new(stream, ANSWER_PATIENCE);
+    let mut stream = Limited::new(stream, ANSWER_TIMEOUT);
     write!(
         stream,
         "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -360,19 +360,19 @@ mod tests {
             );
         }
         assert!(!path.exists());
-        // One that a killed process has left behind is in nobody's way.
+        // One that a killed process has left behind does no harm.
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         drop(Endpoint::listen(&address).unwrap());
         assert!(get(&address, "/metrics").is_err());
     }
 
-    /// With one thread for all, or with patience for a client and not for the connection, the last one would wait an hour.
+    /// With one thread for all, or with timeout for a client and not for the connection, the last one would wait an hour.
     #[test]
     fn clients_that_say_nothing_keep_nobody_waiting() {
         let directory = tempfile::tempdir().unwrap();
         let address = Address::Unix(directory.path().join("socket"));
-        let endpoint = Endpoint::listen_patiently(&address, Duration::from_secs(3600)).unwrap();
+        let endpoint = Endpoint::listen_with_timeout(&address, Duration::from_secs(3600)).unwrap();
         endpoint.set("/metrics", "text/plain", "a 1\n".into());
         let silent: Vec<_> = (1..CLIENTS_MAX)
             .map(|_| UnixStream::connect(directory.path().join("socket")).unwrap())

@@ -117,7 +117,7 @@ pub(crate) fn program(rounds: u32) -> Trail {
     trail
 }
 
-/// The same program, recorded in turns: in every second round its accesses, which are its writes and a table that it reads.
+/// A program that is recorded in turns: in every second round its accesses, which are its writes and a table that it reads.
 pub(crate) fn program_in_turns(rounds: u32) -> Trail {
     let mut trail = program(rounds);
     trail.header.technique = "access-scan".into();

@@ -1,4 +1,4 @@
-//! `pagetrail bench` as its users call it; what it measures is nobody's business here.
+//! `pagetrail bench` as its users call it; its figures are not checked here.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -142,7 +142,7 @@ fn a_suite_checks_every_round() {
     let hot = &rows[2]["techniques"];
     assert_eq!(hot[1]["technique"], "adaptive");
     let figure = |of: usize, name: &str| hot[of][name]["median"].as_f64().unwrap();
-    // 102 hot pages in each round, of which most are predicted by now: one in vain costs less than a fault on any machine.
+    // 102 hot pages in each round, of which most are predicted by now: a false positive costs less than a fault on any machine.
     assert!(figure(1, "faults_per_round") * 2.0 < figure(0, "faults_per_round"));
     assert!(figure(1, "reported_per_written") < 1.6);
     assert!(

@@ -15,7 +15,7 @@ use common::pagetrail;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 const NOBODY: u32 = 65534;
 
 /// A process that ends with the test.
@@ -30,9 +30,9 @@ impl Drop for Running {
 }
 
 fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !is_so() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        assert!(Instant::now() < deadline, "not within {TIMEOUT:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

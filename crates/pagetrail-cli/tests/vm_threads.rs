@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::ending::{ended, told};
+use common::ending::{described, ended};
 use common::guest::{compiled, no_guest, same};
 use common::{address, number, pagetrail, report};
 use serde_json::Value;
@@ -39,8 +39,8 @@ fn threads(directory: &Path, name: &str, flags: &[&str]) -> String {
 fn recorded(directory: &Path, program: &str, case: &str, code: i32) {
     let arguments = ["record", "--vm", "--interval", "20ms", "--", program, case];
     let output = ended(&mut pagetrail(directory, &arguments));
-    let told = told("recorded", &output);
-    assert_eq!(output.status.code(), Some(code), "{case}\n{told}");
+    let text = described("recorded", &output);
+    assert_eq!(output.status.code(), Some(code), "{case}\n{text}");
 }
 
 #[test]
@@ -115,10 +115,10 @@ fn a_collector_that_counts_on_faults_runs() {
         // Not by soft-dirty bits.
         command.env("GC_USE_GETWRITEWATCH", "0");
         let output = ended(command.args([&*program, "0", "on"]));
-        assert!(output.status.success(), "{}", told("it", &output));
-        let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        assert_eq!(told["provider"], "mprotect", "{told}");
-        told["checksum"].clone()
+        assert!(output.status.success(), "{}", described("it", &output));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(report["provider"], "mprotect", "{report}");
+        report["checksum"].clone()
     };
     let guest = pagetrail(Path::new("/"), &["vm", "run", "--"]);
     assert_eq!(checksum(guest), checksum(Command::new("env")));
@@ -229,7 +229,11 @@ fn redis_serves() {
         "set,get,lpush,incr",
     ]);
     let load = ended(load);
-    assert!(load.status.success(), "{}", told("redis-benchmark", &load));
+    assert!(
+        load.status.success(),
+        "{}",
+        described("redis-benchmark", &load)
+    );
     let ask = |words: &[&str]| {
         let mut client = Command::new("redis-cli");
         let answer = ended(client.args(["-s", socket]).args(words));

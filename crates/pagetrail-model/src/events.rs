@@ -1,7 +1,7 @@
 //! [`Events`]: everything that the machine and its software do, counted.
 //!
 //! One flat set of counters, so that a phase of a run is the difference of two snapshots and a
-//! price is a sum of products. What an event means is told here, what it costs elsewhere.
+//! price is a sum of products. What an event means is said here, what it costs elsewhere.
 
 use std::ops::{Add, AddAssign, Sub};
 
@@ -41,7 +41,7 @@ macro_rules! events {
 events! {
     /// Memory accesses by programs, reads and writes.
     accesses,
-    /// Those of them that write.
+    /// Accesses that write.
     writes,
     /// Accesses that found their translation in the TLB, fit for use.
     tlb_hits,
@@ -77,7 +77,7 @@ events! {
     vm_exits,
     /// VM exits because the extended page tables do not allow an access.
     ept_violations,
-    /// Those of them that a write-protected page caused (Lu et al.); the others ask for memory.
+    /// Faults that a write-protected page caused (Lu et al.); the others ask for memory.
     ept_write_faults,
     /// VM exits because the page-modification log is full.
     pml_full_exits,

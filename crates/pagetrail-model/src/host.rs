@@ -284,7 +284,7 @@ impl Host {
         self.map_backed(process, bytes, Backing::Pages)
     }
 
-    /// The same, in pages of 2 MiB.
+    /// Maps guest-physical memory as above, in pages of 2 MiB.
     pub fn map_huge(&mut self, process: ProcessId, bytes: u64) -> Result<Gva, Error> {
         let (_, platform) = self.parts(process.vm().vcpu(0))?;
         if matches!(

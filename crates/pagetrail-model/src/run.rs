@@ -1,7 +1,7 @@
 //! [`run()`]: a program under a technique, from start to report.
 //!
 //! The runner makes the accesses, keeps its own record of what process 0 wrote, and holds each
-//! round against it. Events are told apart by phase, since a tracker pays for some and the tracked
+//! round against it. Events are counted by phase, since a tracker pays for some and the tracked
 //! program for others.
 
 use std::collections::HashMap;

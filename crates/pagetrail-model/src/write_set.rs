@@ -51,7 +51,7 @@ impl WriteSet {
         self.units.len() as u64 * self.unit_bytes
     }
 
-    /// Those of this set that `other` does not hold.
+    /// The pages of this set that `other` does not hold.
     pub fn missing_from<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = Gva> + 'a {
         self.units
             .iter()

@@ -237,7 +237,7 @@ fn without_permission_the_cure_is_named() {
     victim.finish();
 }
 
-/// What the user nobody is told; not a test by itself.
+/// Runs as the user `nobody` and prints the error; not a test by itself.
 #[test]
 fn as_nobody() {
     let Ok(role) = std::env::var("PAGETRAIL_TEST_NOBODY") else {

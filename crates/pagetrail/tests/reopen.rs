@@ -10,7 +10,7 @@ fn the_current_round_exists_until_its_commit() {
     assert!(watch.current_round().is_none(), "nothing is collected yet");
 
     buffer[30_000] = 1;
-    let (collected, told) = {
+    let (collected, info) = {
         let round = watch.collect().unwrap();
         (
             round.dirty().clone(),
@@ -21,7 +21,7 @@ fn the_current_round_exists_until_its_commit() {
     for _ in 0..2 {
         let round = watch.current_round().unwrap();
         assert_eq!(*round.dirty(), collected);
-        assert_eq!((round.index(), round.duration(), round.cost()), told);
+        assert_eq!((round.index(), round.duration(), round.cost()), info);
     }
     watch.current_round().unwrap().commit();
     assert!(watch.current_round().is_none());

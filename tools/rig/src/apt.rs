@@ -25,7 +25,7 @@ impl Apt {
         Self::open_kind("deb", dir, mirror, suites)
     }
 
-    /// The same for source packages, in a directory of their own: their lists are large.
+    /// Lists of source packages, in a directory of their own: their lists are large.
     pub(super) fn open_sources(dir: PathBuf, mirror: &Mirror, suite: &str) -> Result<Self> {
         Self::open_kind("deb-src", dir, mirror, &[suite])
     }

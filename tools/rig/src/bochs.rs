@@ -215,7 +215,7 @@ impl Bochs {
         Running::start(self.with_libraries(&mut bochs))?.ends_by(deadline)
     }
 
-    /// True for a Bochs that stops before the first instruction and wants to be told to go on.
+    /// True for a Bochs that stops before the first instruction and waits for the command to go on.
     fn has_debugger(&self) -> Result<bool> {
         let mut help = bound(self.file("usr/bin/bochs-bin"));
         let output = self.with_libraries(help.arg("--help")).output()?;

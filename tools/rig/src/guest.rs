@@ -314,7 +314,7 @@ impl Guest<'_> {
 }
 
 /// `nokaslr` and no mitigations make emulation faster; a panic ends the guest at once, and so does an oops, after which
-/// whoever waits for a lock of its thread would wait for ever; DAMON's statistics of newer kernels would clear accessed bits
+/// a process that waits for a lock of its thread would wait for ever; DAMON's statistics of newer kernels would clear accessed bits
 /// under us.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic nokaslr \
                                  mitigations=off tsc=reliable damon_stat.enabled=N";

@@ -161,7 +161,7 @@ test good ... ok
     }
 
     #[test]
-    fn a_lost_run_is_told_by_its_last_lines() {
+    fn a_lost_run_shows_its_last_lines() {
         let mut tally = Tally::default();
         for line in 0..30 {
             tally.feed(format!("test {line} ... ok\n").as_bytes());

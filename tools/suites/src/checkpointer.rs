@@ -32,8 +32,8 @@ const MODULES: &[&str] = &[
     "nf_tables",
 ];
 
-/// How long the program may take to do what it is told.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the program may take to carry out a command.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Whose bits tell CRIU what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,7 +291,7 @@ impl Victim {
                 return Ok(());
             }
             ensure!(
-                begin.elapsed() < PATIENCE,
+                begin.elapsed() < TIMEOUT,
                 "the program does not get to step {wanted}: '{said}'"
             );
             thread::sleep(Duration::from_millis(5));

@@ -22,7 +22,7 @@ const PROGRAMS: &[&str] = &["gcbench", "histogram", "kmeans", "wordcount", "matm
 /// Not measured: it is there to be wrong when a write is missed.
 const POINTERS: &str = "pointers";
 
-/// Those of libgc's own tests that need nothing but the library.
+/// The tests of libgc's own suite that need nothing but the library.
 const OWN_TESTS: &[&str] = &["test", "realloc_test", "smash_test", "huge_test", "middle"];
 
 /// How libgc learns what was written.
@@ -36,7 +36,7 @@ enum Mode {
     Kernel,
     /// By ours.
     Ours,
-    /// By ours, told that a collector reads them.
+    /// By ours, with the setting for a collector that reads them.
     ForCollector,
 }
 

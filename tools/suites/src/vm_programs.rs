@@ -98,10 +98,10 @@ impl Beside {
         Self::parse(&serde_json::from_slice(&output)?)
     }
 
-    fn parse(told: &Value) -> Result<Self> {
+    fn parse(results: &Value) -> Result<Self> {
         Ok(Self {
-            native: Run::parse(&told["native"]).context("no results of a native run")?,
-            guest: Run::parse(&told["guest"]).context("no results of a guest")?,
+            native: Run::parse(&results["native"]).context("no results of a native run")?,
+            guest: Run::parse(&results["guest"]).context("no results of a guest")?,
         })
     }
 
@@ -138,14 +138,14 @@ struct Run {
 }
 
 impl Run {
-    fn parse(told: &Value) -> Option<Self> {
-        let tests = told["tests"].as_object()?.iter();
+    fn parse(results: &Value) -> Option<Self> {
+        let tests = results["tests"].as_object()?.iter();
         let outcome =
             |(name, outcome): (&String, &Value)| Some((name.clone(), outcome.as_str()?.to_owned()));
         Some(Self {
-            status: told["status"].as_i64(),
+            status: results["status"].as_i64(),
             tests: tests.map(outcome).collect::<Option<_>>()?,
-            log: told["log"].as_str()?.to_owned(),
+            log: results["log"].as_str()?.to_owned(),
         })
     }
 

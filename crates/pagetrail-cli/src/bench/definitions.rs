@@ -25,5 +25,5 @@ take and re-arm: collect less clean collect, per page (re-arming is part of taki
 
 /// Under the table of what was predicted.
 pub(crate) const PREDICTED: &str = "pages predicted: reported without a fault; of them faults avoided, which were written, and reported \
-in vain, which were not, as the technique estimates them; means of a run's rounds. A page is predicted after a dozen rounds, and runs of \
+falsely, which were not, as the technique estimates them; means of a run's rounds. A page is predicted after a dozen rounds, and runs of \
 large sizes are shorter";

@@ -18,14 +18,14 @@ pub(crate) struct Tally {
 
 impl Tally {
     /// Adds what a round predicted.
-    pub(crate) fn add(&mut self, told: Option<PredictionStats>) {
-        let Some(told) = told else { return };
+    pub(crate) fn add(&mut self, prediction: Option<PredictionStats>) {
+        let Some(prediction) = prediction else { return };
         self.rounds += 1;
-        self.predicted += told.predicted;
-        self.faults_avoided += told.faults_avoided;
-        self.false_positives += told.false_positives;
-        self.calls += told.calls;
-        self.table_bytes = self.table_bytes.max(told.table_bytes);
+        self.predicted += prediction.predicted;
+        self.faults_avoided += prediction.faults_avoided;
+        self.false_positives += prediction.false_positives;
+        self.calls += prediction.calls;
+        self.table_bytes = self.table_bytes.max(prediction.table_bytes);
     }
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Predicted {
 }
 
 impl Predicted {
-    /// `None` where no round told anything: the technique does not predict.
+    /// `None` where no round predicted anything: the technique does not predict.
     pub(crate) fn of<'a>(runs: impl Iterator<Item = &'a Tally> + Clone) -> Option<Self> {
         runs.clone().find(|tally| tally.rounds > 0)?;
         let per_round = |count: fn(&Tally) -> u64| {

@@ -195,10 +195,10 @@ impl<'a> Columns<'a> {
 
     /// What techniques predicted that do.
     fn predicted(&self, tracked: Tracked) -> Option<Sheet> {
-        let figures: [(&str, Told); 4] = [
+        let figures: [(&str, Cell); 4] = [
             ("pages predicted", |p| mean(p.predicted_per_round)),
             ("faults avoided", |p| mean(p.faults_avoided_per_round)),
-            ("reported in vain", |p| mean(p.false_positives_per_round)),
+            ("false positives", |p| mean(p.false_positives_per_round)),
             ("memory used", |p| words::bytes(p.table_bytes as f64)),
         ];
         let mut rows = Vec::new();
@@ -208,8 +208,9 @@ impl<'a> Columns<'a> {
             }
             for (i, (name, figure)) in figures.into_iter().enumerate() {
                 let technique = if i == 0 { *technique } else { "" };
-                let told = row.iter().map(|measured| measured.prediction.as_ref());
-                let values = told.map(|told| told.map(figure).unwrap_or_default());
+                let prediction = row.iter().map(|measured| measured.prediction.as_ref());
+                let values =
+                    prediction.map(|prediction| prediction.map(figure).unwrap_or_default());
                 rows.push(
                     [technique.into(), name.into()]
                         .into_iter()
@@ -264,7 +265,7 @@ fn steps_of(row: &[&Measured]) -> Vec<(String, Vec<String>)> {
 }
 
 /// A figure of what was predicted, in words.
-type Told = fn(&Predicted) -> String;
+type Cell = fn(&Predicted) -> String;
 
 fn mean(pages: Spread) -> String {
     words::count(pages.median.round() as u64)

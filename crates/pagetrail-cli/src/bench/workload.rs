@@ -40,7 +40,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// Takes memory, populates it and locks it where that is permitted.
     pub(crate) fn new(size: Size) -> Result<Self> {
-        // Figures per page mean small pages; whoever wants them huge asks for another benchmark.
+        // Figures per page mean small pages; huge pages are for another benchmark.
         rustix::thread::disable_transparent_huge_pages(true)
             .context("cannot switch off transparent huge pages")?;
         let page = page_size();

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use super::ending::{ended, told};
+use super::ending::{described, ended};
 use super::pagetrail;
 
 /// Where the rig's guests have the shell that they boot with.
@@ -95,7 +95,7 @@ impl Beside {
         self.same_of(words, |form| form.command(self.directory(form), words));
     }
 
-    /// The same of commands that know themselves how each form is run.
+    /// Compares commands that know themselves how each form is run.
     #[track_caller]
     pub(crate) fn same_of(&self, name: &[&str], command: impl Fn(Form) -> Command) {
         let output = |form| ended(&mut command(form));
@@ -103,13 +103,13 @@ impl Beside {
         assert!(
             native == guest,
             "{name:?}\n{}{}",
-            told("natively", &native),
-            told("as a guest", &guest)
+            described("natively", &native),
+            described("as a guest", &guest)
         );
         self.same_files(name);
     }
 
-    /// The same files.
+    /// Asserts that both runs left the same files.
     #[track_caller]
     pub(crate) fn same_files(&self, name: &[&str]) {
         let (native, guest) = (files(self.native.path()), files(self.guest.path()));

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Many times what the longest takes in an emulated guest beside other load.
-const PATIENCE: Duration = Duration::from_secs(400);
+const TIMEOUT: Duration = Duration::from_secs(400);
 
 /// Runs a program to its end. Panics, with all that it has printed, where it has none.
 #[track_caller]
@@ -17,7 +17,7 @@ pub(crate) fn ended(command: &mut Command) -> Output {
     let mut child = piped.spawn().expect("it starts");
     let stdout = gathered(child.stdout.take().expect("a pipe"));
     let stderr = gathered(child.stderr.take().expect("a pipe"));
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let (status, hung) = loop {
         if let Some(status) = child.try_wait().expect("its state") {
             break (status, None);
@@ -51,7 +51,7 @@ pub(crate) fn ended(command: &mut Command) -> Output {
 }
 
 /// How a run ended and what it printed, to be read.
-pub(crate) fn told(who: &str, output: &Output) -> String {
+pub(crate) fn described(who: &str, output: &Output) -> String {
     let Output {
         status,
         stdout,

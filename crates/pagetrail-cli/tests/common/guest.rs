@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
-use super::ending::{ended, told};
+use super::ending::{described, ended};
 use super::{pagetrail, run};
 
 /// Why there are no guests here; `None` where there are.
@@ -44,7 +44,7 @@ pub(crate) fn compiled(directory: &Path, source: &str, flags: &[&str]) -> PathBu
     program
 }
 
-/// The same output, the same errors, the same end.
+/// Asserts that output, errors and end are the same.
 #[track_caller]
 pub(crate) fn same(directory: &Path, command: &[&str]) {
     let mut native = Command::new(command[0]);
@@ -52,6 +52,9 @@ pub(crate) fn same(directory: &Path, command: &[&str]) {
     let native = ended(native.stdin(Stdio::null()));
     let mut guest = pagetrail(directory, &["vm", "run", "--"]);
     let guest = ended(guest.args(command));
-    let (native_told, guest_told) = (told("natively", &native), told("as a guest", &guest));
-    assert!(native == guest, "{command:?}\n{native_told}{guest_told}");
+    let (native_text, guest_text) = (
+        described("natively", &native),
+        described("as a guest", &guest),
+    );
+    assert!(native == guest, "{command:?}\n{native_text}{guest_text}");
 }

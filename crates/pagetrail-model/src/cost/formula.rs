@@ -43,7 +43,7 @@ pub struct Occurrences {
 }
 
 impl Occurrences {
-    /// Those of a run.
+    /// The counters of a whole run.
     pub fn of(report: &Report) -> Self {
         let events = report.tracking();
         Self {

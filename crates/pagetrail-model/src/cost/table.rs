@@ -9,7 +9,7 @@ use crate::machine::PAGE_BYTES;
 /// A cost, in nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cost {
-    /// The same for all programs.
+    /// One value for all programs.
     Fixed(f64),
     /// By memory of the program: pairs of bytes and nanoseconds, sizes ascending.
     BySize(Vec<(u64, f64)>),
@@ -143,7 +143,7 @@ impl CostTable {
         Ok(table)
     }
 
-    /// The same table with costs that were not measured on its machine: each is used, and
+    /// This table with costs that were not measured on its machine: each is used, and
     /// [marked](Self::is_assumed).
     pub fn assume(
         mut self,

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::machine::{Gpa, HUGE_PAGES};
 
-/// The free pages of a guest. A page handed out may hold anything: whoever takes it clears it.
+/// The free pages of a guest. A page handed out may hold anything: the caller clears it.
 #[derive(Debug)]
 pub(crate) struct GuestFrames {
     next: u64,

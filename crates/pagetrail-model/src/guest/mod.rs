@@ -1,7 +1,7 @@
 //! [`Kernel`]: a guest's kernel, as far as the events of page tracking reach into it.
 //!
 //! Processes with areas of anonymous memory, demand paging with the shared zero page, and a
-//! scheduler that does what it is told. Three trackers hook into it, one file each: soft-dirty,
+//! scheduler that follows a given script. Three trackers hook into it, one file each: soft-dirty,
 //! userfaultfd, and the OoH module. There is no swap, no fork, no sharing between processes, and
 //! areas are never merged.
 
@@ -266,7 +266,7 @@ impl Kernel {
     ) -> Result<(), Error> {
         platform.events.kernel_entries += 1;
         match vector {
-            // Whoever set the timer handles it; all that counts here is that the program was
+            // The program that set the timer handles it; all that counts here is that the program was
             // interrupted.
             Vector::Timer => {}
             // The process that filled its log may have been scheduled out since: its log was

@@ -19,7 +19,7 @@ pub struct Value {
 pub enum Quantity {
     /// Time that a technique adds to a pass of Listing 1 over so many bytes, in per cent.
     OverheadOnTracked(TechniqueKind, u64),
-    /// The same of the tracker, in per cent of the untracked pass.
+    /// The tracker's time, in per cent of the untracked pass.
     OverheadOnTracker(TechniqueKind, u64),
     /// Time of a tracked pass over that of an untracked one.
     Slowdown(TechniqueKind, u64),
@@ -225,9 +225,9 @@ pub struct Table {
 pub struct Verdict {
     /// Values of the model.
     pub values: usize,
-    /// Those that could have differed from the paper's.
+    /// Rows that could have differed from the paper's.
     pub independent: usize,
-    /// Those of the independent ones that are within 10 % of the paper's.
+    /// Independent rows that are within 10 % of the paper's.
     pub within_tenth: usize,
     /// The independent value that is furthest off, and how far: 0.1 is 10 % more.
     pub worst: Option<(String, f64)>,

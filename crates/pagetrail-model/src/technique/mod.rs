@@ -42,7 +42,7 @@ pub trait Technique {
         gva
     }
 
-    /// Is told of each write of the tracked process after it was made.
+    /// Called after each write of the tracked process.
     #[inline]
     fn observe_write(&mut self, _gva: Gva) {}
 
@@ -98,7 +98,7 @@ impl TechniqueKind {
         self.start_with(host, target, Options::default())
     }
 
-    /// The same with sizes of one's own.
+    /// Makes the technique with the given sizes.
     pub fn start_with(
         self,
         host: &mut Host,

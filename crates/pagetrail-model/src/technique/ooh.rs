@@ -116,7 +116,7 @@ impl Technique for OohTracker {
     }
 }
 
-/// Those of `logged` that the pagemap knows, with their virtual addresses, and the comparisons of a
+/// The pages of `logged` that the pagemap knows, with their virtual addresses, and the comparisons of a
 /// linear search for each. The others belong to the kernel or are no longer mapped.
 fn reverse_map(logged: &[u64], pagemap: Vec<(Gpa, Gva)>) -> (Vec<(Gpa, Gva)>, u64) {
     let entries = pagemap.len() as u64;

@@ -1,4 +1,4 @@
-//! The oracle: told of every write, at no cost. What the others are measured against.
+//! The oracle: it sees every write at no cost, and the other techniques are measured against it.
 
 use std::collections::BTreeSet;
 

@@ -341,7 +341,7 @@ fn large_pages_are_reported_whole_or_by_their_parts() {
 }
 
 #[test]
-fn parts_of_a_page_are_told_apart_and_merging_costs_precision_not_writes() {
+fn subpages_are_distinguished_and_merging_costs_precision_not_writes() {
     let part_bytes = PAGE_BYTES / 4;
     for dynamic in [false, true] {
         let mut bench = Bench::new(TechniqueKind::Lu { parts: 4, dynamic }, 8);

@@ -1,6 +1,6 @@
 //! Whether a thread's seccomp mode lets it run system calls that are not its own: `seccomp(2)`.
 //!
-//! A call that a filter does not plainly allow would kill the thread, or be seen by whoever supervises it. `ptrace(2)` can
+//! A call that a filter does not plainly allow would kill the thread, or be seen by its supervisor. `ptrace(2)` can
 //! suspend filters, but only as long as the tracer lives: a tracer that is killed would have the thread killed as
 //! well. So filters are read and run here, on the calls to come, and a thread whose filters cannot be read is left alone.
 

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long the threads may take to stop. They stand still meanwhile, so it is short.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `NT_PRSTATUS`: the general registers.
 const GENERAL: u32 = 1;
@@ -56,7 +56,7 @@ pub struct Hold {
     keeper: Option<JoinHandle<()>>,
 }
 
-/// What the keeper is told.
+/// A command to the keeper thread.
 enum Order {
     /// Whether the process shall be killed when we end before it is let go.
     KillIfAbandoned(bool, Sender<Result<()>>),
@@ -200,11 +200,11 @@ fn stop_all(pid: u32, stopped: &mut Vec<Stopped>) -> Result<Instant> {
     while !tracees.is_empty() {
         tracees.retain(|tracee| tracee.interrupt().is_ok());
         let mut waiting = tracees.drain(..).map(|tracee| (tracee, since)).collect();
-        while let Some(thread) = first(pid, &mut waiting, since + PATIENCE)? {
+        while let Some(thread) = first(pid, &mut waiting, since + TIMEOUT)? {
             stopped.push(thread);
         }
         if !waiting.is_empty() {
-            return Err(not_stopping(pid, PATIENCE));
+            return Err(not_stopping(pid, TIMEOUT));
         }
         // A pass that finds nobody new comes after all known threads were stopped: nobody is left who could make another.
         for thread in untried(pid, &asked)? {

@@ -19,7 +19,7 @@
 use super::code::{self, AFTER_CLONE, AFTER_CREATE, AFTER_WAIT, Helper};
 use super::filter;
 use super::restart;
-use super::stop::{Patience, Stopped, wait_for_trap};
+use super::stop::{Backoff, Stopped, wait_for_trap};
 use super::target_check::explain;
 use crate::error::{Error, Result};
 use crate::sys::ptrace::{Change, Resume, Tracee, option};
@@ -32,7 +32,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long the injected code may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What came of it.
 #[derive(Debug)]
@@ -71,8 +71,8 @@ fn in_own_thread<T: Send>(attempt: impl FnOnce() -> Result<T> + Send) -> Result<
 /// tracees), but it is not listed any more after that.
 fn wait_until_gone(thread: Pid) {
     let listed = format!("/proc/self/task/{}", thread.as_raw_nonzero());
-    let mut patience = Patience::until(Instant::now() + PATIENCE);
-    while std::fs::exists(&listed).unwrap_or(false) && patience.wait() {}
+    let mut backoff = Backoff::until(Instant::now() + TIMEOUT);
+    while std::fs::exists(&listed).unwrap_or(false) && backoff.wait() {}
 }
 
 /// Fetches a userfaultfd by a thread of a program that we have started; it is stopped, and stays so.
@@ -145,7 +145,7 @@ fn execute(stopped: &mut Stopped, pid: u32, helper: Helper, flags: u32) -> Resul
             Ok(()) | Err(Errno::SRCH) => {}
             Err(errno) => return Err(errno),
         }
-        wait_for_trap(&stopped.tracee, Instant::now() + PATIENCE)
+        wait_for_trap(&stopped.tracee, Instant::now() + TIMEOUT)
     });
     match trapped {
         Ok(true) => {}
@@ -194,7 +194,7 @@ fn remove(stopped: &Stopped, at: u64) -> Result<(), Errno> {
 /// Follows the thread until its helper has ended, and the helper until it has the descriptor, of which this gives a copy.
 fn step_through(tracee: &Tracee, pid: u32, helper: Helper, at: u64) -> Result<OwnedFd> {
     let failed = |errno| explain(pid, "follow the injected call", errno);
-    let mut patience = Patience::until(Instant::now() + PATIENCE);
+    let mut backoff = Backoff::until(Instant::now() + TIMEOUT);
     let mut copied = None;
     let end = match helper {
         Helper::Thread => AFTER_CLONE,
@@ -203,7 +203,7 @@ fn step_through(tracee: &Tracee, pid: u32, helper: Helper, at: u64) -> Result<Ow
     let mut stops_at_end = 0;
     tracee.resume(Resume::ToSyscall, 0).map_err(failed)?;
     loop {
-        let change = next(tracee, pid, &mut patience)?;
+        let change = next(tracee, pid, &mut backoff)?;
         let mut signal = 0;
         match change {
             // One that cannot be blocked.
@@ -212,9 +212,9 @@ fn step_through(tracee: &Tracee, pid: u32, helper: Helper, at: u64) -> Result<Ow
             Change::Vfork => {
                 let created = tracee.created().map_err(failed)?;
                 // The thread waits for the helper's end, which we have to see, too.
-                copied = Some(follow_helper(&created, pid, helper, at, &mut patience));
+                copied = Some(follow_helper(&created, pid, helper, at, &mut backoff));
                 tracee.resume(Resume::ToSyscall, 0).map_err(failed)?;
-                finish_helper(&created, &mut patience);
+                finish_helper(&created, &mut backoff);
                 continue;
             }
             Change::Syscall => {
@@ -250,13 +250,13 @@ fn follow_helper(
     pid: u32,
     helper: Helper,
     at: u64,
-    patience: &mut Patience,
+    backoff: &mut Backoff,
 ) -> Result<OwnedFd> {
     let failed = |errno| explain(pid, "follow the injected call", errno);
     let mut stops = 0;
     loop {
         let mut signal = 0;
-        match next(created, pid, patience)? {
+        match next(created, pid, backoff)? {
             Change::Signal(number) => signal = number,
             Change::Exited(_) | Change::Killed(_) => return Err(Error::Gone { pid }),
             Change::Syscall => {
@@ -274,7 +274,7 @@ fn follow_helper(
 }
 
 /// Lets a helper come to its end. Not let go before: in a process that is stopped (`SIGSTOP`) it would stop as well.
-fn finish_helper(created: &Tracee, patience: &mut Patience) {
+fn finish_helper(created: &Tracee, backoff: &mut Backoff) {
     if created.resume(Resume::Free, 0).is_err() {
         return;
     }
@@ -283,22 +283,22 @@ fn finish_helper(created: &Tracee, patience: &mut Patience) {
             Ok(Some(Change::Exited(_) | Change::Killed(_))) | Err(_) => return,
             Ok(Some(Change::Signal(signal))) => drop(created.resume(Resume::Free, signal)),
             Ok(Some(_)) => drop(created.resume(Resume::Free, 0)),
-            Ok(None) if patience.wait() => {}
+            Ok(None) if backoff.wait() => {}
             Ok(None) => return,
         }
     }
 }
 
 /// The next change of state.
-fn next(tracee: &Tracee, pid: u32, patience: &mut Patience) -> Result<Change> {
+fn next(tracee: &Tracee, pid: u32, backoff: &mut Backoff) -> Result<Change> {
     loop {
         match tracee.poll() {
             Ok(Some(change)) => return Ok(change),
-            Ok(None) if patience.wait() => {}
+            Ok(None) if backoff.wait() => {}
             Ok(None) => {
                 return Err(Error::NotStopping {
                     pid,
-                    waited_ms: PATIENCE.as_millis() as u64,
+                    waited_ms: TIMEOUT.as_millis() as u64,
                 });
             }
             Err(errno) => return Err(explain(pid, "follow the injected call", errno)),

@@ -24,7 +24,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a program may take from `execve` to its first instruction.
-const EXEC_PATIENCE: Duration = Duration::from_secs(5);
+const EXEC_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the keeper waits where it cannot find out whether it still traces the program.
 const UNKNOWN_PAUSE: Duration = Duration::from_millis(10);
 
@@ -145,12 +145,12 @@ impl Launched {
 
     /// The newest address space, if there is one that was not taken yet; waits a moment for it where the keeper still
     /// traces the program.
-    pub(crate) fn take_image(&mut self, patience: Duration) -> Option<Result<Image>> {
-        let patience = match self.hold {
+    pub(crate) fn take_image(&mut self, timeout: Duration) -> Option<Result<Image>> {
+        let timeout = match self.hold {
             Hold::AtItsStart => Duration::ZERO,
-            Hold::UntilItsEnd => patience,
+            Hold::UntilItsEnd => timeout,
         };
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         while self.image.is_none() && self.ended.is_none() && Instant::now() < deadline {
             self.poll(deadline.saturating_duration_since(Instant::now()));
         }
@@ -251,7 +251,7 @@ impl Keeper {
         let gate = Gate::hold(&mut command).map_err(not_started)?;
         let tracee = std::thread::scope(|scope| {
             // `spawn` returns when `execve` has happened or failed, so it must not be this thread that
-            // waits in it. The command moves there: dropping it is what ends a wait for a PID in vain.
+            // waits in it. The command moves there: dropping it ends a wait for a PID that will not come.
             let spawner = scope.spawn(move || command.spawn());
             let started = gate
                 .pid()
@@ -311,7 +311,7 @@ impl Keeper {
             |errno| target_check::explain(pid, "stop it before its first instruction", errno);
         tracee.interrupt().map_err(failed)?;
         tracee.resume(Resume::Free, 0).map_err(failed)?;
-        if !wait_for_trap(tracee, since + EXEC_PATIENCE).map_err(failed)? {
+        if !wait_for_trap(tracee, since + EXEC_TIMEOUT).map_err(failed)? {
             return Err(Error::Gone { pid });
         }
         let Need::Userfaultfd { kernel_faults } = self.need else {
@@ -373,7 +373,7 @@ impl Keeper {
 }
 
 /// The next change of state of the program. While the keeper traces it that may be anything; otherwise only its end, for
-/// its stops belong to whoever traces it, another thread of this process included.
+/// its stops belong to its tracer, another thread of this process included.
 fn next(tracee: &Tracee, pid: u32) -> Result<Option<Change>, Errno> {
     let Ok(ours) = is_ours(pid, pid) else {
         // No descriptors, no memory: neither wait may be chosen blindly, for the wrong one may last for ever.

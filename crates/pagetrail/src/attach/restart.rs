@@ -81,7 +81,7 @@ pub(crate) fn needs_restart_call(registers: &Registers) -> bool {
     interrupted_call(registers).is_some() && registers.rax as i64 == ERESTART_RESTARTBLOCK
 }
 
-/// The same registers, with the call itself made anew instead: a relative timeout begins anew, too. If a handler is to run, the
+/// The registers with the call itself made anew instead: a relative timeout begins anew, too. If a handler is to run, the
 /// call ends with `EINTR` as it would have.
 pub(crate) fn without_restart_call(mut registers: Registers) -> Registers {
     registers.rax = ERESTARTNOHAND as u64;

@@ -11,11 +11,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 /// How long one thread may take to stop before another is asked as well.
-const THREAD_PATIENCE: Duration = Duration::from_millis(200);
+const THREAD_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long a moment is waited for in which no thread is within a transfer, where the choice is free.
-const MOMENT_PATIENCE: Duration = Duration::from_millis(50);
+const MOMENT_TIMEOUT: Duration = Duration::from_millis(50);
 /// How long the whole attempt may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A thread at rest between two instructions of user space.
 #[derive(Debug)]
@@ -81,16 +81,16 @@ impl Stopped {
                     refused.push(thread.tid);
                     continue;
                 }
-                let mut moment = Patience::until(start + MOMENT_PATIENCE);
+                let mut moment = Backoff::until(start + MOMENT_TIMEOUT);
                 while transfer::is_under_way(pid, thread.tid) && moment.wait() {}
                 waiting.extend(ask(pid, thread)?.map(|tracee| (tracee, Instant::now())));
-                found = first(pid, &mut waiting, Instant::now() + THREAD_PATIENCE)?;
+                found = first(pid, &mut waiting, Instant::now() + THREAD_TIMEOUT)?;
                 if found.is_some() {
                     break;
                 }
             }
             if found.is_none() {
-                found = first(pid, &mut waiting, Instant::now() + THREAD_PATIENCE)?;
+                found = first(pid, &mut waiting, Instant::now() + THREAD_TIMEOUT)?;
             }
             match found {
                 Some(stopped) if permitted(&stopped.tracee) => break stopped,
@@ -98,7 +98,7 @@ impl Stopped {
                     refused.push(stopped.tracee.tid());
                     stopped.release();
                 }
-                None if start.elapsed() < PATIENCE
+                None if start.elapsed() < TIMEOUT
                     && forget_replaced(pid, &mut waiting, &mut asked, &refused) => {}
                 None if waiting.is_empty() && untried(pid, &asked)?.is_empty() => {
                     return Err(match refused.is_empty() {
@@ -106,9 +106,9 @@ impl Stopped {
                         false => Error::Seccomp { pid },
                     });
                 }
-                None if start.elapsed() < PATIENCE => {}
+                None if start.elapsed() < TIMEOUT => {}
                 None => {
-                    return Err(not_stopping(pid, PATIENCE));
+                    return Err(not_stopping(pid, TIMEOUT));
                 }
             }
         };
@@ -130,7 +130,7 @@ impl Stopped {
             return Ok(None);
         };
         let since = Instant::now();
-        first(pid, &mut vec![(tracee, since)], since + PATIENCE)
+        first(pid, &mut vec![(tracee, since)], since + TIMEOUT)
     }
 
     /// Lets the thread go; returns how long it was stopped.
@@ -229,7 +229,7 @@ pub(super) fn first(
     waiting: &mut Vec<(Tracee, Instant)>,
     deadline: Instant,
 ) -> Result<Option<Stopped>> {
-    let mut patience = Patience::until(deadline);
+    let mut backoff = Backoff::until(deadline);
     loop {
         let mut at = 0;
         while at < waiting.len() {
@@ -245,7 +245,7 @@ pub(super) fn first(
                 }
             }
         }
-        if waiting.is_empty() || !patience.wait() {
+        if waiting.is_empty() || !backoff.wait() {
             return Ok(None);
         }
     }
@@ -253,11 +253,11 @@ pub(super) fn first(
 
 /// Waits until the thread traps, passing on signals that come first; false when it ended or time is up.
 pub(crate) fn wait_for_trap(tracee: &Tracee, deadline: Instant) -> Result<bool, Errno> {
-    let mut patience = Patience::until(deadline);
+    let mut backoff = Backoff::until(deadline);
     loop {
         match trapped(tracee)? {
             Some(trapped) => return Ok(trapped),
-            None if patience.wait() => {}
+            None if backoff.wait() => {}
             None => return Ok(false),
         }
     }
@@ -278,12 +278,12 @@ fn trapped(tracee: &Tracee) -> Result<Option<bool>, Errno> {
 }
 
 /// Waiting for something that comes within microseconds, mostly.
-pub(crate) struct Patience {
+pub(crate) struct Backoff {
     deadline: Instant,
     tries: u32,
 }
 
-impl Patience {
+impl Backoff {
     pub(crate) fn until(deadline: Instant) -> Self {
         Self { deadline, tries: 0 }
     }

@@ -152,7 +152,7 @@ impl Shared {
         range.bytes() > HUGE_PAGE_BYTES && refused(page_size()) && refused(HUGE_PAGE_BYTES)
     }
 
-    /// Runs the handler thread until it is told to stop or the address space is gone.
+    /// Runs the handler thread until it is asked to stop or the address space is gone.
     fn handle_faults(&self) {
         let mut faults = [Fault {
             address: 0,

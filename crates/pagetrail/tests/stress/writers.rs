@@ -149,7 +149,7 @@ impl Drop for Writers {
     }
 }
 
-/// Writes or touches until told to stop, or until the other side has ended.
+/// Writes or touches until asked to stop, or until the other side has ended.
 pub(crate) fn be_puppet(board: &str, seed: u64, doing: &str) {
     let doing = match doing {
         "touch" => Doing::Touching,

@@ -146,7 +146,7 @@ impl Kit {
         said(self.under(words, parts))
     }
 
-    /// The same while its rounds are recorded; also what was written.
+    /// Runs it while its rounds are recorded; also gives what was written.
     pub(super) fn record(
         &self,
         words: &[String],

@@ -105,7 +105,7 @@ pub fn short_of_python(repo: &Repo) -> Result<Outcome> {
     python::test(Allocator::Ours { library, parts }, python::SHORT)
 }
 
-/// The same of Redis.
+/// The short form of Redis' tests.
 pub fn short_of_redis(repo: &Repo) -> Result<Outcome> {
     let library = library(repo, "debug")?;
     let parts = "8";

@@ -206,7 +206,7 @@ fn accesses_in_guest(repo: &Repo, prefix: &Path) -> Result<()> {
     };
     let said = rig::output(repo, "7.x", &needs, vec![program.display().to_string()])?;
     let said = String::from_utf8_lossy(&said);
-    ensure!(said.contains("accesses are told"), "{}", said.trim());
+    ensure!(said.contains("accesses are reported"), "{}", said.trim());
     Ok(())
 }
 

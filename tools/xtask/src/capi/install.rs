@@ -25,7 +25,7 @@ pub(super) enum Profile {
 /// What the static library needs from the system: `rustc --print native-static-libs`.
 const PRIVATE_LIBRARIES: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
-/// The same for programs that link statically: of what unwinds the stack, `libgcc_s` is shared only.
+/// The libraries for programs that link statically: of what unwinds the stack, `libgcc_s` is shared only.
 const STATIC_LIBRARIES: &str = "-lgcc_eh -lutil -lrt -lpthread -lm -ldl -lc";
 
 /// Builds and installs; nothing outside of `prefix` changes.

@@ -20,7 +20,7 @@ pub(crate) fn write(root: &Path, dir: &Path) -> Result<()> {
 fn page(header: &str, version: &str) -> String {
     let mut out = format!(
         ".TH pagetrail 3 \"\" \"pagetrail {version}\"\n\
-         .SH NAME\npagetrail \\- which memory a program wrote, told to C\n\
+         .SH NAME\npagetrail \\- track which memory a program writes, from C\n\
          .SH LIBRARY\npagetrail (libpagetrail, \\-lpagetrail), by pkg\\-config(1): pagetrail\n\
          .SH SYNOPSIS\n.nf\n#include <pagetrail.h>\n.fi\n.SH DESCRIPTION\n"
     );

@@ -41,15 +41,15 @@ pub(super) fn svg(groups: &[Group], title: &str) -> Option<String> {
                 LEFT - 8.0
             ),
         );
-        for (technique, value, told) in &group.bars {
+        for (technique, value, text) in &group.bars {
             // What is below zero is noise, and drawn as nothing.
             let width = (value.max(0.0) * scale).max(1.0);
             push(
                 &mut out,
                 format_args!(
                     "<g class=\"{technique}\"><rect x=\"{LEFT}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.1}\">\
-                 <title>{name}, {technique}: {told}</title></rect></g>\
-                 <text x=\"{:.1}\" y=\"{:.1}\">{told}</text>\n",
+                 <title>{name}, {technique}: {text}</title></rect></g>\
+                 <text x=\"{:.1}\" y=\"{:.1}\">{text}</text>\n",
                     y + 1.0,
                     BAR - 2.0,
                     LEFT + width + 6.0,

@@ -92,12 +92,12 @@ impl Writing {
         })
     }
 
-    /// Waits until so many operations are done, or until it has been idle for `patience`.
-    pub(crate) fn wait(&mut self, done: u64, patience: Duration) -> Result<()> {
+    /// Waits until so many operations are done, or until it has been idle for `timeout`.
+    pub(crate) fn wait(&mut self, done: u64, timeout: Duration) -> Result<()> {
         let mut since = Instant::now();
         loop {
             let progress = self.progress()?;
-            if progress.done >= done || (progress.idle && since.elapsed() >= patience) {
+            if progress.done >= done || (progress.idle && since.elapsed() >= timeout) {
                 return Ok(());
             }
             if !progress.idle {

@@ -15,7 +15,7 @@ pub(crate) struct Definition {
     /// Techniques side by side; those that do not work here are left out, and named.
     #[serde(deserialize_with = "techniques")]
     pub(crate) techniques: Vec<Technique>,
-    /// What a page reported in vain costs, in nanoseconds.
+    /// What a false positive costs, in nanoseconds.
     pub(crate) false_positive_ns: u64,
     /// Pages that one fault releases at most, with the technique `userfaultfd`.
     #[serde(default = "one")]
@@ -23,7 +23,7 @@ pub(crate) struct Definition {
     /// Lengths of rounds for workloads, and how many of them.
     #[serde(default)]
     pub(crate) length: Vec<Length>,
-    /// The same for the short form, which measures each program once.
+    /// The programs of the short form, which measures each program once.
     #[serde(default)]
     pub(crate) quick: Vec<Length>,
     /// A round of a workload lasts for so many operations for each of its milliseconds: what a writer does in that time

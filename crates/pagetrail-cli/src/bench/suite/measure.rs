@@ -123,7 +123,7 @@ fn sample(plan: Plan<'_>, writing: &mut Writing, technique: Option<Technique>) -
         let collect_ns = cpu_ns() - began;
         let memory = PageSet::from_iter([writing.range()]);
         let reported = round.dirty().intersection(&memory);
-        let told = round.prediction();
+        let prediction = round.prediction();
         round.commit();
         Missed::in_sets(watch.technique().name(), &written, &reported.union(&before))?;
         if number >= warm_up {
@@ -131,7 +131,7 @@ fn sample(plan: Plan<'_>, writing: &mut Writing, technique: Option<Technique>) -
             sample.written += written.page_count();
             sample.reported += reported.page_count();
             sample.collect_ns.push(collect_ns as f64);
-            sample.tally.add(told);
+            sample.tally.add(prediction);
         }
         before = reported;
     }

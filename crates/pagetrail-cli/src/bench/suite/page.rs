@@ -96,8 +96,8 @@ fn charts(suite: &Suite) -> String {
 
 fn group<M>(name: &str, of: &[M], technique: fn(&M) -> &'static str, figure: Figure<M>) -> Group {
     let bars = of.iter().map(|measured| {
-        let (value, told) = figure(measured);
-        (technique(measured), value, told)
+        let (value, text) = figure(measured);
+        (technique(measured), value, text)
     });
     Group {
         name: name.into(),

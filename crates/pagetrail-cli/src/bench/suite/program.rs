@@ -18,7 +18,7 @@ use crate::bench::predicted::Predicted;
 use crate::bench::results::Spread;
 
 /// A program that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Measures a program; `None` where it is not here.
 pub(crate) fn row(
@@ -111,19 +111,19 @@ fn sample(
             }
             State::Ended(Some(Ended::Exited(0))) => return Ok(sample),
             State::Ended(how) => bail!("it ended: {how:?}"),
-            _ if began.elapsed() > PATIENCE => bail!("it does not come to its end"),
+            _ if began.elapsed() > TIMEOUT => bail!("it does not come to its end"),
             _ if technique.is_none() => {}
             _ => {
                 let began = cpu_ns();
                 // It may end in the middle.
                 let Ok(round) = watch.collect() else { continue };
                 let collect_ns = cpu_ns() - began;
-                let (pages, told) = (round.dirty().page_count(), round.prediction());
+                let (pages, prediction) = (round.dirty().page_count(), round.prediction());
                 round.commit();
                 sample.rounds += 1;
                 sample.reported += pages;
                 sample.collect_ns.push(collect_ns as f64);
-                sample.tally.add(told);
+                sample.tally.add(prediction);
             }
         }
     }
@@ -137,7 +137,7 @@ fn consumed(pid: u32) -> Result<(u64, u64)> {
     Ok((cpu_time.as_nanos() as u64, super::child::minor_faults(pid)?))
 }
 
-/// Whoever gives a server its work, and ends it.
+/// The client that gives a server its work, and ends it.
 struct Client(Option<Child>);
 
 impl Client {

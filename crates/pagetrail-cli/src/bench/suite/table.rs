@@ -40,7 +40,7 @@ pub(crate) fn setting(suite: &Suite) -> String {
         (least, most) => format!("{least} to {most} runs"),
     };
     format!(
-        "Linux {}, {}, pages of {}; medians of {runs}; a page in vain costs {}; every round of a workload checked against the writer",
+        "Linux {}, {}, pages of {}; medians of {runs}; a false positive costs {}; every round of a workload checked against the writer",
         suite.kernel,
         words::plural(suite.cpus as u64, "CPU"),
         words::bytes(suite.page_size as f64),
@@ -81,7 +81,7 @@ const HEADS: [&str; 10] = [
     "collect",
     "predicted",
     "avoided",
-    "in vain",
+    "false pos.",
     "memory",
     "calls",
 ];
@@ -192,16 +192,16 @@ fn labels(at: usize, name: &str, round_ms: u64, technique: &str) -> Vec<String> 
     vec![name, round, technique.to_owned()]
 }
 
-fn predicted(told: Option<&Predicted>) -> [String; 5] {
-    let Some(told) = told else {
+fn predicted(prediction: Option<&Predicted>) -> [String; 5] {
+    let Some(prediction) = prediction else {
         return Default::default();
     };
     [
-        pages(told.predicted_per_round),
-        pages(told.faults_avoided_per_round),
-        pages(told.false_positives_per_round),
-        words::bytes(told.table_bytes as f64),
-        pages(told.calls_per_round),
+        pages(prediction.predicted_per_round),
+        pages(prediction.faults_avoided_per_round),
+        pages(prediction.false_positives_per_round),
+        words::bytes(prediction.table_bytes as f64),
+        pages(prediction.calls_per_round),
     ]
 }
 

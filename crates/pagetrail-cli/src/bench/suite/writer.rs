@@ -57,11 +57,11 @@ pub(crate) fn serve(workload: &str) -> Result<()> {
     )?;
     drop(out);
     let stop = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&stop);
+    let stopping = Arc::clone(&stop);
     std::thread::spawn(move || {
         // Whatever comes, or nothing any more, is the end.
         let _ = io::stdin().read(&mut [0]);
-        told.store(true, Ordering::Relaxed);
+        stopping.store(true, Ordering::Relaxed);
     });
     let mut choice = Chooser::new(&workload);
     let mut done = 0;

@@ -10,7 +10,7 @@ use super::{Allocator, Failures, complaint, judge, output};
 use crate::python;
 use pagetrail_steps::steps::Outcome;
 
-/// Of these, what fits into the test of everything.
+/// The tests that fit into the test of everything.
 pub(super) const SHORT: &[&str] = &["test_dict", "test_json", "test_fork1"];
 
 /// Each test file in a process of its own; what fails is compared with libc's allocator.
