@@ -92,7 +92,8 @@ pub(crate) enum Command {
     /// Measure what each technique costs here, as the OoH paper does
     Bench(crate::bench::args::BenchArgs),
     /// Run tracking designs that need other hardware on a machine in software, and price them
-    Model(crate::model::args::ModelArgs),
+    #[cfg(feature = "model")]
+    Model(crate::commands::model::args::ModelArgs),
     /// Keep the hot pages of programs in fast memory, on machines whose memory is of two kinds
     Tier(crate::commands::tier::args::TierArgs),
     /// Run a program as the guest of a virtual machine on KVM, where the processor logs which pages

@@ -7,7 +7,6 @@ mod endpoint;
 mod exit;
 #[cfg(test)]
 mod fuzzing;
-mod model;
 mod outfile;
 mod recording;
 mod report;
@@ -47,6 +46,7 @@ fn main() -> ExitCode {
         Command::Top(args) => commands::top::run(args),
         Command::Checkpoints(command) => commands::checkpoint::run(command),
         Command::Bench(args) => commands::bench::run(args),
+        #[cfg(feature = "model")]
         Command::Model(args) => commands::model::run(args),
         Command::Tier(args) => commands::tier::run(args),
         Command::Vm(args) => commands::vm::run(args),

@@ -76,6 +76,7 @@ const SUITES: &[Wanted] = &[
     Wanted::new("pagetrail", "stress"),
     Wanted::new("pagetrail", "unarmed").only("7.x"),
     Wanted::new("pagetrail-cli", "access"),
+    Wanted::new("pagetrail-preload", "random").only("6.12"),
     Wanted::new("pagetrail-tier", "nodes")
         .only("7.x")
         .on_two_nodes(),

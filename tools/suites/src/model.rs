@@ -1,4 +1,4 @@
-//! `cargo xtask model`: the model of `crates/pagetrail-model` against machines that this one is not.
+//! `cargo xtask model`: the model of `research/pagetrail-model` against machines that this one is not.
 //!
 //! The programs of its `tests/real` run in guests: under KVM on an emulated Intel processor with page-modification logging,
 //! under KVM with AMD's nested paging, on a kernel with soft-dirty, and under an emulator that logs every store. What they
@@ -117,7 +117,7 @@ fn build(repo: &Repo, source: &str, form: &str, out: &Path) -> Result<PathBuf> {
         .arg(&built)
         .arg(
             repo.root
-                .join("crates/pagetrail-model/tests/real")
+                .join("research/pagetrail-model/tests/real")
                 .join(source),
         )
         .status()

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod checkpoint;
 pub(crate) mod generate;
+#[cfg(feature = "model")]
 pub(crate) mod model;
 pub(crate) mod record;
 pub(crate) mod report;

@@ -60,6 +60,7 @@ const PENDING: &[&str] = &[
     "bench/",
     "crates/",
     "docs/",
+    "research/",
     "tests/",
     "tools/",
 ];

@@ -1,4 +1,20 @@
-//! `pagetrail model`: runs what was asked for on the model, and writes what came of it.
+//! `pagetrail model`: designs that need other hardware, run on a machine in software and priced.
+//!
+//! The crate `pagetrail-model` does the work. Here are its command line ([`args`]), the cost tables that users write
+//! ([`costs`], [`calibrate`]), programs and recordings ([`program`], [`recording`]), and the forms of the results.
+
+pub(crate) mod args;
+mod calibrate;
+mod compare;
+mod costs;
+mod measured;
+mod outcome;
+mod page;
+mod program;
+mod recording;
+mod reproduced;
+mod reproduced_page;
+mod single;
 
 use std::io::{self, BufWriter, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -10,15 +26,14 @@ use pagetrail_model::technique::TechniqueKind;
 use pagetrail_model::{Error, RunError, RunErrorKind};
 use serde::Serialize;
 
-use crate::exit;
-use crate::model::args::{
+use self::args::{
     CompareArgs, CostsArgs, ModelArgs, ModelCommand, ReproduceArgs, RunArgs, TraceCommand,
     TraceRecordArgs,
 };
-use crate::model::outcome::Outcome;
-use crate::model::program::Program;
-use crate::model::recording::{self, NoRecorder};
-use crate::model::{calibrate, compare, costs, page, reproduced, reproduced_page, single};
+use self::outcome::Outcome;
+use self::program::Program;
+use self::recording::NoRecorder;
+use crate::exit;
 use crate::outfile::{Kind, OutFile};
 
 /// Runs the subcommand.

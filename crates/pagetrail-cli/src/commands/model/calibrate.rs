@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_recorded_benchmark_can_be_read() {
-        let text = include_str!("../../../../bench/results/bench.json");
+        let text = include_str!("../../../../../bench/results/bench.json");
         let table = calibrate(&Results::parse(text).unwrap()).unwrap();
         for metric in [
             Metric::FaultKernel,
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn fuzz() {
-        let good = include_str!("../../../../bench/results/bench.json");
+        let good = include_str!("../../../../../bench/results/bench.json");
         crate::fuzzing::for_seeds(500, |random| {
             let mut text = good.as_bytes().to_vec();
             crate::fuzzing::mutate(random, &mut text);
