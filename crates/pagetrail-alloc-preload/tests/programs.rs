@@ -46,7 +46,7 @@ cases! {
     neither_descriptors_nor_files_are_needed: "cut_off" with SOME_PARTS,
     threads_leave_nothing_behind: "threads" with SOME_PARTS,
     children_of_every_kind_do_no_harm: "children" with ALL_PARTS,
-    objects_are_in_the_windows_of_their_parts: "parts" with ALL_PARTS,
+    objects_are_in_the_aliases_of_their_subpages: "parts" with ALL_PARTS,
 }
 
 #[test]
@@ -63,8 +63,8 @@ fn misuse_ends_with_a_line_that_says_what_happened() {
         ("free_alias", "was handed out at another address"),
         ("realloc_freed", "double free, the object was freed before"),
         (
-            "corrupted_books",
-            "are corrupted: something wrote over them",
+            "corrupted_metadata",
+            "is corrupted: something wrote over it",
         ),
     ];
     for (case, expected) in cases {

@@ -1,15 +1,15 @@
-//! What aliases cost a program that nobody tracks, by parts of a page; as JSON.
+//! What aliases cost a program that is not tracked, by the number of sub-pages per page; as JSON.
 //!
 //! `cargo run --release -p pagetrail-alloc --example alias_walk [ROUNDS]`
 //!
-//! The same objects for each number of parts, in turns: made and filled, written to in random order, where the processor may
+//! The same objects for each number of sub-pages, in turns: made and filled, written to in random order, where the processor may
 //! look up several addresses at once, and followed from one to the next, where it must wait for each. Medians of nanoseconds of
 //! processor time; faults (entries made in page tables by `madvise(2)` count as such) and page tables.
 
 #![allow(unsafe_code, reason = "it reads and writes bare memory of a heap")]
 #![allow(clippy::print_stdout, reason = "the result")]
 
-use pagetrail_alloc::{Heap, Parts};
+use pagetrail_alloc::{Heap, SubpageCount};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use std::alloc::Layout;
@@ -37,15 +37,15 @@ fn main() {
     let mut random = fastrand::Rng::with_seed(1);
     let mut order: Vec<usize> = (0..OBJECTS).collect();
     random.shuffle(&mut order);
-    let mut all = Parts::ALL.map(|parts| (parts, Figures::default()));
+    let mut all = SubpageCount::ALL.map(|subpages| (subpages, Figures::default()));
     for _ in 0..rounds {
-        for (parts, figures) in &mut all {
-            measure(*parts, &order, figures);
+        for (subpages, figures) in &mut all {
+            measure(*subpages, &order, figures);
         }
     }
-    let rows = all.map(|(parts, figures)| {
+    let rows = all.map(|(subpages, figures)| {
         json!({
-            "parts": parts.count(),
+            "parts": subpages.count(),
             "fill_ns": median(figures.fill_ns),
             "write_ns": median(figures.write_ns),
             "step_ns": median(figures.step_ns),
@@ -63,9 +63,9 @@ fn main() {
     println!("{result}");
 }
 
-fn measure(parts: Parts, order: &[usize], figures: &mut Figures) {
+fn measure(subpages: SubpageCount, order: &[usize], figures: &mut Figures) {
     let (faults, tables) = (faults(), page_tables_kib());
-    let heap = Heap::new(parts).expect("memory");
+    let heap = Heap::new(subpages).expect("memory");
     let layout = Layout::from_size_align(OBJECT_BYTES, 16).expect("a layout");
     let mut objects: Vec<NonNull<usize>> = Vec::with_capacity(OBJECTS);
     let began = processor_ns();
@@ -106,9 +106,9 @@ fn processor_ns() -> f64 {
 
 fn faults() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").expect("a process");
-    // The tenth word, counted from behind the name, which may have spaces.
-    let behind = stat.rsplit(')').next().unwrap_or_default();
-    let faults = behind.split_whitespace().nth(7);
+    // The tenth word, counted from the end of the name, which may have spaces.
+    let after = stat.rsplit(')').next().unwrap_or_default();
+    let faults = after.split_whitespace().nth(7);
     faults
         .and_then(|faults| faults.parse().ok())
         .expect("a number")

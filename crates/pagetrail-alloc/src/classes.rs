@@ -1,21 +1,22 @@
-//! Size classes: which sizes objects are rounded up to that share pages.
+//! Size classes: the sizes to which objects that share pages are rounded up.
 //!
-//! Steps of 16 bytes up to 256, then eight to each doubling: at most an eighth is lost, a sixteenth on average. What is
-//! larger than the largest class gets whole pages, of which an eighth at most is lost from there on.
+//! Steps are of 16 bytes up to 256, then eight to each doubling: at most an eighth is lost, a
+//! sixteenth on average. Larger objects than the largest class get whole pages, and lose an eighth
+//! at most.
 
 use crate::geometry::PAGE;
 
-/// How many classes there are.
+/// The number of classes.
 pub(crate) const CLASSES: usize = 72;
 
-/// Classes below this one have objects of less than a page, which lie in memory that is mapped once per part; the others' is
-/// mapped once.
-pub(crate) const WINDOW_CLASSES: usize = 47;
+/// Classes below this one have objects of less than a page, in memory that is mapped once per
+/// sub-page; the memory of the others is mapped once.
+pub(crate) const ALIASED_CLASSES: usize = 47;
 
 /// The size of the largest class.
 pub(crate) const SMALL_MAX: usize = SIZES[CLASSES - 1] as usize;
 
-/// What every object is aligned to.
+/// The alignment of every object, in bytes.
 pub(crate) const ALIGN: usize = 16;
 
 /// The classes' sizes, ascending.
@@ -35,7 +36,7 @@ pub(crate) const SIZES: [u16; CLASSES] = {
     sizes
 };
 
-/// By size in steps of 16 bytes, rounded up.
+/// The class of each size, in steps of 16 bytes, rounded up.
 static BY_SIZE: [u8; SMALL_MAX / ALIGN + 1] = {
     let mut classes = [0; SMALL_MAX / ALIGN + 1];
     let (mut step, mut class) = (0, 0);
@@ -74,7 +75,7 @@ mod tests {
     fn sizes_ascend_and_lose_little() {
         assert_eq!((SIZES[0], SIZES[15], SIZES[16]), (16, 256, 288));
         assert_eq!(SMALL_MAX, 32768);
-        let around = [WINDOW_CLASSES - 1, WINDOW_CLASSES].map(|class| SIZES[class]);
+        let around = [ALIASED_CLASSES - 1, ALIASED_CLASSES].map(|class| SIZES[class]);
         assert_eq!(around, [3840, 4096]);
         for pair in SIZES.windows(2) {
             assert!(pair[0] < pair[1] && pair[1] % 16 == 0);

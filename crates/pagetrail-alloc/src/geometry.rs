@@ -1,10 +1,10 @@
-//! Where things are in a superblock: windows, slabs, parts. Arithmetic only.
+//! Where things are in a superblock: aliases, slabs, sub-pages. Arithmetic only.
 //!
-//! A superblock is memory of a power of two of bytes, mapped once per part, window behind window. An object at an offset
-//! is handed out in the window of the part of the page in which it begins; all of it is reached there, also where it
-//! crosses into other parts or the next page.
+//! A superblock is memory of a power of two of bytes, mapped once per sub-page, one alias after the
+//! other. An object at an offset is handed out in the alias of the sub-page in which it begins; all
+//! of it is reached there, even where it crosses into other sub-pages or the next page.
 
-use crate::parts::Parts;
+use crate::subpage_count::SubpageCount;
 use std::ops::Range;
 
 /// The page size that this allocator is made for.
@@ -13,61 +13,62 @@ pub(crate) const PAGE: usize = 4096;
 /// Memory for objects of one class, in bytes; superblocks are made of them.
 pub(crate) const SLAB: usize = 65536;
 
-/// The windows of one superblock.
+/// The aliases of one superblock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Windows {
+pub(crate) struct Aliases {
     base: usize,
-    window_shift: u32,
-    part_shift: u32,
+    alias_shift: u32,
+    subpage_shift: u32,
 }
 
-impl Windows {
-    /// Windows of `bytes` each, a power of two, behind each other from `base` on.
-    pub(crate) const fn new(base: usize, bytes: usize, parts: Parts) -> Self {
+impl Aliases {
+    /// Aliases of `bytes` each, a power of two, one after the other from `base` on.
+    pub(crate) const fn new(base: usize, bytes: usize, subpages: SubpageCount) -> Self {
         Self {
             base,
-            window_shift: bytes.trailing_zeros(),
-            part_shift: PAGE.trailing_zeros() - parts.shift(),
+            alias_shift: bytes.trailing_zeros(),
+            subpage_shift: PAGE.trailing_zeros() - subpages.shift(),
         }
     }
 
-    /// Address of the first window.
+    /// The address of the first alias.
     pub(crate) const fn base(&self) -> usize {
         self.base
     }
 
-    /// Bytes in a window.
+    /// The length of an alias, in bytes.
     pub(crate) const fn bytes(&self) -> usize {
-        1 << self.window_shift
+        1 << self.alias_shift
     }
 
-    /// The part of its page to which an offset belongs.
+    /// The sub-page of its page to which an offset belongs.
     #[inline]
-    const fn part(&self, offset: usize) -> usize {
-        (offset % PAGE) >> self.part_shift
+    const fn subpage(&self, offset: usize) -> usize {
+        (offset % PAGE) >> self.subpage_shift
     }
 
     /// The address at which an object is handed out that begins at `offset`.
     #[inline]
     pub(crate) const fn address(&self, offset: usize) -> usize {
-        self.base + (self.part(offset) << self.window_shift) + offset
+        self.base + (self.subpage(offset) << self.alias_shift) + offset
     }
 
-    /// The same offset in the window of a part.
+    /// The address of an offset in the alias of a sub-page.
     #[inline]
-    pub(crate) const fn address_in(&self, part: usize, offset: usize) -> usize {
-        self.base + (part << self.window_shift) + offset
+    pub(crate) const fn address_in(&self, subpage: usize, offset: usize) -> usize {
+        self.base + (subpage << self.alias_shift) + offset
     }
 
-    /// How an address in the window of a part is seen to be in this part of its page.
-    pub(crate) const fn part_bits(&self, part: usize) -> PartBits {
-        let mask = (PAGE - 1) & !((1 << self.part_shift) - 1);
-        PartBits((mask | part << self.part_shift << 16) as u32)
+    /// The bits that an address in the alias of a sub-page has if it is in this sub-page of its
+    /// page.
+    pub(crate) const fn subpage_bits(&self, subpage: usize) -> SubpageBits {
+        let mask = (PAGE - 1) & !((1 << self.subpage_shift) - 1);
+        SubpageBits((mask | subpage << self.subpage_shift << 16) as u32)
     }
 
-    /// The window in which an address is.
-    pub(crate) const fn window(&self, address: usize) -> usize {
-        (address - self.base) >> self.window_shift
+    /// The alias in which an address is.
+    pub(crate) const fn alias(&self, address: usize) -> usize {
+        (address - self.base) >> self.alias_shift
     }
 
     /// The offset of an address, and whether an object that begins there is handed out at this address.
@@ -75,16 +76,17 @@ impl Windows {
     pub(crate) const fn offset(&self, address: usize) -> (usize, bool) {
         let within = address - self.base;
         let offset = within & (self.bytes() - 1);
-        (offset, within >> self.window_shift == self.part(offset))
+        (offset, within >> self.alias_shift == self.subpage(offset))
     }
 }
 
-/// Which bits of an address say the part of its page, and what they are in one part: a mask, and above it a value.
+/// The bits of an address that give the sub-page of its page, and their value in one sub-page: a
+/// mask in the lower 16 bits, the value above it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PartBits(pub(crate) u32);
+pub(crate) struct SubpageBits(pub(crate) u32);
 
-impl PartBits {
-    /// Whether an address is in this part of its page.
+impl SubpageBits {
+    /// Whether an address is in this sub-page of its page.
     #[inline(always)]
     pub(crate) const fn has(self, address: usize) -> bool {
         address as u32 & (self.0 & 0xffff) == self.0 >> 16
@@ -111,24 +113,25 @@ pub(crate) const fn object_at(offset: usize, reciprocal: u32) -> Option<usize> {
     }
 }
 
-/// The parts, a bit for each, in which an object begins in at least a third of these pages of a slab of objects of a size: where
-/// entering all pages in the page tables at once is cheaper than a fault for each that is touched.
-pub(crate) fn busy_parts(size: usize, parts: usize, pages: Range<usize>) -> u64 {
-    let part_bytes = PAGE / parts;
-    let all = u64::MAX >> (64 - parts);
-    if size <= part_bytes {
+/// The sub-pages, a bit for each, in which an object begins in at least a third of these pages of a
+/// slab of objects of this size. There, entering all pages in the page tables at once is cheaper
+/// than a fault for each page that is touched.
+pub(crate) fn busy_subpages(size: usize, subpages: usize, pages: Range<usize>) -> u64 {
+    let subpage_bytes = PAGE / subpages;
+    let all = u64::MAX >> (64 - subpages);
+    if size <= subpage_bytes {
         return all;
     }
-    let begins_in = |page: usize, part: usize| {
-        let from = page * PAGE + part * part_bytes;
-        from.next_multiple_of(size) < from + part_bytes
+    let begins_in = |page: usize, subpage: usize| {
+        let from = page * PAGE + subpage * subpage_bytes;
+        from.next_multiple_of(size) < from + subpage_bytes
     };
-    (0..parts)
-        .filter(|&part| {
-            let begun = pages.clone().filter(|&page| begins_in(page, part));
+    (0..subpages)
+        .filter(|&subpage| {
+            let begun = pages.clone().filter(|&page| begins_in(page, subpage));
             begun.count() * 3 >= pages.len()
         })
-        .fold(0, |busy, part| busy | 1 << part)
+        .fold(0, |busy, subpage| busy | 1 << subpage)
 }
 
 #[cfg(test)]
@@ -138,20 +141,20 @@ mod tests {
 
     #[test]
     fn each_offset_has_one_address() {
-        for parts in Parts::ALL {
-            let windows = Windows::new(0x7000_0000_0000, 1 << 20, parts);
-            let part_bytes = PAGE / parts.count() as usize;
+        for subpages in SubpageCount::ALL {
+            let aliases = Aliases::new(0x7000_0000_0000, 1 << 20, subpages);
+            let subpage_bytes = PAGE / subpages.count() as usize;
             for offset in (0..1 << 20).step_by(16) {
-                let address = windows.address(offset);
-                assert_eq!(windows.offset(address), (offset, true));
-                let part = offset % PAGE / part_bytes;
-                assert_eq!(address, 0x7000_0000_0000 + (part << 20) + offset);
-                assert_eq!(windows.window(address), part);
-                assert!(windows.part_bits(part).has(address));
-                for other in (0..parts.count() as usize).filter(|&other| other != part) {
-                    let alias = windows.address_in(other, offset);
-                    assert_eq!(windows.offset(alias), (offset, false));
-                    assert!(!windows.part_bits(other).has(alias));
+                let address = aliases.address(offset);
+                assert_eq!(aliases.offset(address), (offset, true));
+                let subpage = offset % PAGE / subpage_bytes;
+                assert_eq!(address, 0x7000_0000_0000 + (subpage << 20) + offset);
+                assert_eq!(aliases.alias(address), subpage);
+                assert!(aliases.subpage_bits(subpage).has(address));
+                for other in (0..subpages.count() as usize).filter(|&other| other != subpage) {
+                    let alias = aliases.address_in(other, offset);
+                    assert_eq!(aliases.offset(alias), (offset, false));
+                    assert!(!aliases.subpage_bits(other).has(alias));
                 }
             }
         }
@@ -159,17 +162,17 @@ mod tests {
 
     #[test]
     fn parts_are_busy_where_objects_begin() {
-        assert_eq!(busy_parts(3840, 1, 0..16), 1);
+        assert_eq!(busy_subpages(3840, 1, 0..16), 1);
         for size in [16, 112, 512] {
-            assert_eq!(busy_parts(size, 8, 0..16), 0xff);
+            assert_eq!(busy_subpages(size, 8, 0..16), 0xff);
         }
-        assert_eq!(busy_parts(16, 64, 3..4), u64::MAX);
-        // Every second part, in each page.
-        assert_eq!(busy_parts(1024, 8, 4..16), 0b0101_0101);
-        // Objects at 0, 3840, 7680, 11520 and 15360: parts 0, 7, 7, 6 and 6 of their pages.
-        assert_eq!(busy_parts(3840, 8, 0..1), 0b1000_0001);
-        assert_eq!(busy_parts(3840, 8, 0..3), 0b1100_0001);
-        assert_eq!(busy_parts(3840, 8, 0..4), 0b1100_0000);
+        assert_eq!(busy_subpages(16, 64, 3..4), u64::MAX);
+        // Every second sub-page, in each page.
+        assert_eq!(busy_subpages(1024, 8, 4..16), 0b0101_0101);
+        // Objects at 0, 3840, 7680, 11520 and 15360: sub-pages 0, 7, 7, 6 and 6 of their pages.
+        assert_eq!(busy_subpages(3840, 8, 0..1), 0b1000_0001);
+        assert_eq!(busy_subpages(3840, 8, 0..3), 0b1100_0001);
+        assert_eq!(busy_subpages(3840, 8, 0..4), 0b1100_0000);
     }
 
     #[test]

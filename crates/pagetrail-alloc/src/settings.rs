@@ -1,27 +1,30 @@
-//! What the environment says.
+//! The settings in the environment.
 
-use crate::parts::{BadParts, Parts};
+use crate::subpage_count::{BadSubpageCount, SubpageCount};
 use crate::sys::environment::with_variable;
 use crate::sys::fatal;
 
-/// Into how many parts pages are divided.
-const PARTS: &str = "PAGETRAIL_PARTS";
+/// The variable for the number of sub-pages per page.
+const VARIABLE: &str = "PAGETRAIL_PARTS";
 
-/// The parts that the heap of the process is to have. Of a bad value it says so, once, and takes the default.
-pub(crate) fn parts() -> Parts {
-    let read = |value: &[u8]| -> Result<Parts, BadParts> {
-        std::str::from_utf8(value).map_err(|_| BadParts)?.parse()
+/// The number of sub-pages per page for the heap of the process. A bad value is reported once, and
+/// the default is taken.
+pub(crate) fn subpages() -> SubpageCount {
+    let read = |value: &[u8]| -> Result<SubpageCount, BadSubpageCount> {
+        std::str::from_utf8(value)
+            .map_err(|_| BadSubpageCount)?
+            .parse()
     };
-    match with_variable(PARTS, read) {
-        None => Parts::DEFAULT,
-        Some(Ok(parts)) => parts,
-        Some(Err(BadParts)) => {
+    match with_variable(VARIABLE, read) {
+        None => SubpageCount::DEFAULT,
+        Some(Ok(subpages)) => subpages,
+        Some(Err(BadSubpageCount)) => {
             fatal::say(
                 "PAGETRAIL_PARTS must be 1, 2, 4, 8, 16, 32 or 64; taking 8",
                 None,
                 "",
             );
-            Parts::DEFAULT
+            SubpageCount::DEFAULT
         }
     }
 }

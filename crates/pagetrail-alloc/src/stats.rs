@@ -1,6 +1,6 @@
-//! [`Stats`]: what a heap takes.
+//! [`Stats`]: the memory that a heap takes.
 
-/// What a heap takes of the process.
+/// The memory that a heap takes of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {

@@ -1,6 +1,6 @@
 //! A forked child has a heap of its own, with what was in it at the fork; neither process sees what the other does.
 
-use pagetrail_alloc::{Heap, Parts, global};
+use pagetrail_alloc::{Heap, SubpageCount, global};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,8 +38,8 @@ fn all_are(objects: &[NonNull<u8>], bytes: usize, with: u8) -> bool {
 
 #[test]
 fn child_and_parent_go_apart() {
-    for parts in Parts::ALL {
-        let heap = Heap::new(parts).unwrap();
+    for subpages in SubpageCount::ALL {
+        let heap = Heap::new(subpages).unwrap();
         for bytes in [16, 300, 3000, 5000, 100_000] {
             let layout = Layout::from_size_align(bytes, 16).unwrap();
             let new = || heap.allocate(layout).unwrap();
@@ -58,17 +58,20 @@ fn child_and_parent_go_apart() {
                 });
                 let is = all_are(&objects, bytes, 2) && all_are(&more, bytes, 3);
                 for object in objects.iter().chain(&more) {
-                    // SAFETY: nobody uses it any more, in this process.
+                    // SAFETY: this process does not use the object any more.
                     unsafe { heap.free(*object) };
                 }
                 was && is && grandchild
             }));
-            assert!(all_are(&objects, bytes, 1), "{parts} parts, {bytes} bytes");
+            assert!(
+                all_are(&objects, bytes, 1),
+                "{subpages} sub-pages, {bytes} bytes"
+            );
             let more: Vec<_> = (0..100).map(|_| new()).collect();
             fill(&more, bytes, 5);
             assert!(all_are(&objects, bytes, 1));
             for object in objects.into_iter().chain(more) {
-                // SAFETY: nobody uses it any more.
+                // SAFETY: the test does not use the object any more.
                 unsafe { heap.free(object) };
             }
         }
@@ -88,7 +91,7 @@ fn a_fork_while_threads_allocate_leaves_the_child_a_heap_that_works() {
                         .map(|_| global::allocate(random.usize(1..6000)))
                         .collect();
                     for object in objects {
-                        // SAFETY: nobody uses it any more.
+                        // SAFETY: the test does not use the object any more.
                         unsafe { global::free(object) };
                     }
                 }

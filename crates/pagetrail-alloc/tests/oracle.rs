@@ -1,9 +1,9 @@
-//! Random use of heaps with every number of parts, against a model that knows what each object holds. Two objects that
+//! Random use of heaps with every number of sub-pages, against a model that knows what each object holds. Two objects that
 //! overlapped anywhere in physical memory, whatever their addresses, would show in each other's contents.
 
 #![allow(clippy::print_stdout, reason = "tests print their seed")]
 
-use pagetrail_alloc::{Heap, Parts};
+use pagetrail_alloc::{Heap, SubpageCount};
 use std::alloc::Layout;
 use std::fs::File;
 use std::ops::Range;
@@ -29,7 +29,7 @@ impl Object {
     fn check(&self, bytes: usize) {
         for at in 0..bytes {
             let byte = (self.pattern.wrapping_add(at as u64)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            // SAFETY: as above.
+            // SAFETY: `place` has at least `bytes` bytes, as allocated.
             let found = unsafe { self.place.add(at).read() };
             assert_eq!(found, (byte >> 56) as u8, "byte {at} of {:?}", self.place);
         }
@@ -48,17 +48,17 @@ fn size(random: &mut fastrand::Rng) -> usize {
     }
 }
 
-fn part_of(address: usize, parts: Parts) -> usize {
-    address % 4096 * parts.count() as usize / 4096
+fn subpage_of(address: usize, subpages: SubpageCount) -> usize {
+    address % 4096 * subpages.count() as usize / 4096
 }
 
 #[test]
 fn objects_keep_their_contents_whatever_happens_around_them() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
-    for parts in Parts::ALL {
-        let mut random = fastrand::Rng::with_seed(seed ^ u64::from(parts.count()));
-        let heap = Heap::new(parts).unwrap();
+    for subpages in SubpageCount::ALL {
+        let mut random = fastrand::Rng::with_seed(seed ^ u64::from(subpages.count()));
+        let heap = Heap::new(subpages).unwrap();
         let mut objects: Vec<Object> = Vec::new();
         for step in 0..6000 {
             let full = objects.len() > 1500;
@@ -111,7 +111,7 @@ fn objects_keep_their_contents_whatever_happens_around_them() {
                     let index = random.usize(..objects.len());
                     let object = objects.swap_remove(index);
                     object.check(object.bytes);
-                    // SAFETY: nobody uses it any more.
+                    // SAFETY: the test does not use the object any more.
                     unsafe { heap.free(object.place) };
                 }
                 _ => {}
@@ -122,42 +122,42 @@ fn objects_keep_their_contents_whatever_happens_around_them() {
         }
         for object in objects {
             object.check(object.bytes);
-            // SAFETY: nobody uses it any more.
+            // SAFETY: the test does not use the object any more.
             unsafe { heap.free(object.place) };
         }
     }
 }
 
 #[test]
-fn small_objects_fill_pages_in_the_windows_of_their_parts() {
-    for parts in Parts::ALL {
-        let heap = Heap::new(parts).unwrap();
+fn small_objects_fill_pages_in_the_aliases_of_their_subpages() {
+    for subpages in SubpageCount::ALL {
+        let heap = Heap::new(subpages).unwrap();
         let layout = Layout::from_size_align(64, 16).unwrap();
         let objects: Vec<usize> = (0..10_000)
             .map(|_| heap.allocate(layout).unwrap().as_ptr() as usize)
             .collect();
-        // In one superblock: the windows begin 16 MiB apart.
+        // In one superblock: the aliases begin 16 MiB apart.
         let base = objects.iter().min().unwrap() & !((2 << 20) - 1);
         let mut offsets: Vec<usize> = Vec::new();
         for &object in &objects {
-            let (window, offset) = ((object - base) >> 24, (object - base) & ((1 << 24) - 1));
-            assert_eq!(window, part_of(object, parts), "{parts} parts");
+            let (alias, offset) = ((object - base) >> 24, (object - base) & ((1 << 24) - 1));
+            assert_eq!(alias, subpage_of(object, subpages), "{subpages} sub-pages");
             offsets.push(offset);
         }
-        // Dense in physical memory, whatever the number of windows.
+        // Dense in physical memory, whatever the number of aliases.
         offsets.sort_unstable();
         offsets.dedup();
         assert_eq!(offsets.len(), objects.len());
         assert!(offsets.last().unwrap() - offsets[0] < 10_000 * 64 + 65536);
-        assert_eq!(heap.stats().mappings, parts.count() as usize);
+        assert_eq!(heap.stats().mappings, subpages.count() as usize);
     }
 }
 
 #[test]
-fn all_windows_show_the_same_bytes() {
-    for parts in Parts::ALL {
-        let heap = Heap::new(parts).unwrap();
-        // Objects that cross parts, and pages.
+fn all_aliases_show_the_same_bytes() {
+    for subpages in SubpageCount::ALL {
+        let heap = Heap::new(subpages).unwrap();
+        // Objects that cross sub-pages, and pages.
         for bytes in [48, 240, 1000, 3000] {
             let layout = Layout::from_size_align(bytes, 16).unwrap();
             let objects: Vec<_> = (0..200).map(|_| heap.allocate(layout).unwrap()).collect();
@@ -168,9 +168,9 @@ fn all_windows_show_the_same_bytes() {
             let base = objects.iter().min().unwrap().as_ptr() as usize & !((2 << 20) - 1);
             for (number, object) in objects.iter().enumerate() {
                 let offset = (object.as_ptr() as usize - base) & ((1 << 24) - 1);
-                for part in 0..parts.count() as usize {
-                    let alias = (base + (part << 24) + offset) as *const u8;
-                    // SAFETY: all windows are mapped, and nobody writes.
+                for subpage in 0..subpages.count() as usize {
+                    let alias = (base + (subpage << 24) + offset) as *const u8;
+                    // SAFETY: all aliases are mapped, and no thread writes.
                     let seen = unsafe { std::slice::from_raw_parts(alias, bytes) };
                     assert!(seen.iter().all(|&byte| byte == number as u8));
                 }
@@ -179,7 +179,7 @@ fn all_windows_show_the_same_bytes() {
     }
 }
 
-/// Bytes of memory behind the addresses from `start` on, each once however often it is mapped (`proc_pid_smaps(5)`).
+/// Bytes of memory that is mapped at the addresses from `start` on, each once however often it is mapped (`proc_pid_smaps(5)`).
 fn resident(start: usize, bytes: usize) -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut here = false;
@@ -208,7 +208,7 @@ fn present(addresses: Range<usize>) -> usize {
 
 #[test]
 fn mappings_grow_with_the_logarithm_and_memory_comes_back() {
-    let heap = Heap::new(Parts::new(64).unwrap()).unwrap();
+    let heap = Heap::new(SubpageCount::new(64).unwrap()).unwrap();
     let layout = Layout::from_size_align(3840, 16).unwrap();
     let objects: Vec<_> = (0..40_000)
         .map(|_| heap.allocate(layout).unwrap())
@@ -224,7 +224,7 @@ fn mappings_grow_with_the_logarithm_and_memory_comes_back() {
     let base = objects[0].as_ptr() as usize & !((2 << 20) - 1);
     assert_eq!(resident(base, 64 * (16 << 20)), 16 << 20);
     for object in objects {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: the test does not use the object any more.
         unsafe { heap.free(object) };
     }
     let kept = resident(base, 64 * (16 << 20));
@@ -234,16 +234,16 @@ fn mappings_grow_with_the_logarithm_and_memory_comes_back() {
 #[test]
 fn objects_of_a_page_and_a_bit_share_pages() {
     const MANY: usize = 2000;
-    for parts in Parts::ALL {
+    for subpages in SubpageCount::ALL {
         for bytes in [4200, 4368, 8464, 16_656, 28_000] {
-            let heap = Heap::new(parts).unwrap();
+            let heap = Heap::new(subpages).unwrap();
             let layout = Layout::from_size_align(bytes, 16).unwrap();
             let objects: Vec<_> = (0..MANY).map(|_| heap.allocate(layout).unwrap()).collect();
             for object in &objects {
                 // SAFETY: it has so many bytes.
                 unsafe { object.write_bytes(7, bytes) };
             }
-            // Mapped once, whatever the number of parts: superblocks of 16, 16 and 32 MiB at most.
+            // Mapped once, whatever the number of sub-pages: superblocks of 16, 16 and 32 MiB at most.
             assert!(heap.stats().mappings <= 3, "{:?}", heap.stats());
             let addresses = objects.iter().map(|object| object.as_ptr() as usize);
             let base = addresses.clone().min().unwrap() & !((2 << 20) - 1);
@@ -255,7 +255,7 @@ fn objects_of_a_page_and_a_bit_share_pages() {
                 "{count} objects of {bytes} bytes take {taken}"
             );
             for object in objects {
-                // SAFETY: nobody uses it any more.
+                // SAFETY: the test does not use the object any more.
                 unsafe { heap.free(object) };
             }
             let kept = present(first);
@@ -266,7 +266,7 @@ fn objects_of_a_page_and_a_bit_share_pages() {
 
 #[test]
 fn what_cannot_be_had_is_none_and_loses_nothing() {
-    let heap = Heap::new(Parts::DEFAULT).unwrap();
+    let heap = Heap::new(SubpageCount::DEFAULT).unwrap();
     let layout = Layout::from_size_align(64, 16).unwrap();
     let object = heap.allocate(layout).unwrap();
     // SAFETY: it has so many bytes.

@@ -13,7 +13,7 @@ struct Object {
     stamp: u64,
 }
 
-// SAFETY: who receives it is the only one to use it.
+// SAFETY: only the thread that receives the object uses it.
 unsafe impl Send for Object {}
 
 impl Object {
@@ -50,7 +50,7 @@ impl Object {
     }
 
     fn check(&self) {
-        // SAFETY: as above.
+        // SAFETY: `place` has at least `bytes` bytes, as allocated.
         unsafe {
             let ends = [self.place, self.place.add(self.bytes - 8)];
             let seen = ends.map(|end| end.cast::<u64>().read_unaligned());
@@ -71,7 +71,7 @@ impl Object {
 
     fn free(self) {
         self.check();
-        // SAFETY: nobody uses it any more.
+        // SAFETY: the test does not use the object any more.
         unsafe { global::free(self.place) };
     }
 }
@@ -81,7 +81,7 @@ fn threads_hand_objects_to_each_other() {
     const THREADS: usize = 4;
     let seed = fastrand::u64(..);
     println!("seed {seed}");
-    // Threads come and go: what they leave behind is used by the next.
+    // Threads come and go: their caches are used by later ones.
     for generation in 0..6 {
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..THREADS).map(|_| mpsc::channel::<Object>()).unzip();

@@ -7,16 +7,18 @@ use super::superblock::Superblock;
 use std::ptr::null;
 use std::sync::atomic::AtomicU8;
 
-/// Slabs of one class. Whoever has a reference to it holds the lock of the class.
+/// Slabs of one class that have free objects and belong to no cache. A reference to a `Bin` exists
+/// only while the lock of its class is held.
 pub(crate) struct Bin {
     first: *const Slab,
-    /// All slabs of the class, wherever they are.
+    /// How many slabs the class has, in this list, in caches or full.
     slabs: u32,
-    /// Whether the list has a slab all of whose objects are in.
+    /// Whether the list has a slab none of whose objects is in use.
     has_empty: bool,
 }
 
-// SAFETY: its pointers are to slabs of its heap, and followed under its lock.
+// SAFETY: its pointers are to slabs of its heap, which live as long as the heap, and they are
+// followed only under the lock of the class.
 unsafe impl Send for Bin {}
 
 impl Bin {
@@ -30,11 +32,12 @@ impl Bin {
 
     /// Whether the slab, which may be null, has objects.
     pub(crate) fn has_objects(&self, slab: *const Slab) -> bool {
-        // SAFETY: a slab of this class, whose lock is held.
-        !slab.is_null() && unsafe { (*slab).books().has_objects() }
+        // SAFETY: the slab is of this class, whose lock is held: a `Bin` is reached only through
+        // it.
+        !slab.is_null() && unsafe { (*slab).metadata().has_objects() }
     }
 
-    /// A slab with objects for a cache, that has it for itself until it is empty of them.
+    /// Takes a slab with free objects for a cache, which owns it until it has no free object left.
     pub(crate) fn take_slab(&mut self, core: &Core, class: usize) -> Option<*const Slab> {
         let slab = if self.first.is_null() {
             let slab = core.take_slab(class)?;
@@ -42,55 +45,59 @@ impl Bin {
             slab
         } else {
             let slab = self.first;
-            // SAFETY: slabs in the list are of this class.
+            // SAFETY: slabs in the list are of this class, whose lock is held, so this is the only
+            // reference to their metadata.
             unsafe {
                 self.unlink(slab);
-                if (*slab).books().used == 0 {
+                if (*slab).metadata().used == 0 {
                     self.has_empty = false;
                 }
             }
             slab
         };
-        // SAFETY: a slab of this class.
-        unsafe { (*slab).books().owned = true };
+        // SAFETY: the slab is of this class, whose lock is held, so no other reference to its
+        // metadata exists.
+        unsafe { (*slab).metadata().owned = true };
         Some(slab)
     }
 
-    /// Takes objects out of a slab; `found` gets each.
+    /// Takes free objects out of a slab and calls `found` for each.
     ///
     /// # Safety
     ///
-    /// The slab is the caller's, by [`Self::take_slab`].
+    /// The slab is owned by the caller, which got it from [`Self::take_slab`].
     pub(crate) unsafe fn take_objects(
         &mut self,
         slab: *const Slab,
         wanted: usize,
         mut found: impl FnMut(Slot),
     ) -> usize {
-        // SAFETY: as the caller promises, it is of this class.
+        // SAFETY: the slab is of this class, because `take_slab` returned it; the lock of the class
+        // is held. Its superblock lives as long as the heap.
         unsafe {
             let slab = &*slab;
-            let books = slab.books();
-            let superblock = &*books.superblock;
+            let metadata = slab.metadata();
+            let superblock = &*metadata.superblock;
             let start = superblock.offset_of(slab);
-            let taken = slab.take(books, wanted, |offset, state| {
+            let taken = slab.take(metadata, wanted, |offset, state| {
                 found(Slot {
-                    object: superblock.windows.address(start + offset) as *mut u8,
+                    object: superblock.aliases.address(start + offset) as *mut u8,
                     state,
                 });
             });
-            if !books.has_objects() {
+            if !metadata.has_objects() {
                 // Full: objects that come back to it put it in the list.
-                books.owned = false;
+                metadata.owned = false;
             }
-            superblock.touch(slab, books, self.slabs);
+            superblock.touch(slab, metadata, self.slabs);
             taken
         }
     }
 
-    /// Takes objects in.
+    /// Takes objects back into their slabs.
     pub(crate) fn put_objects(&mut self, slots: &[Slot], core: &Core) {
-        // Neighbours are often of one slab: then their bytes are in one table, and say which objects they are.
+        // Objects next to each other in a cache are often of one slab. Then their bytes are in one
+        // table, and the distance from its start gives the object's number.
         let mut last: *const Slab = null();
         let mut states = (null(), 0);
         for slot in slots {
@@ -104,22 +111,22 @@ impl Bin {
                     let Some(slab) = Superblock::slab_of(address) else {
                         fatal::abort("the cache that held ", address, " is corrupted");
                     };
-                    slab.check(slab.books(), address);
+                    slab.check(slab.metadata(), address);
                     (last, states) = (slab, slab.states());
                     if object_in(states.0) >= states.1 {
                         fatal::abort("the cache that held ", address, " is corrupted");
                     }
                 }
-                let (slab, books) = (&*last, (*last).books());
-                let was_full = !books.has_objects();
-                slab.put(books, object_in(states.0), address);
-                if books.owned {
+                let (slab, metadata) = (&*last, (*last).metadata());
+                let was_full = !metadata.has_objects();
+                slab.put(metadata, object_in(states.0), address);
+                if metadata.owned {
                     continue;
                 }
                 if was_full {
                     self.link(slab);
                 }
-                if books.used == 0 {
+                if metadata.used == 0 {
                     self.keep_or_give(slab, core);
                     states.1 = 0;
                 }
@@ -127,34 +134,37 @@ impl Bin {
         }
     }
 
-    /// Gives up a slab that a cache has.
+    /// Ends a cache's ownership of a slab, which goes into the list.
     ///
     /// # Safety
     ///
-    /// The slab is from [`Self::take_slab`], and has objects.
+    /// The slab is from [`Self::take_slab`], and has free objects.
     pub(crate) unsafe fn leave_slab(&mut self, slab: *const Slab, core: &Core) {
-        // SAFETY: as the caller promises.
+        // SAFETY: a slab from `take_slab` is of this class, whose lock is held, and an owned slab
+        // is in no list.
         unsafe {
-            let books = (*slab).books();
-            books.owned = false;
+            let metadata = (*slab).metadata();
+            metadata.owned = false;
             self.link(slab);
-            if books.used == 0 {
+            if metadata.used == 0 {
                 self.keep_or_give(slab, core);
             }
         }
     }
 
-    /// For a slab in the list all of whose objects are in: one is kept, for the next that is needed.
+    /// Keeps the first empty slab of the list for the next cache that needs one, and gives any
+    /// other back to the heap.
     ///
     /// # Safety
     ///
-    /// It is such a slab.
+    /// The slab is in the list, and none of its objects is in use.
     unsafe fn keep_or_give(&mut self, slab: *const Slab, core: &Core) {
         if !self.has_empty {
             self.has_empty = true;
             return;
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's slab is of this class, is in the list and is empty, so it may leave
+        // both the list and the class.
         unsafe {
             self.unlink(slab);
             core.give_slab(slab);
@@ -166,13 +176,14 @@ impl Bin {
     ///
     /// The slab is of this class, and in no list.
     unsafe fn link(&mut self, slab: *const Slab) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's slab is of this class, and so is the first slab of the list; the
+        // lock of the class is held.
         unsafe {
-            let books = (*slab).books();
-            books.previous = null();
-            books.next = self.first;
+            let metadata = (*slab).metadata();
+            metadata.previous = null();
+            metadata.next = self.first;
             if !self.first.is_null() {
-                (*self.first).books().previous = slab;
+                (*self.first).metadata().previous = slab;
             }
         }
         self.first = slab;
@@ -182,18 +193,19 @@ impl Bin {
     ///
     /// The slab is in the list.
     unsafe fn unlink(&mut self, slab: *const Slab) {
-        // SAFETY: as the caller promises; so are its neighbours.
+        // SAFETY: the caller's slab is in the list, and so are its neighbours; all are of this
+        // class, whose lock is held.
         unsafe {
-            let books = (*slab).books();
-            let next = std::mem::replace(&mut books.next, null());
-            let previous = std::mem::replace(&mut books.previous, null());
+            let metadata = (*slab).metadata();
+            let next = std::mem::replace(&mut metadata.next, null());
+            let previous = std::mem::replace(&mut metadata.previous, null());
             if !next.is_null() {
-                (*next).books().previous = previous;
+                (*next).metadata().previous = previous;
             }
             if previous.is_null() {
                 self.first = next;
             } else {
-                (*previous).books().next = next;
+                (*previous).metadata().next = next;
             }
         }
     }

@@ -1,32 +1,34 @@
-//! [`Cache`]: objects of each class that one thread has at hand, so that most calls take no lock.
+//! [`Cache`]: free objects of each class that one thread keeps, so that most calls take no lock.
 
 use super::core::{Core, SHARED_CACHES};
 use super::slab::{ALLOCATED, FREE, Slab, Slot};
 use super::thread;
-use crate::classes::{CLASSES, SIZES, WINDOW_CLASSES};
+use crate::classes::{ALIASED_CLASSES, CLASSES, SIZES};
 use crate::geometry::PAGE;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Runs of up to this many pages are cached as well.
+/// A cache keeps runs of up to this many pages.
 pub(crate) const RUN_CLASSES: usize = 8;
-/// One per class, then one per length of runs.
+/// The number of magazines: one per class, then one per length of runs.
 const MAGAZINES: usize = CLASSES + RUN_CLASSES;
 
-/// A magazine holds at most this many bytes, ..
+/// The bytes of free objects that a magazine of small objects holds at most.
 const MAGAZINE_BYTES: usize = 16384;
-/// .. and objects, but some of each.
+/// The number of free objects that a magazine of small objects holds at most;
+/// [`MAGAZINE_OBJECTS_LEAST`] fit in any case.
 const MAGAZINE_OBJECTS: usize = 128;
 const MAGAZINE_OBJECTS_LEAST: usize = 8;
-/// The same for objects of a page and more.
+/// The bytes that a magazine of objects of a page and more holds at most.
 const MAGAZINE_LARGE_BYTES: usize = 65536;
 const MAGAZINE_LARGE_OBJECTS: usize = 8;
 
-/// How many objects a magazine gets when it is first filled; twice as many each further time.
+/// How many objects a magazine gets when it is first filled; the number doubles each time after
+/// that.
 const FIRST_OBJECTS: u32 = 4;
 
-/// Objects of a class, from `bottom` up to `top`, the next to be handed out last. Pointers instead of a number, because then a
-/// call takes fewer steps.
+/// Free objects of a class, from `bottom` up to `top`; the one below `top` is handed out next.
+/// Pointers are used rather than an index because a call takes fewer instructions.
 struct Magazine {
     top: *mut Slot,
     bottom: *mut Slot,
@@ -42,27 +44,27 @@ impl Magazine {
     }
 
     fn capacity(&self) -> u32 {
-        // SAFETY: the same.
+        // SAFETY: both pointers are into the slots of this magazine, `end` not below `bottom`.
         unsafe { self.end.offset_from(self.bottom) as u32 }
     }
 
     /// # Safety
     ///
-    /// So many slots are filled.
+    /// `count` slots from `bottom` on are filled.
     unsafe fn set_count(&mut self, count: u32) {
-        // SAFETY: as the caller promises.
+        // SAFETY: `count` filled slots are within the magazine, so the result is too.
         self.top = unsafe { self.bottom.add(count as usize) };
     }
 }
 
-/// What one thread has at hand.
+/// The free objects that one thread keeps.
 pub(crate) struct Cache {
     magazines: [Magazine; MAGAZINES],
-    /// How many objects a magazine gets next time.
+    /// How many objects each magazine gets the next time it is filled.
     batches: [u32; MAGAZINES],
-    /// The next of all caches of the heap.
+    /// The next cache in the list of all caches of the heap.
     pub(crate) next: *mut Cache,
-    /// The next of those that no thread has.
+    /// The next cache in the list of those that no thread uses.
     pub(crate) next_idle: *mut Cache,
 }
 
@@ -71,7 +73,7 @@ fn capacity(magazine: usize) -> usize {
         None => usize::from(SIZES[magazine]),
         Some(less) => (less + 1) * PAGE,
     };
-    if magazine < WINDOW_CLASSES {
+    if magazine < ALIASED_CLASSES {
         (MAGAZINE_BYTES / bytes).clamp(MAGAZINE_OBJECTS_LEAST, MAGAZINE_OBJECTS)
     } else {
         (MAGAZINE_LARGE_BYTES / bytes).min(MAGAZINE_LARGE_OBJECTS)
@@ -98,10 +100,11 @@ impl Cache {
     /// [`bytes`] at `place` are the caller's, aligned to 64 bytes.
     pub(crate) unsafe fn make(place: *mut u8) -> *mut Self {
         let cache = place.cast::<Self>();
-        let behind = size_of::<Self>().next_multiple_of(align_of::<Slot>());
-        // SAFETY: as the caller promises.
+        let after = size_of::<Self>().next_multiple_of(align_of::<Slot>());
+        // SAFETY: the caller owns `bytes()` bytes here, which `bytes` computes as this header and
+        // the slots of all magazines; 64 is a multiple of both alignments.
         unsafe {
-            let mut slots = place.add(behind).cast::<Slot>();
+            let mut slots = place.add(after).cast::<Slot>();
             (&raw mut (*cache).next).write(null_mut());
             (&raw mut (*cache).next_idle).write(null_mut());
             for index in 0..MAGAZINES {
@@ -121,11 +124,11 @@ impl Cache {
         cache
     }
 
-    /// An object that is at hand.
+    /// Takes a free object out of a magazine.
     #[inline(always)]
     pub(crate) fn pop(&mut self, magazine: usize) -> Option<NonNull<u8>> {
         debug_assert!(magazine < MAGAZINES);
-        // SAFETY: classes and lengths of cached runs are below that.
+        // SAFETY: every index of a class or of a cached run length is below `MAGAZINES`.
         let magazine = unsafe { self.magazines.get_unchecked_mut(magazine) };
         if magazine.top == magazine.bottom {
             return None;
@@ -139,7 +142,7 @@ impl Cache {
         }
     }
 
-    /// Keeps an object at hand; false if there is no room.
+    /// Puts an object into a magazine; returns false if the magazine is full.
     ///
     /// # Safety
     ///
@@ -152,12 +155,13 @@ impl Cache {
         state: *const AtomicU8,
     ) -> bool {
         debug_assert!(magazine < MAGAZINES);
-        // SAFETY: classes and lengths of cached runs are below that.
+        // SAFETY: every index of a class or of a cached run length is below `MAGAZINES`.
         let magazine = unsafe { self.magazines.get_unchecked_mut(magazine) };
         if magazine.top == magazine.end {
             return false;
         }
-        // SAFETY: there is a free slot; as the caller promises.
+        // SAFETY: `top` is below `end`, so the slot exists; the caller owns the object, and `state`
+        // is its byte.
         unsafe {
             (*state).store(FREE, Ordering::Relaxed);
             magazine.top.write(Slot { object, state });
@@ -192,7 +196,7 @@ impl Cache {
             };
             debug_assert!(taken > 0, "a slab with objects gives some");
             if !bin.has_objects(magazine.slab) {
-                // It is nobody's from now on.
+                // The slab is full, and the bin has ended this cache's ownership of it.
                 magazine.slab = null();
             }
         }
@@ -251,8 +255,9 @@ impl Cache {
         }
     }
 
-    /// In a forked child, for the cache of a thread that is not there: its slabs are anybody's again. What it had at hand
-    /// stays out, since the thread may have been in the middle of changing it.
+    /// Gives up the cache of a thread that does not exist in a forked child: its slabs go back to
+    /// their bins. The objects in the magazines stay unavailable, since the thread may have been
+    /// changing them at the fork.
     ///
     /// # Safety
     ///
@@ -269,9 +274,9 @@ impl Cache {
     }
 }
 
-/// Who has which cache.
+/// Hands caches to threads.
 impl Core {
-    /// A cache that no thread has; null if there is no memory.
+    /// Takes a cache that no thread uses; null if there is no memory.
     pub(crate) fn take_cache(&self) -> *mut Cache {
         let mut caches = self.caches.lock();
         // SAFETY: caches are never given back before their heap.
@@ -290,13 +295,14 @@ impl Core {
         }
     }
 
-    /// Takes a cache back whose thread has come to its end.
+    /// Takes a cache back from a thread that ends.
     ///
     /// # Safety
     ///
     /// It is from [`Self::take_cache`], and the caller's.
     pub(crate) unsafe fn give_cache(&self, cache: *mut Cache) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the cache is from `take_cache` and used by the caller alone, so this reference to
+        // it is the only one.
         unsafe {
             (*cache).empty(self);
             let mut caches = self.caches.lock();
@@ -304,7 +310,7 @@ impl Core {
         }
     }
 
-    /// Calls `call` with a cache that is shared; `None` if there is no memory for one.
+    /// Calls `call` with a cache that threads share; `None` if there is no memory for one.
     pub(crate) fn with_shared_cache<R>(
         &self,
         call: impl FnOnce(&Self, &mut Cache) -> R,
@@ -313,7 +319,8 @@ impl Core {
         if place.is_null() {
             *place = self.take_cache();
         }
-        // SAFETY: caches are never given back before their heap, and the lock makes this one ours.
+        // SAFETY: caches are never freed before their heap, and the lock of this place makes the
+        // reference the only one.
         unsafe { place.as_mut() }.map(|cache| call(self, cache))
     }
 }

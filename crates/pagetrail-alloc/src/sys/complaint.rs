@@ -1,4 +1,5 @@
-//! What is wrong with an address that comes back and is no object: said in one line, and the end of the program.
+//! The message for an address that is passed to the heap and is no object: one line, then the end
+//! of the program.
 
 use super::core::Core;
 use super::fatal;
@@ -22,7 +23,7 @@ impl Core {
                 Kind::None => ": not from this heap, or freed before and given back to the system",
                 Kind::Superblock => {
                     let superblock = &*(description as *const Superblock);
-                    let (_, is_its_window) = superblock.windows.offset(address);
+                    let (_, is_its_window) = superblock.aliases.offset(address);
                     let slab = superblock.slab_at(address);
                     match slab.object_at(address % SLAB) {
                         _ if superblock.owner != self.common.owner => FOREIGN,

@@ -1,4 +1,4 @@
-//! [`Core`]: a heap: which object goes where, and what an address that comes back is.
+//! [`Core`]: one heap, which decides where an object goes and what lies at an address.
 
 use super::bin::Bin;
 use super::cache::{self, Cache};
@@ -12,9 +12,9 @@ use super::pool::Pool;
 use super::registry::{self, Kind};
 use super::slab::{ALLOCATED, FREE, Slab, Slot};
 use super::superblock::{Backing, Common, Superblock, Superblocks};
-use crate::classes::{self, ALIGN, CLASSES, SMALL_MAX, WINDOW_CLASSES};
+use crate::classes::{self, ALIASED_CLASSES, ALIGN, CLASSES, SMALL_MAX};
 use crate::geometry::{PAGE, SLAB};
-use crate::parts::Parts;
+use crate::subpage_count::SubpageCount;
 use rustix::io::Errno;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -22,23 +22,23 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// No object is larger.
 const BYTES_MAX: usize = isize::MAX as usize;
 
-/// How many caches threads share that have none.
+/// How many caches are shared by threads that have none of their own.
 pub(super) const SHARED_CACHES: usize = 4;
 
-/// A heap's books. Locks are taken in the order of the fields.
+/// A heap's state. Locks are taken in the order of the fields.
 pub(crate) struct Core {
-    /// For threads that have no cache of their own.
+    /// Caches for threads that have none of their own.
     pub(super) shared_caches: [Locked<*mut Cache>; SHARED_CACHES],
     pub(super) caches: Locked<Caches>,
     pub(super) bins: [Locked<Bin>; CLASSES],
     pub(super) pages: Locked<Pages>,
     pub(super) huges: Locked<Huges>,
     pub(super) superblocks: Locked<Superblocks>,
-    /// For objects that share pages, but have no part of one to themselves.
+    /// Superblocks of objects that share pages but are mapped once.
     pub(super) plain: Locked<Superblocks>,
     pub(super) pool: Locked<Pool>,
     pub(super) common: Common,
-    /// The next of all heaps of the process.
+    /// The next in the list of all heaps of the process.
     pub(crate) next: *mut Core,
 }
 
@@ -48,13 +48,15 @@ pub(crate) struct Caches {
     pub(super) idle: *mut Cache,
 }
 
-// SAFETY: its pointers are to caches of its heap.
+// SAFETY: the pointers are to caches of this heap, which live as long as it does, and are followed
+// under the lock of the caches.
 unsafe impl Send for Caches {}
 
-// SAFETY: all that changes is behind locks, or atomic.
+// SAFETY: every field that changes after `make` is behind a lock, or changes under the lock of the
+// list of heaps (`next`).
 unsafe impl Sync for Core {}
 
-/// What is at an address.
+/// What lies at an address.
 enum Found<'heap> {
     Small {
         class: usize,
@@ -73,7 +75,7 @@ enum Found<'heap> {
 
 impl Core {
     /// Makes a heap.
-    pub(crate) fn make(parts: Parts) -> Result<*mut Self, Errno> {
+    pub(crate) fn make(subpages: SubpageCount) -> Result<*mut Self, Errno> {
         let place = map::private(size_of::<Self>(), 4096, false)?.cast::<Self>();
         // SAFETY: fresh and large enough.
         unsafe {
@@ -86,13 +88,13 @@ impl Core {
                 bins: [const { Locked::new(Bin::new()) }; CLASSES],
                 pages: Locked::new(Pages::new()),
                 huges: Locked::new(Huges::new()),
-                superblocks: Locked::new(Superblocks::new(Backing::Windows)),
+                superblocks: Locked::new(Superblocks::new(Backing::Aliased)),
                 plain: Locked::new(Superblocks::new(Backing::Plain)),
                 pool: Locked::new(Pool::new()),
                 common: Common {
-                    parts,
+                    subpages,
                     owner: place as usize,
-                    descriptor: Descriptor::make(parts),
+                    descriptor: Descriptor::make(subpages),
                 },
                 next: null_mut(),
             });
@@ -100,8 +102,8 @@ impl Core {
         Ok(place)
     }
 
-    pub(crate) fn parts(&self) -> Parts {
-        self.common.parts
+    pub(crate) fn subpages_per_page(&self) -> SubpageCount {
+        self.common.subpages
     }
 
     pub(crate) fn bin(&self, class: usize) -> &Locked<Bin> {
@@ -116,7 +118,7 @@ impl Core {
     }
 
     fn superblocks_of(&self, class: usize) -> &Locked<Superblocks> {
-        match class < WINDOW_CLASSES {
+        match class < ALIASED_CLASSES {
             true => &self.superblocks,
             false => &self.plain,
         }
@@ -128,7 +130,8 @@ impl Core {
     ///
     /// All its objects are in, it is in no list, and the lock of its class is held.
     pub(crate) unsafe fn give_slab(&self, slab: *const Slab) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller holds the lock of the slab's class, and the slab is empty and in no
+        // list, as `Superblocks::give` requires.
         unsafe {
             let class = (*slab).shape().class();
             let mut superblocks = self.superblocks_of(class).lock();
@@ -185,12 +188,13 @@ impl Core {
         // Whatever alignment the class has, which the caller may have asked for.
         let align = 1 << size.trailing_zeros();
         match classes::class_aligned(size.max(PAGE), align) {
-            Some(plain) if class < WINDOW_CLASSES => self.allocate_small(cache, plain),
+            Some(plain) if class < ALIASED_CLASSES => self.allocate_small(cache, plain),
             _ => self.allocate_pages(cache, size, PAGE).0,
         }
     }
 
-    /// The same, if it is at hand.
+    /// Allocates at least `size` bytes from the cache alone; `None` if its magazine is empty or the
+    /// object would be large.
     #[inline(always)]
     pub(crate) fn allocate_at_hand(cache: &mut Cache, size: usize) -> Option<NonNull<u8>> {
         match size > SMALL_MAX {
@@ -199,11 +203,12 @@ impl Core {
         }
     }
 
-    /// Takes a small object back, if there is room for it at hand.
+    /// Frees a small object into the cache; false if its magazine is full or no small object is there.
     ///
     /// # Safety
     ///
-    /// As for [`Self::free`], but what is no object does no harm.
+    /// The program does not use the object any more. An address that is no small object is left
+    /// alone.
     #[inline(always)]
     pub(crate) unsafe fn free_at_hand(&self, cache: &mut Cache, object: *mut u8) -> bool {
         match self.find_small(object as usize) {
@@ -213,20 +218,21 @@ impl Core {
         }
     }
 
-    /// The same, zeroed.
+    /// Allocates at least `size` zeroed bytes; null if there is no memory.
     pub(crate) fn allocate_zeroed(&self, cache: &mut Cache, size: usize) -> *mut u8 {
         let (object, zeroed) = match size > SMALL_MAX {
             true => self.allocate_pages(cache, size, PAGE),
             false => (self.allocate(cache, size), false),
         };
         if !zeroed && !object.is_null() {
-            // SAFETY: it has so many bytes, and is nobody else's yet.
+            // SAFETY: the object has `size` bytes, and the program does not have it yet.
             unsafe { object.write_bytes(0, size) };
         }
         object
     }
 
-    /// The same at a multiple of `align`, a power of two.
+    /// Allocates at least `size` bytes at a multiple of `align`, a power of two; null if there is
+    /// no memory.
     pub(crate) fn allocate_aligned(&self, cache: &mut Cache, size: usize, align: usize) -> *mut u8 {
         if align <= ALIGN {
             return self.allocate(cache, size);
@@ -269,7 +275,7 @@ impl Core {
     #[inline(always)]
     fn find_small(&self, address: usize) -> Option<(*const AtomicU8, usize)> {
         let hint = registry::hint(address)?;
-        if !hint.part.has(address) {
+        if !hint.subpage.has(address) {
             return None;
         }
         // SAFETY: the registry says that a superblock is there, and none is given back before its heap.
@@ -315,7 +321,7 @@ impl Core {
                 }
                 Kind::Superblock => {
                     let superblock = &*(description as *const Superblock);
-                    if superblock.windows.offset(address).1
+                    if superblock.aliases.offset(address).1
                         && let Some((state, class)) =
                             self.find_in(superblock.slab_at(address), address)
                     {
@@ -344,11 +350,12 @@ impl Core {
         }
     }
 
-    /// Keeps an object at hand.
+    /// Puts a freed object into the cache, which is drained if its magazine is full.
     ///
     /// # Safety
     ///
-    /// As for [`Self::free`]; the magazine is that of the object, and `state` its byte.
+    /// The program does not use the object any more; the magazine is that of its class, and `state`
+    /// is its byte.
     #[inline(always)]
     unsafe fn keep(
         &self,
@@ -357,7 +364,8 @@ impl Core {
         object: *mut u8,
         state: *const AtomicU8,
     ) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the object is not used any more, the magazine is that of its class and `state`
+        // its byte: the caller's contract has the same conditions as `push`.
         unsafe {
             if !cache.push(magazine, object, state) {
                 self.free_to_full(cache, magazine, object, state);
@@ -367,7 +375,7 @@ impl Core {
 
     /// # Safety
     ///
-    /// As for [`Self::keep`]; the magazine is full.
+    /// The conditions of [`Self::keep`] hold, and the magazine is full.
     #[cold]
     #[inline(never)]
     unsafe fn free_to_full(
@@ -378,13 +386,14 @@ impl Core {
         state: *const AtomicU8,
     ) {
         cache.drain(magazine, self);
-        // SAFETY: as the caller promises.
+        // SAFETY: the conditions of `keep` include those of `push`: a freed object, its magazine
+        // and its byte.
         unsafe { cache.push(magazine, object, state) };
     }
 
     /// # Safety
     ///
-    /// As for [`Self::free`].
+    /// The conditions of [`Self::free`] hold.
     #[inline(never)]
     unsafe fn free_otherwise(&self, cache: &mut Cache, object: *mut u8) {
         // SAFETY: objects and their bytes, as found; the program has given up this one.
@@ -446,14 +455,15 @@ impl Core {
             Found::Huge { huge, bytes } => {
                 if size > RUN_PAGES_MAX * PAGE {
                     let mut huges = self.huges.lock();
-                    // SAFETY: as the caller promises.
+                    // SAFETY: `huge` was found at the object's address, and the caller does not use
+                    // the old place after the move.
                     let moved = unsafe { huges.resize(huge, size, &mut self.pool.lock()) };
                     return moved.unwrap_or(null_mut());
                 }
                 bytes
             }
         };
-        // Not to and fro with each small change.
+        // An object is not moved back and forth with each small change of its size.
         if size <= room && size >= room / 2 {
             return object;
         }
@@ -461,7 +471,8 @@ impl Core {
         if to.is_null() {
             return if size <= room { object } else { to };
         }
-        // SAFETY: two objects that are there; the old one goes as the caller promises.
+        // SAFETY: `to` was allocated a moment ago and is another object; the caller uses the old
+        // one no more.
         unsafe {
             std::ptr::copy_nonoverlapping(object, to, room.min(size));
             self.free(cache, object);

@@ -1,17 +1,17 @@
-//! [`Descriptor`]: what a heap tells whoever watches its process, as `docs/heap-format.md` has it.
+//! [`Descriptor`]: the heap's layout for a tracker of the process (`docs/heap-format.md`).
 //!
 //! A private mapping of a file in memory: the file's name makes it found in `proc_pid_maps(5)`, and its being private
 //! leaves a forked child with one of its own.
 
 use super::map;
-use crate::geometry::{PAGE, SLAB, Windows};
-use crate::parts::Parts;
+use crate::geometry::{Aliases, PAGE, SLAB};
+use crate::subpage_count::SubpageCount;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// As it stands in `/proc/PID/maps`, behind `/memfd:`.
+/// The name in `/proc/PID/maps`, where it follows `/memfd:`.
 const NAME: &std::ffi::CStr = c"pagetrail-heap";
 const BYTES: usize = 65536;
 const MAGIC: u64 = u64::from_le_bytes(*b"PTHEAP\0\x01");
@@ -19,16 +19,17 @@ const HEADER_WORDS: usize = 8;
 const ENTRY_WORDS: usize = 4;
 const ENTRIES_MAX: usize = (BYTES / 8 - HEADER_WORDS) / ENTRY_WORDS;
 
-/// The mapping, or null where it cannot be had: then the heap works, and nobody learns of its parts.
+/// The mapping, or null where it could not be made. Without it the heap works, and trackers see
+/// whole pages.
 pub(crate) struct Descriptor(*mut AtomicU64);
 
-// SAFETY: its words are atomic, and added to under the lock of the superblocks.
+// SAFETY: the words are atomic, and the mapping stays until the heap is destroyed.
 unsafe impl Send for Descriptor {}
-// SAFETY: the same.
+// SAFETY: the words are atomic, and entries are added only under the lock of the superblocks.
 unsafe impl Sync for Descriptor {}
 
 impl Descriptor {
-    pub(crate) fn make(parts: Parts) -> Self {
+    pub(crate) fn make(subpages: SubpageCount) -> Self {
         let mapped = || {
             let file = memfd_create(NAME, MemfdFlags::CLOEXEC)?;
             ftruncate(&file, BYTES as u64)?;
@@ -47,8 +48,8 @@ impl Descriptor {
             return Self(null_mut());
         };
         let descriptor = Self(start.cast());
-        let parts = u64::from(parts.count());
-        descriptor.word(1, PAGE as u64 | parts << 32);
+        let subpages = u64::from(subpages.count());
+        descriptor.word(1, PAGE as u64 | subpages << 32);
         descriptor.word(2, SLAB as u64);
         descriptor.word(3, start as u64);
         descriptor.word(0, MAGIC);
@@ -60,8 +61,8 @@ impl Descriptor {
         unsafe { (*self.0.add(index)).store(value, Ordering::Release) };
     }
 
-    /// Enters a superblock: its windows, and where the table of its slabs is.
-    pub(crate) fn add(&self, windows: &Windows, table: usize, slabs: usize) {
+    /// Adds an entry for a superblock: its aliases, and where the table of its slabs is.
+    pub(crate) fn add(&self, aliases: &Aliases, table: usize, slabs: usize) {
         if self.0.is_null() {
             return;
         }
@@ -72,8 +73,8 @@ impl Descriptor {
             return;
         }
         let at = HEADER_WORDS + index * ENTRY_WORDS;
-        self.word(at, windows.base() as u64);
-        self.word(at + 1, windows.bytes() as u64);
+        self.word(at, aliases.base() as u64);
+        self.word(at + 1, aliases.bytes() as u64);
         self.word(at + 2, table as u64);
         self.word(at + 3, slabs as u64);
         count.store(index as u32 + 1, Ordering::Release);
@@ -86,7 +87,8 @@ impl Descriptor {
     /// The heap is gone.
     pub(crate) unsafe fn drop_mapping(&mut self) {
         if !self.0.is_null() {
-            // SAFETY: made by `make`, and used by nobody any more.
+            // SAFETY: `make` mapped so many bytes here, and the caller's heap, their only user, is
+            // gone.
             unsafe { map::unmap(self.0.cast(), BYTES) };
         }
     }

@@ -10,7 +10,8 @@ unsafe extern "C" {
 
 /// Calls `call` with a variable's value, if it is set and not overlong.
 pub(crate) fn with_variable<R>(name: &str, call: impl FnOnce(&[u8]) -> R) -> Option<R> {
-    // SAFETY: at the first call for memory nobody changes the environment.
+    // SAFETY: the first call for memory comes before the program can change its environment in
+    // another thread.
     let mut at = unsafe { environ };
     if at.is_null() {
         return from_file(name, call);
@@ -32,7 +33,7 @@ fn value_in<'entry>(entry: &'entry [u8], name: &str) -> Option<&'entry [u8]> {
     entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
 }
 
-/// The same from what the kernel knows of the start of the program.
+/// Calls `call` with a variable's value as the kernel has it from `execve(2)`.
 fn from_file<R>(name: &str, call: impl FnOnce(&[u8]) -> R) -> Option<R> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = rustix::fs::open(c"/proc/self/environ", flags, Mode::empty()).ok()?;

@@ -1,4 +1,5 @@
-//! The last words of a program that misuses its heap: one line on standard error, then `abort(3)`. Nothing is allocated.
+//! The last message of a program that misuses its heap: one line on standard error, then
+//! `abort(3)`. Nothing is allocated.
 
 use rustix::fd::BorrowedFd;
 
@@ -28,7 +29,7 @@ impl Line {
 }
 
 /// Writes a line to standard error: `pagetrail-alloc: `, a text that may name an address, and what follows it.
-pub(crate) fn say(before: &str, address: Option<usize>, behind: &str) {
+pub(crate) fn say(before: &str, address: Option<usize>, after: &str) {
     let mut line = Line {
         bytes: [0; 200],
         length: 0,
@@ -38,7 +39,7 @@ pub(crate) fn say(before: &str, address: Option<usize>, behind: &str) {
     if let Some(address) = address {
         line.address(address);
     }
-    line.text(behind);
+    line.text(after);
     line.text("\n");
     // SAFETY: whatever descriptor 2 is, writing to it is harmless; closed, it fails.
     let stderr = unsafe { BorrowedFd::borrow_raw(2) };

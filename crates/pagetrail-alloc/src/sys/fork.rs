@@ -37,8 +37,9 @@ static REPORTED: AtomicBool = AtomicBool::new(false);
 
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// Registers when the program is loaded. With the first call for memory would be too late where that comes while another
-/// thread is about to fork: its handlers have been looked up then, and the child would get locks that nobody gives back.
+/// Registers the handlers when the program is loaded. Registering them with the first call for
+/// memory would be too late if another thread is in `fork(2)` at that time: it has already looked
+/// its handlers up, and the child would get locks that are never released.
 #[used]
 // SAFETY: functions in this section are called before `main`, one after the other; it calls nothing that needs more.
 #[unsafe(link_section = ".init_array")]
@@ -59,7 +60,7 @@ extern "C" fn register() {
 pub(crate) unsafe fn join(core: *mut Core) {
     register();
     let mut heaps = HEAPS.lock();
-    // SAFETY: as the caller promises.
+    // SAFETY: the heap exists until it leaves the list, and the list's lock is held.
     unsafe { (*core).next = std::mem::replace(&mut heaps.0, core) };
 }
 
@@ -86,7 +87,7 @@ pub(crate) fn leave(core: *mut Core) {
 ///
 /// # Safety
 ///
-/// As for `fork(2)`.
+/// The conditions of `fork(2)` hold.
 pub(crate) unsafe fn fork_or_fail(fork: unsafe extern "C" fn() -> libc::pid_t) -> libc::pid_t {
     FORKING.acquire();
     REPORTED.store(true, Ordering::Relaxed);
@@ -106,11 +107,13 @@ pub(crate) unsafe fn fork_or_fail(fork: unsafe extern "C" fn() -> libc::pid_t) -
     -1
 }
 
+/// Calls `call` with every heap of the process.
+///
 /// # Safety
 ///
 /// The lock of the list is held.
 unsafe fn for_each(mut call: impl FnMut(&Core)) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller holds the list's lock, and heaps leave the list before they are destroyed.
     unsafe {
         let mut core = HEAPS.held().0;
         while !core.is_null() {

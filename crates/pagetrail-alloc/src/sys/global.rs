@@ -5,8 +5,8 @@ use super::core::Core;
 use super::fatal;
 use super::fork;
 use super::thread::{self, Word};
-use crate::parts::Parts;
 use crate::settings;
+use crate::subpage_count::SubpageCount;
 use libc::{c_void, pthread_key_t};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::{NonNull, null_mut};
@@ -22,7 +22,7 @@ static KEY: AtomicU32 = AtomicU32::new(0);
 ///
 /// # Safety
 ///
-/// As for `fork(2)`.
+/// The conditions of `fork(2)` hold.
 pub unsafe fn fork_or_fail(fork: unsafe extern "C" fn() -> libc::pid_t) -> libc::pid_t {
     // SAFETY: the caller keeps the rules of `fork(2)`, the only ones that the callee has.
     unsafe { fork::fork_or_fail(fork) }
@@ -38,7 +38,8 @@ pub unsafe fn fork_or_fail(fork: unsafe extern "C" fn() -> libc::pid_t) -> libc:
 /// assert_eq!(numbers.iter().sum::<u64>(), 499_500);
 /// ```
 ///
-/// The environment variable `PAGETRAIL_PARTS` says into how many parts pages are divided; without it, 8.
+/// The environment variable `PAGETRAIL_PARTS` sets the number of sub-pages per page; the default is
+/// 8.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GlobalHeap;
 
@@ -55,8 +56,9 @@ fn core() -> Option<&'static Core> {
 /// Without a lock: a thread that holds one may not be there in a forked child, and what is called here may call `malloc`.
 #[cold]
 fn start() -> Option<&'static Core> {
-    let made = Core::make(settings::parts()).ok()?;
-    // SAFETY: it stays, unless another thread was first, and then nobody knows of it.
+    let made = Core::make(settings::subpages()).ok()?;
+    // SAFETY: the new heap stays for good, unless another thread was first; then no other thread
+    // has a pointer to it.
     unsafe {
         fork::join(made);
         let first = CORE.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
@@ -77,8 +79,8 @@ fn start() -> Option<&'static Core> {
 #[inline]
 fn with<R>(call: impl FnOnce(&Core, &mut Cache) -> R) -> Option<R> {
     if let Word::Has(cache) = thread::get() {
-        // SAFETY: who has a cache has made the heap, which stays; a thread's cache is its own, and nothing in a call comes
-        // back here.
+        // SAFETY: a thread gets its cache after the heap was made, which stays for good; the cache
+        // belongs to this thread alone, and nothing in a call comes back here.
         unsafe {
             let core = &*CORE.load(Ordering::Relaxed);
             return Some(call(core, &mut *cache));
@@ -116,13 +118,13 @@ unsafe extern "C" fn at_thread_end(cache: *mut c_void) {
     }
 }
 
-/// As `malloc(3)`, but for `errno`.
+/// Allocates like `malloc(3)`, without setting `errno`.
 #[inline]
 pub fn allocate(size: usize) -> *mut u8 {
     with(|core, cache| core.allocate(cache, size)).unwrap_or(null_mut())
 }
 
-/// As [`allocate`], where that takes a few instructions; `None` says nothing.
+/// Allocates if that takes only a few instructions; on `None` the caller uses [`allocate`].
 #[inline(always)]
 pub fn allocate_at_hand(size: usize) -> Option<NonNull<u8>> {
     match thread::get() {
@@ -132,15 +134,17 @@ pub fn allocate_at_hand(size: usize) -> Option<NonNull<u8>> {
     }
 }
 
-/// As [`free`], where that takes a few instructions; if not, nothing was done, and false. Null is no object.
+/// Frees an object if that takes only a few instructions; on false, also for null, nothing was done
+/// and the caller uses [`free`].
 ///
 /// # Safety
 ///
-/// As for `free(3)`.
+/// The conditions of `free(3)` hold.
 #[inline(always)]
 pub unsafe fn free_at_hand(object: *mut u8) -> bool {
     match thread::get() {
-        // SAFETY: as in `with`; as the caller promises.
+        // SAFETY: a thread with a cache has a heap, which stays, and the cache belongs to this
+        // thread alone; the caller does not use the object any more.
         Word::Has(cache) => unsafe {
             (*CORE.load(Ordering::Relaxed)).free_at_hand(&mut *cache, object)
         },
@@ -148,53 +152,56 @@ pub unsafe fn free_at_hand(object: *mut u8) -> bool {
     }
 }
 
-/// As `calloc(3)` for one object, but for `errno`.
+/// Allocates one zeroed object like `calloc(3)`, without setting `errno`.
 #[inline]
 pub fn allocate_zeroed(size: usize) -> *mut u8 {
     with(|core, cache| core.allocate_zeroed(cache, size)).unwrap_or(null_mut())
 }
 
-/// As `aligned_alloc(3)`, but for `errno`; `align` is a power of two.
+/// Allocates like `aligned_alloc(3)`, without setting `errno`; `align` is a power of two.
 #[inline]
 pub fn allocate_aligned(size: usize, align: usize) -> *mut u8 {
     with(|core, cache| core.allocate_aligned(cache, size, align)).unwrap_or(null_mut())
 }
 
-/// As `free(3)`, of an object that is not null.
+/// Frees an object that is not null, like `free(3)`.
 ///
 /// # Safety
 ///
-/// As for `free(3)`. What is no object of the heap ends the program.
+/// The conditions of `free(3)` hold. An address that is no object of the heap ends the program.
 #[inline]
 pub unsafe fn free(object: *mut u8) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps the rules of `free(3)`: the object is not used any more.
     if with(|core, cache| unsafe { core.free(cache, object) }).is_none() {
         fatal::abort("free of ", object as usize, ": there is no heap");
     }
 }
 
-/// As `realloc(3)`, of an object that is not null to a size that is not 0, but for `errno`.
+/// Resizes an object that is not null to a size that is not 0, like `realloc(3)`, without setting
+/// `errno`.
 ///
 /// # Safety
 ///
-/// As for `realloc(3)`.
+/// The conditions of `realloc(3)` hold.
 #[inline]
 pub unsafe fn reallocate(object: *mut u8, size: usize) -> *mut u8 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps the rules of `realloc(3)`: only the new place is used unless the
+    // call fails.
     with(|core, cache| unsafe { core.reallocate(cache, object, size) }).unwrap_or(null_mut())
 }
 
-/// As `malloc_usable_size(3)`, of an object that is not null.
+/// Returns the room of an object that is not null, like `malloc_usable_size(3)`.
 pub fn usable(object: *mut u8) -> usize {
     core().map_or(0, |core| core.usable(object))
 }
 
-/// Into how many parts the heap of the process divides pages.
-pub fn parts() -> Parts {
-    core().map_or(Parts::ONE, Core::parts)
+/// The number of sub-pages per page in the heap of the process.
+pub fn subpages_per_page() -> SubpageCount {
+    core().map_or(SubpageCount::ONE, Core::subpages_per_page)
 }
 
-// SAFETY: objects are the caller's alone, of the size and alignment asked for, until they come back.
+// SAFETY: an object has the size and alignment that were requested and is handed out to no other
+// caller until it is freed.
 unsafe impl GlobalAlloc for GlobalHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         allocate_aligned(layout.size(), layout.align())
@@ -213,13 +220,14 @@ unsafe impl GlobalAlloc for GlobalHeap {
     }
 
     unsafe fn dealloc(&self, object: *mut u8, _: Layout) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the rules of `GlobalAlloc::dealloc` include those of `free(3)`.
         unsafe { free(object) }
     }
 
     unsafe fn realloc(&self, object: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if layout.align() <= crate::classes::ALIGN {
-            // SAFETY: as the caller promises; the size is not 0.
+            // SAFETY: `GlobalAlloc::realloc` is called with an object of this heap and a size that
+            // is not 0.
             return unsafe { reallocate(object, size) };
         }
         let to = allocate_aligned(size, layout.align());

@@ -1,20 +1,20 @@
-//! [`Heap`]: a heap apart from that of the process.
+//! [`Heap`]: a heap that is separate from that of the process.
 
 use super::cache::Cache;
 use super::core::Core;
 use super::fork;
-use crate::parts::Parts;
 use crate::stats::Stats;
+use crate::subpage_count::SubpageCount;
 use std::alloc::Layout;
 use std::io;
 use std::ptr::NonNull;
 
-/// A heap of one's own, apart from that of the process.
+/// A heap that is separate from that of the process.
 ///
 /// ```
-/// use pagetrail_alloc::{Heap, Parts};
+/// use pagetrail_alloc::{Heap, SubpageCount};
 /// use std::alloc::Layout;
-/// let heap = Heap::new(Parts::new(8).unwrap())?;
+/// let heap = Heap::new(SubpageCount::new(8).unwrap())?;
 /// let layout = Layout::new::<[u64; 8]>();
 /// let object = heap.allocate(layout).unwrap();
 /// unsafe {
@@ -24,25 +24,25 @@ use std::ptr::NonNull;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// All threads may use it; they share a few caches. Dropped, all its objects go with it.
+/// All threads may use it; they share a few caches. When it is dropped, all its objects are freed.
 #[derive(Debug)]
 pub struct Heap {
     core: NonNull<Core>,
 }
 
-// SAFETY: all that changes is behind locks, or atomic.
+// SAFETY: the heap is not bound to a thread: all state that changes is behind locks, or atomic.
 unsafe impl Send for Heap {}
-// SAFETY: the same.
+// SAFETY: `Core` is `Sync`: all state that changes is behind locks, or atomic.
 unsafe impl Sync for Heap {}
 
 impl Heap {
-    /// Makes a heap whose pages are divided into so many parts.
+    /// Makes a heap with this number of sub-pages per page.
     ///
     /// # Errors
     ///
     /// There is no memory.
-    pub fn new(parts: Parts) -> io::Result<Self> {
-        let core = Core::make(parts)?;
+    pub fn new(subpages: SubpageCount) -> io::Result<Self> {
+        let core = Core::make(subpages)?;
         // SAFETY: it leaves the list when it is dropped.
         unsafe { fork::join(core) };
         NonNull::new(core)
@@ -59,9 +59,9 @@ impl Heap {
         self.core().with_shared_cache(call).and_then(NonNull::new)
     }
 
-    /// Into how many parts pages are divided.
-    pub fn parts(&self) -> Parts {
-        self.core().parts()
+    /// The number of sub-pages per page.
+    pub fn subpages_per_page(&self) -> SubpageCount {
+        self.core().subpages_per_page()
     }
 
     /// Memory of a size (0 is fine) and alignment; `None` if there is none.
@@ -69,18 +69,18 @@ impl Heap {
         self.with(|core, cache| core.allocate_aligned(cache, layout.size(), layout.align()))
     }
 
-    /// The same, zeroed, and aligned to 16 bytes.
+    /// Allocates zeroed memory, aligned to 16 bytes; `None` if there is none.
     pub fn allocate_zeroed(&self, bytes: usize) -> Option<NonNull<u8>> {
         self.with(|core, cache| core.allocate_zeroed(cache, bytes))
     }
 
-    /// Takes memory back. What is no object of this heap ends the program.
+    /// Frees an object. An address that is no object of this heap ends the program.
     ///
     /// # Safety
     ///
-    /// Nobody uses the object any more.
+    /// The object is not used any more.
     pub unsafe fn free(&self, object: NonNull<u8>) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller does not use the object any more.
         let freed = self
             .core()
             .with_shared_cache(|core, cache| unsafe { core.free(cache, object.as_ptr()) });
@@ -93,13 +93,14 @@ impl Heap {
     ///
     /// # Safety
     ///
-    /// Unless it is `None`, nobody uses the old place any more.
+    /// Unless the result is `None`, the old place is not used any more.
     pub unsafe fn reallocate(&self, object: NonNull<u8>, bytes: usize) -> Option<NonNull<u8>> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller uses only the new place, unless the call fails.
         self.with(|core, cache| unsafe { core.reallocate(cache, object.as_ptr(), bytes) })
     }
 
-    /// How many bytes an object has room for. What is no object of this heap ends the program.
+    /// How many bytes an object has room for. An address that is no object of this heap ends the
+    /// program.
     pub fn usable(&self, object: NonNull<u8>) -> usize {
         self.core().usable(object.as_ptr())
     }
@@ -113,7 +114,8 @@ impl Heap {
 impl Drop for Heap {
     fn drop(&mut self) {
         fork::leave(self.core.as_ptr());
-        // SAFETY: nobody has a reference any more.
+        // SAFETY: `drop` has the only reference to the heap, and the list of heaps does not have it
+        // any more.
         unsafe { Core::destroy(self.core.as_ptr()) };
     }
 }

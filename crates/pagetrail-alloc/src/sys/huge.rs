@@ -17,7 +17,7 @@ pub(crate) struct Huge {
     previous: *const Huge,
 }
 
-/// All of a heap.
+/// All huge objects of a heap.
 pub(crate) struct Huges {
     first: *const Huge,
     bytes: usize,
@@ -60,7 +60,7 @@ impl Huges {
         let start = map::private(bytes, align.max(STEP), false)?;
         let taken = self.enter(start, bytes, owner, pool);
         taken.inspect_err(|_| {
-            // SAFETY: nobody has it yet.
+            // SAFETY: the mapping was made a moment ago, and the program does not have it.
             unsafe { map::unmap(start, bytes) };
         })
     }
@@ -100,13 +100,14 @@ impl Huges {
         Ok(start)
     }
 
-    /// Takes a mapping out of the books; it is the caller's then.
+    /// Removes a mapping from the list and the registry; it belongs to the caller then.
     ///
     /// # Safety
     ///
     /// `huge` is from the registry, and its object is the caller's.
     unsafe fn leave(&mut self, huge: *const Huge, pool: &mut Pool) -> (*mut u8, usize) {
-        // SAFETY: as the caller promises; its neighbours are ours.
+        // SAFETY: the caller's `huge` is in the list, and so are its neighbours; this list's lock
+        // is held.
         unsafe {
             let (start, bytes) = ((*huge).start, (*huge).bytes.load(Ordering::Relaxed));
             registry::leave(start, 1);
@@ -130,9 +131,9 @@ impl Huges {
     ///
     /// # Safety
     ///
-    /// `huge` is from the registry, and its object is the caller's, who does not use it any more.
+    /// `huge` is from the registry, and its object is not used any more.
     pub(crate) unsafe fn give(&mut self, huge: *const Huge, pool: &mut Pool) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the object is not used any more, so its mapping, which `leave` returns, may go.
         unsafe {
             let (start, bytes) = self.leave(huge, pool);
             map::unmap(start, bytes);
@@ -143,7 +144,8 @@ impl Huges {
     ///
     /// # Safety
     ///
-    /// As for [`Self::give`].
+    /// `huge` is from the registry, and the program uses only the new place of its object unless
+    /// the call fails.
     pub(crate) unsafe fn resize(
         &mut self,
         huge: *const Huge,
@@ -151,7 +153,8 @@ impl Huges {
         pool: &mut Pool,
     ) -> Result<*mut u8, Errno> {
         let bytes = bytes.checked_next_multiple_of(PAGE).ok_or(Errno::NOMEM)?;
-        // SAFETY: as the caller promises; the new place is fresh, and the old one goes from the books when it has moved.
+        // SAFETY: `huge` is in the registry, so `start` and `before` are its mapping; the new place
+        // is fresh, and the old one is removed from the list after it has moved.
         unsafe {
             let (start, before) = (
                 (*huge).start as *mut u8,
@@ -182,10 +185,11 @@ impl Huges {
     ///
     /// # Safety
     ///
-    /// Nobody uses any object any more.
+    /// No object is used any more.
     pub(crate) unsafe fn drop_all(&mut self, pool: &mut Pool) {
         while !self.first.is_null() {
-            // SAFETY: as the caller promises.
+            // SAFETY: `first` is in the list and in the registry, and the caller's objects are not
+            // used any more.
             unsafe { self.give(self.first, pool) };
         }
     }

@@ -1,6 +1,7 @@
-//! [`Locked`]: a lock over `futex(2)` that can also be taken before a `fork(2)` and given back after it, in both processes.
+//! [`Locked`]: a lock over `futex(2)` that can also be taken before a `fork(2)` and released after
+//! it, in both processes.
 //!
-//! The standard library's would do but for that.
+//! The standard library's mutexes do all but that.
 
 use rustix::thread::futex;
 use std::cell::UnsafeCell;
@@ -9,10 +10,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and somebody may be waiting.
+/// The lock is held, and another thread may be waiting for it.
 const AWAITED: u32 = 2;
 
-/// How often a lock is looked at before its thread sleeps.
+/// How many times a thread tries to take the lock before it sleeps.
 const SPINS: u32 = 100;
 
 /// A value that one thread at a time can reach.
@@ -21,7 +22,7 @@ pub(crate) struct Locked<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached through a guard alone, or by somebody who promises to hold the lock.
+// SAFETY: the value is reached only through a guard, or by `held`, whose caller holds the lock.
 unsafe impl<T: Send> Sync for Locked<T> {}
 
 impl<T> Locked<T> {
@@ -68,7 +69,7 @@ impl<T> Locked<T> {
         }
     }
 
-    /// Gives the lock back; for who has taken it by [`Self::acquire`].
+    /// Releases a lock that was taken by [`Self::acquire`].
     #[inline]
     pub(crate) fn release(&self) {
         if self.word.swap(FREE, Ordering::Release) == AWAITED {
@@ -76,14 +77,14 @@ impl<T> Locked<T> {
         }
     }
 
-    /// The value, for who has taken the lock by [`Self::acquire`].
+    /// The value of a lock that was taken by [`Self::acquire`].
     ///
     /// # Safety
     ///
     /// The caller holds the lock, and lets no other reference to the value live meanwhile.
     #[expect(clippy::mut_from_ref, reason = "the lock makes it exclusive")]
     pub(crate) unsafe fn held(&self) -> &mut T {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller holds the lock and has no other reference to the value.
         unsafe { &mut *self.value.get() }
     }
 }

@@ -1,8 +1,9 @@
 //! Memory from the kernel: `mmap(2)`, `mremap(2)`, `madvise(2)`. No call here changes `errno`, nor needs libc to be ready.
 //!
-//! What several windows show is shared anonymous memory: it is a file in memory as `memfd_create(2)` makes one, and needs
-//! no descriptor. So a heap grows when the program has no descriptor left, whatever files its limits allow
-//! (`RLIMIT_FSIZE`), and nothing breaks when the program closes descriptors that it does not know.
+//! Memory with several aliases is shared anonymous memory: the kernel makes a file in memory for
+//! it, as `memfd_create(2)` does, and it needs no descriptor. So a heap grows when the program has
+//! no descriptor left, whatever size of files its limits allow (`RLIMIT_FSIZE`), and nothing breaks
+//! when the program closes descriptors that it does not know.
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
@@ -13,8 +14,8 @@ fn read_write() -> ProtFlags {
     ProtFlags::READ | ProtFlags::WRITE
 }
 
-/// Private zeroed memory at a multiple of `align`. `reserved`: memory that will be used only in part, for which the kernel
-/// need not vouch.
+/// Private zeroed memory at a multiple of `align`. With `reserved`, only some of it will be used,
+/// and the kernel does not account for all of it (`MAP_NORESERVE`).
 pub(crate) fn private(bytes: usize, align: usize, reserved: bool) -> Result<*mut u8, Errno> {
     let mut flags = MapFlags::PRIVATE;
     if reserved {
@@ -23,7 +24,7 @@ pub(crate) fn private(bytes: usize, align: usize, reserved: bool) -> Result<*mut
     aligned(bytes, align, read_write(), flags)
 }
 
-/// Addresses at a multiple of `align` that nobody else will get, without memory.
+/// Reserves addresses at a multiple of `align`, without memory.
 pub(crate) fn addresses(bytes: usize, align: usize) -> Result<*mut u8, Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     aligned(bytes, align, ProtFlags::empty(), flags)
@@ -43,7 +44,7 @@ fn aligned(
     if (first as usize).is_multiple_of(align) {
         return Ok(first.cast());
     }
-    // SAFETY: it was mapped a moment ago, and nobody knows of it.
+    // SAFETY: it was mapped a moment ago, and no other thread has its address.
     unsafe { rustix::mm::munmap(first, bytes)? };
     let wide = bytes.checked_add(align).ok_or(Errno::NOMEM)?;
     let start = map(wide)? as usize;
@@ -57,20 +58,23 @@ fn aligned(
     Ok(kept as *mut u8)
 }
 
-/// Maps the same fresh memory `count` times, window behind window, over addresses from [`addresses`].
+/// Maps the same fresh memory `count` times, one alias after the other, over addresses from
+/// [`addresses`].
 ///
 /// # Safety
 ///
-/// `count * bytes` from `base` on are the caller's, and in use by nobody.
-pub(crate) unsafe fn windows(base: *mut u8, bytes: usize, count: usize) -> Result<(), Errno> {
+/// `count * bytes` from `base` on belong to the caller, and are not in use.
+pub(crate) unsafe fn map_aliases(base: *mut u8, bytes: usize, count: usize) -> Result<(), Errno> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
-    // SAFETY: as the caller promises.
+    // SAFETY: the addresses belong to the caller and are not in use, so the fixed mapping replaces
+    // nothing that is needed.
     unsafe { rustix::mm::mmap_anonymous(base.cast(), bytes, read_write(), flags)? };
-    // SAFETY: as the caller promises.
-    unsafe { aliases(base, bytes, count) }
+    // SAFETY: alias 0 is shared memory from the call above, and the other addresses belong to the
+    // caller.
+    unsafe { alias_first(base, bytes, count) }
 }
 
-/// Memory of the same kind as [`windows`] map, wherever there is room.
+/// Maps shared memory as [`map_aliases`] does, once, wherever there is room.
 pub(crate) fn shared(bytes: usize) -> Result<*mut u8, Errno> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
     // SAFETY: a fresh mapping where the kernel finds room.
@@ -78,17 +82,18 @@ pub(crate) fn shared(bytes: usize) -> Result<*mut u8, Errno> {
     Ok(mapped.cast())
 }
 
-/// Makes windows 1 to `count` show what window 0 shows.
+/// Makes aliases 1 to `count` show the memory of alias 0.
 ///
 /// # Safety
 ///
-/// Window 0 is shared memory; the others are the caller's, and what they show may be replaced.
-pub(crate) unsafe fn aliases(base: *mut u8, bytes: usize, count: usize) -> Result<(), Errno> {
+/// Alias 0 is shared memory; the addresses of the others belong to the caller, and their contents
+/// may be replaced.
+pub(crate) unsafe fn alias_first(base: *mut u8, bytes: usize, count: usize) -> Result<(), Errno> {
     let flags = MremapFlags::MAYMOVE;
-    for window in 1..count {
+    for alias in 1..count {
         // SAFETY: an old size of 0 leaves the old mapping alone and maps the same memory again (`mremap(2)`).
         unsafe {
-            let to = base.add(window * bytes);
+            let to = base.add(alias * bytes);
             rustix::mm::mremap_fixed(base.cast(), 0, bytes, flags, to.cast())?;
         }
     }
@@ -99,9 +104,10 @@ pub(crate) unsafe fn aliases(base: *mut u8, bytes: usize, count: usize) -> Resul
 ///
 /// # Safety
 ///
-/// Both are the caller's, and nobody uses `from`.
+/// Both mappings belong to the caller, and `from` is not in use.
 pub(crate) unsafe fn replace(to: *mut u8, from: *mut u8, bytes: usize) -> Result<(), Errno> {
-    // SAFETY: as the caller promises.
+    // SAFETY: both mappings belong to the caller, which does not use `from`; `to` is replaced on
+    // purpose.
     unsafe {
         rustix::mm::mremap_fixed(from.cast(), bytes, bytes, MremapFlags::MAYMOVE, to.cast())?;
     }
@@ -114,9 +120,9 @@ pub(crate) fn can_replace() -> Result<(), Errno> {
     const BYTES: usize = 4096;
     let to = shared(BYTES)?;
     let from = shared(BYTES);
-    // SAFETY: both were mapped a moment ago, and nobody else knows of them.
+    // SAFETY: both were mapped a moment ago, and no other thread has their addresses.
     let replaced = from.and_then(|from| unsafe { replace(to, from, BYTES) });
-    // SAFETY: nobody has used them; where the one has replaced the other there is one left.
+    // SAFETY: neither is in use; where one has replaced the other, one mapping is left.
     unsafe {
         unmap(to, BYTES);
         if let (Ok(from), Err(_)) = (from, replaced) {
@@ -132,7 +138,7 @@ pub(crate) fn can_replace() -> Result<(), Errno> {
 ///
 /// The mapping is the caller's, and of what is cut off nothing is used any more.
 pub(crate) unsafe fn resize(start: *mut u8, from: usize, to: usize) -> Result<(), Errno> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the mapping of `from` bytes belongs to the caller, and what is cut off is not in use.
     unsafe { rustix::mm::mremap(start.cast(), from, to, MremapFlags::empty())? };
     Ok(())
 }
@@ -141,7 +147,7 @@ pub(crate) unsafe fn resize(start: *mut u8, from: usize, to: usize) -> Result<()
 ///
 /// # Safety
 ///
-/// Both are the caller's, nobody uses either, and `to` has room for `to_bytes`.
+/// Both belong to the caller, neither is in use, and `to` has room for `to_bytes`.
 pub(crate) unsafe fn relocate(
     from: *mut u8,
     from_bytes: usize,
@@ -149,18 +155,19 @@ pub(crate) unsafe fn relocate(
     to_bytes: usize,
 ) -> Result<(), Errno> {
     let flags = MremapFlags::MAYMOVE;
-    // SAFETY: as the caller promises.
+    // SAFETY: both mappings belong to the caller and are not in use, and `to` has room for
+    // `to_bytes`.
     unsafe { rustix::mm::mremap_fixed(from.cast(), from_bytes, to_bytes, flags, to.cast())? };
     Ok(())
 }
 
-/// Gives a mapping back.
+/// Unmaps memory.
 ///
 /// # Safety
 ///
-/// It is the caller's, and nobody uses it any more.
+/// The mapping belongs to the caller, and is not in use any more.
 pub(crate) unsafe fn unmap(start: *mut u8, bytes: usize) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the mapping belongs to the caller and is not in use.
     let _ = unsafe { rustix::mm::munmap(start.cast(), bytes) };
 }
 
@@ -170,26 +177,28 @@ pub(crate) unsafe fn unmap(start: *mut u8, bytes: usize) {
 ///
 /// The memory is mapped, and writable.
 pub(crate) unsafe fn populate(start: usize, bytes: usize) {
-    // SAFETY: as the caller promises. Without Linux 5.14 it fails, and faults come one by one.
+    // SAFETY: the memory is mapped and writable, and `MADV_POPULATE_WRITE` keeps its contents.
+    // Before Linux 5.14 it fails, and faults come one by one.
     let _ = unsafe { rustix::mm::madvise(start as *mut c_void, bytes, Advice::LinuxPopulateWrite) };
 }
 
-/// Takes the pages out of shared memory, in all windows; they read as zeros then.
+/// Frees the pages of shared memory, in all aliases; they read as zeros then.
 ///
 /// # Safety
 ///
-/// Nobody uses their contents.
+/// The contents are not needed any more.
 pub(crate) unsafe fn remove(start: usize, bytes: usize) {
-    // SAFETY: as the caller promises; where it fails, memory is kept.
+    // SAFETY: the contents are not needed, so that `MADV_REMOVE` may zero them; where it fails,
+    // memory is kept.
     let _ = unsafe { rustix::mm::madvise(start as *mut c_void, bytes, Advice::LinuxRemove) };
 }
 
-/// Takes the pages out of private memory; they read as zeros then. False if the kernel would not.
+/// Frees the pages of private memory; they read as zeros then. Returns false if the kernel refuses.
 ///
 /// # Safety
 ///
-/// Nobody uses their contents.
+/// The contents are not needed any more.
 pub(crate) unsafe fn discard(start: usize, bytes: usize) -> bool {
-    // SAFETY: as the caller promises.
+    // SAFETY: the contents are not needed, so that `MADV_DONTNEED` may zero them.
     unsafe { rustix::mm::madvise(start as *mut c_void, bytes, Advice::LinuxDontNeed).is_ok() }
 }

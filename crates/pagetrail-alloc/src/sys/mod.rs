@@ -1,9 +1,12 @@
-//! The heap itself, and all `unsafe`: memory that is handed out is memory that nobody checks any more.
+//! The heap itself, and all `unsafe`: an allocator's memory is out of reach of the compiler's
+//! checks.
 //!
-//! From below: [`map`] and [`registry`] are the kernel's mappings and where they are; [`pool`], [`slab`], [`superblock`],
-//! [`pages`] and [`huge`] keep books; [`bin`], [`cache`] and [`core`] are the way of an object from them to the program and back,
-//! [`complaint`] what is said of what is no object, [`whole`] what happens to a heap as a whole;
-//! [`heap`] and [`global`] are the faces. What can be said in numbers alone is in [`crate::classes`] and [`crate::geometry`].
+//! From below: [`map`] makes the kernel's mappings, and [`registry`] finds them by address;
+//! [`pool`], [`slab`], [`superblock`], [`pages`] and [`huge`] keep the metadata; [`bin`], [`cache`]
+//! and [`core`] take an object from there to the program and back; [`complaint`] words the message
+//! for an address that is no object; [`whole`] is what happens to a heap as a whole; [`heap`] and
+//! [`global`] are the interfaces. Arithmetic that needs no memory is in [`crate::classes`] and
+//! [`crate::geometry`].
 #![allow(
     unsafe_code,
     reason = "the fence: an allocator is unsafe, what surrounds it is safe"

@@ -1,7 +1,9 @@
-//! [`Pages`]: objects of a page and more, in runs of whole pages of private memory, mapped one to one.
+//! [`Pages`]: objects of a page and more, in runs of whole pages of private memory that is mapped
+//! once.
 //!
-//! Arenas of 64 MiB; a description of 20 bytes per page, apart from them. Free runs are merged with their neighbours, and
-//! found by their length. What was freed is given back to the system when there is much of it.
+//! Arenas have 64 MiB; the 20 bytes of metadata per page lie elsewhere. Free runs are merged with
+//! their neighbours, and found by their length. Freed memory goes back to the system when there is
+//! much of it.
 
 use super::fatal;
 use super::map;
@@ -31,7 +33,7 @@ const FREED_PAGES_MAX: usize = 512;
 
 const NONE: u32 = u32::MAX;
 
-/// What is known of a page. Of a run only its first and its last page are kept up to date.
+/// The metadata of a page. Only the first and the last page of a run are kept up to date.
 struct Page {
     /// At the first page of a run in use, its length; else 0. Read without a lock.
     used: AtomicU32,
@@ -146,7 +148,8 @@ impl Pages {
 
     /// The description of a page, by the number of its arena and its own.
     fn page(&self, id: u32) -> &Page {
-        // SAFETY: ids are of pages of arenas that exist. What is not atomic belongs to who holds the lock of these books.
+        // SAFETY: ids are of pages of arenas that exist. The fields that are not atomic are reached
+        // only under the lock of `Pages`, which the caller holds.
         unsafe { &*self.arena(id).table.add((id % ARENA_PAGES) as usize) }
     }
 
@@ -208,14 +211,14 @@ impl Pages {
         let first = arena.id_of(address);
         let (length, wanted) = (self.page(first).length.get(), pages as u32);
         if wanted > length {
-            let behind = first + length;
+            let after = first + length;
             let missing = wanted - length;
-            if !self.is_free(behind, self.end(first)) || self.page(behind).length.get() < missing {
+            if !self.is_free(after, self.end(first)) || self.page(after).length.get() < missing {
                 return false;
             }
-            let (room, freed) = self.unlist(behind);
+            let (room, freed) = self.unlist(after);
             if room > missing {
-                self.list(behind + missing, room - missing, freed);
+                self.list(after + missing, room - missing, freed);
             }
         }
         self.mark_used(first, wanted);
@@ -226,12 +229,12 @@ impl Pages {
         true
     }
 
-    /// The page behind the last of an arena.
+    /// The number of the page after the last of an arena.
     fn end(&self, id: u32) -> u32 {
         id - id % ARENA_PAGES + self.arena(id).pages
     }
 
-    /// Whether a free run begins at this page, which may be `end`, behind the arena.
+    /// Whether a free run begins at this page, which may be `end`, the page after the arena.
     fn is_free(&self, id: u32, end: u32) -> bool {
         id < end && self.page(id).free.get()
     }
@@ -255,9 +258,9 @@ impl Pages {
             first -= self.page(first - 1).length.get();
             length += self.unlist(first).0;
         }
-        let behind = first + length;
-        if self.is_free(behind, end) && self.page(behind).freed.get() == freed {
-            length += self.unlist(behind).0;
+        let after = first + length;
+        if self.is_free(after, end) && self.page(after).freed.get() == freed {
+            length += self.unlist(after).0;
         }
         self.list(first, length, freed);
     }
@@ -344,7 +347,7 @@ impl Pages {
             from = list;
             let first = self.free[1].first[list];
             let (length, _) = self.unlist(first);
-            // SAFETY: nobody has these pages.
+            // SAFETY: the run is free and in no list, so no object is in these pages.
             let emptied = unsafe { map::discard(self.address(first), length as usize * PAGE) };
             if !emptied {
                 // It stays what it was, and is tried again with the next.
@@ -389,15 +392,16 @@ impl Pages {
     ///
     /// # Safety
     ///
-    /// Nobody uses any run any more.
+    /// No run is used any more.
     pub(crate) unsafe fn drop_all(&mut self) {
         for arena in &self.arenas[..self.count] {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller's runs are not used any more, and the arena and its metadata are
+            // mappings of these lengths.
             unsafe {
                 let (base, pages) = ((**arena).base, (**arena).pages as usize);
                 registry::leave(base, pages * PAGE);
                 map::unmap(base as *mut u8, pages * PAGE);
-                map::unmap(arena.cast_mut().cast(), books_bytes(pages));
+                map::unmap(arena.cast_mut().cast(), metadata_bytes(pages));
             }
         }
         *self = Self::new();
@@ -405,7 +409,7 @@ impl Pages {
 }
 
 /// An arena's description and its table.
-fn books_bytes(pages: usize) -> usize {
+fn metadata_bytes(pages: usize) -> usize {
     64 + pages * size_of::<Page>()
 }
 
@@ -413,10 +417,10 @@ impl Arena {
     fn make(pages: u32, number: u32, owner: usize) -> Result<*const Self, Errno> {
         const { assert!(size_of::<Arena>() <= 64) };
         let bytes = pages as usize * PAGE;
-        let books = map::private(books_bytes(pages as usize), 64, true)?;
+        let metadata = map::private(metadata_bytes(pages as usize), 64, true)?;
         let base = map::private(bytes, registry::STEP, true);
         let made = base.and_then(|base| {
-            let arena = books.cast::<Self>();
+            let arena = metadata.cast::<Self>();
             // SAFETY: fresh, aligned and large enough. A table of zeros says that no run is in use.
             unsafe {
                 arena.write(Self {
@@ -424,7 +428,7 @@ impl Arena {
                     pages,
                     number,
                     owner,
-                    table: books.add(64).cast(),
+                    table: metadata.add(64).cast(),
                 });
             }
             registry::enter(base as usize, bytes, Kind::Arena, arena as usize, |_| {
@@ -433,12 +437,12 @@ impl Arena {
             Ok(arena.cast_const())
         });
         if made.is_err() {
-            // SAFETY: nobody has got anything of it.
+            // SAFETY: both mappings were made here, and no pointer to them has left this function.
             unsafe {
                 if let Ok(base) = base {
                     map::unmap(base, bytes);
                 }
-                map::unmap(books, books_bytes(pages as usize));
+                map::unmap(metadata, metadata_bytes(pages as usize));
             }
         }
         made

@@ -1,10 +1,11 @@
-//! [`Pool`]: memory for a heap's own books, apart from its objects: private, so that a forked child has its own.
+//! [`Pool`]: memory for a heap's own metadata, apart from its objects: private, so that a forked
+//! child has its own.
 
 use super::map;
 use rustix::io::Errno;
 use std::ptr::null_mut;
 
-/// How much is asked of the kernel at a time, in bytes.
+/// How much memory is mapped at a time, in bytes.
 const CHUNK_BYTES: usize = 1 << 20;
 const SMALLEST_SHIFT: u32 = 6;
 const SIZES: usize = 10;
@@ -70,16 +71,16 @@ impl Pool {
     ///
     /// # Safety
     ///
-    /// It is from [`Self::take`] with the same size, and nobody uses it any more.
+    /// The block is from [`Self::take`] with the same size, and is not used any more.
     pub(crate) unsafe fn give(&mut self, block: *mut u8, bytes: usize) {
         if bytes > LARGEST {
-            // SAFETY: as the caller promises.
+            // SAFETY: `take` mapped a block of this size by itself, and it is not used any more.
             unsafe { map::unmap(block, bytes) };
             return;
         }
         let size = size_index(bytes);
         let link = block.cast::<Link>();
-        // SAFETY: a block of at least 64 bytes, and nobody else's.
+        // SAFETY: a block has at least 64 bytes, and the caller does not use it any more.
         unsafe {
             link.write(Link {
                 next: self.free[size],
@@ -92,7 +93,7 @@ impl Pool {
     ///
     /// # Safety
     ///
-    /// Nobody uses any block any more.
+    /// No block is used any more.
     pub(crate) unsafe fn drop_all(&mut self) {
         let mut chunk = self.chunks;
         while !chunk.is_null() {

@@ -1,11 +1,11 @@
-//! Which memory is a heap's: from an address to what is there, in two steps, without a lock.
+//! Which memory belongs to a heap: from an address to its entry, in two steps, without a lock.
 //!
 //! A table of the address space in steps of 2 MiB, in leaves of 1 GiB that are made when they are needed and kept. What is
 //! entered begins at a multiple of the step and has it for itself.
 
 use super::lock::Locked;
 use super::map;
-use crate::geometry::PartBits;
+use crate::geometry::SubpageBits;
 use rustix::io::Errno;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -25,22 +25,23 @@ struct Entry {
     description: AtomicUsize,
     /// The two fields of a [`Hint`].
     slabs: AtomicUsize,
-    part: AtomicU32,
+    subpage: AtomicU32,
 }
 
-/// All that `free` of a small object asks for, where a step is in one window of a superblock.
+/// All that `free` of a small object needs, where a step is in one alias of a superblock.
 #[derive(Clone, Copy)]
 pub(crate) struct Hint {
-    /// The books of the step's first slab; the others are behind them. 0 where it is not so.
+    /// The metadata of the step's first slab, which that of the others follows; 0 where the step
+    /// has no hint.
     pub(crate) slabs: usize,
-    /// Of the addresses at which objects are handed out.
-    pub(crate) part: PartBits,
+    /// The bits that an address at which an object is handed out has in this alias.
+    pub(crate) subpage: SubpageBits,
 }
 
 impl Hint {
     pub(crate) const NONE: Self = Self {
         slabs: 0,
-        part: PartBits(0),
+        subpage: SubpageBits(0),
     };
 }
 
@@ -48,7 +49,7 @@ type Leaf = [Entry; LEAF_ENTRIES];
 
 static LEAVES_TABLE: [AtomicPtr<Leaf>; LEAVES] = [const { AtomicPtr::new(null_mut()) }; LEAVES];
 
-/// Taken by whoever enters something.
+/// Taken by a thread that adds or removes an entry.
 pub(crate) static WRITING: Locked<()> = Locked::new(());
 
 /// What kind of memory an entry is, in the low bits of a pointer to its description.
@@ -77,7 +78,7 @@ fn entry(address: usize) -> Option<&'static Entry> {
     let leaf = LEAVES_TABLE
         .get(address >> LEAF_SHIFT)?
         .load(Ordering::Acquire);
-    // SAFETY: leaves are never given back, and all their words may be read by anybody.
+    // SAFETY: leaves are never freed, and all their words are atomic.
     let leaf = unsafe { leaf.as_ref()? };
     Some(&leaf[address >> STEP_SHIFT & (LEAF_ENTRIES - 1)])
 }
@@ -87,8 +88,8 @@ fn entry(address: usize) -> Option<&'static Entry> {
 pub(crate) fn hint(address: usize) -> Option<Hint> {
     let entry = entry(address)?;
     let slabs = entry.slabs.load(Ordering::Acquire);
-    let part = PartBits(entry.part.load(Ordering::Relaxed));
-    (slabs != 0).then_some(Hint { slabs, part })
+    let subpage = SubpageBits(entry.subpage.load(Ordering::Relaxed));
+    (slabs != 0).then_some(Hint { slabs, subpage })
 }
 
 /// The entry of an address.
@@ -149,7 +150,7 @@ fn set(step: usize, description: usize, hint: Hint) {
     let leaf = LEAVES_TABLE[step / LEAF_ENTRIES].load(Ordering::Relaxed);
     // SAFETY: the leaves of what is entered exist, for good.
     let entry = unsafe { &(*leaf)[step % LEAF_ENTRIES] };
-    entry.part.store(hint.part.0, Ordering::Relaxed);
+    entry.subpage.store(hint.subpage.0, Ordering::Relaxed);
     entry.slabs.store(hint.slabs, Ordering::Release);
     entry.description.store(description, Ordering::Release);
 }

@@ -1,8 +1,10 @@
-//! [`Slab`]: the books of 64 KiB of objects of one class. They lie apart from the objects, in private memory.
+//! [`Slab`]: the metadata of 64 KiB of objects of one class. It lies apart from the objects, in
+//! private memory.
 //!
-//! Two things are known of each object. A bit says whether it is in the slab, or out: with the program, or in some thread's
-//! cache. A byte says whether it is the program's, so that freeing it twice, or freeing what never was allocated, is seen at
-//! once. The bits belong to who holds the lock of the class; a byte belongs to who has the object.
+//! Two facts are kept for each object. A bit says whether it is free in the slab, or out: with the
+//! program, or in a thread's cache. A byte says whether the program has it, so that freeing it
+//! twice, or freeing what never was allocated, is detected at once. The bits are protected by the
+//! lock of the class; a byte belongs to the thread that has the object.
 
 use super::fatal;
 use super::superblock::Superblock;
@@ -64,9 +66,10 @@ impl Shape {
     }
 }
 
-/// The books of a slab. Zeros are a slab that was never used.
+/// The metadata of a slab. Zeros are a slab that was never used.
 ///
-/// Of a power of two of bytes, so that finding it takes a shift; what each `free` looks at is in the first line.
+/// Its size is a power of two, so that finding it takes a shift; the fields that each `free` reads
+/// are in the first cache line.
 #[repr(C, align(128))]
 pub(crate) struct Slab {
     shape: AtomicU64,
@@ -74,12 +77,13 @@ pub(crate) struct Slab {
     states: AtomicPtr<AtomicU8>,
     /// The heap, while there are objects; else 0.
     owner: AtomicUsize,
-    books: UnsafeCell<Books>,
+    metadata: UnsafeCell<Metadata>,
 }
 
-/// What belongs to who holds the lock of the class, or of the superblocks while there is no class.
+/// The sub-page of a slab's metadata that is protected by the lock of the class, or by that of the
+/// superblocks while there is no class.
 #[repr(C)]
-pub(crate) struct Books {
+pub(crate) struct Metadata {
     pub(crate) superblock: *const Superblock,
     seal: u64,
     /// A bit for each 64 objects: some of them are in.
@@ -92,7 +96,7 @@ pub(crate) struct Books {
     high: u32,
     /// Pages that are in the page tables, and in the shared table.
     pub(crate) touched_pages: u32,
-    /// Whether a cache takes its objects from here, and nobody else does.
+    /// Whether a cache owns the slab, and alone takes objects from it.
     pub(crate) owned: bool,
     /// Counts what the slab has been used for.
     pub(crate) generation: u64,
@@ -101,8 +105,8 @@ pub(crate) struct Books {
     pub(crate) previous: *const Slab,
 }
 
-/// How many bytes are taken for the bits and bytes of a slab's objects, and for the byte of one that does not exist: behind
-/// the last object is room for the beginning of another one.
+/// How many bytes the bits and bytes of a slab's objects take, with a byte for one more: the slab
+/// may have room for the beginning of another object after its last one.
 pub(crate) fn marks_bytes(class: usize) -> usize {
     capacity(class).div_ceil(64) * 8 + capacity(class) + 1
 }
@@ -118,7 +122,7 @@ impl Slab {
             shape: AtomicU64::new(Shape::NONE.0),
             states: AtomicPtr::new(null_mut()),
             owner: AtomicUsize::new(0),
-            books: UnsafeCell::new(Books {
+            metadata: UnsafeCell::new(Metadata {
                 superblock,
                 seal: 0,
                 groups: 0,
@@ -140,16 +144,17 @@ impl Slab {
         Shape(self.shape.load(Ordering::Relaxed))
     }
 
-    /// The books.
+    /// The metadata that a lock protects.
     ///
     /// # Safety
     ///
     /// The caller holds the lock of the slab's class, or, while it has none, of the superblocks, and lets no other reference
     /// to them live meanwhile.
     #[expect(clippy::mut_from_ref, reason = "the lock makes it exclusive")]
-    pub(crate) unsafe fn books(&self) -> &mut Books {
-        // SAFETY: as the caller promises.
-        unsafe { &mut *self.books.get() }
+    pub(crate) unsafe fn metadata(&self) -> &mut Metadata {
+        // SAFETY: the caller holds the lock that protects the metadata, and has no other reference
+        // to it.
+        unsafe { &mut *self.metadata.get() }
     }
 
     /// Makes it a slab of objects of a class; all are in.
@@ -161,24 +166,25 @@ impl Slab {
     pub(crate) unsafe fn begin(&self, class: usize, marks: *mut u8) {
         let capacity = capacity(class);
         let groups = capacity.div_ceil(64);
-        // SAFETY: as the caller promises; all writes are within the marks.
+        // SAFETY: the caller holds the lock, and gives the marks to the slab; `marks_bytes` has
+        // room for a word per group and a byte per object, so all writes are within the marks.
         unsafe {
-            let books = self.books();
-            books.bits = marks.cast();
+            let metadata = self.metadata();
+            metadata.bits = marks.cast();
             let states = marks.add(groups * 8);
             states.write_bytes(FREE, capacity + 1);
             for group in 0..groups {
                 let objects = (capacity - group * 64).min(64);
-                *books.bits.add(group) = u64::MAX >> (64 - objects);
+                *metadata.bits.add(group) = u64::MAX >> (64 - objects);
             }
-            books.groups = u64::MAX >> (64 - groups);
-            (books.used, books.high) = (0, 0);
-            books.generation += 1;
+            metadata.groups = u64::MAX >> (64 - groups);
+            (metadata.used, metadata.high) = (0, 0);
+            metadata.generation += 1;
             self.states.store(states.cast(), Ordering::Relaxed);
             self.shape.store(Shape::of(class).0, Ordering::Relaxed);
-            let owner = (*books.superblock).owner;
+            let owner = (*metadata.superblock).owner;
             self.owner.store(owner, Ordering::Release);
-            books.seal = self.expected_seal(books);
+            metadata.seal = self.expected_seal(metadata);
         }
     }
 
@@ -192,28 +198,29 @@ impl Slab {
         self.owner.store(0, Ordering::Relaxed);
         self.shape.store(Shape::NONE.0, Ordering::Relaxed);
         self.states.store(null_mut(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
-        let books = unsafe { self.books() };
-        let marks = std::mem::replace(&mut books.bits, null_mut());
-        (books.groups, books.high) = (0, 0);
-        books.generation += 1;
+        // SAFETY: the caller holds the lock of the class, and no other reference is live in this
+        // function.
+        let metadata = unsafe { self.metadata() };
+        let marks = std::mem::replace(&mut metadata.bits, null_mut());
+        (metadata.groups, metadata.high) = (0, 0);
+        metadata.generation += 1;
         (marks.cast(), bytes)
     }
 
-    fn expected_seal(&self, books: &Books) -> u64 {
+    fn expected_seal(&self, metadata: &Metadata) -> u64 {
         let what = self.shape.load(Ordering::Relaxed)
-            ^ (books.bits as u64).rotate_left(20)
+            ^ (metadata.bits as u64).rotate_left(20)
             ^ self.states.load(Ordering::Relaxed) as u64;
         (what ^ (&raw const *self) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Ends the program if somebody has written over these books.
-    pub(crate) fn check(&self, books: &Books, object: usize) {
-        if books.seal != self.expected_seal(books) {
+    /// Ends the program if the program has written over this metadata.
+    pub(crate) fn check(&self, metadata: &Metadata, object: usize) {
+        if metadata.seal != self.expected_seal(metadata) {
             fatal::abort(
-                "the books of the objects around ",
+                "the metadata of the objects around ",
                 object,
-                " are corrupted: something wrote over them",
+                " is corrupted: something wrote over it",
             );
         }
     }
@@ -252,54 +259,54 @@ impl Slab {
     /// Takes out up to `wanted` objects, those at low addresses first; `found` gets offset and byte of each.
     pub(crate) fn take(
         &self,
-        books: &mut Books,
+        metadata: &mut Metadata,
         wanted: usize,
         mut found: impl FnMut(usize, *const AtomicU8),
     ) -> usize {
         let size = self.shape().size();
         let states = self.states.load(Ordering::Relaxed);
         let mut taken = 0;
-        while taken < wanted && books.groups != 0 {
-            let group = books.groups.trailing_zeros() as usize;
+        while taken < wanted && metadata.groups != 0 {
+            let group = metadata.groups.trailing_zeros() as usize;
             // SAFETY: a group of this slab.
-            let bits = unsafe { &mut *books.bits.add(group) };
+            let bits = unsafe { &mut *metadata.bits.add(group) };
             while taken < wanted && *bits != 0 {
                 let object = group * 64 + bits.trailing_zeros() as usize;
                 *bits &= *bits - 1;
-                books.high = books.high.max(object as u32 + 1);
+                metadata.high = metadata.high.max(object as u32 + 1);
                 // SAFETY: there is a byte for each object.
                 found(object * size, unsafe { states.add(object) });
                 taken += 1;
             }
             if *bits == 0 {
-                books.groups &= books.groups - 1;
+                metadata.groups &= metadata.groups - 1;
             }
         }
-        books.used += taken as u32;
+        metadata.used += taken as u32;
         taken
     }
 
     /// Takes in an object, by its number, which is below the slab's capacity.
     #[inline]
-    pub(crate) fn put(&self, books: &mut Books, object: usize, address: usize) {
+    pub(crate) fn put(&self, metadata: &mut Metadata, object: usize, address: usize) {
         let (group, bit) = (object / 64, 1 << (object % 64));
         // SAFETY: a group of this slab.
-        let bits = unsafe { &mut *books.bits.add(group) };
-        if *bits & bit != 0 || books.used == 0 {
+        let bits = unsafe { &mut *metadata.bits.add(group) };
+        if *bits & bit != 0 || metadata.used == 0 {
             fatal::abort("double free of ", address, "");
         }
         *bits |= bit;
-        books.groups |= 1 << group;
-        books.used -= 1;
+        metadata.groups |= 1 << group;
+        metadata.used -= 1;
     }
 
     /// Pages from the slab's beginning on that have had objects out.
-    pub(crate) fn high_pages(&self, books: &Books) -> u32 {
-        (books.high as usize * self.shape().size()).div_ceil(PAGE) as u32
+    pub(crate) fn high_pages(&self, metadata: &Metadata) -> u32 {
+        (metadata.high as usize * self.shape().size()).div_ceil(PAGE) as u32
     }
 }
 
-impl Books {
+impl Metadata {
     /// Whether objects are in.
     pub(crate) fn has_objects(&self) -> bool {
         self.groups != 0

@@ -4,9 +4,9 @@ use super::descriptor::Descriptor;
 use super::map;
 use super::pool::Pool;
 use super::registry::{self, Found, Hint, Kind, STEP};
-use super::slab::{self, Books, Slab};
-use crate::geometry::{self, PAGE, SLAB, Windows};
-use crate::parts::Parts;
+use super::slab::{self, Metadata, Slab};
+use crate::geometry::{self, Aliases, PAGE, SLAB};
+use crate::subpage_count::SubpageCount;
 use rustix::io::Errno;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -26,8 +26,8 @@ const SLAB_PAGES: u32 = (SLAB / PAGE) as u32;
 /// What a superblock is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backing {
-    /// Shared memory that is mapped once per part, of which whoever watches is told.
-    Windows,
+    /// Shared memory that is mapped once per sub-page, and listed in the descriptor for trackers.
+    Aliased,
     /// Private memory that is mapped once, for objects of a page and more.
     Plain,
 }
@@ -36,7 +36,7 @@ impl Backing {
     /// Slabs that are not used are kept while they are no more than this, or an eighth of those that are.
     fn kept_slabs(self) -> usize {
         match self {
-            Self::Windows => 64,
+            Self::Aliased => 64,
             Self::Plain => 32,
         }
     }
@@ -44,18 +44,18 @@ impl Backing {
 
 /// What every superblock of a heap has in common.
 pub(crate) struct Common {
-    pub(crate) parts: Parts,
-    /// Whose they are: an address that means nothing here.
+    pub(crate) subpages: SubpageCount,
+    /// The heap of the superblocks, as an address that is only compared.
     pub(crate) owner: usize,
     pub(crate) descriptor: Descriptor,
 }
 
 /// Memory with slabs.
 pub(crate) struct Superblock {
-    pub(crate) windows: Windows,
+    pub(crate) aliases: Aliases,
     backing: Backing,
     pub(crate) owner: usize,
-    parts: usize,
+    subpages: usize,
     slabs: *mut Slab,
     count: usize,
     /// What the shared table says of each slab.
@@ -120,11 +120,12 @@ impl Superblocks {
                 return Err(errno);
             }
         };
-        // SAFETY: nobody has this slab, the marks are fresh, and the lock is held by who called.
+        // SAFETY: the slab is in no list, the marks are fresh, and the caller holds the lock of the
+        // superblocks.
         unsafe {
             (*slab).begin(class, marks);
-            let books = (*slab).books();
-            (*books.superblock).publish(&*slab, books);
+            let metadata = (*slab).metadata();
+            (*metadata.superblock).publish(&*slab, metadata);
         }
         self.used += 1;
         Ok(slab)
@@ -136,7 +137,7 @@ impl Superblocks {
                 let slab = *list;
                 self.kept_count = self.kept_count.saturating_sub(1);
                 // SAFETY: slabs in the lists are ours.
-                unsafe { *list = std::mem::replace(&mut (*slab).books().next, null()) };
+                unsafe { *list = std::mem::replace(&mut (*slab).metadata().next, null()) };
                 return Ok(slab);
             }
         }
@@ -174,26 +175,28 @@ impl Superblocks {
     ///
     /// # Safety
     ///
-    /// The slab is from [`Self::take`] with this pool, nobody owns it, it is in no list, and the lock of its class is held.
+    /// The slab is from [`Self::take`] with this pool, it has no owner, it is in no list, and the
+    /// lock of its class is held.
     pub(crate) unsafe fn give(&mut self, slab: *const Slab, pool: &mut Pool) {
-        // SAFETY: as the caller promises; the slabs in the list are ours.
+        // SAFETY: the caller's slab is empty and in no list, and the lock of its class is held;
+        // slabs in the list have no class and are protected by the lock of the superblocks.
         unsafe {
             let slab = &*slab;
             let (marks, bytes) = slab.end();
             pool.give(marks, bytes);
             self.used -= 1;
-            let books = slab.books();
-            (*books.superblock).publish(slab, books);
-            books.previous = null();
-            books.next = std::mem::replace(&mut self.kept, slab);
+            let metadata = slab.metadata();
+            (*metadata.superblock).publish(slab, metadata);
+            metadata.previous = null();
+            metadata.next = std::mem::replace(&mut self.kept, slab);
             self.kept_count += 1;
             while self.kept_count > self.backing.kept_slabs().max(self.used / 8) {
                 self.kept_count -= 1;
                 let slab = &*self.kept;
-                let books = slab.books();
-                self.kept = std::mem::replace(&mut books.next, self.free);
+                let metadata = slab.metadata();
+                self.kept = std::mem::replace(&mut metadata.next, self.free);
                 self.free = slab;
-                (*books.superblock).remove(slab, books);
+                (*metadata.superblock).remove(slab, metadata);
             }
         }
     }
@@ -217,15 +220,16 @@ impl Superblocks {
     ///
     /// # Safety
     ///
-    /// Nobody uses any object or slab any more.
+    /// No object or slab is used any more.
     pub(crate) unsafe fn drop_all(&mut self) {
         let _ = self.try_for_each(|superblock, _| {
-            let base = superblock.windows.base();
+            let base = superblock.aliases.base();
             registry::leave(base, superblock.span());
-            // SAFETY: as the caller promises.
+            // SAFETY: no object or slab is used any more, and both mappings have these lengths
+            // since `make`.
             unsafe {
                 map::unmap(base as *mut u8, superblock.span());
-                map::unmap(superblock.slabs.cast(), books_bytes(superblock.count));
+                map::unmap(superblock.slabs.cast(), metadata_bytes(superblock.count));
             }
             Ok(())
         });
@@ -233,8 +237,8 @@ impl Superblocks {
     }
 }
 
-/// The slabs' books, and the shared table behind them.
-fn books_bytes(slabs: usize) -> usize {
+/// The length of the slabs' metadata and of the shared table, which follows it.
+fn metadata_bytes(slabs: usize) -> usize {
     slabs * (size_of::<Slab>() + size_of::<AtomicU64>())
 }
 
@@ -247,30 +251,31 @@ impl Superblock {
         pool: &mut Pool,
     ) -> Result<*const Self, Errno> {
         let divided = match backing {
-            Backing::Windows => common.parts,
-            Backing::Plain => Parts::ONE,
+            Backing::Aliased => common.subpages,
+            Backing::Plain => SubpageCount::ONE,
         };
-        let parts = divided.count() as usize;
+        let subpages = divided.count() as usize;
         let count = bytes / SLAB;
         let place = pool.take(size_of::<Self>())?.cast::<Self>();
-        let books = map::private(books_bytes(count), 64, true);
-        let span = (bytes * parts).next_multiple_of(STEP);
-        let base = books.and_then(|_| match backing {
-            Backing::Windows => map::addresses(span, STEP),
+        let metadata = map::private(metadata_bytes(count), 64, true);
+        let span = (bytes * subpages).next_multiple_of(STEP);
+        let base = metadata.and_then(|_| match backing {
+            Backing::Aliased => map::addresses(span, STEP),
             Backing::Plain => map::private(span, STEP, true),
         });
         let made = base.and_then(|base| {
-            // SAFETY: addresses that nobody else knows; books and place are fresh, aligned and large enough.
+            // SAFETY: no other thread has these addresses; `metadata` and `place` are fresh,
+            // aligned and large enough.
             unsafe {
-                if backing == Backing::Windows {
-                    map::windows(base, bytes, parts)?;
+                if backing == Backing::Aliased {
+                    map::map_aliases(base, bytes, subpages)?;
                 }
-                let slabs = books?.cast::<Slab>();
+                let slabs = metadata?.cast::<Slab>();
                 place.write(Self {
-                    windows: Windows::new(base as usize, bytes, divided),
+                    aliases: Aliases::new(base as usize, bytes, divided),
                     backing,
                     owner: common.owner,
-                    parts,
+                    subpages,
                     slabs,
                     count,
                     table: slabs.add(count).cast(),
@@ -280,21 +285,22 @@ impl Superblock {
                 let superblock = &*place;
                 let hint = |step| superblock.hint(step);
                 registry::enter(base as usize, span, Kind::Superblock, place as usize, hint)?;
-                if backing == Backing::Windows {
+                if backing == Backing::Aliased {
                     let table = superblock.table as usize;
-                    common.descriptor.add(&superblock.windows, table, count);
+                    common.descriptor.add(&superblock.aliases, table, count);
                 }
             }
             Ok(place.cast_const())
         });
         if made.is_err() {
-            // SAFETY: nobody has got anything of it.
+            // SAFETY: the mappings and the block were made here, and no pointer to them has left
+            // this function.
             unsafe {
                 if let Ok(base) = base {
                     map::unmap(base, span);
                 }
-                if let Ok(books) = books {
-                    map::unmap(books, books_bytes(count));
+                if let Ok(metadata) = metadata {
+                    map::unmap(metadata, metadata_bytes(count));
                 }
                 pool.give(place.cast(), size_of::<Self>());
             }
@@ -302,20 +308,21 @@ impl Superblock {
         made
     }
 
-    /// All windows together, in bytes.
+    /// The length of all aliases together, in bytes.
     fn span(&self) -> usize {
-        (self.windows.bytes() * self.parts).next_multiple_of(STEP)
+        (self.aliases.bytes() * self.subpages).next_multiple_of(STEP)
     }
 
-    /// For the registry. Small windows have none; they are made where the program may have few addresses.
+    /// The hint for the registry. Small aliases have none; they are made where the program may have
+    /// few addresses.
     fn hint(&self, step: usize) -> Hint {
-        if self.windows.bytes() < STEP {
+        if self.aliases.bytes() < STEP {
             return Hint::NONE;
         }
-        let (offset, _) = self.windows.offset(step);
+        let (offset, _) = self.aliases.offset(step);
         Hint {
             slabs: self.slabs as usize + offset / SLAB * size_of::<Slab>(),
-            part: self.windows.part_bits(self.windows.window(step)),
+            subpage: self.aliases.subpage_bits(self.aliases.alias(step)),
         }
     }
 
@@ -327,14 +334,14 @@ impl Superblock {
     #[inline(always)]
     pub(crate) unsafe fn slab_by_hint<'heap>(hint: Hint, address: usize) -> &'heap Slab {
         let number = (address / SLAB) % (STEP / SLAB);
-        // SAFETY: the books have room for all slabs.
+        // SAFETY: the metadata has room for the slabs of a whole step.
         unsafe { &*(hint.slabs as *const Slab).add(number) }
     }
 
     /// The slab of an address in this superblock.
     pub(crate) fn slab_at(&self, address: usize) -> &Slab {
-        let (offset, _) = self.windows.offset(address);
-        // SAFETY: the books have room for all slabs.
+        let (offset, _) = self.aliases.offset(address);
+        // SAFETY: the metadata has room for all slabs.
         unsafe { &*self.slabs.add(offset / SLAB) }
     }
 
@@ -361,62 +368,64 @@ impl Superblock {
     }
 
     /// Says in the shared table what a slab is.
-    fn publish(&self, slab: &Slab, books: &Books) {
+    fn publish(&self, slab: &Slab, metadata: &Metadata) {
         let word = slab.shape().size() as u64
-            | u64::from(books.touched_pages) << 16
-            | books.generation << 32;
+            | u64::from(metadata.touched_pages) << 16
+            | metadata.generation << 32;
         // SAFETY: the table has a word for each slab.
         unsafe {
             (*self.table.add(self.offset_of(slab) / SLAB)).store(word, Ordering::Release);
         }
     }
 
-    /// Enters the pages of a slab that its objects have reached in the page tables of all windows. Those of large objects, which
-    /// may be used in part, and of the only one of the class's `slabs` are left to faults.
+    /// Enters the pages of a slab that its objects have reached in the page tables of all aliases.
+    /// Faults are left to enter the pages of large objects, which may be used only partly, and of a
+    /// slab that is the only one of its class (`slabs`).
     ///
-    /// One call per window is cheaper than a fault per page and window, and most pages are written in all of them sooner or later.
-    /// They are entered by writing, though reading enters neighbours along with a page: an entry that is not marked as written
-    /// yet costs the processor more than that, when it is (`bench/README.md`), or a fault, while somebody tracks the memory.
-    /// These pages are new, so they count as written anyway. Windows in which few objects begin are left alone.
-    pub(crate) fn touch(&self, slab: &Slab, books: &mut Books, slabs: u32) {
-        let needed = slab.high_pages(books);
-        if needed <= books.touched_pages {
+    /// One call per alias is cheaper than a fault per page and alias, and most pages are written in
+    /// all of them sooner or later. They are entered by writing, although reading would enter
+    /// neighbours along with a page: marking an entry as written later costs the processor more
+    /// than that (`bench/README.md`), or a fault while the memory is tracked. These pages are new,
+    /// so they count as written anyway. Aliases in which few objects begin are left alone.
+    pub(crate) fn touch(&self, slab: &Slab, metadata: &mut Metadata, slabs: u32) {
+        let needed = slab.high_pages(metadata);
+        if needed <= metadata.touched_pages {
             return;
         }
         if self.backing == Backing::Plain || slabs <= 1 {
-            books.touched_pages = needed;
-            self.publish(slab, books);
+            metadata.touched_pages = needed;
+            self.publish(slab, metadata);
             return;
         }
         let to = match slabs < FEW_SLABS {
             true => needed.next_multiple_of(FEW_PAGES).min(SLAB_PAGES),
             false => SLAB_PAGES,
         };
-        let pages = books.touched_pages as usize..to as usize;
+        let pages = metadata.touched_pages as usize..to as usize;
         let from = self.offset_of(slab) + pages.start * PAGE;
         let bytes = pages.len() * PAGE;
-        books.touched_pages = to;
-        self.publish(slab, books);
-        let busy = geometry::busy_parts(slab.shape().size(), self.parts, pages);
-        for part in (0..self.parts).filter(|part| busy >> part & 1 != 0) {
+        metadata.touched_pages = to;
+        self.publish(slab, metadata);
+        let busy = geometry::busy_subpages(slab.shape().size(), self.subpages, pages);
+        for subpage in (0..self.subpages).filter(|subpage| busy >> subpage & 1 != 0) {
             // SAFETY: mapped and writable.
-            unsafe { map::populate(self.windows.address_in(part, from), bytes) };
+            unsafe { map::populate(self.aliases.address_in(subpage, from), bytes) };
         }
     }
 
     /// Gives the memory of a slab without objects back.
-    fn remove(&self, slab: &Slab, books: &mut Books) {
-        let start = self.windows.address_in(0, self.offset_of(slab));
-        let bytes = books.touched_pages as usize * PAGE;
-        // SAFETY: nobody has an object there.
+    fn remove(&self, slab: &Slab, metadata: &mut Metadata) {
+        let start = self.aliases.address_in(0, self.offset_of(slab));
+        let bytes = metadata.touched_pages as usize * PAGE;
+        // SAFETY: the slab is empty, so no object is in these pages.
         unsafe {
             match self.backing {
-                Backing::Windows => map::remove(start, bytes),
+                Backing::Aliased => map::remove(start, bytes),
                 Backing::Plain => _ = map::discard(start, bytes),
             }
         }
-        books.touched_pages = 0;
-        self.publish(slab, books);
+        metadata.touched_pages = 0;
+        self.publish(slab, metadata);
     }
 
     /// Copies what objects can be in to fresh shared memory, for a child. `begun` slabs were used.
@@ -425,15 +434,16 @@ impl Superblock {
     ///
     /// All locks of the heap are held.
     pub(crate) unsafe fn copy_for_child(&self, begun: usize) -> Result<(), Errno> {
-        let copy = map::shared(self.windows.bytes())?;
+        let copy = map::shared(self.aliases.bytes())?;
         self.copy.store(copy, Ordering::Relaxed);
         for index in 0..begun {
-            // SAFETY: as the caller promises; both mappings are as long as a window. The program's other threads may write
-            // meanwhile, as they may while the kernel copies at a `fork(2)`.
+            // SAFETY: the caller holds all locks, so that the slab's metadata does not change; both
+            // mappings are as long as an alias. The program's other threads may write meanwhile, as
+            // they may while the kernel copies at a `fork(2)`.
             unsafe {
                 let slab = &*self.slabs.add(index);
-                let bytes = slab.high_pages(slab.books()) as usize * PAGE;
-                let from = self.windows.address_in(0, index * SLAB) as *const u8;
+                let bytes = slab.high_pages(slab.metadata()) as usize * PAGE;
+                let from = self.aliases.address_in(0, index * SLAB) as *const u8;
                 std::ptr::copy_nonoverlapping(from, copy.add(index * SLAB), bytes);
             }
         }
@@ -446,8 +456,8 @@ impl Superblock {
     ///
     /// No other thread runs.
     pub(crate) unsafe fn use_copy(&self) -> Result<(), Errno> {
-        let base = self.windows.base() as *mut u8;
-        let bytes = self.windows.bytes();
+        let base = self.aliases.base() as *mut u8;
+        let bytes = self.aliases.bytes();
         let copy = self.copy.swap(null_mut(), Ordering::Relaxed);
         if copy.is_null() {
             return Err(Errno::NOMEM);
@@ -455,7 +465,7 @@ impl Superblock {
         // SAFETY: both are ours; addresses stay what they were.
         unsafe {
             map::replace(base, copy, bytes)?;
-            map::aliases(base, bytes, self.parts)
+            map::alias_first(base, bytes, self.subpages)
         }
     }
 
@@ -463,8 +473,8 @@ impl Superblock {
     pub(crate) fn drop_copy(&self) {
         let copy = self.copy.swap(null_mut(), Ordering::Relaxed);
         if !copy.is_null() {
-            // SAFETY: made for the child, and nobody here uses it.
-            unsafe { map::unmap(copy, self.windows.bytes()) };
+            // SAFETY: `copy_for_child` made the copy, and nothing in the parent uses it.
+            unsafe { map::unmap(copy, self.aliases.bytes()) };
         }
     }
 }

@@ -39,7 +39,7 @@ mod word {
     }
 
     pub(super) fn set(word: usize) {
-        // SAFETY: writes this thread's own word, which nobody has references to.
+        // SAFETY: the word belongs to this thread, and no reference to it exists.
         unsafe {
             asm!(
                 "mov {0}, qword ptr [rip + pagetrail_alloc_thread_word@GOTTPOFF]",
@@ -118,7 +118,7 @@ pub(crate) fn set(to: Word) {
     });
 }
 
-/// A number that tells this thread from most others.
+/// A number that differs from that of most other threads.
 pub(crate) fn number() -> usize {
     (word::address() as u64 >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 48
 }

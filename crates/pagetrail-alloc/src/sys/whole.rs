@@ -1,4 +1,5 @@
-//! A [`Core`] as a whole: what it takes; locked and copied for a child that is about to be forked; destroyed.
+//! Operations on a [`Core`] as a whole: its statistics, locking and copying before a `fork(2)`,
+//! destruction.
 
 use super::cache::{self, Cache};
 use super::core::Core;
@@ -7,7 +8,7 @@ use crate::stats::Stats;
 use rustix::io::Errno;
 
 impl Core {
-    /// What it takes of the process.
+    /// What the heap takes of the process.
     pub(crate) fn stats(&self) -> Stats {
         let (superblocks, superblock_bytes) = self.superblocks.lock().size();
         let (plain, plain_bytes) = self.plain.lock().size();
@@ -19,7 +20,7 @@ impl Core {
             plain_bytes,
             run_bytes,
             huge_bytes,
-            mappings: superblocks * self.common.parts.count() as usize + plain + arenas + huges,
+            mappings: superblocks * self.common.subpages.count() as usize + plain + arenas + huges,
         }
     }
 
@@ -61,7 +62,7 @@ impl Core {
     ///
     /// All locks are held.
     pub(crate) unsafe fn copy_for_child(&self) -> Result<(), Errno> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller holds all locks, that of the superblocks among them.
         unsafe {
             self.superblocks
                 .held()
@@ -75,7 +76,7 @@ impl Core {
     ///
     /// All locks are held.
     pub(crate) unsafe fn drop_copies(&self) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller holds all locks, that of the superblocks among them.
         let _ = unsafe {
             self.superblocks.held().try_for_each(|superblock, _| {
                 superblock.drop_copy();
@@ -90,7 +91,7 @@ impl Core {
     ///
     /// All locks are held, and no other thread runs.
     pub(crate) unsafe fn use_copies(&self) -> Result<(), Errno> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller holds all locks, and no other thread runs that could use the memory.
         unsafe {
             self.superblocks
                 .held()
@@ -107,7 +108,8 @@ impl Core {
         let caches = self.caches.lock();
         let mut cache = caches.all;
         while !cache.is_null() {
-            // SAFETY: a cache of this heap. Its thread is not here, or it is shared, and nobody has its lock.
+            // SAFETY: a cache of this heap. Its thread does not exist in the child, or it is shared
+            // and its lock is free.
             unsafe {
                 let shared = self
                     .shared_caches
@@ -125,9 +127,10 @@ impl Core {
     ///
     /// # Safety
     ///
-    /// Nobody uses the heap or any object of it any more.
+    /// The heap and its objects are not used any more.
     pub(crate) unsafe fn destroy(this: *mut Self) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller uses neither the heap nor any object of it, so that all its mappings
+        // may go.
         unsafe {
             let core = &mut *this;
             let mut pool = core.pool.lock();

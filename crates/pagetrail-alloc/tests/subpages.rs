@@ -1,4 +1,4 @@
-//! What a watch says of a heap, against what was written: for every number of parts, from the own process.
+//! What a watch says of a heap, against what was written: for every number of sub-pages, from the own process.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
@@ -6,13 +6,13 @@ use pagetrail::{
     AccessKind, Capabilities, Choice, PageRange, PageSet, Status, Target, Technique, TrackMode,
     Watch,
 };
-use pagetrail_alloc::{Heap, Parts};
+use pagetrail_alloc::{Heap, SubpageCount};
 use std::alloc::Layout;
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-const WINDOW: u64 = 16 << 20;
+const ALIAS_BYTES: u64 = 16 << 20;
 
 /// One test at a time: a watch on the whole process registers other tests' heaps as well, and memory has one userfaultfd.
 fn alone() -> MutexGuard<'static, ()> {
@@ -36,8 +36,8 @@ struct Objects {
 }
 
 impl Objects {
-    fn new(parts: Parts, random: &mut fastrand::Rng) -> Self {
-        let heap = Heap::new(parts).unwrap();
+    fn new(subpages: SubpageCount, random: &mut fastrand::Rng) -> Self {
+        let heap = Heap::new(subpages).unwrap();
         let new = |bytes: usize| {
             let layout = Layout::from_size_align(bytes, 16).unwrap();
             (heap.allocate(layout).unwrap(), bytes as u64)
@@ -52,21 +52,21 @@ impl Objects {
         }
     }
 
-    fn windows(&self) -> PageRange {
-        let bytes = WINDOW * u64::from(self.heap.parts().count());
+    fn aliases(&self) -> PageRange {
+        let bytes = ALIAS_BYTES * u64::from(self.heap.subpages_per_page().count());
         PageRange::new(self.base, self.base + bytes).unwrap()
     }
 
-    /// Where an address is in the first window.
+    /// Where an address is in the first alias.
     fn physical(&self, address: u64) -> u64 {
-        self.base + (address - self.base) % WINDOW
+        self.base + (address - self.base) % ALIAS_BYTES
     }
 
-    /// The part of a page of an address's window.
-    fn unit(&self, address: u64) -> u64 {
-        let part_bytes = 4096 / u64::from(self.heap.parts().count());
-        let window = (address - self.base) / WINDOW;
-        (self.physical(address) & !4095) + window * part_bytes
+    /// The sub-page of a page of an address's alias.
+    fn subpage(&self, address: u64) -> u64 {
+        let subpage_bytes = 4096 / u64::from(self.heap.subpages_per_page().count());
+        let alias = (address - self.base) / ALIAS_BYTES;
+        (self.physical(address) & !4095) + alias * subpage_bytes
     }
 }
 
@@ -74,7 +74,7 @@ impl Objects {
 #[derive(Default)]
 struct Written {
     bytes: PageSet,
-    units: BTreeSet<u64>,
+    dirty_subpages: BTreeSet<u64>,
 }
 
 /// Writes somewhere in some objects.
@@ -90,25 +90,25 @@ fn write(objects: &Objects, random: &mut fastrand::Rng, count: usize) -> Written
             let address = object.as_ptr() as u64 + at;
             let physical = objects.physical(address);
             written.bytes.extend(PageRange::new(physical, physical + 1));
-            written.units.insert(objects.unit(address));
+            written.dirty_subpages.insert(objects.subpage(address));
         }
     }
     written
 }
 
 #[test]
-fn units_are_what_was_written_and_no_more() {
+fn dirty_subpages_are_exactly_those_written() {
     let _alone = alone();
     if !can_watch() {
         return;
     }
     let seed = fastrand::u64(..);
     println!("seed {seed}");
-    for parts in Parts::ALL {
-        let mut random = fastrand::Rng::with_seed(seed ^ u64::from(parts.count()));
-        let mut objects = Objects::new(parts, &mut random);
+    for subpages in SubpageCount::ALL {
+        let mut random = fastrand::Rng::with_seed(seed ^ u64::from(subpages.count()));
+        let mut objects = Objects::new(subpages, &mut random);
         let mut watch = Watch::builder()
-            .target(Target::ranges([objects.windows()]))
+            .target(Target::ranges([objects.aliases()]))
             .technique(Choice::from(Technique::PagemapScan))
             .start()
             .unwrap();
@@ -118,27 +118,39 @@ fn units_are_what_was_written_and_no_more() {
             if round == 6 {
                 // Never committed: it comes back.
                 let lost = watch.collect().unwrap();
-                assert!(lost.subpages().unwrap().count() >= right.units.len() as u64);
+                assert!(lost.subpages().unwrap().count() >= right.dirty_subpages.len() as u64);
                 drop(lost);
                 let more = write(&objects, &mut random, 100);
                 right.bytes.union_with(&more.bytes);
-                right.units.extend(more.units);
+                right.dirty_subpages.extend(more.dirty_subpages);
             }
             let round = watch.collect().unwrap();
-            let units = round.subpages().unwrap();
-            assert_eq!(units.subpages_per_page(), parts.count());
-            let missed = right.bytes.difference(units.bytes());
-            assert!(missed.is_empty(), "{parts} parts: {missed:?}");
-            let found: BTreeSet<u64> = units.dirty().iter_units(units.subpage_bytes()).collect();
-            assert_eq!(found, right.units, "{parts} parts");
-            assert!(units.bytes().difference(units.pages()).is_empty());
-            let pages: BTreeSet<u64> = right.units.iter().map(|unit| unit & !4095).collect();
-            assert_eq!(units.pages().page_count(), pages.len() as u64);
+            let dirty_subpages = round.subpages().unwrap();
+            assert_eq!(dirty_subpages.subpages_per_page(), subpages.count());
+            let missed = right.bytes.difference(dirty_subpages.bytes());
+            assert!(missed.is_empty(), "{subpages} sub-pages: {missed:?}");
+            let found: BTreeSet<u64> = dirty_subpages
+                .dirty()
+                .iter_units(dirty_subpages.subpage_bytes())
+                .collect();
+            assert_eq!(found, right.dirty_subpages, "{subpages} sub-pages");
+            assert!(
+                dirty_subpages
+                    .bytes()
+                    .difference(dirty_subpages.pages())
+                    .is_empty()
+            );
+            let pages: BTreeSet<u64> = right
+                .dirty_subpages
+                .iter()
+                .map(|subpage| subpage & !4095)
+                .collect();
+            assert_eq!(dirty_subpages.pages().page_count(), pages.len() as u64);
             round.commit();
         }
         // Other objects in the same memory: pages count whole, until that is settled.
         for (object, _) in objects.all.drain(..) {
-            // SAFETY: nobody uses it any more.
+            // SAFETY: the test does not use the object any more.
             unsafe { objects.heap.free(object) };
         }
         for _ in 0..6 {
@@ -152,13 +164,13 @@ fn units_are_what_was_written_and_no_more() {
             let right = write(&objects, &mut random, 200);
             let round = watch.collect().unwrap();
             let missed = right.bytes.difference(round.subpages().unwrap().bytes());
-            assert!(missed.is_empty(), "{parts} parts: {missed:?}");
+            assert!(missed.is_empty(), "{subpages} sub-pages: {missed:?}");
             round.commit();
         }
     }
 }
 
-/// Reads something in some objects; the units in which they begin.
+/// Reads something in some objects; the sub-pages in which they begin.
 fn read(objects: &Objects, random: &mut fastrand::Rng, count: usize) -> BTreeSet<u64> {
     let mut touched = BTreeSet::new();
     for _ in 0..count {
@@ -166,13 +178,13 @@ fn read(objects: &Objects, random: &mut fastrand::Rng, count: usize) -> BTreeSet
         let at = random.u64(0..bytes);
         // SAFETY: within the object.
         unsafe { object.add(at as usize).read_volatile() };
-        touched.insert(objects.unit(object.as_ptr() as u64 + at));
+        touched.insert(objects.subpage(object.as_ptr() as u64 + at));
     }
     touched
 }
 
 #[test]
-fn units_that_were_only_read_are_told_where_accesses_are_noticed() {
+fn subpages_that_were_only_read_are_reported_when_reads_are_tracked() {
     let _alone = alone();
     let seed = fastrand::u64(..);
     println!("seed {seed}");
@@ -182,11 +194,11 @@ fn units_that_were_only_read_are_told_where_accesses_are_noticed() {
             println!("not here: {technique} {works}");
             continue;
         }
-        for parts in Parts::ALL {
-            let mut random = fastrand::Rng::with_seed(seed ^ u64::from(parts.count()));
-            let objects = Objects::new(parts, &mut random);
+        for subpages in SubpageCount::ALL {
+            let mut random = fastrand::Rng::with_seed(seed ^ u64::from(subpages.count()));
+            let objects = Objects::new(subpages, &mut random);
             let mut watch = Watch::builder()
-                .target(Target::ranges([objects.windows()]))
+                .target(Target::ranges([objects.aliases()]))
                 .technique(Choice::from(technique))
                 .track(TrackMode::Accesses)
                 .start()
@@ -194,13 +206,15 @@ fn units_that_were_only_read_are_told_where_accesses_are_noticed() {
             for _ in 0..6 {
                 let (reads, writes) = (random.usize(0..200), random.usize(0..100));
                 let mut right = read(&objects, &mut random, reads);
-                right.extend(write(&objects, &mut random, writes).units);
+                right.extend(write(&objects, &mut random, writes).dirty_subpages);
                 let round = watch.collect().unwrap();
                 assert_eq!(round.access_kind(), AccessKind::Accesses);
-                let units = round.subpages().unwrap();
-                let found: BTreeSet<u64> =
-                    units.dirty().iter_units(units.subpage_bytes()).collect();
-                assert_eq!(found, right, "{technique}, {parts} parts");
+                let dirty_subpages = round.subpages().unwrap();
+                let found: BTreeSet<u64> = dirty_subpages
+                    .dirty()
+                    .iter_units(dirty_subpages.subpage_bytes())
+                    .collect();
+                assert_eq!(found, right, "{technique}, {subpages} sub-pages");
                 round.commit();
             }
         }
@@ -208,16 +222,16 @@ fn units_that_were_only_read_are_told_where_accesses_are_noticed() {
 }
 
 #[test]
-fn objects_that_share_pages_without_parts_are_told_by_pages() {
+fn objects_that_share_pages_without_aliases_are_reported_by_page() {
     let _alone = alone();
     if !can_watch() {
         return;
     }
     let seed = fastrand::u64(..);
     println!("seed {seed}");
-    for parts in Parts::ALL {
-        let mut random = fastrand::Rng::with_seed(seed ^ u64::from(parts.count()));
-        let heap = Heap::new(parts).unwrap();
+    for subpages in SubpageCount::ALL {
+        let mut random = fastrand::Rng::with_seed(seed ^ u64::from(subpages.count()));
+        let heap = Heap::new(subpages).unwrap();
         let layout = Layout::from_size_align(4368, 16).unwrap();
         let objects: Vec<_> = (0..1000).map(|_| heap.allocate(layout).unwrap()).collect();
         let least = objects.iter().map(|object| object.as_ptr() as u64).min();
@@ -239,14 +253,14 @@ fn objects_that_share_pages_without_parts_are_told_by_pages() {
                 let at = random.usize(..4368);
                 // SAFETY: within the object.
                 let place = unsafe { objects[random.usize(..objects.len())].add(at) };
-                // SAFETY: the same.
+                // SAFETY: `place` is within an object of the heap.
                 unsafe { place.write(random.u8(..)) };
                 right.insert(place.as_ptr() as u64 & !4095);
             }
             let round = watch.collect().unwrap();
-            assert!(round.subpages().is_none(), "{parts} parts");
+            assert!(round.subpages().is_none(), "{subpages} sub-pages");
             let found: BTreeSet<u64> = round.dirty().iter_units(4096).collect();
-            assert_eq!(found, right, "{parts} parts");
+            assert_eq!(found, right, "{subpages} sub-pages");
             round.commit();
         }
     }
@@ -265,23 +279,23 @@ fn a_new_heap_is_found_and_what_it_never_used_is_not_written() {
         .unwrap();
     watch.collect().unwrap().commit();
     let mut random = fastrand::Rng::with_seed(1);
-    let objects = Objects::new(Parts::new(16).unwrap(), &mut random);
+    let objects = Objects::new(SubpageCount::new(16).unwrap(), &mut random);
     let right = write(&objects, &mut random, 1000);
     let round = watch.collect().unwrap();
-    let here = PageSet::from_iter([objects.windows()]);
-    let units = round.subpages().unwrap();
-    assert!(right.bytes.difference(units.bytes()).is_empty());
-    assert!(units.aliases().covers(objects.windows()));
-    // 16 windows of 16 MiB are new, and 2 MiB of memory are used.
+    let here = PageSet::from_iter([objects.aliases()]);
+    let dirty_subpages = round.subpages().unwrap();
+    assert!(right.bytes.difference(dirty_subpages.bytes()).is_empty());
+    assert!(dirty_subpages.aliases().covers(objects.aliases()));
+    // 16 aliases of 16 MiB are new, and 2 MiB of memory are used.
     let pages = round.dirty().intersection(&here).bytes();
-    assert!(pages < 64 << 20, "{pages} bytes of new windows");
-    assert!(units.pages().intersection(&here).bytes() < 4 << 20);
+    assert!(pages < 64 << 20, "{pages} bytes of new aliases");
+    assert!(dirty_subpages.pages().intersection(&here).bytes() < 4 << 20);
     round.commit();
     drop(objects);
     let round = watch.collect().unwrap();
     let gone = round
         .subpages()
-        .is_none_or(|units| units.aliases().intersection(&here).is_empty());
+        .is_none_or(|dirty_subpages| dirty_subpages.aliases().intersection(&here).is_empty());
     assert!(gone);
     round.commit();
 }
