@@ -1,7 +1,8 @@
-//! `libpagetrail_alloc.so`: under `LD_PRELOAD` a program's small objects are placed so that writes are told apart within a
-//! page. `PAGETRAIL_PARTS` says into how many parts a page is divided: 1, 2, 4, 8 (without it), 16, 32 or 64.
+//! `libpagetrail_alloc.so`: under `LD_PRELOAD` a program's small objects are placed so that the page
+//! tables distinguish writes within a page. `PAGETRAIL_PARTS` sets the number of sub-pages per page:
+//! 1, 2, 4, 8 (the default), 16, 32 or 64.
 //!
-//! The heap is that of `pagetrail-alloc`; here it gets libc's names.
+//! The heap is that of `pagetrail-alloc`; this library exports it under libc's names.
 #![deny(unsafe_code)]
 
 mod sys;

@@ -1,4 +1,4 @@
-//! Programs under the library: the malloc family as C knows it, what misuse ends with, and programs that somebody else wrote.
+//! Programs under the library: the malloc family as C knows it, what misuse ends with, and programs of others.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 

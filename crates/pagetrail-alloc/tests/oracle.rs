@@ -279,7 +279,7 @@ fn what_cannot_be_had_is_none_and_loses_nothing() {
         assert_eq!(unsafe { heap.reallocate(object, bytes) }, None);
     }
     assert_eq!(heap.allocate_zeroed(usize::MAX), None);
-    // SAFETY: as written above.
+    // SAFETY: the object still has the bytes that were written to it.
     unsafe {
         assert_eq!(*object.cast::<[u8; 64]>().as_ptr(), [7; 64]);
         heap.free(object);

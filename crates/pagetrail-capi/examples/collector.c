@@ -46,7 +46,7 @@ static uint8_t allocated[HEAP_PAGES * GRAINS_PER_PAGE / 8];
 static uint8_t old[HEAP_PAGES * GRAINS_PER_PAGE / 8]; /* marked, and so old once the collection is over */
 static uint8_t reached[HEAP_PAGES * GRAINS_PER_PAGE / 8];
 static uint8_t has_young[HEAP_PAGES];       /* something was allocated there since the last collection */
-static size_t pages_touched;                /* pages behind these were never used */
+static size_t pages_touched;                /* pages after these were never used */
 static struct object **mark_stack;          /* room for every cell: marking never runs out of it */
 static size_t mark_depth;
 
@@ -231,8 +231,8 @@ static void collect_young(void)
     pagetrail_round *round = written_pages(&ranges, &count);
     for (size_t i = 0; i < count; i++) {
         size_t page = (size_t)(ranges[i].start - (uintptr_t)heap) / PAGE;
-        size_t behind = (size_t)(ranges[i].end - (uintptr_t)heap) / PAGE;
-        for (; page < behind && page < pages_touched; page++) {
+        size_t after = (size_t)(ranges[i].end - (uintptr_t)heap) / PAGE;
+        for (; page < after && page < pages_touched; page++) {
             pages_written++;
             each_cell(page, look_if_old, &minor);
         }

@@ -35,7 +35,7 @@ pub enum Status {
     WrongTarget = 9,
     /// There is no process with this ID.
     NoSuchProcess = 10,
-    /// The process can be watched by nobody, or not by the technique: it is a kernel thread, runs 32-bit code, is traced
+    /// The process cannot be tracked, or not by this technique: it is a kernel thread, runs 32-bit code, is traced
     /// by another, or does not stop.
     CannotAttach = 11,
     /// The kernel does not permit it; the text names the capability or the sysctl.

@@ -1,8 +1,8 @@
 //! [`Watch`], what a `pagetrail_watch *` points to: a watch, whether it has an open round, and a lock that refuses
 //! instead of waiting.
 //!
-//! A `pagetrail_round *` points to the same place: a watch has one round at a time, and a round that was committed is
-//! told from an open one for as long as its watch lives.
+//! A `pagetrail_round *` points to the same place: a watch has one round at a time, and a committed
+//! round is distinguished from an open one for as long as its watch lives.
 
 use crate::failure::{Failure, Status};
 use std::sync::{Mutex, TryLockError};
@@ -101,9 +101,9 @@ impl Watch {
         })
     }
 
-    /// Whether nobody is inside a call, as far as that can be seen.
+    /// Whether no thread is inside a call, as far as the lock shows.
     pub(crate) fn is_idle(&self) -> bool {
-        // A forked child has a copy of the lock, in whatever state; nobody but itself can be inside.
+        // A forked child has a copy of the lock, in whatever state; no other process can be inside.
         std::process::id() != self.owner
             || !matches!(self.state.try_lock(), Err(TryLockError::WouldBlock))
     }

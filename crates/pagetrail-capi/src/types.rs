@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct Range {
     /// First address, in bytes.
     pub start: u64,
-    /// First address behind the range, in bytes.
+    /// First address after the range, in bytes.
     pub end: u64,
 }
 
@@ -31,11 +31,11 @@ pub(crate) fn text(value: impl std::fmt::Display) -> [c_char; PAGETRAIL_TEXT_BYT
     Text::<PAGETRAIL_TEXT_BYTES>::of(value).chars()
 }
 
-/// A way to notice writes: one of PAGETRAIL_TECHNIQUE_*.
+/// A way to detect writes: one of PAGETRAIL_TECHNIQUE_*.
 pub type Technique = u32;
 /// The cheapest technique that works here for the target.
 pub const PAGETRAIL_TECHNIQUE_AUTO: Technique = 0;
-/// Asynchronous write-protection by userfaultfd(2), harvested by PAGEMAP_SCAN; Linux 6.7.
+/// Asynchronous write-protection by userfaultfd(2), collected by PAGEMAP_SCAN; Linux 6.7.
 pub const PAGETRAIL_TECHNIQUE_PAGEMAP_SCAN: Technique = 1;
 /// Synchronous write-protection by userfaultfd(2), resolved by a thread of the library; Linux 5.7.
 pub const PAGETRAIL_TECHNIQUE_USERFAULTFD: Technique = 2;
@@ -45,12 +45,12 @@ pub const PAGETRAIL_TECHNIQUE_SOFT_DIRTY: Technique = 3;
 pub const PAGETRAIL_TECHNIQUE_MPROTECT: Technique = 4;
 /// A copy of the memory, compared with it.
 pub const PAGETRAIL_TECHNIQUE_COMPARE: Technique = 5;
-/// Notices nothing and reports every populated page in every round: the baseline.
+/// Detects nothing and reports every populated page in every round: the baseline.
 pub const PAGETRAIL_TECHNIQUE_NONE: Technique = 6;
-/// Every access is access_kind, reads included; Linux 7.3.
+/// Detects every access, reads included; Linux 7.3.
 pub const PAGETRAIL_TECHNIQUE_ACCESS_SCAN: Technique = 7;
-/// As pagemap-scan, but pages that keep being written are left unprotected and predicted dirty: fewer faults, and a few
-/// pages that were not written are reported; Linux 6.7.
+/// Like pagemap-scan, but stops write-protecting pages that are dirty in most rounds and predicts them dirty: fewer faults,
+/// and a few false positives; Linux 6.7.
 pub const PAGETRAIL_TECHNIQUE_ADAPTIVE: Technique = 8;
 
 const TECHNIQUES: [(Technique, Known); 8] = [
@@ -89,19 +89,19 @@ pub const PAGETRAIL_TARGET_PROCESS: Target = 2;
 /// A program to be started, pagetrail_options.argv, watched from before its first instruction.
 pub const PAGETRAIL_TARGET_COMMAND: Target = 3;
 
-/// What is access_kind: one of PAGETRAIL_TRACK_*.
+/// Which accesses are tracked: one of PAGETRAIL_TRACK_*.
 pub type TrackMode = u32;
-/// What the technique notices: writes, unless the technique asked for is access-scan.
+/// What the technique detects: writes, unless the requested technique is access-scan.
 pub const PAGETRAIL_TRACK_DEFAULT: TrackMode = 0;
 /// Writes.
 pub const PAGETRAIL_TRACK_WRITES: TrackMode = 1;
 /// Every access, reads included; technique access-scan.
 pub const PAGETRAIL_TRACK_ACCESSES: TrackMode = 2;
-/// A round of writes, a round of accesses, and so on; what is touched at the end of a collect, for
-/// pagetrail_round_info.blind_ns, is missed.
+/// A round of writes, a round of accesses, and so on. Accesses at the end of a collect, for
+/// pagetrail_round_info.blind_ns, are missed.
 pub const PAGETRAIL_TRACK_ALTERNATE: TrackMode = 3;
 
-/// What a number asks to be access_kind, and whether it is known.
+/// The track mode that a number names; `None` for an unknown number.
 pub(crate) fn track(number: TrackMode) -> Option<Option<What>> {
     match number {
         PAGETRAIL_TRACK_DEFAULT => Some(None),
@@ -121,11 +121,11 @@ pub const PAGETRAIL_OPTION_KEEP_HUGE_PAGES: u32 = 2;
 pub const PAGETRAIL_OPTION_NO_COMPARE: u32 = 4;
 
 /// For PAGETRAIL_TARGET_COMMAND: hold the program at its end (PAGETRAIL_STATE_EXITING), so that what it wrote after the last
-/// round can be collected. It is traced by ptrace(2) as long as it lives then, and can tell: LeakSanitizer fails, debuggers
+/// round can be collected. It is traced by ptrace(2) as long as it lives, which it can notice: LeakSanitizer fails, debuggers
 /// are refused, set-user-ID is ignored, each signal takes a stop, and it waits while this process is stopped.
 pub const PAGETRAIL_OPTION_LAST_ROUND: u32 = 8;
 /// Report each page once more in the round after, for memory that is written through pinned pages: process_vm_writev(2), and
-/// reads by O_DIRECT or io_uring. Pinning is what is noticed; a round that comes before the data would miss them.
+/// reads by O_DIRECT or io_uring. Only the pinning is detected, and a round that ends before the data arrives would miss it.
 pub const PAGETRAIL_OPTION_REPORT_AGAIN: u32 = 16;
 
 /// What to watch and how. All zeros is the whole own process by the cheapest technique; so begin with
@@ -143,11 +143,11 @@ pub struct Options {
     pub range_count: usize,
     /// For PAGETRAIL_TARGET_PROCESS: the process ID.
     pub pid: u32,
-    /// How many of PAGETRAIL_OPTION_*, joined by |.
+    /// Any of PAGETRAIL_OPTION_*, joined by |.
     pub flags: u32,
     /// Pages that one fault of the technique userfaultfd releases: 1 to 512, rounded up to a power of two; 0 is 1.
     pub block_pages: u32,
-    /// What is access_kind: PAGETRAIL_TRACK_*.
+    /// Which accesses are tracked: PAGETRAIL_TRACK_*.
     pub track: TrackMode,
     /// For PAGETRAIL_TARGET_COMMAND: the program, looked up in PATH unless it has a slash, its arguments, and a null
     /// pointer. Only read by the call.
@@ -161,7 +161,7 @@ pub const PAGETRAIL_STATE_RUNNING: ProgressState = 0;
 /// A program that the watch has started with PAGETRAIL_OPTION_LAST_ROUND is at its end and held there, its memory complete:
 /// collect the last round, then let it go by pagetrail_watch_release_exit().
 pub const PAGETRAIL_STATE_EXITING: ProgressState = 1;
-/// It has ended, nobody can tell how.
+/// It has ended, and the library cannot find out how.
 pub const PAGETRAIL_STATE_ENDED: ProgressState = 2;
 /// A program that the watch has started has ended by itself; pagetrail_progress.number is its exit code.
 pub const PAGETRAIL_STATE_EXITED: ProgressState = 3;
@@ -178,7 +178,7 @@ pub struct Progress {
     pub number: i32,
 }
 
-/// What the library's word for it is in C.
+/// The C value of a process's state.
 pub(crate) fn progress(state: pagetrail::State) -> Progress {
     let (state, number) = match state {
         pagetrail::State::Exiting => (PAGETRAIL_STATE_EXITING, 0),
@@ -220,7 +220,7 @@ pub struct RoundInfo {
     pub stopped_ns: u64,
     /// Faults that the technique caused since the collect before, or UINT64_MAX where it cannot count them.
     pub faults: u64,
-    /// For how long, at the end of the collect, nothing was access_kind, in nanoseconds: 0 unless rounds of writes and of
+    /// For how long, at the end of the collect, nothing was tracked, in nanoseconds: 0 unless rounds of writes and of
     /// accesses alternate.
     pub blind_ns: u64,
     /// What the round is of: PAGETRAIL_TRACK_WRITES or PAGETRAIL_TRACK_ACCESSES.
@@ -237,21 +237,21 @@ pub struct RoundInfo {
     pub untracked_count: u64,
 }
 
-/// How much was written of sub-page heaps.
+/// How much of the sub-page heaps was written.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UnitsInfo {
-    /// Into how many parts a page is divided (the most, where a process has several heaps that differ); 0 without a heap.
+    /// The number of sub-pages per page (the largest, if heaps of the process differ); 0 without a heap.
     pub parts: u32,
     /// Zero.
     pub reserved: u32,
-    /// Bytes in a unit, a part of a page.
+    /// Bytes in a unit: a sub-page.
     pub unit_bytes: u64,
-    /// Units that were written.
+    /// The number of dirty units.
     pub count: u64,
-    /// Bytes of the pages of which units were written, each page once.
+    /// Bytes of the pages that have dirty units, each page once.
     pub page_bytes: u64,
-    /// Bytes of the addresses of all heaps, all windows.
+    /// Bytes of the addresses of all aliases of all heaps.
     pub window_bytes: u64,
 }
 

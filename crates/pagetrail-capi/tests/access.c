@@ -41,7 +41,7 @@ static pagetrail_watch *start(pagetrail_track_mode notice)
     return watch;
 }
 
-/* Every access is told, and nothing else. */
+/* Every access is reported, and nothing else. */
 static void accesses(void)
 {
     pagetrail_watch *watch = start(PAGETRAIL_TRACK_ACCESSES);

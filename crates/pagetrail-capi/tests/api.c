@@ -348,9 +348,9 @@ static void leaks(void)
     munmap(memory, PAGES * page);
 }
 
-static pagetrail_range pages(uint64_t first, uint64_t behind)
+static pagetrail_range pages(uint64_t first, uint64_t after)
 {
-    pagetrail_range range = {first * page, behind * page};
+    pagetrail_range range = {first * page, after * page};
     return range;
 }
 

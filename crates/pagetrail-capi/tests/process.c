@@ -9,7 +9,7 @@ enum { PAGES = 32 };
 
 static int commands[2], answers[2];
 
-/* Writes the pages that it is told to, until the pipe ends. */
+/* Writes the pages whose numbers come through the pipe, until it ends. */
 static void obey(unsigned char *memory, size_t page)
 {
     unsigned char which;

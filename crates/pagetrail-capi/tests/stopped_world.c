@@ -17,7 +17,7 @@
 
 enum { PAGES = 512, THREADS = 3, ROUNDS = 30 };
 
-/* The allocators of glibc behind the names that this program takes. */
+/* The allocators of glibc that this program's functions of the same names call. */
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
 extern void __libc_free(void *);

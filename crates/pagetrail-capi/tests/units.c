@@ -1,4 +1,4 @@
-/* units.c: parts of pages, told of a program on the sub-page allocator (ALLOC_LIBRARY). Started anew with a word it is that
+/* units.c: dirty sub-pages of a program on the sub-page allocator (ALLOC_LIBRARY). Started anew with a word it is that
  * program: it changes one of its objects whenever it gets a line, and says when it has. */
 #include "check.h"
 #include <fcntl.h>
@@ -22,7 +22,7 @@ static int child(void)
     }
 }
 
-/* Waits until the child has done what it was told. */
+/* Waits until the child has carried the command out. */
 static void await(pagetrail_watch *watch, int from)
 {
     char dot;

@@ -129,7 +129,7 @@ fn mark_written(entries: &mut [u8]) -> Found {
         let bits = get(entry);
         let exists = bits & EXISTS != 0;
         let protected = bits & WRITE_PROTECTED != 0;
-        // The kernel's own bit 55 nobody clears while we answer.
+        // No process clears the kernel's own bit 55 while we answer.
         put(
             entry,
             bits & !SOFT_DIRTY | (u64::from(exists & !protected) * SOFT_DIRTY),
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn markers_are_told_from_swapped_pages_by_their_type() {
+    fn markers_and_swapped_pages_are_distinguished_by_type() {
         assert!(is_marker(SWAPPED | WRITE_PROTECTED | 1 << 5 | MARKER));
         for other in [
             SWAPPED | MARKER,

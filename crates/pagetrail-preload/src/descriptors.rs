@@ -1,7 +1,7 @@
 //! Which of the program's descriptors are files that we answer for.
 //!
 //! Looked up without a lock on every read and write of the process once one such file was opened. Closing is not
-//! followed (libc closes in places where nobody can see it, and a `vfork`ed child closes numbers of its own): an entry
+//! followed (libc closes in places that cannot be interposed, and a `vfork`ed child closes numbers of its own): an entry
 //! holds as long as the number is the very file that was entered, which is asked each time.
 
 use crate::sys::kernel::{self, Identity};
@@ -78,7 +78,7 @@ pub(crate) fn enter(fd: RawFd, known: Known) -> bool {
         .or_else(|| (used < SLOTS).then_some(used));
     let Some(place) = place else { return false };
     let slot = &TABLE[place];
-    // Nobody finds it half changed.
+    // No thread sees the entry half changed.
     slot.number.store(0, Ordering::Release);
     slot.known.store(pack(known), Ordering::Release);
     slot.device.store(identity.device, Ordering::Release);

@@ -63,7 +63,7 @@ impl Habits {
         }
         for level in 0..LEVELS {
             if self.is_due(level) {
-                // Whether that was written cannot be told: it was not armed before.
+                // Whether these pages were written is not known: they were not armed before.
                 self.asked[level] = std::mem::take(&mut self.levels[level]);
                 written = written.difference(&self.asked[level]);
                 again = again.difference(&self.asked[level]);

@@ -37,7 +37,7 @@ pub(crate) struct Armed {
 }
 
 /// Longer than a holder may take to attach.
-const PATIENCE: Duration = Duration::from_secs(20);
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Asks the holder of a process, and starts one unless it is only to be looked at.
 pub(crate) fn ask(pid: u32, request: Request) -> io::Result<Armed> {
@@ -56,7 +56,7 @@ pub(crate) fn ask(pid: u32, request: Request) -> io::Result<Armed> {
             "its holder is another user's",
         ));
     }
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(CALL_TIMEOUT))?;
     stream.write_all(&[request as u8])?;
     let mut reply = Vec::new();
     stream.read_to_end(&mut reply)?;
@@ -77,7 +77,7 @@ fn address(pid: u32) -> io::Result<SocketAddr> {
 }
 
 /// Whether a process may be attached to before it is traced: not a thread of another, and no descendant of ours. Those a
-/// program makes itself, as CRIU does to restore them, and what they are doing just then nobody else may disturb.
+/// program makes itself, as CRIU does to restore them, and which no other process may disturb meanwhile.
 pub(crate) fn may_attach(pid: u32) -> bool {
     let own = std::process::id();
     let Some((leader, mut parent)) = family(pid) else {

@@ -1,10 +1,10 @@
-//! What `PAGEMAP_SCAN(2const)` returns when it is asked for `PAGE_IS_SOFT_DIRTY`.
+//! What `PAGEMAP_SCAN(2const)` returns when a program requests `PAGE_IS_SOFT_DIRTY`.
 //!
 //! The kernel classifies mapped addresses by the other categories that matter; ours is added by the rules of
 //! [`crate::answer`], and the program's masks are applied to the result.
 //!
-//! Whether a page is a file's the kernel finds out by looking the page up, which takes most of the time of a scan. Where the
-//! watch knows that it is nobody's it is not asked.
+//! The kernel looks each page up to find out whether it belongs to a file, which takes most of the time of a scan. The
+//! category is not requested where the watch knows that memory is anonymous.
 
 use crate::answer::{self, View};
 use crate::spans::{NOTHING, query};

@@ -13,12 +13,12 @@ const READER: &std::ffi::CStr = c"PAGETRAIL_SOFTDIRTY_READER";
 /// A file to which messages are appended; without it there are none.
 const LOG: &std::ffi::CStr = c"PAGETRAIL_SOFTDIRTY_LOG";
 
-/// When we answer.
+/// When the library answers in the kernel's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Where the kernel has no soft-dirty bits.
+    /// Only where the kernel has no soft-dirty bits.
     Auto,
-    /// Also where it has.
+    /// Even where the kernel has soft-dirty bits.
     Always,
     /// Never.
     Off,

@@ -25,7 +25,7 @@ fn or_errno(object: *mut u8) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 extern "C" fn malloc(size: size_t) -> *mut c_void {
-    // Nearly always; the rest is a function of its own, so that nothing needs saving here.
+    // The first arm is taken nearly always. The rest is in a function of its own, so that this one saves no registers.
     match global::allocate_at_hand(size) {
         Some(object) => object.as_ptr().cast(),
         None => malloc_slowly(size),
@@ -48,10 +48,10 @@ extern "C" fn calloc(count: size_t, size: size_t) -> *mut c_void {
 
 /// # Safety
 ///
-/// As for libc's function.
+/// The conditions of libc's function hold.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free(object: *mut c_void) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the program keeps the rules of `free(3)`, which the callees share.
     unsafe {
         if !global::free_at_hand(object.cast()) {
             free_slowly(object);
@@ -61,19 +61,19 @@ unsafe extern "C" fn free(object: *mut c_void) {
 
 /// # Safety
 ///
-/// As for libc's function.
+/// The conditions of libc's function hold.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_slowly(object: *mut c_void) {
     if !object.is_null() {
-        // SAFETY: as the caller promises.
+        // SAFETY: the program keeps the rules of `free(3)`, and the object is not null.
         unsafe { global::free(object.cast()) };
     }
 }
 
 /// # Safety
 ///
-/// As for libc's function.
+/// The conditions of libc's function hold.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(object: *mut c_void, size: size_t) -> *mut c_void {
     if object.is_null() {
@@ -81,27 +81,27 @@ unsafe extern "C" fn realloc(object: *mut c_void, size: size_t) -> *mut c_void {
     }
     if size == 0 {
         // As glibc does.
-        // SAFETY: as the caller promises.
+        // SAFETY: the program keeps the rules of `realloc(3)`: the object is not used any more.
         unsafe { free(object) };
         return null_mut();
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the program keeps the rules of `realloc(3)`; the object is not null and the size not 0.
     or_errno(unsafe { global::reallocate(object.cast(), size) })
 }
 
 /// # Safety
 ///
-/// As for libc's function.
+/// The conditions of libc's function hold.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn reallocarray(object: *mut c_void, count: size_t, size: size_t) -> *mut c_void {
     match count.checked_mul(size) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the rules of `reallocarray(3)` for the object are those of `realloc(3)`.
         Some(bytes) => unsafe { realloc(object, bytes) },
         None => fail(libc::ENOMEM),
     }
 }
 
-/// The next power of two, as glibc takes an alignment that is none.
+/// Allocates at the next power of two, which glibc takes for an alignment that is not one.
 fn aligned(align: size_t, size: size_t) -> *mut c_void {
     match align.checked_next_power_of_two() {
         Some(align) => or_errno(global::allocate_aligned(size, align)),
@@ -121,7 +121,7 @@ extern "C" fn aligned_alloc(align: size_t, size: size_t) -> *mut c_void {
 
 /// # Safety
 ///
-/// As for libc's function.
+/// The conditions of libc's function hold.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: size_t, size: size_t) -> c_int {
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
@@ -131,7 +131,7 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: size_t, size
     if object.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: `posix_memalign(3)` requires that `place` is valid for a write of a pointer.
     unsafe { *place = object.cast() };
     0
 }
@@ -151,7 +151,7 @@ extern "C" fn pvalloc(size: size_t) -> *mut c_void {
 
 /// # Safety
 ///
-/// As for libc's function.
+/// The conditions of libc's function hold.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn malloc_usable_size(object: *mut c_void) -> size_t {
     if object.is_null() {
@@ -164,7 +164,7 @@ unsafe extern "C" fn malloc_usable_size(object: *mut c_void) -> size_t {
 ///
 /// # Safety
 ///
-/// As for libc's function.
+/// The conditions of libc's function hold.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fork() -> libc::pid_t {
     // SAFETY: a constant name; dlsym(3) may allocate, which is served here like any other call.

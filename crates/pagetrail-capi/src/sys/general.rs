@@ -99,7 +99,7 @@ pub extern "C" fn pagetrail_technique_by_name(
     })
 }
 
-/// Tells whether a technique can be used by this process on this machine. The first call tries all of them on a few pages
+/// Gets whether a technique can be used by this process on this machine. The first call tries all of them on a few pages
 /// of its own, in some milliseconds; a technique works when a write was seen through it.
 ///
 /// `technique`: PAGETRAIL_TECHNIQUE_*, but not AUTO. `capability`: gets PAGETRAIL_CAPABILITY_*. `reason`: unless it is

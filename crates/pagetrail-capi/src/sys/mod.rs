@@ -21,6 +21,6 @@ pub mod watch;
 
 /// What a pointer points to that is not `const` in C because the call changes something; threads may share it.
 fn shared<'a, T>(pointer: *mut T) -> Option<&'a T> {
-    // SAFETY: null, or made by this library and not freed yet, as the caller says; what changes lies behind a lock.
+    // SAFETY: null, or made by this library and not freed yet, which the header requires of the caller; what changes is behind a lock.
     unsafe { pointer.as_ref() }
 }

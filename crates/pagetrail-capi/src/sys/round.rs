@@ -18,7 +18,7 @@ pub(super) fn given(round: Option<&Round>) -> Result<&Watch, Failure> {
     Ok(unsafe { &*std::ptr::from_ref(round).cast::<Watch>() })
 }
 
-/// Tells facts about a round.
+/// Gets facts about a round.
 ///
 /// `info`: gets them. `size`: sizeof(pagetrail_round_info) as the caller knows it.
 ///
@@ -70,8 +70,8 @@ pub extern "C" fn pagetrail_round_written(
     guard(|| given(round)?.round(|round| show(round.dirty(), ranges, count)))
 }
 
-/// The part of the written pages that is reported only because its mapping is new, or new to the watch: it may have been
-/// written before the watch knew it. As pagetrail_round_written().
+/// The written pages that are reported only because their mapping is new, or new to the watch: they may have been
+/// written before the watch knew the mapping. Arguments and errors are those of pagetrail_round_written().
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_round_fresh(
     round: Option<&Round>,
@@ -126,7 +126,7 @@ pub extern "C" fn pagetrail_round_copy(
     })
 }
 
-/// Tells whether the page at an address was written; takes the logarithm of the number of ranges.
+/// Gets whether the page at an address was written; takes time logarithmic in the number of ranges.
 ///
 /// `contains`: gets it.
 ///
@@ -146,7 +146,7 @@ pub extern "C" fn pagetrail_round_contains(
     })
 }
 
-/// Tells what happened to the watched process meanwhile, one event at a time.
+/// Gets what happened to the watched process since the last committed round, one event at a time.
 ///
 /// `index`: 0 to pagetrail_round_info.event_count - 1. `event`: gets the event. `size`: sizeof(pagetrail_event) as the
 /// caller knows it.
@@ -214,7 +214,7 @@ pub extern "C" fn pagetrail_round_untracked(
         given(round)?.round(|round| {
             let found = round.untracked().get(index);
             let found = found.ok_or_else(|| invalid("the round has not so many such regions"))?;
-            let told = UntrackedRegion {
+            let fact = UntrackedRegion {
                 range: Range {
                     start: found.region.range.start(),
                     end: found.region.range.end(),
@@ -223,12 +223,12 @@ pub extern "C" fn pagetrail_round_untracked(
                 reserved: 0,
                 text: types::text(found),
             };
-            sized::write(untracked, size, &told)
+            sized::write(untracked, size, &fact)
         })
     })
 }
 
-/// Ends the round: its pages are the caller's from now on, and are reported again when they are written again.
+/// Ends the round: the caller has taken its pages, which are reported again when they are written again.
 ///
 /// PAGETRAIL_STATUS_NO_ROUND: it was ended before. BUSY. Any thread.
 #[unsafe(no_mangle)]
@@ -236,8 +236,8 @@ pub extern "C" fn pagetrail_round_commit(round: *mut Round) -> Status {
     guard(|| given(shared(round))?.close(true))
 }
 
-/// Ends the round without taking it: its pages come back in the next one. For work that failed (a full disk, a collection
-/// that was given up).
+/// Ends the round without taking it: its pages come back in the next one. For work that failed (a full disk, an aborted
+/// collection).
 ///
 /// PAGETRAIL_STATUS_NO_ROUND: it was ended before. BUSY. Any thread.
 #[unsafe(no_mangle)]

@@ -37,7 +37,7 @@ pub extern "C" fn pagetrail_set_clear(set: Option<&mut Set>) -> Status {
     })
 }
 
-/// Adds a range. It is cheapest behind all others.
+/// Adds a range. It is cheapest after all others.
 ///
 /// PAGETRAIL_STATUS_INVALID_ARGUMENT: the range is empty, or ends before it starts.
 #[unsafe(no_mangle)]
@@ -97,7 +97,7 @@ pub extern "C" fn pagetrail_set_subtract(set: *mut Set, other: *const Set) -> St
     combine(set, other, PageSet::difference)
 }
 
-/// By raw pointers: the two may be one.
+/// Replaces `set` by the result of an operation. It takes raw pointers, because both may be the same set.
 fn combine(
     set: *mut Set,
     other: *const Set,
@@ -109,13 +109,13 @@ fn combine(
             (Some(set), Some(other)) => operation(&set.0, &other.0),
             _ => return Err(null("a set is a null pointer")),
         };
-        // SAFETY: as above, and no reference is left.
+        // SAFETY: `set` is not null and a set of the caller's, and no reference to it is left.
         unsafe { (*set).0 = result };
         Ok(())
     })
 }
 
-/// Tells whether an address is in the set; takes the logarithm of the number of ranges.
+/// Gets whether an address is in the set; takes time logarithmic in the number of ranges.
 ///
 /// `contains`: gets it.
 #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! What crosses the border by a pointer and a number: structs that grow from version to version, and arrays.
+//! Conversion of what C passes as a pointer and a number: structs that grow from version to version, and arrays.
 //!
 //! A struct comes with the size that the caller knows, as in `clone3(2)`: a caller older than the library gets and gives
 //! fewer fields, a newer one may not use those that this library does not know.
@@ -15,7 +15,7 @@ use std::mem::{MaybeUninit, size_of};
 /// Every field is a number, an array of numbers, or a raw pointer.
 pub(crate) unsafe trait Plain: Copy {}
 
-// SAFETY: numbers and raw pointers.
+// SAFETY: every field of `Options` is an integer or a raw pointer.
 unsafe impl Plain for crate::types::Options {}
 
 /// Reads a struct of `size` bytes; fields that the caller does not know are zero.
@@ -83,7 +83,7 @@ pub(crate) fn strings<'a>(from: *const *const c_char) -> Result<Vec<&'a CStr>, F
     }
     let mut strings = Vec::new();
     loop {
-        // SAFETY: the caller says that an array is there which ends with a null pointer, and it is not behind that yet.
+        // SAFETY: the caller says that an array is there which ends with a null pointer, and the loop ends there.
         let string = unsafe { from.add(strings.len()).read() };
         if string.is_null() {
             return Ok(strings);
@@ -121,7 +121,7 @@ mod tests {
     #[repr(C)]
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Now(u32, u32);
-    // SAFETY: numbers.
+    // SAFETY: both fields are `u32`.
     unsafe impl Plain for Now {}
 
     fn status<T>(result: &Result<T, Failure>) -> Option<Status> {

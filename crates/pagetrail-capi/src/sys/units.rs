@@ -1,4 +1,4 @@
-//! Functions on the units of a round: what was written of sub-page heaps, told apart within pages.
+//! Functions on the units of a round: the dirty sub-pages of sub-page heaps.
 
 use super::round::{given, show};
 use super::sized;
@@ -8,7 +8,7 @@ use crate::types::{Range, UnitsInfo};
 use pagetrail::{PageSet, Subpages};
 use std::mem::MaybeUninit;
 
-/// Tells how much was written of the process's sub-page heaps (libpagetrail_alloc.so) by units, parts of pages.
+/// Gets how much of the process's sub-page heaps (libpagetrail_alloc.so) was written, in units: sub-pages.
 ///
 /// `info`: gets it; all zero where there is no such heap. `size`: sizeof(pagetrail_units_info) as the caller knows it.
 ///
@@ -21,53 +21,56 @@ pub extern "C" fn pagetrail_round_get_units_info(
 ) -> Status {
     guard(|| {
         given(round)?.round(|round| {
-            let facts = round.subpages().map(|units| UnitsInfo {
-                parts: units.subpages_per_page(),
+            let facts = round.subpages().map(|subpages| UnitsInfo {
+                parts: subpages.subpages_per_page(),
                 reserved: 0,
-                unit_bytes: units.subpage_bytes(),
-                count: units.count(),
-                page_bytes: units.pages().bytes(),
-                window_bytes: units.aliases().bytes(),
+                unit_bytes: subpages.subpage_bytes(),
+                count: subpages.count(),
+                page_bytes: subpages.pages().bytes(),
+                window_bytes: subpages.aliases().bytes(),
             });
             sized::write(info, size, &facts.unwrap_or_default())
         })
     })
 }
 
-/// The units that were written of sub-page heaps, as the parts of pages that they are, at the addresses of each heap's first
-/// window, whichever window the program has used. As pagetrail_round_written(); none where there is no such heap.
+/// The dirty units of sub-page heaps, as ranges of the size of a sub-page, at the addresses of each heap's first
+/// alias, whichever alias the program has used; none where there is no such heap. Arguments and errors are those of
+/// pagetrail_round_written().
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_round_units(
     round: Option<&Round>,
     ranges: Option<&mut MaybeUninit<*const Range>>,
     count: Option<&mut MaybeUninit<usize>>,
 ) -> Status {
-    tell(round, ranges, count, Subpages::dirty)
+    show_subpages(round, ranges, count, Subpages::dirty)
 }
 
-/// The bytes that may have changed in sub-page heaps: those of all objects that begin in a written unit, at the addresses of
-/// each heap's first window. As pagetrail_round_written(), but not whole pages; none where there is no such heap.
+/// The bytes that may have changed in sub-page heaps: those of all objects that begin in a dirty unit, at the addresses of
+/// each heap's first alias; none where there is no such heap. Arguments and errors are those of
+/// pagetrail_round_written(), but the ranges are not whole pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_round_unit_bytes(
     round: Option<&Round>,
     ranges: Option<&mut MaybeUninit<*const Range>>,
     count: Option<&mut MaybeUninit<usize>>,
 ) -> Status {
-    tell(round, ranges, count, Subpages::bytes)
+    show_subpages(round, ranges, count, Subpages::bytes)
 }
 
-/// The addresses of all sub-page heaps, all windows: what pagetrail_round_written() gives there, once for each window in which
-/// a page was written, the units tell more exactly. As pagetrail_round_written(); none where there is no such heap.
+/// The addresses of all aliases of all sub-page heaps; none where there is no such heap. There,
+/// pagetrail_round_written() gives a page once for each alias in which it was written, and the units are more precise.
+/// Arguments and errors are those of pagetrail_round_written().
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_round_unit_windows(
     round: Option<&Round>,
     ranges: Option<&mut MaybeUninit<*const Range>>,
     count: Option<&mut MaybeUninit<usize>>,
 ) -> Status {
-    tell(round, ranges, count, Subpages::aliases)
+    show_subpages(round, ranges, count, Subpages::aliases)
 }
 
-fn tell(
+fn show_subpages(
     round: Option<&Round>,
     ranges: Option<&mut MaybeUninit<*const Range>>,
     count: Option<&mut MaybeUninit<usize>>,
@@ -75,7 +78,7 @@ fn tell(
 ) -> Status {
     guard(|| {
         given(round)?.round(|round| match round.subpages() {
-            Some(units) => show(of(units), ranges, count),
+            Some(subpages) => show(of(subpages), ranges, count),
             None => show(&PageSet::new(), ranges, count),
         })
     })

@@ -147,13 +147,13 @@ pub extern "C" fn pagetrail_watch_free(watch: *mut Watch) -> Status {
                 "another call on the same watch is under way",
             ));
         }
-        // SAFETY: as above, and nobody else uses it.
+        // SAFETY: the watch was made from a box by this library, and the caller does not use it any more.
         drop(unsafe { Box::from_raw(watch) });
         Ok(())
     })
 }
 
-/// Tells facts about a watch.
+/// Gets facts about a watch.
 ///
 /// `info`: gets them. `size`: sizeof(pagetrail_watch_info) as the caller knows it.
 ///

@@ -50,7 +50,7 @@ pub(super) fn adopt(fd: c_int, kind: Option<Kind>) -> c_int {
         return fd;
     };
     if guard::with_state(|state| state.adopt(fd, kind)) == Some(false) {
-        // SAFETY: the number was opened a moment ago, and nobody has it yet; errno is this thread's.
+        // SAFETY: the number was opened a moment ago, and the program does not have it yet; errno is this thread's.
         unsafe {
             libc::close(fd);
             *libc::__errno_location() = libc::EMFILE;
@@ -290,7 +290,7 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
     }
 }
 
-/// Attaches to a process before the program traces it: afterwards nobody else can, and a checkpointer clears later.
+/// Attaches to a process before the program traces it: no other process can do so afterwards, and a checkpointer clears later.
 ///
 /// # Safety
 ///

@@ -146,7 +146,7 @@ fn store_owner(page: &AtomicU32) {
 /// Whether this process runs in the memory of another, as a child of `vfork(2)` does.
 pub(crate) fn is_in_borrowed_memory() -> bool {
     let Some(page) = page() else { return true };
-    // SAFETY: as in `store_owner`: the second number of the same mapping.
+    // SAFETY: the second number of the mapping whose first `store_owner` writes; it exists for good.
     let owner = unsafe { &*std::ptr::from_ref(page).add(1) };
     owner.load(Ordering::Acquire) != std::process::id()
 }
@@ -186,7 +186,7 @@ fn make_page() -> Option<*mut AtomicU32> {
     ) {
         Ok(_) => Some(page),
         Err(other) => {
-            // SAFETY: the page that lost the race is known to nobody.
+            // SAFETY: no other thread has the address of the page that lost the race.
             let _ = unsafe { rustix::mm::munmap(page.cast(), bytes) };
             Some(other)
         }
@@ -205,7 +205,7 @@ impl Errno {
 
 impl Drop for Errno {
     fn drop(&mut self) {
-        // SAFETY: as in `keep`.
+        // SAFETY: libc's errno of this thread, which is always valid.
         unsafe { *libc::__errno_location() = self.0 }
     }
 }

@@ -40,7 +40,7 @@ impl Heap {
 /// The only thread of the process, or at least the only one that allocates here, calls it; nothing that was allocated
 /// may be freed afterwards.
 pub(super) unsafe fn start_anew() {
-    // SAFETY: as the caller promises.
+    // SAFETY: no other thread allocates here, so that nothing else reaches `inner`; the old heap is not dropped.
     unsafe { std::ptr::write(HEAP.inner.get(), dlmalloc::Dlmalloc::new()) };
     HEAP.locked.store(false, Ordering::Release);
 }
@@ -48,22 +48,22 @@ pub(super) unsafe fn start_anew() {
 // SAFETY: a real allocator does the work; the lock makes each call exclusive.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller promises.
+        // SAFETY: `GlobalAlloc::alloc` is called with a valid layout of a size that is not 0.
         self.with(|heap| unsafe { heap.malloc(layout.size(), layout.align()) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller promises.
+        // SAFETY: `GlobalAlloc::alloc_zeroed` is called with a valid layout of a size that is not 0.
         self.with(|heap| unsafe { heap.calloc(layout.size(), layout.align()) })
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
+        // SAFETY: `GlobalAlloc::dealloc` is called with an object of this heap and its layout.
         self.with(|heap| unsafe { heap.free(ptr, layout.size(), layout.align()) })
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as the caller promises.
+        // SAFETY: `GlobalAlloc::realloc` is called with an object of this heap, its layout and a size that is not 0.
         self.with(|heap| unsafe { heap.realloc(ptr, layout.size(), layout.align(), size) })
     }
 }

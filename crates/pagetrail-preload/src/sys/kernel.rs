@@ -22,7 +22,7 @@ pub(crate) struct Identity {
     pub(crate) inode: u64,
 }
 
-/// The file behind a number of the program's; `None` when it is closed.
+/// The file of a descriptor of the program; `None` when it is closed.
 pub(crate) fn identity(fd: RawFd) -> Option<Identity> {
     let stat = rustix::fs::fstat(borrow(fd)?).ok()?;
     Some(Identity {
@@ -170,7 +170,7 @@ pub(crate) fn copy_out<T: Plain>(address: u64, from: &[T]) -> Result<(), Errno> 
     // SAFETY: the kernel reads `from`, and writes where the program has asked it to write.
     let copied = unsafe { libc::process_vm_writev(libc::getpid(), &own, 1, &named, 1, 0) };
     if is_forbidden(copied) {
-        // SAFETY: as in `copy_in`.
+        // SAFETY: a filter of system calls keeps the kernel from checking; the program names its own memory.
         unsafe { std::ptr::copy(from.as_ptr().cast::<u8>(), address as *mut u8, bytes) };
         return Ok(());
     }
@@ -248,7 +248,7 @@ pub(crate) fn borrow<'a>(fd: RawFd) -> Option<BorrowedFd<'a>> {
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// Takes over a descriptor number that belongs to nobody.
+/// Takes ownership of a descriptor that nothing else owns.
 #[cfg(test)]
 pub(crate) fn own(fd: RawFd) -> rustix::fd::OwnedFd {
     use std::os::fd::FromRawFd;

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 
 /// Runs `body` with one descriptor in a process that is adopted by init. Only inside [`guard::with_state`].
 pub(crate) fn daemon<T: AsRawFd>(keep: T, body: impl FnOnce(T)) -> io::Result<()> {
-    // SAFETY: the child has one thread and uses our own heap, which nobody was in the middle of: we hold the lock under
+    // SAFETY: the child has one thread and uses our own heap, which no thread was changing: we hold the lock under
     // which it is used. It ends without running anything of the program's.
     let child = unsafe { libc::fork() };
     match child {
@@ -16,7 +16,7 @@ pub(crate) fn daemon<T: AsRawFd>(keep: T, body: impl FnOnce(T)) -> io::Result<()
             guard::disable_interposition();
             // SAFETY: this process has one thread, and we hold the lock of the heap that its child uses.
             if unsafe { libc::fork() } == 0 {
-                leave_all_behind(keep.as_raw_fd());
+                close_all_but(keep.as_raw_fd());
                 let body = std::panic::AssertUnwindSafe(move || body(keep));
                 let _ = std::panic::catch_unwind(body);
             }
@@ -37,9 +37,9 @@ pub(crate) fn daemon<T: AsRawFd>(keep: T, body: impl FnOnce(T)) -> io::Result<()
 }
 
 /// Gives up the program's session, directory, descriptors and name; of signals only SIGTERM comes through.
-fn leave_all_behind(keep: i32) {
+fn close_all_but(keep: i32) {
     let keep = keep as u32;
-    // SAFETY: none of these touches memory; nobody else in this process uses the descriptors.
+    // SAFETY: none of these touches memory; no other thread of this process uses the descriptors.
     unsafe {
         libc::setsid();
         libc::chdir(c"/".as_ptr());

@@ -1,12 +1,12 @@
-//! What becomes of the program's reads of `pagemap`: the kernel's entries with bit 55 set, or, where a collector reads its own,
-//! bare ones without the kernel's. Which functions these reads come through is [`super::exports`]' matter.
+//! The answers to the program's reads of `pagemap`: the kernel's entries with bit 55 set, or, where a collector reads its own,
+//! bare ones without the kernel's. [`super::exports`] has the functions that these reads come through.
 
 use super::{guard, kernel};
 use crate::answer;
 use crate::descriptors::{self, Kind, Known};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
-/// What is known of a descriptor, where it matters.
+/// The entry of a descriptor, if it is of this kind and the call comes from the program.
 #[inline]
 pub(super) fn known(fd: c_int, kind: Kind) -> Option<Known> {
     if !descriptors::any() || guard::is_inside() {
@@ -27,7 +27,7 @@ pub(super) unsafe fn amend(fd: c_int, buffer: *mut c_void, length: ssize_t, offs
     let Some(known) = known(fd, Kind::Pagemap) else {
         return;
     };
-    // SAFETY: as the caller promises; the kernel has just written there.
+    // SAFETY: the kernel has just written `length` bytes there, and they are the program's to write.
     let entries = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), bytes) };
     let amended = guard::with_state(|state| {
         let offset = match offset {
@@ -71,7 +71,7 @@ pub(super) unsafe fn read_bare(
         }
         // Beyond the end of the address space, where reads come short, the scan fails, and the kernel has its say.
         let first = (from / 8).checked_mul(pagetrail::page_size())?;
-        // SAFETY: as the caller promises.
+        // SAFETY: `count` bytes at `buffer` are the program's to write, which the caller guarantees.
         let entries = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), count) };
         answer::bare(state.view(known.pid), fd, first, entries).ok()?;
         if offset.is_none() {
@@ -81,7 +81,7 @@ pub(super) unsafe fn read_bare(
     })?
 }
 
-/// [`amend`] for a read into several parts.
+/// Sets bit 55 as [`amend`] does, for a read into several buffers (`readv(2)`).
 ///
 /// # Safety
 ///

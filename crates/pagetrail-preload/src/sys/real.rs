@@ -1,4 +1,4 @@
-//! libc's own functions, behind ours: the next of their names in the search order (`dlsym(3)`, `RTLD_NEXT`).
+//! libc's own functions, which ours replace: the next of their names in the search order (`dlsym(3)`, `RTLD_NEXT`).
 //!
 //! Looked up by the library's initializer, while the process has one thread and holds no lock; a call that comes
 //! earlier, from another library's, looks up on the spot.

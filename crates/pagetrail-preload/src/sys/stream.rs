@@ -1,6 +1,6 @@
 //! `FILE` streams over files that we answer for.
 //!
-//! libc's streams read by calls that nobody can replace. So such a stream becomes one whose reads and writes are ours
+//! libc's streams read by calls that cannot be interposed. So such a stream becomes one whose reads and writes are ours
 //! (`fopencookie(3)`), over the real stream, which keeps the descriptor and whatever else it has. `fileno` of it is that
 //! descriptor.
 
@@ -49,7 +49,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 ///
 /// # Safety
 ///
-/// `file` is null or an open stream that nobody else has yet, `mode` what it was opened with.
+/// `file` is null or an open stream that no other thread has yet, `mode` what it was opened with.
 pub(super) unsafe fn wrap(file: *mut FILE, mode: *const c_char) -> *mut FILE {
     if file.is_null() {
         return file;
@@ -62,7 +62,7 @@ pub(super) unsafe fn wrap(file: *mut FILE, mode: *const c_char) -> *mut FILE {
             crate::sys::kernel::path(fd, &mut buffer).and_then(descriptors::may_be);
         if exports::adopt(fd, kind) < 0 {
             // It closed the descriptor; the stream goes as well, and finds it closed.
-            // SAFETY: nobody else has the stream.
+            // SAFETY: no other thread has the stream yet.
             unsafe { libc::fclose(file) };
             return std::ptr::null_mut();
         }
@@ -136,14 +136,14 @@ unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, count: size_
 }
 
 unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, count: size_t) -> ssize_t {
-    // SAFETY: as in `read`.
+    // SAFETY: libc calls this with the cookie of an open stream and `count` readable bytes at `buffer`.
     let written = unsafe { exports::write(real::fileno(cookie.cast()), buffer.cast(), count) };
     // fopencookie(3): "the write function should return 0 on error".
     written.max(0)
 }
 
 unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut off64_t, whence: c_int) -> c_int {
-    // SAFETY: as in `read`; `offset` is libc's.
+    // SAFETY: libc calls this with the cookie of an open stream and a valid pointer to an offset.
     unsafe {
         let position = libc::lseek64(real::fileno(cookie.cast()), *offset, whence);
         if position < 0 {
