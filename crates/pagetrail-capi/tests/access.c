@@ -25,7 +25,7 @@ static pagetrail_track_mode access_kind(pagetrail_round *round)
     return info.access_kind;
 }
 
-static pagetrail_watch *start(pagetrail_track_mode notice)
+static pagetrail_watch *start(pagetrail_track_mode track)
 {
     pagetrail_range range = {(uint64_t)(uintptr_t)memory, (uint64_t)(uintptr_t)memory + PAGES * page};
     pagetrail_options options = {0};
@@ -34,7 +34,7 @@ static pagetrail_watch *start(pagetrail_track_mode notice)
     options.target = PAGETRAIL_TARGET_RANGES;
     options.ranges = &range;
     options.range_count = 1;
-    options.notice = notice;
+    options.track = track;
     OK(pagetrail_watch_start(&options, sizeof options, &watch));
     OK(pagetrail_watch_get_info(watch, &info, sizeof info));
     CHECK(info.technique == PAGETRAIL_TECHNIQUE_ACCESS_SCAN);
@@ -99,7 +99,7 @@ int main(void)
         options.target = PAGETRAIL_TARGET_RANGES;
         options.ranges = &range;
         options.range_count = 1;
-        options.notice = PAGETRAIL_TRACK_ACCESSES;
+        options.track = PAGETRAIL_TRACK_ACCESSES;
         REFUSED(UNAVAILABLE, pagetrail_watch_start(&options, sizeof options, &watch));
         printf("not here: %s\n", reason);
         return 0;

@@ -108,12 +108,12 @@ static void refusals(void)
     options.block_pages = 513;
     REFUSED(INVALID_ARGUMENT, pagetrail_watch_start(&options, sizeof options, &watch));
     options.block_pages = 0;
-    options.notice = 4711;
+    options.track = 4711;
     REFUSED(INVALID_ARGUMENT, pagetrail_watch_start(&options, sizeof options, &watch));
-    options.notice = PAGETRAIL_TRACK_ACCESSES;
+    options.track = PAGETRAIL_TRACK_ACCESSES;
     options.technique = PAGETRAIL_TECHNIQUE_NONE;
     REFUSED(UNAVAILABLE, pagetrail_watch_start(&options, sizeof options, &watch));
-    options.notice = PAGETRAIL_TRACK_DEFAULT;
+    options.track = PAGETRAIL_TRACK_DEFAULT;
     options.technique = PAGETRAIL_TECHNIQUE_AUTO;
     range.end = range.start;
     REFUSED(INVALID_ARGUMENT, pagetrail_watch_start(&options, sizeof options, &watch));
