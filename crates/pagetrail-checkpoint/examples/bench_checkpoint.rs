@@ -86,12 +86,12 @@ fn write(board: &Path) {
     let mut last = Instant::now();
     let mut due = last;
     loop {
-        let mut told = [0; 8];
-        board.read_exact_at(&mut told, 0).expect("the board");
+        let mut counter = [0; 8];
+        board.read_exact_at(&mut counter, 0).expect("the board");
         let now = Instant::now();
         let gap = (now - last).as_nanos() as u64;
         last = now;
-        if gap > u64::from_le_bytes(told) {
+        if gap > u64::from_le_bytes(counter) {
             board
                 .write_all_at(&gap.to_le_bytes(), 0)
                 .expect("the board");
@@ -266,7 +266,7 @@ fn gcore(place: &Path, name: &str) -> Value {
     row
 }
 
-/// A virtual machine that has given free memory back to its host pays for it when it is used again, whoever happens to be
+/// A virtual machine that has given free memory back to its host pays for it when it is used again, no matter which program happens to be
 /// the first. So nobody is.
 fn warm_up(bytes: usize) {
     std::hint::black_box(vec![1u8; bytes]);

@@ -48,7 +48,7 @@ fn a_thread_that_has_not_begun_has_done_no_step() {
     model.write(first, header);
     let number = model.checkpoint(&mut writer).unwrap().number;
     assert_eq!(stamps::check(&mut store.image(number).unwrap()), [0]);
-    // One page is stamped, and nobody has been told.
+    // One page is stamped, and no process knows.
     let mut stamped = vec![0; common::PAGE as usize];
     stamped[0] = 1;
     model.write(first + 3, stamped);
@@ -321,20 +321,20 @@ fn bases_of_replaced_programs(program: &std::path::Path) -> u32 {
 }
 
 #[test]
-fn registers_mappings_and_names_are_told() {
+fn registers_mappings_and_names_are_recorded() {
     let Some(victim) = stamps::start(3, 64, 1000) else {
         return;
     };
     let (_, mut writer) = in_memory();
     let mut process = ProcessCheckpointer::attach(victim.pid(), ProcessOptions::default()).unwrap();
     let manifest = process.checkpoint(&mut writer).unwrap();
-    let told = manifest.process.unwrap();
-    assert_eq!(told.pid, victim.pid());
-    assert!(told.executable.ends_with("/stamps") && told.command.len() == 5);
-    assert_eq!(told.threads.len(), 4);
-    assert_eq!(told.threads[0].name, "stamps");
-    assert!(told.auxv.len() > 100 && told.descriptors.len() >= 3);
-    for thread in &told.threads {
+    let described = manifest.process.unwrap();
+    assert_eq!(described.pid, victim.pid());
+    assert!(described.executable.ends_with("/stamps") && described.command.len() == 5);
+    assert_eq!(described.threads.len(), 4);
+    assert_eq!(described.threads[0].name, "stamps");
+    assert!(described.auxv.len() > 100 && described.descriptors.len() >= 3);
+    for thread in &described.threads {
         let registers = &thread.held.registers[0].bytes;
         let register =
             |at: usize| u64::from_le_bytes(registers[8 * at..8 * at + 8].try_into().unwrap());

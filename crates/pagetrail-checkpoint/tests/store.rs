@@ -372,7 +372,7 @@ fn bytes_that_changed_unsaid_are_found_by_verifying() {
 }
 
 #[test]
-fn a_difference_is_told_by_mapping() {
+fn differences_are_listed_by_mapping() {
     let (_, store, mut writer) = store(WriterOptions::default());
     let mut model = Model::default();
     model.map(0, 10);

@@ -59,7 +59,7 @@ fn main() -> ExitCode {
 fn usage(error: &clap::Error) -> ExitCode {
     let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if is_help || !error.use_stderr() {
-        // Whoever closed the pipe has read enough.
+        // A reader that closed the pipe has read enough.
         let _ = error.print();
         return ExitCode::from(if is_help { exit::OPERATION } else { 0 });
     }

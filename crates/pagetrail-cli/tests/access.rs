@@ -55,7 +55,7 @@ fn every_third(first: u64) -> PageSet {
 }
 
 #[test]
-fn reads_and_writes_are_told_apart() {
+fn reads_and_writes_are_distinguished() {
     if !Capabilities::probe().works(Technique::AccessScan) {
         let status = Capabilities::probe().status(Technique::AccessScan);
         eprintln!("not tested here: access-scan is {status}");

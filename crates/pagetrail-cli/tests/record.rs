@@ -24,7 +24,7 @@ const STEP: u64 = 3;
 
 const FILE: &str = "pagetrail.trail";
 /// For what takes milliseconds on a machine that is not busy.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn directory() -> TempDir {
     tempfile::tempdir().expect("a temporary directory")
@@ -131,9 +131,9 @@ impl Recording {
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !is_so() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(Instant::now() < deadline, "waited for {what}");
         sleep(Duration::from_millis(5));
     }
 }

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 const PAGES: u64 = 1000;
 const PAGE: u64 = 4096;
 /// In emulation, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 struct Running(Child);
 
@@ -103,7 +103,7 @@ fn target(name: &str, pid: u32, fast: &str) -> String {
 
 /// The status, as soon as it is as it should be.
 fn status(directory: &Path, fine: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let output = run(
             directory,
@@ -261,8 +261,8 @@ fn a_plan_for_a_recording_tells_what_would_have_been_done() {
     let output = run(directory, &arguments);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     fs::write(directory.join("run.trail"), "no trail").expect("written");
-    let told = error_line(&run(directory, &arguments), 2);
-    assert!(told.contains("run.trail"), "{told}");
+    let line = error_line(&run(directory, &arguments), 2);
+    assert!(line.contains("run.trail"), "{line}");
     let both = [&arguments[..], &["--source", "writes"]].concat();
     assert_eq!(run(directory, &both).status.code(), Some(2));
 }
@@ -279,11 +279,11 @@ fn a_dry_run_tells_and_reads_its_file_anew() {
     let first = target("first", pids[0], "1M");
     configure(directory, "", &first);
     let mut daemon = Running::daemon(directory, &["--dry-run", "--html", "tier.html"]);
-    let told = status(directory, |status| {
+    let status_now = status(directory, |status| {
         number_of(process(status, "first"), "windows") >= 8
     });
-    assert_eq!(told["mode"], "island");
-    assert_eq!(number(&process(&told, "first")["promoted_bytes"]), 0);
+    assert_eq!(status_now["mode"], "island");
+    assert_eq!(number(&process(&status_now, "first")["promoted_bytes"]), 0);
     let text = run(directory, &["tier", "status", "--config", "tier.toml"]).stdout;
     assert!(String::from_utf8_lossy(&text).contains("a dry run"));
 
@@ -292,7 +292,7 @@ fn a_dry_run_tells_and_reads_its_file_anew() {
     let good = fs::read_to_string(directory.join("tier.toml")).expect("the file");
     fs::rename(directory.join("tier.toml.new"), directory.join("tier.toml")).expect("renamed");
     daemon.signal(Signal::HUP);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let log = || fs::read_to_string(directory.join("log")).unwrap_or_default();
     while !log().contains("going on as before") {
         assert!(Instant::now() < deadline, "{}", log());
@@ -303,21 +303,21 @@ fn a_dry_run_tells_and_reads_its_file_anew() {
     let both = first + &target("second", pids[1], "2M");
     configure(directory, "mode = \"pool\"", &both);
     daemon.signal(Signal::HUP);
-    let told = status(directory, |status| {
+    let status_now = status(directory, |status| {
         number_of(process(status, "second"), "windows") >= 8
             && number_of(process(status, "first"), "windows") >= 8
     });
     assert_eq!(
-        (number(&told["reloads"]), &told["mode"]),
+        (number(&status_now["reloads"]), &status_now["mode"]),
         (1, &Value::from("pool"))
     );
-    let allowed: u64 = told["targets"]
+    let allowed: u64 = status_now["targets"]
         .as_array()
         .expect("targets")
         .iter()
         .map(|target| number(&target["allowed_bytes"]))
         .sum();
-    assert_eq!(allowed + number(&told["fast_free_bytes"]), 3 << 20);
+    assert_eq!(allowed + number(&status_now["fast_free_bytes"]), 3 << 20);
 
     // A program that ends is let go, and the daemon goes on.
     assert_eq!(programs[0].end(), Some(0));
@@ -366,24 +366,24 @@ fn killed_it_harms_nobody_and_starts_again() {
 }
 
 #[test]
-fn what_cannot_be_is_told_in_a_line() {
+fn what_cannot_be_done_is_one_line() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let directory = directory.path();
     let run_it = ["tier", "run", "--config", "tier.toml"];
-    let told = error_line(&run(directory, &run_it), 2);
-    assert!(told.contains("tier.toml"), "{told}");
+    let line = error_line(&run(directory, &run_it), 2);
+    assert!(line.contains("tier.toml"), "{line}");
     configure(directory, "window = 7", "");
-    let told = error_line(&run(directory, &run_it), 2);
-    assert!(told.contains("line"), "{told}");
+    let line = error_line(&run(directory, &run_it), 2);
+    assert!(line.contains("line"), "{line}");
     // A node that no machine has.
     configure(directory, "[memory]\nslow = 900", &target("it", 1, "1M"));
-    let told = error_line(&run(directory, &run_it), 3);
-    assert!(told.contains("no memory node"), "{told}");
-    let told = error_line(
+    let line = error_line(&run(directory, &run_it), 3);
+    assert!(line.contains("no memory node"), "{line}");
+    let line = error_line(
         &run(directory, &["tier", "status", "--at", "unix:/nowhere/it"]),
         2,
     );
-    assert!(told.contains("nobody answers"), "{told}");
+    assert!(line.contains("nobody answers"), "{line}");
     let own = std::process::id().to_string();
     let plan = [
         "tier", "plan", "-p", &own, "--fast", "1M", "--source", "accesses",
@@ -415,10 +415,13 @@ fn between_two_nodes_it_moves_what_is_cold() {
     let mut daemon = Running::daemon(directory, &[]);
     // Cold pages leave until it has what it may have, and no more.
     let it = |status: &Value| process(status, "it").clone();
-    let told = status(directory, |status| {
+    let status_now = status(directory, |status| {
         number_of(&it(status), "fast_bytes") <= 1 << 20 && number_of(&it(status), "windows") >= 8
     });
-    assert!(number(&it(&told)["demoted_bytes"]) > 2 << 20, "{told:#}");
+    assert!(
+        number(&it(&status_now)["demoted_bytes"]) > 2 << 20,
+        "{status_now:#}"
+    );
     assert!(on_node_0(pid) * PAGE <= 1 << 20);
     assert_eq!(daemon.end(), Some(0));
     let stays = on_node_0(pid);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// For what takes milliseconds on a machine that is not busy.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A process that ends with the test.
 struct Running(Child);
@@ -23,7 +23,7 @@ impl Drop for Running {
     }
 }
 
-/// The same of one that is nobody's child here.
+/// Waits for the end of a process that is not a child of this one.
 struct Other(Pid);
 
 impl Other {
@@ -47,7 +47,7 @@ impl Drop for Other {
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < deadline, "waited too long: {what}");
         sleep(Duration::from_millis(5));

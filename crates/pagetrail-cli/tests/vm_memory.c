@@ -247,7 +247,7 @@ static void look(void)
     say("look %lx %lx", (long)(at - ARENA), bytes);
     memset(there, 9, sizeof there);
     int error = mincore(at, bytes, there);
-    /* What is behind a gap is nobody's business. */
+    /* What lies after a gap does not matter. */
     for (size_t page = 0; error == 0 && page < bytes / PAGE; page++)
         say(" %d", there[page]);
     say_result("", error);

@@ -411,7 +411,7 @@ static void on_disturbance(int number)
 }
 
 /* Signals for a program that takes page faults, while forks make all memory, the machine's too, be looked up anew: a fault is
- * then interrupted on its way to whoever answers it. */
+ * then interrupted on its way to the thread that answers it. */
 static int disturbed(void)
 {
     struct sigaction action = { .sa_handler = on_disturbance, .sa_flags = SA_RESTART };

@@ -506,7 +506,7 @@ static void *disturbs(void *argument)
 }
 
 /* Signals for threads that take page faults, while forks make all memory, the machine's too, be looked up anew: a fault is then
- * interrupted on its way to whoever answers it. */
+ * interrupted on its way to the thread that answers it. */
 static int disturbed(void)
 {
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
@@ -602,7 +602,7 @@ static void *insists(void *argument)
 }
 
 /* Its own pages, against a copy of them, while others change what is mapped. */
-static void *keeps_books(void *argument)
+static void *keeps_accounts(void *argument)
 {
     enum { PAGES = 64 };
     unsigned seed = (unsigned)(intptr_t)argument + 1;
@@ -646,7 +646,7 @@ static int memory(void)
     for (intptr_t i = 0; i < 2; i++)
         writers[i] = started(insists, (void *)i);
     for (intptr_t i = 0; i < 3; i++)
-        keepers[i] = started(keeps_books, (void *)i);
+        keepers[i] = started(keeps_accounts, (void *)i);
     while (atomic_load(&ready) < 2)
         sched_yield();
     for (int i = 0; i < TURNS; i++) {

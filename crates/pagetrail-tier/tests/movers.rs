@@ -14,7 +14,7 @@ use rustix::io::Errno;
 const PAGE: u64 = 4096;
 const FOREVER: Duration = Duration::from_secs(60);
 
-/// A kernel whose pages are on nodes, and which fails as it is told.
+/// A kernel whose pages are on nodes, and which fails on command.
 struct Fake {
     nodes: Mutex<BTreeMap<u64, i32>>,
     /// Pages that node 0 has room for.
@@ -107,7 +107,7 @@ fn all_is_moved_by_several_threads() {
     let mut mover = NodeMover::with_kernel(1, options(7), &fake);
     let outcome = mover.carry_out(&units(0..1000), Place::Fast, FOREVER);
     assert_eq!((outcome.moved.len(), outcome.failed.len()), (1000, 0));
-    // In the order of the plan, whoever moved them.
+    // In the order of the plan, no matter which thread moved them.
     assert_eq!(outcome.moved, units(0..1000));
     assert!(fake.nodes.lock().unwrap().values().all(|node| *node == 0));
     let mapped = Mapped::in_memory(PageSet::from_iter(PageRange::new(0, 1002 * PAGE)));
@@ -168,7 +168,7 @@ fn a_full_node_ends_it_and_later_plans_wait() {
 }
 
 #[test]
-fn a_target_that_ends_in_the_middle_is_told() {
+fn a_target_that_ends_in_the_middle_is_reported() {
     let fake = Fake::new(1000, 1000);
     fake.calls_left.store(3, Ordering::SeqCst);
     let mut mover = NodeMover::with_kernel(1, options(10), &fake);
@@ -262,7 +262,7 @@ fn pages_that_refuse_to_leave_keep_their_place_counted() {
         assert_eq!(
             report.usage.fast / page,
             machine.in_fast() as u64,
-            "the books are right"
+            "the accounting is right"
         );
     }
     let failures = &tier_loop.totals().failures;

@@ -1,7 +1,7 @@
 //! What the loop must reach, on a simulated machine whose every access is known: `-- --nocapture`
 //! prints the figures.
 
-#![allow(clippy::print_stdout, reason = "figures for whoever reads the test")]
+#![allow(clippy::print_stdout, reason = "figures for readers of the test")]
 
 use pagetrail_tier::mover::DryRun;
 use pagetrail_tier::simulate::{

@@ -1,6 +1,6 @@
 //! What a real kernel makes of moves other than those of single pages between nodes: to compressed
 //! memory and back, and of huge pages as one. It is asked by `smaps`, `numa_maps` and `vmstat`, not
-//! by our own books.
+//! by our own accounting.
 //!
 //! Needs Linux 7.3 in a guest of the rig, with a zram device that is ours and two memory nodes.
 //! Elsewhere it says so and passes.
@@ -25,7 +25,7 @@ use rustix::process::Signal;
 /// Emulation is slow.
 const WINDOW: Duration = Duration::from_millis(300);
 /// And the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 const FOREVER: Duration = Duration::from_secs(3600);
 /// What a program of this kind has besides: stack, heap, data.
 const OTHER_PAGES: u64 = 100;
@@ -90,10 +90,10 @@ fn present(program: &Program, pages: u64, stage: u64) -> f64 {
 
 /// Turns the loop, period after period, until it is so.
 fn until(program: &Program, tier_loop: &mut TierLoop, what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut tracking = false;
     while !is_so() {
-        assert!(Instant::now() < deadline, "not {what} in {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "not {what} in {TIMEOUT:?}");
         if !tracking {
             tracking = tier_loop.begin_period().expect("it runs");
             assert!(tracking, "there are no pauses");

@@ -106,7 +106,7 @@ pub struct Cost {
     pub rounds: u32,
     /// Pages copied from it.
     pub copied_pages: u64,
-    /// Of these, while it stood still.
+    /// Pages copied while the process stood still.
     pub stopped_pages: u64,
     /// Pages whose contents were new to the store.
     pub stored_pages: u64,

@@ -361,7 +361,7 @@ impl Pack {
         self.index.pages_of(frame).len() * self.index.page_size as usize
     }
 
-    /// The same into as many bytes as the frame's pages have.
+    /// Unpacks a frame into as many bytes as its pages have.
     pub(crate) fn decode(&self, frame: u32, stored: &mut Vec<u8>, pages: &mut [u8]) -> Result<()> {
         let name = self.index.name;
         let entry = self

@@ -1,7 +1,7 @@
 //! [`PackWriter`]: a pack that is being written.
 //!
 //! Contents pass through three hands, so that several threads can be at it: [`Gather`] takes pages in their order and hands
-//! out whole frames as a [`Parcel`]; the parcel is packed by whoever has it; [`Frames`] writes what was packed, in the same
+//! out whole frames as a [`Parcel`]; the parcel is packed by the thread that has it; [`Frames`] writes what was packed, in the same
 //! order. A page that is neither compressed nor cut off at the end of its parcel is never copied.
 
 use super::codec::{Compression, RAW};

@@ -95,7 +95,7 @@ mod tests {
         let program = std::fs::read("/proc/self/exe").unwrap();
         let start = &program[..BYTES_MAX as usize];
         if program.windows(4).take(1 << 14).any(|w| w == b"GNU\0") {
-            // Linkers write one by default; rustc may be told otherwise.
+            // Linkers write one by default; rustc has an option against it.
             let _ = build_id(start);
         }
         let mut random = fastrand::Rng::with_seed(9);

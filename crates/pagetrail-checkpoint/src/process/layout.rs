@@ -1,6 +1,6 @@
 //! [`Layout`]: which mappings of a process an image has, and what of them it must have read once.
 //!
-//! A watch tells what was written; what was there before is for this to find: the contents of mappings that are new, or
+//! A watch reports what was written; what was there before is found here: the contents of mappings that are new, or
 //! that have taken another one's place.
 
 use super::build_id::BuildIds;
@@ -16,7 +16,7 @@ pub(crate) struct Layout {
     regions: Vec<Region>,
     /// Addresses of mappings whose contents are in the image, wholly or where they differ from the file.
     addresses: PageSet,
-    /// Of these, where nothing said means zero. A mapping that is saved once stays so when it may no longer be written.
+    /// The part of `addresses` where a page without contents in the image is zero. A mapping that is saved once stays so when it may no longer be written.
     saved: PageSet,
     /// Pages of private mappings that this has given out since the last publication, on its own account.
     given_out: PageSet,
@@ -57,7 +57,7 @@ impl Layout {
         mapped.difference(&self.addresses)
     }
 
-    /// Takes in the present mappings; gives the pages that have contents nobody has told about: of mappings that are new,
+    /// Takes in the present mappings; gives the pages with contents that no round has reported: of mappings that are new,
     /// `remapped`, or saved from now on.
     ///
     /// `aliases`: what is there is in the image at other addresses.
@@ -81,13 +81,13 @@ impl Layout {
                 || region.permissions.write
                 || known_saved.intersects(region.range);
             addresses.insert(region.range);
-            let told = if is_saved {
+            let reported = if is_saved {
                 saved.insert(region.range);
                 &known_saved
             } else {
                 &known
             };
-            let new = PageSet::from_iter([region.range]).difference(told);
+            let new = PageSet::from_iter([region.range]).difference(reported);
             if new.is_empty() {
                 continue;
             }

@@ -7,7 +7,7 @@
 //! What others write to memory that they share with the process, or to files of which it has private
 //! mappings, leaves no trace in it; such memory is read again at each instant ([`recheck`]).
 //!
-//! Pages are owed to the store until a checkpoint that has them is published. One that fails, on a full disk, say, leaves
+//! Pages are pending until a checkpoint that has them is published. One that fails, on a full disk, say, leaves
 //! the store as it was, and the next has what it should have had.
 
 pub(crate) mod build_id;
@@ -82,10 +82,10 @@ pub struct ProcessCheckpointer {
     identity: Identity,
     layout: Layout,
     /// Pages that the store is to get with the next checkpoint.
-    owed: PageSet,
-    /// Those of them that it gets whole; of the others, what may have changed since the last checkpoint.
-    owed_whole: PageSet,
-    owed_bytes: PageSet,
+    pending: PageSet,
+    /// Pending pages that it gets whole; of the others, what may have changed since the last checkpoint.
+    pending_whole: PageSet,
+    pending_bytes: PageSet,
     /// Addresses at which it has to forget what it knew.
     remapped: PageSet,
     /// What was found for the last checkpoint, and for the next, where all is to be read once more.
@@ -115,9 +115,9 @@ impl ProcessCheckpointer {
             watch,
             options,
             layout: Layout::new(pid),
-            owed: PageSet::new(),
-            owed_whole: PageSet::new(),
-            owed_bytes: PageSet::new(),
+            pending: PageSet::new(),
+            pending_whole: PageSet::new(),
+            pending_bytes: PageSet::new(),
             remapped: PageSet::new(),
             found: Default::default(),
             seen: Seen::default(),
@@ -161,7 +161,7 @@ impl ProcessCheckpointer {
                 writer.begin_anew();
             }
             if let Some(manifest) = self.attempt(writer)? {
-                self.forget_owed();
+                self.forget_pending();
                 self.layout.settle();
                 self.found.swap(0, 1);
                 self.found[1].clear();
@@ -174,10 +174,10 @@ impl ProcessCheckpointer {
         )))
     }
 
-    fn forget_owed(&mut self) {
-        self.owed.clear();
-        self.owed_whole.clear();
-        self.owed_bytes.clear();
+    fn forget_pending(&mut self) {
+        self.pending.clear();
+        self.pending_whole.clear();
+        self.pending_bytes.clear();
         self.remapped.clear();
     }
 
@@ -191,22 +191,22 @@ impl ProcessCheckpointer {
         let mut seen_in_files = std::mem::take(&mut self.seen_in_files);
         if draft.is_base() {
             self.layout = Layout::new(self.pid());
-            self.forget_owed();
+            self.forget_pending();
             seen = Seen::default();
             seen_in_files = Seen::default();
         }
         let mut staging = Staging::new(self.options.buffer_bytes);
         self.absorb(None)?;
         if self.options.report_again {
-            self.owed.union_with(&self.found[0]);
-            self.owed_whole.union_with(&self.found[0]);
+            self.pending.union_with(&self.found[0]);
+            self.pending_whole.union_with(&self.found[0]);
         }
-        if !self.owed_bytes.is_empty() {
+        if !self.pending_bytes.is_empty() {
             draft.allow_changes();
         }
-        self.owed = self.owed.intersection(self.layout.addresses());
+        self.pending = self.pending.intersection(self.layout.addresses());
         draft.forget(&self.remapped);
-        let mut todo = self.owed.clone();
+        let mut todo = self.pending.clone();
         if self.options.mode == Mode::Precopy {
             seen.forget(&self.remapped);
             let shared = self.shared_contents()?;
@@ -229,7 +229,7 @@ impl ProcessCheckpointer {
                 let found = self.absorb(None)?;
                 seen.forget(&found.remapped);
                 seen_in_files.forget(&found.remapped);
-                todo = found.take_over(&mut draft, &mut staging);
+                todo = found.apply(&mut draft, &mut staging);
                 todo = todo.difference(&self.compared()).difference(&self.shared());
                 if rule.next(todo.page_count()) == Next::Stop {
                     break;
@@ -248,12 +248,12 @@ impl ProcessCheckpointer {
         };
         seen.forget(remapped);
         seen_in_files.forget(remapped);
-        todo.union_with(&found.take_over(&mut draft, &mut staging));
-        todo.union_with(&self.owed.intersection(&self.compared()));
-        let (untouched, as_the_file) = self.layout.vanished()?;
+        todo.union_with(&found.apply(&mut draft, &mut staging));
+        todo.union_with(&self.pending.intersection(&self.compared()));
+        let (untouched, reverted_to_file) = self.layout.vanished()?;
         staging.forget(&untouched);
         draft.forget(&untouched);
-        todo.union_with(&as_the_file);
+        todo.union_with(&reverted_to_file);
         let todo = todo
             .intersection(self.layout.addresses())
             .difference(&untouched)
@@ -285,8 +285,8 @@ impl ProcessCheckpointer {
             ..self.process(threads)
         };
         let parts = Parts {
-            pages: self.owed.difference(&self.owed_whole),
-            changed: self.owed_bytes.clone(),
+            pages: self.pending.difference(&self.pending_whole),
+            changed: self.pending_bytes.clone(),
         };
         let manifest = self.finish(draft, staging, &parts, process, cost, began)?;
         self.seen = seen;
@@ -358,7 +358,7 @@ impl ProcessCheckpointer {
             .collect()
     }
 
-    /// Takes a round into the books.
+    /// Adds a round to what is pending.
     fn absorb(&mut self, hold: Option<&Hold>) -> Result<Found> {
         let round = match hold {
             Some(hold) => self.watch.collect_held(hold)?,
@@ -393,15 +393,15 @@ impl ProcessCheckpointer {
             .iter()
             .any(|event| matches!(event, Event::Exec { .. }));
         round.commit();
-        self.owed = self.owed.difference(&found.remapped).union(&found.pages);
+        self.pending = self.pending.difference(&found.remapped).union(&found.pages);
         if self.options.report_again {
             self.found[0] = self.found[0].difference(&found.remapped);
             self.found[1] = self.found[1]
                 .difference(&found.remapped)
                 .union(&found.pages);
         }
-        self.owed_whole = self.owed_whole.union(&whole);
-        self.owed_bytes.union_with(&changed);
+        self.pending_whole = self.pending_whole.union(&whole);
+        self.pending_bytes.union_with(&changed);
         self.remapped.union_with(&found.remapped);
         Ok(found)
     }
@@ -417,7 +417,7 @@ struct Found {
 
 impl Found {
     /// Makes void what is; gives the pages.
-    fn take_over(self, draft: &mut Draft<'_>, staging: &mut Staging) -> PageSet {
+    fn apply(self, draft: &mut Draft<'_>, staging: &mut Staging) -> PageSet {
         if !self.remapped.is_empty() {
             staging.forget(&self.remapped);
             draft.forget(&self.remapped);

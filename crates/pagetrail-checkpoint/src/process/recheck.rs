@@ -3,7 +3,7 @@
 //! this process, nor does its own `write(2)` to a file that it has mapped. So at each instant all of
 //! this memory is read, and what differs from the checkpoint before is stored.
 //!
-//! What differs is told by hashes: reading and hashing takes less memory than a copy, and hardly more time. Most of that is done
+//! What differs is found by hashes: reading and hashing takes less memory than a copy, and hardly more time. Most of that is done
 //! once while the process runs, so that little is left to be copied at the instant; reading it all once more is not spared.
 
 use super::staging::Staging;

@@ -46,7 +46,7 @@ impl Image {
         self.rewind_if(pid, false)
     }
 
-    /// The same, also where other descriptors are open than then: a program that finds a connection of then in another's
+    /// Rewinds also where other descriptors are open than then: a program that finds a connection of then in another's
     /// place, or reads twice what it has read, may do what it never would.
     ///
     /// # Errors

@@ -43,7 +43,7 @@ impl CheckpointerBuilder {
         self.described(name, bytes, false)
     }
 
-    /// The same of a region that may have shrunk: what the store has beyond `bytes` is lost.
+    /// Adds a region that may have shrunk: what the store has beyond `bytes` is lost.
     pub fn shrunk_region(self, name: &str, bytes: usize) -> Self {
         self.described(name, bytes, true)
     }
@@ -127,7 +127,7 @@ impl CheckpointerBuilder {
             regions,
             writer,
             restored,
-            owed: PageSet::new(),
+            pending: PageSet::new(),
         })
     }
 }
@@ -219,7 +219,7 @@ pub struct Checkpointer {
     writer: Writer,
     restored: Option<u64>,
     /// Pages that the store is to get with the next checkpoint.
-    owed: PageSet,
+    pending: PageSet,
 }
 
 impl Checkpointer {
@@ -228,7 +228,7 @@ impl Checkpointer {
         Self::builder_on(Store::create(directory, false))
     }
 
-    /// The same in a store that is open, or could not be opened: then [`CheckpointerBuilder::start`] says so.
+    /// Begins in a store that is open, or could not be opened: then [`CheckpointerBuilder::start`] says so.
     pub fn builder_on(store: Result<Store>) -> CheckpointerBuilder {
         CheckpointerBuilder {
             store,
@@ -280,20 +280,20 @@ impl Checkpointer {
         self.writer.catch_up()?;
         let mut draft = self.writer.draft(page_size() as u32);
         if draft.is_base() {
-            self.owed
+            self.pending
                 .extend(self.regions.iter().map(|region| region.memory.range()));
         }
         let round = self.watch.collect()?;
-        self.owed.union_with(round.dirty());
+        self.pending.union_with(round.dirty());
         round.commit();
         let mut regions: Vec<&Region> = self.regions.iter().collect();
         regions.sort_by_key(|region| region.memory.range());
         let (mut chunks, mut of) = (Vec::new(), Vec::new());
         for region in &regions {
-            let owed = self
-                .owed
+            let pending = self
+                .pending
                 .intersection(&[region.memory.range()].into_iter().collect());
-            chunks.extend(intake::chunks(owed.ranges(), page_size()));
+            chunks.extend(intake::chunks(pending.ranges(), page_size()));
             of.resize(chunks.len(), *region);
         }
         draft.put_each(&chunks, |at, buffer| {
@@ -309,12 +309,12 @@ impl Checkpointer {
             process: None,
             mappings: regions.iter().map(|region| region.mapping()).collect(),
             cost: Cost {
-                copied_pages: self.owed.page_count(),
+                copied_pages: self.pending.page_count(),
                 ..Cost::default()
             },
             elapsed: began.elapsed(),
         })?;
-        self.owed.clear();
+        self.pending.clear();
         Ok(manifest)
     }
 

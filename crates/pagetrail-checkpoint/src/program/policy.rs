@@ -10,7 +10,7 @@
 /// Share of the pages from which on everything is copied. `examples/bench_snapshot.rs` measures it.
 pub(crate) const CROSSOVER: f64 = 0.25;
 /// Resets that copy everything before watching is tried again, at most.
-const PATIENCE_MAX: u32 = 256;
+const BACKOFF_MAX: u32 = 256;
 
 /// What a reset does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,14 +26,14 @@ pub(crate) enum Way {
 pub(crate) struct Policy {
     /// Resets left that copy everything.
     left: u32,
-    patience: u32,
+    backoff: u32,
 }
 
 impl Policy {
     pub(crate) fn new() -> Self {
         Self {
             left: 0,
-            patience: 4,
+            backoff: 4,
         }
     }
 
@@ -45,10 +45,10 @@ impl Policy {
     /// A reset of a watched memory found this share of its pages written.
     pub(crate) fn watched(&mut self, share: f64) {
         if share > CROSSOVER {
-            self.left = self.patience;
-            self.patience = (self.patience * 2).min(PATIENCE_MAX);
+            self.left = self.backoff;
+            self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
         } else {
-            self.patience = 4;
+            self.backoff = 4;
         }
     }
 
@@ -83,8 +83,8 @@ mod tests {
         assert_eq!(watching(&mut policy, 1000, 0.01), 1000);
         let asked = watching(&mut policy, 10_000, 0.9);
         assert!((30..60).contains(&asked), "{asked}");
-        // A new phase is noticed within the patience.
+        // A new phase is noticed within the backoff.
         let watched = watching(&mut policy, 1000, 0.01);
-        assert!(watched >= 1000 - PATIENCE_MAX, "{watched}");
+        assert!(watched >= 1000 - BACKOFF_MAX, "{watched}");
     }
 }

@@ -92,7 +92,7 @@ impl Snapshot {
         Self::take_with(arena, Choice::Auto)
     }
 
-    /// The same with a technique of one's choice.
+    /// Takes a snapshot with the given technique.
     ///
     /// # Errors
     ///

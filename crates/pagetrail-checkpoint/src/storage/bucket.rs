@@ -111,7 +111,7 @@ impl Bucket {
         })
     }
 
-    /// The same with another time after which a lock that is not remapped counts as left behind.
+    /// Opens it with another time after which a lock that is not renewed counts as abandoned.
     #[must_use]
     pub fn stale_after(mut self, time: std::time::Duration) -> Self {
         self.timing = Timing::stale_after(time);
@@ -460,7 +460,7 @@ impl Draft for SpooledDraft {
         match sent.and_then(|()| self.bucket.check_lease()) {
             Ok(()) => remote.wait(upload.finish()).map(drop),
             Err(error) => {
-                // What has been sent is of no use; the error is told, not that of this.
+                // What has been sent is of no use; the first error is reported, not this one.
                 let _ = remote.wait(upload.abort());
                 Err(error)
             }

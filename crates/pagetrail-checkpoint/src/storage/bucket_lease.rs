@@ -1,6 +1,6 @@
 //! [`Lease`]: the right to write to a [bucket](super::bucket), as an object `lock` that its holder writes anew all the time.
 //!
-//! An object store has no lock that goes with its holder, and no clock that all agree on. So nobody looks at times: whoever
+//! An object store has no lock that goes with its holder, and no clock that all agree on. So times are not compared: a process that
 //! finds the object watches for a while whether it changes. If it does, its holder lives; if not, the holder was killed, and
 //! the object is taken over by a write on the condition that it is still the same.
 //!
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 const LOCK: &str = "lock";
 
-/// How often is remapped, and how long one watches.
+/// How often is renewed, and how long one watches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
     /// An object that does not change for so long was left behind.
@@ -41,7 +41,7 @@ impl Timing {
         self.stale / 6
     }
 
-    /// Without having been remapped for so long, a holder no longer writes. What it has begun has until `stale` to end.
+    /// Without having been renewed for so long, a holder no longer writes. What it has begun has until `stale` to end.
     fn give_up_after(self) -> Duration {
         self.stale / 2
     }
@@ -53,8 +53,8 @@ pub(super) struct Lease {
     remote: Remote,
     timing: Timing,
     began: Instant,
-    /// When it was remapped last, in ns since it began.
-    remapped: Arc<AtomicU64>,
+    /// When it was renewed last, in ns since it began.
+    renewed: Arc<AtomicU64>,
     /// Dropped, it ends the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<UpdateVersion>>,
@@ -108,19 +108,19 @@ impl Lease {
     fn hold(remote: &Remote, timing: Timing, mut version: UpdateVersion) -> io::Result<Self> {
         let (stop, stopped) = channel();
         let began = Instant::now();
-        let remapped = Arc::new(AtomicU64::new(0));
-        let (told, own) = (Arc::clone(&remapped), remote.clone());
+        let renewed = Arc::new(AtomicU64::new(0));
+        let (stamp, own) = (Arc::clone(&renewed), remote.clone());
         let thread = std::thread::Builder::new().name("pagetrail-lease".into());
         let thread = thread.spawn(move || {
             while stopped.recv_timeout(timing.renew_every()) == Err(RecvTimeoutError::Timeout) {
-                // By when it was asked for: it may have been done at once, and told late.
+                // By when it was asked for: it may have been done at once, and answered late.
                 let asked = began.elapsed().as_nanos() as u64;
                 match put(&own, PutMode::Update(version.clone())) {
                     Ok(new) => {
                         version = new;
-                        told.store(asked, Ordering::Release);
+                        stamp.store(asked, Ordering::Release);
                     }
-                    Err(error) => tracing::warn!("the lock on the store is not remapped: {error}"),
+                    Err(error) => tracing::warn!("the lock on the store is not renewed: {error}"),
                 }
             }
             version
@@ -129,7 +129,7 @@ impl Lease {
             remote: remote.clone(),
             timing,
             began,
-            remapped,
+            renewed,
             stop: Some(stop),
             thread: Some(thread),
         })
@@ -137,12 +137,12 @@ impl Lease {
 
     /// Fails when somebody else may have taken over.
     pub(super) fn check(&self) -> io::Result<()> {
-        let remapped = Duration::from_nanos(self.remapped.load(Ordering::Acquire));
-        if self.began.elapsed().saturating_sub(remapped) < self.timing.give_up_after() {
+        let renewed = Duration::from_nanos(self.renewed.load(Ordering::Acquire));
+        if self.began.elapsed().saturating_sub(renewed) < self.timing.give_up_after() {
             return Ok(());
         }
         let reason =
-            "the lock on the store could not be remapped, and may be another writer's by now";
+            "the lock on the store could not be renewed, and may be another writer's by now";
         Err(io::Error::other(reason))
     }
 }

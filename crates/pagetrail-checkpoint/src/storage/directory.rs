@@ -270,7 +270,7 @@ impl Storage for Directory {
         let entries = entries(&drafts)?;
         for name in entries.iter().filter(|name| is_draft(name)) {
             match unlinkat(&drafts, name.as_str(), AtFlags::empty()) {
-                // A directory is none of ours, and in nobody's way.
+                // A directory is not one of ours, and does no harm.
                 Ok(()) | Err(Errno::NOENT | Errno::ISDIR) => {}
                 Err(error) => return Err(error.into()),
             }

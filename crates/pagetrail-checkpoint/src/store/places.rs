@@ -57,7 +57,7 @@ impl Places {
         Self(self.0.intersection(&other.0))
     }
 
-    /// Those of patched pages.
+    /// Places of patched pages.
     pub(crate) fn patches(&self) -> Self {
         let mut patches = Self::default();
         patches.insert(FIRST_PATCH, u64::from(u32::MAX - FIRST_PATCH));

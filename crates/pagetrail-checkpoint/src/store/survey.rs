@@ -20,7 +20,7 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Those that can be read, in ascending order. What is in the packs was not looked at.
+    /// Checkpoints that can be read, in ascending order. What is in the packs was not looked at.
     pub fn whole(&self) -> impl DoubleEndedIterator<Item = &Manifest> {
         let manifests = self.manifests.values();
         manifests.filter(|manifest| !self.lost.contains_key(&manifest.number))

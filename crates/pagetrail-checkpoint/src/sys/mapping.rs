@@ -12,7 +12,7 @@ use std::slice;
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
-    /// The same memory once more.
+    /// A second mapping of this memory.
     alias: Option<NonNull<u8>>,
     bytes: usize,
 }

@@ -223,9 +223,9 @@ fn facts(recording: &Recording<'_>) -> String {
         &words::time(collect.median),
         &format!("{} max; {}", words::time(collect.max), words::faults(all)),
     );
-    if let (Some(predicted), Some(told)) = (all.costs.predicted, words::predicted(all)) {
+    if let (Some(predicted), Some(text)) = (all.costs.predicted, words::predicted(all)) {
         let avoided = words::plural(predicted.faults_avoided, "fault");
-        fact("Faults avoided, about", &avoided, &told);
+        fact("Faults avoided, about", &avoided, &text);
     }
     out
 }

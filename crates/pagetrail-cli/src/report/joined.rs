@@ -18,7 +18,7 @@ pub(crate) fn group(trail: &mut Trail) -> Vec<Mapping> {
     std::mem::replace(&mut trail.mappings, grouped)
 }
 
-/// The same of mappings alone. They keep the order in which they appeared.
+/// Joins mappings alone. They keep the order in which they appeared.
 pub(crate) fn grouped(mappings: &[Mapping]) -> Vec<Mapping> {
     let mut order: Vec<_> = mappings.iter().enumerate().collect();
     order.sort_by_key(|(_, mapping)| (mapping.range, mapping.first_round));

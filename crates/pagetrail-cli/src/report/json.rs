@@ -74,7 +74,7 @@ struct Document<'a, R: Serialize, M: Serialize> {
     /// What `summary` and the mappings' counts are of.
     access_kind: &'static str,
     summary: Summary,
-    /// The same of the accesses, where they took turns with writes.
+    /// The counts of accesses, where they took turns with writes.
     accesses: Option<Summary>,
     /// Writes to sub-page heaps, where the process has one.
     #[serde(skip_serializing_if = "Option::is_none")]

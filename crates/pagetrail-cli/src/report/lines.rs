@@ -39,7 +39,7 @@ pub(crate) struct Line {
 /// How values become places and words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
-    /// The least value that is told apart; what is below lies there, too.
+    /// The least value that can be distinguished; what is below lies there, too.
     pub(crate) floor: f64,
     /// The scale reaches up to here at least.
     pub(crate) least_top: f64,

@@ -235,7 +235,7 @@ pub(crate) fn window(set: &WorkingSet, header: &Header) -> String {
 pub(crate) fn predicted(analysis: &Analysis) -> Option<String> {
     let predicted = analysis.costs.predicted?;
     Some(format!(
-        "{} predicted dirty, about {} of them in vain; about {} avoided; {} used to remember",
+        "{} predicted dirty, about {} of them false positives; about {} avoided; {} used to remember",
         plural(predicted.pages, "page"),
         count(predicted.false_positives),
         plural(predicted.faults_avoided, "fault"),

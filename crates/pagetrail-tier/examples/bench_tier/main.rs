@@ -220,7 +220,7 @@ fn main() -> Result<()> {
         println!("{:#}", programs::document(paths)?);
         return Ok(());
     }
-    // One figure only, for whoever works on it.
+    // One figure only, for work on it.
     let only = arguments.first();
     let fixed = |hot_percent| program(WorkloadKind::Fixed { hot_percent });
     let moving = |hot_percent| {

@@ -41,7 +41,7 @@ const WINDOW: Duration = Duration::from_millis(500);
 const PAGES: u64 = 10_000;
 /// Windows before the hot set moves, and after.
 const WINDOWS: usize = 10;
-/// What is left of node 0 for whoever promotes, in MiB, besides what of the program is there.
+/// What is left of node 0 for the promoting side, in MiB, besides what of the program is there.
 const FREE_MIB: u64 = 6;
 
 /// Who moves pages.

@@ -116,7 +116,7 @@ impl NodeMover {
 }
 
 impl<K: Kernel> NodeMover<K> {
-    /// The same with another kernel.
+    /// Makes it with another kernel.
     pub fn with_kernel(pid: u32, options: NodeOptions, kernel: K) -> Self {
         Self {
             pid,

@@ -72,7 +72,7 @@ impl SwapMover {
         }
     }
 
-    /// Has pages mapped that were read ahead. What cannot be read is told by [`Self::check`].
+    /// Has pages mapped that were read ahead. What cannot be read is found by [`Self::check`].
     fn fetch(&self, batch: &[Unit]) {
         let Ok(memory) = File::open(format!("/proc/{}/mem", self.pid)) else {
             return;

@@ -13,7 +13,7 @@ pub(super) struct Samples {
     salt: u64,
     used: u32,
     unused: u32,
-    /// The same of pages whose turn it is.
+    /// Checks pages whose turn it is.
     used_in_turn: u32,
     unused_in_turn: u32,
     /// Pages that are trusted, and not kind.

@@ -13,7 +13,7 @@ pub struct Prices {
     pub write_slow: f64,
     /// A fault, taken by the program for being kind.
     pub fault: f64,
-    /// Looking at a page that exists, by whoever tracks: it does not stop the program, and is shown
+    /// Looking at a page that exists, by the tracker: it does not stop the program, and is shown
     /// apart.
     pub scan_page: f64,
     /// Moving a page of 4 KiB.

@@ -109,7 +109,7 @@ pub fn run(program: &mut dyn Program, options: &RunOptions) -> Result<Outcome> {
     })
 }
 
-/// The same with an oracle in place of the loop: what is hot in a window is in fast memory in it,
+/// Runs it with an oracle in place of the loop: what is hot in a window is in fast memory in it,
 /// at no cost.
 pub fn run_perfect(program: &mut dyn Program, options: &RunOptions) -> Bill {
     let machine = Machine::new(program.pages(), options.fast_pages);

@@ -16,7 +16,7 @@ pub enum WorkloadKind {
         /// The hot part.
         hot_percent: u32,
     },
-    /// The same, but every so many windows the hot part is another one, drawn anew.
+    /// A hot part as above, but every so many windows the hot part is another one, drawn anew.
     Moving {
         /// The hot part.
         hot_percent: u32,

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_that_were_touched_are_told() {
+    fn touched_regions_are_reported() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         files(root, "off\n");

@@ -2,7 +2,7 @@
 //! `/sys/kernel/mm/page_idle/bitmap`.
 //!
 //! It costs the process no faults, only the setting of bits, tells pages apart, and says nothing
-//! about writes. The bitmap is of physical pages, which `/proc/PID/pagemap` names to whoever has
+//! about writes. The bitmap is of physical pages, which `/proc/PID/pagemap` shows to a process that has
 //! `CAP_SYS_ADMIN`. It needs `CONFIG_IDLE_PAGE_TRACKING`, which Debian's kernels are built without.
 //! `Documentation/admin-guide/mm/idle_page_tracking.rst`.
 
@@ -31,7 +31,7 @@ pub struct PageIdle {
     pid: u32,
     pagemap: File,
     bitmap: File,
-    /// What is told about: of everything else nothing is known.
+    /// The pages that are sampled: of all others nothing is known.
     armed: PageSet,
 }
 
@@ -104,13 +104,13 @@ impl PageIdle {
         }
         if !frames.is_empty() && frames.iter().all(|(_, frame)| *frame == 0) {
             return Err(Error::NotHere(
-                "physical pages are not told: it takes CAP_SYS_ADMIN".into(),
+                "physical pages are hidden: it takes CAP_SYS_ADMIN".into(),
             ));
         }
         Ok(frames)
     }
 
-    /// Those of some pages that are not idle any longer.
+    /// The pages of a set that are not idle any longer.
     fn used(&self, frames: &[(PageRange, u64)]) -> Result<PageSet> {
         let mut idle: BTreeMap<u64, u64> =
             frames.iter().map(|(_, frame)| (frame / 64, 0)).collect();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_whose_bit_the_kernel_clears_are_told() {
+    fn pages_whose_bit_the_kernel_clears_are_reported() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("bitmap");
         let missing = PageIdle::start_at(&path, std::process::id()).err().unwrap();
@@ -247,11 +247,11 @@ mod tests {
             }
             done => done.unwrap(),
         }
-        let told = |source: &mut PageIdle| {
+        let touched = |source: &mut PageIdle| {
             let sample = source.window().unwrap();
             sample.accessed.unwrap().intersection(&own)
         };
-        assert_eq!(told(&mut source), PageSet::new(), "all are idle");
+        assert_eq!(touched(&mut source), PageSet::new(), "all are idle");
         // The kernel clears the bit of a page that was used.
         let page = own.ranges()[0].start() + 3 * page_size();
         let one = PageSet::from_iter(PageRange::new(page, page + page_size()));
@@ -266,11 +266,11 @@ mod tests {
             .bitmap
             .write_all_at(&bits.to_ne_bytes(), frame / 64 * 8)
             .unwrap();
-        assert_eq!(told(&mut source), one);
+        assert_eq!(touched(&mut source), one);
         // Until it is armed, nothing is known of it.
-        assert_eq!(told(&mut source), one);
+        assert_eq!(touched(&mut source), one);
         source.rearm(&one).unwrap();
-        assert!(!told(&mut source).intersects(one.ranges()[0]));
+        assert!(!touched(&mut source).intersects(one.ranges()[0]));
         drop(buffer);
     }
 }

@@ -93,7 +93,7 @@ impl<R: BufRead + Send> Source for Replay<R> {
             name: "replay",
             caps: self.caps,
             pages: true,
-            // What was not asked about is in the recording all the same.
+            // What was not sampled is in the recording all the same.
             saves_faults: true,
         }
     }
@@ -104,12 +104,12 @@ impl<R: BufRead + Send> Source for Replay<R> {
         for _ in 0..rounds {
             let round = self.take()?;
             self.existing.union_with(&round.written);
-            let told = match round.access_kind {
+            let pages = match round.access_kind {
                 AccessKind::Accesses => &mut sample.accessed,
                 AccessKind::Writes => &mut sample.written,
             };
             // What is reported only because its mapping is new was not touched for that.
-            *told = Some(round.written.difference(&round.newly_mapped));
+            *pages = Some(round.written.difference(&round.newly_mapped));
         }
         Ok(sample)
     }
@@ -144,7 +144,7 @@ mod tests {
         trail_at(page_size, |index| index, rounds)
     }
 
-    /// The same, with rounds that begin at these times.
+    /// A recording with rounds that begin at these times.
     fn trail_at(
         page_size: u64,
         start_ns: impl Fn(u64) -> u64,

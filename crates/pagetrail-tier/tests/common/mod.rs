@@ -17,7 +17,7 @@ pub(crate) const STAGES: u64 = 5;
 const PASSES: u64 = BASE - (16 << 12);
 
 /// The machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A running `hot_set`, killed when it is dropped.
 pub(crate) struct Program(pub(crate) Child);
@@ -60,7 +60,7 @@ impl Program {
         let before = self.passes();
         thread::sleep(time);
         while self.passes() < before + ENOUGH {
-            assert!(began.elapsed() < PATIENCE, "the program does not go on");
+            assert!(began.elapsed() < TIMEOUT, "the program does not go on");
             thread::sleep(time / 10);
         }
     }

@@ -126,7 +126,7 @@ pub(crate) struct WritingArgs {
     /// How to compress: none, lz4, zstd, or zstd:LEVEL from 1 to 22
     #[arg(long, value_name = "HOW", default_value = "lz4", value_parser = compression)]
     pub(crate) compression: Compression,
-    /// Also use a directory in which everybody may write
+    /// Use the store even in a directory in which everybody may write
     #[arg(long)]
     pub(crate) allow_world_writable: bool,
 }
@@ -266,7 +266,7 @@ pub(crate) struct RewindArgs {
     /// The checkpoint
     #[arg(long, value_name = "N")]
     pub(crate) to: u64,
-    /// Also where other descriptors are open than then
+    /// Rewind even where other descriptors are open than then
     #[arg(long)]
     pub(crate) force: bool,
     /// Write one JSON document to standard output

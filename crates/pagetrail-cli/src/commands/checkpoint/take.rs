@@ -17,7 +17,7 @@ use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
 
 /// How soon a signal is noticed.
-const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
+const SIGNAL_POLL: Duration = Duration::from_millis(100);
 
 /// The next is due at once.
 const NO_INTERVAL: Duration = Duration::from_nanos(1);
@@ -85,7 +85,7 @@ impl Session<'_> {
         Ok(manifest)
     }
 
-    /// Takes one after the other. One that fails is told and tried again when the next is due.
+    /// Takes one after the other. One that fails is reported, and tried again when the next is due.
     fn repeat(&mut self, writer: &mut Writer, interval: Duration) -> Result<ExitCode> {
         let mut schedule = Schedule::new(Instant::now(), interval, None);
         let (mut taken, mut failure) = (0, None);
@@ -161,7 +161,7 @@ impl Session<'_> {
                 "{taken} taken; the next in {:.0} s; Ctrl-C to end",
                 left.as_secs_f64().ceil()
             ));
-            if let State::Ended(_) = self.process.wait(left.min(SIGNAL_PATIENCE)) {
+            if let State::Ended(_) = self.process.wait(left.min(SIGNAL_POLL)) {
                 return false;
             }
         }

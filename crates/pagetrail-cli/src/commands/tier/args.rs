@@ -30,7 +30,7 @@ pub(crate) enum TierCommand {
         pagetrail tier plan -p 1234 --fast 64M --source writes --json\n  \
         pagetrail tier plan --trail run.trail --fast 64M --html plan.html")]
     Plan(PlanArgs),
-    /// Keep the hot pages of programs in fast memory until told to stop
+    /// Keep the hot pages of programs in fast memory until stopped
     ///
     /// The file names the programs, by PID, command or cgroup, and how much fast memory each may
     /// use. SIGHUP has it read anew. SIGTERM and SIGINT end it: every program keeps its memory

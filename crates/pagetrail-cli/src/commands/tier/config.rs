@@ -117,7 +117,7 @@ pub(crate) enum SourceKind {
     Accesses,
     /// writes only (pagemap-scan, Linux 6.7)
     Writes,
-    /// accesses and writes in turns, told apart; every page is asked about in every window
+    /// accesses and writes in turns, distinguished; every page is sampled in every window
     Turns,
     /// regions that DAMON saw touched, without faults; one process on a machine
     Damon,
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_in_a_line() {
+    fn errors_are_one_line() {
         let with = |text: &str, what: &str| {
             let error = Config::parse(text).unwrap_err();
             let line = format!("{error:#}");

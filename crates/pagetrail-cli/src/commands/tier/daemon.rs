@@ -32,7 +32,7 @@ struct Kept {
     processes: Vec<Process>,
     /// Why some could not be kept, and when they were tried.
     refused: BTreeMap<u32, (String, Instant)>,
-    /// Of those that have ended, for the page.
+    /// What ended targets did, for the page.
     ended: Vec<(u32, History)>,
 }
 
@@ -246,7 +246,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// What is told to whoever asks.
+    /// The answers to status requests.
     pub(crate) fn status(&mut self) -> Status {
         let targets = self.kept.iter_mut().map(|kept| {
             let member = self.pool.member(&kept.target.name);

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_told_by_their_first_word() {
+    fn commands_are_found_by_their_first_word() {
         assert!(is_command(
             b"/usr/bin/redis-server\0*:6379\0",
             "redis-server"

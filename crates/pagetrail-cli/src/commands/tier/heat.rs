@@ -67,7 +67,7 @@ impl History {
         }
     }
 
-    /// The same for a plan, which moves nothing.
+    /// The picture of a plan, which moves nothing.
     pub(crate) fn add_plan(&mut self, tier_loop: &mut TierLoop, plan: &Plan) {
         self.cut = plan.cut;
         self.note(tier_loop);

@@ -28,7 +28,7 @@ use crate::outfile::{Kind, OutFile};
 use crate::session::schedule::Schedule;
 
 /// How soon a signal is noticed.
-const SIGNAL_PATIENCE: Duration = Duration::from_millis(50);
+const SIGNAL_POLL: Duration = Duration::from_millis(50);
 
 /// Runs one of the subcommands.
 pub(crate) fn run(args: &TierArgs) -> Result<ExitCode> {
@@ -79,7 +79,7 @@ fn keep(args: &RunArgs) -> Result<ExitCode> {
             if left.is_zero() {
                 break;
             }
-            thread::sleep(left.min(SIGNAL_PATIENCE));
+            thread::sleep(left.min(SIGNAL_POLL));
         }
     }
     daemon.finish(html)?;

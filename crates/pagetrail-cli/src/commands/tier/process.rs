@@ -67,7 +67,7 @@ pub(crate) struct Process {
     /// When the period began.
     began: Instant,
     demand: Demand,
-    /// Whether a window has told of demand.
+    /// Whether a window has shown demand.
     measured: bool,
     pub(crate) history: History,
 }
@@ -134,7 +134,7 @@ impl Process {
         Ok(())
     }
 
-    /// What it could use of fast memory, once a period has told.
+    /// What it could use of fast memory, once a period has shown it.
     pub(crate) fn demand(&self) -> Option<Demand> {
         self.measured.then_some(self.demand)
     }
