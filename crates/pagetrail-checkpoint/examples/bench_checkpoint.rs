@@ -1,10 +1,13 @@
-//! What checkpoints cost, as JSON: the pause of a program that writes 100 MB/s to random pages of 1.5 GiB, by `precopy`, by `stop`
-//! and by gdb's `gcore`; the volume of a chain; the throughput of a full image against `cp`; reading it back.
+//! What checkpoints cost, as JSON: the pause of a program that writes 100 MB/s to random pages of
+//! 1.5 GiB, by `precopy`, by `stop` and by gdb's `gcore`; the volume of a chain; the throughput of
+//! a full image against `cp`; reading it back.
 //!
-//! The program is this example once more. It tells its own longest gaps, so that all three tools are measured by what
-//! the program felt. Each image of a chain is checked by the difference to the one before it.
+//! The program is this example once more. It tells its own longest gaps, so that all three tools
+//! are measured by what the program felt. Each image of a chain is checked by the difference to the
+//! one before it.
 //!
-//! `bench_checkpoint images` measures the last two only. `PAGETRAIL_BENCH_MIB` and `PAGETRAIL_BENCH_COUNT` make it smaller.
+//! `bench_checkpoint images` measures the last two only. `PAGETRAIL_BENCH_MIB` and
+//! `PAGETRAIL_BENCH_COUNT` make it smaller.
 
 #![allow(clippy::print_stdout, reason = "the result")]
 #![allow(clippy::print_stderr, reason = "how far it is")]
@@ -266,13 +269,14 @@ fn gcore(place: &Path, name: &str) -> Value {
     row
 }
 
-/// A virtual machine that has given free memory back to its host pays for it when it is used again, no matter which program happens to be
-/// the first. So nobody is.
+/// A virtual machine that has given free memory back to its host pays for it when it is used again,
+/// no matter which program happens to be the first. So nobody is.
 fn warm_up(bytes: usize) {
     std::hint::black_box(vec![1u8; bytes]);
 }
 
-/// A full image against `cp` of the same bytes to the same place, and reading it against reading the copy.
+/// A full image against `cp` of the same bytes to the same place, and reading it against reading
+/// the copy.
 fn image(place: &Path, name: &str) -> Value {
     let bytes = setting("PAGETRAIL_BENCH_MIB", 1536) << 20;
     let writer = Writer::start(place);
@@ -292,11 +296,13 @@ fn image(place: &Path, name: &str) -> Value {
     let (mut image, mut lz4, mut cp, mut read, mut restore) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut ratio = 0.0;
-    // Where memory is put back, by both: as a program's regions would be, which have been written before.
+    // Where memory is put back, by both: as a program's regions would be, which have been written
+    // before.
     let mut memory = vec![1; bytes];
     for _ in 0..IMAGES {
         warm_up(bytes);
-        // Both on their way to the disk when the time is taken: a checkpoint is synced, so is the copy.
+        // Both on their way to the disk when the time is taken: a checkpoint is synced, so is the
+        // copy.
         let began = Instant::now();
         let status = Command::new("cp")
             .arg("--sparse=never")

@@ -1,5 +1,6 @@
-//! How many pages to compress together, as JSON: for each number the size of an image of a Python process with a few hundred
-//! megabytes of objects and a database in memory, the time to make it and to read it whole, and to read single pages of it.
+//! How many pages to compress together, as JSON: for each number the size of an image of a Python
+//! process with a few hundred megabytes of objects and a database in memory, the time to make it
+//! and to read it whole, and to read single pages of it.
 
 #![allow(clippy::print_stdout, reason = "the result")]
 

@@ -1,7 +1,8 @@
-//! What resetting 256 MiB costs, by the share of it that was written, against copying all of it; as JSON.
+//! What resetting 256 MiB costs, by the share of it that was written, against copying all of it; as
+//! JSON.
 //!
-//! `watched` is the time of the writes and of the reset with writes watched, `copied` that of the same writes and a full copy:
-//! where they cross, watching stops to pay.
+//! `watched` is the time of the writes and of the reset with writes watched, `copied` that of the
+//! same writes and a full copy: where they cross, watching stops to pay.
 
 #![allow(clippy::print_stdout, reason = "the result")]
 

@@ -1,4 +1,5 @@
-//! How many bytes differ between each checkpoint of a store and the one before, byte by byte, beside what was stored: JSON.
+//! How many bytes differ between each checkpoint of a store and the one before, byte by byte,
+//! beside what was stored: JSON.
 //!
 //! `cargo run --release -p pagetrail-checkpoint --example exact_bytes STORE`
 

@@ -1,7 +1,8 @@
-//! A key-value store in memory that survives `kill -9`, with what was set in the last interval lost at most.
+//! A key-value store in memory that survives `kill -9`, with what was set in the last interval lost
+//! at most.
 //!
-//! Usage: `kv DIRECTORY [INTERVAL_MS]`, then lines on standard input: `set KEY VALUE`, `get KEY`, `count`. Each answer
-//! is a line. Its table is plain memory; keeping it costs two lines of code.
+//! Usage: `kv DIRECTORY [INTERVAL_MS]`, then lines on standard input: `set KEY VALUE`, `get KEY`,
+//! `count`. Each answer is a line. Its table is plain memory; keeping it costs two lines of code.
 
 #![allow(clippy::print_stdout, reason = "it answers")]
 

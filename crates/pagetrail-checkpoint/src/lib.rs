@@ -1,11 +1,14 @@
-//! Checkpoints of memory that hardly pause the program, in a store that survives whatever happens to its writer.
+//! Checkpoints of memory that hardly pause the program, in a store that survives whatever happens
+//! to its writer.
 //!
-//! A [`Store`] is a chain of checkpoints: a base and increments over it, page contents compressed and stored once, every
-//! byte under a hash. `docs/image-format.md` has the bytes. Three things take checkpoints:
+//! A [`Store`] is a chain of checkpoints: a base and increments over it, page contents compressed
+//! and stored once, every byte under a hash. `docs/image-format.md` has the bytes. Three things
+//! take checkpoints:
 //!
 //! * [`ProcessCheckpointer`]: another process, memory and registers, which hardly pauses;
 //! * [`Checkpointer`]: regions of the own program, there again at its next start;
-//! * [`Snapshot`]: memory that goes back to what it was, thousands of times a second, without any store.
+//! * [`Snapshot`]: memory that goes back to what it was, thousands of times a second, without any
+//!   store.
 #![deny(unsafe_code)]
 
 mod error;

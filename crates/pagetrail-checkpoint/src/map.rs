@@ -35,7 +35,8 @@ pub(crate) struct Run {
     pub(crate) source: Source,
 }
 
-/// Runs in ascending order of addresses, not overlapping. An address in none has not been said anything about.
+/// Runs in ascending order of addresses, not overlapping. An address in none has not been said
+/// anything about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PageMap {
     page_size: u64,

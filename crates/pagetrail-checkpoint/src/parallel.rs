@@ -3,7 +3,8 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// More threads than this would take the processors away from the program that is being checkpointed.
+/// More threads than this would take the processors away from the program that is being
+/// checkpointed.
 const THREADS_MAX: usize = 8;
 
 fn threads_for(items: usize, few: usize) -> usize {
@@ -11,8 +12,8 @@ fn threads_for(items: usize, few: usize) -> usize {
     processors.min(THREADS_MAX).min(items / few).max(1)
 }
 
-/// Does the same on as many threads as `items` are worth, where a thread is worth its start for `few` of them; one is the
-/// caller's own. The first error of one of them.
+/// Does the same on as many threads as `items` are worth, where a thread is worth its start for
+/// `few` of them; one is the caller's own. The first error of one of them.
 pub(crate) fn crew<E: Send>(
     items: usize,
     few: usize,
@@ -89,8 +90,8 @@ impl<T> InOrder<T> {
     }
 }
 
-/// Does `work` on each item, with memory that the items of a thread share; each thread takes the next item when it is done
-/// with one, and stops at its first error.
+/// Does `work` on each item, with memory that the items of a thread share; each thread takes the
+/// next item when it is done with one, and stops at its first error.
 pub(crate) fn try_each<T: Send, M: Default, E: Send>(
     items: Vec<T>,
     few: usize,

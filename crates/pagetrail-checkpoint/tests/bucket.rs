@@ -1,5 +1,6 @@
-//! A store in an object store: the same contents as in a directory, large packs in parts, and one writer at a time, also
-//! after one was killed. The object store is `object_store`'s own in memory, with conditional writes as S3 has them.
+//! A store in an object store: the same contents as in a directory, large packs in parts, and one
+//! writer at a time, also after one was killed. The object store is `object_store`'s own in memory,
+//! with conditional writes as S3 has them.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -14,7 +15,8 @@ use pagetrail_checkpoint::{Compression, Error, Store, WriterOptions};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// As short as a live writer can bear on a busy machine: it renews six times as often, and gives up after half of it.
+/// As short as a live writer can bear on a busy machine: it renews six times as often, and gives up
+/// after half of it.
 const STALE: Duration = Duration::from_secs(4);
 
 fn bucket(objects: &Arc<InMemory>) -> Arc<Bucket> {

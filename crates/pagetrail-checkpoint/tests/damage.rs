@@ -1,4 +1,5 @@
-//! Damage: every changed byte of a store is found by `verify`, and whatever the bytes are, reading ends in an answer.
+//! Damage: every changed byte of a store is found by `verify`, and whatever the bytes are, reading
+//! ends in an answer.
 //!
 //! `PAGETRAIL_FUZZ_ITERATIONS` sets how often the fuzzer tries.
 

@@ -1,4 +1,5 @@
-//! Cores of real programs, opened by gdb: backtraces of all threads, and memory with a value that is known.
+//! Cores of real programs, opened by gdb: backtraces of all threads, and memory with a value that
+//! is known.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 

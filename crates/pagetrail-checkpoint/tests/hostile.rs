@@ -1,5 +1,5 @@
-//! Stores from elsewhere, made to do harm: nothing outside the store is touched, nothing hangs, and memory and time stay
-//! within what the store's own bytes are worth.
+//! Stores from elsewhere, made to do harm: nothing outside the store is touched, nothing hangs, and
+//! memory and time stay within what the store's own bytes are worth.
 //!
 //! `PAGETRAIL_FUZZ_ITERATIONS` sets how often the fuzzer tries.
 
@@ -186,7 +186,8 @@ fn what_is_said_to_be_large_takes_no_memory() {
     assert!(grown < 512 << 20, "{} MiB", grown >> 20);
 }
 
-/// Stores that are made of nonsense with right hashes: every command of a store ends, in an answer or an error.
+/// Stores that are made of nonsense with right hashes: every command of a store ends, in an answer
+/// or an error.
 #[test]
 fn nonsense_with_right_hashes_ends_in_an_answer() {
     let iterations = std::env::var("PAGETRAIL_FUZZ_ITERATIONS")

@@ -1,5 +1,6 @@
-//! The checkpointer killed at every step to the store and at random moments, and a store on a disk that fills: the store
-//! verifies, the newest checkpoint is whole, the next one complete, and the process lives.
+//! The checkpointer killed at every step to the store and at random moments, and a store on a disk
+//! that fills: the store verifies, the newest checkpoint is whole, the next one complete, and the
+//! process lives.
 //!
 //! The checkpointer is this test binary once more, which an environment variable controls.
 

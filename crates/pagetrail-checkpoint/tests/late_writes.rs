@@ -1,5 +1,6 @@
-//! A store in an object store whose writer stood still with a request under way, for longer than its lock holds: what it had
-//! sent arrives when another writer has taken over. Neither loses anything but the checkpoint that was under way.
+//! A store in an object store whose writer stood still with a request under way, for longer than
+//! its lock holds: what it had sent arrives when another writer has taken over. Neither loses
+//! anything but the checkpoint that was under way.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -20,12 +21,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-/// As short as a live writer can bear on a busy machine: it renews six times as often, and gives up after half of it.
+/// As short as a live writer can bear on a busy machine: it renews six times as often, and gives up
+/// after half of it.
 const STALE: Duration = Duration::from_secs(4);
 
 /// Nothing is held.
 const OPEN: u8 = 0;
-/// The next write of a manifest is held, and the process stands still from then on: its lock is not remapped either.
+/// The next write of a manifest is held, and the process stands still from then on: its lock is not
+/// remapped either.
 const ARMED: u8 = 1;
 const HELD: u8 = 2;
 
@@ -124,7 +127,8 @@ fn model(seed: u64) -> Model {
     model
 }
 
-/// Lets the first writer stand still in `work`, gives its result once the second writer has done `meanwhile`.
+/// Lets the first writer stand still in `work`, gives its result once the second writer has done
+/// `meanwhile`.
 fn late<T: Send>(
     replacing: bool,
     prepare: impl FnOnce(&mut Writer),
@@ -189,7 +193,8 @@ fn a_late_manifest_replaces_none() {
             for number in 2..=4 {
                 store.image(number).unwrap();
             }
-            // Another one is at work; when it has gone, the first has its lock again, and all that it should have had.
+            // Another one is at work; when it has gone, the first has its lock again, and all that
+            // it should have had.
             assert!(matches!(first.catch_up(), Err(Error::Busy { .. })));
             assert!(model.checkpoint(first).is_err());
             drop(second);

@@ -1,5 +1,5 @@
-//! Checkpoints of living processes: each is of one instant, whatever the process does meanwhile; a failing store changes
-//! nothing; and the process does not notice.
+//! Checkpoints of living processes: each is of one instant, whatever the process does meanwhile; a
+//! failing store changes nothing; and the process does not notice.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
@@ -272,7 +272,8 @@ fn a_process_that_replaces_its_program_goes_on_as_a_new_base() {
     let Some(program) = support::victim_program("execer") else {
         return;
     };
-    // Each of its programs lives for some milliseconds; on a busy machine few checkpoints fit into one.
+    // Each of its programs lives for some milliseconds; on a busy machine few checkpoints fit into
+    // one.
     let mut bases = 0;
     for _ in 0..20 {
         bases = bases_of_replaced_programs(&program);
@@ -284,7 +285,8 @@ fn a_process_that_replaces_its_program_goes_on_as_a_new_base() {
     assert!(bases > 1);
 }
 
-/// Takes checkpoints of a process that replaces its program a hundred times, and says how many were bases.
+/// Takes checkpoints of a process that replaces its program a hundred times, and says how many were
+/// bases.
 fn bases_of_replaced_programs(program: &std::path::Path) -> u32 {
     // It exits with the number of its programs.
     let mut child = std::process::Command::new(program)

@@ -1,4 +1,5 @@
-//! Checkpoints in one's own program: what comes back after a restart, after a failure, after `kill -9`, and after a reset.
+//! Checkpoints in one's own program: what comes back after a restart, after a failure, after `kill
+//! -9`, and after a reset.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
@@ -191,7 +192,8 @@ fn the_key_value_store_survives_kill() {
         for key in some.chain(there.saturating_sub(100)..there) {
             assert_eq!(kv.ask(&format!("get key{key}")), format!("value {key}"));
         }
-        // What is lost was set in the last interval before the kill, however long a checkpoint took.
+        // What is lost was set in the last interval before the kill, however long a checkpoint
+        // took.
         if let (Some(lost), Some(last)) = (set.get(there as usize), set.last()) {
             println!("lost {} keys of {next}, {:?}", next - there, *last - *lost);
             assert!(

@@ -1,5 +1,5 @@
-//! Damage costs the checkpoints that need what is damaged, and no others: the store goes on past it, says what is lost, and
-//! can be repaired.
+//! Damage costs the checkpoints that need what is damaged, and no others: the store goes on past
+//! it, says what is lost, and can be repaired.
 
 mod common;
 
@@ -122,7 +122,8 @@ fn every_damaged_byte_of_a_store_is_repaired() {
             }
             model.write(3, contents(1000 + u64::from(repair)));
             let number = model.checkpoint(&mut writer).unwrap().number;
-            // A writer does not read the packs in which it finds pages by their hashes; verifying does.
+            // A writer does not read the packs in which it finds pages by their hashes; verifying
+            // does.
             if repair || !store.verify().unwrap().lost.contains(&number) {
                 model.assert_is(&mut store.image(number).unwrap());
             }

@@ -1,5 +1,5 @@
-//! Rewinding: a process put back to an earlier instant goes on from there as if nothing had happened since; what cannot be
-//! rewound is refused before it is touched.
+//! Rewinding: a process put back to an earlier instant goes on from there as if nothing had
+//! happened since; what cannot be rewound is refused before it is touched.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
@@ -38,7 +38,8 @@ fn assert_is(image: &mut Image, memory: &Memory) {
     }
 }
 
-/// Takes a checkpoint of a process that stands still by a signal, and an oracle copy of its memory with it.
+/// Takes a checkpoint of a process that stands still by a signal, and an oracle copy of its memory
+/// with it.
 fn at_rest(victim: &Victim, process: &mut ProcessCheckpointer, writer: &mut Writer) -> Manifest {
     victim.signal(rustix::process::Signal::STOP);
     while support::state(victim.pid()) != 'T' {

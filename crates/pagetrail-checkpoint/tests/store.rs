@@ -1,5 +1,5 @@
-//! The store against an oracle: whatever happens to a memory, every checkpoint has what was there at its time, also after
-//! pruning, squashing, failing writes, and by another writer.
+//! The store against an oracle: whatever happens to a memory, every checkpoint has what was there
+//! at its time, also after pruning, squashing, failing writes, and by another writer.
 
 mod common;
 

@@ -1,7 +1,8 @@
-//! [`Endpoint`]: small texts by HTTP, at a TCP address or a Unix socket: numbers for Prometheus, the status of a daemon.
+//! [`Endpoint`]: small texts by HTTP, at a TCP address or a Unix socket: numbers for Prometheus,
+//! the status of a daemon.
 //!
-//! Each client is answered by a thread of its own, a bounded number of them at a time, and none is waited for long: one that
-//! does not ask, or asks a byte at a time, keeps nobody else waiting.
+//! Each client is answered by a thread of its own, a bounded number of them at a time, and none is
+//! waited for long: one that does not ask, or asks a byte at a time, keeps nobody else waiting.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -367,7 +368,8 @@ mod tests {
         assert!(get(&address, "/metrics").is_err());
     }
 
-    /// With one thread for all, or with timeout for a client and not for the connection, the last one would wait an hour.
+    /// With one thread for all, or with timeout for a client and not for the connection, the last
+    /// one would wait an hour.
     #[test]
     fn clients_that_say_nothing_keep_nobody_waiting() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! What the command tells its caller: exit codes, and the one line on standard error that goes with them.
+//! What the command tells its caller: exit codes, and the one line on standard error that goes with
+//! them.
 
 use std::error::Error as _;
 use std::io::{self, ErrorKind, Write};

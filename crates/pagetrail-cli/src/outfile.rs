@@ -1,5 +1,5 @@
-//! Files that a command writes for its user: pages and pictures. None takes the place of a file of another kind, a
-//! recording above all, and each is named on standard error once it is there.
+//! Files that a command writes for its user: pages and pictures. None takes the place of a file of
+//! another kind, a recording above all, and each is named on standard error once it is there.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Read, Seek, Write};

@@ -30,9 +30,9 @@ const LATE: u64 = 0x7f21_a400_0000;
 const LIBC: u64 = 0x7f21_b5e1_0000;
 const STACK: u64 = 0x7ffd_0a3c_0000;
 
-/// A program with a garbage-collected heap: a nursery that is filled again and again, a heap that is
-/// written at random, a buffer that appears halfway, a stack that is written always; it has a child,
-/// one mapping that is not tracked, and exits in the end.
+/// A program with a garbage-collected heap: a nursery that is filled again and again, a heap that
+/// is written at random, a buffer that appears halfway, a stack that is written always; it has a
+/// child, one mapping that is not tracked, and exits in the end.
 pub(crate) fn program(rounds: u32) -> Trail {
     let mut random = fastrand::Rng::with_seed(7);
     let halfway = rounds / 2;
@@ -117,7 +117,8 @@ pub(crate) fn program(rounds: u32) -> Trail {
     trail
 }
 
-/// A program that is recorded in turns: in every second round its accesses, which are its writes and a table that it reads.
+/// A program that is recorded in turns: in every second round its accesses, which are its writes
+/// and a table that it reads.
 pub(crate) fn program_in_turns(rounds: u32) -> Trail {
     let mut trail = program(rounds);
     trail.header.technique = "access-scan".into();

@@ -99,7 +99,8 @@ fn what_cannot_be_done_is_said_in_one_line() {
     }
 }
 
-/// The short form of `cargo xtask bench adaptive`: every pattern, and a program. What was written and not reported would end it.
+/// The short form of `cargo xtask bench adaptive`: every pattern, and a program. What was written
+/// and not reported would end it.
 #[test]
 fn a_suite_checks_every_round() {
     let directory = tempfile::tempdir().unwrap();
@@ -142,7 +143,8 @@ fn a_suite_checks_every_round() {
     let hot = &rows[2]["techniques"];
     assert_eq!(hot[1]["technique"], "adaptive");
     let figure = |of: usize, name: &str| hot[of][name]["median"].as_f64().unwrap();
-    // 102 hot pages in each round, of which most are predicted by now: a false positive costs less than a fault on any machine.
+    // 102 hot pages in each round, of which most are predicted by now: a false positive costs less
+    // than a fault on any machine.
     assert!(figure(1, "faults_per_round") * 2.0 < figure(0, "faults_per_round"));
     assert!(figure(1, "reported_per_written") < 1.6);
     assert!(

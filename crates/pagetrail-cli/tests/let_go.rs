@@ -1,4 +1,5 @@
-//! Programs that `pagetrail record` starts run as they would without: set-user-ID ones too, and while pagetrail is stopped.
+//! Programs that `pagetrail record` starts run as they would without: set-user-ID ones too, and
+//! while pagetrail is stopped.
 
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 

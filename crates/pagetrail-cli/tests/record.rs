@@ -101,7 +101,8 @@ impl Recording {
         }
     }
 
-    /// Waits until `rounds` rounds are in the file, which proves that it is readable while it is written.
+    /// Waits until `rounds` rounds are in the file, which proves that it is readable while it is
+    /// written.
     fn wait_for(&self, rounds: usize) {
         let kept = || {
             let file = File::open(&self.file).ok()?;
@@ -143,7 +144,8 @@ fn trail(directory: &Path) -> Trail {
     Trail::read(BufReader::new(file)).expect("a whole one")
 }
 
-/// Checks all that a report of schema 1 promises about its rounds; returns the pages that were written.
+/// Checks all that a report of schema 1 promises about its rounds; returns the pages that were
+/// written.
 fn check_schema(report: &Value) -> BTreeSet<u64> {
     assert_eq!(report["schema"], 1);
     assert!(report["command"].is_array() && report["technique"].is_string());
@@ -439,7 +441,8 @@ fn what_was_recorded_outlives_a_full_disk() {
     let pid = running.pid();
     let full = run(directory.path(), &["record", "-p", &pid, "-o", "/dev/full"]);
     assert!(last_line(&full, 2).contains("No space left on device"));
-    // A limit on the size of files does the same in the middle of a recording. Its unit is the shell's.
+    // A limit on the size of files does the same in the middle of a recording. Its unit is the
+    // shell's.
     let script = "ulimit -f 16; exec \"$0\" record -p \"$1\" --interval 5ms";
     let output = Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_pagetrail"), &pid])
@@ -513,7 +516,8 @@ fn pictures_and_the_recording_are_different_files() {
     }
 }
 
-/// On a machine where this guest runs there is nothing to see here; elsewhere the recording before must outlive the attempt.
+/// On a machine where this guest runs there is nothing to see here; elsewhere the recording before
+/// must outlive the attempt.
 #[test]
 fn a_guest_that_cannot_run_leaves_the_earlier_recording() {
     let directory = directory();

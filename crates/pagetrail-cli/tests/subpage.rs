@@ -1,5 +1,5 @@
-//! `pagetrail record --parts` and `report`: a program with many small objects, recorded by parts of pages, from its start and
-//! while it runs.
+//! `pagetrail record --parts` and `report`: a program with many small objects, recorded by parts of
+//! pages, from its start and while it runs.
 
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 

@@ -1,5 +1,5 @@
-//! `pagetrail tier` as its users have it: plans, dry runs, status, numbers, reload, restart after `kill -9`; and, where there
-//! are two memory nodes, a daemon that moves memory.
+//! `pagetrail tier` as its users have it: plans, dry runs, status, numbers, reload, restart after
+//! `kill -9`; and, where there are two memory nodes, a daemon that moves memory.
 //!
 //! Watches writes, so that any kernel with `pagemap-scan` can run most of it.
 
@@ -172,7 +172,8 @@ fn a_plan_names_what_would_move() {
     assert_eq!(program.end(), Some(0));
 }
 
-/// A trail of accesses: 110 pages are touched in its first two rounds, the last ten of them in every round.
+/// A trail of accesses: 110 pages are touched in its first two rounds, the last ten of them in
+/// every round.
 fn recording(path: &Path) {
     let header = Header {
         pid: 4711,

@@ -59,8 +59,8 @@ fn not_here(what: &str) {
     eprintln!("not tested here: {what}");
 }
 
-/// Its terminal is one of `script(1)`; when that is killed, reads fail at once, again and again. A program started by nohup(1)
-/// hears no SIGHUP besides.
+/// Its terminal is one of `script(1)`; when that is killed, reads fail at once, again and again. A
+/// program started by nohup(1) hears no SIGHUP besides.
 #[test]
 fn it_ends_with_its_terminal() {
     let sleeper = Command::new("sleep").arg("1000").spawn();

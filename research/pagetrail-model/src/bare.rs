@@ -1,4 +1,5 @@
-//! [`BareGuest`]: a guest without a kernel, on page tables of its own, under a hypervisor that logs.
+//! [`BareGuest`]: a guest without a kernel, on page tables of its own, under a hypervisor that
+//! logs.
 //!
 //! It is the guest of `tests/real/kvm.c`, to the address: what KVM reports of that one on a real or
 //! emulated processor is what this one must log. Virtual and guest-physical addresses are the same.

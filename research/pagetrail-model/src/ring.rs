@@ -1,10 +1,11 @@
 //! [`Ring`]: the buffer through which logged addresses reach a tracker.
 //!
-//! It lies in the guest's memory, one per tracked process, and is written by the thread that empties the
-//! log: the hypervisor (SPML) or the guest kernel (EPML). Both reach it through [`Words`]. The
-//! first page holds two counters that only grow (entries produced, entries consumed) and a third of
-//! entries that did not fit; the others hold the entries. The guest can write nonsense into the
-//! counters: the positions computed from them stay inside the ring whatever they are.
+//! It lies in the guest's memory, one per tracked process, and is written by the thread that
+//! empties the log: the hypervisor (SPML) or the guest kernel (EPML). Both reach it through
+//! [`Words`]. The first page holds two counters that only grow (entries produced, entries consumed)
+//! and a third of entries that did not fit; the others hold the entries. The guest can write
+//! nonsense into the counters: the positions computed from them stay inside the ring whatever they
+//! are.
 
 use crate::Error;
 use crate::machine::{Gpa, PAGE_BYTES};

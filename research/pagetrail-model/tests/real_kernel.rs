@@ -1,8 +1,9 @@
 //! Page faults on the model against those of a real kernel: the counts are equal.
 //!
-//! `real/faults.c` runs small programs on this kernel; the same programs run on the model. Where there is no
-//! C compiler or no userfaultfd, the model is held against recorded counts only, and the test says so. What a kernel
-//! with soft-dirty printed in a guest is in the directory that `cargo xtask model` names in `PAGETRAIL_REAL`.
+//! `real/faults.c` runs small programs on this kernel; the same programs run on the model. Where
+//! there is no C compiler or no userfaultfd, the model is held against recorded counts only, and
+//! the test says so. What a kernel with soft-dirty printed in a guest is in the directory that
+//! `cargo xtask model` names in `PAGETRAIL_REAL`.
 
 use std::collections::BTreeMap;
 use std::fs;

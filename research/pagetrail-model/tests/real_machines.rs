@@ -1,8 +1,10 @@
-//! Pages logged and exits for a full log on the model against those of KVM: equal, page tables included.
+//! Pages logged and exits for a full log on the model against those of KVM: equal, page tables
+//! included.
 //!
-//! `real/kvm.c` runs a small guest under KVM: on an emulated Intel processor with page-modification logging (`cargo xtask
-//! bochs`), and with AMD's nested paging under QEMU (`cargo xtask vm --nested`). What it printed there is recorded in
-//! `real/`; `cargo xtask model` makes it anew, and names the directory of the fresh output in `PAGETRAIL_REAL`.
+//! `real/kvm.c` runs a small guest under KVM: on an emulated Intel processor with page-modification
+//! logging (`cargo xtask bochs`), and with AMD's nested paging under QEMU (`cargo xtask vm
+//! --nested`). What it printed there is recorded in `real/`; `cargo xtask model` makes it anew, and
+//! names the directory of the fresh output in `PAGETRAIL_REAL`.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,8 +1,10 @@
-//! What the model's techniques report of a program against a real Linux guest: the write sets of each round are equal.
+//! What the model's techniques report of a program against a real Linux guest: the write sets of
+//! each round are equal.
 //!
-//! `real/stores.c` runs in a guest under QEMU and prints what the kernel's soft-dirty says of each round, while
-//! `real/stores_plugin.c` logs its loads and stores, and the kernel's on its behalf, as the emulated processor makes them.
-//! The log runs on the model under every technique. Recorded in `real/`; `cargo xtask model` makes it anew.
+//! `real/stores.c` runs in a guest under QEMU and prints what the kernel's soft-dirty says of each
+//! round, while `real/stores_plugin.c` logs its loads and stores, and the kernel's on its behalf,
+//! as the emulated processor makes them. The log runs on the model under every technique. Recorded
+//! in `real/`; `cargo xtask model` makes it anew.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -107,7 +107,8 @@ impl Apt {
         self.clear_downloads()?;
         let archives = format!("Dir::Cache::archives={}", self.downloads().display());
         let args = [
-            // The host's list of installed packages, to read. Nothing is changed, so no lock is needed.
+            // The host's list of installed packages, to read. Nothing is changed, so no lock is
+            // needed.
             "-o",
             "Dir::State::status=/var/lib/dpkg/status",
             "-o",
@@ -125,7 +126,8 @@ impl Apt {
         self.unpack(into)
     }
 
-    /// Downloads a source package, and unpacks its upstream archive, without the top directory, into `into`.
+    /// Downloads a source package, and unpacks its upstream archive, without the top directory,
+    /// into `into`.
     pub(super) fn unpack_source(&self, package: &str, into: &Path) -> Result<()> {
         self.clear_downloads()?;
         self.run("apt-get", &["source", "--download-only", package])?;

@@ -1,6 +1,8 @@
-//! The rig's cache, outside the repository: `$XDG_CACHE_HOME/pagetrail/vm` or `~/.cache/pagetrail/vm`.
+//! The rig's cache, outside the repository: `$XDG_CACHE_HOME/pagetrail/vm` or
+//! `~/.cache/pagetrail/vm`.
 //!
-//! A piece is a directory that appears whole or not at all. It is safe to delete the cache between runs.
+//! A piece is a directory that appears whole or not at all. It is safe to delete the cache between
+//! runs.
 
 use std::env;
 use std::fs::{self, File, TryLockError};

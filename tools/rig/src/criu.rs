@@ -1,4 +1,5 @@
-//! Debian's CRIU 4, with all libraries that it needs, as a tree of files: it runs by the loader in there, on any host.
+//! Debian's CRIU 4, with all libraries that it needs, as a tree of files: it runs by the loader in
+//! there, on any host.
 
 use std::path::{Path, PathBuf};
 

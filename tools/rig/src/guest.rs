@@ -1,7 +1,8 @@
 //! Runs one command in one guest, within bounds of time and memory, and leaves nothing behind.
 //!
-//! What the command prints comes over two virtio serial ports; over a third come the lines `RIG start`
-//! and, with the exit status, `RIG rc=N`. The console is the kernel's, in `target/vm/console.log`.
+//! What the command prints comes over two virtio serial ports; over a third come the lines `RIG
+//! start` and, with the exit status, `RIG rc=N`. The console is the kernel's, in
+//! `target/vm/console.log`.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -30,7 +31,8 @@ pub struct Machine {
     pub numa: bool,
     /// AMD's virtualization, with nested paging.
     pub nested: bool,
-    /// One processor, whose clock advances by a nanosecond per instruction, so that its time stamp counter counts them.
+    /// One processor, whose clock advances by a nanosecond per instruction, so that its time stamp
+    /// counter counts them.
     pub counted: bool,
     /// A plugin for the emulator, and the file that it writes.
     pub plugin: Option<(PathBuf, PathBuf)>,
@@ -43,10 +45,11 @@ pub struct Machine {
 impl Machine {
     /// Whether nothing of the job runs on the first processor.
     ///
-    /// In QEMU, any processor that restores floating-point state (`XRSTOR`, at every task switch) changes a flag of the *first*
-    /// one without a lock (`cpu_clear_ignne` in target/i386/tcg/system/fpu_helper.c), in the word that also says whether that
-    /// one translates by nested tables. If it enters or leaves a guest just then, it goes on with the wrong tables: the guest
-    /// dies of a triple fault, or the host's registers become the guest's.
+    /// In QEMU, any processor that restores floating-point state (`XRSTOR`, at every task switch)
+    /// changes a flag of the *first* one without a lock (`cpu_clear_ignne` in
+    /// target/i386/tcg/system/fpu_helper.c), in the word that also says whether that one translates
+    /// by nested tables. If it enters or leaves a guest just then, it goes on with the wrong
+    /// tables: the guest dies of a triple fault, or the host's registers become the guest's.
     fn spares_first(&self) -> bool {
         self.nested && !self.counted
     }
@@ -313,9 +316,9 @@ impl Guest<'_> {
     }
 }
 
-/// `nokaslr` and no mitigations make emulation faster; a panic ends the guest at once, and so does an oops, after which
-/// a process that waits for a lock of its thread would wait for ever; DAMON's statistics of newer kernels would clear accessed bits
-/// under us.
+/// `nokaslr` and no mitigations make emulation faster; a panic ends the guest at once, and so does
+/// an oops, after which a process that waits for a lock of its thread would wait for ever; DAMON's
+/// statistics of newer kernels would clear accessed bits under us.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic nokaslr \
                                  mitigations=off tsc=reliable damon_stat.enabled=N";
 

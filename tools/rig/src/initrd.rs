@@ -32,7 +32,8 @@ impl Archive {
         let size = u32::try_from(content.len()).expect("a file of a RAM disk is below 4 GiB");
         let name_size = u32::try_from(name.len() + 1).expect("a name is short");
         let links = 1;
-        // inode, mode, uid, gid, links, mtime, size, device (2), special device (2), name size, check sum
+        // inode, mode, uid, gid, links, mtime, size, device (2), special device (2), name size,
+        // check sum
         let fields = [
             self.entries,
             mode,

@@ -109,7 +109,8 @@ impl Offer {
         });
         let release = releases.next().context("no kernel package")?.to_owned();
         ensure!(release.starts_with(prefix), "{suite} has {release}");
-        // Newer kernels come in several packages (base, binary, modules), all with the release in their names.
+        // Newer kernels come in several packages (base, binary, modules), all with the release in
+        // their names.
         let packages = packages
             .into_iter()
             .filter(|name| name.starts_with("linux-") && name.ends_with(&release))
@@ -155,7 +156,8 @@ impl Kernel {
         bail!("no kernel in {}; delete that directory", piece.display())
     }
 
-    /// The code of the modules `wanted` and of all that they depend on, in the order in which they load.
+    /// The code of the modules `wanted` and of all that they depend on, in the order in which they
+    /// load.
     pub(super) fn modules(
         &self,
         wanted: &[String],

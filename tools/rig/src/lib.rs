@@ -1,8 +1,9 @@
-//! `cargo xtask vm`: runs a command of this tree in a guest with another kernel, on any Debian machine.
+//! `cargo xtask vm`: runs a command of this tree in a guest with another kernel, on any Debian
+//! machine.
 //!
-//! A guest sees the host's file system at the host's paths, read-only with an overlay in RAM, so that
-//! everything built or installed here runs there. It runs in emulation: results and counts can be
-//! relied on, times cannot. What it needs comes from Debian's packages into a cache; nothing is
+//! A guest sees the host's file system at the host's paths, read-only with an overlay in RAM, so
+//! that everything built or installed here runs there. It runs in emulation: results and counts can
+//! be relied on, times cannot. What it needs comes from Debian's packages into a cache; nothing is
 //! installed on the host.
 
 #![allow(

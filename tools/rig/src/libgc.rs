@@ -1,4 +1,5 @@
-//! Debian's libgc: the library, what compiles against it, and its sources, which hold its own tests.
+//! Debian's libgc: the library, what compiles against it, and its sources, which hold its own
+//! tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
-//! Programs that the suites run in guests, and that a guest could not build or would take minutes over.
+//! Programs that the suites run in guests, and that a guest could not build or would take minutes
+//! over.
 //!
-//! A suite finds them by `PAGETRAIL_GUEST_PROGRAMS`, a directory. What cannot be built here is named, and its test does
-//! without it, or says that it is not there.
+//! A suite finds them by `PAGETRAIL_GUEST_PROGRAMS`, a directory. What cannot be built here is
+//! named, and its test does without it, or says that it is not there.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! The sources of Debian's Redis, which hold its own tests. The server itself is the host's package.
+//! The sources of Debian's Redis, which hold its own tests. The server itself is the host's
+//! package.
 
 use std::path::{Path, PathBuf};
 

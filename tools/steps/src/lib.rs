@@ -1,4 +1,5 @@
-//! Steps of a test run: where the repository is, what passed, what failed, and what is not possible on this machine.
+//! Steps of a test run: where the repository is, what passed, what failed, and what is not possible
+//! on this machine.
 
 #![allow(
     clippy::print_stdout,

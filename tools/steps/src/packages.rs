@@ -148,7 +148,8 @@ pub fn is_root() -> bool {
 
 /// While this lives, packages do not start the services that they bring (tests start their own).
 ///
-/// The file is Debian's interface for that: `/usr/share/doc/init-system-helpers/README.policy-rc.d`.
+/// The file is Debian's interface for that:
+/// `/usr/share/doc/init-system-helpers/README.policy-rc.d`.
 struct NoServices {
     /// None where the machine has a policy of its own.
     file: Option<PathBuf>,

@@ -1,10 +1,10 @@
 //! The table *technique x {works, fails, not here because ...}* from the rows that tests leave.
 //!
 //! A test appends one JSON object per line to a file of its own in the directory that
-//! `PAGETRAIL_ROWS` names:
-//! `{"where":"this machine","subject":"own ranges","technique":"..","status":"works","reason":".."}`
-//! with status `works`, `fails` or `absent`, and a reason where it is not `works`. Where it is and there is one all the
-//! same, the table shows it instead of the word: for `auto`, the technique that was chosen.
+//! `PAGETRAIL_ROWS` names: `{"where":"this machine","subject":"own
+//! ranges","technique":"..","status":"works","reason":".."}` with status `works`, `fails` or
+//! `absent`, and a reason where it is not `works`. Where it is and there is one all the same, the
+//! table shows it instead of the word: for `auto`, the technique that was chosen.
 
 use std::collections::BTreeMap;
 use std::fs;

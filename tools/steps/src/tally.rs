@@ -82,7 +82,8 @@ impl Tally {
         self.failures.push(why.to_owned());
     }
 
-    /// Adds a run that has ended. One that failed without a word (killed, not even built) is one failure.
+    /// Adds a run that has ended. One that failed without a word (killed, not even built) is one
+    /// failure.
     pub fn add(&mut self, run: Self, fine: bool) {
         self.passed += run.passed;
         self.failed += if fine { run.failed } else { run.failed.max(1) };

@@ -1,6 +1,6 @@
-//! CRIU, unmodified, on our soft-dirty bits: two pre-dumps, a dump and a restore of a program that knows what its memory
-//! must hold (`tests/victims/checkpointed.c`), here and beside the kernel's own bits in a guest (figures 7 to 9 of the
-//! OoH paper).
+//! CRIU, unmodified, on our soft-dirty bits: two pre-dumps, a dump and a restore of a program that
+//! knows what its memory must hold (`tests/victims/checkpointed.c`), here and beside the kernel's
+//! own bits in a guest (figures 7 to 9 of the OoH paper).
 
 mod stats;
 
@@ -82,8 +82,8 @@ impl Kit {
     }
 }
 
-/// The short form: the chain works by our bits on this machine, whatever its kernel has, and only what was written is
-/// dumped again. Then beside the kernel's bits in a guest.
+/// The short form: the chain works by our bits on this machine, whatever its kernel has, and only
+/// what was written is dumped again. Then beside the kernel's bits in a guest.
 pub fn test(repo: &Repo) -> Result<Outcome> {
     if program("gcc").is_none() {
         return Ok(Outcome::NotHere("no gcc".to_owned()));
@@ -181,7 +181,8 @@ pub fn measure_in_guest(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Takes the program through all phases; what each took. Fails when it is not what it was afterwards.
+/// Takes the program through all phases; what each took. Fails when it is not what it was
+/// afterwards.
 fn chain(kit: &Kit, bits: Bits, mebibytes: u64, dir: &Path) -> Result<Value> {
     if dir.exists() {
         fs::remove_dir_all(dir)?;

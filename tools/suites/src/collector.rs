@@ -1,5 +1,6 @@
-//! Boehm's collector, unmodified, on our soft-dirty bits: `tests/collector/*.c` and libgc's own tests as a test, and the
-//! collector's time by provider as a benchmark (figures 5 and 6 of the OoH paper).
+//! Boehm's collector, unmodified, on our soft-dirty bits: `tests/collector/*.c` and libgc's own
+//! tests as a test, and the collector's time by provider as a benchmark (figures 5 and 6 of the OoH
+//! paper).
 
 mod table;
 
@@ -183,8 +184,8 @@ pub fn programs(repo: &Repo) -> Result<PathBuf> {
     Ok(kit.programs)
 }
 
-/// The short form: every program is right with every provider, libgc's own tests pass on ours, and it says that it
-/// uses it.
+/// The short form: every program is right with every provider, libgc's own tests pass on ours, and
+/// it says that it uses it.
 pub fn test(repo: &Repo) -> Result<Outcome> {
     if program("gcc").is_none() {
         return Ok(Outcome::NotHere("no gcc".to_owned()));
@@ -235,8 +236,8 @@ pub fn test(repo: &Repo) -> Result<Outcome> {
     Ok(Outcome::of(fine))
 }
 
-/// Measures here and in a guest with soft-dirty bits of its own, or one of both, prints tables, and replaces the
-/// recorded results.
+/// Measures here and in a guest with soft-dirty bits of its own, or one of both, prints tables, and
+/// replaces the recorded results.
 pub fn bench(repo: &Repo, args: &[String]) -> Result<()> {
     let (here, guest) = match args.first().map(String::as_str) {
         None => (true, true),
@@ -352,7 +353,8 @@ fn measure_one(kit: &Kit, name: &str, size: u32, rounds: usize) -> Result<Vec<Va
         *off == Mode::Off,
         "{name} {size}: no run without incremental collection"
     );
-    // What the program would take without a collector. The rest is the collector's, the faults that it causes included.
+    // What the program would take without a collector. The rest is the collector's, the faults that
+    // it causes included.
     let own = median(off_runs, "run_ms")? - median(off_runs, "collecting_ms")?;
     let result = |(mode, runs): &(Mode, Vec<Value>)| -> Result<Value> {
         let run_ms = median(runs, "run_ms")?;

@@ -1,7 +1,9 @@
-//! `cargo xtask exact`: a program in the process-level virtual machine, held against what it is known to write and to read.
+//! `cargo xtask exact`: a program in the process-level virtual machine, held against what it is
+//! known to write and to read.
 //!
-//! `crates/pagetrail-vm/examples/exact` runs on an emulated Intel processor, where page-modification logging tells of writes,
-//! and under KVM with AMD's nested paging, which has write protection instead. Each leaves a row for the table of techniques.
+//! `crates/pagetrail-vm/examples/exact` runs on an emulated Intel processor, where
+//! page-modification logging tells of writes, and under KVM with AMD's nested paging, which has
+//! write protection instead. Each leaves a row for the table of techniques.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -187,7 +187,8 @@ fn run_on(
             own.feed(bytes);
             guest::print_bytes(bytes)
         })?;
-        // A harness whose last words are missing was not heard to its end, whatever status came with it.
+        // A harness whose last words are missing was not heard to its end, whatever status came
+        // with it.
         if !own.has_result {
             let how = match end {
                 End::TimedOut => format!("stopped after {} s", TIMEOUT.as_secs()),

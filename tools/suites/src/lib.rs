@@ -1,6 +1,8 @@
-//! Programs and test suites of other projects, run on pagetrail: natively, and in guests with other kernels.
+//! Programs and test suites of other projects, run on pagetrail: natively, and in guests with other
+//! kernels.
 //!
-//! Each module is one such program or suite: what it needs, how it runs, and what its result is held against.
+//! Each module is one such program or suite: what it needs, how it runs, and what its result is
+//! held against.
 
 #![allow(
     clippy::print_stdout,

@@ -1,8 +1,10 @@
-//! `cargo xtask model`: the model of `research/pagetrail-model` against machines that this one is not.
+//! `cargo xtask model`: the model of `research/pagetrail-model` against machines that this one is
+//! not.
 //!
-//! The programs of its `tests/real` run in guests: under KVM on an emulated Intel processor with page-modification logging,
-//! under KVM with AMD's nested paging, on a kernel with soft-dirty, and under an emulator that logs every store. What they
-//! print goes to `target/real`, and the model's own tests compare.
+//! The programs of its `tests/real` run in guests: under KVM on an emulated Intel processor with
+//! page-modification logging, under KVM with AMD's nested paging, on a kernel with soft-dirty, and
+//! under an emulator that logs every store. What they print goes to `target/real`, and the model's
+//! own tests compare.
 
 use std::fs;
 use std::path::{Path, PathBuf};

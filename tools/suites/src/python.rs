@@ -1,4 +1,5 @@
-//! Python's own tests: which of them other programs are tried with, and an interpreter that has them.
+//! Python's own tests: which of them other programs are tried with, and an interpreter that has
+//! them.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

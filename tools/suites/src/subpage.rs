@@ -1,8 +1,8 @@
-//! The sub-page allocator on real programs: what its parts save and cost (figures 8 to 11 of Lu et al.), its throughput and
-//! memory beside libc's, and their own tests on it.
+//! The sub-page allocator on real programs: what its parts save and cost (figures 8 to 11 of Lu et
+//! al.), its throughput and memory beside libc's, and their own tests on it.
 //!
-//! Programs do a fixed amount of work and say what processor time it took, the kernel's faults included; runs of all
-//! variants take turns, so that a busy machine is busy for all of them.
+//! Programs do a fixed amount of work and say what processor time it took, the kernel's faults
+//! included; runs of all variants take turns, so that a busy machine is busy for all of them.
 
 mod checkpoints;
 mod kit;
@@ -19,8 +19,8 @@ use serde_json::json;
 use kit::Kit;
 use pagetrail_steps::repo::Repo;
 
-/// What can be measured, and in how many rounds if nobody says otherwise: each within six minutes. A round is a run of each
-/// variant, or, in them, a checkpoint or a collect.
+/// What can be measured, and in how many rounds if nobody says otherwise: each within six minutes.
+/// A round is a run of each variant, or, in them, a checkpoint or a collect.
 const BENCHES: [(&str, usize); 4] = [
     ("programs", 2),
     ("throughput", 3),
@@ -28,7 +28,8 @@ const BENCHES: [(&str, usize); 4] = [
     ("reads", 21),
 ];
 
-/// Measures everything or one of `BENCHES`, so many times, prints tables, and replaces the recorded results.
+/// Measures everything or one of `BENCHES`, so many times, prints tables, and replaces the recorded
+/// results.
 pub fn bench(repo: &Repo, asked: &[String]) -> Result<()> {
     let only = asked.first().map(String::as_str);
     let rounds = asked.get(1).map(|rounds| rounds.parse::<usize>());

@@ -1,7 +1,9 @@
-//! `cargo xtask bench vm`: what the process-level virtual machine costs a program, into `bench/results/vm.json`.
+//! `cargo xtask bench vm`: what the process-level virtual machine costs a program, into
+//! `bench/results/vm.json`.
 //!
-//! Instructions and exits are counted in a guest with nested paging whose clock advances by instructions; exits for writes on the
-//! emulated processor with page-modification logging; and collects are timed on this machine's own KVM, if it has one.
+//! Instructions and exits are counted in a guest with nested paging whose clock advances by
+//! instructions; exits for writes on the emulated processor with page-modification logging; and
+//! collects are timed on this machine's own KVM, if it has one.
 
 use std::fmt::Write as _;
 use std::fs;

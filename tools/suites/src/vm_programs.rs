@@ -1,7 +1,8 @@
-//! `cargo xtask vm-programs`: Python's own tests as a guest of KVM, beside the same natively in the same machine.
+//! `cargo xtask vm-programs`: Python's own tests as a guest of KVM, beside the same natively in the
+//! same machine.
 //!
-//! What passes natively must pass as a guest, and the interpreter must end in the same way. A test that does not is tried once
-//! more, since some count on times.
+//! What passes natively must pass as a guest, and the interpreter must end in the same way. A test
+//! that does not is tried once more, since some count on times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,8 +1,10 @@
-//! `cargo xtask book`: the book of docs/book, whole: included documents, the command reference, links.
+//! `cargo xtask book`: the book of docs/book, whole: included documents, the command reference,
+//! links.
 //!
 //! The chapters are staged in `target/book/src`, so that a chapter may be a document that stands
 //! elsewhere in the repository. Links between such documents become links between chapters; a link
-//! to a file that is no chapter becomes its text. mdBook, where it is installed, makes HTML of that.
+//! to a file that is no chapter becomes its text. mdBook, where it is installed, makes HTML of
+//! that.
 
 use std::collections::BTreeMap;
 use std::fs;

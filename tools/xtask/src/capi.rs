@@ -1,4 +1,5 @@
-//! The C library: what `cargo xtask install` puts where, and `cargo xtask capi`, which tests it as a user of C has it.
+//! The C library: what `cargo xtask install` puts where, and `cargo xtask capi`, which tests it as
+//! a user of C has it.
 
 mod check;
 pub(crate) mod header;

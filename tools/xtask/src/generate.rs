@@ -1,7 +1,10 @@
-//! Man pages and shell completions: the command writes them from its own definitions, the C library's page is made from its
-//! header, and those of the libraries for `LD_PRELOAD` are written by hand. They are build products, made where a package is made, and not checked in: so none can be stale.
+//! Man pages and shell completions: the command writes them from its own definitions, the C
+//! library's page is made from its header, and those of the libraries for `LD_PRELOAD` are written
+//! by hand. They are build products, made where a package is made, and not checked in: so none can
+//! be stale.
 //!
-//! `pagetrail.h` is checked in, for those who have no cargo; `tidy` and the tests see to it that it is fresh.
+//! `pagetrail.h` is checked in, for those who have no cargo; `tidy` and the tests see to it that it
+//! is fresh.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +16,9 @@ use crate::capi;
 use crate::preload;
 use pagetrail_steps::repo::Repo;
 
-/// Writes `pagetrail.h`; builds `pagetrail` and lets it write `man/*.1` and `completions/*` under `dir`, and adds
-/// `man/pagetrail.3`, `man/libpagetrail_softdirty.7` and `man/libpagetrail_alloc.7`.
+/// Writes `pagetrail.h`; builds `pagetrail` and lets it write `man/*.1` and `completions/*` under
+/// `dir`, and adds `man/pagetrail.3`, `man/libpagetrail_softdirty.7` and
+/// `man/libpagetrail_alloc.7`.
 pub(crate) fn run(repo: &Repo, dir: Option<&str>) -> Result<()> {
     let dir = match dir {
         Some(dir) => PathBuf::from(dir),

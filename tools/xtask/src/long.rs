@@ -1,5 +1,5 @@
-//! What takes too long for every change: `soak` tests for an hour what `test` tries for seconds, `bench` measures anew what
-//! `bench/results/` keeps.
+//! What takes too long for every change: `soak` tests for an hour what `test` tries for seconds,
+//! `bench` measures anew what `bench/results/` keeps.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -103,8 +103,8 @@ const RESULTS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What ours, the kernel's own tiering and DAMON's make of a program whose hot pages lie so, and which faults moving causes, in
-/// a guest with two nodes.
+/// What ours, the kernel's own tiering and DAMON's make of a program whose hot pages lie so, and
+/// which faults moving causes, in a guest with two nodes.
 const TIERS: &[(&str, &str)] = &[
     ("scattered", "tier_guest_scattered.json"),
     ("stretch", "tier_guest_stretch.json"),
@@ -114,13 +114,15 @@ const TIERS: &[(&str, &str)] = &[
 /// Programs that are recorded in a guest.
 const TIER_PROGRAMS: &[&str] = &["redis", "sqlite"];
 
-/// Kernels in whose guests `pagetrail bench` compares techniques that the host lacks, and the results.
+/// Kernels in whose guests `pagetrail bench` compares techniques that the host lacks, and the
+/// results.
 const GUESTS: &[(&str, &str)] = &[("6.12", "guest-6.12.json"), ("7.x", "guest-7.x.json")];
 
 /// Sizes that emulation measures in minutes.
 const GUEST_BENCH: &[&str] = &["bench", "--json", "--runs", "3", "--size", "1M,10M"];
 
-/// Measures everything, or what `only` names, and replaces the recorded results; for an idle machine.
+/// Measures everything, or what `only` names, and replaces the recorded results; for an idle
+/// machine.
 pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
     match only {
         Some("guests") => return bench_guests(repo),
@@ -175,7 +177,8 @@ fn bench_tiers(repo: &Repo) -> Result<()> {
     Ok(())
 }
 
-/// What real programs touch, recorded in a guest, under ours and other policies on a simulated machine.
+/// What real programs touch, recorded in a guest, under ours and other policies on a simulated
+/// machine.
 fn bench_tier_programs(repo: &Repo) -> Result<()> {
     let mut build = repo.cargo(&["build", "--release", "--package", "pagetrail-cli"]);
     let built = build.args(["--package", "pagetrail-tier", "--bins", "--examples"]);
@@ -217,7 +220,8 @@ fn bench_programs(repo: &Repo) -> Result<()> {
     keep(repo, name, &mut cargo)
 }
 
-/// The part of it that runs in guests: the OoH paper's comparison of /proc, userfaultfd and ours on one kernel.
+/// The part of it that runs in guests: the OoH paper's comparison of /proc, userfaultfd and ours on
+/// one kernel.
 fn bench_guests(repo: &Repo) -> Result<()> {
     let built = repo
         .cargo(&["build", "--release", "--package", "pagetrail-cli"])

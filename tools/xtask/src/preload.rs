@@ -1,5 +1,5 @@
-//! The libraries for `LD_PRELOAD` as something to install: each with its page of the manual, which is written by hand in the
-//! crate and gets the version here.
+//! The libraries for `LD_PRELOAD` as something to install: each with its page of the manual, which
+//! is written by hand in the crate and gets the version here.
 
 use std::fs;
 use std::path::Path;

@@ -124,7 +124,8 @@ fn clippy(repo: &Repo) -> Result<Outcome> {
     ))
 }
 
-/// `cargo deny`, where somebody has installed it: it needs the network, and rarely changes its mind.
+/// `cargo deny`, where somebody has installed it: it needs the network, and rarely changes its
+/// mind.
 fn deny(repo: &Repo) -> Result<Outcome> {
     if program("cargo-deny").is_none() {
         return Ok(Outcome::NotHere("cargo install cargo-deny".to_owned()));

@@ -1,8 +1,9 @@
 //! An ELF core file (`core(5)`) of an image, which debuggers open: x86-64, little-endian.
 //!
-//! Notes first, as the kernel writes them (`fs/binfmt_elf.c`): each thread's status and registers, the process, the auxiliary
-//! vector, the mapped files. Then the memory, a segment for each mapping. What is as a file has no bytes; debuggers
-//! read the file. Memory that is mapped several times has its bytes once, and each mapping's segment leads to them.
+//! Notes first, as the kernel writes them (`fs/binfmt_elf.c`): each thread's status and registers,
+//! the process, the auxiliary vector, the mapped files. Then the memory, a segment for each
+//! mapping. What is as a file has no bytes; debuggers read the file. Memory that is mapped several
+//! times has its bytes once, and each mapping's segment leads to them.
 
 use super::{create, write_contents};
 use crate::error::{Error, Result};
@@ -46,11 +47,13 @@ enum Bytes {
 }
 
 impl Image {
-    /// Writes a core file, as if the process had dumped it at the instant of the checkpoint; zeros are holes.
+    /// Writes a core file, as if the process had dumped it at the instant of the checkpoint; zeros
+    /// are holes.
     ///
     /// # Errors
     ///
-    /// The image is not of a process; the file is there already or cannot be written; the store is damaged.
+    /// The image is not of a process; the file is there already or cannot be written; the store is
+    /// damaged.
     pub fn export_core(&mut self, path: &Path) -> Result<()> {
         let manifest = self.manifest().clone();
         let Some(process) = &manifest.process else {
@@ -113,7 +116,8 @@ impl Image {
     }
 }
 
-/// Memory as segments, ascending. Of a mapping that is as its file but for some pages, those have bytes.
+/// Memory as segments, ascending. Of a mapping that is as its file but for some pages, those have
+/// bytes.
 fn segments(manifest: &Manifest, known: &PageSet) -> Vec<Segment> {
     let mut segments = Vec::new();
     for mapping in &manifest.mappings {
@@ -289,7 +293,8 @@ fn information(process: &Process) -> Vec<u8> {
     out
 }
 
-/// The mapped files: how many, the unit of offsets, each one's addresses and offset, then the names.
+/// The mapped files: how many, the unit of offsets, each one's addresses and offset, then the
+/// names.
 fn files(manifest: &Manifest) -> Vec<u8> {
     let page = u64::from(manifest.page_size);
     let is_file = |mapping: &&Mapping| mapping.inode != 0 && mapping.name.starts_with('/');

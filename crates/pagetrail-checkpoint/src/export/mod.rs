@@ -1,4 +1,5 @@
-//! Making files of an image that other programs read: an ELF core ([`core_file`]), or the plain contents ([`raw`]).
+//! Making files of an image that other programs read: an ELF core ([`core_file`]), or the plain
+//! contents ([`raw`]).
 
 pub(crate) mod core_file;
 pub(crate) mod raw;
@@ -13,7 +14,8 @@ use std::path::Path;
 /// How much is read and written at a time, in bytes.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// A new file for its owner alone: it holds all secrets of a program. One that is there already is not touched.
+/// A new file for its owner alone: it holds all secrets of a program. One that is there already is
+/// not touched.
 fn create(path: &Path) -> Result<File> {
     let file = OpenOptions::new()
         .write(true)

@@ -1,4 +1,5 @@
-//! The contents of all saved mappings one after the other, and an index of them, for programs that know what to look for.
+//! The contents of all saved mappings one after the other, and an index of them, for programs that
+//! know what to look for.
 
 use super::{create, write_contents};
 use crate::error::{Error, Result};
@@ -7,9 +8,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 impl Image {
-    /// Writes the contents of the saved mappings, ascending, to `path`, a sparse file, and to `path` with `.map` after it a
-    /// line for each: its range and rights as in `/proc/PID/maps`, its offset in the file (hexadecimal), its name, in which
-    /// control characters are escaped as in Rust.
+    /// Writes the contents of the saved mappings, ascending, to `path`, a sparse file, and to
+    /// `path` with `.map` after it a line for each: its range and rights as in `/proc/PID/maps`,
+    /// its offset in the file (hexadecimal), its name, in which control characters are escaped as
+    /// in Rust.
     ///
     /// # Errors
     ///

@@ -11,7 +11,8 @@ pub enum Compression {
     /// LZ4: little work, most of the gain.
     #[default]
     Lz4,
-    /// Zstandard at the level given (1 to 22): smaller, at several times the work. Needs the feature `zstd`.
+    /// Zstandard at the level given (1 to 22): smaller, at several times the work. Needs the
+    /// feature `zstd`.
     Zstd(i32),
 }
 
@@ -26,7 +27,8 @@ impl Compression {
         !matches!(self, Self::Zstd(_)) || cfg!(feature = "zstd")
     }
 
-    /// Compresses `bytes` to `out`; says how it is stored, [`RAW`] and untouched where that saves too little.
+    /// Compresses `bytes` to `out`; says how it is stored, [`RAW`] and untouched where that saves
+    /// too little.
     pub(crate) fn compress(self, bytes: &[u8], out: &mut Vec<u8>) -> u8 {
         out.clear();
         let codec = match self {

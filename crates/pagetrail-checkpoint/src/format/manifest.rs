@@ -47,8 +47,8 @@ pub struct Mapping {
     pub name: String,
     /// The build ID of a mapped ELF file, empty without one.
     pub build_id: Vec<u8>,
-    /// Whether its contents are in the image: what no page says anything about reads as zeros then. Otherwise only
-    /// the pages that are said something about are, and the rest is as the file.
+    /// Whether its contents are in the image: what no page says anything about reads as zeros then.
+    /// Otherwise only the pages that are said something about are, and the rest is as the file.
     pub saved: bool,
     /// Whether it is shared, and what others have written there since the base is not in the image.
     pub own_writes_only: bool,

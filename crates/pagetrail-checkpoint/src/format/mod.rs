@@ -1,5 +1,6 @@
-//! The bytes of a store, as `docs/image-format.md` has them: [`pack`]s of page contents, [`manifest`]s that say which page
-//! lies where, and the primitives of both. Nothing here touches a file or a process.
+//! The bytes of a store, as `docs/image-format.md` has them: [`pack`]s of page contents,
+//! [`manifest`]s that say which page lies where, and the primitives of both. Nothing here touches a
+//! file or a process.
 
 pub(crate) mod codec;
 pub(crate) mod manifest;

@@ -1,8 +1,10 @@
-//! A pack: the contents of pages in compressed frames, and an index that has the hash of every page.
+//! A pack: the contents of pages in compressed frames, and an index that has the hash of every
+//! page.
 //!
 //! A pack may have patches as well: pages that are another pack's but for some bytes.
 //!
-//! The index hash names the pack, the index has a hash of every frame and every page: one wrong bit anywhere is found.
+//! The index hash names the pack, the index has a hash of every frame and every page: one wrong bit
+//! anywhere is found.
 
 use super::codec::{self, RAW};
 use super::is_page_size;
@@ -22,9 +24,11 @@ pub(super) const END: &[u8; 8] = b"PTPKEND\n";
 pub(super) const HEADER_BYTES: u64 = 16;
 /// Offset of the index, its hash, the end mark.
 const TRAILER_BYTES: u64 = 8 + 32 + 8;
-/// Pages of a frame may be at most this many bytes: a reader makes room for them before it has seen any.
+/// Pages of a frame may be at most this many bytes: a reader makes room for them before it has seen
+/// any.
 const FRAME_BYTES_MAX: u64 = 1 << 24;
-/// A patch of a single range takes no more bytes in the index, the name of a pack of its own included.
+/// A patch of a single range takes no more bytes in the index, the name of a pack of its own
+/// included.
 const PATCH_BYTES_MOST: u64 = 96;
 
 /// A frame in the index.
@@ -396,8 +400,8 @@ impl Pack {
         Ok(())
     }
 
-    /// Of the bytes of the patch at a place, those from `from` on: the page in frames and the byte there at which they begin,
-    /// and how many are in that page.
+    /// Of the bytes of the patch at a place, those from `from` on: the page in frames and the byte
+    /// there at which they begin, and how many are in that page.
     pub(crate) fn patch_bytes(&self, place: u32, from: u64) -> Option<(u32, usize, usize)> {
         let patched = self.index.patched.as_ref()?;
         let at = place.checked_sub(FIRST_PATCH)? as usize;
@@ -409,7 +413,8 @@ impl Pack {
         (count > 0).then_some((page, within as usize, count as usize))
     }
 
-    /// Reads and checks every frame; gives the places of the pages that are not what they were, and the first reason.
+    /// Reads and checks every frame; gives the places of the pages that are not what they were, and
+    /// the first reason.
     pub(crate) fn verify(&self) -> (Places, Option<Error>) {
         let (mut stored, mut pages) = (Vec::new(), Vec::new());
         let (mut bad, mut reason) = (Places::default(), None);

@@ -1,8 +1,9 @@
 //! [`PackWriter`]: a pack that is being written.
 //!
-//! Contents pass through three hands, so that several threads can be at it: [`Gather`] takes pages in their order and hands
-//! out whole frames as a [`Parcel`]; the parcel is packed by the thread that has it; [`Frames`] writes what was packed, in the same
-//! order. A page that is neither compressed nor cut off at the end of its parcel is never copied.
+//! Contents pass through three hands, so that several threads can be at it: [`Gather`] takes pages
+//! in their order and hands out whole frames as a [`Parcel`]; the parcel is packed by the thread
+//! that has it; [`Frames`] writes what was packed, in the same order. A page that is neither
+//! compressed nor cut off at the end of its parcel is never copied.
 
 use super::codec::{Compression, RAW};
 use super::pack::{END, Frame, HEADER_BYTES, Index, Patched};
@@ -66,7 +67,8 @@ pub(crate) struct Frames {
 }
 
 impl Gather {
-    /// Adds the contents of pages, whose hashes have been put to [`Self::pages`]; gives the frames that are whole now.
+    /// Adds the contents of pages, whose hashes have been put to [`Self::pages`]; gives the frames
+    /// that are whole now.
     pub(crate) fn add<'a>(&mut self, mut pieces: Vec<&'a [u8]>) -> Parcel<'a> {
         let mut head = std::mem::take(&mut self.rest);
         let bytes = head.len() + pieces.iter().map(|piece| piece.len()).sum::<usize>();
@@ -250,8 +252,8 @@ impl PackWriter {
         self.patched.is_some()
     }
 
-    /// Adds a page that is `base`'s but for some bytes of `page`; says its place among the pages. `None` if the pack has
-    /// begun without patches.
+    /// Adds a page that is `base`'s but for some bytes of `page`; says its place among the pages.
+    /// `None` if the pack has begun without patches.
     pub(crate) fn patch(&mut self, base: Hash, mut patch: Patch, page: &[u8]) -> Option<u32> {
         let patched = self.patched.as_mut()?;
         let known = patched.bases.iter().rposition(|known| *known == base);
@@ -296,8 +298,8 @@ impl PackWriter {
         Ok(place)
     }
 
-    /// Writes the index and gives the pack its name; `None` when there is nothing in it. Pages that could not be published
-    /// stay in [`Gather::pages`].
+    /// Writes the index and gives the pack its name; `None` when there is nothing in it. Pages that
+    /// could not be published stay in [`Gather::pages`].
     pub(crate) fn publish(&mut self, storage: &dyn Storage) -> io::Result<Option<Index>> {
         self.put_patch_bytes(storage)?;
         let last = self.gather.end().pack(self.packing);

@@ -1,4 +1,5 @@
-//! [`Patch`]: a page that is another pack's page but for some bytes; what a pack says of it, and putting it together.
+//! [`Patch`]: a page that is another pack's page but for some bytes; what a pack says of it, and
+//! putting it together.
 
 use super::wire::{Decoded, Decoder, Encoder, Malformed};
 use crate::hash::Hash;

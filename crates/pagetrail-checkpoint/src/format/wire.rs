@@ -1,6 +1,7 @@
 //! The primitives of the format: fixed and variable-length numbers, bytes, text; little-endian.
 //!
-//! Reading never trusts a length: what is announced must be there before anything is allocated for it.
+//! Reading never trusts a length: what is announced must be there before anything is allocated for
+//! it.
 
 use crate::hash::Hash;
 use crate::limits;

@@ -1,8 +1,9 @@
-//! Hashing many pages at once. A page of 4 KiB is four of BLAKE3's chunks, and a processor does up to sixteen side by side: the
-//! chunks of several pages together take half the time of page after page.
+//! Hashing many pages at once. A page of 4 KiB is four of BLAKE3's chunks, and a processor does up
+//! to sixteen side by side: the chunks of several pages together take half the time of page after
+//! page.
 //!
-//! `blake3::platform`, which does the work, is open but not promised by its crate. The test holds what comes out to
-//! [`blake3::hash`], and a program of another shape would not compile.
+//! `blake3::platform`, which does the work, is open but not promised by its crate. The test holds
+//! what comes out to [`blake3::hash`], and a program of another shape would not compile.
 
 use super::Hash;
 use blake3::IncrementCounter;

@@ -1,4 +1,5 @@
-//! [`BuildIds`]: the build IDs of mapped ELF files, read from the mappings themselves: the file may be gone.
+//! [`BuildIds`]: the build IDs of mapped ELF files, read from the mappings themselves: the file may
+//! be gone.
 
 use pagetrail::{Memory, PageRange, Region};
 use std::collections::HashMap;
@@ -67,8 +68,8 @@ fn build_id(file: &[u8]) -> Option<Vec<u8>> {
             continue;
         }
         let mut at = usize::try_from(number(at.checked_add(8)?, 8)?).ok()?;
-        // A note: lengths of name and contents, type, both padded to four bytes. A segment ends somewhere; its first
-        // notes are enough.
+        // A note: lengths of name and contents, type, both padded to four bytes. A segment ends
+        // somewhere; its first notes are enough.
         for _ in 0..8 {
             let (Some(name), Some(length), Some(kind)) =
                 (number(at, 4), number(at + 4, 4), number(at + 8, 4))

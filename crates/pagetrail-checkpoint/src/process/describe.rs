@@ -1,4 +1,5 @@
-//! What `/proc` says of a process besides its memory: who it is, its threads' names, its open descriptors.
+//! What `/proc` says of a process besides its memory: who it is, its threads' names, its open
+//! descriptors.
 
 use crate::error::{Error, Result};
 use crate::format::manifest::{Descriptor, Process};
@@ -74,7 +75,8 @@ pub(crate) fn thread_name(pid: u32, tid: u32) -> String {
     String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
 }
 
-/// The open descriptors of a process that stands still; `None` when there are so many that it should not wait for them.
+/// The open descriptors of a process that stands still; `None` when there are so many that it
+/// should not wait for them.
 pub(crate) fn descriptors_at_rest(pid: u32) -> Option<Vec<Descriptor>> {
     let numbers = numbers(pid);
     (numbers.len() <= DESCRIPTORS_AT_REST).then(|| describe(pid, &numbers))

@@ -1,7 +1,7 @@
 //! [`Layout`]: which mappings of a process an image has, and what of them it must have read once.
 //!
-//! A watch reports what was written; what was there before is found here: the contents of mappings that are new, or
-//! that have taken another one's place.
+//! A watch reports what was written; what was there before is found here: the contents of mappings
+//! that are new, or that have taken another one's place.
 
 use super::build_id::BuildIds;
 use crate::error::Result;
@@ -14,19 +14,22 @@ use std::collections::BTreeSet;
 pub(crate) struct Layout {
     pid: u32,
     regions: Vec<Region>,
-    /// Addresses of mappings whose contents are in the image, wholly or where they differ from the file.
+    /// Addresses of mappings whose contents are in the image, wholly or where they differ from the
+    /// file.
     addresses: PageSet,
-    /// The part of `addresses` where a page without contents in the image is zero. A mapping that is saved once stays so when it may no longer be written.
+    /// The part of `addresses` where a page without contents in the image is zero. A mapping that
+    /// is saved once stays so when it may no longer be written.
     saved: PageSet,
-    /// Pages of private mappings that this has given out since the last publication, on its own account.
+    /// Pages of private mappings that this has given out since the last publication, on its own
+    /// account.
     given_out: PageSet,
     /// Device and inode of the memory of sub-page heaps, which no other process has.
     heaps: BTreeSet<((u32, u32), u64)>,
     build_ids: BuildIds,
 }
 
-/// Whether contents of the region belong in an image; of shared memory that may not be written, those that one has already:
-/// `saved`.
+/// Whether contents of the region belong in an image; of shared memory that may not be written,
+/// those that one has already: `saved`.
 fn is_wanted(region: &Region, saved: &PageSet) -> bool {
     let trackable = region.is_trackable() || region.name == "[vdso]";
     let written = region.permissions.write || !region.permissions.shared;
@@ -51,14 +54,15 @@ impl Layout {
         &self.addresses
     }
 
-    /// Mappings whose contents do not belong in the image, also if it has pages there of something else.
+    /// Mappings whose contents do not belong in the image, also if it has pages there of something
+    /// else.
     pub(crate) fn left_out(&self) -> PageSet {
         let mapped: PageSet = self.regions.iter().map(|region| region.range).collect();
         mapped.difference(&self.addresses)
     }
 
-    /// Takes in the present mappings; gives the pages with contents that no round has reported: of mappings that are new,
-    /// `remapped`, or saved from now on.
+    /// Takes in the present mappings; gives the pages with contents that no round has reported: of
+    /// mappings that are new, `remapped`, or saved from now on.
     ///
     /// `aliases`: what is there is in the image at other addresses.
     pub(crate) fn update(
@@ -134,8 +138,8 @@ impl Layout {
     }
 
     /// The pages of saved private file mappings that the process has no copy of: they show what the
-    /// file holds at this moment, so that another program's write to the file changes them (`mmap(2)`
-    /// leaves it open whether it does; on Linux it does). No watch reports that.
+    /// file holds at this moment, so that another program's write to the file changes them
+    /// (`mmap(2)` leaves it open whether it does; on Linux it does). No watch reports that.
     pub(crate) fn as_in_files(&self) -> Result<PageSet> {
         let mut found = PageSet::new();
         let saved = |region: &&Region| {
@@ -151,11 +155,13 @@ impl Layout {
         Ok(found.intersection(&self.addresses))
     }
 
-    /// The pages given out that the process owns no longer, or never did: of anonymous memory, then of files.
+    /// The pages given out that the process owns no longer, or never did: of anonymous memory, then
+    /// of files.
     ///
-    /// A watch begins to follow a page when it sees that it exists. One that came after the watch was set up, was copied
-    /// because this found it, and was given back (`madvise(MADV_DONTNEED)`) before the watch looked again, it never
-    /// reports. So when the process stands still, what is no longer there must be asked for once more.
+    /// A watch begins to follow a page when it sees that it exists. One that came after the watch
+    /// was set up, was copied because this found it, and was given back (`madvise(MADV_DONTNEED)`)
+    /// before the watch looked again, it never reports. So when the process stands still, what is
+    /// no longer there must be asked for once more.
     pub(crate) fn vanished(&self) -> Result<(PageSet, PageSet)> {
         let (mut anonymous, mut of_files) = (PageSet::new(), PageSet::new());
         if self.given_out.is_empty() {

@@ -1,14 +1,16 @@
 //! [`ProcessCheckpointer`]: checkpoints of a running process, each of one instant.
 //!
-//! As live migration does it: pages are copied while the program runs, then those that it has written meanwhile, and so on;
-//! when little is left, or nothing is gained any more ([`precopy`]), all threads are stopped, the rest is copied to memory
-//! with the registers, and the program goes on. Hashing, compressing and writing happen while it runs.
+//! As live migration does it: pages are copied while the program runs, then those that it has
+//! written meanwhile, and so on; when little is left, or nothing is gained any more ([`precopy`]),
+//! all threads are stopped, the rest is copied to memory with the registers, and the program goes
+//! on. Hashing, compressing and writing happen while it runs.
 //!
-//! What others write to memory that they share with the process, or to files of which it has private
-//! mappings, leaves no trace in it; such memory is read again at each instant ([`recheck`]).
+//! What others write to memory that they share with the process, or to files of which it has
+//! private mappings, leaves no trace in it; such memory is read again at each instant
+//! ([`recheck`]).
 //!
-//! Pages are pending until a checkpoint that has them is published. One that fails, on a full disk, say, leaves
-//! the store as it was, and the next has what it should have had.
+//! Pages are pending until a checkpoint that has them is published. One that fails, on a full disk,
+//! say, leaves the store as it was, and the next has what it should have had.
 
 pub(crate) mod build_id;
 pub(crate) mod describe;
@@ -44,20 +46,22 @@ pub struct ProcessOptions {
     pub mode: Mode,
     /// How writes are noticed.
     pub technique: Choice,
-    /// How much is kept in memory before it is written, in bytes; what is written by the program while more than that is
-    /// copied may be stored twice.
+    /// How much is kept in memory before it is written, in bytes; what is written by the program
+    /// while more than that is copied may be stored twice.
     pub buffer_bytes: u64,
-    /// Of a page of a sub-page heap, store only what its written units say has changed. A program that writes past the end of
-    /// an object into another part of the page makes such an image damaged, so it has to be trusted not to; otherwise its
-    /// pages are stored whole.
+    /// Of a page of a sub-page heap, store only what its written units say has changed. A program
+    /// that writes past the end of an object into another part of the page makes such an image
+    /// damaged, so it has to be trusted not to; otherwise its pages are stored whole.
     pub trust_units: bool,
-    /// Read what was written before a checkpoint once more for the next one: for memory that is written through pinned pages, see
-    /// [`WatchBuilder::report_again`](pagetrail::WatchBuilder::report_again). Such a write is missed only if a page stays pinned from
-    /// one checkpoint to the one after the next.
+    /// Read what was written before a checkpoint once more for the next one: for memory that is
+    /// written through pinned pages, see
+    /// [`WatchBuilder::report_again`](pagetrail::WatchBuilder::report_again). Such a write is
+    /// missed only if a page stays pinned from one checkpoint to the one after the next.
     pub report_again: bool,
-    /// Take of shared memory only what the process itself has written through its own mappings, instead of reading all of it
-    /// again while the process stands still. What other processes write there, or the process by `write(2)`, the images then
-    /// do not have; they say so ([`own_writes_only`](crate::Mapping::own_writes_only)).
+    /// Take of shared memory only what the process itself has written through its own mappings,
+    /// instead of reading all of it again while the process stands still. What other processes
+    /// write there, or the process by `write(2)`, the images then do not have; they say so
+    /// ([`own_writes_only`](crate::Mapping::own_writes_only)).
     pub trust_shared: bool,
 }
 
@@ -83,7 +87,8 @@ pub struct ProcessCheckpointer {
     layout: Layout,
     /// Pages that the store is to get with the next checkpoint.
     pending: PageSet,
-    /// Pending pages that it gets whole; of the others, what may have changed since the last checkpoint.
+    /// Pending pages that it gets whole; of the others, what may have changed since the last
+    /// checkpoint.
     pending_whole: PageSet,
     pending_bytes: PageSet,
     /// Addresses at which it has to forget what it knew.
@@ -150,8 +155,8 @@ impl ProcessCheckpointer {
     ///
     /// # Errors
     ///
-    /// The process has ended or cannot be stopped, or the store fails. The store is as it was then, the process goes on, and
-    /// the next checkpoint has everything.
+    /// The process has ended or cannot be stopped, or the store fails. The store is as it was then,
+    /// the process goes on, and the next checkpoint has everything.
     pub fn checkpoint(&mut self, writer: &mut Writer) -> Result<Manifest> {
         writer.catch_up()?;
         for _ in 0..EXECS_MAX {
@@ -263,13 +268,15 @@ impl ProcessCheckpointer {
         staging.forget(&gone);
         draft.forget(&gone);
         let looked = seen.look(&self.memory, &shared, &mut staging, &mut draft);
-        // A page in `todo` may have older copies of what the process wrote before it discarded that.
+        // A page in `todo` may have older copies of what the process wrote before it discarded
+        // that.
         let in_files = self.layout.as_in_files()?;
         seen_in_files.forget(&todo);
         seen_in_files.retain(&in_files);
         let todo = todo.difference(&in_files);
         let looked_in_files = seen_in_files.look(&self.memory, &in_files, &mut staging, &mut draft);
-        // The store is not waited for while the process stands still, unless memory does not suffice.
+        // The store is not waited for while the process stands still, unless memory does not
+        // suffice.
         let outcome = match self.options.mode {
             Mode::Precopy => staging.copy(&self.memory, &todo, None),
             Mode::Stop => staging.copy(&self.memory, &todo, Some(&mut draft)),
@@ -345,8 +352,9 @@ impl ProcessCheckpointer {
         }
     }
 
-    /// What is watched by comparing it with a copy. A page there that changes after a round, is copied, and changes back
-    /// before the next, is not reported; so it is copied only while nobody can write.
+    /// What is watched by comparing it with a copy. A page there that changes after a round, is
+    /// copied, and changes back before the next, is not reported; so it is copied only while nobody
+    /// can write.
     fn compared(&self) -> PageSet {
         if self.watch.technique() == Technique::Compare {
             return self.layout.addresses().clone();

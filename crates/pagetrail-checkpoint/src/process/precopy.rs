@@ -1,10 +1,11 @@
-//! When to stop a program that is copied while it runs: a rule on numbers of pages, and nothing else.
+//! When to stop a program that is copied while it runs: a rule on numbers of pages, and nothing
+//! else.
 //!
 //! The pages written while some were copied are copied next, and so on. It ends when
 //!
 //! * so few are left that copying them takes less time than stopping the threads does;
-//! * a round leaves more than half of what the one before it left: the program writes about as fast as we copy, and further
-//!   rounds would cost processor time and gain nothing;
+//! * a round leaves more than half of what the one before it left: the program writes about as fast
+//!   as we copy, and further rounds would cost processor time and gain nothing;
 //! * the rounds are used up.
 //!
 //! Then the rest is copied while the program stands still, however much it is.

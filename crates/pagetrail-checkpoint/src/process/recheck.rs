@@ -1,10 +1,11 @@
 //! Memory that others may change as well: shared mappings, and the pages of private file mappings
 //! that the process has not written, which show what the file holds. Such writes leave no trace in
-//! this process, nor does its own `write(2)` to a file that it has mapped. So at each instant all of
-//! this memory is read, and what differs from the checkpoint before is stored.
+//! this process, nor does its own `write(2)` to a file that it has mapped. So at each instant all
+//! of this memory is read, and what differs from the checkpoint before is stored.
 //!
-//! What differs is found by hashes: reading and hashing takes less memory than a copy, and hardly more time. Most of that is done
-//! once while the process runs, so that little is left to be copied at the instant; reading it all once more is not spared.
+//! What differs is found by hashes: reading and hashing takes less memory than a copy, and hardly
+//! more time. Most of that is done once while the process runs, so that little is left to be copied
+//! at the instant; reading it all once more is not spared.
 
 use super::staging::Staging;
 use crate::error::Result;
@@ -37,8 +38,8 @@ impl Seen {
         self.0.retain(|address, _| pages.contains(*address));
     }
 
-    /// Reads all of `pages`, stages those that are not as they were seen, and says how many these are. What memory does not
-    /// suffice for goes to the draft.
+    /// Reads all of `pages`, stages those that are not as they were seen, and says how many these
+    /// are. What memory does not suffice for goes to the draft.
     pub(crate) fn look(
         &mut self,
         memory: &Memory,

@@ -1,10 +1,10 @@
 //! Putting a living process back to an earlier instant of its own: memory and registers.
 //!
-//! What the kernel keeps for it does not go back: positions in files, what was sent and received, timers, children, its
-//! mappings. So the threads must be the same, the mappings still there and the same descriptors open, and that is found out
-//! before anything is touched.
-//! While memory is neither of then nor of now, the process must not run: should the rewinding itself be killed in that time,
-//! the kernel kills the process with it.
+//! What the kernel keeps for it does not go back: positions in files, what was sent and received,
+//! timers, children, its mappings. So the threads must be the same, the mappings still there and
+//! the same descriptors open, and that is found out before anything is touched. While memory is
+//! neither of then nor of now, the process must not run: should the rewinding itself be killed in
+//! that time, the kernel kills the process with it.
 
 use super::describe;
 use crate::error::{Error, Result};
@@ -27,10 +27,11 @@ pub struct Rewound {
     pub pages: u64,
     /// How long the process stood still.
     pub pause: Duration,
-    /// Bytes in mappings that came after the checkpoint; they stay, and the program does not know them.
+    /// Bytes in mappings that came after the checkpoint; they stay, and the program does not know
+    /// them.
     pub later_bytes: u64,
-    /// How descriptors differ from what the program believes of them now, a line each: positions in files, and, if the rewind
-    /// was forced, others that are open.
+    /// How descriptors differ from what the program believes of them now, a line each: positions in
+    /// files, and, if the rewind was forced, others that are open.
     pub descriptors: Vec<String>,
 }
 
@@ -39,15 +40,15 @@ impl Image {
     ///
     /// # Errors
     ///
-    /// The process is another one or has ended; its threads are others than then; a mapping has gone or changed; other
-    /// descriptors are open; the store is damaged. The process goes on untouched then. If memory cannot be written, what was
-    /// written is undone.
+    /// The process is another one or has ended; its threads are others than then; a mapping has
+    /// gone or changed; other descriptors are open; the store is damaged. The process goes on
+    /// untouched then. If memory cannot be written, what was written is undone.
     pub fn rewind(&mut self, pid: u32) -> Result<Rewound> {
         self.rewind_if(pid, false)
     }
 
-    /// Rewinds also where other descriptors are open than then: a program that finds a connection of then in another's
-    /// place, or reads twice what it has read, may do what it never would.
+    /// Rewinds also where other descriptors are open than then: a program that finds a connection
+    /// of then in another's place, or reads twice what it has read, may do what it never would.
     ///
     /// # Errors
     ///
@@ -126,8 +127,8 @@ impl Image {
 
     /// Writes the pages that differ; `undo` gets what was there.
     ///
-    /// Shared memory that is mapped several times (a sub-page heap is) is written at each of its addresses: who tracks the
-    /// process tells by the address which part of a page was written.
+    /// Shared memory that is mapped several times (a sub-page heap is) is written at each of its
+    /// addresses: who tracks the process tells by the address which part of a page was written.
     fn put_back(
         &mut self,
         memory: &Memory,
@@ -246,7 +247,8 @@ fn same_threads(pid: u32, process: &Process, hold: &Hold) -> Result<Vec<HeldThre
         .collect())
 }
 
-/// Makes sure that all mappings with contents are still what they were; gives the bytes of those that came later.
+/// Makes sure that all mappings with contents are still what they were; gives the bytes of those
+/// that came later.
 fn check_mappings(pid: u32, then: &[Mapping], now: &[Region]) -> Result<u64> {
     let mapped: PageSet = now.iter().map(|region| region.range).collect();
     for mapping in then {

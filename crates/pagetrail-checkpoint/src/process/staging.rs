@@ -1,14 +1,16 @@
 //! [`Staging`]: copies of pages in memory, between a running process and the store.
 //!
-//! Copying to memory is fast, so few pages are written meanwhile, and one that is written again replaces its older copy
-//! before the store ever sees it. What does not fit goes to the store at once.
+//! Copying to memory is fast, so few pages are written meanwhile, and one that is written again
+//! replaces its older copy before the store ever sees it. What does not fit goes to the store at
+//! once.
 
 use crate::error::Result;
 use crate::store::intake::chunks;
 use crate::store::writer::Draft;
 use pagetrail::{Memory, PageRange, PageSet, page_size};
 
-/// Pages of which it is known what may have changed since the last checkpoint (units of a sub-page heap).
+/// Pages of which it is known what may have changed since the last checkpoint (units of a sub-page
+/// heap).
 #[derive(Default)]
 pub(crate) struct Parts {
     pub(crate) pages: PageSet,
@@ -37,8 +39,8 @@ impl Staging {
         }
     }
 
-    /// Copies pages of a process: to memory as far as it suffices, else to `overflow`; without one, to memory whatever
-    /// their number.
+    /// Copies pages of a process: to memory as far as it suffices, else to `overflow`; without one,
+    /// to memory whatever their number.
     pub(crate) fn copy(
         &mut self,
         memory: &Memory,
@@ -102,8 +104,8 @@ impl Staging {
         }
     }
 
-    /// Hands everything to the store, the newest copy of each page: of those in `parts` what has changed, as far as the
-    /// store has the rest.
+    /// Hands everything to the store, the newest copy of each page: of those in `parts` what has
+    /// changed, as far as the store has the rest.
     pub(crate) fn drain(self, draft: &mut Draft<'_>, parts: &Parts) -> Result<()> {
         let mut done = PageSet::new();
         let mut fresh = Vec::new();

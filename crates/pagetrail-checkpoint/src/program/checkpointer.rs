@@ -1,7 +1,7 @@
 //! [`Checkpointer`]: memory of the own program that is there again at its next start.
 //!
-//! The memory belongs to the checkpointer and is borrowed from it, so nobody can write while a checkpoint is taken: each is
-//! of one instant without stopping anything.
+//! The memory belongs to the checkpointer and is borrowed from it, so nobody can write while a
+//! checkpoint is taken: each is of one instant without stopping anything.
 
 use crate::error::{Error, Result};
 use crate::format::manifest::{Cost, Manifest, Mapping as ImageMapping};
@@ -34,11 +34,11 @@ struct Described {
 }
 
 impl CheckpointerBuilder {
-    /// Adds a region of memory, zeroed unless the store has one of this name. It may have grown since; one that the store has
-    /// more pages of is refused ([`Self::shrunk_region`]).
+    /// Adds a region of memory, zeroed unless the store has one of this name. It may have grown
+    /// since; one that the store has more pages of is refused ([`Self::shrunk_region`]).
     ///
-    /// Regions that the store has and that are not described are kept as they are, and are in the checkpoints to come
-    /// ([`Self::without_region`]).
+    /// Regions that the store has and that are not described are kept as they are, and are in the
+    /// checkpoints to come ([`Self::without_region`]).
     pub fn region(self, name: &str, bytes: usize) -> Self {
         self.described(name, bytes, false)
     }
@@ -79,8 +79,9 @@ impl CheckpointerBuilder {
     ///
     /// # Errors
     ///
-    /// The store cannot be opened or is damaged, another process writes to it, or its newest checkpoint is of a process; two
-    /// regions have one name, or one is smaller than the store has it; memory cannot be had.
+    /// The store cannot be opened or is damaged, another process writes to it, or its newest
+    /// checkpoint is of a process; two regions have one name, or one is smaller than the store has
+    /// it; memory cannot be had.
     pub fn start(self) -> Result<Checkpointer> {
         let store = self.store?;
         let writer = store.writer(self.options)?;
@@ -132,7 +133,8 @@ impl CheckpointerBuilder {
     }
 }
 
-/// Regions with those added that the image has besides; none may be smaller than the image has it, unless that is asked for.
+/// Regions with those added that the image has besides; none may be smaller than the image has it,
+/// unless that is asked for.
 fn with_those_of(
     image: &Image,
     mut described: Vec<Described>,
@@ -223,12 +225,14 @@ pub struct Checkpointer {
 }
 
 impl Checkpointer {
-    /// Begins to describe the memory to be kept in the store in `directory`, which is made where there is none.
+    /// Begins to describe the memory to be kept in the store in `directory`, which is made where
+    /// there is none.
     pub fn builder(directory: &Path) -> CheckpointerBuilder {
         Self::builder_on(Store::create(directory, false))
     }
 
-    /// Begins in a store that is open, or could not be opened: then [`CheckpointerBuilder::start`] says so.
+    /// Begins in a store that is open, or could not be opened: then [`CheckpointerBuilder::start`]
+    /// says so.
     pub fn builder_on(store: Result<Store>) -> CheckpointerBuilder {
         CheckpointerBuilder {
             store,
@@ -270,7 +274,8 @@ impl Checkpointer {
         }
     }
 
-    /// Saves what was written since the last checkpoint. When this returns it survives a loss of power.
+    /// Saves what was written since the last checkpoint. When this returns it survives a loss of
+    /// power.
     ///
     /// # Errors
     ///

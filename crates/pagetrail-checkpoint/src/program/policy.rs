@@ -1,11 +1,13 @@
-//! When to copy what was written, and when to copy everything without asking what was: a rule on numbers, and nothing else.
+//! When to copy what was written, and when to copy everything without asking what was: a rule on
+//! numbers, and nothing else.
 //!
-//! Watching costs a fault for each page that is written; copying it back costs the copy. Copying everything costs a copy for
-//! every page and no faults. A page that is watched costs about four times a page that is merely copied, so where more
-//! than a quarter of the pages are written from one reset to the next, copying everything is cheaper.
+//! Watching costs a fault for each page that is written; copying it back costs the copy. Copying
+//! everything costs a copy for every page and no faults. A page that is watched costs about four
+//! times a page that is merely copied, so where more than a quarter of the pages are written from
+//! one reset to the next, copying everything is cheaper.
 //!
-//! Then nothing is watched for some resets; after those it is tried again, for programs have phases. Each try that finds
-//! that nothing has changed doubles the time to the next.
+//! Then nothing is watched for some resets; after those it is tried again, for programs have
+//! phases. Each try that finds that nothing has changed doubles the time to the next.
 
 /// Share of the pages from which on everything is copied. `examples/bench_snapshot.rs` measures it.
 pub(crate) const CROSSOVER: f64 = 0.25;

@@ -1,7 +1,8 @@
-//! [`Snapshot`]: memory that goes back to what it was, again and again, at the price of what was written.
+//! [`Snapshot`]: memory that goes back to what it was, again and again, at the price of what was
+//! written.
 //!
-//! The memory is mapped twice. One mapping is the user's, and watched; through the other the saved contents are copied back,
-//! which costs no faults there and counts as no writes.
+//! The memory is mapped twice. One mapping is the user's, and watched; through the other the saved
+//! contents are copied back, which costs no faults there and counts as no writes.
 
 use super::policy::{Policy, Way};
 use crate::error::{Error, Result};
@@ -11,7 +12,8 @@ use std::ops::{Deref, DerefMut};
 
 /// Memory of which a [`Snapshot`] can be taken: zeroed, whole pages, used as a slice of bytes.
 ///
-/// It is shared memory: a child made by `fork(2)` sees the parent's writes, and the other way round.
+/// It is shared memory: a child made by `fork(2)` sees the parent's writes, and the other way
+/// round.
 #[derive(Debug)]
 pub struct Arena(Mapping);
 
@@ -70,8 +72,8 @@ pub struct Reset {
 /// # Ok::<(), pagetrail_checkpoint::Error>(())
 /// ```
 ///
-/// Where more than a quarter of the pages are written between resets, watching them costs more than copying all of them; it
-/// finds out by itself, and then just copies.
+/// Where more than a quarter of the pages are written between resets, watching them costs more than
+/// copying all of them; it finds out by itself, and then just copies.
 #[derive(Debug)]
 pub struct Snapshot {
     /// Before the arena: it ends first. `None` while everything is copied.

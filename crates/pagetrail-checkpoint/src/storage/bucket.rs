@@ -1,14 +1,16 @@
-//! [`Bucket`]: a store in an object store: S3 and what speaks its language, Google Cloud Storage, Azure, and whatever else the
-//! crate `object_store` knows.
+//! [`Bucket`]: a store in an object store: S3 and what speaks its language, Google Cloud Storage,
+//! Azure, and whatever else the crate `object_store` knows.
 //!
-//! An object there appears whole when its upload is finished, and is named from the start; a pack has its name only in the
-//! end. So a draft grows in a file without a name on this machine, and is uploaded when it is published.
+//! An object there appears whole when its upload is finished, and is named from the start; a pack
+//! has its name only in the end. So a draft grows in a file without a name on this machine, and is
+//! uploaded when it is published.
 //!
-//! A request may arrive long after it was sent, when another writer has taken over; so a manifest is written on the condition
-//! that none of its number is there, and replaced on the condition that it is still the one that was read. A pack's name
-//! says what is in it, and needs no condition.
+//! A request may arrive long after it was sent, when another writer has taken over; so a manifest
+//! is written on the condition that none of its number is there, and replaced on the condition that
+//! it is still the one that was read. A pack's name says what is in it, and needs no condition.
 //!
-//! Objects are read in blocks, the last of which are kept: a request for each frame would take longer than what it brings.
+//! Objects are read in blocks, the last of which are kept: a request for each frame would take
+//! longer than what it brings.
 
 use super::bucket_lease::{Lease, Timing};
 use super::{DAMAGED, Draft, Name, Object, Publish, Storage};
@@ -59,9 +61,10 @@ pub(super) struct Remote {
 }
 
 impl Bucket {
-    /// The place that a URL names, `s3://bucket/prefix` say. What else must be known comes from the environment, in the
-    /// variables of the provider's own tools: `AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT`,
-    /// `GOOGLE_SERVICE_ACCOUNT`, `AZURE_STORAGE_ACCOUNT_NAME` and so on.
+    /// The place that a URL names, `s3://bucket/prefix` say. What else must be known comes from the
+    /// environment, in the variables of the provider's own tools: `AWS_ACCESS_KEY_ID`,
+    /// `AWS_REGION`, `AWS_ENDPOINT`, `GOOGLE_SERVICE_ACCOUNT`, `AZURE_STORAGE_ACCOUNT_NAME` and so
+    /// on.
     ///
     /// # Errors
     ///
@@ -122,7 +125,8 @@ impl Bucket {
         self.versions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a manifest, or the marker, by one request that takes effect only if nobody else has written there.
+    /// Writes a manifest, or the marker, by one request that takes effect only if nobody else has
+    /// written there.
     fn put_whole(&self, name: Name, contents: Vec<u8>, how: Publish) -> io::Result<()> {
         let mode = match how {
             Publish::New => PutMode::Create,

@@ -1,12 +1,15 @@
-//! [`Lease`]: the right to write to a [bucket](super::bucket), as an object `lock` that its holder writes anew all the time.
+//! [`Lease`]: the right to write to a [bucket](super::bucket), as an object `lock` that its holder
+//! writes anew all the time.
 //!
-//! An object store has no lock that goes with its holder, and no clock that all agree on. So times are not compared: a process that
-//! finds the object watches for a while whether it changes. If it does, its holder lives; if not, the holder was killed, and
-//! the object is taken over by a write on the condition that it is still the same.
+//! An object store has no lock that goes with its holder, and no clock that all agree on. So times
+//! are not compared: a process that finds the object watches for a while whether it changes. If it
+//! does, its holder lives; if not, the holder was killed, and the object is taken over by a write
+//! on the condition that it is still the same.
 //!
-//! A holder that has not been able to renew in time gives up by itself before another may take over: what it writes is
-//! refused here, with an error. A request that it had sent before may still arrive, minutes later; so manifests are written
-//! on conditions, too ([bucket](super::bucket)), and who has taken over leaves everything that such a request may need.
+//! A holder that has not been able to renew in time gives up by itself before another may take
+//! over: what it writes is refused here, with an error. A request that it had sent before may still
+//! arrive, minutes later; so manifests are written on conditions, too ([bucket](super::bucket)),
+//! and who has taken over leaves everything that such a request may need.
 
 use super::bucket::Remote;
 use object_store::{ObjectStoreExt, PutMode, UpdateVersion};
@@ -41,7 +44,8 @@ impl Timing {
         self.stale / 6
     }
 
-    /// Without having been renewed for so long, a holder no longer writes. What it has begun has until `stale` to end.
+    /// Without having been renewed for so long, a holder no longer writes. What it has begun has
+    /// until `stale` to end.
     fn give_up_after(self) -> Duration {
         self.stale / 2
     }
@@ -61,7 +65,8 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// Takes the lease, and says whether from a holder that had left it behind; `None` when somebody has it.
+    /// Takes the lease, and says whether from a holder that had left it behind; `None` when
+    /// somebody has it.
     pub(super) fn take(remote: &Remote, timing: Timing) -> io::Result<Option<(Self, bool)>> {
         let path = remote.path(LOCK);
         let deadline = Instant::now() + timing.stale;
@@ -163,7 +168,8 @@ impl Drop for Lease {
     }
 }
 
-/// Writes the object, with contents that it never had before. [`ErrorKind::AlreadyExists`] says that the condition fails.
+/// Writes the object, with contents that it never had before. [`ErrorKind::AlreadyExists`] says
+/// that the condition fails.
 fn put(remote: &Remote, mode: PutMode) -> io::Result<UpdateVersion> {
     static WRITTEN: AtomicU64 = AtomicU64::new(0);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -1,11 +1,12 @@
 //! [`Directory`]: a store as a directory of files, readable by its owner alone.
 //!
-//! An object is written to a file without a name in the store's own subdirectory `drafts`, synced, renamed to its
-//! place, and the directory synced: `rename(2)` is atomic, and after the second sync it survives a loss of power.
+//! An object is written to a file without a name in the store's own subdirectory `drafts`, synced,
+//! renamed to its place, and the directory synced: `rename(2)` is atomic, and after the second sync
+//! it survives a loss of power.
 
 //!
-//! The directory is opened once, and everything in it is reached from there without following a symbolic link: what somebody
-//! has put into a store, or exchanged there, leads nowhere else.
+//! The directory is opened once, and everything in it is reached from there without following a
+//! symbolic link: what somebody has put into a store, or exchanged there, leads nowhere else.
 
 use super::{DAMAGED, Draft, Name, Object, Publish, Storage};
 use crate::error::{Error, Result};
@@ -40,12 +41,13 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// A directory that is to become a store: created with its drafts when missing, for its owner alone.
+    /// A directory that is to become a store: created with its drafts when missing, for its owner
+    /// alone.
     ///
     /// # Errors
     ///
-    /// It cannot be made; it holds other files and is no store; or, unless `allow_world_writable`, it lies in a
-    /// directory in which everybody may write, or is one.
+    /// It cannot be made; it holds other files and is no store; or, unless `allow_world_writable`,
+    /// it lies in a directory in which everybody may write, or is one.
     pub fn create(path: &Path, allow_world_writable: bool) -> Result<Self> {
         let failed = |what: &str| Error::io(format!("cannot {what} {}", path.display()));
         if !path.exists() {
@@ -162,8 +164,8 @@ fn entries(directory: &OwnedFd) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Refuses a store that others could replace: in a directory where everybody may write, whether it exists or not; or below
-/// one without the sticky bit.
+/// Refuses a store that others could replace: in a directory where everybody may write, whether it
+/// exists or not; or below one without the sticky bit.
 fn refuse_exposed(path: &Path) -> Result<()> {
     let failed = || Error::io(format!("cannot examine {}", path.display()));
     let absolute = std::path::absolute(path).map_err(failed())?;
@@ -306,8 +308,9 @@ struct FileDraft {
 }
 
 impl FileDraft {
-    /// Lets the disk begin with what is written so far, so that the sync in the end finds less to do. What is not on the disk
-    /// yet this advice begins to write (`mm/fadvise.c`), and keeps in memory.
+    /// Lets the disk begin with what is written so far, so that the sync in the end finds less to
+    /// do. What is not on the disk yet this advice begins to write (`mm/fadvise.c`), and keeps in
+    /// memory.
     fn begin_to_write_back(&mut self) {
         // Without it, all is as slow as it was.
         let length = std::num::NonZeroU64::new(self.bytes - self.begun);

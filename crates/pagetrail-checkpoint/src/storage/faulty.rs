@@ -1,5 +1,5 @@
-//! [`Faulty`]: a storage that fails, or kills its process, at a chosen step; how tests reach every point between two
-//! steps of a writer.
+//! [`Faulty`]: a storage that fails, or kills its process, at a chosen step; how tests reach every
+//! point between two steps of a writer.
 
 use super::{Draft, Name, Object, Publish, Storage};
 use std::fmt;
@@ -19,8 +19,8 @@ pub enum Fault {
     Kill,
 }
 
-/// Another storage, with a fault at the step of a given number: each creation, write, publication and removal is one.
-/// A write that fails has written half of its bytes.
+/// Another storage, with a fault at the step of a given number: each creation, write, publication
+/// and removal is one. A write that fails has written half of its bytes.
 #[derive(Debug)]
 pub struct Faulty<S> {
     inner: S,

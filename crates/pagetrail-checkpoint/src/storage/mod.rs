@@ -1,7 +1,8 @@
-//! [`Storage`]: where the objects of a store lie. A store needs little: write-once objects that appear whole or not at all,
-//! reading at an offset, a list, and a lock against a second writer.
+//! [`Storage`]: where the objects of a store lie. A store needs little: write-once objects that
+//! appear whole or not at all, reading at an offset, a list, and a lock against a second writer.
 //!
-//! Objects are named by what they are, never by a path, so nothing read from a store can lead out of it.
+//! Objects are named by what they are, never by a path, so nothing read from a store can lead out
+//! of it.
 
 #[cfg(feature = "object-store")]
 mod bucket;
@@ -62,8 +63,8 @@ impl fmt::Display for Name {
     }
 }
 
-/// The storage at a place that is a store: a directory or, with the feature `object-store`, a URL of an object store,
-/// `s3://bucket/prefix` say.
+/// The storage at a place that is a store: a directory or, with the feature `object-store`, a URL
+/// of an object store, `s3://bucket/prefix` say.
 ///
 /// # Errors
 ///
@@ -127,7 +128,8 @@ pub trait Storage: Send + Sync + fmt::Debug {
         true
     }
 
-    /// Whether something that a writer before this one has written may still arrive, and need objects that nothing names.
+    /// Whether something that a writer before this one has written may still arrive, and need
+    /// objects that nothing names.
     fn may_have_late_writes(&self) -> bool {
         false
     }

@@ -6,23 +6,26 @@ use crate::hash::Hash;
 use crate::map::{PageMap, Run, Source};
 use pagetrail::{PageRange, PageSet};
 
-/// A page is patched where so many quarters of it have changed at most. What a patch takes besides is a hundredth of a page; but
-/// reading takes all patches that lie upon each other.
+/// A page is patched where so many quarters of it have changed at most. What a patch takes besides
+/// is a hundredth of a page; but reading takes all patches that lie upon each other.
 const PATCH_QUARTERS_MOST: u64 = 3;
 
 impl Draft<'_> {
-    /// Makes room for pages of which only the changes are stored ([`Self::put_changed`]); to be called before any are put.
+    /// Makes room for pages of which only the changes are stored ([`Self::put_changed`]); to be
+    /// called before any are put.
     pub fn allow_changes(&mut self) {
         if self.over {
             self.pack.allow_patches();
         }
     }
 
-    /// Of whole pages, range behind range, puts those in `pages` whose contents are what the last checkpoint has, but for the
-    /// bytes at the addresses in `changed`; tells which it has put. The others must be put whole: the last checkpoint does not
-    /// have them, much has changed, or many changes lie upon each other already.
+    /// Of whole pages, range behind range, puts those in `pages` whose contents are what the last
+    /// checkpoint has, but for the bytes at the addresses in `changed`; tells which it has put. The
+    /// others must be put whole: the last checkpoint does not have them, much has changed, or many
+    /// changes lie upon each other already.
     ///
-    /// That nothing else has changed is the caller's word. `changed` should begin and end at multiples of 16.
+    /// That nothing else has changed is the caller's word. `changed` should begin and end at
+    /// multiples of 16.
     pub fn put_changed(
         &mut self,
         ranges: &[PageRange],
@@ -117,7 +120,8 @@ struct Base {
     depth: u8,
 }
 
-/// The changed parts of the page at `start`, first byte and length in it; `None` if there is too much or nothing.
+/// The changed parts of the page at `start`, first byte and length in it; `None` if there is too
+/// much or nothing.
 fn parts(start: u64, page_size: u64, changed: &PageSet) -> Option<Vec<(u32, u32)>> {
     let page = PageRange::new(start, start + page_size)?;
     let ranges = changed.ranges();

@@ -20,8 +20,8 @@ pub struct MappingDiff {
 }
 
 impl Store {
-    /// What differs between the contents of two checkpoints: mappings that one of them lacks, and those with pages that
-    /// differ. The hashes tell; no contents are read.
+    /// What differs between the contents of two checkpoints: mappings that one of them lacks, and
+    /// those with pages that differ. The hashes tell; no contents are read.
     ///
     /// # Errors
     ///

@@ -54,7 +54,8 @@ impl Image {
         }
     }
 
-    /// Copies whole pages of the image to `buffer`, which is as long as the range. What is not in it is zeros.
+    /// Copies whole pages of the image to `buffer`, which is as long as the range. What is not in
+    /// it is zeros.
     ///
     /// # Errors
     ///

@@ -1,8 +1,10 @@
-//! Taking contents into a draft: what is there already is found by its hash, the rest goes to the pack.
+//! Taking contents into a draft: what is there already is found by its hash, the rest goes to the
+//! pack.
 //!
-//! Every processor takes a chunk at a time and does all of it: reads and hashes the pages, looks them up, compresses what is
-//! new, writes it. Looking up and writing are done in the order of the chunks, each by one thread at a time, while others
-//! read, hash and compress theirs; a chunk is small enough to stay in a processor's cache meanwhile.
+//! Every processor takes a chunk at a time and does all of it: reads and hashes the pages, looks
+//! them up, compresses what is new, writes it. Looking up and writing are done in the order of the
+//! chunks, each by one thread at a time, while others read, hash and compress theirs; a chunk is
+//! small enough to stay in a processor's cache meanwhile.
 
 use super::known::Known;
 use super::writer::Draft;
@@ -42,7 +44,8 @@ pub(crate) fn chunks(ranges: &[PageRange], page_size: u64) -> Vec<Vec<PageRange>
 }
 
 impl Draft<'_> {
-    /// Puts the contents of whole pages, range behind range. A page that was put before gets the new contents.
+    /// Puts the contents of whole pages, range behind range. A page that was put before gets the
+    /// new contents.
     ///
     /// # Errors
     ///
@@ -61,8 +64,8 @@ impl Draft<'_> {
         })
     }
 
-    /// Puts chunks of pages, no page twice. `contents` fills the buffer with those of the chunk numbered, or says where they
-    /// are; several threads call it.
+    /// Puts chunks of pages, no page twice. `contents` fills the buffer with those of the chunk
+    /// numbered, or says where they are; several threads call it.
     pub(crate) fn put_each<'c>(
         &mut self,
         chunks: &[Vec<PageRange>],

@@ -1,4 +1,5 @@
-//! [`Known`]: which contents the packs of a store have already, so that equal pages are stored once.
+//! [`Known`]: which contents the packs of a store have already, so that equal pages are stored
+//! once.
 
 use crate::format::pack::{Index, Patched};
 use crate::hash::Hash;
@@ -12,7 +13,8 @@ pub(crate) struct Known {
     pub(crate) packs: Vec<Hash>,
     contents: Vec<Vec<Hash>>,
     patched: Vec<Option<Patched>>,
-    /// By the first bytes of the hash; of two contents that agree in these one is forgotten, and may be stored twice.
+    /// By the first bytes of the hash; of two contents that agree in these one is forgotten, and
+    /// may be stored twice.
     places: HashMap<u64, (u32, u32), BuildHasherDefault<Identity>>,
 }
 

@@ -1,7 +1,9 @@
-//! [`Store`]: a chain of checkpoints in a [`Storage`]; what there is, and reading it. [`Writer`] adds to it.
+//! [`Store`]: a chain of checkpoints in a [`Storage`]; what there is, and reading it. [`Writer`]
+//! adds to it.
 //!
-//! Readers need no lock: objects appear whole, and are only replaced by what says the same. One that reads while a writer
-//! prunes may find that an object has gone; it looks again before it calls that damage.
+//! Readers need no lock: objects appear whole, and are only replaced by what says the same. One
+//! that reads while a writer prunes may find that an object has gone; it looks again before it
+//! calls that damage.
 
 pub(crate) mod changed;
 pub(crate) mod diff;
@@ -40,7 +42,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in a directory, or at the URL of an object store ([`storage::open`]), to read.
+    /// Opens the store in a directory, or at the URL of an object store ([`storage::open`]), to
+    /// read.
     ///
     /// # Errors
     ///
@@ -49,7 +52,8 @@ impl Store {
         Self::on(storage::open(place)?)
     }
 
-    /// Opens the store in a directory, or at the URL of an object store, to write; makes one where there is none.
+    /// Opens the store in a directory, or at the URL of an object store, to write; makes one where
+    /// there is none.
     ///
     /// # Errors
     ///
@@ -142,13 +146,14 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// There is no such checkpoint; it, one that it builds on, or a pack that it needs is damaged or missing.
+    /// There is no such checkpoint; it, one that it builds on, or a pack that it needs is damaged
+    /// or missing.
     pub fn image(&self, number: u64) -> Result<Image> {
         self.settled(number, || Image::new(self, self.chain(number)?))
     }
 
-    /// Tries to read a checkpoint until it succeeds, or fails although no manifest has changed since it failed before:
-    /// what a writer replaces or removes meanwhile is no damage.
+    /// Tries to read a checkpoint until it succeeds, or fails although no manifest has changed
+    /// since it failed before: what a writer replaces or removes meanwhile is no damage.
     pub(crate) fn settled<T>(&self, number: u64, attempt: impl Fn() -> Result<T>) -> Result<T> {
         let mut before = None;
         for _ in 0..LOOKS_MAX {
@@ -294,7 +299,8 @@ pub(crate) fn flatten(chain: &[Manifest]) -> (PageMap, Vec<Hash>) {
     (map, needed)
 }
 
-/// A map whose packs are numbered by `from`, numbered by `to`, to which those that it lacks are added.
+/// A map whose packs are numbered by `from`, numbered by `to`, to which those that it lacks are
+/// added.
 pub(crate) fn renumbered(map: &PageMap, from: &[Hash], to: &mut Vec<Hash>) -> PageMap {
     let mut numbers = vec![None; from.len()];
     let mut map = map.clone();

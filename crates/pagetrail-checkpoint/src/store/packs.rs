@@ -11,8 +11,8 @@ use crate::parallel::try_each;
 use crate::storage::Name;
 use std::collections::BTreeMap;
 
-/// Open packs. Those that were asked for have the numbers of their names; those that patches need follow when they do: a patch
-/// that nobody needs may be of a pack that has gone.
+/// Open packs. Those that were asked for have the numbers of their names; those that patches need
+/// follow when they do: a patch that nobody needs may be of a pack that has gone.
 pub(crate) struct Packs {
     store: Store,
     packs: Vec<Pack>,
@@ -78,7 +78,8 @@ impl Packs {
         Ok(())
     }
 
-    /// Whole frames by all processors, to where they belong; parts of frames by way of the frame that is kept.
+    /// Whole frames by all processors, to where they belong; parts of frames by way of the frame
+    /// that is kept.
     fn read_plain(&mut self, pack: u32, place: u32, out: &mut [u8]) -> Result<()> {
         let page_size = self.index(pack).page_size as usize;
         let mut whole = Vec::new();
@@ -170,8 +171,8 @@ impl Packs {
         }
     }
 
-    /// Reads every frame of a pack, and of its patched pages those that are `needed`; gives the places of the pages that
-    /// are not what they were, and the first reason.
+    /// Reads every frame of a pack, and of its patched pages those that are `needed`; gives the
+    /// places of the pages that are not what they were, and the first reason.
     pub(crate) fn verify(&mut self, pack: u32, needed: &Places) -> (Places, Option<Error>) {
         let (mut bad, mut reason) = self.packs[pack as usize].verify();
         let mut page = vec![0; self.index(pack).page_size as usize];

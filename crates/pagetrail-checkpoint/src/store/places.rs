@@ -1,4 +1,5 @@
-//! [`Places`]: which pages of a pack are meant, by their places; ranges of them, since what a manifest says may be any number.
+//! [`Places`]: which pages of a pack are meant, by their places; ranges of them, since what a
+//! manifest says may be any number.
 
 use crate::format::pack::Index;
 use crate::format::patch::FIRST_PATCH;

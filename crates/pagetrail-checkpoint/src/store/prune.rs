@@ -1,7 +1,8 @@
 //! Making a chain shorter: what remains is whole at every instant, whatever ends the pruning.
 //!
-//! The order sees to that: first the oldest checkpoint that stays becomes a base, by one rename; then those before it go,
-//! the newest of them first, so that each that is still there has its parents; then packs that nobody needs.
+//! The order sees to that: first the oldest checkpoint that stays becomes a base, by one rename;
+//! then those before it go, the newest of them first, so that each that is still there has its
+//! parents; then packs that nobody needs.
 
 use super::packs::Packs;
 use super::places::Places;
@@ -26,7 +27,8 @@ pub struct Pruned {
     pub packs: u64,
     /// Packs most of which nobody needed, and whose rest was written to a new one.
     pub repacked: u64,
-    /// Checkpoints that cannot be read. They do not count, and stay, and so do packs that they may need.
+    /// Checkpoints that cannot be read. They do not count, and stay, and so do packs that they may
+    /// need.
     pub damaged: u64,
 }
 
@@ -44,7 +46,8 @@ impl Writer {
         self.remove(&numbers, &numbers[..split], survey.lost().len() as u64)
     }
 
-    /// Merges a span: of the checkpoints from `first` to `last`, only the last remains, with the same contents as before.
+    /// Merges a span: of the checkpoints from `first` to `last`, only the last remains, with the
+    /// same contents as before.
     ///
     /// # Errors
     ///
@@ -84,7 +87,8 @@ impl Writer {
         Ok(pruned)
     }
 
-    /// Makes a checkpoint build on none of those that go: on the nearest before them that stays, or on nothing.
+    /// Makes a checkpoint build on none of those that go: on the nearest before them that stays, or
+    /// on nothing.
     pub(super) fn rebuild(&self, number: u64, going: &[u64]) -> Result<()> {
         let manifest = self.store.manifest(number)?;
         if manifest
@@ -109,7 +113,8 @@ impl Writer {
                 let (under, under_packs) = flatten(&chain[..=at]);
                 let under = renumbered(&under, &under_packs, &mut packs);
                 let under = under.restricted(&rebuilt.addresses());
-                // What the newer one no longer knows must be said, or the older one's would shine through.
+                // What the newer one no longer knows must be said, or the older one's would shine
+                // through.
                 let gone = under.addresses().difference(&map.addresses());
                 let mut whole = PageMap::new(map.page_size());
                 for range in gone.ranges() {
@@ -138,7 +143,8 @@ impl Writer {
         outcome.map_err(Error::io(format!("cannot remove {name}")))
     }
 
-    /// Removes packs that no checkpoint names; says how many. While a checkpoint cannot be read, nobody knows what it needs.
+    /// Removes packs that no checkpoint names; says how many. While a checkpoint cannot be read,
+    /// nobody knows what it needs.
     pub(super) fn remove_unused_packs(&mut self) -> Result<u64> {
         let needs = self.store.needs()?;
         let mut removed = 0;
@@ -155,7 +161,8 @@ impl Writer {
         Ok(removed)
     }
 
-    /// Writes what is left of packs of which less than half is needed to new ones; says of how many.
+    /// Writes what is left of packs of which less than half is needed to new ones; says of how
+    /// many.
     fn repack(&mut self) -> Result<u64> {
         let mut repacked = 0;
         let mut tried = BTreeSet::new();
@@ -199,7 +206,8 @@ impl Writer {
         Ok(None)
     }
 
-    /// Writes the pages of a pack that are needed to a new one; says whether any are. The old pack is removed if `remove`.
+    /// Writes the pages of a pack that are needed to a new one; says whether any are. The old pack
+    /// is removed if `remove`.
     pub(super) fn repack_one(&mut self, name: Hash, pages: &Places, remove: bool) -> Result<bool> {
         let failed = || Error::io(format!("cannot write to {}", self.store.storage().place()));
         let mut packs = Packs::open(&self.store, &[name])?;
@@ -234,7 +242,8 @@ impl Writer {
     }
 }
 
-/// Points the runs of a manifest from the pack numbered `from` to where its pages are in the pack `to`.
+/// Points the runs of a manifest from the pack numbered `from` to where its pages are in the pack
+/// `to`.
 fn moved(manifest: &mut Manifest, from: u32, to: Hash, places: &BTreeMap<u32, u32>) {
     let mut map = PageMap::new(manifest.page_size.into());
     manifest.packs[from as usize] = to;

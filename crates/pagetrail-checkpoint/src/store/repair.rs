@@ -1,4 +1,5 @@
-//! Repairing a store: what is damaged, and the checkpoints that need it, are set aside; the others stay as they are.
+//! Repairing a store: what is damaged, and the checkpoints that need it, are set aside; the others
+//! stay as they are.
 
 use super::places::Places;
 use super::writer::Writer;
@@ -23,12 +24,14 @@ pub struct Repaired {
 }
 
 impl Writer {
-    /// Looks at every byte of the store, and sets aside what is damaged: in a directory, in `damaged` below it. What is left
-    /// is whole, and [`verify`](crate::Store::verify) finds nothing.
+    /// Looks at every byte of the store, and sets aside what is damaged: in a directory, in
+    /// `damaged` below it. What is left is whole, and [`verify`](crate::Store::verify) finds
+    /// nothing.
     ///
     /// # Errors
     ///
-    /// The storage fails, or the lock on it is lost. What is left is as whole as it was; a repair may be begun anew.
+    /// The storage fails, or the lock on it is lost. What is left is as whole as it was; a repair
+    /// may be begun anew.
     pub fn repair(&mut self) -> Result<Repaired> {
         self.catch_up()?;
         let found = self.store.verify()?;
@@ -75,8 +78,9 @@ impl Writer {
         Ok(repaired)
     }
 
-    /// The pack that has to be written anew before a bad one can go, with its pages that are needed: itself, or before it
-    /// one whose patches are upon it. `None` when nothing of it is needed.
+    /// The pack that has to be written anew before a bad one can go, with its pages that are
+    /// needed: itself, or before it one whose patches are upon it. `None` when nothing of it is
+    /// needed.
     fn first_to_move(&self, pack: Hash) -> Result<Option<(Hash, Places)>> {
         let used = self.store.needs()?.used;
         let mut name = pack;

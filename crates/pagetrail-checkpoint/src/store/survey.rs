@@ -1,5 +1,6 @@
-//! [`Survey`]: which checkpoints of a store can be read, as far as manifests and the list of objects tell, and why the others
-//! cannot. Damage costs the checkpoints that need what is damaged, and no others.
+//! [`Survey`]: which checkpoints of a store can be read, as far as manifests and the list of
+//! objects tell, and why the others cannot. Damage costs the checkpoints that need what is damaged,
+//! and no others.
 
 use super::{Store, flatten};
 use crate::error::{Error, Result};
@@ -66,7 +67,8 @@ impl Survey {
         number
     }
 
-    /// A checkpoint and all that it builds on, the base first; `None` if one of them is missing or damaged.
+    /// A checkpoint and all that it builds on, the base first; `None` if one of them is missing or
+    /// damaged.
     fn chain(&self, number: u64) -> Option<Vec<&Manifest>> {
         let mut chain = vec![self.manifests.get(&number)?];
         while let Some(parent) = chain.last().and_then(|manifest| manifest.parent) {
@@ -96,8 +98,8 @@ pub fn spans(numbers: &[u64]) -> String {
 }
 
 impl Store {
-    /// Looks at all checkpoints, and finds out which of them can be read. The contents of packs are for
-    /// [`verify`](Self::verify) to look at.
+    /// Looks at all checkpoints, and finds out which of them can be read. The contents of packs are
+    /// for [`verify`](Self::verify) to look at.
     ///
     /// # Errors
     ///

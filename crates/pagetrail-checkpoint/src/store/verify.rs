@@ -1,4 +1,5 @@
-//! Verifying a store: every block hashed, every parent and every pack present; and which checkpoints damage costs.
+//! Verifying a store: every block hashed, every parent and every pack present; and which
+//! checkpoints damage costs.
 
 use super::image::open_all;
 use super::packs::Packs;
@@ -24,14 +25,16 @@ pub struct Verified {
     pub damages: Vec<String>,
     /// The checkpoints that cannot be read wholly because of that, ascending. All others can.
     pub lost: Vec<u64>,
-    /// Packs that no checkpoint needs: what a writer that was killed has left. No damage; the next writer removes them.
+    /// Packs that no checkpoint needs: what a writer that was killed has left. No damage; the next
+    /// writer removes them.
     pub unused_packs: u64,
     /// The pages that are not what they were, by their packs.
     pub(super) bad: BTreeMap<Hash, Places>,
 }
 
 impl Store {
-    /// Looks at every byte of the store. A writer may be at work meanwhile: what it removes is not missed.
+    /// Looks at every byte of the store. A writer may be at work meanwhile: what it removes is not
+    /// missed.
     ///
     /// # Errors
     ///

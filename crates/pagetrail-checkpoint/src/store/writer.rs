@@ -1,8 +1,8 @@
-//! [`Writer`] and [`Draft`]: adding a checkpoint, which is there whole when its manifest has been published, and not at all
-//! before.
+//! [`Writer`] and [`Draft`]: adding a checkpoint, which is there whole when its manifest has been
+//! published, and not at all before.
 //!
-//! A draft that is dropped, because of a full disk, say, leaves the store as it was. Which pages it was to hold is for the
-//! caller to remember.
+//! A draft that is dropped, because of a full disk, say, leaves the store as it was. Which pages it
+//! was to hold is for the caller to remember.
 
 use super::known::Known;
 use super::{Store, flatten};
@@ -27,7 +27,8 @@ const NUMBERS_TRIED: u32 = 16;
 pub struct WriterOptions {
     /// How page contents are compressed.
     pub compression: Compression,
-    /// How many pages are compressed together: more make smaller files, and reading a single page slower.
+    /// How many pages are compressed together: more make smaller files, and reading a single page
+    /// slower.
     pub frame_pages: u32,
 }
 
@@ -134,8 +135,9 @@ impl Writer {
         self.remove_unused_packs().map(drop)
     }
 
-    /// Takes the lock again where it was lost, in an object store that could not be reached for a while, say: the next
-    /// checkpoint is a base then. Taking checkpoints of a process, pruning and squashing begin with this.
+    /// Takes the lock again where it was lost, in an object store that could not be reached for a
+    /// while, say: the next checkpoint is a base then. Taking checkpoints of a process, pruning and
+    /// squashing begin with this.
     ///
     /// # Errors
     ///
@@ -159,7 +161,8 @@ impl Writer {
         Err(Error::io(what)(std::io::Error::other(cause)))
     }
 
-    /// What in the store is damaged, a line each, as far as a writer finds out. New checkpoints do not build on it.
+    /// What in the store is damaged, a line each, as far as a writer finds out. New checkpoints do
+    /// not build on it.
     pub fn damages(&self) -> &[String] {
         &self.damages
     }
@@ -267,7 +270,8 @@ impl Draft<'_> {
         !self.over
     }
 
-    /// Says that the older checkpoints know nothing about these addresses: another mapping has come there.
+    /// Says that the older checkpoints know nothing about these addresses: another mapping has come
+    /// there.
     pub fn forget(&mut self, ranges: &PageSet) {
         let mut void = PageMap::new(self.page_size.into());
         for range in ranges.ranges() {
@@ -350,7 +354,8 @@ impl Writer {
             manifest.id = Hash::default();
             let bytes = manifest.seal();
             match self.publish_manifest(manifest, &bytes, Publish::New) {
-                // What the writer before this one had sent, or a write of this one that failed in its last step.
+                // What the writer before this one had sent, or a write of this one that failed in
+                // its last step.
                 Err(Error::Io { cause, .. }) if cause.kind() == ErrorKind::AlreadyExists => {
                     let newest = self.store.newest()?;
                     self.next = self.next.max(newest).saturating_add(1);

@@ -1,5 +1,5 @@
-//! [`Mapping`]: memory of our own, whole pages, whose second mapping, where it has one, changes it without a trace in the page
-//! tables of the first.
+//! [`Mapping`]: memory of our own, whole pages, whose second mapping, where it has one, changes it
+//! without a trace in the page tables of the first.
 
 use pagetrail::{PageRange, page_size};
 use rustix::fs::MemfdFlags;
@@ -17,7 +17,8 @@ pub(crate) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: the memory belongs to this value alone, wherever that is; access follows the borrow of the value.
+// SAFETY: the memory belongs to this value alone, wherever that is; access follows the borrow of
+// the value.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; a shared borrow only reads.
 unsafe impl Sync for Mapping {}
@@ -73,8 +74,8 @@ impl Mapping {
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {
-        // SAFETY: mapped readable and initialised for as long as this value lives, and not written while it is borrowed:
-        // the alias is written to by methods that borrow it mutably only.
+        // SAFETY: mapped readable and initialised for as long as this value lives, and not written
+        // while it is borrowed: the alias is written to by methods that borrow it mutably only.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
@@ -88,7 +89,8 @@ impl Mapping {
         let end = offset.checked_add(bytes.len());
         assert!(end.is_some_and(|end| end <= self.bytes));
         let to = self.alias.unwrap_or(self.start);
-        // SAFETY: within the mapping, which is exclusively borrowed; `bytes` cannot be part of it, for it is borrowed too.
+        // SAFETY: within the mapping, which is exclusively borrowed; `bytes` cannot be part of it,
+        // for it is borrowed too.
         unsafe {
             to.as_ptr()
                 .add(offset)

@@ -1,5 +1,5 @@
-//! Manifests and packs put together by hand, byte by byte as `docs/image-format.md` has them (version 1), with right hashes
-//! whatever they say.
+//! Manifests and packs put together by hand, byte by byte as `docs/image-format.md` has them
+//! (version 1), with right hashes whatever they say.
 
 #![allow(dead_code, reason = "each test uses its part")]
 

@@ -1,4 +1,5 @@
-//! What the tests of the store share: a memory in a few lines, which changes at random and is the oracle for images.
+//! What the tests of the store share: a memory in a few lines, which changes at random and is the
+//! oracle for images.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -20,7 +21,8 @@ pub(crate) struct Model {
     /// Written since the last checkpoint, and addresses with a new mapping.
     pub(crate) written: PageSet,
     pub(crate) remapped: PageSet,
-    /// Of what was written, pages that have changed as a whole; of the others, the bytes that have changed.
+    /// Of what was written, pages that have changed as a whole; of the others, the bytes that have
+    /// changed.
     pub(crate) whole: PageSet,
     pub(crate) changed: PageSet,
 }

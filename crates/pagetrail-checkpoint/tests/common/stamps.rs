@@ -60,10 +60,12 @@ pub(crate) fn check(image: &mut Image) -> Vec<u64> {
                 "thread {thread}, step {step} of {pages}, stamp {n}"
             );
         }
-        // Before its first step a thread has stamped nothing: zeros are not a round that it has finished.
+        // Before its first step a thread has stamped nothing: zeros are not a round that it has
+        // finished.
         let steps = if n == 0 { 0 } else { n * pages + done };
         let clock = at(clocks + thread, 0);
-        // A thread publishes its first step after it has stamped the page; rounds count from 1, so does the clock.
+        // A thread publishes its first step after it has stamped the page; rounds count from 1, so
+        // does the clock.
         let is_first = clock == 0 && steps <= pages + 1;
         assert!(
             clock < steps.max(1) && (clock + 130 > steps || is_first),
@@ -103,7 +105,8 @@ pub(crate) fn check(image: &mut Image) -> Vec<u64> {
     progress
 }
 
-/// The header page of a victim with one thread of `pages` pages, and its first page: for tests of [`check`] itself.
+/// The header page of a victim with one thread of `pages` pages, and its first page: for tests of
+/// [`check`] itself.
 pub(crate) fn header(pages: u64) -> (u64, Vec<u8>) {
     let mut page = vec![0; PAGE as usize];
     for (at, word) in [MAGIC, 1, pages, 1, 2, 3].into_iter().enumerate() {

@@ -1,7 +1,8 @@
-//! The writer as another process: this program, started again, which makes a pass for each line that it is sent.
+//! The writer as another process: this program, started again, which makes a pass for each line
+//! that it is sent.
 //!
-//! Lines from the child: first `START END`, the addresses of its memory in hex, and why it is not locked, if it is not;
-//! then, for each pass, its nanoseconds. It ends with its standard input.
+//! Lines from the child: first `START END`, the addresses of its memory in hex, and why it is not
+//! locked, if it is not; then, for each pass, its nanoseconds. It ends with its standard input.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

@@ -1,4 +1,5 @@
-//! What predicting did over the rounds of a run ([`Tally`]) and of all runs ([`Predicted`]), for techniques that predict.
+//! What predicting did over the rounds of a run ([`Tally`]) and of all runs ([`Predicted`]), for
+//! techniques that predict.
 
 use pagetrail::PredictionStats;
 use serde::Serialize;

@@ -1,4 +1,5 @@
-//! The results as the paper's tables: [`sheets`] for any medium, [`write()`] for a terminal or a pipe.
+//! The results as the paper's tables: [`sheets`] for any medium, [`write()`] for a terminal or a
+//! pipe.
 
 use std::io::{self, Write};
 

@@ -1,7 +1,7 @@
 //! The paper's writer: one word per page, in order, over and over (Listing 1).
 //!
-//! It differs in one thing: each pass writes other values, because `compare` rightly sees nothing in a pass that
-//! leaves every byte as it was.
+//! It differs in one thing: each pass writes other values, because `compare` rightly sees nothing
+//! in a pass that leaves every byte as it was.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -56,8 +56,8 @@ impl Memory {
             unlocked: None,
         };
         memory.write();
-        // All of the memory exists by now, so the paper's MCL_FUTURE would change nothing, except that
-        // under a limit every later allocation of the tracker could fail.
+        // All of the memory exists by now, so the paper's MCL_FUTURE would change nothing, except
+        // that under a limit every later allocation of the tracker could fail.
         if let Err(errno) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT) {
             memory.unlocked = Some(format!(
                 "{errno}: needs CAP_IPC_LOCK or a higher RLIMIT_MEMLOCK"

@@ -1,5 +1,5 @@
-//! `pagetrail generate`: man pages, shell completions and a reference in Markdown from the definitions
-//! of the command line.
+//! `pagetrail generate`: man pages, shell completions and a reference in Markdown from the
+//! definitions of the command line.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};

@@ -39,7 +39,8 @@ pub(super) fn time_label(ns: u64, step_ns: u64) -> String {
     }
 }
 
-/// A round number of bytes per second in the unit of `highest` that divides it into two or three parts.
+/// A round number of bytes per second in the unit of `highest` that divides it into two or three
+/// parts.
 pub(super) fn rate_step(highest: f64) -> f64 {
     let highest = highest.max(1.0);
     let unit = 1024f64.powi((highest.log2() / 10.0) as i32);

@@ -1,7 +1,7 @@
 //! Bands: the rows of a heat grid grouped by mapping, which is what a picture labels.
 //!
-//! A band is a run of rows of one mapping, or of neighbouring mappings of one file. How tall a band is
-//! drawn is each picture's business; [`heights`] is what they share.
+//! A band is a run of rows of one mapping, or of neighbouring mappings of one file. How tall a band
+//! is drawn is each picture's business; [`heights`] is what they share.
 
 use std::ops::Range;
 
@@ -79,9 +79,9 @@ fn tell_apart(bands: &mut [Band], trail: &Trail) {
     }
 }
 
-/// Where each band lies when all share `total` units with a `gap` between two: `least` units for each
-/// while they leave half of the room, the rest by the square root of its pages, so that a heap does not
-/// hide a stack.
+/// Where each band lies when all share `total` units with a `gap` between two: `least` units for
+/// each while they leave half of the room, the rest by the square root of its pages, so that a heap
+/// does not hide a stack.
 pub(crate) fn heights(bands: &[Band], total: usize, least: usize, gap: usize) -> Vec<Range<usize>> {
     if bands.is_empty() {
         return Vec::new();

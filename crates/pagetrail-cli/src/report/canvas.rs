@@ -1,7 +1,7 @@
 //! A picture to draw on: rectangles, text, and its encoding as PNG.
 //!
-//! Colours are red, green and blue; coordinates are pixels from the upper left corner, and what lies
-//! outside is cut off.
+//! Colours are red, green and blue; coordinates are pixels from the upper left corner, and what
+//! lies outside is cut off.
 
 use std::io::{self, Write};
 use std::ops::Range;
@@ -63,8 +63,8 @@ impl Canvas {
         text.chars().count() * get_raster_width(FontWeight::Regular, FONT)
     }
 
-    /// Writes one line of text with its upper edge at `y`. The font has ASCII; other characters appear
-    /// as `?`.
+    /// Writes one line of text with its upper edge at `y`. The font has ASCII; other characters
+    /// appear as `?`.
     pub(super) fn text(&mut self, text: &str, x: usize, y: usize, align: Align, ink: Ink) {
         let width = Self::text_width(text);
         let mut left = match align {

@@ -1,9 +1,9 @@
 //! The report as one self-contained page of HTML: no network, no fonts, no framework.
 //!
-//! Words and tables are written here; `html/chart.js` draws the heatmap from the grid embedded as data.
-//! The grid is bounded, so that the page stays small however long the recording was, and the page says
-//! what a cell stands for. Text of the tracked program reaches the page escaped, in one of two ways:
-//! [`escape`] for HTML, [`data`] as JSON for the scripts.
+//! Words and tables are written here; `html/chart.js` draws the heatmap from the grid embedded as
+//! data. The grid is bounded, so that the page stays small however long the recording was, and the
+//! page says what a cell stands for. Text of the tracked program reaches the page escaped, in one
+//! of two ways: [`escape`] for HTML, [`data`] as JSON for the scripts.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -18,7 +18,8 @@ use super::{Part, Recording};
 
 mod data;
 
-/// Finer than a screen, so that zooming shows more; about two megabytes where every cell is written.
+/// Finer than a screen, so that zooming shows more; about two megabytes where every cell is
+/// written.
 const ROWS_MAX: usize = 640;
 const COLUMNS_MAX: usize = 1600;
 

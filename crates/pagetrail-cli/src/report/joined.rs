@@ -1,7 +1,7 @@
 //! Mappings for tables: neighbours of one name and with the same rights as one.
 //!
-//! A heap that grows while it is tracked stays in pieces for the kernel, a new one with each growth; to a
-//! reader it is one heap.
+//! A heap that grows while it is tracked stays in pieces for the kernel, a new one with each
+//! growth; to a reader it is one heap.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,11 @@ use pagetrail::PageRange;
 use pagetrail_trail::analysis::MappingCounts;
 use pagetrail_trail::{Analysis, Mapping, Trail};
 
-/// Makes one mapping of those of one name, rights and neighbourhood, whenever they were there, and returns
-/// the mappings as they were recorded.
+/// Makes one mapping of those of one name, rights and neighbourhood, whenever they were there, and
+/// returns the mappings as they were recorded.
 ///
-/// A heap that grows is a new mapping to the recording each time, over the addresses of the one before.
+/// A heap that grows is a new mapping to the recording each time, over the addresses of the one
+/// before.
 pub(crate) fn group(trail: &mut Trail) -> Vec<Mapping> {
     let grouped = grouped(&trail.mappings);
     std::mem::replace(&mut trail.mappings, grouped)

@@ -1,7 +1,7 @@
 //! The report as one JSON document, schema 1, written as it goes.
 //!
-//! The structs below are the schema. Addresses are strings in hexadecimal, because JavaScript's numbers
-//! do not hold them. Within a schema number fields are only ever added.
+//! The structs below are the schema. Addresses are strings in hexadecimal, because JavaScript's
+//! numbers do not hold them. Within a schema number fields are only ever added.
 
 use std::io::{self, Write};
 

@@ -1,5 +1,5 @@
-//! A chart as SVG: a figure over size, both logarithmic, one line per name. No scripts; colours come from the page's
-//! style sheet by the class of a line, so that it follows light and dark.
+//! A chart as SVG: a figure over size, both logarithmic, one line per name. No scripts; colours
+//! come from the page's style sheet by the class of a line, so that it follows light and dark.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,8 @@ pub(crate) const BOTTOM: f64 = 34.0;
 /// Between two labels at the ends of lines.
 const LABEL_STEP: f64 = 15.0;
 
-/// A figure at a size in bytes, and from where to where it reached if it was measured more than once.
+/// A figure at a size in bytes, and from where to where it reached if it was measured more than
+/// once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
     pub(crate) size: u64,

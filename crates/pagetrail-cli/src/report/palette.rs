@@ -1,10 +1,10 @@
 //! The colour scale of every picture: how much of a cell was written, on a dark ground.
 //!
-//! The scale is logarithmic over three decades, because a program that writes one page in a hundred is
-//! as interesting as one that writes all; whatever was written at all gets the lowest colour at least.
-//! The colours are *inferno* (S. van der Walt, N. Smith, 2015: perceptually uniform, readable by the
-//! colour-blind), as a polynomial of degree 6, without its darkest fifth, which would be lost on the
-//! ground.
+//! The scale is logarithmic over three decades, because a program that writes one page in a hundred
+//! is as interesting as one that writes all; whatever was written at all gets the lowest colour at
+//! least. The colours are *inferno* (S. van der Walt, N. Smith, 2015: perceptually uniform,
+//! readable by the colour-blind), as a polynomial of degree 6, without its darkest fifth, which
+//! would be lost on the ground.
 
 /// Where nothing was written.
 pub(crate) const GROUND: [u8; 3] = [0x0a, 0x0a, 0x10];
@@ -26,8 +26,8 @@ const INFERNO: [[f32; 3]; 7] = [
     [25.131_126, -12.242_669, -23.070_325],
 ];
 
-/// The place of a share of written pages (0 to 1) on the scale: 0 where nothing was written, otherwise
-/// 1 (the lowest share or less) to 255 (all).
+/// The place of a share of written pages (0 to 1) on the scale: 0 where nothing was written,
+/// otherwise 1 (the lowest share or less) to 255 (all).
 pub(crate) fn level(share: f32) -> u8 {
     if share <= 0.0 {
         return 0;
@@ -62,8 +62,8 @@ pub(crate) fn shade(level: u8) -> &'static str {
     }
 }
 
-/// The characters of [`shade`] in ascending order: the highest level and the highest share that each
-/// stands for.
+/// The characters of [`shade`] in ascending order: the highest level and the highest share that
+/// each stands for.
 pub(crate) fn steps() -> [(u8, f64); 5] {
     [51_u8, 102, 153, 204, 255].map(|level| {
         let decades = -f64::from(LOWEST_SHARE.log10());

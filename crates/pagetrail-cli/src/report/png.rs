@@ -1,7 +1,7 @@
 //! The heatmap as a picture: what a program wrote, address by time, over its write rate.
 //!
-//! Drawn at twice the size at which it is usually shown, so that text is crisp on dense screens; dark
-//! in any surroundings, because that is where the colour scale was made for.
+//! Drawn at twice the size at which it is usually shown, so that text is crisp on dense screens;
+//! dark in any surroundings, because that is where the colour scale was made for.
 
 use std::io::{self, Write};
 use std::ops::Range;

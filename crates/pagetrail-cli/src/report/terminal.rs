@@ -1,7 +1,7 @@
 //! The report as plain text for a terminal or a pipe.
 //!
-//! Reads without colour too: colour repeats what the shades of the heatmap say, and makes names dim, where
-//! [`Style::colour`] allows it.
+//! Reads without colour too: colour repeats what the shades of the heatmap say, and makes names
+//! dim, where [`Style::colour`] allows it.
 
 use std::io::{self, Write};
 

@@ -1,6 +1,7 @@
 //! Numbers and facts as words, the same in every report.
 //!
-//! Sizes are binary (1 KiB = 1024 bytes) with their unit; times carry the unit that keeps them short.
+//! Sizes are binary (1 KiB = 1024 bytes) with their unit; times carry the unit that keeps them
+//! short.
 
 use std::borrow::Cow;
 
@@ -21,7 +22,8 @@ pub(crate) fn count(n: u64) -> String {
     out
 }
 
-/// A rate or mean that may be small: whole from 10 on, with one digit below, `<0.1` for less than that.
+/// A rate or mean that may be small: whole from 10 on, with one digit below, `<0.1` for less than
+/// that.
 pub(crate) fn rate(x: f64) -> String {
     if x >= 9.95 {
         count(x.round() as u64)
@@ -133,8 +135,9 @@ pub(crate) fn plural(n: u64, one: &str) -> String {
     format!("{} {one}{ending}", count(n))
 }
 
-/// Text that is not ours (a program's words, a name in a file from elsewhere) with all characters made visible that command a
-/// terminal or change the order of what follows. Everything of that kind passes here before it reaches a terminal.
+/// Text that is not ours (a program's words, a name in a file from elsewhere) with all characters
+/// made visible that command a terminal or change the order of what follows. Everything of that
+/// kind passes here before it reaches a terminal.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_command) {
         return Cow::Borrowed(text);
@@ -149,8 +152,8 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Control characters, line and paragraph separators, and those that reverse the direction of writing (Unicode's
-/// `Bidi_Control`).
+/// Control characters, line and paragraph separators, and those that reverse the direction of
+/// writing (Unicode's `Bidi_Control`).
 fn is_command(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -251,8 +254,8 @@ pub(crate) fn faults(analysis: &Analysis) -> String {
     }
 }
 
-/// What a reader must know before trusting the numbers, one line each: what is not in them, and what
-/// happened meanwhile.
+/// What a reader must know before trusting the numbers, one line each: what is not in them, and
+/// what happened meanwhile.
 pub(crate) fn notices(trail: &Trail) -> Vec<String> {
     let mut lines = Vec::new();
     let children = trail

@@ -1,4 +1,5 @@
-//! Commands beside a native run, with the files that they leave: each form has a directory of its own, made alike.
+//! Commands beside a native run, with the files that they leave: each form has a directory of its
+//! own, made alike.
 
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 

@@ -1,4 +1,5 @@
-//! Waits for a program's end. One that does not come to it is ended, with the state of its threads in the message.
+//! Waits for a program's end. One that does not come to it is ended, with the state of its threads
+//! in the message.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -31,7 +32,8 @@ pub(crate) fn ended(command: &mut Command) -> Output {
     };
     let gather = |reader: thread::JoinHandle<Vec<u8>>| reader.join().expect("what it printed");
     if let Some(states) = hung {
-        // A child of it may hold the pipes: what they brought is lost then, and the test does not hang as well.
+        // A child of it may hold the pipes: what they brought is lost then, and the test does not
+        // hang as well.
         let deadline = Instant::now() + Duration::from_secs(5);
         while !(stdout.is_finished() && stderr.is_finished()) && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(20));

@@ -26,7 +26,8 @@ pub(crate) fn run(directory: &Path, arguments: &[&str]) -> Output {
     command.output().expect("the command starts")
 }
 
-/// The one line that a run left on standard error, with exit code `code` and nothing on standard output.
+/// The one line that a run left on standard error, with exit code `code` and nothing on standard
+/// output.
 pub(crate) fn error_line(output: &Output, code: i32) -> String {
     assert_eq!(output.status.code(), Some(code), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
@@ -38,8 +39,8 @@ pub(crate) fn error_line(output: &Output, code: i32) -> String {
     message
 }
 
-/// The last line that a run left on standard error, with exit code `code`: after that which says what is
-/// recorded.
+/// The last line that a run left on standard error, with exit code `code`: after that which says
+/// what is recorded.
 pub(crate) fn last_line(output: &Output, code: i32) -> String {
     assert_eq!(output.status.code(), Some(code), "{output:?}");
     let messages = String::from_utf8_lossy(&output.stderr).into_owned();

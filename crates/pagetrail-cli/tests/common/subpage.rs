@@ -32,7 +32,8 @@ pub(crate) fn library() -> PathBuf {
     library
 }
 
-/// `tests/victims/nodes.c`: 20,000 objects, of which it changes 2,000 a millisecond, 8 bytes of each.
+/// `tests/victims/nodes.c`: 20,000 objects, of which it changes 2,000 a millisecond, 8 bytes of
+/// each.
 pub(crate) fn compile_nodes(directory: &Path) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/victims/nodes.c");
     let mut cc = Command::new("cc");

@@ -2,9 +2,9 @@
 //! `/sys/kernel/mm/page_idle/bitmap`.
 //!
 //! It costs the process no faults, only the setting of bits, tells pages apart, and says nothing
-//! about writes. The bitmap is of physical pages, which `/proc/PID/pagemap` shows to a process that has
-//! `CAP_SYS_ADMIN`. It needs `CONFIG_IDLE_PAGE_TRACKING`, which Debian's kernels are built without.
-//! `Documentation/admin-guide/mm/idle_page_tracking.rst`.
+//! about writes. The bitmap is of physical pages, which `/proc/PID/pagemap` shows to a process that
+//! has `CAP_SYS_ADMIN`. It needs `CONFIG_IDLE_PAGE_TRACKING`, which Debian's kernels are built
+//! without. `Documentation/admin-guide/mm/idle_page_tracking.rst`.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

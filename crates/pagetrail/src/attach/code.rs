@@ -1,7 +1,8 @@
-//! Machine code for a target, x86-64: the code itself, and padding in the target that has room for it.
+//! Machine code for a target, x86-64: the code itself, and padding in the target that has room for
+//! it.
 //!
-//! [`Injected`] code is a slot of fixed length. Its end is a tag, so that slots that a killed tracker has left are
-//! recognised. No instruction of it changes the flags or needs a stack.
+//! [`Injected`] code is a slot of fixed length. Its end is a tag, so that slots that a killed
+//! tracker has left are recognised. No instruction of it changes the flags or needs a stack.
 
 use crate::error::{Error, Result};
 use crate::page_set::page_size;
@@ -30,8 +31,9 @@ pub(super) enum Helper {
     Process,
 }
 
-/// Code that has a helper, with a descriptor table of its own, create a userfaultfd and end; the thread waits for that, then
-/// blocks the signals `blocked` and no others, loads its registers, and goes on at the place that `back` says.
+/// Code that has a helper, with a descriptor table of its own, create a userfaultfd and end; the
+/// thread waits for that, then blocks the signals `blocked` and no others, loads its registers, and
+/// goes on at the place that `back` says.
 pub(super) fn create_userfaultfd(
     helper: Helper,
     flags: u32,
@@ -39,7 +41,8 @@ pub(super) fn create_userfaultfd(
     back: &Registers,
 ) -> Vec<u8> {
     let mut code = Assembler::default();
-    // The helper runs in the same memory, on the same stack, which it does not use; meanwhile the thread stands still.
+    // The helper runs in the same memory, on the same stack, which it does not use; meanwhile the
+    // thread stands still.
     let shared = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FS;
     let clone = match helper {
         Helper::Thread => shared | libc::CLONE_SIGHAND | libc::CLONE_THREAD,
@@ -203,8 +206,8 @@ impl Assembler {
     }
 }
 
-/// Room for a slot: zeros at the end of an executable private mapping, the vDSO first. Or a slot with this `content`, if there
-/// is one.
+/// Room for a slot: zeros at the end of an executable private mapping, the vDSO first. Or a slot
+/// with this `content`, if there is one.
 pub(super) fn find(pid: u32, content: Option<&[u8]>) -> Result<(u64, bool)> {
     let mut maps = Maps::open(Some(pid)).map_err(Error::io("opening maps"))?;
     let mut regions = maps

@@ -1,8 +1,9 @@
 //! Whether a thread's seccomp mode lets it run system calls that are not its own: `seccomp(2)`.
 //!
-//! A call that a filter does not plainly allow would kill the thread, or be seen by its supervisor. `ptrace(2)` can
-//! suspend filters, but only as long as the tracer lives: a tracer that is killed would have the thread killed as
-//! well. So filters are read and run here, on the calls to come, and a thread whose filters cannot be read is left alone.
+//! A call that a filter does not plainly allow would kill the thread, or be seen by its supervisor.
+//! `ptrace(2)` can suspend filters, but only as long as the tracer lives: a tracer that is killed
+//! would have the thread killed as well. So filters are read and run here, on the calls to come,
+//! and a thread whose filters cannot be read is left alone.
 
 use crate::proc::status::Status;
 use crate::sys::ptrace::{FilterInstruction, Tracee};
@@ -19,9 +20,11 @@ const DATA_BYTES: u32 = 64;
 /// How many instructions are looked at before a filter counts as one that forbids.
 const STEPS_MAX: u32 = 1 << 18;
 
-/// Whether all filters of a stopped thread allow all of these system calls, whatever their arguments.
+/// Whether all filters of a stopped thread allow all of these system calls, whatever their
+/// arguments.
 ///
-/// `inherited`: the program was started by this process and may have no filters but those of its own.
+/// `inherited`: the program was started by this process and may have no filters but those of its
+/// own.
 pub(super) fn allow(tracee: &Tracee, pid: u32, calls: &[i64], inherited: bool) -> bool {
     let Ok(status) = Status::of_thread(pid, tracee.tid()) else {
         return false;
@@ -38,15 +41,16 @@ pub(super) fn allow(tracee: &Tracee, pid: u32, calls: &[i64], inherited: bool) -
             Ok(_) => return false,
             // Behind the last one.
             Err(Errno::NOENT) if index > 0 => return true,
-            // Without CAP_SYS_ADMIN, under a filter ourselves, or without CONFIG_CHECKPOINT_RESTORE.
+            // Without CAP_SYS_ADMIN, under a filter ourselves, or without
+            // CONFIG_CHECKPOINT_RESTORE.
             Err(_) => break,
         }
     }
     inherited && are_ours(&status)
 }
 
-/// Whether filters of a program that was started by this process are those that it inherited. This process has made the same calls
-/// under them when it looked for what works here.
+/// Whether filters of a program that was started by this process are those that it inherited. This
+/// process has made the same calls under them when it looked for what works here.
 fn are_ours(theirs: &Status) -> bool {
     let tid = rustix::thread::gettid().as_raw_pid() as u32;
     let own = Status::of_thread(std::process::id(), tid);
@@ -97,7 +101,8 @@ enum Step {
     End(Option<u32>),
 }
 
-/// One instruction of classic BPF (`include/uapi/linux/bpf_common.h`), of those that `seccomp_check_filter` lets pass.
+/// One instruction of classic BPF (`include/uapi/linux/bpf_common.h`), of those that
+/// `seccomp_check_filter` lets pass.
 fn step(way: &mut Way, instruction: &FilterInstruction, call: u32) -> Step {
     let k = instruction.k;
     let slot = k as usize % 16;

@@ -1,8 +1,9 @@
 //! [`Hold`]: all threads of another process at rest, with their registers, until it is let go.
 //!
-//! `ptrace(2)` ties a stopped thread to the thread that stopped it, so a keeper of its own does both. Whatever ends the
-//! keeper, `kill -9` included, the kernel lets the process go: nothing here can leave it stopped. What the hold is for,
-//! reading memory and collecting writes at one instant, is the caller's business, in any thread.
+//! `ptrace(2)` ties a stopped thread to the thread that stopped it, so a keeper of its own does
+//! both. Whatever ends the keeper, `kill -9` included, the kernel lets the process go: nothing here
+//! can leave it stopped. What the hold is for, reading memory and collecting writes at one instant,
+//! is the caller's business, in any thread.
 
 use super::restart;
 use super::stop::{Stopped, first, not_stopping, seize, untried};
@@ -19,14 +20,15 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `NT_PRSTATUS`: the general registers.
 const GENERAL: u32 = 1;
-/// `NT_PRFPREG` and `NT_X86_XSTATE`: floating point, and all extended state. The latter is missing on processors without
-/// `xsave`.
+/// `NT_PRFPREG` and `NT_X86_XSTATE`: floating point, and all extended state. The latter is missing
+/// on processors without `xsave`.
 const OTHERS: [u32; 2] = [2, 0x202];
 
 /// A set of registers of a thread, as `PTRACE_GETREGSET` and core files have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegisterSet {
-    /// Which: `NT_PRSTATUS` (1, here the general registers alone), `NT_PRFPREG` (2), `NT_X86_XSTATE` (0x202).
+    /// Which: `NT_PRSTATUS` (1, here the general registers alone), `NT_PRFPREG` (2),
+    /// `NT_X86_XSTATE` (0x202).
     pub note: u32,
     /// The kernel's layout.
     pub bytes: Vec<u8>,
@@ -43,10 +45,11 @@ pub struct HeldThread {
     pub blocked_signals: u64,
 }
 
-/// A process whose threads all stand still between two instructions, until this is released or dropped.
+/// A process whose threads all stand still between two instructions, until this is released or
+/// dropped.
 ///
-/// The process cannot tell but by the time that has passed. Its memory may still change by what is not its threads:
-/// other processes that share it, and devices.
+/// The process cannot tell but by the time that has passed. Its memory may still change by what is
+/// not its threads: other processes that share it, and devices.
 #[derive(Debug)]
 pub struct Hold {
     pid: u32,
@@ -68,8 +71,8 @@ impl Hold {
     ///
     /// # Errors
     ///
-    /// The process is refused as by [`Target::process`](crate::Target::process), may not be traced, or one of its threads
-    /// does not come to a stop within a second; then all go on.
+    /// The process is refused as by [`Target::process`](crate::Target::process), may not be traced,
+    /// or one of its threads does not come to a stop within a second; then all go on.
     pub fn process(pid: u32) -> Result<Self> {
         target_check::check(pid)?;
         let (report, reported) = channel();
@@ -113,18 +116,20 @@ impl Hold {
         self.since
     }
 
-    /// Chooses what becomes of the process if this one ends before it lets go: by default it goes on; with `kill` the
-    /// kernel kills it, for the time in which its memory is neither one thing nor the other.
+    /// Chooses what becomes of the process if this one ends before it lets go: by default it goes
+    /// on; with `kill` the kernel kills it, for the time in which its memory is neither one thing
+    /// nor the other.
     pub fn kill_if_abandoned(&mut self, kill: bool) -> Result<()> {
         self.order(|answer| Order::KillIfAbandoned(kill, answer))
     }
 
-    /// Sets the registers and the blocked signals of threads. A system call in which a thread was stopped begins anew, unless
-    /// its registers are what they were.
+    /// Sets the registers and the blocked signals of threads. A system call in which a thread was
+    /// stopped begins anew, unless its registers are what they were.
     ///
     /// # Errors
     ///
-    /// A thread is none of those held, or the kernel refuses; some threads may have been set by then.
+    /// A thread is none of those held, or the kernel refuses; some threads may have been set by
+    /// then.
     pub fn set_registers(&mut self, threads: &[HeldThread]) -> Result<()> {
         self.order(|answer| Order::SetRegisters(threads.to_vec(), answer))
     }
@@ -187,7 +192,8 @@ fn keep(pid: u32, report: &Sender<Result<(Vec<HeldThread>, Instant)>>, orders: &
     }
 }
 
-/// Stops all threads, those included that appear while others are being stopped; says when it began.
+/// Stops all threads, those included that appear while others are being stopped; says when it
+/// began.
 fn stop_all(pid: u32, stopped: &mut Vec<Stopped>) -> Result<Instant> {
     let mut asked = Vec::new();
     let mut tracees: Vec<Tracee> = Vec::new();
@@ -206,7 +212,8 @@ fn stop_all(pid: u32, stopped: &mut Vec<Stopped>) -> Result<Instant> {
         if !waiting.is_empty() {
             return Err(not_stopping(pid, TIMEOUT));
         }
-        // A pass that finds nobody new comes after all known threads were stopped: nobody is left who could make another.
+        // A pass that finds nobody new comes after all known threads were stopped: nobody is left
+        // who could make another.
         for thread in untried(pid, &asked)? {
             asked.push(thread.tid);
             tracees.extend(seize(pid, thread)?);
@@ -261,7 +268,8 @@ fn set_registers(pid: u32, threads: &[Stopped], wanted: &[HeldThread]) -> Result
             if set.note == GENERAL {
                 let registers = ptrace::from_bytes(&set.bytes)
                     .ok_or_else(|| refused("wrong length of the registers", wanted.tid))?;
-                // Left alone, an interrupted call goes on as the kernel would have it, also when a signal is waiting.
+                // Left alone, an interrupted call goes on as the kernel would have it, also when a
+                // signal is waiting.
                 let now = thread.tracee.registers().map_err(failed)?;
                 if ptrace::to_bytes(&now) == set.bytes {
                     continue;

@@ -1,20 +1,25 @@
 //! Running `userfaultfd(2)` in another process and fetching the descriptor, x86-64.
 //!
-//! A userfaultfd belongs to the address space of the thread that creates it, so the target itself must make the
-//! call. The code for it ([`code`]) goes into padding behind the text of the vDSO or of another executable mapping, never
-//! executed by the program. One `PTRACE_SETREGS` makes a thread run it. It starts a helper, which creates the descriptor
-//! and ends, then puts back the registers that it used, and jumps to where the thread was, with an interrupted system call
-//! restarted. From then on nothing more is needed from us: killed at any instruction, the tracker leaves a
-//! helper and a thread that finish the code, with no descriptor left. Alive, we step through the helper's calls, copy the
-//! descriptor by `pidfd_getfd(2)` before its end, restore registers and padding exactly, and detach.
+//! A userfaultfd belongs to the address space of the thread that creates it, so the target itself
+//! must make the call. The code for it ([`code`]) goes into padding behind the text of the vDSO or
+//! of another executable mapping, never executed by the program. One `PTRACE_SETREGS` makes a
+//! thread run it. It starts a helper, which creates the descriptor and ends, then puts back the
+//! registers that it used, and jumps to where the thread was, with an interrupted system call
+//! restarted. From then on nothing more is needed from us: killed at any instruction, the tracker
+//! leaves a helper and a thread that finish the code, with no descriptor left. Alive, we step
+//! through the helper's calls, copy the descriptor by `pidfd_getfd(2)` before its end, restore
+//! registers and padding exactly, and detach.
 //!
-//! The helper shares the memory and nothing else: its descriptor table is a copy. So no descriptor of the program is closed or
-//! gets another number, whatever its other threads, and processes that share the table, open and close meanwhile; a child that
-//! one of them forks gets no copy; and there is room where the program's limit on descriptors is used up. It
-//! is a thread, which ends without a trace, where the kernel can name a thread's descriptors (`PIDFD_THREAD`, Linux 6.9), else a process.
+//! The helper shares the memory and nothing else: its descriptor table is a copy. So no descriptor
+//! of the program is closed or gets another number, whatever its other threads, and processes that
+//! share the table, open and close meanwhile; a child that one of them forks gets no copy; and
+//! there is room where the program's limit on descriptors is used up. It is a thread, which ends
+//! without a trace, where the kernel can name a thread's descriptors (`PIDFD_THREAD`, Linux 6.9),
+//! else a process.
 //!
-//! No stack of the target is used: threads run on small ones (Go), alternate ones, and shadowed ones. Signals
-//! are blocked meanwhile: a handler that ran in between would not interrupt the call that it should interrupt.
+//! No stack of the target is used: threads run on small ones (Go), alternate ones, and shadowed
+//! ones. Signals are blocked meanwhile: a handler that ran in between would not interrupt the call
+//! that it should interrupt.
 
 use super::code::{self, AFTER_CLONE, AFTER_CREATE, AFTER_WAIT, Helper};
 use super::filter;
@@ -67,15 +72,16 @@ fn in_own_thread<T: Send>(attempt: impl FnOnce() -> Result<T> + Send) -> Result<
     })
 }
 
-/// A thread can be joined before it lets go of what it traces (`do_exit` in `kernel/exit.c`: first its memory, then its
-/// tracees), but it is not listed any more after that.
+/// A thread can be joined before it lets go of what it traces (`do_exit` in `kernel/exit.c`: first
+/// its memory, then its tracees), but it is not listed any more after that.
 fn wait_until_gone(thread: Pid) {
     let listed = format!("/proc/self/task/{}", thread.as_raw_nonzero());
     let mut backoff = Backoff::until(Instant::now() + TIMEOUT);
     while std::fs::exists(&listed).unwrap_or(false) && backoff.wait() {}
 }
 
-/// Fetches a userfaultfd by a thread of a program that we have started; it is stopped, and stays so.
+/// Fetches a userfaultfd by a thread of a program that we have started; it is stopped, and stays
+/// so.
 pub(crate) fn run(stopped: &mut Stopped, pid: u32, kernel_faults: bool) -> Result<OwnedFd> {
     if !filter::allow(&stopped.tracee, pid, code::CALLS, true) {
         return Err(Error::Seccomp { pid });
@@ -105,7 +111,8 @@ const MQUEUE_MAGIC: i64 = 0x1980_0202;
 
 /// Whether a process may have POSIX message queues open.
 ///
-/// Whichever thread closes a copy of such a descriptor takes back the process's `mq_notify(3)` (`mqueue_flush_file`).
+/// Whichever thread closes a copy of such a descriptor takes back the process's `mq_notify(3)`
+/// (`mqueue_flush_file`).
 fn has_queues(pid: u32) -> bool {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
         return true;
@@ -113,7 +120,8 @@ fn has_queues(pid: u32) -> bool {
     entries.enumerate().any(|(index, entry)| {
         index >= DESCRIPTORS_MAX
             || entry.is_ok_and(|entry| {
-                // Only where the name may be a queue's: of a file that lies elsewhere this could wait, as on a network.
+                // Only where the name may be a queue's: of a file that lies elsewhere this could
+                // wait, as on a network.
                 let link = std::fs::read_link(entry.path());
                 link.is_ok_and(|link| {
                     link.starts_with("/dev/mqueue") || link.parent() == Some(Path::new("/"))
@@ -183,15 +191,16 @@ fn write(stopped: &Stopped, pid: u32, helper: Helper, flags: u32) -> Result<u64>
 /// Leaves everything as it was.
 fn remove(stopped: &Stopped, at: u64) -> Result<(), Errno> {
     let tracee = &stopped.tracee;
-    // In this order: killed in between we leave it in the code, which finishes; the other way round it would go on
-    // with all signals blocked.
+    // In this order: killed in between we leave it in the code, which finishes; the other way round
+    // it would go on with all signals blocked.
     tracee.block_signals(stopped.blocked)?;
     tracee.set_registers(&stopped.registers)?;
     tracee.set_options(tracee.options() & !option::VFORK)?;
     code::clear(tracee, at)
 }
 
-/// Follows the thread until its helper has ended, and the helper until it has the descriptor, of which this gives a copy.
+/// Follows the thread until its helper has ended, and the helper until it has the descriptor, of
+/// which this gives a copy.
 fn step_through(tracee: &Tracee, pid: u32, helper: Helper, at: u64) -> Result<OwnedFd> {
     let failed = |errno| explain(pid, "follow the injected call", errno);
     let mut backoff = Backoff::until(Instant::now() + TIMEOUT);
@@ -273,7 +282,8 @@ fn follow_helper(
     }
 }
 
-/// Lets a helper come to its end. Not let go before: in a process that is stopped (`SIGSTOP`) it would stop as well.
+/// Lets a helper come to its end. Not let go before: in a process that is stopped (`SIGSTOP`) it
+/// would stop as well.
 fn finish_helper(created: &Tracee, backoff: &mut Backoff) {
     if created.resume(Resume::Free, 0).is_err() {
         return;

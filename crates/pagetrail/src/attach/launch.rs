@@ -1,10 +1,12 @@
 //! Starting a program under watch: held before its first instruction, then let go, and waited for.
 //!
-//! One thread of ours, the keeper, traces the program's main thread while the watch is armed. Then it detaches, since a
-//! program can tell that it is traced: LeakSanitizer gives up, `PTRACE_TRACEME` fails, set-user-ID is ignored
-//! (`execve(2)`), and each signal waits for the tracer. Only a watch that wants the last round ([`Hold::UntilItsEnd`])
-//! has the program traced for as long as it lives: followed over `execve`, its signals passed on, and held once more at its end.
-//! The watch talks to the keeper by messages. If the tracker dies the kernel detaches, and the program goes on.
+//! One thread of ours, the keeper, traces the program's main thread while the watch is armed. Then
+//! it detaches, since a program can tell that it is traced: LeakSanitizer gives up,
+//! `PTRACE_TRACEME` fails, set-user-ID is ignored (`execve(2)`), and each signal waits for the
+//! tracer. Only a watch that wants the last round ([`Hold::UntilItsEnd`]) has the program traced
+//! for as long as it lives: followed over `execve`, its signals passed on, and held once more at
+//! its end. The watch talks to the keeper by messages. If the tracker dies the kernel detaches, and
+//! the program goes on.
 
 use super::inject;
 use super::privilege;
@@ -143,8 +145,8 @@ impl Launched {
         }
     }
 
-    /// The newest address space, if there is one that was not taken yet; waits a moment for it where the keeper still
-    /// traces the program.
+    /// The newest address space, if there is one that was not taken yet; waits a moment for it
+    /// where the keeper still traces the program.
     pub(crate) fn take_image(&mut self, timeout: Duration) -> Option<Result<Image>> {
         let timeout = match self.hold {
             Hold::AtItsStart => Duration::ZERO,
@@ -223,8 +225,8 @@ impl Launched {
 
 impl Drop for Launched {
     fn drop(&mut self) {
-        // A keeper that waits for us goes on when the channel closes; then it waits for the program's end,
-        // which may be far away, so it is left to itself.
+        // A keeper that waits for us goes on when the channel closes; then it waits for the
+        // program's end, which may be far away, so it is left to itself.
         self.go = None;
         if self.ended.is_some()
             && let Some(keeper) = self.keeper.take()
@@ -250,8 +252,9 @@ impl Keeper {
         };
         let gate = Gate::hold(&mut command).map_err(not_started)?;
         let tracee = std::thread::scope(|scope| {
-            // `spawn` returns when `execve` has happened or failed, so it must not be this thread that
-            // waits in it. The command moves there: dropping it ends a wait for a PID that will not come.
+            // `spawn` returns when `execve` has happened or failed, so it must not be this thread
+            // that waits in it. The command moves there: dropping it ends a wait for a PID that
+            // will not come.
             let spawner = scope.spawn(move || command.spawn());
             let started = gate
                 .pid()
@@ -283,8 +286,8 @@ impl Keeper {
     /// Traces the waiting child and brings it to its first `execve`.
     fn trace(&self, pid: u32, gate: Gate) -> Result<Tracee> {
         let failed = |errno| target_check::explain(pid, "trace it", errno);
-        // No stop at its exit before `execve` has succeeded: `Command` waits for a child that fails there, and would
-        // take the stop for its end.
+        // No stop at its exit before `execve` has succeeded: `Command` waits for a child that fails
+        // there, and would take the stop for its end.
         let options = option::SYSGOOD | option::EXEC;
         let seized = Tracee::seize(pid, options).map_err(failed);
         // Also when it could not be seized: the child must not wait for ever.
@@ -335,7 +338,8 @@ impl Keeper {
             let change = match change {
                 Ok(Some(change)) => change,
                 Ok(None) => continue,
-                // Reaped by another wait of this process, or replaced by a thread that is not traced.
+                // Reaped by another wait of this process, or replaced by a thread that is not
+                // traced.
                 Err(_) => return Ended::Exited(0),
             };
             let (how, signal) = match change {
@@ -353,8 +357,8 @@ impl Keeper {
                         .send(Message::Image(self.new_image(tracee, pid)));
                     (Resume::Free, 0)
                 }
-                // Another thread replaces the program and takes the main thread's place: no end, and it waits
-                // for us.
+                // Another thread replaces the program and takes the main thread's place: no end,
+                // and it waits for us.
                 Change::Exit if status::is_in_execve(pid) => (Resume::Free, 0),
                 Change::Exit => {
                     if self.to_watch.send(Message::Exiting).is_ok() {
@@ -372,11 +376,13 @@ impl Keeper {
     }
 }
 
-/// The next change of state of the program. While the keeper traces it that may be anything; otherwise only its end, for
-/// its stops belong to its tracer, another thread of this process included.
+/// The next change of state of the program. While the keeper traces it that may be anything;
+/// otherwise only its end, for its stops belong to its tracer, another thread of this process
+/// included.
 fn next(tracee: &Tracee, pid: u32) -> Result<Option<Change>, Errno> {
     let Ok(ours) = is_ours(pid, pid) else {
-        // No descriptors, no memory: neither wait may be chosen blindly, for the wrong one may last for ever.
+        // No descriptors, no memory: neither wait may be chosen blindly, for the wrong one may last
+        // for ever.
         std::thread::sleep(UNKNOWN_PAUSE);
         return Ok(None);
     };

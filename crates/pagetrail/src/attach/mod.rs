@@ -1,9 +1,10 @@
-//! Getting hold of another process: checking that it may be watched ([`target_check`]), stopping threads
-//! ([`stop`]), holding it still ([`hold`]), running one system call in it ([`inject`], by [`code`] of ours, where its [`filter`]s allow it), starting it ([`launch`]), and undoing the stop so that the program cannot
-//! tell ([`restart`]).
+//! Getting hold of another process: checking that it may be watched ([`target_check`]), stopping
+//! threads ([`stop`]), holding it still ([`hold`]), running one system call in it ([`inject`], by
+//! [`code`] of ours, where its [`filter`]s allow it), starting it ([`launch`]), and undoing the
+//! stop so that the program cannot tell ([`restart`]).
 //!
-//! Promise 3 rules here: at no instruction may the death of the tracker leave the target in a state that it
-//! does not get out of by itself.
+//! Promise 3 rules here: at no instruction may the death of the tracker leave the target in a state
+//! that it does not get out of by itself.
 
 mod code;
 mod filter;

@@ -1,6 +1,6 @@
-//! Whether a program gets privileges by being executed that its tracer lacks: set-user-ID, set-group-ID, file
-//! capabilities. The kernel ignores them in a process that is traced by somebody without `CAP_SYS_PTRACE` (`execve(2)`), so
-//! such a program must not be started under a tracer.
+//! Whether a program gets privileges by being executed that its tracer lacks: set-user-ID,
+//! set-group-ID, file capabilities. The kernel ignores them in a process that is traced by somebody
+//! without `CAP_SYS_PTRACE` (`execve(2)`), so such a program must not be started under a tracer.
 
 use rustix::fs::{StatVfsMountFlags, getxattr, statvfs};
 use std::ffi::OsStr;

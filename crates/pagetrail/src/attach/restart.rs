@@ -1,13 +1,15 @@
 //! Undoing what a stop does to a system call or a restartable sequence that it interrupts.
 //!
-//! A thread that is stopped inside a system call leaves it with one of four internal codes, which the kernel turns
-//! into a restart when the thread goes on from the stop (`handle_signal` and
-//! `arch_do_signal_or_restart` in `arch/x86/kernel/signal.c`), or with `EINTR`, which it does not: `signal(7)`, "Interruption
-//! of system calls and library functions by stop signals", lists the calls. A program may show such an `EINTR`,
-//! so those are restarted here. Their relative timeouts then begin anew: a difference in time only.
+//! A thread that is stopped inside a system call leaves it with one of four internal codes, which
+//! the kernel turns into a restart when the thread goes on from the stop (`handle_signal` and
+//! `arch_do_signal_or_restart` in `arch/x86/kernel/signal.c`), or with `EINTR`, which it does not:
+//! `signal(7)`, "Interruption of system calls and library functions by stop signals", lists the
+//! calls. A program may show such an `EINTR`, so those are restarted here. Their relative timeouts
+//! then begin anew: a difference in time only.
 //!
-//! A thread that is stopped inside a restartable sequence (`rseq(2)`) must start it over. The kernel sees to that when
-//! the thread goes on where it was, but not when it is sent elsewhere first.
+//! A thread that is stopped inside a restartable sequence (`rseq(2)`) must start it over. The
+//! kernel sees to that when the thread goes on where it was, but not when it is sent elsewhere
+//! first.
 
 use crate::sys::ptrace::Registers;
 
@@ -63,14 +65,15 @@ fn interrupted_call(registers: &Registers) -> Option<i64> {
     (call >= 0).then_some(call)
 }
 
-/// The registers with which a thread may be let go from a stop between two instructions, such that the program
-/// notices nothing.
+/// The registers with which a thread may be let go from a stop between two instructions, such that
+/// the program notices nothing.
 pub(crate) fn unnoticed(mut registers: Registers) -> Registers {
     if let Some(call) = interrupted_call(&registers)
         && registers.rax as i64 == EINTR
         && ENDED_BY_STOP.contains(&call)
     {
-        // The kernel decides when the thread goes on: `EINTR` if a handler is to run, else a restart.
+        // The kernel decides when the thread goes on: `EINTR` if a handler is to run, else a
+        // restart.
         registers.rax = ERESTARTNOHAND as u64;
     }
     registers
@@ -81,15 +84,15 @@ pub(crate) fn needs_restart_call(registers: &Registers) -> bool {
     interrupted_call(registers).is_some() && registers.rax as i64 == ERESTART_RESTARTBLOCK
 }
 
-/// The registers with the call itself made anew instead: a relative timeout begins anew, too. If a handler is to run, the
-/// call ends with `EINTR` as it would have.
+/// The registers with the call itself made anew instead: a relative timeout begins anew, too. If a
+/// handler is to run, the call ends with `EINTR` as it would have.
 pub(crate) fn without_restart_call(mut registers: Registers) -> Registers {
     registers.rax = ERESTARTNOHAND as u64;
     registers
 }
 
-/// Where a thread at `rip` goes on if that is inside a restartable sequence. `area` is the address of its `struct rseq`;
-/// `read` copies its memory.
+/// Where a thread at `rip` goes on if that is inside a restartable sequence. `area` is the address
+/// of its `struct rseq`; `read` copies its memory.
 pub(crate) fn sequence_abort(
     rip: u64,
     area: u64,
@@ -112,8 +115,8 @@ pub(crate) fn sequence_abort(
     (rip.wrapping_sub(start) < length).then_some(abort)
 }
 
-/// The registers with which the thread would go on in user space, restarts done by hand: what injected code must
-/// leave behind when nobody is there to finish.
+/// The registers with which the thread would go on in user space, restarts done by hand: what
+/// injected code must leave behind when nobody is there to finish.
 pub(crate) fn in_user_space(registers: Registers) -> Registers {
     let mut registers = unnoticed(registers);
     if let Some(call) = interrupted_call(&registers) {
@@ -126,8 +129,9 @@ pub(crate) fn in_user_space(registers: Registers) -> Registers {
     registers
 }
 
-/// The registers with which a thread goes on that is put back to an earlier instant: a system call that was interrupted
-/// then begins anew. What the kernel kept to continue it, the rest of a sleep, belongs to another instant by now.
+/// The registers with which a thread goes on that is put back to an earlier instant: a system call
+/// that was interrupted then begins anew. What the kernel kept to continue it, the rest of a sleep,
+/// belongs to another instant by now.
 pub(crate) fn anew(registers: Registers) -> Registers {
     let mut registers = unnoticed(registers);
     if let Some(call) = interrupted_call(&registers)

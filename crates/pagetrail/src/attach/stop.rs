@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How long one thread may take to stop before another is asked as well.
 const THREAD_TIMEOUT: Duration = Duration::from_millis(200);
-/// How long a moment is waited for in which no thread is within a transfer, where the choice is free.
+/// How long a moment is waited for in which no thread is within a transfer, where the choice is
+/// free.
 const MOMENT_TIMEOUT: Duration = Duration::from_millis(50);
 /// How long the whole attempt may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,8 +62,8 @@ impl Stopped {
         })
     }
 
-    /// Stops any one thread of the process that is `permitted`, as found once it stands still; some may be in waits that
-    /// cannot be interrupted.
+    /// Stops any one thread of the process that is `permitted`, as found once it stands still; some
+    /// may be in waits that cannot be interrupted.
     ///
     /// Those stay seized until the calling thread ends, so call it in a short-lived one.
     pub(crate) fn any_thread(pid: u32, permitted: impl Fn(&Tracee) -> bool) -> Result<Self> {
@@ -112,7 +113,8 @@ impl Stopped {
                 }
             }
         };
-        // Others that have stopped by now; those that do later go on when the thread that called this ends.
+        // Others that have stopped by now; those that do later go on when the thread that called
+        // this ends.
         while let Ok(Some(late)) = first(pid, &mut waiting, Instant::now()) {
             late.release();
         }
@@ -174,7 +176,8 @@ pub(super) fn untried(pid: u32, asked: &[u32]) -> Result<Vec<Thread>> {
     Ok(found)
 }
 
-/// Whether this thread of ours traces the thread `tid`; an error where that cannot be found out now, which is not a no.
+/// Whether this thread of ours traces the thread `tid`; an error where that cannot be found out
+/// now, which is not a no.
 pub(super) fn is_ours(pid: u32, tid: u32) -> io::Result<bool> {
     let me = rustix::thread::gettid().as_raw_pid() as u32;
     match Status::of_thread(pid, tid) {
@@ -184,8 +187,8 @@ pub(super) fn is_ours(pid: u32, tid: u32) -> io::Result<bool> {
     }
 }
 
-/// Forgets having asked threads whose number belongs to another thread by now, so that it is asked, too; says whether
-/// there were any.
+/// Forgets having asked threads whose number belongs to another thread by now, so that it is asked,
+/// too; says whether there were any.
 ///
 /// `execve` by a thread other than the main one gives it the main thread's number.
 fn forget_replaced(
@@ -223,7 +226,8 @@ pub(super) fn seize(pid: u32, thread: Thread) -> Result<Option<Tracee>> {
     Ok(Some(tracee))
 }
 
-/// The first of the threads that have been asked to stop to do so, taken out; those that end are dropped.
+/// The first of the threads that have been asked to stop to do so, taken out; those that end are
+/// dropped.
 pub(super) fn first(
     pid: u32,
     waiting: &mut Vec<(Tracee, Instant)>,
@@ -251,7 +255,8 @@ pub(super) fn first(
     }
 }
 
-/// Waits until the thread traps, passing on signals that come first; false when it ended or time is up.
+/// Waits until the thread traps, passing on signals that come first; false when it ended or time is
+/// up.
 pub(crate) fn wait_for_trap(tracee: &Tracee, deadline: Instant) -> Result<bool, Errno> {
     let mut backoff = Backoff::until(deadline);
     loop {
@@ -263,7 +268,8 @@ pub(crate) fn wait_for_trap(tracee: &Tracee, deadline: Instant) -> Result<bool, 
     }
 }
 
-/// Whether the thread has trapped (true) or ended (false), or neither yet. Signals that come first are passed on.
+/// Whether the thread has trapped (true) or ended (false), or neither yet. Signals that come first
+/// are passed on.
 fn trapped(tracee: &Tracee) -> Result<Option<bool>, Errno> {
     match tracee.poll()? {
         Some(Change::Trap { .. }) => return Ok(Some(true)),
@@ -335,8 +341,8 @@ impl Frozen {
             tids.retain(|tid| {
                 !self.threads.iter().any(|t| t.tracee.tid() == *tid) && is_alive(pid, *tid)
             });
-            // A pass that finds nobody new comes after all known threads were stopped: nobody is left who
-            // could make another.
+            // A pass that finds nobody new comes after all known threads were stopped: nobody is
+            // left who could make another.
             if tids.is_empty() {
                 return Ok(());
             }
@@ -352,7 +358,8 @@ impl Frozen {
         }
     }
 
-    /// Writes at `address`, a multiple of 8, what is there: nobody can tell but the page tables. Says whether it could.
+    /// Writes at `address`, a multiple of 8, what is there: nobody can tell but the page tables.
+    /// Says whether it could.
     pub(crate) fn write_nothing_new(&self, pid: u32, address: u64) -> bool {
         let mut word = [0; 8];
         let whole = remote_memory::read(pid, address, &mut word) == Ok(word.len());

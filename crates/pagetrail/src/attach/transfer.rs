@@ -1,15 +1,18 @@
 //! Finishing transfers that a stop has cut short.
 //!
-//! A blocking `write(2)` to a pipe, a `send(2)` on a stream, a `recv(2)` with `MSG_WAITALL` is whole unless a signal interrupts it.
-//! A stop does so as well, and the kernel has no code for it: what was transferred so far is the result (`pipe_write` in
-//! `fs/pipe.c`, `tcp_sendmsg_locked`). A thread that is found with such a result makes the rest of the transfer by code of ours
-//! in padding ([`code`]), which adds up what was transferred and goes on where the call would have returned. All state of it is
-//! in the thread's registers, so nothing is needed from the tracker once it has set them, one slot serves all threads
-//! that come back to the same place, and a stop that cuts the rest short as well is mended in the same way. If a handler
-//! runs meanwhile, or is to run when the thread goes on, the call returns what there is, as it would have.
+//! A blocking `write(2)` to a pipe, a `send(2)` on a stream, a `recv(2)` with `MSG_WAITALL` is
+//! whole unless a signal interrupts it. A stop does so as well, and the kernel has no code for it:
+//! what was transferred so far is the result (`pipe_write` in `fs/pipe.c`, `tcp_sendmsg_locked`). A
+//! thread that is found with such a result makes the rest of the transfer by code of ours in
+//! padding ([`code`]), which adds up what was transferred and goes on where the call would have
+//! returned. All state of it is in the thread's registers, so nothing is needed from the tracker
+//! once it has set them, one slot serves all threads that come back to the same place, and a stop
+//! that cuts the rest short as well is mended in the same way. If a handler runs meanwhile, or is
+//! to run when the thread goes on, the call returns what there is, as it would have.
 //!
-//! The slot stays: nobody can tell when the last thread has left it. A call that returns because of an error that comes up between
-//! the two parts returns what was transferred before, as it should, but the error is not reported again by the next call.
+//! The slot stays: nobody can tell when the last thread has left it. A call that returns because of
+//! an error that comes up between the two parts returns what was transferred before, as it should,
+//! but the error is not reported again by the next call.
 
 use super::code::{self, Assembler, SLOT_BYTES};
 use super::{filter, restart};
@@ -24,8 +27,9 @@ const SYSCALL_BYTES: u64 = 2;
 /// The most that one call transfers (`MAX_RW_COUNT` in `include/linux/fs.h`).
 const TRANSFER_MAX: u64 = 0x7fff_f000;
 
-/// Whether a thread is blocked in a call that a stop would cut short (`proc_pid_syscall(5)`): a better moment may come. If the tracker
-/// is killed between the stop and what [`finish`] does about it, the call stays short.
+/// Whether a thread is blocked in a call that a stop would cut short (`proc_pid_syscall(5)`): a
+/// better moment may come. If the tracker is killed between the stop and what [`finish`] does about
+/// it, the call stays short.
 pub(super) fn is_under_way(pid: u32, tid: u32) -> bool {
     let path = format!("/proc/{pid}/task/{tid}/syscall");
     // Of one that runs it says so, without a number.
@@ -52,7 +56,8 @@ pub(super) fn is_under_way(pid: u32, tid: u32) -> bool {
     }
 }
 
-/// Where a call has its arguments. The argument of 32 bits leaves room in its register for how much was transferred.
+/// Where a call has its arguments. The argument of 32 bits leaves room in its register for how much
+/// was transferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     /// Descriptor, address, length: `rdi`, `rsi`, `rdx`.
@@ -102,14 +107,15 @@ impl Shape {
                 registers.rsi -= done;
             }
         }
-        // The kernel decides when the thread goes on, as for any call that was interrupted: it makes the call before
-        // this place if no handler is to run; else the handler returns to code that finds `EINTR` here.
+        // The kernel decides when the thread goes on, as for any call that was interrupted: it
+        // makes the call before this place if no handler is to run; else the handler returns to
+        // code that finds `EINTR` here.
         registers.rax = restart::ERESTARTNOHAND as u64;
     }
 }
 
-/// The registers with which a stopped thread finishes the transfer that its stop has cut short; `None` where there is none, or
-/// where nothing can be done about it.
+/// The registers with which a stopped thread finishes the transfer that its stop has cut short;
+/// `None` where there is none, or where nothing can be done about it.
 pub(super) fn finish(tracee: &Tracee, pid: u32, found: &Registers) -> Option<Registers> {
     let call = found.orig_rax as i64;
     let shape = Shape::of(call).filter(|_| call >= 0)?;
@@ -155,7 +161,8 @@ pub(super) fn finish(tracee: &Tracee, pid: u32, found: &Registers) -> Option<Reg
     Some(registers)
 }
 
-/// Whether a call would not have returned before all is transferred, unless by an error, the end of a stream or a signal.
+/// Whether a call would not have returned before all is transferred, unless by an error, the end of
+/// a stream or a signal.
 fn would_be_whole(tid: u32, pid: u32, call: i64, registers: &Registers) -> bool {
     const NEVER: u64 = (libc::MSG_DONTWAIT | libc::MSG_OOB | libc::MSG_PEEK) as u64;
     let number = registers.rdi as i32;
@@ -219,7 +226,8 @@ fn place_in(shape: Shape, slot: &[u8]) -> u64 {
     u64::from_le_bytes(place)
 }
 
-/// The code that makes a call, and afterwards leaves the registers as one call would have that transferred everything.
+/// The code that makes a call, and afterwards leaves the registers as one call would have that
+/// transferred everything.
 fn code(shape: Shape, place: u64) -> Vec<u8> {
     let mut code = Assembler::default();
     code.put(&bytes(shape, place));

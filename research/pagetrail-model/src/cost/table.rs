@@ -84,7 +84,8 @@ pub enum CostError {
     Twice(Metric),
     /// A cost is negative, zero, infinite or not a number.
     BadCost(Metric),
-    /// A cost that nothing has: too large, too small, or growing out of all proportion with the size.
+    /// A cost that nothing has: too large, too small, or growing out of all proportion with the
+    /// size.
     Absurd(Metric),
     /// The sizes of a cost are not ascending, or there are none.
     BadSizes(Metric),
@@ -192,12 +193,12 @@ impl CostTable {
 
     /// Table IV of the OoH paper (Core i7-8565U, Xen 4.10, Linux 4.15).
     ///
-    /// It gives no cost for M2, none for a log-full exit, none for an exit of a write-protected page
-    /// and none for clearing dirty flags. The log-full exit is assumed to cost what M14 does, since
-    /// both copy a log to the ring buffer. The exit of a write-protected page lies between M13, a
-    /// bare hypercall (0.3 us), and 11.6 times M1: `cargo xtask bench vm` counts 3,791 instructions
-    /// for an exit to user space and 328 for a system call. The dearer end is assumed. The others
-    /// stay unpriced.
+    /// It gives no cost for M2, none for a log-full exit, none for an exit of a write-protected
+    /// page and none for clearing dirty flags. The log-full exit is assumed to cost what M14 does,
+    /// since both copy a log to the ring buffer. The exit of a write-protected page lies between
+    /// M13, a bare hypercall (0.3 us), and 11.6 times M1: `cargo xtask bench vm` counts 3,791
+    /// instructions for an exit to user space and 328 for a system call. The dearer end is assumed.
+    /// The others stay unpriced.
     pub fn ooh_paper() -> Self {
         let us = 1e3;
         let fixed = [

@@ -266,8 +266,8 @@ impl Kernel {
     ) -> Result<(), Error> {
         platform.events.kernel_entries += 1;
         match vector {
-            // The program that set the timer handles it; all that counts here is that the program was
-            // interrupted.
+            // The program that set the timer handles it; all that counts here is that the program
+            // was interrupted.
             Vector::Timer => {}
             // The process that filled its log may have been scheduled out since: its log was
             // emptied then.

@@ -1,7 +1,7 @@
 //! The OoH paper's programs: tables II and IV, and figures 5 to 9 as far as its text gives numbers.
 //!
-//! The paper's collector and CRIU are not modelled, but what they ask of a technique is: rounds, by program and
-//! size. What they do besides takes the same time under each technique.
+//! The paper's collector and CRIU are not modelled, but what they ask of a technique is: rounds, by
+//! program and size. What they do besides takes the same time under each technique.
 
 use super::{Modelled, Number, Printed, Quantity, Row, Statement, Table};
 use crate::cost::{Bill, CostTable, Metric, Payer, price};

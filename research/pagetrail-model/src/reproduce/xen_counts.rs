@@ -1,7 +1,8 @@
 //! The Xen study's tables 9, 11, 12 and 14 to 16: the web server, and Windows.
 //!
-//! Neither of them is modelled as a program. What the model says of shadow paging can be held against their counts all the
-//! same: what one fault and one emulation take (14 to 16), and what the parts of a fault's time come to (9 to 12).
+//! Neither of them is modelled as a program. What the model says of shadow paging can be held
+//! against their counts all the same: what one fault and one emulation take (14 to 16), and what
+//! the parts of a fault's time come to (9 to 12).
 
 use super::{Printed, Row, Statement, Table};
 use crate::RunError;

@@ -116,8 +116,8 @@ impl Technique for OohTracker {
     }
 }
 
-/// The pages of `logged` that the pagemap knows, with their virtual addresses, and the comparisons of a
-/// linear search for each. The others belong to the kernel or are no longer mapped.
+/// The pages of `logged` that the pagemap knows, with their virtual addresses, and the comparisons
+/// of a linear search for each. The others belong to the kernel or are no longer mapped.
 fn reverse_map(logged: &[u64], pagemap: Vec<(Gpa, Gva)>) -> (Vec<(Gpa, Gva)>, u64) {
     let entries = pagemap.len() as u64;
     let places = pagemap

@@ -1,8 +1,9 @@
 //! Programs recorded by Valgrind: `valgrind --tool=lackey --trace-mem=yes --log-file=FILE PROGRAM`.
 //!
-//! Lackey prints a line for each load, store and modification, with its address and size. Pages that
-//! were touched become areas, mapped before the first access: lackey does not tell when a program
-//! maps or unmaps. Instruction fetches are left out. One process, whose threads run in turn.
+//! Lackey prints a line for each load, store and modification, with its address and size. Pages
+//! that were touched become areas, mapped before the first access: lackey does not tell when a
+//! program maps or unmaps. Instruction fetches are left out. One process, whose threads run in
+//! turn.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -17,8 +18,8 @@ pub struct LackeyOptions {
     /// Accesses in a row to the same unit of so many bytes, of the same kind, become one. 1 keeps
     /// all of them.
     pub unit_bytes: u64,
-    /// Of a unit's accesses of a kind, keep only the first in each round. What is written in a round
-    /// stays the same; how often the TLB is asked does not.
+    /// Of a unit's accesses of a kind, keep only the first in each round. What is written in a
+    /// round stays the same; how often the TLB is asked does not.
     pub once_per_round: bool,
     /// A round ends after so many loads and stores of the recording.
     pub round_every: u64,

@@ -198,8 +198,8 @@ fn unzigzag(number: u64) -> u64 {
 /// Reads a trace, step by step.
 ///
 /// As an iterator it yields steps until the trace ends or cannot be read on;
-/// [`finish`](Self::finish) tells which. A reader that does not call it takes a damaged trace for a short
-/// one.
+/// [`finish`](Self::finish) tells which. A reader that does not call it takes a damaged trace for a
+/// short one.
 #[derive(Debug)]
 pub struct Reader<R> {
     from: R,

@@ -91,7 +91,8 @@ pub enum WorkloadKind {
     Pca,
     /// Like Phoenix's string-match: a file is read, and hardly anything written.
     StringMatch,
-    /// Like Phoenix's word-count: a file is read, and counts of words in half of the memory written.
+    /// Like Phoenix's word-count: a file is read, and counts of words in half of the memory
+    /// written.
     WordCount,
 }
 

@@ -1,7 +1,7 @@
 //! Programs after those of the OoH paper: GCBench, the Phoenix suite and tkrzw's engines.
 //!
-//! They have the same data structures in the same proportions, and touch them in the same order; what they compute is
-//! left out. Sizes are the caller's; `PAPER_SIZES` has the paper's.
+//! They have the same data structures in the same proportions, and touch them in the same order;
+//! what they compute is left out. Sizes are the caller's; `PAPER_SIZES` has the paper's.
 
 use super::Op;
 use super::generators::{access, rounds_of};
@@ -131,8 +131,8 @@ pub(super) fn matrix_multiply(
     })
 }
 
-/// A matrix in the first three quarters: a pass for the means of its rows, and one for sampled pairs
-/// of rows, whose covariance is written to the last quarter.
+/// A matrix in the first three quarters: a pass for the means of its rows, and one for sampled
+/// pairs of rows, whose covariance is written to the last quarter.
 pub(super) fn pca(pages: u64, rounds: u32, mut random: Random) -> impl Iterator<Item = Op> {
     let matrix = (pages * 3 / 4).max(1) * PAGE_BYTES;
     let results = matrix.min((pages - 1) * PAGE_BYTES);

@@ -1,5 +1,5 @@
-//! CRIU's `stats-dump` image: what a dump took. A magic number, another, the length of a message of protocol buffers, and
-//! that message (`images/stats.proto` in CRIU's sources).
+//! CRIU's `stats-dump` image: what a dump took. A magic number, another, the length of a message of
+//! protocol buffers, and that message (`images/stats.proto` in CRIU's sources).
 
 use std::fs;
 use std::path::Path;

@@ -1,11 +1,13 @@
-//! The collector's results as a text table: for each program and size, each provider beside `mprotect`.
+//! The collector's results as a text table: for each program and size, each provider beside
+//! `mprotect`.
 
 use std::fmt::Write;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// Times in milliseconds; ratios to libgc's own `mprotect` mode, and where there is one to the kernel's soft-dirty.
+/// Times in milliseconds; ratios to libgc's own `mprotect` mode, and where there is one to the
+/// kernel's soft-dirty.
 pub(super) fn render(results: &Value) -> Result<String> {
     let kernel = results["kernel"].as_str().unwrap_or_default();
     let rows = results["results"].as_array().context("no results")?;

@@ -1,7 +1,9 @@
-//! `cargo xtask bench subpage checkpoints`: what increments of programs on the allocator take, by parts of a page, beside the
-//! bytes that differ (figure 10 of Lu et al., and the volume that it saves).
+//! `cargo xtask bench subpage checkpoints`: what increments of programs on the allocator take, by
+//! parts of a page, beside the bytes that differ (figure 10 of Lu et al., and the volume that it
+//! saves).
 //!
-//! The bytes that differ are those of one image and the next, compared byte by byte: what `compare` would see.
+//! The bytes that differ are those of one image and the next, compared byte by byte: what `compare`
+//! would see.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -95,7 +97,8 @@ fn of_program(
 ) -> Result<Value> {
     println!("== {name}, checkpoints");
     let mut variants = Vec::new();
-    // What whole pages take for a byte that differs: not every run gets as far as every other between two checkpoints.
+    // What whole pages take for a byte that differs: not every run gets as far as every other
+    // between two checkpoints.
     let mut pages = 0.0;
     for parts in PARTS {
         let mut running = start(parts)?;
@@ -152,7 +155,8 @@ fn of_program(
     Ok(json!({"program": name, "variants": variants}))
 }
 
-/// Ends a program of ours; the processor time of an update, faults included. `None` of one that does not tell.
+/// Ends a program of ours; the processor time of an update, faults included. `None` of one that
+/// does not tell.
 fn end(running: &mut Running) -> Result<Option<f64>> {
     if running.0[0].stdout.is_none() {
         return Ok(None);

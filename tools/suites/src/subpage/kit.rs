@@ -1,4 +1,5 @@
-//! [`Kit`]: the programs that are measured, compiled, and the ways of running them. [`Workload`]: what they are to do.
+//! [`Kit`]: the programs that are measured, compiled, and the ways of running them. [`Workload`]:
+//! what they are to do.
 
 use std::fs;
 use std::path::PathBuf;

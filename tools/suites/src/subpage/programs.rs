@@ -1,5 +1,5 @@
-//! `cargo xtask bench subpage programs`: databases and trees without tracking, with it, and what they wrote, by parts of a page
-//! (figures 8, 9 and 11 of Lu et al.).
+//! `cargo xtask bench subpage programs`: databases and trees without tracking, with it, and what
+//! they wrote, by parts of a page (figures 8, 9 and 11 of Lu et al.).
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -12,7 +12,8 @@ const PARTS: [&str; 5] = ["1", "2", "4", "8", "16"];
 /// Time between rounds: the paper's interval, scaled to programs of seconds.
 const INTERVAL_MS: u32 = 200;
 
-/// The sweep over the interval: others than that one, for some of the parts, and the programs with the smallest records.
+/// The sweep over the interval: others than that one, for some of the parts, and the programs with
+/// the smallest records.
 const OTHER_INTERVALS_MS: [u32; 2] = [50, 1000];
 const SWEEP_PARTS: [&str; 3] = ["1", "8", "16"];
 const SWEEP_BYTES: u32 = 64;
@@ -25,7 +26,8 @@ const COUNTS: [&str; 4] = [
     "page_tables_kib",
 ];
 
-/// Measures each program; runs of all variants take turns, so that a busy machine is busy for all of them.
+/// Measures each program; runs of all variants take turns, so that a busy machine is busy for all
+/// of them.
 pub(super) fn measure(kit: &Kit, rounds: usize) -> Result<Vec<Value>> {
     let of = |workload| of_program(kit, workload, rounds);
     WORKLOADS.iter().map(of).collect()

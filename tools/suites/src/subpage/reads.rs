@@ -1,4 +1,5 @@
-//! `cargo xtask bench subpage reads`: what it costs to watch reads of a sub-page heap, beside writes.
+//! `cargo xtask bench subpage reads`: what it costs to watch reads of a sub-page heap, beside
+//! writes.
 
 use std::process::Command;
 

@@ -1,7 +1,9 @@
-//! `cargo xtask subpage suites`: programs' own tests on the sub-page allocator, for every number of parts.
+//! `cargo xtask subpage suites`: programs' own tests on the sub-page allocator, for every number of
+//! parts.
 //!
-//! A test that fails is tried once more, and without our allocator: what fails there as well says nothing about it. A program
-//! that crashes, or that the allocator ends, has failed whatever comes after.
+//! A test that fails is tried once more, and without our allocator: what fails there as well says
+//! nothing about it. A program that crashes, or that the allocator ends, has failed whatever comes
+//! after.
 
 mod python;
 mod redis;
@@ -60,7 +62,8 @@ impl Failures {
     }
 }
 
-/// Runs what is asked for: `python`, `redis` or both, for some parts or all; true if nothing failed.
+/// Runs what is asked for: `python`, `redis` or both, for some parts or all; true if nothing
+/// failed.
 pub fn run(repo: &Repo, asked: &[String]) -> Result<bool> {
     let (suites, parts): (Vec<&str>, Vec<&str>) = asked
         .iter()
@@ -122,7 +125,8 @@ fn library(repo: &Repo, profile: &str) -> Result<PathBuf> {
     Ok(repo.target.join(profile).join("libpagetrail_alloc.so"))
 }
 
-/// Runs a suite on our allocator, and tells what is wrong with it from what is wrong with the suite here.
+/// Runs a suite on our allocator, and tells what is wrong with it from what is wrong with the suite
+/// here.
 fn judge(
     allocator: Allocator<'_>,
     mut run: impl FnMut(Allocator<'_>) -> Result<Failures>,

@@ -21,8 +21,9 @@ const PATTERNS: &[(&str, &str)] = &[
 /// What is compared, libc's allocator first.
 const VARIANTS: [Option<&str>; 3] = [None, Some("1"), Some("8")];
 
-/// Nanoseconds of processor time per object, and memory: with one thread, while its objects are there; else the most that was
-/// resident, which says nothing of 8 parts, since it counts a page once for each of its addresses.
+/// Nanoseconds of processor time per object, and memory: with one thread, while its objects are
+/// there; else the most that was resident, which says nothing of 8 parts, since it counts a page
+/// once for each of its addresses.
 pub(super) fn measure(kit: &Kit, rounds: usize) -> Result<Vec<Value>> {
     let mut results = Vec::new();
     for (pattern, threads) in PATTERNS {

@@ -1,5 +1,6 @@
-//! Tests the C library as a user of C has it: installed under a prefix, found by pkg-config, compiled by a compiler that
-//! warns about everything, and run plain, with the sanitizers, and under valgrind.
+//! Tests the C library as a user of C has it: installed under a prefix, found by pkg-config,
+//! compiled by a compiler that warns about everything, and run plain, with the sanitizers, and
+//! under valgrind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -252,8 +253,9 @@ fn compile_and_run(repo: &Repo, prefix: &Path, program: &Program, mode: Mode) ->
             valgrind.args(["300", "valgrind", "--quiet", "--error-exitcode=99"]);
             valgrind.args(["--leak-check=full", "--show-leak-kinds=definite,indirect"]);
             valgrind.args(["--errors-for-leak-kinds=definite,indirect"]);
-            // It knows no userfaultfd(2), so `mprotect` is what works there, whose signal handler returns to the store.
-            // By default valgrind's registers are not up to date then (its manual, on this option).
+            // It knows no userfaultfd(2), so `mprotect` is what works there, whose signal handler
+            // returns to the store. By default valgrind's registers are not up to date then (its
+            // manual, on this option).
             valgrind.arg("--vex-iropt-register-updates=allregs-at-mem-access");
             valgrind.arg(&binary);
             valgrind

@@ -1,5 +1,5 @@
-//! `pagetrail.h`, generated from the C interface's source; checked in, so that it can be read and used without cargo,
-//! and checked to be fresh.
+//! `pagetrail.h`, generated from the C interface's source; checked in, so that it can be read and
+//! used without cargo, and checked to be fresh.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
 //! Puts the C library under a prefix: header, shared and static library, pkg-config file, man page.
 //!
-//! Cargo makes the static library. The shared one is linked from it here, with its soname and the version script: rustc
-//! gives its own shared libraries a version script, and GNU ld takes no second.
+//! Cargo makes the static library. The shared one is linked from it here, with its soname and the
+//! version script: rustc gives its own shared libraries a version script, and GNU ld takes no
+//! second.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -25,7 +26,8 @@ pub(super) enum Profile {
 /// What the static library needs from the system: `rustc --print native-static-libs`.
 const PRIVATE_LIBRARIES: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
-/// The libraries for programs that link statically: of what unwinds the stack, `libgcc_s` is shared only.
+/// The libraries for programs that link statically: of what unwinds the stack, `libgcc_s` is shared
+/// only.
 const STATIC_LIBRARIES: &str = "-lgcc_eh -lutil -lrt -lpthread -lm -ldl -lc";
 
 /// Builds and installs; nothing outside of `prefix` changes.

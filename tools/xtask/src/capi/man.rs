@@ -1,5 +1,5 @@
-//! `pagetrail(3)`, the man page of the C library, made from the header: its introduction, and each function with its
-//! comment. A build product like the other man pages.
+//! `pagetrail(3)`, the man page of the C library, made from the header: its introduction, and each
+//! function with its comment. A build product like the other man pages.
 
 use std::fmt::Write;
 use std::fs;

@@ -1,5 +1,5 @@
-//! The ABI as the linker has it: what the shared library exports must be what the version script and the header name,
-//! no more and no less.
+//! The ABI as the linker has it: what the shared library exports must be what the version script
+//! and the header name, no more and no less.
 
 use std::collections::BTreeSet;
 use std::fs;

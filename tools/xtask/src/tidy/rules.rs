@@ -1,4 +1,5 @@
-//! The rules that look at one file at a time, and the one that compares the code map with the crates.
+//! The rules that look at one file at a time, and the one that compares the code map with the
+//! crates.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Bars as SVG: a group for each workload or program, a bar for each technique. No scripts; colours come from the page's style
-//! sheet by the technique's name.
+//! Bars as SVG: a group for each workload or program, a bar for each technique. No scripts; colours
+//! come from the page's style sheet by the technique's name.
 
 use std::fmt::Write as _;
 
@@ -14,13 +14,15 @@ pub(super) struct Group {
 }
 
 const WIDTH: f64 = 640.0;
-/// Where the bars begin, and how far the longest reaches: to its left are names, to its right its value.
+/// Where the bars begin, and how far the longest reaches: to its left are names, to its right its
+/// value.
 const LEFT: f64 = 132.0;
 const RIGHT: f64 = 560.0;
 const BAR: f64 = 13.0;
 const BETWEEN_GROUPS: f64 = 9.0;
 
-/// Draws the groups, from the top down; `title` is for those who cannot see it. `None` when there is nothing to draw.
+/// Draws the groups, from the top down; `title` is for those who cannot see it. `None` when there
+/// is nothing to draw.
 pub(super) fn svg(groups: &[Group], title: &str) -> Option<String> {
     let bars = || groups.iter().flat_map(|group| &group.bars);
     let most = bars().map(|(_, value, _)| *value).max_by(f64::total_cmp)?;

@@ -26,8 +26,9 @@ pub(crate) struct Definition {
     /// The programs of the short form, which measures each program once.
     #[serde(default)]
     pub(crate) quick: Vec<Length>,
-    /// A round of a workload lasts for so many operations for each of its milliseconds: what a writer does in that time
-    /// when it is not tracked and has a processor to itself. So a busy machine writes the same pages, only later.
+    /// A round of a workload lasts for so many operations for each of its milliseconds: what a
+    /// writer does in that time when it is not tracked and has a processor to itself. So a busy
+    /// machine writes the same pages, only later.
     #[serde(default)]
     pub(crate) operations_per_ms: u64,
     /// The length of rounds for programs, in milliseconds.
@@ -63,7 +64,8 @@ pub(crate) struct Workload {
     /// Pages of memory.
     pub(crate) pages: u64,
     pub(crate) seed: u64,
-    /// What the program does besides between two writes: so many steps of a random generator, of a nanosecond or two each.
+    /// What the program does besides between two writes: so many steps of a random generator, of a
+    /// nanosecond or two each.
     pub(crate) work: u32,
     pub(crate) pattern: Pattern,
 }
@@ -76,7 +78,8 @@ pub(crate) enum Pattern {
     Uniform,
     /// The n-th most frequent one in proportion to `1 / n^exponent`, scattered over the memory.
     Zipf { exponent: f64 },
-    /// A share of the pages, scattered, takes all writes but a few in a thousand, which go anywhere.
+    /// A share of the pages, scattered, takes all writes but a few in a thousand, which go
+    /// anywhere.
     Hot {
         share: f64,
         elsewhere_per_mille: f64,
@@ -84,7 +87,8 @@ pub(crate) enum Pattern {
         #[serde(default)]
         moves_after: Option<u64>,
     },
-    /// One page after the other, over and over. (Two arrays of which each is written from the other in turn do the same.)
+    /// One page after the other, over and over. (Two arrays of which each is written from the other
+    /// in turn do the same.)
     Sweep,
     /// A hot share that is written for a while, then nothing for a while.
     IdleBurst {

@@ -12,11 +12,13 @@ pub(crate) struct Goals {
     /// Pages reported over pages written, over the workloads.
     pub(crate) reported_mean: Option<f64>,
     pub(crate) reported_most: Option<f64>,
-    /// Processor time of an operation over that by the best other technique: the most over the workloads.
+    /// Processor time of an operation over that by the best other technique: the most over the
+    /// workloads.
     pub(crate) against_best_most: Option<f64>,
     /// Over the programs.
     pub(crate) programs_overhead_percent: Option<f64>,
-    /// Collect time over that of the technique that others are held against, over workloads and programs.
+    /// Collect time over that of the technique that others are held against, over workloads and
+    /// programs.
     pub(crate) collect_median: Option<f64>,
     pub(crate) collect_most: Option<f64>,
 }

@@ -1,4 +1,5 @@
-//! Real programs of a suite: each does the same work in every run, and what counts is its processor time.
+//! Real programs of a suite: each does the same work in every run, and what counts is its processor
+//! time.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -129,8 +130,8 @@ fn sample(
     }
 }
 
-/// Processor time in nanoseconds of all its threads, those that have ended included, and minor faults, of a process that is held at
-/// its end.
+/// Processor time in nanoseconds of all its threads, those that have ended included, and minor
+/// faults, of a process that is held at its end.
 fn consumed(pid: u32) -> Result<(u64, u64)> {
     let clock = clock_getcpuclockid(Pid::from_raw(pid.try_into()?))?;
     let cpu_time = Duration::from(clock.now()?);

@@ -1,8 +1,10 @@
-//! The writer of a workload: this program, started again. It writes until its standard input ends, and keeps a board that tells
-//! which page it wrote in which epoch, how much it has done, and how long that took its processor.
+//! The writer of a workload: this program, started again. It writes until its standard input ends,
+//! and keeps a board that tells which page it wrote in which epoch, how much it has done, and how
+//! long that took its processor.
 //!
-//! The tracker reads the board, and begins an epoch, from outside by [`pagetrail::Memory`]: nobody waits for anybody. A page
-//! is marked after it was written, with the epoch as it is then, so whatever is marked with a past epoch was written in it.
+//! The tracker reads the board, and begins an epoch, from outside by [`pagetrail::Memory`]: nobody
+//! waits for anybody. A page is marked after it was written, with the epoch as it is then, so
+//! whatever is marked with a past epoch was written in it.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -15,11 +17,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::definition::{Pattern, Workload};
 
-/// Words of the board: the epoch, operations done, nanoseconds of processor time, whether it is idle.
+/// Words of the board: the epoch, operations done, nanoseconds of processor time, whether it is
+/// idle.
 pub(crate) const WORDS: usize = 4;
 
-/// What marks a page: its epoch, modulo this, and one more, since 0 is never. A page keeps its mark until it is written again, so
-/// there must be more of them than a run has rounds.
+/// What marks a page: its epoch, modulo this, and one more, since 0 is never. A page keeps its mark
+/// until it is written again, so there must be more of them than a run has rounds.
 type Mark = u16;
 
 /// Bytes of a mark.
@@ -36,7 +39,8 @@ const WRITES_PER_PAGE: u64 = 16;
 /// Between two looks at the clock.
 const BATCH: u64 = 256;
 
-/// Is the writer. Prints four addresses in hex: its memory's start and end, the words, and the marks of the pages.
+/// Is the writer. Prints four addresses in hex: its memory's start and end, the words, and the
+/// marks of the pages.
 pub(crate) fn serve(workload: &str) -> Result<()> {
     let workload: Workload = serde_json::from_str(workload).context("no workload")?;
     rustix::thread::disable_transparent_huge_pages(true)
@@ -219,7 +223,8 @@ impl Chooser {
             }
             Pattern::IdleBurst { share, .. } => self.hot_of(share, 0),
             Pattern::Sweep => {
-                // Front to back, each page in several writes; where one array ends, the other begins.
+                // Front to back, each page in several writes; where one array ends, the other
+                // begins.
                 let page = self.position / WRITES_PER_PAGE;
                 self.position = (self.position + 1) % (self.pages * WRITES_PER_PAGE);
                 page

@@ -15,15 +15,17 @@ use crate::session::find;
 pub(crate) enum CheckpointCommand {
     /// Save the memory and registers of a running process, which hardly pauses
     ///
-    /// A checkpoint is for putting the living process back (rewind) and for debuggers (export --core); no process can be
-    /// started from one.
+    /// A checkpoint is for putting the living process back (rewind) and for debuggers (export
+    /// --core); no process can be started from one.
     ///
-    /// Pages are copied while the process runs, those that it writes meanwhile are copied again, and for what is left it is
-    /// stopped: each checkpoint is of one instant. The first of each run of this command is a base, for which all memory is
-    /// read; the others, with --every or --count, are increments, of what was written since. Pages that the store has are
-    /// not stored again, by either.
+    /// Pages are copied while the process runs, those that it writes meanwhile are copied again,
+    /// and for what is left it is stopped: each checkpoint is of one instant. The first of each run
+    /// of this command is a base, for which all memory is read; the others, with --every or
+    /// --count, are increments, of what was written since. Pages that the store has are not stored
+    /// again, by either.
     ///
-    /// A checkpoint that fails, because the disk is full, leaves the store as it was, and the next has what it should have had.
+    /// A checkpoint that fails, because the disk is full, leaves the store as it was, and the next
+    /// has what it should have had.
     #[command(after_help = "Examples:\n  \
         pagetrail checkpoint -p 1234 --store saved\n  \
         pagetrail checkpoint -p 1234 --store saved --every 5s --keep 10")]
@@ -39,13 +41,15 @@ pub(crate) enum CheckpointCommand {
     Diff(DiffArgs),
     /// Check every byte of a store; exit code 1 when something is damaged or missing
     ///
-    /// It says which checkpoints that costs. That the newest was removed it cannot know: nothing names it.
+    /// It says which checkpoints that costs. That the newest was removed it cannot know: nothing
+    /// names it.
     #[command(after_help = "Examples:\n  pagetrail verify saved")]
     Verify(LogArgs),
     /// Remove all checkpoints of a store but the newest
     #[command(after_help = "Examples:\n  pagetrail prune saved --keep 3")]
     Prune(PruneArgs),
-    /// Set aside what is damaged in a store, with the checkpoints that need it; the others stay as they are
+    /// Set aside what is damaged in a store, with the checkpoints that need it; the others stay as
+    /// they are
     ///
     /// In a directory it is moved to `damaged` below it, in an object store to names that begin so.
     #[command(after_help = "Examples:\n  pagetrail verify saved || pagetrail repair saved")]
@@ -55,19 +59,20 @@ pub(crate) enum CheckpointCommand {
     Squash(SquashArgs),
     /// Make a file of a checkpoint: an ELF core for debuggers, or the plain contents
     ///
-    /// --raw writes the contents of the saved mappings one after the other, and to OUT.map a line for each: its addresses, the
-    /// offset in OUT at which its contents begin (hexadecimal, as the addresses), and its name. Files that exist are not
-    /// replaced without --force.
+    /// --raw writes the contents of the saved mappings one after the other, and to OUT.map a line
+    /// for each: its addresses, the offset in OUT at which its contents begin (hexadecimal, as the
+    /// addresses), and its name. Files that exist are not replaced without --force.
     #[command(after_help = "Examples:\n  \
         pagetrail export saved --core core --at 3\n  \
         gdb ./prog core")]
     Export(ExportArgs),
     /// Put a process back to an earlier instant of its own
     ///
-    /// Memory and registers go back; what the kernel keeps for the process, positions in files, say, does not. The threads
-    /// must be those of then, their memory still be mapped, and the same descriptors be open: a connection that has come
-    /// since may hold what the process of then would answer a second time. If pagetrail itself is killed while it writes to the
-    /// process, the kernel kills the process too: it must not run with memory of two times.
+    /// Memory and registers go back; what the kernel keeps for the process, positions in files,
+    /// say, does not. The threads must be those of then, their memory still be mapped, and the same
+    /// descriptors be open: a connection that has come since may hold what the process of then
+    /// would answer a second time. If pagetrail itself is killed while it writes to the process,
+    /// the kernel kills the process too: it must not run with memory of two times.
     #[command(after_help = "Examples:\n  pagetrail rewind -p 1234 saved --to 3")]
     Rewind(RewindArgs),
 }
@@ -78,7 +83,8 @@ pub(crate) struct TakeArgs {
     /// A running process, by its PID or its name
     #[arg(short, long, value_name = "PID", value_parser = find::process)]
     pub(crate) pid: u32,
-    /// The store: a directory, made where there is none, or s3://BUCKET/PREFIX and the like where this is built in
+    /// The store: a directory, made where there is none, or s3://BUCKET/PREFIX and the like where
+    /// this is built in
     #[arg(long, value_name = "STORE")]
     pub(crate) store: PathBuf,
     /// Take one after the other, at this interval with its unit, until the process ends, or Ctrl-C
@@ -96,15 +102,16 @@ pub(crate) struct TakeArgs {
     /// How to notice writes; auto is the cheapest that works for the process
     #[arg(long, value_name = "TECHNIQUE", default_value = "auto", value_parser = technique_parser())]
     pub(crate) technique: TechniqueChoice,
-    /// Store of pages of a sub-page heap only the units written; trusts the program not to write past its objects
+    /// Store of pages of a sub-page heap only the units written; trusts the program not to write
+    /// past its objects
     #[arg(long)]
     pub(crate) trust_units: bool,
-    /// Read what was written before a checkpoint once more for the next one: for memory that is written through pinned pages
-    /// (process_vm_writev, O_DIRECT, io_uring)
+    /// Read what was written before a checkpoint once more for the next one: for memory that is
+    /// written through pinned pages (process_vm_writev, O_DIRECT, io_uring)
     #[arg(long)]
     pub(crate) report_again: bool,
-    /// Of shared memory, save what the process itself writes through its mappings only, and not what others write there;
-    /// otherwise all of it is read while the process stands still
+    /// Of shared memory, save what the process itself writes through its mappings only, and not
+    /// what others write there; otherwise all of it is read while the process stands still
     #[arg(long)]
     pub(crate) trust_shared: bool,
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! `pagetrail log`, `show`, `diff`, `verify`, `prune`, `squash`: what a store holds, and making it smaller.
+//! `pagetrail log`, `show`, `diff`, `verify`, `prune`, `squash`: what a store holds, and making it
+//! smaller.
 
 use std::path::Path;
 use std::process::ExitCode;

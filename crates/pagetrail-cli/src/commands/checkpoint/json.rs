@@ -1,5 +1,5 @@
-//! Checkpoints as JSON, schema 1. Within a schema number fields are only ever added; addresses are hexadecimal text, sizes
-//! bytes, times nanoseconds.
+//! Checkpoints as JSON, schema 1. Within a schema number fields are only ever added; addresses are
+//! hexadecimal text, sizes bytes, times nanoseconds.
 
 use pagetrail_checkpoint::{Manifest, MappingDiff, Pruned, Repaired, Survey, Verified};
 use serde_json::{Value, json};

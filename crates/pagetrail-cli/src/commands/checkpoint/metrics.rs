@@ -1,4 +1,5 @@
-//! [`Metrics`]: numbers about checkpoints in the text format of Prometheus, in a file that is replaced at once, or by HTTP.
+//! [`Metrics`]: numbers about checkpoints in the text format of Prometheus, in a file that is
+//! replaced at once, or by HTTP.
 
 use std::fs;
 use std::net::SocketAddr;

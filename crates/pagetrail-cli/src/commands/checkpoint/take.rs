@@ -181,7 +181,8 @@ impl Session<'_> {
     }
 }
 
-/// What went wrong, said once, and again after a while: a full disk fails every checkpoint in the same way.
+/// What went wrong, said once, and again after a while: a full disk fails every checkpoint in the
+/// same way.
 #[derive(Debug, Default)]
 struct Complaints {
     /// What was said last, and when.

@@ -39,11 +39,13 @@ pub(crate) enum ModelCommand {
         pagetrail model compare --workload listing1 --size 1M,10M,100M --html out.html\n  \
         pagetrail model compare --technique spml,epml --workload zipf")]
     Compare(CompareArgs),
-    /// Print a paper's tables with the model's value, and a measured one, beside each of the paper's
+    /// Print a paper's tables with the model's value, and a measured one, beside each of the
+    /// paper's
     ///
-    /// Each value says how it came about: input, identity, fitted, modelled or measured; a line for each table counts the
-    /// values that could have differed from the paper's. What a paper only states in words is checked; when the model does
-    /// not bear a statement out, the exit code is 1.
+    /// Each value says how it came about: input, identity, fitted, modelled or measured; a line for
+    /// each table counts the values that could have differed from the paper's. What a paper only
+    /// states in words is checked; where the model does not bear one out,
+    /// the exit code is 1.
     #[command(after_help = "Examples:\n  \
         pagetrail model reproduce ooh\n  \
         pagetrail bench --json > bench.json; pagetrail model reproduce ooh --table 1 --measured bench.json\n  \
@@ -51,8 +53,8 @@ pub(crate) enum ModelCommand {
     Reproduce(ReproduceArgs),
     /// Print a cost table as TOML, to be changed and given to --costs
     ///
-    /// With --bench the costs of this machine, as far as `pagetrail bench` measured them; the others are the OoH paper's,
-    /// and marked as assumed.
+    /// With --bench the costs of this machine, as far as `pagetrail bench` measured them; the
+    /// others are the OoH paper's, and marked as assumed.
     #[command(after_help = "Examples:\n  \
         pagetrail model costs ooh > costs.toml\n  \
         pagetrail bench --json > bench.json; pagetrail model costs --bench bench.json > here.toml")]
@@ -64,7 +66,8 @@ pub(crate) enum ModelCommand {
 /// Arguments of `model run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// oracle, soft-dirty, userfaultfd, spml, epml, shadow, lu-static-N or lu-dynamic-N (N parts of a page)
+    /// oracle, soft-dirty, userfaultfd, spml, epml, shadow, lu-static-N or lu-dynamic-N (N parts of
+    /// a page)
     #[arg(long, value_name = "TECHNIQUE")]
     pub(crate) technique: TechniqueKind,
     /// Memory of the program, with its unit: 10M
@@ -167,8 +170,8 @@ pub(crate) struct ReproduceArgs {
     /// Only this figure
     #[arg(long, value_name = "N")]
     pub(crate) figure: Option<u8>,
-    /// Show what `pagetrail bench --json` measured in a column of its own (may be repeated; the first
-    /// that has a value gives it)
+    /// Show what `pagetrail bench --json` measured in a column of its own (may be repeated; the
+    /// first that has a value gives it)
     #[arg(long, value_name = "FILE")]
     pub(crate) measured: Vec<PathBuf>,
     /// Write a page of HTML as well
@@ -217,13 +220,15 @@ pub(crate) struct TraceArgs {
 pub(crate) enum TraceCommand {
     /// Run a program under Valgrind and keep its loads and stores as a trace
     ///
-    /// Valgrind must be installed. The program runs some hundred times slower than alone; keep it short.
+    /// Valgrind must be installed. The program runs some hundred times slower than alone; keep it
+    /// short.
     #[command(after_help = "Examples:\n  \
         pagetrail model trace record -o sort.ptops -- sort words.txt")]
     Record(TraceRecordArgs),
     /// Turn a recording of Valgrind's lackey into a trace
     ///
-    /// The recording is what `valgrind --tool=lackey --trace-mem=yes --log-file=RECORDING PROGRAM` leaves.
+    /// The recording is what `valgrind --tool=lackey --trace-mem=yes --log-file=RECORDING PROGRAM`
+    /// leaves.
     #[command(after_help = "Examples:\n  \
         pagetrail model trace import recording.txt program.ptops --round-every 20000")]
     Import(TraceImportArgs),
@@ -265,7 +270,8 @@ pub(crate) struct KeepArgs {
     /// A round ends after so many loads and stores
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) round_every: u64,
-    /// Keep every visit to a page; otherwise the first read and the first write of each page and round
+    /// Keep every visit to a page; otherwise the first read and the first write of each page and
+    /// round
     #[arg(long)]
     pub(crate) all: bool,
 }

@@ -1,8 +1,8 @@
 //! A cost table of this machine, from the document of `pagetrail bench --json`.
 //!
-//! Measured are the kernel's faults, the tracker's, and what soft-dirty and userfaultfd do to whole address spaces, as
-//! far as they work here. What no benchmark of a stock kernel can see (anything of a hypervisor, for one) is taken from the
-//! OoH paper and marked as assumed.
+//! Measured are the kernel's faults, the tracker's, and what soft-dirty and userfaultfd do to whole
+//! address spaces, as far as they work here. What no benchmark of a stock kernel can see (anything
+//! of a hypervisor, for one) is taken from the OoH paper and marked as assumed.
 
 use std::fs;
 use std::path::Path;
@@ -79,7 +79,8 @@ pub(crate) fn table(path: &Path) -> Result<CostTable> {
 /// The costs that a benchmark measured, and the paper's for the rest.
 pub(super) fn calibrate(results: &Results) -> Result<CostTable> {
     let paper = CostTable::ooh_paper();
-    // The paper splits a fault into the way into the kernel (M1) and the rest; a benchmark sees both together.
+    // The paper splits a fault into the way into the kernel (M1) and the rest; a benchmark sees
+    // both together.
     let entry = paper.at(Metric::ContextSwitch, 0).unwrap_or(0.0);
     let whole_fault = |technique: &str| {
         points(results, technique, |m| {
@@ -93,7 +94,8 @@ pub(super) fn calibrate(results: &Results) -> Result<CostTable> {
         .unwrap_or_default();
     let pages = |bytes: u64| (bytes / pagetrail_model::machine::PAGE_BYTES) as f64;
     let kernel: Vec<_> = less(&kernel, |bytes| Some(entry * pages(bytes)));
-    // The tracker's part of a fault is what it takes longer than one that the kernel resolves alone.
+    // The tracker's part of a fault is what it takes longer than one that the kernel resolves
+    // alone.
     let user = less(&whole_fault("userfaultfd"), |bytes| {
         let at = kernel.iter().find(|&&(size, _)| size == bytes)?;
         Some(at.1 + entry * pages(bytes))

@@ -1,7 +1,8 @@
 //! `pagetrail model`: designs that need other hardware, run on a machine in software and priced.
 //!
-//! The crate `pagetrail-model` does the work. Here are its command line ([`args`]), the cost tables that users write
-//! ([`costs`], [`calibrate`]), programs and recordings ([`program`], [`recording`]), and the forms of the results.
+//! The crate `pagetrail-model` does the work. Here are its command line ([`args`]), the cost tables
+//! that users write ([`costs`], [`calibrate`]), programs and recordings ([`program`],
+//! [`recording`]), and the forms of the results.
 
 pub(crate) mod args;
 mod calibrate;

@@ -27,7 +27,8 @@ pub(crate) enum Program {
 }
 
 impl Program {
-    /// The program that the arguments name, at `size`; a trace is read once to its end to see that it is whole.
+    /// The program that the arguments name, at `size`; a trace is read once to its end to see that
+    /// it is whole.
     pub(crate) fn new(args: &ProgramArgs, size: Size) -> Result<Self> {
         let Some(kind) = args.workload else {
             let path = args.trace.clone().context("no program")?;

@@ -77,7 +77,8 @@ pub(crate) fn import_file(recording: &Path, trace: &Path, args: &KeepArgs) -> Re
     keep(ops, trace)
 }
 
-/// Runs a program under lackey and turns what that prints into a trace. Returns how the program ended.
+/// Runs a program under lackey and turns what that prints into a trace. Returns how the program
+/// ended.
 pub(crate) fn record(command: &[OsString], trace: &Path, args: &KeepArgs) -> Result<ExitStatus> {
     check_target(trace)?;
     // Standard error is the program's own; lackey writes to a pipe that both inherit.

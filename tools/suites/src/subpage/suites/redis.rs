@@ -1,5 +1,6 @@
-//! Redis' own tests, of the sources of the release that Debian has packaged. The tests start their servers themselves, by
-//! scripts of ours in the place where Redis' build would have put its programs.
+//! Redis' own tests, of the sources of the release that Debian has packaged. The tests start their
+//! servers themselves, by scripts of ours in the place where Redis' build would have put its
+//! programs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +14,8 @@ use pagetrail_rig::redis;
 use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::{NotHere, Outcome};
 
-/// Of all of its files, what fits into the test of everything, and does not hang on how busy the machine is.
+/// Of all of its files, what fits into the test of everything, and does not hang on how busy the
+/// machine is.
 pub(super) const SHORT: &[&str] = &["unit/type/string", "unit/type/hash", "unit/type/set"];
 
 /// What the tests start.
@@ -108,7 +110,8 @@ impl Suite {
         Ok(files.map(str::to_owned).collect())
     }
 
-    /// All files in one run; those that it does not come to, because a test before them ended it, one by one.
+    /// All files in one run; those that it does not come to, because a test before them ended it,
+    /// one by one.
     fn run(&self, allocator: Allocator<'_>, files: &[String]) -> Result<Failures> {
         let mut failures = Failures::default();
         if files.is_empty() {
