@@ -1,4 +1,5 @@
-//! Checkpoints of a program on the heap: its memory is mapped several times, and is of one instant all the same.
+//! Checkpoints of a program on the heap: its memory is mapped several times, and is of one instant
+//! all the same.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 

@@ -1,4 +1,5 @@
-//! Programs under the library: the malloc family as C knows it, what misuse ends with, and programs of others.
+//! Programs under the library: the malloc family as C knows it, what misuse ends with, and programs
+//! of others.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 

@@ -2,9 +2,10 @@
 //!
 //! `cargo run --release -p pagetrail-alloc --example alias_walk [ROUNDS]`
 //!
-//! The same objects for each number of sub-pages, in turns: made and filled, written to in random order, where the processor may
-//! look up several addresses at once, and followed from one to the next, where it must wait for each. Medians of nanoseconds of
-//! processor time; faults (entries made in page tables by `madvise(2)` count as such) and page tables.
+//! The same objects for each number of sub-pages, in turns: made and filled, written to in random
+//! order, where the processor may look up several addresses at once, and followed from one to the
+//! next, where it must wait for each. Medians of nanoseconds of processor time; faults (entries
+//! made in page tables by `madvise(2)` count as such) and page tables.
 
 #![allow(unsafe_code, reason = "it reads and writes bare memory of a heap")]
 #![allow(clippy::print_stdout, reason = "the result")]

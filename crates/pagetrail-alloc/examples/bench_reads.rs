@@ -1,9 +1,11 @@
-//! The cost of tracking reads of a sub-page heap, next to that of tracking writes, by the number of sub-pages per page; as JSON.
+//! The cost of tracking reads of a sub-page heap, next to that of tracking writes, by the number of
+//! sub-pages per page; as JSON.
 //!
 //! `cargo run --release -p pagetrail-alloc --example bench_reads [ROUNDS]`
 //!
-//! Rounds of random objects of 64 bytes, one access each, by the heap's own process. Each round's sub-pages are compared with those
-//! that were accessed. `first_touch_ns` is what an access costs, beyond an access that is not tracked, if it is the first to its sub-page in a round.
+//! Rounds of random objects of 64 bytes, one access each, by the heap's own process. Each round's
+//! sub-pages are compared with those that were accessed. `first_touch_ns` is what an access costs,
+//! beyond an access that is not tracked, if it is the first to its sub-page in a round.
 
 #![allow(unsafe_code, reason = "it reads and writes bare memory of a heap")]
 #![allow(clippy::print_stdout, reason = "the result")]

@@ -57,13 +57,16 @@ pub(crate) fn class_of(size: usize) -> usize {
     BY_SIZE[(size + ALIGN - 1) >> ALIGN.trailing_zeros()].into()
 }
 
-/// The smallest class that holds `size` bytes and whose objects all have this alignment (a power of two), if any.
+/// The smallest class that holds `size` bytes and whose objects all have this alignment (a power of
+/// two), if any.
 pub(crate) fn class_aligned(size: usize, align: usize) -> Option<usize> {
-    // Larger alignments would get more than they ask for, where whole pages of their own are enough.
+    // Larger alignments would get more than they ask for, where whole pages of their own are
+    // enough.
     if size > SMALL_MAX || align > PAGE {
         return None;
     }
-    // Slabs begin at multiples of more than any class, so a size that is a multiple of the alignment suffices.
+    // Slabs begin at multiples of more than any class, so a size that is a multiple of the
+    // alignment suffices.
     (class_of(size)..CLASSES).find(|&class| usize::from(SIZES[class]) % align.max(ALIGN) == 0)
 }
 

@@ -71,7 +71,8 @@ impl Aliases {
         (address - self.base) >> self.alias_shift
     }
 
-    /// The offset of an address, and whether an object that begins there is handed out at this address.
+    /// The offset of an address, and whether an object that begins there is handed out at this
+    /// address.
     #[inline]
     pub(crate) const fn offset(&self, address: usize) -> (usize, bool) {
         let within = address - self.base;
@@ -105,8 +106,8 @@ pub(crate) const fn reciprocal(size: u32) -> u32 {
 #[inline(always)]
 pub(crate) const fn object_at(offset: usize, reciprocal: u32) -> Option<usize> {
     let product = offset as u64 * reciprocal as u64;
-    // The lower half is what is left over, times the reciprocal, and a little more: Lemire, Kaser and Kurz, "Faster remainder
-    // by direct computation" (2019), section 3.2.
+    // The lower half is what is left over, times the reciprocal, and a little more: Lemire, Kaser
+    // and Kurz, "Faster remainder by direct computation" (2019), section 3.2.
     match (product as u32) < reciprocal {
         true => Some((product >> 32) as usize),
         false => None,

@@ -1,4 +1,5 @@
-//! A forked child has a heap of its own, with what was in it at the fork; neither process sees what the other does.
+//! A forked child has a heap of its own, with what was in it at the fork; neither process sees what
+//! the other does.
 
 use pagetrail_alloc::{Heap, SubpageCount, global};
 use std::alloc::Layout;

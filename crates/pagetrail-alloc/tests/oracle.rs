@@ -1,5 +1,6 @@
-//! Random use of heaps with every number of sub-pages, against a model that knows what each object holds. Two objects that
-//! overlapped anywhere in physical memory, whatever their addresses, would show in each other's contents.
+//! Random use of heaps with every number of sub-pages, against a model that knows what each object
+//! holds. Two objects that overlapped anywhere in physical memory, whatever their addresses, would
+//! show in each other's contents.
 
 #![allow(clippy::print_stdout, reason = "tests print their seed")]
 
@@ -179,7 +180,8 @@ fn all_aliases_show_the_same_bytes() {
     }
 }
 
-/// Bytes of memory that is mapped at the addresses from `start` on, each once however often it is mapped (`proc_pid_smaps(5)`).
+/// Bytes of memory that is mapped at the addresses from `start` on, each once however often it is
+/// mapped (`proc_pid_smaps(5)`).
 fn resident(start: usize, bytes: usize) -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut here = false;
@@ -243,7 +245,8 @@ fn objects_of_a_page_and_a_bit_share_pages() {
                 // SAFETY: it has so many bytes.
                 unsafe { object.write_bytes(7, bytes) };
             }
-            // Mapped once, whatever the number of sub-pages: superblocks of 16, 16 and 32 MiB at most.
+            // Mapped once, whatever the number of sub-pages: superblocks of 16, 16 and 32 MiB at
+            // most.
             assert!(heap.stats().mappings <= 3, "{:?}", heap.stats());
             let addresses = objects.iter().map(|object| object.as_ptr() as usize);
             let base = addresses.clone().min().unwrap() & !((2 << 20) - 1);

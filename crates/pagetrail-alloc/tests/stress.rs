@@ -1,4 +1,5 @@
-//! Threads that allocate, hand over and free at random, in the heap of the process; each object carries a stamp of its own.
+//! Threads that allocate, hand over and free at random, in the heap of the process; each object
+//! carries a stamp of its own.
 
 #![allow(clippy::print_stdout, reason = "tests print their seed")]
 
@@ -102,7 +103,8 @@ fn threads_hand_objects_to_each_other() {
                             }
                             5..7 if !mine.is_empty() => {
                                 let object = mine.swap_remove(random.usize(..mine.len()));
-                                // It may have ended already: then the object is lost, as any program may lose one.
+                                // It may have ended already: then the object is lost, as any
+                                // program may lose one.
                                 let _ = senders[random.usize(..THREADS)].send(object);
                             }
                             _ if !mine.is_empty() => {

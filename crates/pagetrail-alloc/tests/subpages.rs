@@ -1,4 +1,5 @@
-//! What a watch says of a heap, against what was written: for every number of sub-pages, from the own process.
+//! What a watch says of a heap, against what was written: for every number of sub-pages, from the
+//! own process.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
@@ -14,7 +15,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const ALIAS_BYTES: u64 = 16 << 20;
 
-/// One test at a time: a watch on the whole process registers other tests' heaps as well, and memory has one userfaultfd.
+/// One test at a time: a watch on the whole process registers other tests' heaps as well, and
+/// memory has one userfaultfd.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

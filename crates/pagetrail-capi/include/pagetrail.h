@@ -59,31 +59,36 @@
 #define PAGETRAIL_TEXT_BYTES 256
 
 /**
- * Promise: no other thread of this process writes to the target while pagetrail_watch_collect() runs. The technique
- * soft-dirty needs it on the own process; a collector that stops the world has it anyway.
+ * Promise: no other thread of this process writes to the target while pagetrail_watch_collect()
+ * runs. The technique soft-dirty needs it on the own process; a collector that stops the world has
+ * it anyway.
  */
 #define PAGETRAIL_OPTION_STOPPED_WORLD 1
 
 /**
- * Leave transparent huge pages whole, and report them in every round, instead of splitting them at their first write.
+ * Leave transparent huge pages whole, and report them in every round, instead of splitting them at
+ * their first write.
  */
 #define PAGETRAIL_OPTION_KEEP_HUGE_PAGES 2
 
 /**
- * Only report regions that the technique cannot watch, instead of watching them by the technique compare.
+ * Only report regions that the technique cannot watch, instead of watching them by the technique
+ * compare.
  */
 #define PAGETRAIL_OPTION_NO_COMPARE 4
 
 /**
- * For PAGETRAIL_TARGET_COMMAND: hold the program at its end (PAGETRAIL_STATE_EXITING), so that what it wrote after the last
- * round can be collected. It is traced by ptrace(2) as long as it lives, which it can notice: LeakSanitizer fails, debuggers
- * are refused, set-user-ID is ignored, each signal takes a stop, and it waits while this process is stopped.
+ * For PAGETRAIL_TARGET_COMMAND: hold the program at its end (PAGETRAIL_STATE_EXITING), so that
+ * what it wrote after the last round can be collected. It is traced by ptrace(2) as long as it
+ * lives, which it can notice: LeakSanitizer fails, debuggers are refused, set-user-ID is ignored,
+ * each signal takes a stop, and it waits while this process is stopped.
  */
 #define PAGETRAIL_OPTION_LAST_ROUND 8
 
 /**
- * Report each page once more in the round after, for memory that is written through pinned pages: process_vm_writev(2), and
- * reads by O_DIRECT or io_uring. Only the pinning is detected, and a round that ends before the data arrives would miss it.
+ * Report each page once more in the round after, for memory that is written through pinned pages:
+ * process_vm_writev(2), and reads by O_DIRECT or io_uring. Only the pinning is detected, and a
+ * round that ends before the data arrives would miss it.
  */
 #define PAGETRAIL_OPTION_REPORT_AGAIN 16
 
@@ -136,8 +141,8 @@ typedef enum {
      */
     PAGETRAIL_STATUS_NO_SUCH_PROCESS = 10,
     /**
-     * The process cannot be tracked, or not by this technique: it is a kernel thread, runs 32-bit code, is traced
-     * by another, or does not stop.
+     * The process cannot be tracked, or not by this technique: it is a kernel thread, runs 32-bit
+     * code, is traced by another, or does not stop.
      */
     PAGETRAIL_STATUS_CANNOT_ATTACH = 11,
     /**
@@ -168,12 +173,14 @@ typedef enum {
 typedef struct pagetrail_round pagetrail_round;
 
 /**
- * A set of addresses, kept as sorted ranges. It is plain data: threads that share one must take turns.
+ * A set of addresses, kept as sorted ranges. It is plain data: threads that share one must take
+ * turns.
  */
 typedef struct pagetrail_set pagetrail_set;
 
 /**
- * A watch on one target. Each call locks it: a call while another thread is inside one gets PAGETRAIL_STATUS_BUSY.
+ * A watch on one target. Each call locks it: a call while another thread is inside one gets
+ * PAGETRAIL_STATUS_BUSY.
  */
 typedef struct pagetrail_watch pagetrail_watch;
 
@@ -212,8 +219,9 @@ typedef struct {
 typedef uint32_t pagetrail_track_mode;
 
 /**
- * What to watch and how. All zeros is the whole own process by the cheapest technique; so begin with
- * `pagetrail_options options = {0};` (in C++ `{}`), set what differs, and pass sizeof(options) with it.
+ * What to watch and how. All zeros is the whole own process by the cheapest technique; so begin
+ * with `pagetrail_options options = {0};` (in C++ `{}`), set what differs, and pass
+ * sizeof(options) with it.
  */
 typedef struct {
     /**
@@ -241,7 +249,8 @@ typedef struct {
      */
     uint32_t flags;
     /**
-     * Pages that one fault of the technique userfaultfd releases: 1 to 512, rounded up to a power of two; 0 is 1.
+     * Pages that one fault of the technique userfaultfd releases: 1 to 512, rounded up to a power
+     * of two; 0 is 1.
      */
     uint32_t block_pages;
     /**
@@ -249,8 +258,8 @@ typedef struct {
      */
     pagetrail_track_mode track;
     /**
-     * For PAGETRAIL_TARGET_COMMAND: the program, looked up in PATH unless it has a slash, its arguments, and a null
-     * pointer. Only read by the call.
+     * For PAGETRAIL_TARGET_COMMAND: the program, looked up in PATH unless it has a slash, its
+     * arguments, and a null pointer. Only read by the call.
      */
     const char *const *argv;
 } pagetrail_options;
@@ -278,7 +287,8 @@ typedef struct {
 } pagetrail_watch_info;
 
 /**
- * What a watched process does: one of PAGETRAIL_STATE_*. More may come: take those you do not know for RUNNING.
+ * What a watched process does: one of PAGETRAIL_STATE_*. More may come: take those you do not know
+ * for RUNNING.
  */
 typedef uint32_t pagetrail_state;
 
@@ -309,7 +319,8 @@ typedef struct {
      */
     uint64_t began_ns;
     /**
-     * How long it lasted, in nanoseconds: from the end of the collect before it to the end of its own.
+     * How long it lasted, in nanoseconds: from the end of the collect before it to the end of its
+     * own.
      */
     uint64_t duration_ns;
     /**
@@ -321,12 +332,13 @@ typedef struct {
      */
     uint64_t stopped_ns;
     /**
-     * Faults that the technique caused since the collect before, or UINT64_MAX where it cannot count them.
+     * Faults that the technique caused since the collect before, or UINT64_MAX where it cannot
+     * count them.
      */
     uint64_t faults;
     /**
-     * For how long, at the end of the collect, nothing was tracked, in nanoseconds: 0 unless rounds of writes and of
-     * accesses alternate.
+     * For how long, at the end of the collect, nothing was tracked, in nanoseconds: 0 unless
+     * rounds of writes and of accesses alternate.
      */
     uint64_t blind_ns;
     /**
@@ -338,7 +350,8 @@ typedef struct {
      */
     uint32_t reserved;
     /**
-     * Bytes of the written pages (in a round of accesses: of the touched ones, here and everywhere else).
+     * Bytes of the written pages (in a round of accesses: of the touched ones, here and everywhere
+     * else).
      */
     uint64_t written_bytes;
     /**
@@ -405,7 +418,8 @@ typedef struct {
  */
 typedef struct {
     /**
-     * The number of sub-pages per page (the largest, if heaps of the process differ); 0 without a heap.
+     * The number of sub-pages per page (the largest, if heaps of the process differ); 0 without a
+     * heap.
      */
     uint32_t parts;
     /**
@@ -471,8 +485,8 @@ typedef struct {
 #define PAGETRAIL_TECHNIQUE_ACCESS_SCAN 7
 
 /**
- * Like pagemap-scan, but stops write-protecting pages that are dirty in most rounds and predicts them dirty: fewer faults,
- * and a few false positives; Linux 6.7.
+ * Like pagemap-scan, but stops write-protecting pages that are dirty in most rounds and predicts
+ * them dirty: fewer faults, and a few false positives; Linux 6.7.
  */
 #define PAGETRAIL_TECHNIQUE_ADAPTIVE 8
 
@@ -523,8 +537,9 @@ typedef struct {
 #define PAGETRAIL_STATE_RUNNING 0
 
 /**
- * A program that the watch has started with PAGETRAIL_OPTION_LAST_ROUND is at its end and held there, its memory complete:
- * collect the last round, then let it go by pagetrail_watch_release_exit().
+ * A program that the watch has started with PAGETRAIL_OPTION_LAST_ROUND is at its end and held
+ * there, its memory complete: collect the last round, then let it go by
+ * pagetrail_watch_release_exit().
  */
 #define PAGETRAIL_STATE_EXITING 1
 
@@ -534,7 +549,8 @@ typedef struct {
 #define PAGETRAIL_STATE_ENDED 2
 
 /**
- * A program that the watch has started has ended by itself; pagetrail_progress.number is its exit code.
+ * A program that the watch has started has ended by itself; pagetrail_progress.number is its exit
+ * code.
  */
 #define PAGETRAIL_STATE_EXITED 3
 
@@ -569,7 +585,8 @@ typedef struct {
 #define PAGETRAIL_CAPABILITY_FAILS 2
 
 /**
- * The kernel does not offer it, or it is not permitted, or switched off by PAGETRAIL_DISABLE in the environment.
+ * The kernel does not offer it, or it is not permitted, or switched off by PAGETRAIL_DISABLE in
+ * the environment.
  */
 #define PAGETRAIL_CAPABILITY_ABSENT 3
 
@@ -578,19 +595,21 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * The version of the library in use, which may be newer than the header: "MAJOR.MINOR.PATCH". Static. Any thread.
+ * The version of the library in use, which may be newer than the header: "MAJOR.MINOR.PATCH".
+ * Static. Any thread.
  */
 const char *pagetrail_version(void);
 
 /**
- * The text of the last failure in the calling thread, one line without a newline; "" before the first. Success leaves it
- * alone. It belongs to the library, and stays until the next failure in the same thread.
+ * The text of the last failure in the calling thread, one line without a newline; "" before the
+ * first. Success leaves it alone. It belongs to the library, and stays until the next failure in
+ * the same thread.
  */
 const char *pagetrail_last_error(void);
 
 /**
- * What a status means in general; pagetrail_last_error() has the details. Static; "unknown status" for a number that
- * this version does not know. Any thread.
+ * What a status means in general; pagetrail_last_error() has the details. Static; "unknown status"
+ * for a number that this version does not know. Any thread.
  */
 const char *pagetrail_status_text(int32_t status);
 
@@ -600,8 +619,8 @@ const char *pagetrail_status_text(int32_t status);
 uint64_t pagetrail_page_size(void);
 
 /**
- * The name of a technique, as the command `pagetrail` has it, "auto" for PAGETRAIL_TECHNIQUE_AUTO. Static; NULL for a
- * number that this version does not know. Any thread.
+ * The name of a technique, as the command `pagetrail` has it, "auto" for PAGETRAIL_TECHNIQUE_AUTO.
+ * Static; NULL for a number that this version does not know. Any thread.
  */
 const char *pagetrail_technique_name(pagetrail_technique technique);
 
@@ -615,11 +634,13 @@ const char *pagetrail_technique_name(pagetrail_technique technique);
 pagetrail_status pagetrail_technique_by_name(const char *name, pagetrail_technique *technique);
 
 /**
- * Gets whether a technique can be used by this process on this machine. The first call tries all of them on a few pages
- * of its own, in some milliseconds; a technique works when a write was seen through it.
+ * Gets whether a technique can be used by this process on this machine. The first call tries all
+ * of them on a few pages of its own, in some milliseconds; a technique works when a write was seen
+ * through it.
  *
- * `technique`: PAGETRAIL_TECHNIQUE_*, but not AUTO. `capability`: gets PAGETRAIL_CAPABILITY_*. `reason`: unless it is
- * null, gets one line that says why the technique does not work, "" if it does; static.
+ * `technique`: PAGETRAIL_TECHNIQUE_*, but not AUTO. `capability`: gets PAGETRAIL_CAPABILITY_*.
+ * `reason`: unless it is null, gets one line that says why the technique does not work, "" if it
+ * does; static.
  *
  * PAGETRAIL_STATUS_INVALID_ARGUMENT for a number that this version does not know. Any thread.
  */
@@ -630,29 +651,31 @@ pagetrail_status pagetrail_technique_capability(pagetrail_technique technique,
 /**
  * Starts to watch. Writes from its return on are noticed.
  *
- * `options`: what to watch and how; read during the call. `size`: sizeof(pagetrail_options) as the caller knows it.
- * `watch`: gets the watch, to be freed by pagetrail_watch_free(); NULL on failure.
+ * `options`: what to watch and how; read during the call. `size`: sizeof(pagetrail_options) as the
+ * caller knows it. `watch`: gets the watch, to be freed by pagetrail_watch_free(); NULL on
+ * failure.
  *
- * A program to be started (PAGETRAIL_TARGET_COMMAND) has the caller's environment, working directory, standard input,
- * output and error, and whatever other descriptors are not close-on-exec; no signal is blocked in it, and SIGPIPE is not
- * ignored. It is traced by ptrace(2) until the watch is armed, and with PAGETRAIL_OPTION_LAST_ROUND to its end. It is a child of the caller's, but the watch waits for it: do not wait for every child by waitpid(-1) meanwhile.
+ * A program to be started (PAGETRAIL_TARGET_COMMAND) has the caller's environment, working
+ * directory, standard input, output and error, and whatever other descriptors are not
+ * close-on-exec; no signal is blocked in it, and SIGPIPE is not ignored. It is traced by ptrace(2)
+ * until the watch is armed, and with PAGETRAIL_OPTION_LAST_ROUND to its end. It is a child of the
+ * caller's, but the watch waits for it: do not wait for every child by waitpid(-1) meanwhile.
  * Follow it by pagetrail_watch_follow().
  *
- * PAGETRAIL_STATUS_UNAVAILABLE, WRONG_TARGET: not this technique, not here. BAD_RANGE: not whole pages, or not mapped
- * writable. NO_SUCH_PROCESS, CANNOT_ATTACH, PERMISSION: not that process. SYSTEM, also for a program that is not there or
- * cannot be executed. Any thread.
+ * PAGETRAIL_STATUS_UNAVAILABLE, WRONG_TARGET: not this technique, not here. BAD_RANGE: not whole
+ * pages, or not mapped writable. NO_SUCH_PROCESS, CANNOT_ATTACH, PERMISSION: not that process.
+ * SYSTEM, also for a program that is not there or cannot be executed. Any thread.
  */
-pagetrail_status pagetrail_watch_start(const pagetrail_options *options,
-                                       size_t size,
-                                       pagetrail_watch **watch);
+pagetrail_status pagetrail_watch_start(const pagetrail_options *options, size_t size, pagetrail_watch **watch);
 
 /**
- * Ends all tracking and frees the watch, an open round included. The watched process goes on at full speed.
+ * Ends all tracking and frees the watch, an open round included. The watched process goes on at
+ * full speed.
  *
  * `watch`: must not be used afterwards. NULL does nothing.
  *
- * PAGETRAIL_STATUS_BUSY: another thread is inside a call on it; then it is not freed. One thread, once. A forked child
- * may free its copy.
+ * PAGETRAIL_STATUS_BUSY: another thread is inside a call on it; then it is not freed. One thread,
+ * once. A forked child may free its copy.
  */
 pagetrail_status pagetrail_watch_free(pagetrail_watch *watch);
 
@@ -666,21 +689,21 @@ pagetrail_status pagetrail_watch_free(pagetrail_watch *watch);
 pagetrail_status pagetrail_watch_get_info(const pagetrail_watch *watch, pagetrail_watch_info *info, size_t size);
 
 /**
- * Makes room for rounds of up to `ranges` ranges, so that collecting one needs no new memory: 48 bytes each. Half the
- * number of watched pages is always enough.
+ * Makes room for rounds of up to `ranges` ranges, so that collecting one needs no new memory: 48
+ * bytes each. Half the number of watched pages is always enough.
  *
- * It holds on ranges of the own process by the techniques pagemap-scan and mprotect, while the ranges keep their
- * mappings, their pages were touched before, and each round is committed. Otherwise a round may take memory from the
- * kernel by mmap(2).
+ * It holds on ranges of the own process by the techniques pagemap-scan and mprotect, while the
+ * ranges keep their mappings, their pages were touched before, and each round is committed.
+ * Otherwise a round may take memory from the kernel by mmap(2).
  *
  * PAGETRAIL_STATUS_INVALID_ARGUMENT: more than 2^40. BUSY. Any thread.
  */
-pagetrail_status pagetrail_watch_reserve(pagetrail_watch *watch,
-                                         size_t ranges);
+pagetrail_status pagetrail_watch_reserve(pagetrail_watch *watch, size_t ranges);
 
 /**
- * Makes sure that a system call can write to a range of this process's memory until the next collect: with the
- * technique mprotect such writes fail with EFAULT otherwise. With the others it does nothing.
+ * Makes sure that a system call can write to a range of this process's memory until the next
+ * collect: with the technique mprotect such writes fail with EFAULT otherwise. With the others it
+ * does nothing.
  *
  * `address`, `bytes`: the buffer that the system call will write to; whole pages are not needed.
  *
@@ -689,27 +712,30 @@ pagetrail_status pagetrail_watch_reserve(pagetrail_watch *watch,
 pagetrail_status pagetrail_watch_prepare_kernel_write(pagetrail_watch *watch, const void *address, size_t bytes);
 
 /**
- * Waits until the watched process has ended, or for a time. The own process never ends; a program started with
- * PAGETRAIL_OPTION_LAST_ROUND does not before pagetrail_watch_release_exit(), so follow it by pagetrail_watch_follow() instead.
+ * Waits until the watched process has ended, or for a time. The own process never ends; a program
+ * started with PAGETRAIL_OPTION_LAST_ROUND does not before pagetrail_watch_release_exit(), so
+ * follow it by pagetrail_watch_follow() instead.
  *
  * `timeout_ms`: how long, in milliseconds; 0 only looks. `ended`: gets whether it has ended.
  *
- * PAGETRAIL_STATUS_BUSY; calls of other threads on the same watch get it while this one waits. Any thread.
+ * PAGETRAIL_STATUS_BUSY; calls of other threads on the same watch get it while this one waits. Any
+ * thread.
  */
-pagetrail_status pagetrail_watch_wait(pagetrail_watch *watch,
-                                      uint32_t timeout_ms,
-                                      bool *ended);
+pagetrail_status pagetrail_watch_wait(pagetrail_watch *watch, uint32_t timeout_ms, bool *ended);
 
 /**
- * Waits until a program that the watch has started comes to its end, any other process has ended, or a time is over.
+ * Waits until a program that the watch has started comes to its end, any other process has ended,
+ * or a time is over.
  *
- * With PAGETRAIL_OPTION_LAST_ROUND all that a program wrote can be seen: collect once more when its state is
- * PAGETRAIL_STATE_EXITING, and let it go; the next call tells how it ended. A program that is killed, by SIGKILL say, may end without.
+ * With PAGETRAIL_OPTION_LAST_ROUND all that a program wrote can be seen: collect once more when
+ * its state is PAGETRAIL_STATE_EXITING, and let it go; the next call tells how it ended. A program
+ * that is killed, by SIGKILL say, may end without.
  *
- * `timeout_ms`: how long, in milliseconds; 0 only looks. `progress`: gets how far it is. `size`: sizeof(pagetrail_progress)
- * as the caller knows it.
+ * `timeout_ms`: how long, in milliseconds; 0 only looks. `progress`: gets how far it is. `size`:
+ * sizeof(pagetrail_progress) as the caller knows it.
  *
- * PAGETRAIL_STATUS_BUSY; calls of other threads on the same watch get it while this one waits. Any thread.
+ * PAGETRAIL_STATUS_BUSY; calls of other threads on the same watch get it while this one waits. Any
+ * thread.
  */
 pagetrail_status pagetrail_watch_follow(pagetrail_watch *watch,
                                         uint32_t timeout_ms,
@@ -717,28 +743,30 @@ pagetrail_status pagetrail_watch_follow(pagetrail_watch *watch,
                                         size_t size);
 
 /**
- * Lets a program end that is held at its end (PAGETRAIL_STATE_EXITING); otherwise does nothing. Freeing the watch does so, too.
+ * Lets a program end that is held at its end (PAGETRAIL_STATE_EXITING); otherwise does nothing.
+ * Freeing the watch does so, too.
  *
  * PAGETRAIL_STATUS_BUSY. Any thread.
  */
 pagetrail_status pagetrail_watch_release_exit(pagetrail_watch *watch);
 
 /**
- * Takes what was written since the last committed round, and arms it again. A write that completes before the return is
- * in this round or in the next.
+ * Takes what was written since the last committed round, and arms it again. A write that completes
+ * before the return is in this round or in the next.
  *
- * It calls no function of the malloc family and takes no lock that another thread could hold outside of this library,
- * so it may be called while all other threads stand still, provided that none of them was stopped inside a call of this
- * library. (On other processes it reads directories of /proc, for which the C library allocates.)
+ * It calls no function of the malloc family and takes no lock that another thread could hold
+ * outside of this library, so it may be called while all other threads stand still, provided that
+ * none of them was stopped inside a call of this library. (On other processes it reads directories
+ * of /proc, for which the C library allocates.)
  *
- * `round`: gets the round, which the watch owns; NULL on failure. End it by pagetrail_round_commit() or
- * pagetrail_round_give_back().
+ * `round`: gets the round, which the watch owns; NULL on failure. End it by
+ * pagetrail_round_commit() or pagetrail_round_give_back().
  *
- * PAGETRAIL_STATUS_ROUND_OPEN: the round before was not ended. GONE: the watched process has ended. SYSTEM; after any
- * failure the watch can be asked again, and nothing is lost. BUSY, FORKED. Any thread.
+ * PAGETRAIL_STATUS_ROUND_OPEN: the round before was not ended. GONE: the watched process has
+ * ended. SYSTEM; after any failure the watch can be asked again, and nothing is lost. BUSY,
+ * FORKED. Any thread.
  */
-pagetrail_status pagetrail_watch_collect(pagetrail_watch *watch,
-                                         pagetrail_round **round);
+pagetrail_status pagetrail_watch_collect(pagetrail_watch *watch, pagetrail_round **round);
 
 /**
  * Gets facts about a round.
@@ -750,10 +778,11 @@ pagetrail_status pagetrail_watch_collect(pagetrail_watch *watch,
 pagetrail_status pagetrail_round_get_info(const pagetrail_round *round, pagetrail_round_info *info, size_t size);
 
 /**
- * The written pages as they lie in the library: ranges in ascending order, whole pages, neither overlapping nor touching.
+ * The written pages as they lie in the library: ranges in ascending order, whole pages, neither
+ * overlapping nor touching.
  *
- * `ranges`: gets a pointer to the first (not to be followed where the count is 0), which belongs to the round and stays
- * until it is ended. `count`: gets how many there are.
+ * `ranges`: gets a pointer to the first (not to be followed where the count is 0), which belongs
+ * to the round and stays until it is ended. `count`: gets how many there are.
  *
  * PAGETRAIL_STATUS_NO_ROUND: it was ended. BUSY. Any thread.
  */
@@ -762,19 +791,20 @@ pagetrail_status pagetrail_round_written(const pagetrail_round *round,
                                          size_t *count);
 
 /**
- * The written pages that are reported only because their mapping is new, or new to the watch: they may have been
- * written before the watch knew the mapping. Arguments and errors are those of pagetrail_round_written().
+ * The written pages that are reported only because their mapping is new, or new to the watch: they
+ * may have been written before the watch knew the mapping. Arguments and errors are those of
+ * pagetrail_round_written().
  */
 pagetrail_status pagetrail_round_fresh(const pagetrail_round *round, const pagetrail_range **ranges, size_t *count);
 
 /**
  * Copies the written pages to a buffer of the caller's, which stays when the round is ended.
  *
- * `buffer`: room for `capacity` ranges; may be null where that is 0. `count`: gets how many ranges the round has, also
- * when they do not fit.
+ * `buffer`: room for `capacity` ranges; may be null where that is 0. `count`: gets how many ranges
+ * the round has, also when they do not fit.
  *
- * PAGETRAIL_STATUS_BUFFER_TOO_SMALL: only the first `capacity` ranges were copied; the round is open as before.
- * NO_ROUND: it was ended. BUSY. Any thread.
+ * PAGETRAIL_STATUS_BUFFER_TOO_SMALL: only the first `capacity` ranges were copied; the round is
+ * open as before. NO_ROUND: it was ended. BUSY. Any thread.
  */
 pagetrail_status pagetrail_round_copy(const pagetrail_round *round,
                                       pagetrail_range *buffer,
@@ -793,10 +823,11 @@ pagetrail_status pagetrail_round_contains(const pagetrail_round *round, uint64_t
 /**
  * Gets what happened to the watched process since the last committed round, one event at a time.
  *
- * `index`: 0 to pagetrail_round_info.event_count - 1. `event`: gets the event. `size`: sizeof(pagetrail_event) as the
- * caller knows it.
+ * `index`: 0 to pagetrail_round_info.event_count - 1. `event`: gets the event. `size`:
+ * sizeof(pagetrail_event) as the caller knows it.
  *
- * PAGETRAIL_STATUS_INVALID_ARGUMENT: there are not so many. NO_ROUND: it was ended. BUSY. Any thread.
+ * PAGETRAIL_STATUS_INVALID_ARGUMENT: there are not so many. NO_ROUND: it was ended. BUSY. Any
+ * thread.
  */
 pagetrail_status pagetrail_round_event(const pagetrail_round *round,
                                        size_t index,
@@ -804,12 +835,14 @@ pagetrail_status pagetrail_round_event(const pagetrail_round *round,
                                        size_t size);
 
 /**
- * Names the writable regions that the technique cannot watch, and says what is done about them, one at a time.
+ * Names the writable regions that the technique cannot watch, and says what is done about them,
+ * one at a time.
  *
- * `index`: 0 to pagetrail_round_info.untracked_count - 1. `untracked`: gets the region. `size`: sizeof(pagetrail_untracked)
- * as the caller knows it.
+ * `index`: 0 to pagetrail_round_info.untracked_count - 1. `untracked`: gets the region. `size`:
+ * sizeof(pagetrail_untracked) as the caller knows it.
  *
- * PAGETRAIL_STATUS_INVALID_ARGUMENT: there are not so many. NO_ROUND: it was ended. BUSY. Any thread.
+ * PAGETRAIL_STATUS_INVALID_ARGUMENT: there are not so many. NO_ROUND: it was ended. BUSY. Any
+ * thread.
  */
 pagetrail_status pagetrail_round_untracked(const pagetrail_round *round,
                                            size_t index,
@@ -817,24 +850,27 @@ pagetrail_status pagetrail_round_untracked(const pagetrail_round *round,
                                            size_t size);
 
 /**
- * Ends the round: the caller has taken its pages, which are reported again when they are written again.
+ * Ends the round: the caller has taken its pages, which are reported again when they are written
+ * again.
  *
  * PAGETRAIL_STATUS_NO_ROUND: it was ended before. BUSY. Any thread.
  */
 pagetrail_status pagetrail_round_commit(pagetrail_round *round);
 
 /**
- * Ends the round without taking it: its pages come back in the next one. For work that failed (a full disk, an aborted
- * collection).
+ * Ends the round without taking it: its pages come back in the next one. For work that failed (a
+ * full disk, an aborted collection).
  *
  * PAGETRAIL_STATUS_NO_ROUND: it was ended before. BUSY. Any thread.
  */
 pagetrail_status pagetrail_round_give_back(pagetrail_round *round);
 
 /**
- * Gets how much of the process's sub-page heaps (libpagetrail_alloc.so) was written, in units: sub-pages.
+ * Gets how much of the process's sub-page heaps (libpagetrail_alloc.so) was written, in units:
+ * sub-pages.
  *
- * `info`: gets it; all zero where there is no such heap. `size`: sizeof(pagetrail_units_info) as the caller knows it.
+ * `info`: gets it; all zero where there is no such heap. `size`: sizeof(pagetrail_units_info) as
+ * the caller knows it.
  *
  * PAGETRAIL_STATUS_NO_ROUND: it was ended. BUSY. Any thread.
  */
@@ -843,16 +879,16 @@ pagetrail_status pagetrail_round_get_units_info(const pagetrail_round *round,
                                                 size_t size);
 
 /**
- * The dirty units of sub-page heaps, as ranges of the size of a sub-page, at the addresses of each heap's first
- * alias, whichever alias the program has used; none where there is no such heap. Arguments and errors are those of
- * pagetrail_round_written().
+ * The dirty units of sub-page heaps, as ranges of the size of a sub-page, at the addresses of each
+ * heap's first alias, whichever alias the program has used; none where there is no such heap.
+ * Arguments and errors are those of pagetrail_round_written().
  */
 pagetrail_status pagetrail_round_units(const pagetrail_round *round, const pagetrail_range **ranges, size_t *count);
 
 /**
- * The bytes that may have changed in sub-page heaps: those of all objects that begin in a dirty unit, at the addresses of
- * each heap's first alias; none where there is no such heap. Arguments and errors are those of
- * pagetrail_round_written(), but the ranges are not whole pages.
+ * The bytes that may have changed in sub-page heaps: those of all objects that begin in a dirty
+ * unit, at the addresses of each heap's first alias; none where there is no such heap. Arguments
+ * and errors are those of pagetrail_round_written(), but the ranges are not whole pages.
  */
 pagetrail_status pagetrail_round_unit_bytes(const pagetrail_round *round,
                                             const pagetrail_range **ranges,
@@ -860,8 +896,8 @@ pagetrail_status pagetrail_round_unit_bytes(const pagetrail_round *round,
 
 /**
  * The addresses of all aliases of all sub-page heaps; none where there is no such heap. There,
- * pagetrail_round_written() gives a page once for each alias in which it was written, and the units are more precise.
- * Arguments and errors are those of pagetrail_round_written().
+ * pagetrail_round_written() gives a page once for each alias in which it was written, and the
+ * units are more precise. Arguments and errors are those of pagetrail_round_written().
  */
 pagetrail_status pagetrail_round_unit_windows(const pagetrail_round *round,
                                               const pagetrail_range **ranges,
@@ -894,7 +930,8 @@ pagetrail_status pagetrail_set_insert(pagetrail_set *set, pagetrail_range range)
 /**
  * Adds `count` ranges in any order, such as those of a round.
  *
- * PAGETRAIL_STATUS_INVALID_ARGUMENT: a range is empty, or ends before it starts; then none was added.
+ * PAGETRAIL_STATUS_INVALID_ARGUMENT: a range is empty, or ends before it starts; then none was
+ * added.
  */
 pagetrail_status pagetrail_set_insert_all(pagetrail_set *set, const pagetrail_range *ranges, size_t count);
 
@@ -935,12 +972,10 @@ uint64_t pagetrail_set_bytes(const pagetrail_set *set);
 /**
  * The ranges of a set in ascending order, neither overlapping nor touching.
  *
- * `ranges`: gets a pointer to the first (not to be followed where the count is 0), which stays until the set is changed
- * or freed. `count`: gets how many there are.
+ * `ranges`: gets a pointer to the first (not to be followed where the count is 0), which stays
+ * until the set is changed or freed. `count`: gets how many there are.
  */
-pagetrail_status pagetrail_set_ranges(const pagetrail_set *set,
-                                      const pagetrail_range **ranges,
-                                      size_t *count);
+pagetrail_status pagetrail_set_ranges(const pagetrail_set *set, const pagetrail_range **ranges, size_t *count);
 
 #ifdef __cplusplus
 }  // extern "C"

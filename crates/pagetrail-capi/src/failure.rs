@@ -1,5 +1,5 @@
-//! [`Status`], what every function returns, and the thread's last error as text. `guard` turns an error or a panic into
-//! both.
+//! [`Status`], what every function returns, and the thread's last error as text. `guard` turns an
+//! error or a panic into both.
 
 use crate::text::Text;
 use pagetrail::Error;
@@ -35,8 +35,8 @@ pub enum Status {
     WrongTarget = 9,
     /// There is no process with this ID.
     NoSuchProcess = 10,
-    /// The process cannot be tracked, or not by this technique: it is a kernel thread, runs 32-bit code, is traced
-    /// by another, or does not stop.
+    /// The process cannot be tracked, or not by this technique: it is a kernel thread, runs 32-bit
+    /// code, is traced by another, or does not stop.
     CannotAttach = 11,
     /// The kernel does not permit it; the text names the capability or the sysctl.
     Permission = 12,
@@ -112,7 +112,8 @@ fn remember(text: impl fmt::Display) {
     LAST.with_borrow_mut(|last| last.set(text));
 }
 
-/// Runs the body of a function for C: its failure, or its panic, becomes a code and the thread's last error.
+/// Runs the body of a function for C: its failure, or its panic, becomes a code and the thread's
+/// last error.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> Status {
     // What a panic leaves half done lies in a watch, whose lock it poisons.
     match catch_unwind(AssertUnwindSafe(body)) {

@@ -1,5 +1,5 @@
-//! [`Watch`], what a `pagetrail_watch *` points to: a watch, whether it has an open round, and a lock that refuses
-//! instead of waiting.
+//! [`Watch`], what a `pagetrail_watch *` points to: a watch, whether it has an open round, and a
+//! lock that refuses instead of waiting.
 //!
 //! A `pagetrail_round *` points to the same place: a watch has one round at a time, and a committed
 //! round is distinguished from an open one for as long as its watch lives.
@@ -7,7 +7,8 @@
 use crate::failure::{Failure, Status};
 use std::sync::{Mutex, TryLockError};
 
-/// A watch on one target. Each call locks it: a call while another thread is inside one gets PAGETRAIL_STATUS_BUSY.
+/// A watch on one target. Each call locks it: a call while another thread is inside one gets
+/// PAGETRAIL_STATUS_BUSY.
 pub struct Watch {
     state: Mutex<State>,
     /// The process that started it.

@@ -1,5 +1,5 @@
-//! [`Text`]: a C string in an array of fixed size, formatted without allocating. What does not fit is cut off between two
-//! characters.
+//! [`Text`]: a C string in an array of fixed size, formatted without allocating. What does not fit
+//! is cut off between two characters.
 
 use std::ffi::c_char;
 use std::fmt::{self, Display, Write};

@@ -49,8 +49,8 @@ pub const PAGETRAIL_TECHNIQUE_COMPARE: Technique = 5;
 pub const PAGETRAIL_TECHNIQUE_NONE: Technique = 6;
 /// Detects every access, reads included; Linux 7.3.
 pub const PAGETRAIL_TECHNIQUE_ACCESS_SCAN: Technique = 7;
-/// Like pagemap-scan, but stops write-protecting pages that are dirty in most rounds and predicts them dirty: fewer faults,
-/// and a few false positives; Linux 6.7.
+/// Like pagemap-scan, but stops write-protecting pages that are dirty in most rounds and predicts
+/// them dirty: fewer faults, and a few false positives; Linux 6.7.
 pub const PAGETRAIL_TECHNIQUE_ADAPTIVE: Technique = 8;
 
 const TECHNIQUES: [(Technique, Known); 8] = [
@@ -112,24 +112,30 @@ pub(crate) fn track(number: TrackMode) -> Option<Option<What>> {
     }
 }
 
-/// Promise: no other thread of this process writes to the target while pagetrail_watch_collect() runs. The technique
-/// soft-dirty needs it on the own process; a collector that stops the world has it anyway.
+/// Promise: no other thread of this process writes to the target while pagetrail_watch_collect()
+/// runs. The technique soft-dirty needs it on the own process; a collector that stops the world has
+/// it anyway.
 pub const PAGETRAIL_OPTION_STOPPED_WORLD: u32 = 1;
-/// Leave transparent huge pages whole, and report them in every round, instead of splitting them at their first write.
+/// Leave transparent huge pages whole, and report them in every round, instead of splitting them at
+/// their first write.
 pub const PAGETRAIL_OPTION_KEEP_HUGE_PAGES: u32 = 2;
-/// Only report regions that the technique cannot watch, instead of watching them by the technique compare.
+/// Only report regions that the technique cannot watch, instead of watching them by the technique
+/// compare.
 pub const PAGETRAIL_OPTION_NO_COMPARE: u32 = 4;
 
-/// For PAGETRAIL_TARGET_COMMAND: hold the program at its end (PAGETRAIL_STATE_EXITING), so that what it wrote after the last
-/// round can be collected. It is traced by ptrace(2) as long as it lives, which it can notice: LeakSanitizer fails, debuggers
-/// are refused, set-user-ID is ignored, each signal takes a stop, and it waits while this process is stopped.
+/// For PAGETRAIL_TARGET_COMMAND: hold the program at its end (PAGETRAIL_STATE_EXITING), so that
+/// what it wrote after the last round can be collected. It is traced by ptrace(2) as long as it
+/// lives, which it can notice: LeakSanitizer fails, debuggers are refused, set-user-ID is ignored,
+/// each signal takes a stop, and it waits while this process is stopped.
 pub const PAGETRAIL_OPTION_LAST_ROUND: u32 = 8;
-/// Report each page once more in the round after, for memory that is written through pinned pages: process_vm_writev(2), and
-/// reads by O_DIRECT or io_uring. Only the pinning is detected, and a round that ends before the data arrives would miss it.
+/// Report each page once more in the round after, for memory that is written through pinned pages:
+/// process_vm_writev(2), and reads by O_DIRECT or io_uring. Only the pinning is detected, and a
+/// round that ends before the data arrives would miss it.
 pub const PAGETRAIL_OPTION_REPORT_AGAIN: u32 = 16;
 
-/// What to watch and how. All zeros is the whole own process by the cheapest technique; so begin with
-/// `pagetrail_options options = {0};` (in C++ `{}`), set what differs, and pass sizeof(options) with it.
+/// What to watch and how. All zeros is the whole own process by the cheapest technique; so begin
+/// with `pagetrail_options options = {0};` (in C++ `{}`), set what differs, and pass
+/// sizeof(options) with it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -145,25 +151,29 @@ pub struct Options {
     pub pid: u32,
     /// Any of PAGETRAIL_OPTION_*, joined by |.
     pub flags: u32,
-    /// Pages that one fault of the technique userfaultfd releases: 1 to 512, rounded up to a power of two; 0 is 1.
+    /// Pages that one fault of the technique userfaultfd releases: 1 to 512, rounded up to a power
+    /// of two; 0 is 1.
     pub block_pages: u32,
     /// Which accesses are tracked: PAGETRAIL_TRACK_*.
     pub track: TrackMode,
-    /// For PAGETRAIL_TARGET_COMMAND: the program, looked up in PATH unless it has a slash, its arguments, and a null
-    /// pointer. Only read by the call.
+    /// For PAGETRAIL_TARGET_COMMAND: the program, looked up in PATH unless it has a slash, its
+    /// arguments, and a null pointer. Only read by the call.
     pub argv: *const *const c_char,
 }
 
-/// What a watched process does: one of PAGETRAIL_STATE_*. More may come: take those you do not know for RUNNING.
+/// What a watched process does: one of PAGETRAIL_STATE_*. More may come: take those you do not know
+/// for RUNNING.
 pub type ProgressState = u32;
 /// It runs.
 pub const PAGETRAIL_STATE_RUNNING: ProgressState = 0;
-/// A program that the watch has started with PAGETRAIL_OPTION_LAST_ROUND is at its end and held there, its memory complete:
-/// collect the last round, then let it go by pagetrail_watch_release_exit().
+/// A program that the watch has started with PAGETRAIL_OPTION_LAST_ROUND is at its end and held
+/// there, its memory complete: collect the last round, then let it go by
+/// pagetrail_watch_release_exit().
 pub const PAGETRAIL_STATE_EXITING: ProgressState = 1;
 /// It has ended, and the library cannot find out how.
 pub const PAGETRAIL_STATE_ENDED: ProgressState = 2;
-/// A program that the watch has started has ended by itself; pagetrail_progress.number is its exit code.
+/// A program that the watch has started has ended by itself; pagetrail_progress.number is its exit
+/// code.
 pub const PAGETRAIL_STATE_EXITED: ProgressState = 3;
 /// A program that the watch has started was killed by the signal pagetrail_progress.number.
 pub const PAGETRAIL_STATE_KILLED: ProgressState = 4;
@@ -212,22 +222,25 @@ pub struct RoundInfo {
     pub index: u64,
     /// When the round began, in nanoseconds since the watch started.
     pub began_ns: u64,
-    /// How long it lasted, in nanoseconds: from the end of the collect before it to the end of its own.
+    /// How long it lasted, in nanoseconds: from the end of the collect before it to the end of its
+    /// own.
     pub duration_ns: u64,
     /// How long pagetrail_watch_collect() took, in nanoseconds.
     pub collect_ns: u64,
     /// For how much of that the watched process was stopped, in nanoseconds.
     pub stopped_ns: u64,
-    /// Faults that the technique caused since the collect before, or UINT64_MAX where it cannot count them.
+    /// Faults that the technique caused since the collect before, or UINT64_MAX where it cannot
+    /// count them.
     pub faults: u64,
-    /// For how long, at the end of the collect, nothing was tracked, in nanoseconds: 0 unless rounds of writes and of
-    /// accesses alternate.
+    /// For how long, at the end of the collect, nothing was tracked, in nanoseconds: 0 unless
+    /// rounds of writes and of accesses alternate.
     pub blind_ns: u64,
     /// What the round is of: PAGETRAIL_TRACK_WRITES or PAGETRAIL_TRACK_ACCESSES.
     pub access_kind: TrackMode,
     /// Zero.
     pub reserved: u32,
-    /// Bytes of the written pages (in a round of accesses: of the touched ones, here and everywhere else).
+    /// Bytes of the written pages (in a round of accesses: of the touched ones, here and everywhere
+    /// else).
     pub written_bytes: u64,
     /// Number of ranges that pagetrail_round_written() gives.
     pub written_count: u64,
@@ -241,7 +254,8 @@ pub struct RoundInfo {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UnitsInfo {
-    /// The number of sub-pages per page (the largest, if heaps of the process differ); 0 without a heap.
+    /// The number of sub-pages per page (the largest, if heaps of the process differ); 0 without a
+    /// heap.
     pub parts: u32,
     /// Zero.
     pub reserved: u32,
@@ -296,7 +310,8 @@ pub type Capability = u32;
 pub const PAGETRAIL_CAPABILITY_WORKS: Capability = 1;
 /// The kernel accepts its calls, and yet it missed a write or an error came up.
 pub const PAGETRAIL_CAPABILITY_FAILS: Capability = 2;
-/// The kernel does not offer it, or it is not permitted, or switched off by PAGETRAIL_DISABLE in the environment.
+/// The kernel does not offer it, or it is not permitted, or switched off by PAGETRAIL_DISABLE in
+/// the environment.
 pub const PAGETRAIL_CAPABILITY_ABSENT: Capability = 3;
 
 /// Nanoseconds; `u64` holds 584 years of them.

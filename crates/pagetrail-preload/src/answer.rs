@@ -1,13 +1,13 @@
 //! What a read of `pagemap` returns: the kernel's entries, with bit 55 as soft-dirty would have it.
 //!
-//! * An entry in watched memory that is write-protected (bit 57) was not written since the last clear; a page without
-//!   that bit was, or is new.
-//! * A mapping that is not under watch (new since the last clear, replaced, refused by the watch) is soft-dirty as a
-//!   whole, untouched pages included: the kernel marks new mappings so.
-//! * An untouched page of watched private memory is clean. In watched shared memory an entry without a page may have lost
-//!   one that was written, and counts as written.
-//! * A protection marker of our own in an untouched place looks like a swapped page. It is shown as what it was,
-//!   nothing, to readers who may see what tells it apart.
+//! * An entry in watched memory that is write-protected (bit 57) was not written since the last
+//!   clear; a page without that bit was, or is new.
+//! * A mapping that is not under watch (new since the last clear, replaced, refused by the watch)
+//!   is soft-dirty as a whole, untouched pages included: the kernel marks new mappings so.
+//! * An untouched page of watched private memory is clean. In watched shared memory an entry
+//!   without a page may have lost one that was written, and counts as written.
+//! * A protection marker of our own in an untouched place looks like a swapped page. It is shown as
+//!   what it was, nothing, to readers who may see what tells it apart.
 
 use crate::spans::{self, Judged};
 use pagetrail::{PageRange, PageSet};
@@ -35,19 +35,20 @@ pub(crate) struct View<'a> {
     pub(crate) shared: &'a PageSet,
     /// The part of it that is private and no file's.
     pub(crate) anonymous: &'a PageSet,
-    /// Whether this kernel leaves write-protection bits in mappings that have lost their registration (`mremap(2)`
-    /// before Linux 6.13), so that they prove nothing by themselves.
+    /// Whether this kernel leaves write-protection bits in mappings that have lost their
+    /// registration (`mremap(2)` before Linux 6.13), so that they prove nothing by themselves.
     pub(crate) leaves_bits: bool,
 }
 
-/// Whether an entry is the mark of write-protection on a page that does not exist. Readers without `CAP_SYS_ADMIN`
-/// get no swap type, and cannot tell.
+/// Whether an entry is the mark of write-protection on a page that does not exist. Readers without
+/// `CAP_SYS_ADMIN` get no swap type, and cannot tell.
 pub(crate) fn is_marker(entry: u64) -> bool {
     entry & (PRESENT | SWAPPED | WRITE_PROTECTED) == SWAPPED | WRITE_PROTECTED
         && entry & SWAP_TYPE == MARKER
 }
 
-/// Sets bit 55 in entries that were read from `pagemap` through `fd`, from the entry of address `first` on.
+/// Sets bit 55 in entries that were read from `pagemap` through `fd`, from the entry of address
+/// `first` on.
 pub(crate) fn amend(view: View<'_>, fd: RawFd, first: u64, entries: &mut [u8]) {
     let page = pagetrail::page_size();
     let end = first + (entries.len() / ENTRY) as u64 * page;
@@ -82,8 +83,9 @@ pub(crate) fn amend(view: View<'_>, fd: RawFd, first: u64, entries: &mut [u8]) {
     }
 }
 
-/// Entries of the own memory with nothing in them but bit 55, which untouched pages may have as well; straight from `PAGEMAP_SCAN(2const)`, which looks at page tables
-/// alone, where the kernel looks up every page for a full entry.
+/// Entries of the own memory with nothing in them but bit 55, which untouched pages may have as
+/// well; straight from `PAGEMAP_SCAN(2const)`, which looks at page tables alone, where the kernel
+/// looks up every page for a full entry.
 pub(crate) fn bare(view: View<'_>, fd: RawFd, first: u64, entries: &mut [u8]) -> Result<(), Errno> {
     let page = pagetrail::page_size();
     let end = first + (entries.len() / ENTRY) as u64 * page;
@@ -191,8 +193,8 @@ impl Window<'_> {
         }
     }
 
-    /// Where we have not armed all that exists counts as written, protection there is somebody else's; and all that is
-    /// mapped, unless it is under another's watch.
+    /// Where we have not armed all that exists counts as written, protection there is somebody
+    /// else's; and all that is mapped, unless it is under another's watch.
     fn mark_foreign(&mut self, fd: RawFd, start: u64, end: u64) -> Result<(), Errno> {
         if start >= end {
             return Ok(());
@@ -280,7 +282,8 @@ mod tests {
         ranges.flatten().collect()
     }
 
-    /// Amends entries from page 100 on, where a scan for new mappings fails: then what exists counts as written.
+    /// Amends entries from page 100 on, where a scan for new mappings fails: then what exists
+    /// counts as written.
     fn amended(armed: &PageSet, shared: &PageSet, entries: &[u64]) -> Vec<bool> {
         let view = View {
             armed,

@@ -1,8 +1,9 @@
 //! Which of the program's descriptors are files that we answer for.
 //!
-//! Looked up without a lock on every read and write of the process once one such file was opened. Closing is not
-//! followed (libc closes in places that cannot be interposed, and a `vfork`ed child closes numbers of its own): an entry
-//! holds as long as the number is the very file that was entered, which is asked each time.
+//! Looked up without a lock on every read and write of the process once one such file was opened.
+//! Closing is not followed (libc closes in places that cannot be interposed, and a `vfork`ed child
+//! closes numbers of its own): an entry holds as long as the number is the very file that was
+//! entered, which is asked each time.
 
 use crate::sys::kernel::{self, Identity};
 use rustix::fd::RawFd;
@@ -46,7 +47,8 @@ static TABLE: [Slot; SLOTS] = [const {
 /// Slots that have ever been used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether there is anything to look for: the whole cost for programs that open none of these files.
+/// Whether there is anything to look for: the whole cost for programs that open none of these
+/// files.
 #[inline]
 pub(crate) fn any() -> bool {
     USED.load(Ordering::Relaxed) != 0
@@ -66,7 +68,8 @@ pub(crate) fn find(fd: RawFd) -> Option<Known> {
     is_still.then(|| unpack(known))
 }
 
-/// Enters a descriptor; false when the table is full of open ones. Only inside [`crate::sys::guard::with_state`].
+/// Enters a descriptor; false when the table is full of open ones. Only inside
+/// [`crate::sys::guard::with_state`].
 pub(crate) fn enter(fd: RawFd, known: Known) -> bool {
     let (Some(number), Some(identity)) = (number(fd), kernel::identity(fd)) else {
         return false;
@@ -141,8 +144,8 @@ pub(crate) fn may_be(path: &[u8]) -> Option<Kind> {
     }
 }
 
-/// Whether a text written to `clear_refs` clears soft-dirty bits, as `clear_refs_write` in `fs/proc/task_mmu.c` reads it:
-/// 4, with blanks around it, up to the end or a zero byte.
+/// Whether a text written to `clear_refs` clears soft-dirty bits, as `clear_refs_write` in
+/// `fs/proc/task_mmu.c` reads it: 4, with blanks around it, up to the end or a zero byte.
 pub(crate) fn clears_soft_dirty(text: &[u8]) -> bool {
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let number = std::str::from_utf8(text.trim_ascii()).map(str::parse::<i32>);
@@ -157,7 +160,8 @@ pub(crate) fn substitute_name(pid: u32) -> String {
     format!("{SUBSTITUTE}{pid}")
 }
 
-/// The process for whose `clear_refs` an open file, by its path in `/proc/self/fd`, is the substitute.
+/// The process for whose `clear_refs` an open file, by its path in `/proc/self/fd`, is the
+/// substitute.
 pub(crate) fn substitute_for(path: &[u8]) -> Option<u32> {
     let name = path
         .strip_prefix(b"/memfd:")?

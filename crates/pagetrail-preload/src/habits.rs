@@ -1,9 +1,10 @@
-//! [`Habits`]: which pages are written between any two clears, and may be predicted so for a while instead of being asked by a
-//! fault each time. Pure: sets in, sets out.
+//! [`Habits`]: which pages are written between any two clears, and may be predicted so for a while
+//! instead of being asked by a fault each time. Pure: sets in, sets out.
 //!
-//! What was written in two rounds in a row, in runs that are worth a system call of their own, is predicted dirty, and left
-//! unprotected, which is all it takes to show as soft-dirty. After some rounds it is asked again: armed for a round. Written
-//! once more it is predicted for twice as long; otherwise it is armed as everything else is.
+//! What was written in two rounds in a row, in runs that are worth a system call of their own, is
+//! predicted dirty, and left unprotected, which is all it takes to show as soft-dirty. After some
+//! rounds it is asked again: armed for a round. Written once more it is predicted for twice as
+//! long; otherwise it is armed as everything else is.
 
 use pagetrail::{PageRange, PageSet};
 
@@ -47,7 +48,8 @@ impl Habits {
         changed
     }
 
-    /// Ends a clear that has found and armed `written`, all of it but what is predicted. True when what is predicted changes.
+    /// Ends a clear that has found and armed `written`, all of it but what is predicted. True when
+    /// what is predicted changes.
     pub(crate) fn end(&mut self, mut written: PageSet) -> bool {
         let mut changed = false;
         let mut again = self.last.intersection(&written);

@@ -1,9 +1,10 @@
-//! The watch on *another* process, kept by a small process of its own: it has to outlive the program that clears, since
-//! CRIU's pre-dump, next pre-dump and dump are three programs.
+//! The watch on *another* process, kept by a small process of its own: it has to outlive the
+//! program that clears, since CRIU's pre-dump, next pre-dump and dump are three programs.
 //!
-//! A holder is forked by the first program that needs it, listens on an abstract Unix socket named after its target,
-//! and ends when the target does. Killed, it takes the watch along, and everything counts as written. It answers root
-//! and its own user. One request is one connection: a byte, answered by what is armed or by why not.
+//! A holder is forked by the first program that needs it, listens on an abstract Unix socket named
+//! after its target, and ends when the target does. Killed, it takes the watch along, and
+//! everything counts as written. It answers root and its own user. One request is one connection: a
+//! byte, answered by what is armed or by why not.
 
 use crate::sys::process;
 use pagetrail::{
@@ -28,7 +29,8 @@ pub(crate) enum Request {
     Look,
 }
 
-/// What was armed at the last clear, which part of it is mapped shared, and which is private and no file's.
+/// What was armed at the last clear, which part of it is mapped shared, and which is private and no
+/// file's.
 #[derive(Debug, Default)]
 pub(crate) struct Armed {
     pub(crate) armed: PageSet,
@@ -76,8 +78,9 @@ fn address(pid: u32) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("pagetrail-softdirty/{pid}/{started}"))
 }
 
-/// Whether a process may be attached to before it is traced: not a thread of another, and no descendant of ours. Those a
-/// program makes itself, as CRIU does to restore them, and which no other process may disturb meanwhile.
+/// Whether a process may be attached to before it is traced: not a thread of another, and no
+/// descendant of ours. Those a program makes itself, as CRIU does to restore them, and which no
+/// other process may disturb meanwhile.
 pub(crate) fn may_attach(pid: u32) -> bool {
     let own = std::process::id();
     let Some((leader, mut parent)) = family(pid) else {

@@ -1,18 +1,21 @@
-//! [`Own`]: the watch on the own process, and clearing by one system call as long as its mappings stay what they are.
+//! [`Own`]: the watch on the own process, and clearing by one system call as long as its mappings
+//! stay what they are.
 //!
-//! A clear throws away what the watch would tell, so as a rule it need not be asked: one `PAGEMAP_SCAN(2const)` over a span of
-//! addresses protects again what was written, and fails with `EPERM` at a mapping that is not registered. Only then, when
-//! something was mapped anew, the watch looks at the mappings. For that all private memory is under watch, what may not be
-//! written included: so spans are long, and few.
+//! A clear throws away what the watch would tell, so as a rule it need not be asked: one
+//! `PAGEMAP_SCAN(2const)` over a span of addresses protects again what was written, and fails with
+//! `EPERM` at a mapping that is not registered. Only then, when something was mapped anew, the
+//! watch looks at the mappings. For that all private memory is under watch, what may not be written
+//! included: so spans are long, and few.
 //!
-//! Spans reach over gaps in which the program may map memory and watch it by a userfaultfd of its own, whose marks a sweep would
-//! take away. So once it has registered any ([`note_foreign_userfaultfd`]), every clear asks the watch.
+//! Spans reach over gaps in which the program may map memory and watch it by a userfaultfd of its
+//! own, whose marks a sweep would take away. So once it has registered any
+//! ([`note_foreign_userfaultfd`]), every clear asks the watch.
 //!
-//! For a collector, pages that are written round after round would cost a fault each round for news that is no news:
-//! [`Habits`] finds them, and they stay unprotected, and soft-dirty, for a while.
+//! For a collector, pages that are written round after round would cost a fault each round for news
+//! that is no news: [`Habits`] finds them, and they stay unprotected, and soft-dirty, for a while.
 //!
-//! Unlike the watch, a sweep leaves empty entries of private memory alone: a page that comes there shows as written by
-//! itself, and would fault twice to get rid of a mark.
+//! Unlike the watch, a sweep leaves empty entries of private memory alone: a page that comes there
+//! shows as written by itself, and would fault twice to get rid of a mark.
 
 use crate::habits::Habits;
 use crate::holder::{self, Armed};
@@ -53,7 +56,8 @@ struct Span {
 }
 
 impl Own {
-    /// Starts the watch, which clears everything; what is armed. `predict`: pages may show as written that no longer are.
+    /// Starts the watch, which clears everything; what is armed. `predict`: pages may show as
+    /// written that no longer are.
     pub(crate) fn start(predict: bool) -> pagetrail::Result<(Self, Armed)> {
         let watch = Watch::builder()
             .target(Target::own())
@@ -129,7 +133,8 @@ impl Own {
 impl Span {
     /// Tells what was written in private memory.
     fn sweep(self, fd: RawFd, mut written: impl FnMut(PageRange)) -> Result<(), Errno> {
-        // Without a vector the kernel marks empty entries as well, as is right for shared memory alone.
+        // Without a vector the kernel marks empty entries as well, as is right for shared memory
+        // alone.
         let mut regions = [NOTHING; 128];
         let vector = if self.shared {
             &mut [][..]
@@ -159,8 +164,8 @@ impl Span {
     }
 }
 
-/// The address space cut at what is mapped and not armed, and at shared mappings, from its lowest address to the highest that
-/// is armed: what is mapped anew in between is found by the sweep.
+/// The address space cut at what is mapped and not armed, and at shared mappings, from its lowest
+/// address to the highest that is armed: what is mapped anew in between is found by the sweep.
 fn spans(armed: &Armed, mapped: &PageSet) -> Vec<Span> {
     let page = pagetrail::page_size();
     let Some(all) = armed

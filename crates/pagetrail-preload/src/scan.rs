@@ -1,10 +1,10 @@
 //! What `PAGEMAP_SCAN(2const)` returns when a program requests `PAGE_IS_SOFT_DIRTY`.
 //!
-//! The kernel classifies mapped addresses by the other categories that matter; ours is added by the rules of
-//! [`crate::answer`], and the program's masks are applied to the result.
+//! The kernel classifies mapped addresses by the other categories that matter; ours is added by the
+//! rules of [`crate::answer`], and the program's masks are applied to the result.
 //!
-//! The kernel looks each page up to find out whether it belongs to a file, which takes most of the time of a scan. The
-//! category is not requested where the watch knows that memory is anonymous.
+//! The kernel looks each page up to find out whether it belongs to a file, which takes most of the
+//! time of a scan. The category is not requested where the watch knows that memory is anonymous.
 
 use crate::answer::{self, View};
 use crate::spans::{NOTHING, query};
@@ -33,8 +33,8 @@ pub(crate) fn concerns(arg: &pm_scan_arg) -> bool {
 /// The end of the addresses that the kernel takes from a program (`access_ok`), at least.
 const USER_END: u64 = 1 << 63;
 
-/// Whether the kernel refuses a scan before it looks at any page, by `pagemap_scan_get_args` in `fs/proc/task_mmu.c`, as far as
-/// the scans that we make ourselves do not meet the same refusal.
+/// Whether the kernel refuses a scan before it looks at any page, by `pagemap_scan_get_args` in
+/// `fs/proc/task_mmu.c`, as far as the scans that we make ourselves do not meet the same refusal.
 pub(crate) fn is_refused(arg: &pm_scan_arg) -> bool {
     let bytes = arg.vec_len.checked_mul(size_of::<page_region>() as u64);
     let vec_end = bytes.and_then(|bytes| arg.vec.checked_add(bytes));
@@ -45,7 +45,8 @@ pub(crate) fn is_refused(arg: &pm_scan_arg) -> bool {
         || !is_user(vec_end)
 }
 
-/// Answers a scan: fills the vector that it names, sets `walk_end`, and returns how many regions there are.
+/// Answers a scan: fills the vector that it names, sets `walk_end`, and returns how many regions
+/// there are.
 pub(crate) fn run(view: View<'_>, fd: RawFd, arg: &mut pm_scan_arg) -> Result<usize, Errno> {
     if arg.flags & u64::from(raw::PM_SCAN_WP_MATCHING) != 0 {
         // Protecting pages by soft-dirty bits that are protection bits themselves has no meaning.
@@ -164,7 +165,8 @@ fn with(categories: u64, soft_dirty: bool) -> u64 {
     }
 }
 
-/// Clean pages that seem swapped out are that, or our own markers where nothing is: their entries tell.
+/// Clean pages that seem swapped out are that, or our own markers where nothing is: their entries
+/// tell.
 fn sort_out_markers(fd: RawFd, range: PageRange, categories: u64, out: &mut Output<'_>) {
     let page = pagetrail::page_size();
     let mut entries = [0_u8; 64 * 8];
@@ -219,8 +221,8 @@ impl Output<'_> {
         self.count -= count;
     }
 
-    /// Hands out a run of pages if the program's masks select it; the rules are `pagemap_scan_is_interesting_page`'s in
-    /// `fs/proc/task_mmu.c`.
+    /// Hands out a run of pages if the program's masks select it; the rules are
+    /// `pagemap_scan_is_interesting_page`'s in `fs/proc/task_mmu.c`.
     fn add(&mut self, start: u64, end: u64, categories: u64) {
         if start >= end || self.full_at.is_some() {
             return;

@@ -39,8 +39,8 @@ pub(crate) fn mode() -> Mode {
     }
 }
 
-/// Whether the program is a garbage collector that reads bit 55 of its own entries and nothing else, and for which a page
-/// too many costs no more than a fault: it gets its bits cheaper.
+/// Whether the program is a garbage collector that reads bit 55 of its own entries and nothing
+/// else, and for which a page too many costs no more than a fault: it gets its bits cheaper.
 pub(crate) fn is_for_collector() -> bool {
     match kernel::variable(READER) {
         None | Some(b"" | b"any") => false,

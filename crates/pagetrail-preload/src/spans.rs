@@ -1,5 +1,6 @@
-//! Which parts of a window of addresses are mapped and not under watch, or were written, straight from
-//! `PAGEMAP_SCAN(2const)`, which walks mappings and holes alike. Cheaper than the text of `maps`, and allocates nothing.
+//! Which parts of a window of addresses are mapped and not under watch, or were written, straight
+//! from `PAGEMAP_SCAN(2const)`, which walks mappings and holes alike. Cheaper than the text of
+//! `maps`, and allocates nothing.
 
 use crate::sys::kernel::pagemap_scan;
 use linux_raw_sys::general::{self as raw, page_region, pm_scan_arg};
@@ -40,7 +41,8 @@ pub(crate) enum Judged {
     Empty,
 }
 
-/// Calls `found` with each run of addresses that is not clean: written or empty, or mapped and not registered.
+/// Calls `found` with each run of addresses that is not clean: written or empty, or mapped and not
+/// registered.
 pub(crate) fn written_or_unregistered(
     fd: RawFd,
     start: u64,
@@ -66,8 +68,8 @@ pub(crate) fn written_or_unregistered(
     })
 }
 
-/// Calls `found` with each run of pages that were written, or are empty where there is a page table: the kernel's quickest
-/// answer. `EPERM` where something is mapped and not registered.
+/// Calls `found` with each run of pages that were written, or are empty where there is a page
+/// table: the kernel's quickest answer. `EPERM` where something is mapped and not registered.
 pub(crate) fn written_or_empty(
     fd: RawFd,
     start: u64,
@@ -95,8 +97,8 @@ pub(crate) fn existing_or_unregistered(
     scan(fd, arg, |range, _| found(range))
 }
 
-/// Calls `found` with each run of addresses within `start..end` that is mapped and not registered for asynchronous
-/// write-protection.
+/// Calls `found` with each run of addresses within `start..end` that is mapped and not registered
+/// for asynchronous write-protection.
 pub(crate) fn unregistered(
     fd: RawFd,
     start: u64,

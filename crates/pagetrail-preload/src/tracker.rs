@@ -89,8 +89,9 @@ impl State {
         true
     }
 
-    /// Looks at a descriptor that the program has just got for a file of such a name, and enters it if it is what it
-    /// seems. False when it is, and there is no room: the program must not have it then.
+    /// Looks at a descriptor that the program has just got for a file of such a name, and enters it
+    /// if it is what it seems. False when it is, and there is no room: the program must not have it
+    /// then.
     pub(crate) fn adopt(&mut self, fd: RawFd, kind: Kind) -> bool {
         if !self.answers() {
             return true;
@@ -153,7 +154,8 @@ impl State {
         self.armed.push((pid, armed));
     }
 
-    /// Clears all soft-dirty bits of a process. When that fails everything stays, or becomes, soft-dirty.
+    /// Clears all soft-dirty bits of a process. When that fails everything stays, or becomes,
+    /// soft-dirty.
     pub(crate) fn clear(&mut self, pid: u32) {
         let armed = match pid == std::process::id() {
             true => self.clear_own().map_err(|error| error.to_string()),

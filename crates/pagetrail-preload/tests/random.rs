@@ -1,5 +1,5 @@
-//! Random operations on memory: the library's answers cover what the program wrote, and what the kernel's
-//! own soft-dirty bits say where it has them (Debian's kernels do: `cargo xtask vm`).
+//! Random operations on memory: the library's answers cover what the program wrote, and what the
+//! kernel's own soft-dirty bits say where it has them (Debian's kernels do: `cargo xtask vm`).
 //!
 //! `PAGETRAIL_SEED` repeats a run, `PAGETRAIL_STEPS` makes it longer.
 

@@ -1,4 +1,5 @@
-//! What the library costs a program that opens none of its files. A test of its own, so that no other runs beside it.
+//! What the library costs a program that opens none of its files. A test of its own, so that no
+//! other runs beside it.
 
 #![allow(clippy::print_stdout, reason = "tests print what they measured")]
 
@@ -6,7 +7,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const TIMES: usize = 201;
-/// Mapping a library touches about a page for each of its pages with relocations; setting something up would touch more.
+/// Mapping a library touches about a page for each of its pages with relocations; setting something
+/// up would touch more.
 const FAULTS_MAX: i64 = 150;
 
 /// What starting and ending a program took.

@@ -1,6 +1,7 @@
 //! The malloc family, `fork`, and `errno`.
 //!
-//! Rust's standard library allocates by `malloc` too, that is, here. Nothing in the heap allocates, so that does no harm.
+//! Rust's standard library allocates by `malloc` too, that is, here. Nothing in the heap allocates,
+//! so that does no harm.
 
 use heap::global;
 use libc::{c_int, c_void, size_t};
@@ -25,7 +26,8 @@ fn or_errno(object: *mut u8) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 extern "C" fn malloc(size: size_t) -> *mut c_void {
-    // The first arm is taken nearly always. The rest is in a function of its own, so that this one saves no registers.
+    // The first arm is taken nearly always. The rest is in a function of its own, so that this one
+    // saves no registers.
     match global::allocate_at_hand(size) {
         Some(object) => object.as_ptr().cast(),
         None => malloc_slowly(size),
@@ -85,7 +87,8 @@ unsafe extern "C" fn realloc(object: *mut c_void, size: size_t) -> *mut c_void {
         unsafe { free(object) };
         return null_mut();
     }
-    // SAFETY: the program keeps the rules of `realloc(3)`; the object is not null and the size not 0.
+    // SAFETY: the program keeps the rules of `realloc(3)`; the object is not null and the size is
+    // positive.
     or_errno(unsafe { global::reallocate(object.cast(), size) })
 }
 
@@ -160,7 +163,8 @@ unsafe extern "C" fn malloc_usable_size(object: *mut c_void) -> size_t {
     global::usable(object.cast())
 }
 
-/// Fails with `ENOMEM` where the heap cannot be copied for the child, as when `vm.max_map_count` is used up.
+/// Fails with `ENOMEM` where the heap cannot be copied for the child, as when `vm.max_map_count` is
+/// used up.
 ///
 /// # Safety
 ///
@@ -173,7 +177,8 @@ unsafe extern "C" fn fork() -> libc::pid_t {
         fail(libc::ENOSYS);
         return -1;
     }
-    // SAFETY: the function of this name has this signature; the program keeps the rules of `fork(2)`.
+    // SAFETY: the function of this name has this signature; the program keeps the rules of
+    // `fork(2)`.
     unsafe {
         let next = std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> libc::pid_t>(next);
         global::fork_or_fail(next)

@@ -104,8 +104,8 @@ impl Bin {
             let address = slot.object as usize;
             let object_in =
                 |states: *const AtomicU8| (slot.state as usize).wrapping_sub(states as usize);
-            // SAFETY: the registry says where a superblock is; the object is of this class, as it was when it came to the
-            // cache.
+            // SAFETY: the registry says where a superblock is; the object is of this class, as it
+            // was when it came to the cache.
             unsafe {
                 if object_in(states.0) >= states.1 {
                     let Some(slab) = Superblock::slab_of(address) else {

@@ -133,7 +133,8 @@ impl Cache {
         if magazine.top == magazine.bottom {
             return None;
         }
-        // SAFETY: slots below the top are filled, with objects that are out of their slabs, whose bytes stay where they are.
+        // SAFETY: slots below the top are filled, with objects that are out of their slabs, whose
+        // bytes stay where they are.
         unsafe {
             magazine.top = magazine.top.sub(1);
             let slot = *magazine.top;

@@ -17,7 +17,8 @@ impl Core {
         const FOREIGN: &str = ": it is of another heap";
         const TWICE: &str = ": double free, the object was freed before";
         let registry::Found { kind, description } = registry::find(address);
-        // SAFETY: the registry says what the description is of, and none is given back before its heap.
+        // SAFETY: the registry says what the description is of, and none is given back before its
+        // heap.
         let why = unsafe {
             match kind {
                 Kind::None => ": not from this heap, or freed before and given back to the system",

@@ -180,8 +180,8 @@ impl Core {
     }
 
     /// Memory for an object of a class that no slab can be had for, because the process may have no
-    /// more addresses or mappings: in a slab of larger objects, or a page of its own. Memory that was
-    /// freed there is still mapped.
+    /// more addresses or mappings: in a slab of larger objects, or a page of its own. Memory that
+    /// was freed there is still mapped.
     #[cold]
     fn allocate_elsewhere(&self, cache: &mut Cache, class: usize) -> *mut u8 {
         let size = usize::from(classes::SIZES[class]);
@@ -203,7 +203,8 @@ impl Core {
         }
     }
 
-    /// Frees a small object into the cache; false if its magazine is full or no small object is there.
+    /// Frees a small object into the cache; false if its magazine is full or no small object is
+    /// there.
     ///
     /// # Safety
     ///
@@ -278,7 +279,8 @@ impl Core {
         if !hint.subpage.has(address) {
             return None;
         }
-        // SAFETY: the registry says that a superblock is there, and none is given back before its heap.
+        // SAFETY: the registry says that a superblock is there, and none is given back before its
+        // heap.
         let slab = unsafe { Superblock::slab_by_hint(hint, address) };
         self.find_in(slab, address)
     }
@@ -295,7 +297,8 @@ impl Core {
             return Found::Small { class, state };
         }
         let registry::Found { kind, description } = registry::find(address);
-        // SAFETY: the registry says what the description is of, and none is given back before its heap.
+        // SAFETY: the registry says what the description is of, and none is given back before its
+        // heap.
         unsafe {
             match kind {
                 Kind::Arena => {
@@ -396,7 +399,7 @@ impl Core {
     /// The conditions of [`Self::free`] hold.
     #[inline(never)]
     unsafe fn free_otherwise(&self, cache: &mut Cache, object: *mut u8) {
-        // SAFETY: objects and their bytes, as found; the program has given up this one.
+        // SAFETY: objects and their bytes, as found; the program no longer uses this one.
         unsafe {
             match self.find(object as usize, "free of ") {
                 Found::Small { class, state } => self.keep(cache, class, object, state),
@@ -427,7 +430,8 @@ impl Core {
         }
     }
 
-    /// Gives an object another size, and perhaps another place; null if there is no memory, and it stays what it was.
+    /// Gives an object another size, and perhaps another place; null if there is no memory, and it
+    /// stays what it was.
     ///
     /// # Safety
     ///

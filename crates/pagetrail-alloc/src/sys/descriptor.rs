@@ -1,7 +1,7 @@
 //! [`Descriptor`]: the heap's layout for a tracker of the process (`docs/heap-format.md`).
 //!
-//! A private mapping of a file in memory: the file's name makes it found in `proc_pid_maps(5)`, and its being private
-//! leaves a forked child with one of its own.
+//! A private mapping of a file in memory: the file's name makes it found in `proc_pid_maps(5)`, and
+//! its being private leaves a forked child with one of its own.
 
 use super::map;
 use crate::geometry::{Aliases, PAGE, SLAB};

@@ -1,4 +1,5 @@
-//! The environment at a moment when libc may not know it yet: the first call for memory comes from the dynamic linker.
+//! The environment at a moment when libc may not know it yet: the first call for memory comes from
+//! the dynamic linker.
 
 use rustix::fs::{Mode, OFlags};
 use std::ffi::{CStr, c_char};

@@ -28,7 +28,8 @@ impl Line {
     }
 }
 
-/// Writes a line to standard error: `pagetrail-alloc: `, a text that may name an address, and what follows it.
+/// Writes a line to standard error: `pagetrail-alloc: `, a text that may name an address, and what
+/// follows it.
 pub(crate) fn say(before: &str, address: Option<usize>, after: &str) {
     let mut line = Line {
         bytes: [0; 200],

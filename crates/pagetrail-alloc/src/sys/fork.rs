@@ -1,13 +1,15 @@
 //! `fork(2)`: the child gets memory of its own.
 //!
-//! What is mapped shared would be the parent's and the child's at once. So before a fork, with every lock of every heap
-//! held, shared memory is copied; the child puts the copies in the place of the originals, at the same addresses, before
-//! anything else of it runs (`pthread_atfork(3)`; ours are registered when the program is loaded, or by the first call for memory
-//! if that comes before, so they are the last before the fork and the first after it). That costs time and memory in proportion to what small objects take; `vfork(2)`
-//! and `posix_spawn(3)` do not come here, and need not.
+//! What is mapped shared would be the parent's and the child's at once. So before a fork, with
+//! every lock of every heap held, shared memory is copied; the child puts the copies in the place
+//! of the originals, at the same addresses, before anything else of it runs (`pthread_atfork(3)`;
+//! ours are registered when the program is loaded, or by the first call for memory if that comes
+//! before, so they are the last before the fork and the first after it). That costs time and memory
+//! in proportion to what small objects take; `vfork(2)` and `posix_spawn(3)` do not come here, and
+//! need not.
 //!
-//! What does not call the handlers leaves both processes with the same memory: a bare `clone(2)` and `_Fork(3)`. Their
-//! children may call `execve(2)` and `_exit(2)`.
+//! What does not call the handlers leaves both processes with the same memory: a bare `clone(2)`
+//! and `_Fork(3)`. Their children may call `execve(2)` and `_exit(2)`.
 
 use super::core::Core;
 use super::fatal;
@@ -41,7 +43,8 @@ static REGISTERED: AtomicBool = AtomicBool::new(false);
 /// memory would be too late if another thread is in `fork(2)` at that time: it has already looked
 /// its handlers up, and the child would get locks that are never released.
 #[used]
-// SAFETY: functions in this section are called before `main`, one after the other; it calls nothing that needs more.
+// SAFETY: functions in this section are called before `main`, one after the other; it calls nothing
+// that needs more.
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = register;
 
@@ -80,10 +83,11 @@ pub(crate) fn leave(core: *mut Core) {
     }
 }
 
-/// Forks by `fork`, libc's own, and fails with `ENOMEM` where the heap cannot be copied for the child.
+/// Forks by `fork`, libc's own, and fails with `ENOMEM` where the heap cannot be copied for the
+/// child.
 ///
-/// Handlers of `pthread_atfork(3)` cannot keep a fork from happening. So there is a child for a moment,
-/// which ends before it returns to the program, and for which this waits.
+/// Handlers of `pthread_atfork(3)` cannot keep a fork from happening. So there is a child for a
+/// moment, which ends before it returns to the program, and for which this waits.
 ///
 /// # Safety
 ///

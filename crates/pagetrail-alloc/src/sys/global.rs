@@ -1,4 +1,5 @@
-//! The heap of the whole process, for `malloc` and as a [`GlobalAlloc`]: each thread has a cache of its own.
+//! The heap of the whole process, for `malloc` and as a [`GlobalAlloc`]: each thread has a cache of
+//! its own.
 
 use super::cache::Cache;
 use super::core::Core;
@@ -17,8 +18,8 @@ static CORE: AtomicPtr<Core> = AtomicPtr::new(null_mut());
 /// Gives a thread's cache back at its end; this less 1.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
-/// Forks by `fork`, libc's own, and fails with `ENOMEM` where this heap cannot be copied for the child.
-/// Without it such a child ends with status 127, and the parent gets its PID.
+/// Forks by `fork`, libc's own, and fails with `ENOMEM` where this heap cannot be copied for the
+/// child. Without it such a child ends with status 127, and the parent gets its PID.
 ///
 /// # Safety
 ///
@@ -53,7 +54,8 @@ fn core() -> Option<&'static Core> {
     start()
 }
 
-/// Without a lock: a thread that holds one may not be there in a forked child, and what is called here may call `malloc`.
+/// Without a lock: a thread that holds one may not be there in a forked child, and what is called
+/// here may call `malloc`.
 #[cold]
 fn start() -> Option<&'static Core> {
     let made = Core::make(settings::subpages()).ok()?;

@@ -88,8 +88,8 @@ impl Heap {
         debug_assert!(freed.is_some());
     }
 
-    /// Gives an object another size, and perhaps another place, aligned to 16 bytes; `None` if there is no memory, and it
-    /// stays what it was.
+    /// Gives an object another size, and perhaps another place, aligned to 16 bytes; `None` if
+    /// there is no memory, and it stays what it was.
     ///
     /// # Safety
     ///

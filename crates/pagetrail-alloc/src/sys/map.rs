@@ -1,4 +1,5 @@
-//! Memory from the kernel: `mmap(2)`, `mremap(2)`, `madvise(2)`. No call here changes `errno`, nor needs libc to be ready.
+//! Memory from the kernel: `mmap(2)`, `mremap(2)`, `madvise(2)`. No call here changes `errno`, nor
+//! needs libc to be ready.
 //!
 //! Memory with several aliases is shared anonymous memory: the kernel makes a file in memory for
 //! it, as `memfd_create(2)` does, and it needs no descriptor. So a heap grows when the program has
@@ -91,7 +92,8 @@ pub(crate) fn shared(bytes: usize) -> Result<*mut u8, Errno> {
 pub(crate) unsafe fn alias_first(base: *mut u8, bytes: usize, count: usize) -> Result<(), Errno> {
     let flags = MremapFlags::MAYMOVE;
     for alias in 1..count {
-        // SAFETY: an old size of 0 leaves the old mapping alone and maps the same memory again (`mremap(2)`).
+        // SAFETY: an old size of 0 leaves the old mapping alone and maps the same memory again
+        // (`mremap(2)`).
         unsafe {
             let to = base.add(alias * bytes);
             rustix::mm::mremap_fixed(base.cast(), 0, bytes, flags, to.cast())?;
@@ -114,8 +116,8 @@ pub(crate) unsafe fn replace(to: *mut u8, from: *mut u8, bytes: usize) -> Result
     Ok(())
 }
 
-/// Fails where [`replace`] and [`aliases`] would for want of mappings: mremap(2) wants a few more than it
-/// needs (`mremap_to` in mm/mremap.c), and a forked child has as many as its parent.
+/// Fails where [`replace`] and [`aliases`] would for want of mappings: mremap(2) wants a few more
+/// than it needs (`mremap_to` in mm/mremap.c), and a forked child has as many as its parent.
 pub(crate) fn can_replace() -> Result<(), Errno> {
     const BYTES: usize = 4096;
     let to = shared(BYTES)?;
@@ -171,7 +173,8 @@ pub(crate) unsafe fn unmap(start: *mut u8, bytes: usize) {
     let _ = unsafe { rustix::mm::munmap(start.cast(), bytes) };
 }
 
-/// Enters memory in the page tables before it is touched, as written; its contents stay what they are.
+/// Enters memory in the page tables before it is touched, as written; its contents stay what they
+/// are.
 ///
 /// # Safety
 ///

@@ -28,7 +28,8 @@ pub(crate) const RUN_PAGES_MAX: usize = 4096;
 const EXACT: usize = 256;
 const LISTS: usize = EXACT + 1;
 
-/// Freed memory is given back when there is more of it than this, and than an eighth of what is used.
+/// Freed memory is given back when there is more of it than this, and than an eighth of what is
+/// used.
 const FREED_PAGES_MAX: usize = 512;
 
 const NONE: u32 = u32::MAX;
@@ -111,7 +112,8 @@ pub(crate) struct Run {
 unsafe impl Send for Pages {}
 
 impl Arena {
-    /// The run that begins at an address: its byte, and its length in pages; `None` if none in use begins there.
+    /// The run that begins at an address: its byte, and its length in pages; `None` if none in use
+    /// begins there.
     #[inline]
     pub(crate) fn run_at(&self, address: usize) -> Option<(*const AtomicU8, usize)> {
         let offset = address - self.base;
@@ -248,7 +250,8 @@ impl Pages {
         self.page(first).used.store(length, Ordering::Relaxed);
     }
 
-    /// Makes pages free, together with free ones next to them of the same kind: `freed` ones may hold something.
+    /// Makes pages free, together with free ones next to them of the same kind: `freed` ones may
+    /// hold something.
     fn insert(&mut self, mut first: u32, mut length: u32, freed: bool) {
         let end = self.end(first);
         if !first.is_multiple_of(ARENA_PAGES)

@@ -1,7 +1,7 @@
 //! Which memory belongs to a heap: from an address to its entry, in two steps, without a lock.
 //!
-//! A table of the address space in steps of 2 MiB, in leaves of 1 GiB that are made when they are needed and kept. What is
-//! entered begins at a multiple of the step and has it for itself.
+//! A table of the address space in steps of 2 MiB, in leaves of 1 GiB that are made when they are
+//! needed and kept. What is entered begins at a multiple of the step and has it for itself.
 
 use super::lock::Locked;
 use super::map;

@@ -100,7 +100,8 @@ pub(crate) struct Metadata {
     pub(crate) owned: bool,
     /// Counts what the slab has been used for.
     pub(crate) generation: u64,
-    /// Neighbours in the list of slabs that have objects and no owner, or in that of slabs without a class.
+    /// Neighbours in the list of slabs that have objects and no owner, or in that of slabs without
+    /// a class.
     pub(crate) next: *const Slab,
     pub(crate) previous: *const Slab,
 }
@@ -148,8 +149,8 @@ impl Slab {
     ///
     /// # Safety
     ///
-    /// The caller holds the lock of the slab's class, or, while it has none, of the superblocks, and lets no other reference
-    /// to them live meanwhile.
+    /// The caller holds the lock of the slab's class, or, while it has none, of the superblocks,
+    /// and lets no other reference to them live meanwhile.
     #[expect(clippy::mut_from_ref, reason = "the lock makes it exclusive")]
     pub(crate) unsafe fn metadata(&self) -> &mut Metadata {
         // SAFETY: the caller holds the lock that protects the metadata, and has no other reference
@@ -161,8 +162,8 @@ impl Slab {
     ///
     /// # Safety
     ///
-    /// It has no objects, the caller holds the lock of the superblocks, and `marks` has [`marks_bytes`] of the class and is
-    /// the slab's from now on.
+    /// It has no objects, the caller holds the lock of the superblocks, and `marks` has
+    /// [`marks_bytes`] of the class and is the slab's from now on.
     pub(crate) unsafe fn begin(&self, class: usize, marks: *mut u8) {
         let capacity = capacity(class);
         let groups = capacity.div_ceil(64);
@@ -225,7 +226,8 @@ impl Slab {
         }
     }
 
-    /// The byte of the object that begins at this offset in the slab, and its class; `None` if none begins there.
+    /// The byte of the object that begins at this offset in the slab, and its class; `None` if none
+    /// begins there.
     #[inline]
     pub(crate) fn object_at(&self, offset: usize) -> Option<(&AtomicU8, usize)> {
         let shape = self.shape();
@@ -238,7 +240,8 @@ impl Slab {
         Some((unsafe { &*states.add(object) }, shape.class()))
     }
 
-    /// The object of this heap that begins at an offset in the slab: its byte and its class; `None` if there is none.
+    /// The object of this heap that begins at an offset in the slab: its byte and its class; `None`
+    /// if there is none.
     #[inline(always)]
     pub(crate) fn find(&self, offset: usize, owner: usize) -> Option<(&AtomicU8, usize)> {
         if self.owner.load(Ordering::Relaxed) != owner {
@@ -256,7 +259,8 @@ impl Slab {
         (self.states.load(Ordering::Relaxed), self.shape().capacity())
     }
 
-    /// Takes out up to `wanted` objects, those at low addresses first; `found` gets offset and byte of each.
+    /// Takes out up to `wanted` objects, those at low addresses first; `found` gets offset and byte
+    /// of each.
     pub(crate) fn take(
         &self,
         metadata: &mut Metadata,

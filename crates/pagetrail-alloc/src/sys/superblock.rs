@@ -1,4 +1,5 @@
-//! [`Superblock`]: memory with slabs, and where it is mapped. [`Superblocks`]: all of a heap, of one kind.
+//! [`Superblock`]: memory with slabs, and where it is mapped. [`Superblocks`]: all of a heap, of
+//! one kind.
 
 use super::descriptor::Descriptor;
 use super::map;
@@ -33,7 +34,8 @@ pub(crate) enum Backing {
 }
 
 impl Backing {
-    /// Slabs that are not used are kept while they are no more than this, or an eighth of those that are.
+    /// Slabs that are not used are kept while they are no more than this, or an eighth of those
+    /// that are.
     fn kept_slabs(self) -> usize {
         match self {
             Self::Aliased => 64,
@@ -201,7 +203,8 @@ impl Superblocks {
         }
     }
 
-    /// Calls `each` with all superblocks and the number of their slabs that were used, until it fails.
+    /// Calls `each` with all superblocks and the number of their slabs that were used, until it
+    /// fails.
     pub(crate) fn try_for_each(
         &self,
         mut each: impl FnMut(&Superblock, usize) -> Result<(), Errno>,
@@ -326,7 +329,8 @@ impl Superblock {
         }
     }
 
-    /// The slab of an address, by the hint of the registry. One that was never used is zeros, and has no objects.
+    /// The slab of an address, by the hint of the registry. One that was never used is zeros, and
+    /// has no objects.
     ///
     /// # Safety
     ///
@@ -347,7 +351,8 @@ impl Superblock {
 
     /// The slab of an address, if a superblock is there.
     pub(crate) fn slab_of<'heap>(address: usize) -> Option<&'heap Slab> {
-        // SAFETY: the registry says that a superblock is there, and none is given back before its heap.
+        // SAFETY: the registry says that a superblock is there, and none is given back before its
+        // heap.
         unsafe {
             if let Some(hint) = registry::hint(address) {
                 return Some(Self::slab_by_hint(hint, address));

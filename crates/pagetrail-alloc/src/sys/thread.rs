@@ -1,9 +1,9 @@
 //! A word per thread: its cache.
 //!
-//! Neither `thread_local!` nor `pthread_getspecific(3)`. The former asks `__tls_get_addr` for each access in a shared library,
-//! which may call `malloc` itself; the latter is a call of libc's in each of ours. A library that is there from the start of
-//! the program has its thread-local words at a fixed distance from the thread pointer (the initial-exec model), two
-//! instructions away.
+//! Neither `thread_local!` nor `pthread_getspecific(3)`. The former asks `__tls_get_addr` for each
+//! access in a shared library, which may call `malloc` itself; the latter is a call of libc's in
+//! each of ours. A library that is there from the start of the program has its thread-local words
+//! at a fixed distance from the thread pointer (the initial-exec model), two instructions away.
 
 use super::cache::Cache;
 

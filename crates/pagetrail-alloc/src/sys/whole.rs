@@ -99,7 +99,8 @@ impl Core {
         }
     }
 
-    /// In a forked child, after the locks are given back: takes over what other threads had; `mine` is this one's cache.
+    /// In a forked child, after the locks are given back: takes over what other threads had; `mine`
+    /// is this one's cache.
     ///
     /// # Safety
     ///

@@ -10,21 +10,23 @@ use std::ffi::{CStr, CString, c_char};
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
-/// The version of the library in use, which may be newer than the header: "MAJOR.MINOR.PATCH". Static. Any thread.
+/// The version of the library in use, which may be newer than the header: "MAJOR.MINOR.PATCH".
+/// Static. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// The text of the last failure in the calling thread, one line without a newline; "" before the first. Success leaves it
-/// alone. It belongs to the library, and stays until the next failure in the same thread.
+/// The text of the last failure in the calling thread, one line without a newline; "" before the
+/// first. Success leaves it alone. It belongs to the library, and stays until the next failure in
+/// the same thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_last_error() -> *const c_char {
     failure::last_error()
 }
 
-/// What a status means in general; pagetrail_last_error() has the details. Static; "unknown status" for a number that
-/// this version does not know. Any thread.
+/// What a status means in general; pagetrail_last_error() has the details. Static; "unknown status"
+/// for a number that this version does not know. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_status_text(status: i32) -> *const c_char {
     let text: &CStr = match status {
@@ -56,8 +58,8 @@ pub extern "C" fn pagetrail_page_size() -> u64 {
     pagetrail::page_size()
 }
 
-/// The name of a technique, as the command `pagetrail` has it, "auto" for PAGETRAIL_TECHNIQUE_AUTO. Static; NULL for a
-/// number that this version does not know. Any thread.
+/// The name of a technique, as the command `pagetrail` has it, "auto" for PAGETRAIL_TECHNIQUE_AUTO.
+/// Static; NULL for a number that this version does not know. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_technique_name(technique: Technique) -> *const c_char {
     static NAMES: OnceLock<Vec<CString>> = OnceLock::new();
@@ -99,11 +101,13 @@ pub extern "C" fn pagetrail_technique_by_name(
     })
 }
 
-/// Gets whether a technique can be used by this process on this machine. The first call tries all of them on a few pages
-/// of its own, in some milliseconds; a technique works when a write was seen through it.
+/// Gets whether a technique can be used by this process on this machine. The first call tries all
+/// of them on a few pages of its own, in some milliseconds; a technique works when a write was seen
+/// through it.
 ///
-/// `technique`: PAGETRAIL_TECHNIQUE_*, but not AUTO. `capability`: gets PAGETRAIL_CAPABILITY_*. `reason`: unless it is
-/// null, gets one line that says why the technique does not work, "" if it does; static.
+/// `technique`: PAGETRAIL_TECHNIQUE_*, but not AUTO. `capability`: gets PAGETRAIL_CAPABILITY_*.
+/// `reason`: unless it is null, gets one line that says why the technique does not work, "" if it
+/// does; static.
 ///
 /// PAGETRAIL_STATUS_INVALID_ARGUMENT for a number that this version does not know. Any thread.
 #[unsafe(no_mangle)]

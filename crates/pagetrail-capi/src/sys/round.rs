@@ -55,10 +55,11 @@ pub extern "C" fn pagetrail_round_get_info(
     })
 }
 
-/// The written pages as they lie in the library: ranges in ascending order, whole pages, neither overlapping nor touching.
+/// The written pages as they lie in the library: ranges in ascending order, whole pages, neither
+/// overlapping nor touching.
 ///
-/// `ranges`: gets a pointer to the first (not to be followed where the count is 0), which belongs to the round and stays
-/// until it is ended. `count`: gets how many there are.
+/// `ranges`: gets a pointer to the first (not to be followed where the count is 0), which belongs
+/// to the round and stays until it is ended. `count`: gets how many there are.
 ///
 /// PAGETRAIL_STATUS_NO_ROUND: it was ended. BUSY. Any thread.
 #[unsafe(no_mangle)]
@@ -70,8 +71,9 @@ pub extern "C" fn pagetrail_round_written(
     guard(|| given(round)?.round(|round| show(round.dirty(), ranges, count)))
 }
 
-/// The written pages that are reported only because their mapping is new, or new to the watch: they may have been
-/// written before the watch knew the mapping. Arguments and errors are those of pagetrail_round_written().
+/// The written pages that are reported only because their mapping is new, or new to the watch: they
+/// may have been written before the watch knew the mapping. Arguments and errors are those of
+/// pagetrail_round_written().
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_round_fresh(
     round: Option<&Round>,
@@ -97,11 +99,11 @@ pub(super) fn show(
 
 /// Copies the written pages to a buffer of the caller's, which stays when the round is ended.
 ///
-/// `buffer`: room for `capacity` ranges; may be null where that is 0. `count`: gets how many ranges the round has, also
-/// when they do not fit.
+/// `buffer`: room for `capacity` ranges; may be null where that is 0. `count`: gets how many ranges
+/// the round has, also when they do not fit.
 ///
-/// PAGETRAIL_STATUS_BUFFER_TOO_SMALL: only the first `capacity` ranges were copied; the round is open as before.
-/// NO_ROUND: it was ended. BUSY. Any thread.
+/// PAGETRAIL_STATUS_BUFFER_TOO_SMALL: only the first `capacity` ranges were copied; the round is
+/// open as before. NO_ROUND: it was ended. BUSY. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_round_copy(
     round: Option<&Round>,
@@ -148,10 +150,11 @@ pub extern "C" fn pagetrail_round_contains(
 
 /// Gets what happened to the watched process since the last committed round, one event at a time.
 ///
-/// `index`: 0 to pagetrail_round_info.event_count - 1. `event`: gets the event. `size`: sizeof(pagetrail_event) as the
-/// caller knows it.
+/// `index`: 0 to pagetrail_round_info.event_count - 1. `event`: gets the event. `size`:
+/// sizeof(pagetrail_event) as the caller knows it.
 ///
-/// PAGETRAIL_STATUS_INVALID_ARGUMENT: there are not so many. NO_ROUND: it was ended. BUSY. Any thread.
+/// PAGETRAIL_STATUS_INVALID_ARGUMENT: there are not so many. NO_ROUND: it was ended. BUSY. Any
+/// thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_round_event(
     round: Option<&Round>,
@@ -197,12 +200,14 @@ impl fmt::Display for Words<'_> {
     }
 }
 
-/// Names the writable regions that the technique cannot watch, and says what is done about them, one at a time.
+/// Names the writable regions that the technique cannot watch, and says what is done about them,
+/// one at a time.
 ///
-/// `index`: 0 to pagetrail_round_info.untracked_count - 1. `untracked`: gets the region. `size`: sizeof(pagetrail_untracked)
-/// as the caller knows it.
+/// `index`: 0 to pagetrail_round_info.untracked_count - 1. `untracked`: gets the region. `size`:
+/// sizeof(pagetrail_untracked) as the caller knows it.
 ///
-/// PAGETRAIL_STATUS_INVALID_ARGUMENT: there are not so many. NO_ROUND: it was ended. BUSY. Any thread.
+/// PAGETRAIL_STATUS_INVALID_ARGUMENT: there are not so many. NO_ROUND: it was ended. BUSY. Any
+/// thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_round_untracked(
     round: Option<&Round>,
@@ -228,7 +233,8 @@ pub extern "C" fn pagetrail_round_untracked(
     })
 }
 
-/// Ends the round: the caller has taken its pages, which are reported again when they are written again.
+/// Ends the round: the caller has taken its pages, which are reported again when they are written
+/// again.
 ///
 /// PAGETRAIL_STATUS_NO_ROUND: it was ended before. BUSY. Any thread.
 #[unsafe(no_mangle)]
@@ -236,8 +242,8 @@ pub extern "C" fn pagetrail_round_commit(round: *mut Round) -> Status {
     guard(|| given(shared(round))?.close(true))
 }
 
-/// Ends the round without taking it: its pages come back in the next one. For work that failed (a full disk, an aborted
-/// collection).
+/// Ends the round without taking it: its pages come back in the next one. For work that failed (a
+/// full disk, an aborted collection).
 ///
 /// PAGETRAIL_STATUS_NO_ROUND: it was ended before. BUSY. Any thread.
 #[unsafe(no_mangle)]

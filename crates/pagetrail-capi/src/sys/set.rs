@@ -7,7 +7,8 @@ use crate::types::Range;
 use pagetrail::{PageRange, PageSet};
 use std::mem::MaybeUninit;
 
-/// A set of addresses, kept as sorted ranges. It is plain data: threads that share one must take turns.
+/// A set of addresses, kept as sorted ranges. It is plain data: threads that share one must take
+/// turns.
 pub struct Set(PageSet);
 
 /// Makes an empty set.
@@ -50,7 +51,8 @@ pub extern "C" fn pagetrail_set_insert(set: Option<&mut Set>, range: Range) -> S
 
 /// Adds `count` ranges in any order, such as those of a round.
 ///
-/// PAGETRAIL_STATUS_INVALID_ARGUMENT: a range is empty, or ends before it starts; then none was added.
+/// PAGETRAIL_STATUS_INVALID_ARGUMENT: a range is empty, or ends before it starts; then none was
+/// added.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_set_insert_all(
     set: Option<&mut Set>,
@@ -97,7 +99,8 @@ pub extern "C" fn pagetrail_set_subtract(set: *mut Set, other: *const Set) -> St
     combine(set, other, PageSet::difference)
 }
 
-/// Replaces `set` by the result of an operation. It takes raw pointers, because both may be the same set.
+/// Replaces `set` by the result of an operation. It takes raw pointers, because both may be the
+/// same set.
 fn combine(
     set: *mut Set,
     other: *const Set,
@@ -139,8 +142,8 @@ pub extern "C" fn pagetrail_set_bytes(set: Option<&Set>) -> u64 {
 
 /// The ranges of a set in ascending order, neither overlapping nor touching.
 ///
-/// `ranges`: gets a pointer to the first (not to be followed where the count is 0), which stays until the set is changed
-/// or freed. `count`: gets how many there are.
+/// `ranges`: gets a pointer to the first (not to be followed where the count is 0), which stays
+/// until the set is changed or freed. `count`: gets how many there are.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_set_ranges(
     set: Option<&Set>,

@@ -1,7 +1,9 @@
-//! Conversion of what C passes as a pointer and a number: structs that grow from version to version, and arrays.
+//! Conversion of what C passes as a pointer and a number: structs that grow from version to
+//! version, and arrays.
 //!
-//! A struct comes with the size that the caller knows, as in `clone3(2)`: a caller older than the library gets and gives
-//! fewer fields, a newer one may not use those that this library does not know.
+//! A struct comes with the size that the caller knows, as in `clone3(2)`: a caller older than the
+//! library gets and gives fewer fields, a newer one may not use those that this library does not
+//! know.
 
 use crate::failure::{Failure, invalid, null};
 use crate::types::Range;
@@ -83,7 +85,8 @@ pub(crate) fn strings<'a>(from: *const *const c_char) -> Result<Vec<&'a CStr>, F
     }
     let mut strings = Vec::new();
     loop {
-        // SAFETY: the caller says that an array is there which ends with a null pointer, and the loop ends there.
+        // SAFETY: the caller says that an array is there which ends with a null pointer, and the
+        // loop ends there.
         let string = unsafe { from.add(strings.len()).read() };
         if string.is_null() {
             return Ok(strings);
@@ -102,14 +105,16 @@ pub(crate) fn copy(ranges: &[Range], to: *mut Range, capacity: usize) -> Result<
     if to.is_null() {
         return Err(null("the buffer is a null pointer"));
     }
-    // SAFETY: the caller says that `capacity` ranges have room, and the library's own lie elsewhere.
+    // SAFETY: the caller says that `capacity` ranges have room, and the library's own lie
+    // elsewhere.
     unsafe { to.copy_from_nonoverlapping(ranges.as_ptr(), count) };
     Ok(())
 }
 
 /// A set's ranges as C sees them.
 pub(crate) fn view(ranges: &[pagetrail::PageRange]) -> &[Range] {
-    // SAFETY: both are two `u64`, start and end, by `repr(C)`; `types` asserts size, alignment and the second offset.
+    // SAFETY: both are two `u64`, start and end, by `repr(C)`; `types` asserts size, alignment and
+    // the second offset.
     unsafe { std::slice::from_raw_parts(ranges.as_ptr().cast(), ranges.len()) }
 }
 

@@ -8,9 +8,11 @@ use crate::types::{Range, UnitsInfo};
 use pagetrail::{PageSet, Subpages};
 use std::mem::MaybeUninit;
 
-/// Gets how much of the process's sub-page heaps (libpagetrail_alloc.so) was written, in units: sub-pages.
+/// Gets how much of the process's sub-page heaps (libpagetrail_alloc.so) was written, in units:
+/// sub-pages.
 ///
-/// `info`: gets it; all zero where there is no such heap. `size`: sizeof(pagetrail_units_info) as the caller knows it.
+/// `info`: gets it; all zero where there is no such heap. `size`: sizeof(pagetrail_units_info) as
+/// the caller knows it.
 ///
 /// PAGETRAIL_STATUS_NO_ROUND: it was ended. BUSY. Any thread.
 #[unsafe(no_mangle)]
@@ -34,9 +36,9 @@ pub extern "C" fn pagetrail_round_get_units_info(
     })
 }
 
-/// The dirty units of sub-page heaps, as ranges of the size of a sub-page, at the addresses of each heap's first
-/// alias, whichever alias the program has used; none where there is no such heap. Arguments and errors are those of
-/// pagetrail_round_written().
+/// The dirty units of sub-page heaps, as ranges of the size of a sub-page, at the addresses of each
+/// heap's first alias, whichever alias the program has used; none where there is no such heap.
+/// Arguments and errors are those of pagetrail_round_written().
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_round_units(
     round: Option<&Round>,
@@ -46,9 +48,9 @@ pub extern "C" fn pagetrail_round_units(
     show_subpages(round, ranges, count, Subpages::dirty)
 }
 
-/// The bytes that may have changed in sub-page heaps: those of all objects that begin in a dirty unit, at the addresses of
-/// each heap's first alias; none where there is no such heap. Arguments and errors are those of
-/// pagetrail_round_written(), but the ranges are not whole pages.
+/// The bytes that may have changed in sub-page heaps: those of all objects that begin in a dirty
+/// unit, at the addresses of each heap's first alias; none where there is no such heap. Arguments
+/// and errors are those of pagetrail_round_written(), but the ranges are not whole pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_round_unit_bytes(
     round: Option<&Round>,
@@ -59,8 +61,8 @@ pub extern "C" fn pagetrail_round_unit_bytes(
 }
 
 /// The addresses of all aliases of all sub-page heaps; none where there is no such heap. There,
-/// pagetrail_round_written() gives a page once for each alias in which it was written, and the units are more precise.
-/// Arguments and errors are those of pagetrail_round_written().
+/// pagetrail_round_written() gives a page once for each alias in which it was written, and the
+/// units are more precise. Arguments and errors are those of pagetrail_round_written().
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_round_unit_windows(
     round: Option<&Round>,

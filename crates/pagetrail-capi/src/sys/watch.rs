@@ -20,17 +20,20 @@ use std::time::Duration;
 
 /// Starts to watch. Writes from its return on are noticed.
 ///
-/// `options`: what to watch and how; read during the call. `size`: sizeof(pagetrail_options) as the caller knows it.
-/// `watch`: gets the watch, to be freed by pagetrail_watch_free(); NULL on failure.
+/// `options`: what to watch and how; read during the call. `size`: sizeof(pagetrail_options) as the
+/// caller knows it. `watch`: gets the watch, to be freed by pagetrail_watch_free(); NULL on
+/// failure.
 ///
-/// A program to be started (PAGETRAIL_TARGET_COMMAND) has the caller's environment, working directory, standard input,
-/// output and error, and whatever other descriptors are not close-on-exec; no signal is blocked in it, and SIGPIPE is not
-/// ignored. It is traced by ptrace(2) until the watch is armed, and with PAGETRAIL_OPTION_LAST_ROUND to its end. It is a child of the caller's, but the watch waits for it: do not wait for every child by waitpid(-1) meanwhile.
+/// A program to be started (PAGETRAIL_TARGET_COMMAND) has the caller's environment, working
+/// directory, standard input, output and error, and whatever other descriptors are not
+/// close-on-exec; no signal is blocked in it, and SIGPIPE is not ignored. It is traced by ptrace(2)
+/// until the watch is armed, and with PAGETRAIL_OPTION_LAST_ROUND to its end. It is a child of the
+/// caller's, but the watch waits for it: do not wait for every child by waitpid(-1) meanwhile.
 /// Follow it by pagetrail_watch_follow().
 ///
-/// PAGETRAIL_STATUS_UNAVAILABLE, WRONG_TARGET: not this technique, not here. BAD_RANGE: not whole pages, or not mapped
-/// writable. NO_SUCH_PROCESS, CANNOT_ATTACH, PERMISSION: not that process. SYSTEM, also for a program that is not there or
-/// cannot be executed. Any thread.
+/// PAGETRAIL_STATUS_UNAVAILABLE, WRONG_TARGET: not this technique, not here. BAD_RANGE: not whole
+/// pages, or not mapped writable. NO_SUCH_PROCESS, CANNOT_ATTACH, PERMISSION: not that process.
+/// SYSTEM, also for a program that is not there or cannot be executed. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_watch_start(
     options: *const Options,
@@ -127,12 +130,13 @@ fn builder(options: &Options) -> Result<pagetrail::WatchBuilder, Failure> {
     })
 }
 
-/// Ends all tracking and frees the watch, an open round included. The watched process goes on at full speed.
+/// Ends all tracking and frees the watch, an open round included. The watched process goes on at
+/// full speed.
 ///
 /// `watch`: must not be used afterwards. NULL does nothing.
 ///
-/// PAGETRAIL_STATUS_BUSY: another thread is inside a call on it; then it is not freed. One thread, once. A forked child
-/// may free its copy.
+/// PAGETRAIL_STATUS_BUSY: another thread is inside a call on it; then it is not freed. One thread,
+/// once. A forked child may free its copy.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_watch_free(watch: *mut Watch) -> Status {
     guard(|| {
@@ -147,7 +151,8 @@ pub extern "C" fn pagetrail_watch_free(watch: *mut Watch) -> Status {
                 "another call on the same watch is under way",
             ));
         }
-        // SAFETY: the watch was made from a box by this library, and the caller does not use it any more.
+        // SAFETY: the watch was made from a box by this library, and the caller does not use it any
+        // more.
         drop(unsafe { Box::from_raw(watch) });
         Ok(())
     })
@@ -178,12 +183,12 @@ pub extern "C" fn pagetrail_watch_get_info(
     })
 }
 
-/// Makes room for rounds of up to `ranges` ranges, so that collecting one needs no new memory: 48 bytes each. Half the
-/// number of watched pages is always enough.
+/// Makes room for rounds of up to `ranges` ranges, so that collecting one needs no new memory: 48
+/// bytes each. Half the number of watched pages is always enough.
 ///
-/// It holds on ranges of the own process by the techniques pagemap-scan and mprotect, while the ranges keep their
-/// mappings, their pages were touched before, and each round is committed. Otherwise a round may take memory from the
-/// kernel by mmap(2).
+/// It holds on ranges of the own process by the techniques pagemap-scan and mprotect, while the
+/// ranges keep their mappings, their pages were touched before, and each round is committed.
+/// Otherwise a round may take memory from the kernel by mmap(2).
 ///
 /// PAGETRAIL_STATUS_INVALID_ARGUMENT: more than 2^40. BUSY. Any thread.
 #[unsafe(no_mangle)]
@@ -199,8 +204,9 @@ pub extern "C" fn pagetrail_watch_reserve(watch: *mut Watch, ranges: usize) -> S
     })
 }
 
-/// Makes sure that a system call can write to a range of this process's memory until the next collect: with the
-/// technique mprotect such writes fail with EFAULT otherwise. With the others it does nothing.
+/// Makes sure that a system call can write to a range of this process's memory until the next
+/// collect: with the technique mprotect such writes fail with EFAULT otherwise. With the others it
+/// does nothing.
 ///
 /// `address`, `bytes`: the buffer that the system call will write to; whole pages are not needed.
 ///
@@ -226,12 +232,14 @@ pub extern "C" fn pagetrail_watch_prepare_kernel_write(
     })
 }
 
-/// Waits until the watched process has ended, or for a time. The own process never ends; a program started with
-/// PAGETRAIL_OPTION_LAST_ROUND does not before pagetrail_watch_release_exit(), so follow it by pagetrail_watch_follow() instead.
+/// Waits until the watched process has ended, or for a time. The own process never ends; a program
+/// started with PAGETRAIL_OPTION_LAST_ROUND does not before pagetrail_watch_release_exit(), so
+/// follow it by pagetrail_watch_follow() instead.
 ///
 /// `timeout_ms`: how long, in milliseconds; 0 only looks. `ended`: gets whether it has ended.
 ///
-/// PAGETRAIL_STATUS_BUSY; calls of other threads on the same watch get it while this one waits. Any thread.
+/// PAGETRAIL_STATUS_BUSY; calls of other threads on the same watch get it while this one waits. Any
+/// thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_watch_wait(
     watch: *mut Watch,
@@ -250,15 +258,18 @@ pub extern "C" fn pagetrail_watch_wait(
     })
 }
 
-/// Waits until a program that the watch has started comes to its end, any other process has ended, or a time is over.
+/// Waits until a program that the watch has started comes to its end, any other process has ended,
+/// or a time is over.
 ///
-/// With PAGETRAIL_OPTION_LAST_ROUND all that a program wrote can be seen: collect once more when its state is
-/// PAGETRAIL_STATE_EXITING, and let it go; the next call tells how it ended. A program that is killed, by SIGKILL say, may end without.
+/// With PAGETRAIL_OPTION_LAST_ROUND all that a program wrote can be seen: collect once more when
+/// its state is PAGETRAIL_STATE_EXITING, and let it go; the next call tells how it ended. A program
+/// that is killed, by SIGKILL say, may end without.
 ///
-/// `timeout_ms`: how long, in milliseconds; 0 only looks. `progress`: gets how far it is. `size`: sizeof(pagetrail_progress)
-/// as the caller knows it.
+/// `timeout_ms`: how long, in milliseconds; 0 only looks. `progress`: gets how far it is. `size`:
+/// sizeof(pagetrail_progress) as the caller knows it.
 ///
-/// PAGETRAIL_STATUS_BUSY; calls of other threads on the same watch get it while this one waits. Any thread.
+/// PAGETRAIL_STATUS_BUSY; calls of other threads on the same watch get it while this one waits. Any
+/// thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_watch_follow(
     watch: *mut Watch,
@@ -278,7 +289,8 @@ pub extern "C" fn pagetrail_watch_follow(
     })
 }
 
-/// Lets a program end that is held at its end (PAGETRAIL_STATE_EXITING); otherwise does nothing. Freeing the watch does so, too.
+/// Lets a program end that is held at its end (PAGETRAIL_STATE_EXITING); otherwise does nothing.
+/// Freeing the watch does so, too.
 ///
 /// PAGETRAIL_STATUS_BUSY. Any thread.
 #[unsafe(no_mangle)]
@@ -291,18 +303,20 @@ pub extern "C" fn pagetrail_watch_release_exit(watch: *mut Watch) -> Status {
     })
 }
 
-/// Takes what was written since the last committed round, and arms it again. A write that completes before the return is
-/// in this round or in the next.
+/// Takes what was written since the last committed round, and arms it again. A write that completes
+/// before the return is in this round or in the next.
 ///
-/// It calls no function of the malloc family and takes no lock that another thread could hold outside of this library,
-/// so it may be called while all other threads stand still, provided that none of them was stopped inside a call of this
-/// library. (On other processes it reads directories of /proc, for which the C library allocates.)
+/// It calls no function of the malloc family and takes no lock that another thread could hold
+/// outside of this library, so it may be called while all other threads stand still, provided that
+/// none of them was stopped inside a call of this library. (On other processes it reads directories
+/// of /proc, for which the C library allocates.)
 ///
-/// `round`: gets the round, which the watch owns; NULL on failure. End it by pagetrail_round_commit() or
-/// pagetrail_round_give_back().
+/// `round`: gets the round, which the watch owns; NULL on failure. End it by
+/// pagetrail_round_commit() or pagetrail_round_give_back().
 ///
-/// PAGETRAIL_STATUS_ROUND_OPEN: the round before was not ended. GONE: the watched process has ended. SYSTEM; after any
-/// failure the watch can be asked again, and nothing is lost. BUSY, FORKED. Any thread.
+/// PAGETRAIL_STATUS_ROUND_OPEN: the round before was not ended. GONE: the watched process has
+/// ended. SYSTEM; after any failure the watch can be asked again, and nothing is lost. BUSY,
+/// FORKED. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_watch_collect(
     watch: *mut Watch,

@@ -1,8 +1,8 @@
-//! The functions that programs call instead of libc's. Each calls libc's own, and does more only for descriptors that
-//! [`crate::descriptors`] knows, or for files whose name may make them such.
+//! The functions that programs call instead of libc's. Each calls libc's own, and does more only
+//! for descriptors that [`crate::descriptors`] knows, or for files whose name may make them such.
 //!
-//! `open`, `fcntl` and `ioctl` are variadic in C. They are declared with the one argument that may follow, which on the
-//! Linux ABIs of all 64-bit processors is where a variadic one would be.
+//! `open`, `fcntl` and `ioctl` are variadic in C. They are declared with the one argument that may
+//! follow, which on the Linux ABIs of all 64-bit processors is where a variadic one would be.
 
 use super::reads::{amend, amend_parts, known, read_bare};
 use super::writes::{serve, serve_parts, was_inherited};
@@ -44,13 +44,15 @@ unsafe fn may_be(path: *const c_char) -> Option<Kind> {
     descriptors::may_be(unsafe { CStr::from_ptr(path) }.to_bytes())
 }
 
-/// Enters what was opened under a name that made it likely; fails as with too many open files when there is no room.
+/// Enters what was opened under a name that made it likely; fails as with too many open files when
+/// there is no room.
 pub(super) fn adopt(fd: c_int, kind: Option<Kind>) -> c_int {
     let Some(kind) = kind.filter(|_| fd >= 0) else {
         return fd;
     };
     if guard::with_state(|state| state.adopt(fd, kind)) == Some(false) {
-        // SAFETY: the number was opened a moment ago, and the program does not have it yet; errno is this thread's.
+        // SAFETY: the number was opened a moment ago, and the program does not have it yet; errno
+        // is this thread's.
         unsafe {
             libc::close(fd);
             *libc::__errno_location() = libc::EMFILE;
@@ -274,7 +276,8 @@ pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_l
 /// As for libc's function.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    // SAFETY: the program's arguments, passed on; for PAGEMAP_SCAN they are what its manual page says.
+    // SAFETY: the program's arguments, passed on; for PAGEMAP_SCAN they are what its manual page
+    // says.
     unsafe {
         if request == c_ulong::from(PAGEMAP_SCAN)
             && !argument.is_null()
@@ -290,7 +293,8 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
     }
 }
 
-/// Attaches to a process before the program traces it: no other process can do so afterwards, and a checkpointer clears later.
+/// Attaches to a process before the program traces it: no other process can do so afterwards, and a
+/// checkpointer clears later.
 ///
 /// # Safety
 ///
@@ -309,8 +313,9 @@ pub(crate) unsafe extern "C" fn ptrace(
     unsafe { real::ptrace(request, pid, address, data) }
 }
 
-/// Answers a `PAGEMAP_SCAN`, unless the kernel can or refuses it. Neither the argument nor the vector that it names is
-/// touched but by the kernel's own copies, so bad addresses are errors and nothing worse.
+/// Answers a `PAGEMAP_SCAN`, unless the kernel can or refuses it. Neither the argument nor the
+/// vector that it names is touched but by the kernel's own copies, so bad addresses are errors and
+/// nothing worse.
 fn answer_scan(known: Known, fd: c_int, argument: u64) -> Option<c_int> {
     let outcome = guard::with_state(|state| {
         let mut arg = query(0, 0);
@@ -377,8 +382,8 @@ pub(crate) unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut F
     }
 }
 
-/// Refuses to make an open stream one over `pagemap`: libc would read past the library, and every page
-/// would look clean. A stream over `clear_refs` fails when it is written, but for `stdout`.
+/// Refuses to make an open stream one over `pagemap`: libc would read past the library, and every
+/// page would look clean. A stream over `clear_refs` fails when it is written, but for `stdout`.
 ///
 /// # Safety
 ///

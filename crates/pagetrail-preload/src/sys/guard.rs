@@ -1,11 +1,15 @@
-//! [`with_state`]: the one way to the state that a clear changes, safe at any moment of a program that is not ours.
+//! [`with_state`]: the one way to the state that a clear changes, safe at any moment of a program
+//! that is not ours.
 //!
-//! * A thread that holds the lock has all signals blocked. So no handler runs in the middle and comes back for the lock,
-//!   and a collector that stops the world by signals stops no thread that holds it.
-//! * A call of libc's that our own code makes while it is inside passes through: it does not come here again.
-//! * A forked child finds its lock page wiped (`MADV_WIPEONFORK`) and starts with fresh state: the watch was its
-//!   parent's. After `vfork` the memory is the parent's own, the page is not wiped, and the state stays the parent's.
-//!   Neither depends on handlers that `_Fork(3)` or a bare `clone(2)` would skip.
+//! * A thread that holds the lock has all signals blocked. So no handler runs in the middle and
+//!   comes back for the lock, and a collector that stops the world by signals stops no thread that
+//!   holds it.
+//! * A call of libc's that our own code makes while it is inside passes through: it does not come
+//!   here again.
+//! * A forked child finds its lock page wiped (`MADV_WIPEONFORK`) and starts with fresh state: the
+//!   watch was its parent's. After `vfork` the memory is the parent's own, the page is not wiped,
+//!   and the state stays the parent's. Neither depends on handlers that `_Fork(3)` or a bare
+//!   `clone(2)` would skip.
 //! * No panic leaves it, and `errno` stays what it was.
 
 use crate::tracker::State;
@@ -51,7 +55,8 @@ pub(crate) fn disable_interposition() {
     PASSES_THROUGH.store(true, Ordering::Relaxed);
 }
 
-/// Runs `body` with the state, alone in this process; `None` when this thread is inside already or `body` panicked.
+/// Runs `body` with the state, alone in this process; `None` when this thread is inside already or
+/// `body` panicked.
 pub(crate) fn with_state<R>(body: impl FnOnce(&mut State) -> R) -> Option<R> {
     if is_inside() {
         return None;
@@ -67,8 +72,8 @@ pub(crate) fn with_state<R>(body: impl FnOnce(&mut State) -> R) -> Option<R> {
         // Consistent, so its descriptors can be closed and its memory freed.
         Some(Before::Free) => *state = State::new(),
         Some(Before::Held) => {
-            // SAFETY: a thread that no longer exists was in the middle of changing it; what it held leaks. So does its
-            // heap, which may have been caught in the middle too.
+            // SAFETY: a thread that no longer exists was in the middle of changing it; what it held
+            // leaks. So does its heap, which may have been caught in the middle too.
             unsafe {
                 #[cfg(not(test))]
                 super::heap::start_anew();
@@ -146,7 +151,8 @@ fn store_owner(page: &AtomicU32) {
 /// Whether this process runs in the memory of another, as a child of `vfork(2)` does.
 pub(crate) fn is_in_borrowed_memory() -> bool {
     let Some(page) = page() else { return true };
-    // SAFETY: the second number of the mapping whose first `store_owner` writes; it exists for good.
+    // SAFETY: the second number of the mapping whose first `store_owner` writes; it exists for
+    // good.
     let owner = unsafe { &*std::ptr::from_ref(page).add(1) };
     owner.load(Ordering::Acquire) != std::process::id()
 }
@@ -227,7 +233,8 @@ impl Drop for Signals {
 
 fn set_mask(mask: u64) -> u64 {
     let mut before = 0_u64;
-    // SAFETY: `rt_sigprocmask(2)` with the kernel's own mask size, which libc's wrapper would not let through.
+    // SAFETY: `rt_sigprocmask(2)` with the kernel's own mask size, which libc's wrapper would not
+    // let through.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,

@@ -1,7 +1,8 @@
-//! The library's own heap, over `mmap(2)`: the program's may be locked by a thread that is stopped while we are called.
+//! The library's own heap, over `mmap(2)`: the program's may be locked by a thread that is stopped
+//! while we are called.
 //!
-//! Allocations happen inside [`super::guard::with_state`], which makes them exclusive; the spin lock here is for those that
-//! the standard library may make elsewhere.
+//! Allocations happen inside [`super::guard::with_state`], which makes them exclusive; the spin
+//! lock here is for those that the standard library may make elsewhere.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -33,14 +34,16 @@ impl Heap {
     }
 }
 
-/// Leaves all memory where it is and begins with an empty heap, in a forked child whose parent's was in use.
+/// Leaves all memory where it is and begins with an empty heap, in a forked child whose parent's
+/// was in use.
 ///
 /// # Safety
 ///
-/// The only thread of the process, or at least the only one that allocates here, calls it; nothing that was allocated
-/// may be freed afterwards.
+/// The only thread of the process, or at least the only one that allocates here, calls it; nothing
+/// that was allocated may be freed afterwards.
 pub(super) unsafe fn start_anew() {
-    // SAFETY: no other thread allocates here, so that nothing else reaches `inner`; the old heap is not dropped.
+    // SAFETY: no other thread allocates here, so that nothing else reaches `inner`; the old heap is
+    // not dropped.
     unsafe { std::ptr::write(HEAP.inner.get(), dlmalloc::Dlmalloc::new()) };
     HEAP.locked.store(false, Ordering::Release);
 }
@@ -53,7 +56,8 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: `GlobalAlloc::alloc_zeroed` is called with a valid layout of a size that is not 0.
+        // SAFETY: `GlobalAlloc::alloc_zeroed` is called with a valid layout whose size is
+        // positive.
         self.with(|heap| unsafe { heap.calloc(layout.size(), layout.align()) })
     }
 
@@ -63,7 +67,8 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: `GlobalAlloc::realloc` is called with an object of this heap, its layout and a size that is not 0.
+        // SAFETY: `GlobalAlloc::realloc` is called with an object of this heap, its layout and a
+        // size that is not 0.
         self.with(|heap| unsafe { heap.realloc(ptr, layout.size(), layout.align(), size) })
     }
 }

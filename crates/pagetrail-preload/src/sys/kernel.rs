@@ -1,4 +1,5 @@
-//! What the kernel is asked: which file a descriptor is, `PAGEMAP_SCAN`, bits of the own memory. No allocation anywhere.
+//! What the kernel is asked: which file a descriptor is, `PAGEMAP_SCAN`, bits of the own memory. No
+//! allocation anywhere.
 
 use linux_raw_sys::general::{page_region, pm_scan_arg, uffdio_register};
 use pagetrail::PageRange;
@@ -86,7 +87,8 @@ pub(crate) fn copy_in<T: Plain>(to: &mut T, address: u64) -> Result<(), Errno> {
     // SAFETY: the kernel writes `to` alone, to which any bytes may be written.
     let copied = unsafe { libc::process_vm_readv(libc::getpid(), &own, 1, &named, 1, 0) };
     if is_forbidden(copied) {
-        // SAFETY: a filter of system calls keeps us from being careful; the program names its own memory.
+        // SAFETY: a filter of system calls keeps us from being careful; the program names its own
+        // memory.
         *to = unsafe { (address as *const T).read_unaligned() };
         return Ok(());
     }
@@ -170,7 +172,8 @@ pub(crate) fn copy_out<T: Plain>(address: u64, from: &[T]) -> Result<(), Errno> 
     // SAFETY: the kernel reads `from`, and writes where the program has asked it to write.
     let copied = unsafe { libc::process_vm_writev(libc::getpid(), &own, 1, &named, 1, 0) };
     if is_forbidden(copied) {
-        // SAFETY: a filter of system calls keeps the kernel from checking; the program names its own memory.
+        // SAFETY: a filter of system calls keeps the kernel from checking; the program names its
+        // own memory.
         unsafe { std::ptr::copy(from.as_ptr().cast::<u8>(), address as *mut u8, bytes) };
         return Ok(());
     }
@@ -202,7 +205,8 @@ pub(crate) fn read_link<'a>(link: &std::ffi::CStr, buffer: &'a mut [u8; 256]) ->
     (length < buffer.len()).then(|| &buffer[..length])
 }
 
-/// One call of `PAGEMAP_SCAN`, without a vector if `regions` is empty; how many regions it filled in.
+/// One call of `PAGEMAP_SCAN`, without a vector if `regions` is empty; how many regions it filled
+/// in.
 pub(crate) fn pagemap_scan(
     fd: RawFd,
     arg: &mut pm_scan_arg,
@@ -221,7 +225,8 @@ pub(crate) fn pagemap_scan(
 
 struct Scan<'a>(&'a mut pm_scan_arg);
 
-// SAFETY: opcode and argument are PAGEMAP_SCAN's; the kernel writes `walk_end` in it and regions to the vector it names.
+// SAFETY: opcode and argument are PAGEMAP_SCAN's; the kernel writes `walk_end` in it and regions to
+// the vector it names.
 unsafe impl rustix::ioctl::Ioctl for Scan<'_> {
     type Output = usize;
     const IS_MUTATING: bool = true;
@@ -244,7 +249,8 @@ unsafe impl rustix::ioctl::Ioctl for Scan<'_> {
 
 /// A descriptor number of the program's, for the time of one call.
 pub(crate) fn borrow<'a>(fd: RawFd) -> Option<BorrowedFd<'a>> {
-    // SAFETY: a number that is not open makes the call fail with EBADF, as it would the program's own; nothing is kept.
+    // SAFETY: a number that is not open makes the call fail with EBADF, as it would the program's
+    // own; nothing is kept.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
@@ -258,16 +264,16 @@ pub(crate) fn own(fd: RawFd) -> rustix::fd::OwnedFd {
 
 /// An environment variable, as the program has it now.
 pub(crate) fn variable(name: &std::ffi::CStr) -> Option<&'static [u8]> {
-    // SAFETY: the environment is the program's; a program that changes it while it starts to use these files would get
-    // the same trouble from its libc.
+    // SAFETY: the environment is the program's; a program that changes it while it starts to use
+    // these files would get the same trouble from its libc.
     unsafe {
         let value = libc::getenv(name.as_ptr());
         (!value.is_null()).then(|| std::ffi::CStr::from_ptr(value).to_bytes())
     }
 }
 
-/// Whether this kernel has soft-dirty bits: a page of a new mapping, once written, carries one. `None` when
-/// `pagemap` cannot be read.
+/// Whether this kernel has soft-dirty bits: a page of a new mapping, once written, carries one.
+/// `None` when `pagemap` cannot be read.
 pub(crate) fn has_soft_dirty() -> Option<bool> {
     use rustix::fs::{Mode, OFlags, open};
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -280,7 +286,8 @@ pub(crate) fn has_soft_dirty() -> Option<bool> {
     .ok()?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let mut entry = [0; 8];
-    // SAFETY: a fresh mapping that is written, looked at, and removed again; nothing else knows of it.
+    // SAFETY: a fresh mapping that is written, looked at, and removed again; nothing else knows of
+    // it.
     let read = unsafe {
         let page =
             mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE).ok()?;
@@ -292,8 +299,9 @@ pub(crate) fn has_soft_dirty() -> Option<bool> {
     (read == Ok(8)).then(|| u64::from_ne_bytes(entry) & 1 << 55 != 0)
 }
 
-/// Whether a page that is armed by `arm` is still write-protected after it has moved to another address, where nobody
-/// watches it any more: `mremap(2)` before Linux 6.13. Yes, when it cannot be found out.
+/// Whether a page that is armed by `arm` is still write-protected after it has moved to another
+/// address, where nobody watches it any more: `mremap(2)` before Linux 6.13. Yes, when it cannot be
+/// found out.
 pub(crate) fn keeps_protection_when_moved<T>(arm: impl FnOnce(PageRange) -> Option<T>) -> bool {
     use rustix::fs::{Mode, OFlags, open};
     use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
@@ -304,8 +312,8 @@ pub(crate) fn keeps_protection_when_moved<T>(arm: impl FnOnce(PageRange) -> Opti
     };
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let mut entry = [0; 8];
-    // SAFETY: a fresh mapping of two pages, of which the first is written, and moves over the second; nothing else knows
-    // of them.
+    // SAFETY: a fresh mapping of two pages, of which the first is written, and moves over the
+    // second; nothing else knows of them.
     let found = unsafe {
         let null = std::ptr::null_mut();
         let Ok(first) = mmap_anonymous(null, 2 * bytes, protection, MapFlags::PRIVATE) else {

@@ -1,5 +1,5 @@
-//! The border to C: the functions that programs call instead of libc's, libc's own, our heap, and the few system calls
-//! without a safe wrapper. All `unsafe` stands here.
+//! The border to C: the functions that programs call instead of libc's, libc's own, our heap, and
+//! the few system calls without a safe wrapper. All `unsafe` stands here.
 #![allow(
     unsafe_code,
     reason = "the fence: the C boundary is unsafe, everything above is safe"

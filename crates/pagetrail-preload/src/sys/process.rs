@@ -5,16 +5,18 @@ use super::guard;
 use std::io::{self, Error};
 use std::os::fd::AsRawFd;
 
-/// Runs `body` with one descriptor in a process that is adopted by init. Only inside [`guard::with_state`].
+/// Runs `body` with one descriptor in a process that is adopted by init. Only inside
+/// [`guard::with_state`].
 pub(crate) fn daemon<T: AsRawFd>(keep: T, body: impl FnOnce(T)) -> io::Result<()> {
-    // SAFETY: the child has one thread and uses our own heap, which no thread was changing: we hold the lock under
-    // which it is used. It ends without running anything of the program's.
+    // SAFETY: the child has one thread and uses our own heap, which no thread was changing: we hold
+    // the lock under which it is used. It ends without running anything of the program's.
     let child = unsafe { libc::fork() };
     match child {
         -1 => Err(Error::last_os_error()),
         0 => {
             guard::disable_interposition();
-            // SAFETY: this process has one thread, and we hold the lock of the heap that its child uses.
+            // SAFETY: this process has one thread, and we hold the lock of the heap that its child
+            // uses.
             if unsafe { libc::fork() } == 0 {
                 close_all_but(keep.as_raw_fd());
                 let body = std::panic::AssertUnwindSafe(move || body(keep));
@@ -36,7 +38,8 @@ pub(crate) fn daemon<T: AsRawFd>(keep: T, body: impl FnOnce(T)) -> io::Result<()
     }
 }
 
-/// Gives up the program's session, directory, descriptors and name; of signals only SIGTERM comes through.
+/// Gives up the program's session, directory, descriptors and name; of signals only SIGTERM comes
+/// through.
 fn close_all_but(keep: i32) {
     let keep = keep as u32;
     // SAFETY: none of these touches memory; no other thread of this process uses the descriptors.

@@ -1,5 +1,6 @@
-//! The answers to the program's reads of `pagemap`: the kernel's entries with bit 55 set, or, where a collector reads its own,
-//! bare ones without the kernel's. [`super::exports`] has the functions that these reads come through.
+//! The answers to the program's reads of `pagemap`: the kernel's entries with bit 55 set, or, where
+//! a collector reads its own, bare ones without the kernel's. [`super::exports`] has the functions
+//! that these reads come through.
 
 use super::{guard, kernel};
 use crate::answer;
@@ -15,7 +16,8 @@ pub(super) fn known(fd: c_int, kind: Kind) -> Option<Known> {
     descriptors::find(fd).filter(|known| known.kind == kind)
 }
 
-/// Sets bit 55 in what a read has returned; `offset` is where it began, or `None` for "before the file's position".
+/// Sets bit 55 in what a read has returned; `offset` is where it began, or `None` for "before the
+/// file's position".
 ///
 /// # Safety
 ///
@@ -27,7 +29,8 @@ pub(super) unsafe fn amend(fd: c_int, buffer: *mut c_void, length: ssize_t, offs
     let Some(known) = known(fd, Kind::Pagemap) else {
         return;
     };
-    // SAFETY: the kernel has just written `length` bytes there, and they are the program's to write.
+    // SAFETY: the kernel has just written `length` bytes there, and they are the program's to
+    // write.
     let entries = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), bytes) };
     let amended = guard::with_state(|state| {
         let offset = match offset {
@@ -43,7 +46,8 @@ pub(super) unsafe fn amend(fd: c_int, buffer: *mut c_void, length: ssize_t, offs
     }
 }
 
-/// Answers a read of the own entries without the kernel's, if the program wants them bare and the read is a plain one.
+/// Answers a read of the own entries without the kernel's, if the program wants them bare and the
+/// read is a plain one.
 ///
 /// # Safety
 ///
@@ -69,9 +73,11 @@ pub(super) unsafe fn read_bare(
         if !from.is_multiple_of(8) {
             return None;
         }
-        // Beyond the end of the address space, where reads come short, the scan fails, and the kernel has its say.
+        // Beyond the end of the address space, where reads come short, the scan fails, and the
+        // kernel has its say.
         let first = (from / 8).checked_mul(pagetrail::page_size())?;
-        // SAFETY: `count` bytes at `buffer` are the program's to write, which the caller guarantees.
+        // SAFETY: `count` bytes at `buffer` are the program's to write, which the caller
+        // guarantees.
         let entries = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), count) };
         answer::bare(state.view(known.pid), fd, first, entries).ok()?;
         if offset.is_none() {
@@ -105,7 +111,8 @@ pub(super) unsafe fn amend_parts(
     let mut done = 0;
     for part in parts {
         let here = (length - done).min(part.iov_len as ssize_t);
-        // SAFETY: the kernel has written that many bytes there. (It fills each part by whole entries or fails.)
+        // SAFETY: the kernel has written that many bytes there. (It fills each part by whole
+        // entries or fails.)
         unsafe { amend(fd, part.iov_base, here, Some(begin + done as off_t)) };
         done += here;
     }

@@ -1,7 +1,8 @@
-//! libc's own functions, which ours replace: the next of their names in the search order (`dlsym(3)`, `RTLD_NEXT`).
+//! libc's own functions, which ours replace: the next of their names in the search order
+//! (`dlsym(3)`, `RTLD_NEXT`).
 //!
-//! Looked up by the library's initializer, while the process has one thread and holds no lock; a call that comes
-//! earlier, from another library's, looks up on the spot.
+//! Looked up by the library's initializer, while the process has one thread and holds no lock; a
+//! call that comes earlier, from another library's, looks up on the spot.
 
 use libc::{
     FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, mode_t, off_t, pid_t, size_t,
@@ -48,7 +49,8 @@ macro_rules! functions {
                     unsafe { *libc::__errno_location() = libc::ENOSYS };
                     return $none;
                 }
-                // SAFETY: the function of this name has this signature; arguments as the caller promises.
+                // SAFETY: the function of this name has this signature; arguments as the caller
+                // promises.
                 unsafe {
                     let function: unsafe extern "C" fn($($type),*) -> $result = std::mem::transmute(found);
                     function($($argument),*)

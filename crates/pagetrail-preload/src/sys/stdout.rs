@@ -1,7 +1,8 @@
 //! `stdout` while descriptor 1 is a `clear_refs`, as in a shell's `echo 4 > /proc/PID/clear_refs`.
 //!
-//! libc writes its streams by calls that cannot be replaced. So `stdout`, a variable, is another stream
-//! meanwhile (`fopencookie(3)`), whose writes are [`super::exports`]' writes to descriptor 1, whatever file that is.
+//! libc writes its streams by calls that cannot be replaced. So `stdout`, a variable, is another
+//! stream meanwhile (`fopencookie(3)`), whose writes are [`super::exports`]' writes to descriptor
+//! 1, whatever file that is.
 
 use super::stream::{Functions, fopencookie};
 use super::{exports, guard, kernel};
@@ -46,7 +47,8 @@ pub(super) fn follow(fd: c_int) {
         return;
     }
     let is_clear_refs = descriptors::find(fd).is_some_and(|known| known.kind == Kind::ClearRefs);
-    // SAFETY: libc's variable is a pointer, as aligned as an `AtomicPtr`, and lives as long as the process.
+    // SAFETY: libc's variable is a pointer, as aligned as an `AtomicPtr`, and lives as long as the
+    // process.
     let variable = unsafe { &VARIABLE };
     let (now, ours) = (
         variable.load(Ordering::Acquire),

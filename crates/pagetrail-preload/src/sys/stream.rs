@@ -1,8 +1,8 @@
 //! `FILE` streams over files that we answer for.
 //!
-//! libc's streams read by calls that cannot be interposed. So such a stream becomes one whose reads and writes are ours
-//! (`fopencookie(3)`), over the real stream, which keeps the descriptor and whatever else it has. `fileno` of it is that
-//! descriptor.
+//! libc's streams read by calls that cannot be interposed. So such a stream becomes one whose reads
+//! and writes are ours (`fopencookie(3)`), over the real stream, which keeps the descriptor and
+//! whatever else it has. `fileno` of it is that descriptor.
 
 use super::{exports, real};
 use crate::descriptors;
@@ -91,7 +91,8 @@ pub(super) unsafe fn wrap(file: *mut FILE, mode: *const c_char) -> *mut FILE {
     ours
 }
 
-/// What `freopen(3)` returns to the program for a stream that it has opened under a name of such a kind.
+/// What `freopen(3)` returns to the program for a stream that it has opened under a name of such a
+/// kind.
 ///
 /// # Safety
 ///
@@ -136,7 +137,8 @@ unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, count: size_
 }
 
 unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, count: size_t) -> ssize_t {
-    // SAFETY: libc calls this with the cookie of an open stream and `count` readable bytes at `buffer`.
+    // SAFETY: libc calls this with the cookie of an open stream and `count` readable bytes at
+    // `buffer`.
     let written = unsafe { exports::write(real::fileno(cookie.cast()), buffer.cast(), count) };
     // fopencookie(3): "the write function should return 0 on error".
     written.max(0)

@@ -1,5 +1,5 @@
-//! What becomes of the program's writes to `clear_refs`. A "4" clears the soft-dirty bits; the kernel
-//! carries out everything else.
+//! What becomes of the program's writes to `clear_refs`. A "4" clears the soft-dirty bits; the
+//! kernel carries out everything else.
 //!
 //! The program's descriptor is a sealed memfd ([`kernel::substitute`]): what libc writes past the
 //! functions in [`super::exports`] fails with `EPERM`, and is never lost in silence.
@@ -10,10 +10,12 @@ use crate::descriptors::{self, Kind};
 use libc::{c_int, iovec, size_t, ssize_t};
 use rustix::io::Errno;
 
-/// How many bytes the kernel reads of a write: `PROC_NUMBUF` in fs/proc/internal.h, less the final zero.
+/// How many bytes the kernel reads of a write: `PROC_NUMBUF` in fs/proc/internal.h, less the final
+/// zero.
 const READ_MAX: usize = 12;
 
-/// Serves a write to `clear_refs` as `clear_refs_write` in fs/proc/task_mmu.c does; `None` for other files.
+/// Serves a write to `clear_refs` as `clear_refs_write` in fs/proc/task_mmu.c does; `None` for
+/// other files.
 pub(super) fn serve(fd: c_int, buffer: u64, count: size_t) -> Option<ssize_t> {
     let known = known(fd, Kind::ClearRefs)?;
     let outcome = guard::with_state(|state| {
@@ -57,8 +59,9 @@ pub(super) fn serve_parts(fd: c_int, parts: u64, count: c_int) -> Option<ssize_t
     Some(total)
 }
 
-/// Whether a write failed because the descriptor is a substitute for `clear_refs` that this program has
-/// got from another one over `execve(2)`, or by a call that the library does not see. Enters it.
+/// Whether a write failed because the descriptor is a substitute for `clear_refs` that this program
+/// has got from another one over `execve(2)`, or by a call that the library does not see. Enters
+/// it.
 pub(super) fn was_inherited(fd: c_int) -> bool {
     let errno = std::io::Error::last_os_error().raw_os_error();
     if errno != Some(libc::EPERM) || guard::is_inside() {

@@ -54,22 +54,11 @@ const THIN: &[&str] = &[
     "see above",
 ];
 
-/// Where the sweep has not been yet: these directories are not checked.
-const PENDING: &[&str] = &[
-    "crates/pagetrail-alloc/",
-    "crates/pagetrail-alloc-preload/",
-    "crates/pagetrail-capi/",
-    "crates/pagetrail-preload/",
-];
-
 /// The file that lists the words themselves, and one that is generated.
 const EXEMPT: &[&str] = &["docs/style.md", "Cargo.lock"];
 
 /// Comments of Rust files: their width, doc comments that begin without a subject, thin reasons.
 pub(super) fn check_comments(file: &File, findings: &mut Vec<Finding>) {
-    if is_pending(file) {
-        return;
-    }
     let mut before = "";
     for (number, line) in file.lines() {
         let text = line.trim_start();
@@ -119,15 +108,9 @@ fn check_reason(file: &File, number: usize, text: &str, findings: &mut Vec<Findi
     }
 }
 
-fn is_pending(file: &File) -> bool {
-    PENDING
-        .iter()
-        .any(|directory| file.path.starts_with(directory))
-}
-
 /// Words and phrases of the private dialect, in any text of the repository.
 pub(super) fn check_words(file: &File, findings: &mut Vec<Finding>) {
-    if EXEMPT.contains(&file.path.as_str()) || is_pending(file) {
+    if EXEMPT.contains(&file.path.as_str()) {
         return;
     }
     for (number, line) in file.lines() {
