@@ -55,7 +55,7 @@ pub struct ProcessOptions {
     pub trust_units: bool,
     /// Read what was written before a checkpoint once more for the next one: for memory that is
     /// written through pinned pages, see
-    /// [`WatchBuilder::report_again`](pagetrail::WatchBuilder::report_again). Such a write is
+    /// [`WatchBuilder::report_pages`](pagetrail::WatchBuilder::report_pages). Such a write is
     /// missed only if a page stays pinned from one checkpoint to the one after the next.
     pub report_again: bool,
     /// Take of shared memory only what the process itself has written through its own mappings,
