@@ -142,15 +142,16 @@ impl Layout {
     /// (`mmap(2)` leaves it open whether it does; on Linux it does). No watch reports that.
     pub(crate) fn as_in_files(&self) -> Result<PageSet> {
         let mut found = PageSet::new();
-        let saved = |region: &&Region| {
-            region.inode != 0
-                && !region.permissions.shared
-                && region.is_trackable()
-                && self.saved.intersects(region.range)
-        };
+        let saved =
+            |region: &&Region| !region.permissions.shared && self.saved.intersects(region.range);
         for region in self.regions.iter().filter(saved) {
             let pages = PageSet::from_iter([region.range]);
-            found.union_with(&pages.difference(&owned_pages(self.pid, region)?));
+            if region.name == "[vdso]" {
+                // Attaching and holding put code into its padding.
+                found.union_with(&pages);
+            } else if region.inode != 0 && region.is_trackable() {
+                found.union_with(&pages.difference(&owned_pages(self.pid, region)?));
+            }
         }
         Ok(found.intersection(&self.addresses))
     }

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 /// Opens a pidfd, which becomes readable when the process ends; `None` before Linux 5.3, or if
 /// there is no such process.
 pub(crate) fn open(pid: u32) -> Option<OwnedFd> {
-    pidfd_open(Pid::from_raw(pid as i32)?, PidfdFlags::empty()).ok()
+    // The kernel has no PID above that (`PID_MAX_LIMIT`), and rustix asserts it.
+    let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0)?;
+    pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
 /// The PID of a pidfd's process (`Pid` in its `/proc/self/fdinfo`).
