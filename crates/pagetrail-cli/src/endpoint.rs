@@ -2,13 +2,14 @@
 //! the status of a daemon.
 //!
 //! Each client is answered by a thread of its own, a bounded number of them at a time, and none is
-//! waited for long: one that does not ask, or asks a byte at a time, keeps nobody else waiting.
+//! waited for long: one that does not ask, or asks a byte at a time, keeps no other client waiting.
+//! Where too many are connected, the oldest connection is closed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -23,7 +24,7 @@ use anyhow::{Context, Result, bail};
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an answer is waited for, all of it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Clients at a time; the next ones wait in the listener's queue.
+/// Clients at a time; the next one closes the oldest connection.
 const CLIENTS_MAX: usize = 16;
 /// An answer longer than this is none of ours.
 const ANSWER_BYTES_MAX: u64 = 1 << 26;
@@ -160,9 +161,19 @@ fn bind(path: &PathBuf) -> io::Result<UnixListener> {
 /// What a client is connected by.
 pub(crate) trait Stream: Read + Write + Send + 'static {
     fn set_timeout(&self, timeout: Duration) -> io::Result<()>;
+    /// A function that ends the connection, for another thread.
+    fn closer(&self) -> io::Result<Closer>;
 }
 
+/// Ends a connection: reads and writes of it fail from then on.
+type Closer = Box<dyn Fn() + Send>;
+
 impl Stream for TcpStream {
+    fn closer(&self) -> io::Result<Closer> {
+        let stream = self.try_clone()?;
+        Ok(Box::new(move || drop(stream.shutdown(Shutdown::Both))))
+    }
+
     fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(timeout))?;
         self.set_write_timeout(Some(timeout))
@@ -170,6 +181,11 @@ impl Stream for TcpStream {
 }
 
 impl Stream for UnixStream {
+    fn closer(&self) -> io::Result<Closer> {
+        let stream = self.try_clone()?;
+        Ok(Box::new(move || drop(stream.shutdown(Shutdown::Both))))
+    }
+
     fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(timeout))?;
         self.set_write_timeout(Some(timeout))
@@ -216,32 +232,45 @@ impl<S: Stream> Write for Limited<S> {
     }
 }
 
-/// How many clients are being answered.
+/// The clients that are being answered, the oldest first.
 #[derive(Default)]
 struct Busy {
-    clients: Mutex<usize>,
+    clients: Mutex<VecDeque<(u64, Closer)>>,
     fewer: Condvar,
 }
 
-/// One of those clients, as long as it lives.
-struct Place(Arc<Busy>);
+/// One of those clients, as long as it is answered.
+struct Place {
+    busy: Arc<Busy>,
+    number: u64,
+}
 
 impl Place {
-    /// Waits until there is one.
-    fn take(busy: &Arc<Busy>) -> Self {
+    /// Takes a place, after the oldest connection has ended if there is none.
+    fn take(busy: &Arc<Busy>, number: u64, closer: Closer) -> Self {
         let clients = busy.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = |clients: &mut usize| *clients >= CLIENTS_MAX;
+        if clients.len() >= CLIENTS_MAX
+            && let Some((_, close)) = clients.front()
+        {
+            close();
+        }
+        let full = |clients: &mut VecDeque<_>| clients.len() >= CLIENTS_MAX;
         let waited = busy.fewer.wait_while(clients, full);
-        *waited.unwrap_or_else(PoisonError::into_inner) += 1;
-        Self(Arc::clone(busy))
+        let mut clients = waited.unwrap_or_else(PoisonError::into_inner);
+        clients.push_back((number, closer));
+        drop(clients);
+        let busy = Arc::clone(busy);
+        Self { busy, number }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let clients = self.0.clients.lock();
-        *clients.unwrap_or_else(PoisonError::into_inner) -= 1;
-        self.0.fewer.notify_one();
+        let clients = self.busy.clients.lock();
+        let mut clients = clients.unwrap_or_else(PoisonError::into_inner);
+        clients.retain(|(number, _)| *number != self.number);
+        drop(clients);
+        self.busy.fewer.notify_one();
     }
 }
 
@@ -251,12 +280,14 @@ fn serve<S: Stream>(
     timeout: Duration,
 ) {
     let busy = Arc::default();
-    for client in clients {
-        let Ok(client) = client else {
+    for (number, client) in (0..).zip(clients) {
+        let closer = |client: S| client.closer().map(|closer| (client, closer));
+        let Ok((client, closer)) = client.and_then(closer) else {
             thread::sleep(REST);
             continue;
         };
-        let (place, pages) = (Place::take(&busy), Arc::clone(&pages));
+        let place = Place::take(&busy, number, closer);
+        let pages = Arc::clone(&pages);
         let answering = thread::Builder::new().spawn(move || {
             // A client that went away is no concern of ours.
             drop(answer(Limited::new(client, timeout), &pages));
@@ -376,7 +407,8 @@ mod tests {
         let address = Address::Unix(directory.path().join("socket"));
         let endpoint = Endpoint::listen_with_timeout(&address, Duration::from_secs(3600)).unwrap();
         endpoint.set("/metrics", "text/plain", "a 1\n".into());
-        let silent: Vec<_> = (1..CLIENTS_MAX)
+        // More than there are places: the oldest connections make room.
+        let silent: Vec<_> = (0..CLIENTS_MAX * 4)
             .map(|_| UnixStream::connect(directory.path().join("socket")).unwrap())
             .collect();
         for _ in 0..3 {
