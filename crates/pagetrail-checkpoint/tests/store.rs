@@ -43,6 +43,10 @@ fn every_checkpoint_has_what_was_there() {
                     let numbers = store.numbers().unwrap();
                     let first = numbers[random.usize(0..numbers.len())];
                     let last = numbers[random.usize(0..numbers.len())];
+                    if first > last {
+                        writer.squash(first, last).unwrap_err();
+                        continue;
+                    }
                     writer.squash(first, last).unwrap();
                     oracle.retain(|number, _| !(first..last).contains(number));
                 }

@@ -51,8 +51,14 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// There is no checkpoint `last`, or it is damaged; the store fails. What is left is whole.
+    /// `first` is after `last`; there is no checkpoint `last`, or it is damaged; the store fails.
+    /// What is left is whole.
     pub fn squash(&mut self, first: u64, last: u64) -> Result<Pruned> {
+        if first > last {
+            return Err(Error::Refused(format!(
+                "checkpoints {first} to {last}: the first is after the last; name the smaller one first"
+            )));
+        }
         self.catch_up()?;
         self.store.chain(last)?;
         let survey = self.store.survey()?;
