@@ -248,7 +248,7 @@ pub(super) fn find(pid: u32, content: Option<&[u8]>) -> Result<(u64, bool)> {
     room.map(|at| (at, false)).ok_or_else(|| Error::Attach {
         pid,
         reason:
-            "no executable mapping of it has padding for a system call; use --technique compare"
+            "no executable mapping of it has padding for a system call; the technique compare needs none"
                 .into(),
     })
 }

@@ -141,7 +141,7 @@ fn execute(stopped: &mut Stopped, pid: u32, helper: Helper, flags: u32) -> Resul
         return Err(Error::Attach {
             pid,
             reason: "it handles its system calls itself (syscall user dispatch, as Wine does); \
-                use --technique compare"
+                the technique compare needs no call"
                 .into(),
         });
     }
@@ -327,7 +327,9 @@ fn not_cloned(pid: u32, errno: Errno) -> Error {
     };
     Error::Attach {
         pid,
-        reason: format!("clone(2) in it failed: {errno}{hint}; use --technique compare"),
+        reason: format!(
+            "clone(2) in it failed: {errno}{hint}; the technique compare needs no call"
+        ),
     }
 }
 
@@ -339,7 +341,7 @@ fn copy(tid: u32, pid: u32, helper: Helper, result: i64) -> Result<OwnedFd> {
                 pid,
                 what: "create a userfaultfd on behalf",
                 cure:
-                    "set vm.unprivileged_userfaultfd=1, or use --technique pagemap-scan or compare"
+                    "set vm.unprivileged_userfaultfd=1, or choose the technique pagemap-scan or compare"
                         .into(),
             },
             Errno::NOSYS => Error::Attach {
@@ -348,7 +350,7 @@ fn copy(tid: u32, pid: u32, helper: Helper, result: i64) -> Result<OwnedFd> {
             },
             Errno::MFILE => Error::Attach {
                 pid,
-                reason: "its limit on descriptors is 0 (ulimit -n); use --technique compare".into(),
+                reason: "its limit on descriptors is 0 (ulimit -n); the technique compare needs none".into(),
             },
             errno => Error::Attach {
                 pid,

@@ -42,6 +42,9 @@ const PHRASES: &[(&str, &str)] = &[
     ),
 ];
 
+/// How a text asks for a flag of the command.
+const FLAGS: &[&str] = &["use --", "pass --", "with --", "or --", "give --"];
+
 /// How a doc comment that needs its neighbour begins.
 const DEPENDENT: &[&str] = &["The same", "Also ", "Those ", "Of these", "Of those"];
 
@@ -113,7 +116,15 @@ pub(super) fn check_words(file: &File, findings: &mut Vec<Finding>) {
     if EXEMPT.contains(&file.path.as_str()) {
         return;
     }
+    let library = file.path.starts_with("crates/")
+        && file.path.contains("/src/")
+        && !file.path.starts_with("crates/pagetrail-cli/");
     for (number, line) in file.lines() {
+        let code = !line.trim_start().starts_with("//");
+        if library && code && FLAGS.iter().any(|flag| line.contains(flag)) {
+            let what = "a library's text names a flag of the command; name what to choose";
+            findings.push(file.finding(number, what));
+        }
         for (word, cure) in DIALECT {
             if in_parts(line, word) {
                 findings.push(file.finding(number, format!("'{word}'; {cure}")));
@@ -195,6 +206,13 @@ mod tests {
     fn doc_comments_name_their_subject() {
         assert_eq!(findings("a.rs", "/// The same, twice.\n"), [1]);
         assert_eq!(findings("a.rs", "/// A page.\n/// The same page.\n"), NONE);
+    }
+
+    #[test]
+    fn libraries_name_no_flags() {
+        let line = "    \"it is full; use --force\"";
+        assert_eq!(findings("crates/a/src/a.rs", line), [1]);
+        assert_eq!(findings("crates/pagetrail-cli/src/a.rs", line), NONE);
     }
 
     #[test]
