@@ -121,6 +121,19 @@ const TRANSFERS: &[&str] = &[
     "tcp waitall",
     "random",
     "zero",
+    "pipe writev",
+    "writev",
+    "sendmsg",
+    "recvmsg waitall",
+    "tcp writev",
+    "tcp sendmsg",
+    "tcp recvmsg waitall",
+    "tcp sendfile",
+    "sendfile",
+    "sendmmsg",
+    "recvmmsg",
+    "readv zero",
+    "tty",
 ];
 
 #[test]

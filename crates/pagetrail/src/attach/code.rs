@@ -16,19 +16,66 @@ pub(super) const SLOT_BYTES: usize = 224;
 /// The last bytes of each slot.
 const TAG: [u8; 8] = *b"pagetrl1";
 
-/// Offsets behind `syscall` instructions of [`create_userfaultfd`].
-pub(super) const AFTER_CLONE: u64 = 17;
-const AFTER_EXIT: u64 = 60;
-pub(super) const AFTER_WAIT: u64 = 94;
-pub(super) const AFTER_CREATE: u64 = 48;
-
 /// What [`create_userfaultfd`] puts in place of a helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Helper {
-    /// A thread. Its descriptor can be had from Linux 6.9 on (`PIDFD_THREAD`).
+    /// A thread with an empty descriptor table. Its descriptor can be had from Linux 6.9 on
+    /// (`PIDFD_THREAD`).
     Thread,
-    /// A process, for whose end the thread waits.
+    /// A process with an empty table, for whose end the thread waits. Such a table can be had from
+    /// Linux 5.9 on (`CLOSE_RANGE_UNSHARE`).
     Process,
+    /// A process with a copy of the table. A file that the program closes while the helper runs is
+    /// closed for good only when the helper ends.
+    ProcessWithCopy,
+}
+
+impl Helper {
+    fn is_thread(self) -> bool {
+        self == Self::Thread
+    }
+
+    /// The system calls that it and the thread make.
+    pub(super) fn calls(self) -> &'static [i64] {
+        match self {
+            Self::Thread => &[
+                libc::SYS_clone,
+                libc::SYS_close_range,
+                libc::SYS_userfaultfd,
+                libc::SYS_exit,
+                libc::SYS_rt_sigprocmask,
+            ],
+            Self::Process => &[
+                libc::SYS_clone,
+                libc::SYS_close_range,
+                libc::SYS_userfaultfd,
+                libc::SYS_exit,
+                libc::SYS_wait4,
+                libc::SYS_rt_sigprocmask,
+            ],
+            Self::ProcessWithCopy => &[
+                libc::SYS_clone,
+                libc::SYS_close,
+                libc::SYS_userfaultfd,
+                libc::SYS_exit,
+                libc::SYS_wait4,
+                libc::SYS_rt_sigprocmask,
+            ],
+        }
+    }
+}
+
+/// A slot that creates a userfaultfd, and the offsets after those of its `syscall` instructions
+/// that a tracker follows.
+#[derive(Debug)]
+pub(super) struct Creation {
+    pub(super) slot: Vec<u8>,
+    pub(super) after_clone: u64,
+    /// The helper has a table of its own.
+    pub(super) after_table: u64,
+    pub(super) after_create: u64,
+    /// The thread has seen the helper's end.
+    pub(super) after_helper: u64,
 }
 
 /// Code that has a helper, with a descriptor table of its own, create a userfaultfd and end; the
@@ -39,43 +86,31 @@ pub(super) fn create_userfaultfd(
     flags: u32,
     blocked: u64,
     back: &Registers,
-) -> Vec<u8> {
+) -> Creation {
     let mut code = Assembler::default();
     // The helper runs in the same memory, on the same stack, which it does not use; meanwhile the
     // thread stands still.
     let shared = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FS;
     let clone = match helper {
-        Helper::Thread => shared | libc::CLONE_SIGHAND | libc::CLONE_THREAD,
+        Helper::Thread => shared | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD,
         // Without a signal at its end; other threads that wait for children do not see it.
-        Helper::Process => shared,
+        Helper::Process => shared | libc::CLONE_FILES,
+        Helper::ProcessWithCopy => shared,
     };
     code.eax(libc::SYS_clone);
     code.edi(clone as u32);
     code.esi(0);
     code.syscall();
-    debug_assert_eq!(code.bytes.len() as u64, AFTER_CLONE);
+    let after_clone = code.offset();
     code.put(&[0x48, 0x89, 0xc1]); // mov rcx, rax
     let to_helper = code.jump_if_rcx_zero();
     let to_thread = code.jump();
     code.lands(to_helper);
-    // Its table is a copy: closing one makes room also where the limit on descriptors is used up.
-    code.eax(libc::SYS_close);
-    code.edi(0);
-    code.syscall();
-    code.eax(libc::SYS_userfaultfd);
-    code.edi(flags);
-    code.syscall();
-    debug_assert_eq!(code.bytes.len() as u64, AFTER_CREATE);
-    code.eax(libc::SYS_exit);
-    code.edi(0);
-    code.syscall();
-    debug_assert_eq!(code.bytes.len() as u64, AFTER_EXIT);
+    let (after_table, after_create) = helper_part(&mut code, helper, flags);
     code.lands(to_thread);
-    match helper {
-        Helper::Thread => {
-            code.put(&[0x90; (AFTER_WAIT - AFTER_EXIT) as usize]); // nop
-        }
-        Helper::Process => {
+    let after_helper = match helper.is_thread() {
+        true => after_clone,
+        false => {
             // Of a failed clone the result is no process: -1 would mean any child.
             code.put(&[0x48, 0x99]); // cqo: rdx = -1 if rax < 0, else 0
             code.put(&[0x48, 0x89, 0xd1]); // mov rcx, rdx
@@ -83,21 +118,22 @@ pub(super) fn create_userfaultfd(
             let past = code.jump();
             code.lands(to_wait);
             code.put(&[0x89, 0xc7]); // mov edi, eax
-            code.esi(0);
+            code.put(&[0x89, 0xd6]); // mov esi, edx, which is 0
+            code.put(&[0x41, 0x89, 0xd2]); // mov r10d, edx
             code.edx(libc::__WALL as u32);
-            code.r10d(0);
             code.eax(libc::SYS_wait4);
             code.syscall();
+            let after_wait = code.offset();
             code.lands(past);
+            after_wait
         }
-    }
-    debug_assert_eq!(code.bytes.len() as u64, AFTER_WAIT);
+    };
     code.eax(libc::SYS_rt_sigprocmask);
     code.edi(libc::SIG_SETMASK as u32);
     code.put(&[0x48, 0x8d, 0x35]); // lea rsi, [rip + the mask]
     let mask_at = SLOT_BYTES - TAG.len() - 8;
     code.put(&((mask_at - code.bytes.len() - 4) as u32).to_le_bytes());
-    code.edx(0);
+    code.put(&[0x99]); // cdq: edx = 0, since eax is positive
     code.r10d(8);
     code.syscall();
     // The kernel's entry uses up rcx and r11.
@@ -118,18 +154,59 @@ pub(super) fn create_userfaultfd(
     debug_assert!(code.bytes.len() <= mask_at);
     code.bytes.resize(mask_at, 0);
     code.put(&blocked.to_le_bytes());
-    code.slot()
+    Creation {
+        slot: code.slot(),
+        after_clone,
+        after_table,
+        after_create,
+        after_helper,
+    }
 }
 
-/// The system calls that [`create_userfaultfd`] makes.
-pub(super) const CALLS: &[i64] = &[
-    libc::SYS_clone,
-    libc::SYS_close,
-    libc::SYS_userfaultfd,
-    libc::SYS_exit,
-    libc::SYS_wait4,
-    libc::SYS_rt_sigprocmask,
-];
+/// What the helper executes, whose flags are its own; gives the offsets after its first two calls.
+fn helper_part(code: &mut Assembler, helper: Helper, flags: u32) -> (u64, u64) {
+    let may_fail = match helper {
+        Helper::Thread | Helper::Process => {
+            // An empty table of its own. All descriptors are in the range to be closed, so none
+            // but the first 64 are copied (`sane_fdtable_size` in fs/file.c), and these are closed
+            // before the call returns. None of the program's is closed, whose table this is no
+            // longer.
+            code.eax(libc::SYS_close_range);
+            code.put(&[0x31, 0xff]); // xor edi, edi
+            code.put(&[0x83, 0xce, 0xff]); // or esi, -1
+            code.edx(libc::CLOSE_RANGE_UNSHARE);
+            code.syscall();
+            true
+        }
+        Helper::ProcessWithCopy => {
+            // Closing one makes room where the limit on descriptors is used up.
+            code.eax(libc::SYS_close);
+            code.edi(0);
+            code.syscall();
+            false
+        }
+    };
+    let after_table = code.offset();
+    let to_end = may_fail.then(|| {
+        // The table is still the program's: nothing may be put there.
+        code.put(&[0x89, 0xc1]); // mov ecx, eax
+        let go_on = code.jump_if_rcx_zero();
+        let to_end = code.jump();
+        code.lands(go_on);
+        to_end
+    });
+    code.eax(libc::SYS_userfaultfd);
+    code.edi(flags);
+    code.syscall();
+    let after_create = code.offset();
+    if let Some(to_end) = to_end {
+        code.lands(to_end);
+    }
+    code.eax(libc::SYS_exit);
+    code.put(&[0x31, 0xff]); // xor edi, edi
+    code.syscall();
+    (after_table, after_create)
+}
 
 /// Instructions one after the other.
 #[derive(Default)]
@@ -145,7 +222,12 @@ impl Assembler {
         self.bytes.extend(bytes);
     }
 
-    fn eax(&mut self, call: i64) {
+    /// How many bytes there are so far.
+    pub(super) fn offset(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    pub(super) fn eax(&mut self, call: i64) {
         self.load(&[0xb8], call as u32);
     }
 
@@ -186,6 +268,24 @@ impl Assembler {
         Jump(self.bytes.len())
     }
 
+    /// A conditional jump, by its opcode.
+    pub(super) fn jump_if(&mut self, opcode: u8) -> Jump {
+        self.put(&[opcode, 0]);
+        Jump(self.bytes.len())
+    }
+
+    /// A place for jumps back.
+    pub(super) fn here(&self) -> Jump {
+        Jump(self.bytes.len())
+    }
+
+    /// A jump back to a place, by its opcode.
+    pub(super) fn jump_back(&mut self, opcode: u8, to: Jump) {
+        let distance = to.0 as i64 - (self.bytes.len() as i64 + 2);
+        debug_assert!(distance >= i64::from(i8::MIN));
+        self.put(&[opcode, distance as i8 as u8]);
+    }
+
     /// A jump comes here.
     pub(super) fn lands(&mut self, jump: Jump) {
         let distance = self.bytes.len() - jump.0;
@@ -206,9 +306,9 @@ impl Assembler {
     }
 }
 
-/// Room for a slot: zeros at the end of an executable private mapping, the vDSO first. Or a slot
-/// with this `content`, if there is one.
-pub(super) fn find(pid: u32, content: Option<&[u8]>) -> Result<(u64, bool)> {
+/// Room for a slot: zeros at the end of an executable private mapping, the vDSO first, such that
+/// there is room for as many more as are `spare`. Or a slot with this `content`, if there is one.
+pub(super) fn find(pid: u32, content: Option<&[u8]>, spare: usize) -> Result<(u64, bool)> {
     let mut maps = Maps::open(Some(pid)).map_err(Error::io("opening maps"))?;
     let mut regions = maps
         .changed()
@@ -232,7 +332,12 @@ pub(super) fn find(pid: u32, content: Option<&[u8]>) -> Result<(u64, bool)> {
                 return Ok((at, true));
             }
             if slot.iter().all(|&byte| byte == 0) {
-                room = room.or(Some(at));
+                let more = start
+                    .checked_sub(spare * SLOT_BYTES)
+                    .map(|from| &bytes[from..start]);
+                if more.is_some_and(|more| more.iter().all(|&byte| byte == 0)) {
+                    room = room.or(Some(at));
+                }
                 break;
             }
             // Below code of ours there may be more room.
@@ -294,11 +399,17 @@ mod tests {
         let mut back = ptrace::no_registers();
         back.rip = 0x1234_5678_9abc;
         back.rax = u64::MAX;
-        for helper in [Helper::Thread, Helper::Process] {
-            let code = create_userfaultfd(helper, 1, u64::MAX, &back);
-            assert_eq!(code.len(), SLOT_BYTES);
-            assert!(is_ours(&code));
-            assert_eq!(code[AFTER_CREATE as usize - 2..][..2], [0x0f, 0x05]);
+        for helper in [Helper::Thread, Helper::Process, Helper::ProcessWithCopy] {
+            let creation = create_userfaultfd(helper, 1, u64::MAX, &back);
+            assert_eq!(creation.slot.len(), SLOT_BYTES);
+            assert!(is_ours(&creation.slot));
+            for after in [
+                creation.after_clone,
+                creation.after_table,
+                creation.after_create,
+            ] {
+                assert_eq!(creation.slot[after as usize - 2..][..2], [0x0f, 0x05]);
+            }
         }
         assert!(!is_ours(&[0; SLOT_BYTES]));
         assert!(!is_ours(&[0x90; SLOT_BYTES]));

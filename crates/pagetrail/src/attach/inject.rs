@@ -10,18 +10,21 @@
 //! through the helper's calls, copy the descriptor by `pidfd_getfd(2)` before its end, restore
 //! registers and padding exactly, and detach.
 //!
-//! The helper shares the memory and nothing else: its descriptor table is a copy. So no descriptor
-//! of the program is closed or gets another number, whatever its other threads, and processes that
-//! share the table, open and close meanwhile; a child that one of them forks gets no copy; and
-//! there is room where the program's limit on descriptors is used up. It is a thread, which ends
-//! without a trace, where the kernel can name a thread's descriptors (`PIDFD_THREAD`, Linux 6.9),
-//! else a process.
+//! The helper shares the memory and nothing else: it takes a descriptor table of its own. So no
+//! descriptor of the program is closed or gets another number, whatever its other threads, and
+//! processes that share the table, open and close meanwhile; a child that one of them forks gets no
+//! copy; and there is room where the program's limit on descriptors is used up. The table is empty,
+//! but the kernel makes it by copying up to 64 descriptors and closing them at once: a file that
+//! the program closes within these microseconds is closed for good only after them. Where a table
+//! cannot be had empty (before Linux 5.9) it is a copy until the helper ends. The helper is a
+//! thread, which ends without a trace, where the kernel can name a thread's descriptors
+//! (`PIDFD_THREAD`, Linux 6.9), else a process.
 //!
 //! No stack of the target is used: threads run on small ones (Go), alternate ones, and shadowed
 //! ones. Signals are blocked meanwhile: a handler that ran in between would not interrupt the call
 //! that it should interrupt.
 
-use super::code::{self, AFTER_CLONE, AFTER_CREATE, AFTER_WAIT, Helper};
+use super::code::{self, Creation, Helper};
 use super::filter;
 use super::restart;
 use super::stop::{Backoff, Stopped, wait_for_trap};
@@ -49,11 +52,10 @@ pub(crate) struct Fetched {
 
 /// Stops one thread of `pid` and fetches a userfaultfd of its address space.
 pub(crate) fn fetch(pid: u32, kernel_faults: bool) -> Result<Fetched> {
-    let helper = helper(pid);
     let attempt = || {
-        let permitted = |tracee: &Tracee| filter::allow(tracee, pid, code::CALLS, false);
+        let permitted = |tracee: &Tracee| helper(tracee, pid, false).is_some();
         let mut stopped = Stopped::any_thread(pid, permitted)?;
-        let fd = execute(&mut stopped, pid, helper, Uffd::flags(kernel_faults));
+        let fd = run(&mut stopped, pid, kernel_faults, false);
         Ok((fd, stopped.release()))
     };
     let (fd, stopped) = in_own_thread(attempt)?;
@@ -80,27 +82,49 @@ fn wait_until_gone(thread: Pid) {
     while std::fs::exists(&listed).unwrap_or(false) && backoff.wait() {}
 }
 
-/// Fetches a userfaultfd by a thread of a program that we have started; it is stopped, and stays
-/// so.
-pub(crate) fn run(stopped: &mut Stopped, pid: u32, kernel_faults: bool) -> Result<OwnedFd> {
-    if !filter::allow(&stopped.tracee, pid, code::CALLS, true) {
-        return Err(Error::Seccomp { pid });
-    }
-    execute(stopped, pid, helper(pid), Uffd::flags(kernel_faults))
+/// Fetches a userfaultfd by a stopped thread, which stays so.
+///
+/// `started`: the program was started by this process and may have its filters.
+pub(crate) fn run(
+    stopped: &mut Stopped,
+    pid: u32,
+    kernel_faults: bool,
+    started: bool,
+) -> Result<OwnedFd> {
+    let helper = helper(&stopped.tracee, pid, started).ok_or(Error::Seccomp { pid })?;
+    execute(stopped, pid, helper, Uffd::flags(kernel_faults))
 }
 
-/// Which helper fits the kernel and the program.
-fn helper(pid: u32) -> Helper {
+/// The best helper that the kernel knows and the thread's filters let run.
+fn helper(tracee: &Tracee, pid: u32, started: bool) -> Option<Helper> {
     // Others do not know the flag.
-    let known = pidfd_open(gettid(), pidfd_thread()).is_ok();
-    match known && !has_queues(pid) {
-        true => Helper::Thread,
-        false => Helper::Process,
-    }
+    let threads = pidfd_open(gettid(), pidfd_thread()).is_ok();
+    let candidates = match (has_close_range(), threads && !has_queues(pid)) {
+        (true, true) => &[Helper::Thread, Helper::Process, Helper::ProcessWithCopy][..],
+        (true, false) => &[Helper::Process, Helper::ProcessWithCopy],
+        (false, _) => &[Helper::ProcessWithCopy],
+    };
+    let allowed = |helper: &&Helper| filter::allow(tracee, pid, helper.calls(), false);
+    candidates.iter().find(allowed).copied().or_else(|| {
+        // Filters that cannot be read, but are ours: of these calls it is known that they pass. A
+        // program that has just been started closes nothing meanwhile.
+        let helper = Helper::ProcessWithCopy;
+        (started && filter::allow(tracee, pid, helper.calls(), true)).then_some(helper)
+    })
+}
+
+/// Whether the kernel has `close_range(2)` (Linux 5.9). By its release: making the call would end
+/// us under a filter that kills.
+fn has_close_range() -> bool {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|number| number.parse().ok());
+    (number(), number()) >= (Some(5_u32), Some(9_u32))
 }
 
 /// `PIDFD_THREAD` in `include/uapi/linux/pidfd.h`.
-fn pidfd_thread() -> PidfdFlags {
+pub(super) fn pidfd_thread() -> PidfdFlags {
     PidfdFlags::from_bits_retain(libc::O_EXCL as u32)
 }
 
@@ -145,8 +169,16 @@ fn execute(stopped: &mut Stopped, pid: u32, helper: Helper, flags: u32) -> Resul
                 .into(),
         });
     }
-    let at = write(stopped, pid, helper, flags)?;
-    let copied = step_through(&stopped.tracee, pid, helper, at);
+    let back = restart::in_user_space(stopped.registers);
+    let creation = code::create_userfaultfd(helper, flags, stopped.blocked, &back);
+    let at = write(stopped, pid, &creation)?;
+    let run = Run {
+        pid,
+        helper,
+        at,
+        creation,
+    };
+    let copied = run.step_through(&stopped.tracee);
     // Traps before the thread executes anything more; one that still runs must be given its time.
     let trapped = stopped.tracee.interrupt().and_then(|()| {
         match stopped.tracee.resume(Resume::Free, 0) {
@@ -165,13 +197,11 @@ fn execute(stopped: &mut Stopped, pid: u32, helper: Helper, flags: u32) -> Resul
 }
 
 /// Writes the code and points the thread to it; says where the code is.
-fn write(stopped: &Stopped, pid: u32, helper: Helper, flags: u32) -> Result<u64> {
-    let (at, _) = code::find(pid, None)?;
+fn write(stopped: &Stopped, pid: u32, creation: &Creation) -> Result<u64> {
+    let (at, _) = code::find(pid, None, 0)?;
     let tracee = &stopped.tracee;
-    let back = restart::in_user_space(stopped.registers);
-    let slot = code::create_userfaultfd(helper, flags, stopped.blocked, &back);
     let failed = |errno| explain(pid, "write code into the padding", errno);
-    code::write(tracee, at, &slot).map_err(failed)?;
+    code::write(tracee, at, &creation.slot).map_err(failed)?;
     let mut diverted = stopped.registers;
     diverted.rip = at;
     // Not inside a system call any more: nothing to restart when the thread goes on.
@@ -199,87 +229,116 @@ fn remove(stopped: &Stopped, at: u64) -> Result<(), Errno> {
     code::clear(tracee, at)
 }
 
-/// Follows the thread until its helper has ended, and the helper until it has the descriptor, of
-/// which this gives a copy.
-fn step_through(tracee: &Tracee, pid: u32, helper: Helper, at: u64) -> Result<OwnedFd> {
-    let failed = |errno| explain(pid, "follow the injected call", errno);
-    let mut backoff = Backoff::until(Instant::now() + TIMEOUT);
-    let mut copied = None;
-    let end = match helper {
-        Helper::Thread => AFTER_CLONE,
-        Helper::Process => AFTER_WAIT,
-    };
-    let mut stops_at_end = 0;
-    tracee.resume(Resume::ToSyscall, 0).map_err(failed)?;
-    loop {
-        let change = next(tracee, pid, &mut backoff)?;
-        let mut signal = 0;
-        match change {
-            // One that cannot be blocked.
-            Change::Signal(number) => signal = number,
-            Change::Exited(_) | Change::Killed(_) => return Err(Error::Gone { pid }),
-            Change::Vfork => {
-                let created = tracee.created().map_err(failed)?;
-                // The thread waits for the helper's end, which we have to see, too.
-                copied = Some(follow_helper(&created, pid, helper, at, &mut backoff));
-                tracee.resume(Resume::ToSyscall, 0).map_err(failed)?;
-                finish_helper(&created, &mut backoff);
-                continue;
-            }
-            Change::Syscall => {
-                let registers = tracee.registers().map_err(failed)?;
-                let result = registers.rax as i64;
-                let place = registers.rip.wrapping_sub(at);
-                let entry = result == -i64::from(libc::ENOSYS) && stops_at_end == 0;
-                if !entry && result == restart::ERESTARTNOINTR {
-                    // Stopped while it began; it will be made anew.
-                    stops_at_end = 0;
-                    tracee.resume(Resume::ToSyscall, 0).map_err(failed)?;
-                    continue;
-                }
-                if place == AFTER_CLONE && !entry && result < 0 && copied.is_none() {
-                    return Err(not_cloned(pid, Errno::from_raw_os_error(-result as i32)));
-                }
-                if place == end {
-                    stops_at_end += 1;
-                    if stops_at_end >= 2 {
-                        return copied.unwrap_or(Err(Error::Gone { pid }));
-                    }
-                }
-            }
-            Change::Trap { .. } | Change::Exec | Change::Exit => {}
-        }
-        tracee.resume(Resume::ToSyscall, signal).map_err(failed)?;
-    }
-}
-
-/// Steps a helper to the end of its second call, which creates the descriptor, and copies that.
-fn follow_helper(
-    created: &Tracee,
+/// Code that a thread executes, with what is needed to follow it.
+struct Run {
     pid: u32,
     helper: Helper,
     at: u64,
-    backoff: &mut Backoff,
-) -> Result<OwnedFd> {
-    let failed = |errno| explain(pid, "follow the injected call", errno);
-    let mut stops = 0;
-    loop {
-        let mut signal = 0;
-        match next(created, pid, backoff)? {
-            Change::Signal(number) => signal = number,
-            Change::Exited(_) | Change::Killed(_) => return Err(Error::Gone { pid }),
-            Change::Syscall => {
-                let registers = created.registers().map_err(failed)?;
-                stops += u32::from(registers.rip.wrapping_sub(at) == AFTER_CREATE);
-                // The first is the entry.
-                if stops == 2 {
-                    return copy(created.tid(), pid, helper, registers.rax as i64);
+    creation: Creation,
+}
+
+impl Run {
+    /// Follows the thread until its helper has ended, and the helper until it has the descriptor,
+    /// of which this gives a copy.
+    fn step_through(&self, tracee: &Tracee) -> Result<OwnedFd> {
+        let failed = |errno| explain(self.pid, "follow the injected call", errno);
+        let mut backoff = Backoff::until(Instant::now() + TIMEOUT);
+        let mut copied = None;
+        let mut stops_at_end = 0;
+        tracee.resume(Resume::ToSyscall, 0).map_err(failed)?;
+        loop {
+            let change = next(tracee, self.pid, &mut backoff)?;
+            let mut signal = 0;
+            match change {
+                // One that cannot be blocked.
+                Change::Signal(number) => signal = number,
+                Change::Exited(_) | Change::Killed(_) => {
+                    return Err(Error::Gone { pid: self.pid });
                 }
+                Change::Vfork => {
+                    let created = tracee.created().map_err(failed)?;
+                    // The thread waits for the helper's end, which we have to see, too.
+                    copied = Some(self.follow_helper(&created, &mut backoff));
+                    tracee.resume(Resume::ToSyscall, 0).map_err(failed)?;
+                    finish_helper(&created, &mut backoff);
+                    continue;
+                }
+                Change::Syscall => {
+                    let registers = tracee.registers().map_err(failed)?;
+                    let result = registers.rax as i64;
+                    let place = registers.rip.wrapping_sub(self.at);
+                    let entry = result == -i64::from(libc::ENOSYS) && stops_at_end == 0;
+                    if !entry && result == restart::ERESTARTNOINTR {
+                        // Stopped while it began; it will be made anew.
+                        stops_at_end = 0;
+                        tracee.resume(Resume::ToSyscall, 0).map_err(failed)?;
+                        continue;
+                    }
+                    let cloned = place == self.creation.after_clone && !entry;
+                    if cloned && result < 0 && copied.is_none() {
+                        return Err(not_cloned(self.pid, errno_of(result)));
+                    }
+                    if place == self.creation.after_helper {
+                        stops_at_end += 1;
+                        if stops_at_end >= 2 {
+                            return copied.unwrap_or(Err(Error::Gone { pid: self.pid }));
+                        }
+                    }
+                }
+                Change::Trap { .. } | Change::Exec | Change::Exit => {}
             }
-            _ => {}
+            tracee.resume(Resume::ToSyscall, signal).map_err(failed)?;
         }
-        created.resume(Resume::ToSyscall, signal).map_err(failed)?;
     }
+
+    /// Steps a helper to the end of its second call, which creates the descriptor, and copies that.
+    fn follow_helper(&self, created: &Tracee, backoff: &mut Backoff) -> Result<OwnedFd> {
+        let failed = |errno| explain(self.pid, "follow the injected call", errno);
+        // Of each call the first stop is the entry.
+        let (mut stops_at_table, mut stops_at_create) = (0, 0);
+        loop {
+            let mut signal = 0;
+            match next(created, self.pid, backoff)? {
+                Change::Signal(number) => signal = number,
+                Change::Exited(_) | Change::Killed(_) => {
+                    return Err(Error::Gone { pid: self.pid });
+                }
+                Change::Syscall => {
+                    let registers = created.registers().map_err(failed)?;
+                    let place = registers.rip.wrapping_sub(self.at);
+                    let result = registers.rax as i64;
+                    stops_at_table += u32::from(place == self.creation.after_table);
+                    stops_at_create += u32::from(place == self.creation.after_create);
+                    if stops_at_create == 2 {
+                        debug_assert!(
+                            result < 0 || self.holds_nothing_else(created.tid()),
+                            "it keeps files of the program open"
+                        );
+                        return copy(created.tid(), self.pid, self.helper, result);
+                    }
+                    let must_succeed = self.helper != Helper::ProcessWithCopy;
+                    if stops_at_table == 2 && stops_at_create == 0 && must_succeed && result < 0 {
+                        return Err(Error::Attach {
+                            pid: self.pid,
+                            reason: format!("close_range(2) in it failed: {}", errno_of(result)),
+                        });
+                    }
+                }
+                _ => {}
+            }
+            created.resume(Resume::ToSyscall, signal).map_err(failed)?;
+        }
+    }
+
+    /// Whether the table of a helper has no descriptor but the one that it has created.
+    fn holds_nothing_else(&self, tid: u32) -> bool {
+        let entries = std::fs::read_dir(format!("/proc/{tid}/fd"));
+        self.helper == Helper::ProcessWithCopy || entries.is_ok_and(|all| all.count() == 1)
+    }
+}
+
+fn errno_of(result: i64) -> Errno {
+    Errno::from_raw_os_error(-result as i32)
 }
 
 /// Lets a helper come to its end. Not let go before: in a process that is stopped (`SIGSTOP`) it
@@ -335,8 +394,7 @@ fn not_cloned(pid: u32, errno: Errno) -> Error {
 
 fn copy(tid: u32, pid: u32, helper: Helper, result: i64) -> Result<OwnedFd> {
     if result < 0 {
-        let errno = Errno::from_raw_os_error(-result as i32);
-        return Err(match errno {
+        return Err(match errno_of(result) {
             Errno::PERM => Error::Permission {
                 pid,
                 what: "create a userfaultfd on behalf",
@@ -362,7 +420,7 @@ fn copy(tid: u32, pid: u32, helper: Helper, result: i64) -> Result<OwnedFd> {
     let created = Pid::from_raw(tid as i32).ok_or(Error::NoSuchProcess { pid })?;
     let flags = match helper {
         Helper::Thread => pidfd_thread(),
-        Helper::Process => PidfdFlags::empty(),
+        Helper::Process | Helper::ProcessWithCopy => PidfdFlags::empty(),
     };
     let handle = pidfd_open(created, flags).map_err(failed)?;
     pidfd_getfd(handle, result as i32, PidfdGetfdFlags::empty()).map_err(failed)

@@ -324,7 +324,7 @@ impl Keeper {
             });
         };
         let mut stopped = Stopped::adopt(tracee.again(), pid, since)?;
-        let fd = inject::run(&mut stopped, pid, kernel_faults)?;
+        let fd = inject::run(&mut stopped, pid, kernel_faults, true)?;
         Ok(Image {
             fd: Some(fd),
             stopped: since.elapsed(),

@@ -1,0 +1,116 @@
+//! Finishing transfers that a stop has cut short.
+//!
+//! A blocking `write(2)` to a pipe, a `send(2)` on a stream, a `recv(2)` with `MSG_WAITALL` is
+//! whole unless a signal interrupts it. A stop does so as well, and the kernel has no code for it:
+//! what was transferred so far is the result (`pipe_write` in `fs/pipe.c`, `tcp_sendmsg_locked`). A
+//! thread that is found with such a result makes the rest of the transfer by code of ours in
+//! padding ([`code`]), which adds up what was transferred and goes on where the call would have
+//! returned. All that changes is in the thread's registers, so nothing is needed from the tracker
+//! once it has set them, and a stop that cuts the rest short as well is mended in the same way. If
+//! a handler runs meanwhile, or is to run when the thread goes on, the call returns what there is,
+//! as it would have.
+//!
+//! The slot stays: nobody can tell when the last thread has left it. A call that returns because of
+//! an error that comes up between the two parts returns what was transferred before, as it should,
+//! but the error is not reported again by the next call.
+
+mod descriptor;
+mod parts;
+mod plain;
+
+use super::code::{self, SLOT_BYTES};
+use super::filter;
+use crate::sys::ptrace::{Registers, Tracee};
+use crate::sys::remote_memory;
+use descriptor::Descriptor;
+
+/// Length of the `syscall` instruction, in bytes.
+const SYSCALL_BYTES: u64 = 2;
+/// How many slots are left free for what comes later.
+const SPARE_SLOTS: usize = 2;
+
+/// Whether a thread is blocked in a call that a stop would cut short (`proc_pid_syscall(5)`): a
+/// better moment may come. If the tracker is killed between the stop and what [`finish`] does about
+/// it, the call stays short.
+pub(super) fn is_under_way(pid: u32, tid: u32) -> bool {
+    let path = format!("/proc/{pid}/task/{tid}/syscall");
+    // Of one that runs it says so, without a number.
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let call = text.split(' ').next().and_then(|call| call.parse().ok());
+    let argument = |index: usize| {
+        let word = text.split(' ').nth(1 + index).unwrap_or_default();
+        u64::from_str_radix(word.trim_start_matches("0x"), 16).unwrap_or(0)
+    };
+    let waits_for_all = |flags| flags & libc::MSG_WAITALL as u64 != 0;
+    match call {
+        Some(
+            libc::SYS_write
+            | libc::SYS_writev
+            | libc::SYS_pwritev2
+            | libc::SYS_sendto
+            | libc::SYS_sendmsg
+            | libc::SYS_sendmmsg
+            | libc::SYS_sendfile
+            | libc::SYS_recvmmsg
+            | libc::SYS_getrandom,
+        ) => true,
+        Some(libc::SYS_recvfrom) => waits_for_all(argument(3)),
+        Some(libc::SYS_recvmsg) => waits_for_all(argument(2)),
+        _ => false,
+    }
+}
+
+/// How the rest of a transfer is made.
+struct Rest {
+    /// The system call.
+    call: i64,
+    /// The code that makes it, and goes back to the program.
+    slot: Vec<u8>,
+    /// With which the thread enters it; the place is not set yet.
+    registers: Registers,
+}
+
+/// The registers with which a stopped thread finishes the transfer that its stop has cut short;
+/// `None` where there is none, or where nothing can be done about it.
+pub(super) fn finish(tracee: &Tracee, pid: u32, found: &Registers) -> Option<Registers> {
+    // Within a system call that has transferred something.
+    if (found.orig_rax as i64) < 0 || found.rax as i64 <= 0 {
+        return None;
+    }
+    let descriptor = Descriptor {
+        pid,
+        tid: tracee.tid(),
+        number: found.rdi as i32,
+    };
+    let mut slot = [0; SLOT_BYTES];
+    if remote_memory::read(pid, found.rip - SYSCALL_BYTES, &mut slot) == Ok(SLOT_BYTES) {
+        let within = plain::go_on(&slot, found);
+        let within = within.or_else(|| parts::go_on(descriptor, &slot, found));
+        if within.is_some() {
+            return within;
+        }
+    }
+    let rest = plain::rest(descriptor, found).or_else(|| parts::rest(descriptor, found))?;
+    let Some(place) = placed(tracee, pid, &rest) else {
+        tracing::warn!(
+            pid,
+            tid = tracee.tid(),
+            call = found.orig_rax,
+            "a stop has cut a system call short: it returns {}",
+            found.rax
+        );
+        return None;
+    };
+    let mut registers = rest.registers;
+    registers.rip = place + SYSCALL_BYTES;
+    Some(registers)
+}
+
+/// Puts the code into padding, unless it is there already; says where.
+fn placed(tracee: &Tracee, pid: u32, rest: &Rest) -> Option<u64> {
+    if !filter::allow(tracee, pid, &[rest.call], false) {
+        return None;
+    }
+    let (place, there) = code::find(pid, Some(&rest.slot), SPARE_SLOTS).ok()?;
+    (there || code::write(tracee, place, &rest.slot).is_ok()).then_some(place)
+}
