@@ -60,7 +60,7 @@ pub enum Error {
     },
     /// Another process already traces the target; `ptrace(2)` allows only one tracer.
     #[error(
-        "process {pid} is already traced by process {tracer}; end that debugger or strace first"
+        "process {pid} is already traced by process {tracer}; end that debugger, strace or pagetrail first"
     )]
     Traced {
         /// The requested PID.

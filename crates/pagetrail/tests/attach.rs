@@ -200,6 +200,31 @@ fn a_pending_signal_handler_ends_a_transfer() {
 }
 
 #[test]
+fn trackers_that_attach_at_once_wait_for_each_other() {
+    let subject = "attach: two trackers";
+    for technique in working(subject, &[PagemapScan]) {
+        let Some(victim) = Victim::start("sleeper", &[]) else {
+            return;
+        };
+        let pid = victim.pid();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(move || {
+                    for _ in 0..times(50, 1000) {
+                        let watch = attach_once(pid, technique, 0, Duration::ZERO);
+                        drop(watch.unwrap_or_else(|error| panic!("{error}")));
+                        pagetrail::Hold::process(pid).unwrap().release();
+                    }
+                });
+            }
+        });
+        victim.is_clean(true);
+        victim.finish();
+        row(subject, technique.name(), "works", "");
+    }
+}
+
+#[test]
 fn descriptors_keep_their_numbers() {
     for how in ["thread", "process", "full", "queue"] {
         survives("descriptors", &["600", how], times(100, 1000));

@@ -28,7 +28,7 @@ use super::code::{self, Creation, Helper};
 use super::filter;
 use super::restart;
 use super::stop::{Backoff, Stopped, wait_for_trap};
-use super::target_check::explain;
+use super::target_check::{TRACER_NAME, explain};
 use crate::error::{Error, Result};
 use crate::sys::ptrace::{Change, Resume, Tracee, option};
 use crate::sys::uffd::Uffd;
@@ -65,7 +65,10 @@ pub(crate) fn fetch(pid: u32, kernel_faults: bool) -> Result<Fetched> {
 /// Runs what traces threads: when a thread ends, the kernel lets go of all that it still traces.
 fn in_own_thread<T: Send>(attempt: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
-        let traced = scope.spawn(move || (attempt(), gettid()));
+        let traced = std::thread::Builder::new()
+            .name(TRACER_NAME.into())
+            .spawn_scoped(scope, move || (attempt(), gettid()))
+            .map_err(Error::io("starting a thread"))?;
         let (outcome, tracer) = traced
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic));

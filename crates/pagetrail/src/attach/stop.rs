@@ -15,6 +15,8 @@ const THREAD_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long a moment is waited for in which no thread is within a transfer, where the choice is
 /// free.
 const MOMENT_TIMEOUT: Duration = Duration::from_millis(50);
+/// How often in a row tracing a thread must be refused, with no tracker at work, to be forbidden.
+const REFUSALS: u32 = 10;
 /// How long the whole attempt may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -214,7 +216,23 @@ fn ask(pid: u32, thread: Thread) -> Result<Option<Tracee>> {
 
 /// Traces a thread, which runs on; `None` when it has ended.
 pub(super) fn seize(pid: u32, thread: Thread) -> Result<Option<Tracee>> {
-    let tracee = match Tracee::seize(thread.tid, option::SYSGOOD) {
+    let mut backoff = Backoff::until(Instant::now() + target_check::TRACKER_TIMEOUT);
+    let mut refused = 0;
+    let outcome = loop {
+        let outcome = Tracee::seize(thread.tid, option::SYSGOOD);
+        if !matches!(outcome, Err(Errno::PERM)) || is_ours(pid, thread.tid).unwrap_or(false) {
+            break outcome;
+        }
+        // Another tracker may be at work, or may have been until now. While one begins, the parent
+        // shows up in its place (`ptrace_attach` sets `ptrace` before `parent`).
+        let tracer = Status::of_thread(pid, thread.tid).map_or(0, |status| status.tracer);
+        let by_tracker = tracer != 0 && target_check::is_tracker(tracer);
+        refused = if by_tracker { 0 } else { refused + 1 };
+        if refused == REFUSALS || !backoff.wait() {
+            break outcome;
+        }
+    };
+    let tracee = match outcome {
         Ok(tracee) => tracee,
         Err(Errno::SRCH) => return Ok(None),
         // Asked under another number before its `execve`.

@@ -1,11 +1,13 @@
 //! Whether a process can be watched at all, and if not, the one clear reason.
 
+use super::stop::Backoff;
 use crate::error::{Error, Result};
 use crate::proc::status::{Status, stat_fields};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// The inode of the first PID namespace (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
@@ -23,7 +25,13 @@ pub(crate) fn check(pid: u32) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             return Err(permission(pid, "read the state"));
         }
-        Err(_) => return Err(Error::NoSuchProcess { pid }),
+        Err(error) if is_missing(&error) => return Err(Error::NoSuchProcess { pid }),
+        // No descriptors are left (ulimit -n), or no memory: that says nothing about the process.
+        Err(error) => {
+            return Err(Error::io(format!("reading the state of process {pid}"))(
+                error,
+            ));
+        }
     };
     if matches!(status.state, 'Z' | 'X') {
         return Err(Error::NoSuchProcess { pid });
@@ -49,13 +57,44 @@ pub(crate) fn check(pid: u32) -> Result<()> {
     if is_32_bit(pid) {
         return Err(Error::ThirtyTwoBit { pid });
     }
-    if status.tracer != 0 {
-        return Err(Error::Traced {
-            pid,
-            tracer: status.tracer,
-        });
+    match lasting_tracer(pid, status.tracer) {
+        0 => Ok(()),
+        tracer => Err(Error::Traced { pid, tracer }),
     }
-    Ok(())
+}
+
+/// Whether a file of `/proc` is missing because its process is.
+fn is_missing(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
+}
+
+/// How long another tracker may take until it lets go.
+pub(super) const TRACKER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The tracer of a thread after waiting for trackers that attach for a moment only; 0 if there is
+/// none.
+fn lasting_tracer(tid: u32, mut tracer: u32) -> u32 {
+    let mut backoff = Backoff::until(Instant::now() + TRACKER_TIMEOUT);
+    let mut others = 0;
+    while tracer != 0 && others < 10 && backoff.wait() {
+        // One that begins shows up as the parent at first.
+        others = if is_tracker(tracer) { 0 } else { others + 1 };
+        tracer = Status::of(tid).map_or(0, |status| status.tracer);
+    }
+    tracer
+}
+
+/// How the threads of this library that trace are named.
+pub(crate) const TRACER_NAME: &str = "pagetrail-trace";
+
+/// Whether a tracer is one that lets go soon: a thread of this library in any process, by its
+/// name, or one that has ended by now.
+pub(super) fn is_tracker(tracer: u32) -> bool {
+    let Ok(name) = std::fs::read(format!("/proc/{tracer}/comm")) else {
+        return true;
+    };
+    // The thread of `launch` keeps its program until the end; its name is cut off.
+    name.starts_with(b"pagetrail") && !name.starts_with(b"pagetrail-keepe")
 }
 
 /// `PF_KTHREAD` in the flags of `proc_pid_stat(5)`; a program on its way out has no memory either.
