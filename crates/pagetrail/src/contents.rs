@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
-use crate::proc::status::Status;
+use crate::proc::status::{Status, memory_id};
 use crate::region::Region;
 use crate::sys::pagemap::{Pagemap, Query, Vector, category, entry};
 use rustix::fs::SeekFrom;
@@ -137,7 +137,11 @@ pub fn mapped_pages(pid: u32, addresses: &PageSet) -> Result<Mapped> {
 /// out.
 fn data_of_file(pid: u32, region: &Region) -> Option<PageSet> {
     let (start, end) = (region.range.start(), region.range.end());
-    let file = File::open(format!("/proc/{pid}/map_files/{start:x}-{end:x}")).ok()?;
+    let file = File::open(format!(
+        "/proc/{}/map_files/{start:x}-{end:x}",
+        memory_id(pid)
+    ))
+    .ok()?;
     let mut found = PageSet::new();
     let last = region.offset + region.range.bytes();
     let mut at = region.offset;

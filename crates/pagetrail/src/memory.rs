@@ -8,6 +8,7 @@ use crate::attach::target_check::explain;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::proc::maps::Maps;
+use crate::proc::status::memory_id;
 use crate::region::Region;
 use crate::sys::remote_memory::{self, RANGES_MAX};
 use rustix::io::Errno;
@@ -46,7 +47,7 @@ impl Memory {
         let opened = OpenOptions::new()
             .read(true)
             .write(true)
-            .open(format!("/proc/{pid}/mem"));
+            .open(format!("/proc/{}/mem", memory_id(pid)));
         match opened {
             Ok(file) => Ok(Self { pid, file }),
             Err(error) => {
@@ -54,6 +55,12 @@ impl Memory {
                 Err(explain(pid, "open the memory", errno))
             }
         }
+    }
+
+    /// The ID under which `/proc` shows what belongs to this memory: the PID or, if the main thread
+    /// has ended before others, the ID of a thread that runs on.
+    pub fn proc_id(&self) -> u32 {
+        memory_id(self.pid)
     }
 
     /// The current mappings, ascending.

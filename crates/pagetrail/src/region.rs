@@ -1,6 +1,7 @@
 //! [`Region`]: a mapping (VMA) of a process, as `proc_pid_maps(5)` describes it.
 
 use crate::page_set::PageRange;
+use crate::proc::status::memory_id;
 use std::fmt;
 
 /// The access rights of a mapping.
@@ -101,7 +102,7 @@ impl Region {
         if self.inode == 0 {
             return false;
         }
-        let pid = pid.unwrap_or_else(std::process::id);
+        let pid = memory_id(pid.unwrap_or_else(std::process::id));
         let (start, end) = (self.range.start(), self.range.end());
         // The link leads to the file itself, whatever its name; it cannot be followed without
         // permission.
@@ -122,7 +123,7 @@ impl Region {
             return false;
         }
         let path = pid.map_or("/proc/self/smaps".into(), |pid| {
-            format!("/proc/{pid}/smaps")
+            format!("/proc/{}/smaps", memory_id(pid))
         });
         let Ok(text) = std::fs::read(path) else {
             return false;

@@ -5,8 +5,8 @@
 
 mod support;
 
-use pagetrail::Technique::{self, PagemapScan, Userfaultfd};
-use pagetrail::{Target, Watch};
+use pagetrail::Technique::{self, Compare, PagemapScan, Userfaultfd};
+use pagetrail::{PageRange, PageSet, Target, Watch};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use support::{Victim, attach_once, random, row, times, victim_program, working};
@@ -218,6 +218,41 @@ fn trackers_that_attach_at_once_wait_for_each_other() {
                 });
             }
         });
+        victim.is_clean(true);
+        victim.finish();
+        row(subject, technique.name(), "works", "");
+    }
+}
+
+#[test]
+fn a_main_thread_that_has_ended_is_no_reason() {
+    let subject = "attach: main thread ended";
+    for technique in working(subject, &[PagemapScan, Userfaultfd, Compare]) {
+        let Some(mut victim) = Victim::start("mainless", &[]) else {
+            return;
+        };
+        let start = u64::from_str_radix(&victim.said[0], 16).unwrap();
+        let pages = 64 * 4096;
+        let target = Target::process(victim.pid()).unwrap();
+        let range = PageRange::new(start, start + pages).unwrap();
+        let watch = Watch::builder().target(target).technique(technique);
+        let mut watch = watch.start().unwrap_or_else(|error| victim.blame(&error));
+        let wanted = PageSet::from(range);
+        let mut written = PageSet::new();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while written.bytes() < pages {
+            assert!(Instant::now() < deadline, "{technique}: {written:?}");
+            let round = watch.collect().unwrap();
+            written.union_with(&(round.dirty() & &wanted));
+            round.commit();
+        }
+        let hold = pagetrail::Hold::process(victim.pid()).unwrap();
+        let mut bytes = vec![0; pages as usize];
+        let memory = pagetrail::Memory::of(victim.pid()).unwrap();
+        memory.read(&[range], &mut bytes).unwrap();
+        assert!(bytes.chunks(4096).all(|page| page[0] != 0), "{technique}");
+        hold.release();
+        drop(watch);
         victim.is_clean(true);
         victim.finish();
         row(subject, technique.name(), "works", "");

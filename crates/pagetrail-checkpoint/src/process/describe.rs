@@ -21,8 +21,9 @@ pub(crate) struct Identity {
 
 impl Identity {
     pub(crate) fn of(pid: u32) -> Result<Self> {
+        let id = pagetrail::Memory::of(pid)?.proc_id();
         let auxv =
-            fs::read(format!("/proc/{pid}/auxv")).map_err(|error| {
+            fs::read(format!("/proc/{id}/auxv")).map_err(|error| {
                 match Errno::from_io_error(&error) {
                     Some(Errno::NOENT | Errno::SRCH) => pagetrail::Error::Gone { pid }.into(),
                     _ => Error::io(format!("cannot read the auxiliary vector of process {pid}"))(
@@ -30,8 +31,8 @@ impl Identity {
                     ),
                 }
             })?;
-        let executable = fs::read_link(format!("/proc/{pid}/exe"));
-        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let executable = fs::read_link(format!("/proc/{id}/exe"));
+        let command = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
         let words = command.strip_suffix(b"\0").unwrap_or(&command);
         let words = words.split(|byte| *byte == 0);
         Ok(Self {

@@ -2,7 +2,7 @@
 
 use super::stop::Backoff;
 use crate::error::{Error, Result};
-use crate::proc::status::{Status, stat_fields};
+use crate::proc::status::{Status, memory_id, stat_fields};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -110,7 +110,7 @@ fn first_pid_namespace() -> bool {
 /// `EI_CLASS` of the ELF header, `elf(5)`. A file that cannot be read says nothing.
 fn is_32_bit(pid: u32) -> bool {
     let mut header = [0; 5];
-    File::open(format!("/proc/{pid}/exe"))
+    File::open(format!("/proc/{}/exe", memory_id(pid)))
         .and_then(|mut exe| exe.read_exact(&mut header))
         .is_ok()
         && header == [0x7f, b'E', b'L', b'F', 1]

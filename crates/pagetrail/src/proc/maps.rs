@@ -1,6 +1,7 @@
 //! Reading and parsing `/proc/PID/maps` (`proc_pid_maps(5)`).
 
 use crate::page_set::PageRange;
+use crate::proc::status::memory_id;
 use crate::region::{Permissions, Region};
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -16,7 +17,9 @@ pub(crate) struct Maps {
 impl Maps {
     /// Opens the mappings of `pid`, or of this process.
     pub(crate) fn open(pid: Option<u32>) -> io::Result<Self> {
-        let path = pid.map_or("/proc/self/maps".into(), |pid| format!("/proc/{pid}/maps"));
+        let path = pid.map_or("/proc/self/maps".into(), |pid| {
+            format!("/proc/{}/maps", memory_id(pid))
+        });
         // Large enough that a few hundred mappings come with one read(2), and thus from one
         // instant.
         Ok(Self {

@@ -23,9 +23,15 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// The state of a process.
+    /// The state of a process: that of its main thread or, if that has ended before others, of a
+    /// thread that runs on.
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
-        Ok(Self::parse(&text(&format!("/proc/{pid}/status"))?))
+        let main = Self::parse(&text(&format!("/proc/{pid}/status"))?);
+        if main.has_memory || main.state != 'Z' {
+            return Ok(main);
+        }
+        let other = with_memory(pid).and_then(|tid| Self::of_thread(pid, tid).ok());
+        Ok(other.unwrap_or(main))
     }
 
     /// The state of one thread.
@@ -98,6 +104,30 @@ pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
         .collect();
     tids.sort_unstable_by_key(|&tid| (tid != pid, tid));
     Ok(tids)
+}
+
+/// A thread other than the main one that has memory.
+fn with_memory(pid: u32) -> Option<u32> {
+    let mut tids = threads(pid).unwrap_or_default();
+    tids.retain(|&tid| tid != pid);
+    let has_memory = |&tid: &u32| Status::of_thread(pid, tid).is_ok_and(|status| status.has_memory);
+    tids.into_iter().find(has_memory)
+}
+
+/// The ID under which `/proc` and `process_vm_readv(2)` show the memory of a process: its PID or,
+/// once the main thread has ended before others, the ID of a thread that runs on.
+///
+/// A main thread that has ended stays as a zombie, without memory, until all others have ended
+/// (`pthread_exit(3)` in `main`). `/proc/TID` of any thread leads to the same files as that of the
+/// main thread.
+pub(crate) fn memory_id(pid: u32) -> u32 {
+    // The link needs memory to exist.
+    match std::fs::read_link(format!("/proc/{pid}/exe")) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
+            with_memory(pid).unwrap_or(pid)
+        }
+        _ => pid,
+    }
 }
 
 /// Whether a thread other than the main one is inside `execve(2)` (`proc_pid_syscall(5)`).

@@ -4,6 +4,7 @@
 //! `Documentation/admin-guide/mm/pagemap.rst`.
 
 use crate::page_set::{PageRange, PageSet, page_size};
+use crate::proc::status::memory_id;
 use linux_raw_sys::general::{self as raw, page_region, pm_scan_arg};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
@@ -75,7 +76,7 @@ impl Pagemap {
     /// Opens the page map of `pid`, or of this process.
     pub(crate) fn open(pid: Option<u32>) -> io::Result<Self> {
         let path = pid.map_or("/proc/self/pagemap".into(), |pid| {
-            format!("/proc/{pid}/pagemap")
+            format!("/proc/{}/pagemap", memory_id(pid))
         });
         Ok(Self {
             file: File::open(path)?,

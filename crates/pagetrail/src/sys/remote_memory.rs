@@ -2,6 +2,7 @@
 //! own memory without trusting pointers to it.
 
 use crate::page_set::PageRange;
+use crate::proc::status::memory_id;
 use rustix::io::Errno;
 
 /// The most ranges that one call may have (`UIO_MAXIOV`).
@@ -18,10 +19,10 @@ pub(crate) fn read(pid: u32, address: u64, buffer: &mut [u8]) -> Result<usize, E
         iov_base: address as usize as *mut _,
         iov_len: buffer.len(),
     };
-    // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer`, and checks the remote
-    // addresses itself.
-    done(unsafe {
-        libc::process_vm_readv(pid as i32, &raw const local, 1, &raw const remote, 1, 0)
+    transfer(pid, |id| {
+        // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer`, and checks the remote
+        // addresses itself.
+        unsafe { libc::process_vm_readv(id, &raw const local, 1, &raw const remote, 1, 0) }
     })
 }
 
@@ -44,10 +45,10 @@ pub(crate) fn read_ranges(
         })
         .collect();
     let count = remote.len() as libc::c_ulong;
-    // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer`, and checks the remote
-    // addresses itself.
-    done(unsafe {
-        libc::process_vm_readv(pid as i32, &raw const local, 1, remote.as_ptr(), count, 0)
+    transfer(pid, |id| {
+        // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer`, and checks the remote
+        // addresses itself.
+        unsafe { libc::process_vm_readv(id, &raw const local, 1, remote.as_ptr(), count, 0) }
     })
 }
 
@@ -61,11 +62,20 @@ pub(crate) fn write(pid: u32, address: u64, bytes: &[u8]) -> Result<usize, Errno
         iov_base: address as usize as *mut _,
         iov_len: bytes.len(),
     };
-    // SAFETY: the kernel reads `bytes.len()` bytes from `bytes`, and writes only to another
-    // process: `Memory`, the only caller, refuses this process, whose references would be violated.
-    done(unsafe {
-        libc::process_vm_writev(pid as i32, &raw const local, 1, &raw const remote, 1, 0)
+    transfer(pid, |id| {
+        // SAFETY: the kernel reads `bytes.len()` bytes from `bytes`, and writes only to another
+        // process: `Memory`, the only caller, refuses this process, whose references would be
+        // violated.
+        unsafe { libc::process_vm_writev(id, &raw const local, 1, &raw const remote, 1, 0) }
     })
+}
+
+/// Makes a call by the process's ID, or by that of a thread if the main one has ended.
+fn transfer(pid: u32, call: impl Fn(i32) -> isize) -> Result<usize, Errno> {
+    match done(call(pid as i32)) {
+        Err(Errno::SRCH) => done(call(memory_id(pid) as i32)),
+        outcome => outcome,
+    }
 }
 
 fn done(result: isize) -> Result<usize, Errno> {

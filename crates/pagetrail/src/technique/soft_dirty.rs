@@ -24,7 +24,7 @@ use super::{ArmError, Armed, Collected, Missed, Tracker};
 use crate::attach::stop::Frozen;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
-use crate::proc::status::threads;
+use crate::proc::status::{memory_id, threads};
 use crate::region::Region;
 use crate::sys::pagemap::{Pagemap, Query, Vector, category, entry};
 use crate::sys::scratch::Scratch;
@@ -182,7 +182,7 @@ impl SoftDirty {
 
     fn clear(&self) -> io::Result<()> {
         let path = self.other.map_or("/proc/self/clear_refs".into(), |pid| {
-            format!("/proc/{pid}/clear_refs")
+            format!("/proc/{}/clear_refs", memory_id(pid))
         });
         std::fs::write(path, "4")
     }

@@ -24,7 +24,7 @@ mod times;
 
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
-use crate::proc::status::Status;
+use crate::proc::status::{Status, memory_id};
 use crate::region::Region;
 use crate::sys::pagemap::{Pagemap, Query, Vector, category, entry};
 use crate::technique::Missed;
@@ -265,7 +265,7 @@ impl Discards {
 
     /// The link to the file of a mapping (`proc_pid_map_files(5)`).
     fn path(&self, mapping: PageRange) -> String {
-        let pid = self.pid.unwrap_or_else(std::process::id);
+        let pid = memory_id(self.pid.unwrap_or_else(std::process::id));
         let (start, end) = (mapping.start(), mapping.end());
         format!("/proc/{pid}/map_files/{start:x}-{end:x}")
     }
