@@ -75,6 +75,14 @@ impl PageRange {
             end: self.end.checked_next_multiple_of(unit).unwrap_or(u64::MAX),
         }
     }
+
+    /// The largest range of whole multiples of `unit` bytes (a power of two) within this one, if
+    /// there is any.
+    pub fn align_inwards(&self, unit: u64) -> Option<Self> {
+        debug_assert!(unit.is_power_of_two());
+        let start = self.start.checked_next_multiple_of(unit)?;
+        Self::new(start, self.end & !(unit - 1))
+    }
 }
 
 impl From<PageRange> for Range<u64> {

@@ -17,13 +17,14 @@
 //!   dropped by a second scan; after that an empty entry means that the page was discarded
 //!   (`madvise(MADV_DONTNEED)`): its content changed, and it is reported.
 //! * In shared mappings a page that was written can leave the page table again, with its mark and
-//!   even with the table (`CONFIG_PT_RECLAIM`, Linux 6.14). They are armed whole, holes included,
-//!   and scanned whole.
+//!   even with the table (`CONFIG_PT_RECLAIM`, Linux 6.14). They are armed whole and scanned whole,
+//!   holes included, except large holes of the file ([`sparse`]).
 //! * A mapping that was replaced has lost its registration; `PM_SCAN_CHECK_WPASYNC` then returns
 //!   `EPERM`, also where nothing is re-armed. Untouched memory is checked, too: a mapping that
 //!   replaced it may own no page by the selection above.
 
 mod leaving;
+mod sparse;
 
 use super::{ArmError, Armed, Collected, Missed, Tracker};
 use crate::error::{Error, Result};
@@ -35,6 +36,7 @@ use crate::sys::pagemap::{Pagemap, Query, Vector, category};
 use crate::sys::uffd::{Mode, Uffd, feature};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use sparse::Sparse;
 use std::sync::Arc;
 
 /// Features without which the technique does not work.
@@ -79,8 +81,12 @@ pub(crate) struct PagemapScan {
     huge_pages: HugePages,
     /// Registered ranges.
     armed: PageSet,
-    /// The part of `armed` that is mapped shared.
+    /// The part of `armed` that is mapped shared, without `holes`.
     shared: PageSet,
+    /// The part of `armed` that is mapped shared and registered, but has no markers yet.
+    holes: PageSet,
+    /// The mappings to which `holes` belong.
+    sparse: Vec<Sparse>,
     /// The part of private `armed` memory in which every page-table entry is armed, or was written
     /// since.
     seen: PageSet,
@@ -156,6 +162,8 @@ impl PagemapScan {
             huge_pages,
             armed: PageSet::new(),
             shared: PageSet::new(),
+            holes: PageSet::new(),
+            sparse: Vec::new(),
             seen: PageSet::new(),
             unconfirmed: PageSet::new(),
             plan: None,
@@ -164,7 +172,7 @@ impl PagemapScan {
     }
 
     fn work_out(&self) -> Plan {
-        let private = self.armed.difference(&self.shared);
+        let private = self.armed.difference(&self.shared).difference(&self.holes);
         let seen = private.intersection(&self.seen);
         Plan {
             unseen: private.difference(&self.seen),
@@ -348,8 +356,11 @@ impl PagemapScan {
             .map_err(failed)?;
         self.armed.insert(range);
         if region.permissions.shared {
-            self.shared.insert(range);
-            return self.pagemap.arm(range).map_err(failed);
+            let holes = self.leave_holes(region);
+            let filled = PageSet::from(range).difference(&holes);
+            self.shared.union_with(&filled);
+            let mut parts = filled.ranges().iter();
+            return parts.try_for_each(|part| self.pagemap.arm(*part).map_err(failed));
         }
         let mut owned = PageSet::new();
         self.select(range, OWNED, &mut owned)?;
@@ -382,7 +393,8 @@ impl Tracker for PagemapScan {
     fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
         if region.permissions.shared {
             // Pages that were written may have left the page table again.
-            out.insert(region.range);
+            let whole = PageSet::from(region.range);
+            out.union_with(&whole.difference(&self.holes));
             return Ok(());
         }
         self.select(region.range, self.owned_now(), out)
@@ -402,6 +414,7 @@ impl Tracker for PagemapScan {
         ] {
             set.remove(range);
         }
+        self.forget_holes(range);
     }
 
     fn distinguishes_shared(&self) -> bool {
@@ -414,7 +427,8 @@ impl Tracker for PagemapScan {
     }
 
     fn rearm(&mut self, pages: &PageSet) -> Result<()> {
-        for range in pages.intersection(&self.armed).ranges() {
+        let armed = self.armed.difference(&self.holes);
+        for range in pages.intersection(&armed).ranges() {
             // The next collect finds mappings that lost their registration.
             if self.pagemap.arm(*range) == Err(Errno::SRCH) {
                 return Err(Error::Gone { pid: self.pid });
@@ -451,6 +465,7 @@ impl PagemapScan {
         out: &mut PageSet,
     ) -> Result<Collected> {
         let mut collected = Collected::default();
+        self.arm_filled_holes(out, &mut collected.replaced)?;
         let mut plan = match self.plan.take() {
             Some(plan) => plan,
             None => self.work_out(),

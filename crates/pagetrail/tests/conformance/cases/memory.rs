@@ -105,6 +105,63 @@ pub(super) fn sparse(t: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
+pub(super) fn sparse_shared(t: &mut Trial<'_>) -> Outcome {
+    let p = page_size();
+    let sparing = [Technique::PagemapScan, Technique::Adaptive].contains(&t.technique);
+    let count = if sparing { 16 << 30 } else { 128 << 20 } / p;
+    if t.technique == Technique::Mprotect || t.technique == Technique::Userfaultfd {
+        return not_applicable("it keeps a record of every page, populated or not");
+    }
+    let start = t.map("memfd-kept", count)?;
+    let memory = pages(start, count);
+    let step = count / 32;
+    let far = |i: u64, page: u64| start + (i * step + page) * p;
+    t.write(far(3, 0));
+    t.begin(&[memory])?;
+    for round in 0..3 {
+        let written: Vec<u64> = (0..20).map(|i| far(i + round, 7 * round)).collect();
+        for address in &written {
+            t.write(*address);
+        }
+        t.expect(&written, memory)?;
+    }
+    // In a hole, and out of the page table again, with the table, before the round is collected.
+    // (The technique compare does not watch what is not in the page table.)
+    if t.technique != Technique::Compare {
+        let table = far(26, 0).next_multiple_of(p * (p / 8));
+        t.write(table + 5 * p);
+        t.actor.act(&format!("advise {table} {} dontneed", p / 8));
+        // Among stores to other pages, so that the file alone says nothing.
+        t.write(far(3, 0));
+        t.expect(&[table + 5 * p, far(3, 0)], memory)?;
+    }
+    // In a hole, by the file.
+    t.actor.act(&format!("write-file {} 77", 28 * step));
+    if t.technique == Technique::Compare {
+        t.actor.act(&format!("look {} 1", far(28, 0)));
+    }
+    t.expect(&[far(28, 0)], memory)?;
+    // What was full becomes a hole, and is written again.
+    t.actor.act(&format!("punch 0 {}", 2 * step));
+    t.expect(&[far(0, 0), far(1, 0), far(1, 7)], memory)?;
+    t.write(far(0, 9));
+    t.write(far(1, 0));
+    t.expect(&[far(0, 9), far(1, 0)], memory)?;
+    t.actor.act(&format!("cut {} {count}", 20 * step));
+    t.collect()?;
+    t.write(far(25, 3));
+    t.write(far(31, 3));
+    t.expect(&[far(25, 3), far(31, 3)], memory)?;
+    // Page tables for all of it would take 32 MiB of the target's memory.
+    let tables_kib = t.page_tables_kib();
+    if sparing && tables_kib > 16 << 10 {
+        return broken(format!(
+            "watching 100 pages took {tables_kib} KiB of page tables"
+        ));
+    }
+    Ok(())
+}
+
 pub(super) fn discarded(t: &mut Trial<'_>) -> Outcome {
     let p = page_size();
     let start = t.map("anon", 32)?;

@@ -103,6 +103,10 @@ pub(crate) const CASES: &[Case] = &[
         run: memory::sparse,
     },
     Case {
+        name: "sparse shared memory",
+        run: memory::sparse_shared,
+    },
+    Case {
         name: "written in every round",
         run: rounds::again,
     },
