@@ -4,9 +4,9 @@
 //! table again. Arming a hole creates page tables for its markers: 512 MiB for a reservation of
 //! 256 GiB, which stay. A page of shared memory that is written first gets a page in its file,
 //! though (`shmem_fault` in `mm/shmem.c`), and keeps it when it leaves the page table. So a hole of
-//! the file is left alone, and each collect asks the file whether it has data by now
-//! (`SEEK_DATA`, lseek(2)): that counts as written, and the page tables around it are armed. Of data
-//! that was removed from the file again meanwhile nothing is left: the contents are zeros as before.
+//! the file is left alone, and each collect asks the file whether it has data by now (`SEEK_DATA`,
+//! lseek(2)): that counts as written, and the page tables around it are armed. Data that was
+//! removed from the file again meanwhile leaves nothing: the contents are zeros, as before.
 
 use super::{PagemapScan, block_bytes, blocks};
 use crate::error::{Error, Result};
