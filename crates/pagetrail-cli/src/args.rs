@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use pagetrail::{BLOCK_PAGES_MAX, Choice, FalsePositiveCost, HugePages, Technique};
 
 use crate::session::find;
+use crate::version;
 
 /// File of a recording if none is named.
 pub(crate) const DEFAULT_FILE: &str = "pagetrail.trail";
@@ -20,22 +21,39 @@ const DURATION_MIN: Duration = Duration::from_millis(1);
 /// Longest interval, far from where sums of times overflow.
 const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
+/// Where the flags of every subcommand stand in its help: after its own, before `--help`.
+const LAST: usize = 990;
+
 /// Tracks the dirty pages of running programs.
 #[derive(Parser, Debug)]
 #[command(
     name = "pagetrail",
     version,
+    long_version = version::LONG,
     max_term_width = 100,
-    disable_help_subcommand = true,
     after_help = "Examples:\n  \
         pagetrail check\n  \
         pagetrail record --html out.html -- ./prog\n  \
         pagetrail report\n\n\
         Exit codes: 0 fine, 1 negative finding, 2 error, 3 not possible on this machine; record passes the\n\
         program's own on, and 126 and 127 are as in shells. PAGETRAIL_DISABLE names techniques not to use,\n\
-        NO_COLOR turns colours off."
+        PAGETRAIL_LOG a level of events to report, NO_COLOR turns colours off."
 )]
 pub(crate) struct Cli {
+    /// When to use colours: auto (on a terminal, unless NO_COLOR is set), always or never
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_possible_values = true,
+        global = true,
+        display_order = LAST
+    )]
+    pub(crate) color: ColorArg,
+    /// Report events on standard error: which technique was chosen and why; -vv: what was probed
+    /// and measured
+    #[arg(short, long, action = ArgAction::Count, global = true, display_order = LAST)]
+    pub(crate) verbose: u8,
     /// The subcommand.
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -99,6 +117,12 @@ pub(crate) enum Command {
     /// Run a program as the guest of a virtual machine on KVM, where the processor logs which pages
     /// it writes
     Vm(crate::vm::args::VmArgs),
+    /// Write a shell's completions to standard output
+    #[command(after_help = "Examples:\n  \
+        pagetrail completions bash > ~/.local/share/bash-completion/completions/pagetrail\n  \
+        pagetrail completions zsh > /usr/local/share/zsh/site-functions/_pagetrail\n  \
+        pagetrail completions fish > ~/.config/fish/completions/pagetrail.fish")]
+    Completions(CompletionsArgs),
     /// Write man pages and shell completions
     #[command(hide = true)]
     Generate(GenerateArgs),
@@ -204,6 +228,34 @@ impl From<HugePagesArg> for HugePages {
             HugePagesArg::Keep => Self::Keep,
         }
     }
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ColorArg {
+    /// on a terminal, unless `NO_COLOR` is set
+    Auto,
+    /// also in files and pipes
+    Always,
+    /// nowhere
+    Never,
+}
+
+/// Arguments of `completions`.
+#[derive(Args, Debug)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: ShellArg,
+}
+
+/// A shell with completions.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[allow(missing_docs, reason = "names of shells")]
+pub(crate) enum ShellArg {
+    Bash,
+    Zsh,
+    Fish,
 }
 
 /// Arguments of `generate`.

@@ -2,8 +2,10 @@
 
 mod args;
 mod bench;
+mod color;
 mod commands;
 mod endpoint;
+mod events;
 mod exit;
 #[cfg(test)]
 mod fuzzing;
@@ -13,20 +15,28 @@ mod report;
 mod session;
 #[cfg(test)]
 mod testing;
+mod version;
 mod vm;
 
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    color::choose(cli.color);
+    // The process of `vm run` becomes the program, and standard error is the program's.
+    if !matches!(cli.command, Command::Vm(_))
+        && let Err(error) = events::report(cli.verbose)
+    {
+        return exit::report(&error);
+    }
     let unknown = pagetrail::Capabilities::unknown_disabled();
     if !unknown.is_empty() {
         exit::message(&format!(
@@ -50,9 +60,18 @@ fn main() -> ExitCode {
         Command::Model(args) => commands::model::run(args),
         Command::Tier(args) => commands::tier::run(args),
         Command::Vm(args) => commands::vm::run(args),
+        Command::Completions(args) => commands::generate::completions(args),
         Command::Generate(args) => commands::generate::run(args),
     };
     result.unwrap_or_else(|error| exit::report(&error))
+}
+
+fn parse() -> Result<Cli, clap::Error> {
+    // Help is written while the arguments are read, so its colours are chosen before.
+    let color = color::of_help(std::env::args_os().skip(1));
+    let mut command = Cli::command().color(color);
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 /// Help and versions as they are; what is wrong with the arguments in one line.

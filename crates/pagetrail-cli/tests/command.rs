@@ -3,8 +3,9 @@
 mod common;
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use common::{error_line, pagetrail, run};
 use serde_json::Value;
@@ -210,6 +211,133 @@ fn check_says_what_works() {
 }
 
 #[test]
+fn help_names_a_subcommand() {
+    let output = run(here(), &["help", "record"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let output = String::from_utf8(output.stdout).expect("UTF-8");
+    assert_eq!(
+        output,
+        String::from_utf8(run(here(), &["record", "--help"]).stdout).expect("UTF-8")
+    );
+    assert_eq!(run(here(), &["help", "vm", "run"]).status.code(), Some(0));
+    error_line(&run(here(), &["help", "frobnicate"]), 2);
+}
+
+#[test]
+fn completions_of_one_shell() {
+    for (shell, start) in [
+        ("bash", "_pagetrail() {"),
+        ("zsh", "#compdef pagetrail"),
+        ("fish", "# Print an optspec"),
+    ] {
+        let output = run(here(), &["completions", shell]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        assert!(text.starts_with(start), "{shell}: {:.80}", text);
+        assert!(text.contains("record"), "{shell}");
+    }
+    let message = error_line(&run(here(), &["completions", "cmd"]), 2);
+    assert!(message.contains("bash, zsh, fish"), "{message}");
+    // A reader that wants the first line only.
+    let script = "\"$0\" completions zsh | head -n 1";
+    let mut head = Command::new("sh");
+    let head = head.args(["-c", script, env!("CARGO_BIN_EXE_pagetrail")]);
+    let head = head.output().expect("it starts");
+    assert!(head.stderr.is_empty(), "{head:?}");
+}
+
+#[test]
+fn versions_name_commit_and_features() {
+    let output = run(here(), &["--version"]);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(
+        lines[0],
+        concat!("pagetrail ", env!("CARGO_PKG_VERSION")),
+        "{text}"
+    );
+    let commit = lines[1].strip_prefix("commit: ").expect("a commit");
+    assert!(!commit.is_empty(), "{text}");
+    let features = lines[2].strip_prefix("features: ").expect("features");
+    assert_eq!(features.contains("model"), cfg!(feature = "model"));
+    let short = String::from_utf8(run(here(), &["-V"]).stdout).expect("UTF-8");
+    assert_eq!(short.trim_end(), lines[0]);
+}
+
+#[test]
+fn colours_are_as_asked() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let recorded = run(
+        directory.path(),
+        &[
+            "record",
+            "--last-round",
+            "--technique",
+            "compare",
+            "--",
+            "true",
+        ],
+    );
+    if recorded.status.code() != Some(0) {
+        not_here("colours of reports: nothing can be recorded");
+        return;
+    }
+    let coloured = |arguments: &[&str], variable: &str| {
+        let mut report = pagetrail(directory.path(), arguments);
+        let output = report.env("NO_COLOR", variable).output();
+        let output = output.expect("it starts");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        output.stdout.contains(&0x1b)
+    };
+    assert!(!coloured(&["report"], ""));
+    for variable in ["", "1"] {
+        assert!(coloured(&["report", "--color", "always"], variable));
+        assert!(!coloured(&["--color=never", "report"], variable));
+        assert!(coloured(&["report", "--color=always", "--help"], variable));
+        assert!(!coloured(&["report", "--color=never", "--help"], variable));
+    }
+    error_line(&run(here(), &["report", "--color", "sometimes"]), 2);
+}
+
+#[test]
+fn events_are_reported_as_asked() {
+    let stderr = |flags: &[&str], level: Option<&str>| {
+        let mut command = pagetrail(here(), &[&["check"], flags].concat());
+        match level {
+            Some(level) => command.env("PAGETRAIL_LOG", level),
+            None => command.env_remove("PAGETRAIL_LOG"),
+        };
+        let output = command.output().expect("it starts");
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    assert_eq!(stderr(&[], None), "");
+    assert_eq!(stderr(&["-v"], None), "");
+    for text in [stderr(&["-vv"], None), stderr(&[], Some("debug"))] {
+        assert!(
+            text.contains("pagetrail: debug: probed technique=compare"),
+            "{text}"
+        );
+    }
+    let mut wrong = pagetrail(here(), &["check"]);
+    let wrong = wrong.env("PAGETRAIL_LOG", "loud").output();
+    let message = error_line(&wrong.expect("it starts"), 2);
+    assert!(message.contains("PAGETRAIL_LOG is loud"), "{message}");
+}
+
+/// A target that is stopped, and would read standard error, must not be waited for.
+#[test]
+fn events_do_not_wait_for_a_reader() {
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    rustix::io::ioctl_fionbio(&writer, true).expect("a flag");
+    while writer.write(&[b'x'; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).expect("a flag");
+    let mut command = pagetrail(here(), &["check", "-vv"]);
+    let status = command.stdout(Stdio::null()).stderr(writer).status();
+    assert!(status.expect("it starts").code().is_some());
+    drop(reader);
+}
+
+#[test]
 fn top_needs_a_terminal() {
     let output = run(here(), &["top", "--", "true"]);
     assert!(error_line(&output, 2).contains("terminal"));
@@ -233,6 +361,7 @@ fn man_pages_and_completions() {
     );
     let pages = names("man");
     assert!(pages.contains(&"pagetrail.1".into()) && pages.contains(&"pagetrail-record.1".into()));
+    assert!(!pages.iter().any(|page| page.contains("help")), "{pages:?}");
     for page in pages {
         let text =
             fs::read_to_string(directory.path().join("share/man").join(&page)).expect("text");

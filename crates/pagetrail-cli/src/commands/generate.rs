@@ -1,17 +1,17 @@
 //! `pagetrail generate`: man pages, shell completions and a reference in Markdown from the
-//! definitions of the command line.
+//! definitions of the command line; `pagetrail completions`: those of one shell.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, Command, CommandFactory, ValueEnum};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::args::{Cli, GenerateArgs};
+use crate::args::{Cli, CompletionsArgs, GenerateArgs, ShellArg};
 use crate::exit;
 
 /// Runs the subcommand.
@@ -24,10 +24,12 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
             .with_context(|| format!("cannot create {}", directory.display()))?;
     }
     let mut command = Cli::command();
-    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        clap_complete::generate_to(shell, &mut command, "pagetrail", &completions)
+    for shell in ShellArg::value_variants() {
+        clap_complete::generate_to(Shell::from(*shell), &mut command, "pagetrail", &completions)
             .with_context(|| format!("cannot write to {}", completions.display()))?;
     }
+    // `pagetrail help` says what these pages say.
+    command = command.disable_help_subcommand(true);
     command.build();
     write_pages(&man, &command, "pagetrail")?;
     let path = markdown.join("commands.md");
@@ -35,6 +37,34 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     reference(&command, "pagetrail", &mut text);
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the completions of one shell to standard output.
+pub(crate) fn completions(args: &CompletionsArgs) -> Result<ExitCode> {
+    // In memory first: the generator panics where it cannot write.
+    let mut text = Vec::new();
+    let mut command = Cli::command();
+    clap_complete::generate(
+        Shell::from(args.shell),
+        &mut command,
+        "pagetrail",
+        &mut text,
+    );
+    let mut out = io::stdout().lock();
+    out.write_all(&text)
+        .and_then(|()| out.flush())
+        .context("cannot write to standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl From<ShellArg> for Shell {
+    fn from(shell: ShellArg) -> Self {
+        match shell {
+            ShellArg::Bash => Self::Bash,
+            ShellArg::Zsh => Self::Zsh,
+            ShellArg::Fish => Self::Fish,
+        }
+    }
 }
 
 /// A section for the command, and one for each of its subcommands.
@@ -159,8 +189,13 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "Techniques not to use, separated by commas.",
     ),
     (
+        "PAGETRAIL_LOG",
+        "Events to report on standard error: off, error, warn (so it is without), info, debug or trace. \\-v and \\-vv \
+         are info and debug; the greater counts.",
+    ),
+    (
         "NO_COLOR",
-        "When set and not empty, reports on a terminal have no colours.",
+        "When set and not empty, reports on a terminal have no colours, unless \\-\\-color asks for them.",
     ),
     (
         "COLUMNS",

@@ -16,7 +16,10 @@ use serde_json::Value;
 pub(crate) fn pagetrail(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagetrail"));
     command.current_dir(directory).args(arguments);
-    command.stdin(Stdio::null()).env_remove("PAGETRAIL_DISABLE");
+    command.stdin(Stdio::null());
+    for variable in ["PAGETRAIL_DISABLE", "PAGETRAIL_LOG"] {
+        command.env_remove(variable);
+    }
     command
 }
 

@@ -254,7 +254,7 @@ impl WatchBuilder {
         }
         let technique = picked.technique;
         config.track = picked.track;
-        tracing::debug!(%technique, reason = picked.reason, "picked");
+        tracing::info!(%technique, reason = picked.reason, "picked");
         // `mprotect` requires that the ranges keep their access rights, and `access-scan` would
         // make inaccessible memory fault twice.
         if matches!(technique, Technique::Mprotect | Technique::AccessScan) {

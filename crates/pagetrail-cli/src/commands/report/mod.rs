@@ -12,6 +12,7 @@ use pagetrail_trail::Trail;
 
 use self::args::{PictureArgs, ReportArgs};
 use crate::args::DEFAULT_FILE;
+use crate::color;
 use crate::outfile::{Kind, OutFile};
 use crate::report::{self, Format, Style, joined};
 
@@ -123,9 +124,8 @@ pub(crate) fn style() -> Style {
     let columns = columns.and_then(|columns| columns.parse().ok());
     let terminal = terminal_size::terminal_size_of(&stdout);
     let width = terminal.map(|(width, _)| usize::from(width.0));
-    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     Style {
         width: width.or(columns).unwrap_or(WIDTH_ELSEWHERE),
-        colour: stdout.is_terminal() && !unwanted,
+        colour: color::wanted(stdout.is_terminal()),
     }
 }

@@ -15,6 +15,8 @@ use rustix::io::Errno;
 use super::state::TopState;
 use super::view::{self, Action};
 
+use crate::events;
+
 /// An event from the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
@@ -60,6 +62,7 @@ impl Screen {
             // Part of the setup may have succeeded.
             let _ = ratatui::try_restore();
         })?;
+        events::mute_on_terminal(true);
         Ok(Self {
             terminal,
             keyboard,
@@ -109,5 +112,6 @@ impl Drop for Screen {
     fn drop(&mut self) {
         // If the terminal is gone, there is nothing to restore.
         let _ = ratatui::try_restore();
+        events::mute_on_terminal(false);
     }
 }
