@@ -28,8 +28,8 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
         clap_complete::generate_to(Shell::from(*shell), &mut command, "pagetrail", &completions)
             .with_context(|| format!("cannot write to {}", completions.display()))?;
     }
-    // `pagetrail help` says what these pages say.
-    command = command.disable_help_subcommand(true);
+    // Anew: the command above has been built, with `help`, which says what these pages say.
+    let mut command = without_help(Cli::command());
     command.build();
     write_pages(&man, &command, "pagetrail")?;
     let path = markdown.join("commands.md");
@@ -65,6 +65,13 @@ impl From<ShellArg> for Shell {
             ShellArg::Fish => Self::Fish,
         }
     }
+}
+
+/// The command and its subcommands without their subcommand `help`.
+fn without_help(command: Command) -> Command {
+    command
+        .disable_help_subcommand(true)
+        .mut_subcommands(without_help)
 }
 
 /// A section for the command, and one for each of its subcommands.
