@@ -15,9 +15,13 @@
 #![allow(clippy::print_stdout, reason = "this program is its own test runner")]
 
 mod board;
+#[path = "../support/harness.rs"]
+mod harness;
 mod touches;
 mod writers;
 
+use harness::Selection;
+use libtest_mimic::Completion;
 use pagetrail::{Capabilities, Error, PageRange, Status, Target, Technique, Watch, page_size};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -34,49 +38,40 @@ fn main() -> ExitCode {
         writers::be_puppet(path, seed.parse().expect("a number"), doing);
         return ExitCode::SUCCESS;
     }
-    if arguments.iter().any(|word| word == "--list") {
-        return ExitCode::SUCCESS;
-    }
+    let selection = Selection::of(std::env::args().collect());
     let seconds = number("PAGETRAIL_STRESS_SECONDS").unwrap_or(2);
     let seed = number("PAGETRAIL_SEED").unwrap_or_else(|| fastrand::u64(..));
-    println!("seed {seed} (repeat with PAGETRAIL_SEED={seed}), {seconds} s each");
-
-    let (mut passed, mut failed, mut ignored) = (0, 0, 0);
+    if !selection.arguments.list {
+        println!("seed {seed} (repeat with PAGETRAIL_SEED={seed}), {seconds} s each");
+    }
+    let mut trials = Vec::new();
     for technique in Technique::ALL {
         for place in [Place::Here, Place::Elsewhere] {
             let time = Duration::from_secs(seconds);
-            let mut trials: Vec<(&str, Trial)> = vec![("", run)];
+            let mut kinds: Vec<(&str, Trial)> = vec![("", run)];
             if technique == Technique::AccessScan {
-                trials.push((", reads", touches::run));
+                kinds.push((", reads", touches::run));
             }
-            for (what, trial) in trials {
+            for (what, trial) in kinds {
                 let name = format!("{technique}, {place}{what}");
-                let outcome = match Capabilities::probe().status(technique) {
-                    Status::Works => trial(technique, place, seed, time),
-                    status => Err(Failure::NotHere(status.to_string())),
-                };
-                match outcome {
-                    Ok(summary) => {
-                        passed += 1;
-                        println!("test {name} ... ok: {summary}");
+                trials.push(libtest_mimic::Trial::ignorable_test(name, move || {
+                    let outcome = match Capabilities::probe().status(technique) {
+                        Status::Works => trial(technique, place, seed, time),
+                        status => Err(Failure::NotHere(status.to_string())),
+                    };
+                    match outcome {
+                        Ok(summary) => {
+                            println!("{summary}");
+                            Ok(Completion::Completed)
+                        }
+                        Err(Failure::NotHere(why)) => Ok(Completion::ignored_with(why)),
+                        Err(Failure::Broken(what)) => Err(what.into()),
                     }
-                    Err(Failure::NotHere(why)) => {
-                        ignored += 1;
-                        println!("test {name} ... ignored: {why}");
-                    }
-                    Err(Failure::Broken(what)) => {
-                        failed += 1;
-                        println!("test {name} ... FAILED: {what}");
-                    }
-                }
+                }));
             }
         }
     }
-    let verdict = if failed == 0 { "ok" } else { "FAILED" };
-    println!(
-        "\ntest result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; 0 filtered out"
-    );
-    ExitCode::from(u8::from(failed != 0))
+    libtest_mimic::run(&selection.arguments, selection.among(trials)).exit_code()
 }
 
 fn number(variable: &str) -> Option<u64> {
