@@ -18,7 +18,7 @@ use std::time::Duration;
 fn start(parts: &str) -> Option<Child> {
     let works = Capabilities::probe_one(Technique::PagemapScan);
     if *works != Status::Works {
-        println!("not here: pagemap-scan {works}");
+        pagetrail_skips::not_here(format!("pagemap-scan {works}"));
         return None;
     }
     let mut command = common::under(common::victim("nodes")?, parts);

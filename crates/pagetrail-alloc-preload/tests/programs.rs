@@ -125,7 +125,7 @@ print(results, work(), len(re.findall('7', ''.join(words))))
         Some(text(&output))
     };
     let Some(right) = run(Command::new("python3")) else {
-        println!("not here: no python3");
+        pagetrail_skips::not_here("no python3");
         return;
     };
     for parts in ALL_PARTS {

@@ -25,7 +25,7 @@ fn alone() -> MutexGuard<'static, ()> {
 fn can_watch() -> bool {
     let works = Capabilities::probe_one(Technique::PagemapScan);
     if *works != Status::Works {
-        println!("not here: pagemap-scan {works}");
+        pagetrail_skips::not_here(format!("pagemap-scan {works}"));
     }
     *works == Status::Works
 }

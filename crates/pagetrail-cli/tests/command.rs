@@ -279,7 +279,7 @@ fn colours_are_as_asked() {
         ],
     );
     if recorded.status.code() != Some(0) {
-        not_here("colours of reports: nothing can be recorded");
+        pagetrail_skips::not_here("colours of reports: nothing can be recorded");
         return;
     }
     let coloured = |arguments: &[&str], variable: &str| {

@@ -63,7 +63,7 @@ fn as_nobody(directory: &Path, arguments: &[&str]) -> Output {
 #[test]
 fn programs_keep_the_privileges_that_they_get() {
     if !geteuid().is_root() {
-        eprintln!("not here: set-user-ID programs for somebody else need root");
+        pagetrail_skips::not_here("set-user-ID programs for somebody else need root");
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
@@ -71,7 +71,7 @@ fn programs_keep_the_privileges_that_they_get() {
     fs::set_permissions(path, Permissions::from_mode(0o777)).expect("it is ours");
     fs::copy(env!("CARGO_BIN_EXE_pagetrail"), path.join("pagetrail")).expect("a copy");
     let Some(program) = set_user_id(path) else {
-        eprintln!("not here: {} is mounted nosuid", path.display());
+        pagetrail_skips::not_here(format!("{} is mounted nosuid", path.display()));
         return;
     };
     let record = ["record", "--technique", "compare", "--interval", "10ms"];

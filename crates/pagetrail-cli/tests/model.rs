@@ -350,7 +350,7 @@ fn a_program_is_recorded() {
     let output = run(here.path(), &arguments);
     if output.status.code() == Some(3) && !here.path().join("true.ptops").exists() {
         assert!(error_line(&output, 3).contains("valgrind is not installed"));
-        eprintln!("not tested here: there is no valgrind");
+        pagetrail_skips::not_here("there is no valgrind");
         return;
     }
     assert_eq!(

@@ -16,7 +16,7 @@ use pagetrail::{Capabilities, Technique};
 fn units_stand_beside_pages() {
     if !Capabilities::probe().works(Technique::PagemapScan) {
         let status = Capabilities::probe().status(Technique::PagemapScan);
-        eprintln!("not here: pagemap-scan {status}");
+        pagetrail_skips::not_here(format!("pagemap-scan {status}"));
         return;
     }
     let temporary = tempfile::tempdir().expect("a directory");

@@ -79,7 +79,7 @@ fn can_watch_writes() -> bool {
     let status = Capabilities::probe_one(Technique::PagemapScan);
     let works = *status == pagetrail::Status::Works;
     if !works {
-        eprintln!("not tested here: pagemap-scan is {status}");
+        pagetrail_skips::not_here(format!("pagemap-scan is {status}"));
     }
     works
 }
@@ -401,7 +401,7 @@ fn what_cannot_be_done_is_one_line() {
 #[test]
 fn between_two_nodes_it_moves_what_is_cold() {
     if nodes().len() < 2 {
-        eprintln!("not tested here: one memory node, two are needed");
+        pagetrail_skips::not_here("one memory node, two are needed");
         return;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");

@@ -54,11 +54,6 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-#[allow(clippy::print_stderr, reason = "what is not tested is said")]
-fn not_here(what: &str) {
-    eprintln!("not tested here: {what}");
-}
-
 /// Its terminal is one of `script(1)`; when that is killed, reads fail at once, again and again. A
 /// program started by nohup(1) hears no SIGHUP besides.
 #[test]
@@ -83,7 +78,7 @@ fn it_ends_with_its_terminal() {
             .stderr(Stdio::null())
             .spawn();
         let Ok(script) = script else {
-            return not_here("top without its terminal: there is no script(1)");
+            return pagetrail_skips::not_here("top without its terminal: there is no script(1)");
         };
         let script = Running(script);
         wait_until("top is started", || place("pid").exists());

@@ -108,7 +108,7 @@ fn a_collector_that_counts_on_faults_runs() {
         return;
     }
     let Some(program) = built("gcbench") else {
-        eprintln!("not here: a program on libgc, which only `cargo xtask test` builds");
+        pagetrail_skips::not_here("a program on libgc, which only `cargo xtask test` builds");
         return;
     };
     let checksum = |mut command: Command| {
@@ -186,7 +186,7 @@ fn redis_serves() {
         .output()
         .is_err()
     {
-        eprintln!("not here: redis-server");
+        pagetrail_skips::not_here("redis-server");
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");

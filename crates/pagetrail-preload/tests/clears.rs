@@ -49,7 +49,7 @@ for line in sys.stdin:
             .stdout(Stdio::piped())
             .spawn();
         let Ok(mut child) = child else {
-            println!("not here: no python3");
+            pagetrail_skips::not_here("no python3");
             return None;
         };
         let stdin = child.stdin.take().unwrap();
@@ -107,7 +107,7 @@ impl Drop for Target {
 fn can_answer() -> bool {
     let works = pagetrail::Capabilities::probe_one(pagetrail::Technique::PagemapScan);
     if *works != pagetrail::Status::Works {
-        println!("not here: pagemap-scan {works}");
+        pagetrail_skips::not_here(format!("pagemap-scan {works}"));
     }
     *works == pagetrail::Status::Works && pagetrail::page_size() == 4096
 }
@@ -126,7 +126,7 @@ fn run(program: &str, script: &str, target: &Target) -> Option<(bool, String)> {
         .arg(path)
         .output();
     let Ok(output) = output else {
-        println!("not here: no {program}");
+        pagetrail_skips::not_here(format!("no {program}"));
         return None;
     };
     let said = String::from_utf8_lossy(&[&*output.stdout, &*output.stderr].concat()).into_owned();
@@ -235,6 +235,6 @@ sys.exit(libc.freopen(b'/proc/self/pagemap', b'r', stream) is not None)
 ";
     match under_library("python3").args(["-c", script]).output() {
         Ok(output) => assert!(output.status.success(), "{output:?}"),
-        Err(_) => println!("not here: no python3"),
+        Err(_) => pagetrail_skips::not_here("no python3"),
     }
 }

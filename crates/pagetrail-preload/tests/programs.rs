@@ -27,7 +27,7 @@ fn program() -> Option<&'static Path> {
             .args([&fresh, &source])
             .status();
         let Ok(status) = status else {
-            println!("not here: no C compiler (cc)");
+            pagetrail_skips::not_here("no C compiler (cc)");
             return None;
         };
         assert!(status.success());
@@ -41,7 +41,7 @@ fn program() -> Option<&'static Path> {
 fn can_answer() -> bool {
     let works = pagetrail::Capabilities::probe_one(pagetrail::Technique::PagemapScan);
     if *works != pagetrail::Status::Works {
-        println!("not here: pagemap-scan {works}");
+        pagetrail_skips::not_here(format!("pagemap-scan {works}"));
     }
     *works == pagetrail::Status::Works
 }
@@ -114,7 +114,7 @@ fn switched_off_it_changes_nothing() {
     let Some(program) = program() else { return };
     let bare = Command::new(program).arg("absent").output().unwrap();
     if !bare.status.success() {
-        println!("not here: this kernel has soft-dirty bits");
+        pagetrail_skips::not_here("this kernel has soft-dirty bits");
         return;
     }
     for (name, value) in [
@@ -176,6 +176,6 @@ assert dirty() == [0, 0, 0, 1, 0, 0, 0, 0], dirty()
         .output();
     match output {
         Ok(output) => assert!(output.status.success(), "{}", text(&output)),
-        Err(_) => println!("not here: no python3"),
+        Err(_) => pagetrail_skips::not_here("no python3"),
     }
 }

@@ -14,7 +14,7 @@ use pagetrail_tier::{TierLoop, TierLoopOptions};
 fn a_thousand_cycles_leave_nothing_behind() {
     let status = Capabilities::probe_one(Technique::PagemapScan);
     if *status != pagetrail::Status::Works {
-        eprintln!("not tested here: pagemap-scan is {status}");
+        pagetrail_skips::not_here(format!("pagemap-scan is {status}"));
         return;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");

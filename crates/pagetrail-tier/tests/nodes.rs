@@ -77,7 +77,7 @@ fn show(report: &WindowReport, found: f64, fast: u64) {
 #[test]
 fn the_hot_set_is_found_followed_and_left_in_peace() {
     if let Some(reason) = not_here() {
-        eprintln!("not tested here: {reason}");
+        pagetrail_skips::not_here(&reason);
         return;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -142,8 +142,8 @@ fn the_hot_set_is_found_followed_and_left_in_peace() {
 
 #[test]
 fn damon_tells_whether_a_program_runs() {
-    if not_here().is_some() {
-        // The first test has said so.
+    if let Some(reason) = not_here() {
+        pagetrail_skips::not_here(&reason);
         return;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -151,7 +151,7 @@ fn damon_tells_whether_a_program_runs() {
     let arena = PageSet::from_iter(PageRange::new(BASE, BASE + PAGES * page_size()));
     let mut damon = match Damon::start(program.pid(), WINDOW) {
         Err(error) if error.is_machine_limit() => {
-            eprintln!("not tested here: {error}");
+            pagetrail_skips::not_here(&error);
             return;
         }
         started => started.expect("it starts"),

@@ -132,7 +132,7 @@ fn tier_loop(program: &Program, mover: Box<dyn Mover>, capacity: u64) -> TierLoo
 fn pages_go_to_zram_and_are_mapped_again() {
     const PAGES: u64 = 1000;
     if let Some(reason) = not_here().or_else(no_zram) {
-        eprintln!("not tested here: {reason}");
+        pagetrail_skips::not_here(&reason);
         return;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -168,7 +168,7 @@ fn pages_go_to_zram_and_are_mapped_again() {
 fn what_is_cold_goes_to_zram_and_what_is_hot_stays() {
     const PAGES: u64 = 2000;
     if let Some(reason) = not_here().or_else(no_zram) {
-        eprintln!("not tested here: {reason}");
+        pagetrail_skips::not_here(&reason);
         return;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -205,11 +205,11 @@ fn huge_pages_move_as_one() {
     const COUNT: u64 = 10;
     const PAGES: u64 = COUNT * HUGE_PAGES;
     if let Some(reason) = not_here() {
-        eprintln!("not tested here: {reason}");
+        pagetrail_skips::not_here(&reason);
         return;
     }
     if nodes().len() < 2 {
-        eprintln!("not tested here: one memory node, two are needed");
+        pagetrail_skips::not_here("one memory node, two are needed");
         return;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");

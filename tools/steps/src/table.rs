@@ -5,6 +5,8 @@
 //! ranges","technique":"..","status":"works","reason":".."}` with status `works`, `fails` or
 //! `absent`, and a reason where it is not `works`. Where it is and there is one all the same, the
 //! table shows it instead of the word: for `auto`, the technique that was chosen.
+//!
+//! A test that ends early leaves a row of another kind: `pagetrail-skips` writes it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,6 +37,8 @@ pub struct Table {
     lines: Vec<(String, String)>,
     techniques: Vec<String>,
     cells: BTreeMap<(usize, usize), Cell>,
+    /// Tests that ended early, by place and name, and why.
+    skipped: BTreeMap<(String, String), String>,
 }
 
 impl Table {
@@ -61,6 +65,11 @@ impl Table {
     fn add(&mut self, row: &str) -> Result<()> {
         let row: Value = serde_json::from_str(row)?;
         let field = |key: &str| row[key].as_str().with_context(|| format!("no \"{key}\""));
+        if row.get("skipped").is_some() {
+            let test = (field("where")?.to_owned(), field("skipped")?.to_owned());
+            self.skipped.insert(test, field("reason")?.to_owned());
+            return Ok(());
+        }
         let status = match field("status")? {
             "works" => Status::Works,
             "absent" => Status::Absent,
@@ -103,6 +112,23 @@ impl Table {
     /// True if some technique failed somewhere.
     pub fn any_fails(&self) -> bool {
         self.cells.values().any(|cell| cell.status == Status::Fails)
+    }
+
+    /// How many tests ended early, which their harness has counted as passed.
+    pub fn skipped(&self) -> u64 {
+        self.skipped.len() as u64
+    }
+
+    /// The tests that ended early, with the reasons, a line each.
+    pub fn render_skipped(&self) -> String {
+        let lines = self
+            .skipped
+            .iter()
+            .map(|((place, test), reason)| match place.as_str() {
+                "this machine" => format!("skipped: {test}: {reason}\n"),
+                place => format!("skipped in the {place}: {test}: {reason}\n"),
+            });
+        lines.collect()
     }
 
     /// The table as text, with its reasons below it.
@@ -225,6 +251,26 @@ Linux 6.1 guest  own ranges  not here [2]  FAILS [3]     works
 [3] page 7 is missing
 ";
         assert_eq!(table.render(), expected);
+    }
+
+    #[test]
+    fn tests_that_end_early_are_counted_once() {
+        let mut table = Table::default();
+        for (place, reason) in [
+            ("this machine", "no KVM"),
+            ("this machine", "no KVM"),
+            ("Linux 6.1 guest", "no cc"),
+        ] {
+            let row = serde_json::json!({"where": place, "skipped": "vm, forks", "reason": reason});
+            table.add(&row.to_string()).unwrap();
+        }
+        assert_eq!(table.skipped(), 2);
+        let expected = "\
+skipped in the Linux 6.1 guest: vm, forks: no cc
+skipped: vm, forks: no KVM
+";
+        assert_eq!(table.render_skipped(), expected);
+        assert!(!table.any_fails());
     }
 
     #[test]

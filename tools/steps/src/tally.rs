@@ -16,6 +16,8 @@ pub struct Tally {
     pub passed: u64,
     /// Tests that failed.
     pub failed: u64,
+    /// Tests that were not run, or that do not apply here.
+    pub ignored: u64,
     /// Whether a harness came to its end, and said so.
     pub has_result: bool,
     /// What the harnesses said of the tests that failed, to be said again at the end of a long run.
@@ -71,9 +73,20 @@ impl Tally {
             match pair[1] {
                 "passed" => self.passed += count,
                 "failed" => self.failed += count,
+                "ignored" => self.ignored += count,
                 _ => {}
             }
         }
+    }
+
+    /// The sum in a line, where `early` of the tests that passed ended early, and say so in rows.
+    pub fn sum(&self, early: u64) -> String {
+        format!(
+            "{} passed, {} failed, {} skipped",
+            self.passed.saturating_sub(early),
+            self.failed,
+            self.ignored + early
+        )
     }
 
     /// Notes why there will be no result, to be said again at the end, below what came last.
@@ -86,6 +99,7 @@ impl Tally {
     /// failure.
     pub fn add(&mut self, run: Self, fine: bool) {
         self.passed += run.passed;
+        self.ignored += run.ignored;
         self.failed += if fine { run.failed } else { run.failed.max(1) };
         self.failures.extend(run.failures);
     }
@@ -128,6 +142,7 @@ test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 5 filtered out
             tally.feed(piece);
         }
         assert_eq!((tally.passed, tally.failed), (13, 2));
+        assert_eq!(tally.sum(3), "10 passed, 2 failed, 4 skipped");
         assert!(tally.has_result);
     }
 

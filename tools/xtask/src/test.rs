@@ -18,6 +18,7 @@ use pagetrail_suites::{checkpointer, collector, exact, guests, model, subpage};
 const TOOLS: &[&str] = &[
     "xtask",
     "pagetrail-rig",
+    "pagetrail-skips",
     "pagetrail-steps",
     "pagetrail-suites",
 ];
@@ -58,12 +59,13 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("programs as guests, exactly", || {
         exact::run(repo, Some(&rows))
     });
-    steps.run("techniques", || techniques(&rows));
+    let mut early = 0;
+    steps.run("techniques", || techniques(&rows, &mut early));
     for line in &tally.failures {
         println!("{line}");
     }
     let fine = steps.finish();
-    println!("{} passed, {} failed", tally.passed, tally.failed);
+    println!("{}", tally.sum(early));
     Ok(fine)
 }
 
@@ -93,7 +95,7 @@ pub(crate) fn quick(repo: &Repo) -> Result<bool> {
         run_tests(&mut tests, &mut tally).map(Outcome::of)
     });
     let fine = steps.finish();
-    println!("{} passed, {} failed", tally.passed, tally.failed);
+    println!("{}", tally.sum(0));
     Ok(fine)
 }
 
@@ -165,9 +167,11 @@ fn object_stores(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
     run_tests(&mut tests, tally).map(Outcome::of)
 }
 
-fn techniques(rows: &Path) -> Result<Outcome> {
+/// What tests found out, and `early`, how many ended before they tested anything.
+fn techniques(rows: &Path, early: &mut u64) -> Result<Outcome> {
     let table = Table::read(rows)?;
-    print!("{}", table.render());
+    print!("{}{}", table.render(), table.render_skipped());
+    *early = table.skipped();
     Ok(Outcome::of(!table.any_fails()))
 }
 

@@ -58,7 +58,7 @@ pub(crate) fn program(name: &str) -> Option<String> {
     let found = places.chain((name == "busybox").then_some(rig));
     let found = found.into_iter().find(|file| file.is_file());
     if found.is_none() {
-        eprintln!("not here: {name}");
+        pagetrail_skips::not_here(name);
     }
     Some(found?.to_str().expect("UTF-8").to_owned())
 }

@@ -22,7 +22,7 @@ static NO_GUEST: LazyLock<Option<String>> = LazyLock::new(|| {
 /// Whether there are no guests here; says why.
 pub(crate) fn no_guest() -> bool {
     if let Some(reason) = &*NO_GUEST {
-        eprintln!("not here: {reason}");
+        pagetrail_skips::not_here(reason);
     }
     NO_GUEST.is_some()
 }
