@@ -186,6 +186,35 @@ fn what_is_said_to_be_large_takes_no_memory() {
     assert!(grown < 512 << 20, "{} MiB", grown >> 20);
 }
 
+#[test]
+fn a_pack_that_is_named_twice_moves_wholly() {
+    let (_dir, path, store, _) = small();
+    let pages: Vec<Vec<u8>> = (10..20).map(contents).collect();
+    let (name, bytes) = pack(&pages);
+    fs::write(path.join(Name::Pack(name).to_string()), bytes).unwrap();
+    let crafted = Crafted {
+        number: 2,
+        mappings: vec![(16 * PAGE, 32 * PAGE, Vec::new())],
+        packs: vec![name, name],
+        runs: vec![(16, 1, 2, 4), (0, 1, 3, 7)],
+        ..Crafted::default()
+    };
+    fs::write(path.join(Name::Manifest(2).to_string()), crafted.manifest()).unwrap();
+    assert!(store.verify().unwrap().is_sound());
+    let mut writer = store.writer(WriterOptions::default()).unwrap();
+    // Most of the pack is not needed.
+    assert_eq!(writer.prune(1).unwrap().repacked, 1);
+    let found = store.verify().unwrap();
+    assert!(found.is_sound(), "{found:?}");
+    let mut is = vec![0; 2 * PAGE as usize];
+    store
+        .image(2)
+        .unwrap()
+        .read(range(16, 18), &mut is)
+        .unwrap();
+    assert_eq!(is, [contents(14), contents(17)].concat());
+}
+
 /// Stores that are made of nonsense with right hashes: every command of a store ends, in an answer
 /// or an error.
 #[test]

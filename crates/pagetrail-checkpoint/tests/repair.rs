@@ -5,7 +5,7 @@ mod common;
 
 use common::{Model, contents, store};
 use pagetrail_checkpoint::storage::{Directory, InMemory, Name, Storage};
-use pagetrail_checkpoint::{Store, WriterOptions};
+use pagetrail_checkpoint::{Error, Store, WriterOptions};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -164,6 +164,67 @@ fn what_is_damaged_is_set_aside_in_a_directory() {
     // It is still a store.
     Directory::create(&path, false).unwrap();
     assert!(Store::open(&path).unwrap().verify().unwrap().is_sound());
+}
+
+/// Damage of an object, `None` where it is gone.
+type Damage = fn(&[u8]) -> Option<Vec<u8>>;
+
+#[test]
+fn damaged_checkpoints_displace_no_whole_ones() {
+    let without_index: [Damage; 4] = [
+        |_| None,
+        |whole| Some(vec![0; whole.len()]),
+        |whole| Some(whole[..whole.len() - 1].to_vec()),
+        |whole| Some([whole, &[7; 100]].concat()),
+    ];
+    let changed: Damage = |whole| {
+        let mut bytes = whole.to_vec();
+        bytes[20] ^= 1;
+        Some(bytes)
+    };
+    for (damage, reading) in without_index
+        .iter()
+        .flat_map(|damage| [(*damage, false), (*damage, true)])
+        .chain([(changed, true)])
+    {
+        let (memory, store, mut writer) = store(WriterOptions::default());
+        let mut model = Model::default();
+        model.map(0, 20);
+        model.write(0, contents(0));
+        let mut oracle = BTreeMap::new();
+        let mut packs = Vec::new();
+        for number in 1..=4 {
+            model.write(number, contents(number));
+            model.checkpoint(&mut writer).unwrap();
+            oracle.insert(number, model.clone());
+            let names = memory.names().unwrap().into_iter();
+            let is_new = |name: &Name| matches!(name, Name::Pack(_)) && !packs.contains(name);
+            packs.extend(names.filter(is_new).collect::<Vec<_>>());
+            assert_eq!(packs.len() as u64, number);
+        }
+        // Of checkpoint 3, and so of 4.
+        let whole = memory.get(packs[2]).unwrap();
+        match damage(&whole) {
+            Some(bytes) => memory.put(packs[2], bytes),
+            None => memory.remove(packs[2]).unwrap(),
+        }
+        let refused = writer.squash(1, 4).unwrap_err();
+        assert!(matches!(refused, Error::Damaged { .. }), "{refused}");
+        assert_eq!(store.numbers().unwrap(), [1, 2, 3, 4]);
+        let pruned = match reading {
+            true => writer.prune_verified(1).unwrap(),
+            false => writer.prune(1).unwrap(),
+        };
+        assert_eq!((pruned.checkpoints, pruned.damaged), (1, 2));
+        assert_eq!(store.numbers().unwrap(), [2, 3, 4]);
+        oracle[&2].assert_is(&mut store.image(2).unwrap());
+        // What was damaged comes back: nothing that it needs has gone.
+        memory.put(packs[2], whole);
+        assert!(store.verify().unwrap().is_sound());
+        for number in 2..=4 {
+            oracle[&number].assert_is(&mut store.image(number).unwrap());
+        }
+    }
 }
 
 #[test]

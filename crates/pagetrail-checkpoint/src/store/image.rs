@@ -1,11 +1,12 @@
 //! [`Image`]: a checkpoint's memory, to be read.
 
+use super::intake::chunks;
 use super::packs::Packs;
 use super::{Store, flatten};
 use crate::error::{Error, Result};
 use crate::format::manifest::Manifest;
 use crate::hash::Hash;
-use crate::map::{PageMap, Source};
+use crate::map::{PageMap, Run, Source};
 use crate::storage::Name;
 use pagetrail::{PageRange, PageSet};
 
@@ -75,6 +76,24 @@ impl Image {
             }
         }
         buffer[filled..].fill(0);
+        Ok(())
+    }
+
+    /// Reads all pages that the store has contents of, for nothing but their hashes.
+    pub(super) fn read_all(&mut self) -> Result<()> {
+        let is_stored = |run: &&Run| matches!(run.source, Source::Stored { .. });
+        let stored = self.map.runs().iter().filter(is_stored);
+        let bytes = |run: &Run| run.pages * self.map.page_size();
+        let stored: PageSet = stored
+            .filter_map(|run| PageRange::new(run.start, run.start + bytes(run)))
+            .collect();
+        let mut buffer = Vec::new();
+        for chunk in chunks(stored.ranges(), self.map.page_size()) {
+            for range in chunk {
+                buffer.resize(range.bytes() as usize, 0);
+                self.read(range, &mut buffer)?;
+            }
+        }
         Ok(())
     }
 }

@@ -33,7 +33,8 @@ pub struct Pruned {
 }
 
 impl Writer {
-    /// Removes all checkpoints but the newest `keep` (at least one).
+    /// Removes all checkpoints but the newest `keep` (at least one) of those that have all their
+    /// packs. The contents of packs are not read: [`prune_verified`](Self::prune_verified) does.
     ///
     /// # Errors
     ///
@@ -41,13 +42,40 @@ impl Writer {
     pub fn prune(&mut self, keep: usize) -> Result<Pruned> {
         self.catch_up()?;
         let survey = self.store.survey()?;
+        let mut damaged = survey.lost().len() as u64;
         let numbers: Vec<u64> = survey.whole().map(|manifest| manifest.number).collect();
-        let split = numbers.len().saturating_sub(keep.max(1));
-        self.remove(&numbers, &numbers[..split], survey.lost().len() as u64)
+        let mut going = numbers.clone();
+        let mut kept = 0;
+        while kept < keep.max(1)
+            && let Some(number) = going.pop()
+        {
+            match self.store.examine(number) {
+                Ok(_) => kept += 1,
+                Err(Error::Damaged { .. }) => damaged += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        self.remove(&numbers, &going, damaged)
+    }
+
+    /// Reads the whole store, and removes all checkpoints but the newest `keep` (at least one) of
+    /// those without damage.
+    ///
+    /// # Errors
+    ///
+    /// The store fails or is damaged. What is left is whole.
+    pub fn prune_verified(&mut self, keep: usize) -> Result<Pruned> {
+        self.catch_up()?;
+        let lost = self.store.verify()?.lost;
+        let numbers: Vec<u64> = self.store.survey()?.whole().map(|m| m.number).collect();
+        let mut going = numbers.clone();
+        going.retain(|number| !lost.contains(number));
+        going.truncate(going.len().saturating_sub(keep.max(1)));
+        self.remove(&numbers, &going, lost.len() as u64)
     }
 
     /// Merges a span: of the checkpoints from `first` to `last`, only the last remains, with the
-    /// same contents as before.
+    /// same contents as before. They are read first: checkpoints give way to a whole one only.
     ///
     /// # Errors
     ///
@@ -60,7 +88,7 @@ impl Writer {
             )));
         }
         self.catch_up()?;
-        self.store.chain(last)?;
+        self.store.image(last)?.read_all()?;
         let survey = self.store.survey()?;
         let numbers: Vec<u64> = survey.whole().map(|manifest| manifest.number).collect();
         let mut going = numbers.clone();
@@ -235,8 +263,13 @@ impl Writer {
         };
         for number in self.store.numbers()? {
             let mut manifest = self.store.manifest(number)?;
-            if let Some(at) = manifest.packs.iter().position(|n| *n == name) {
-                moved(&mut manifest, at as u32, index.name, &places);
+            if manifest.packs.contains(&name) {
+                // A manifest from elsewhere may name a pack several times.
+                for at in 0..manifest.packs.len() {
+                    if manifest.packs[at] == name {
+                        moved(&mut manifest, at as u32, index.name, &places);
+                    }
+                }
                 let bytes = manifest.seal();
                 self.publish_manifest(&manifest, &bytes, Publish::Replacing)?;
             }

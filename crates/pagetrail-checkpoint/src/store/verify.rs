@@ -120,7 +120,7 @@ impl Store {
     }
 
     /// Looks at a checkpoint, and that its packs have the pages that it needs; gives the packs.
-    fn examine(&self, number: u64) -> Result<Vec<Hash>> {
+    pub(super) fn examine(&self, number: u64) -> Result<Vec<Hash>> {
         let chain = self.chain(number)?;
         let (map, mut packs) = flatten(&chain);
         let Some(last) = chain.last() else {

@@ -46,6 +46,8 @@ pub(crate) enum CheckpointCommand {
     #[command(after_help = "Examples:\n  pagetrail verify saved")]
     Verify(LogArgs),
     /// Remove all checkpoints of a store but the newest
+    ///
+    /// All of the store is read first: only checkpoints without damage count, and the others stay.
     #[command(after_help = "Examples:\n  pagetrail prune saved --keep 3")]
     Prune(PruneArgs),
     /// Set aside what is damaged in a store, with the checkpoints that need it; the others stay as
@@ -55,6 +57,8 @@ pub(crate) enum CheckpointCommand {
     #[command(after_help = "Examples:\n  pagetrail verify saved || pagetrail repair saved")]
     Repair(RepairArgs),
     /// Merge a span of checkpoints into its last
+    ///
+    /// The last is read first: if it is damaged, nothing is removed.
     #[command(after_help = "Examples:\n  pagetrail squash saved 2 7")]
     Squash(SquashArgs),
     /// Make a file of a checkpoint: an ELF core for debuggers, or the plain contents

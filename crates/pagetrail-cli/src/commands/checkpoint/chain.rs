@@ -134,7 +134,7 @@ pub(super) fn verify(args: &LogArgs) -> Result<ExitCode> {
 /// Runs `prune`.
 pub(super) fn prune(args: &PruneArgs) -> Result<ExitCode> {
     let mut writer = writer(&args.store, &args.writing, false)?;
-    let pruned = writer.prune(args.keep as usize).map_err(plain)?;
+    let pruned = writer.prune_verified(args.keep as usize).map_err(plain)?;
     tell(&pruned, args.json)
 }
 
@@ -190,7 +190,7 @@ fn tell(pruned: &Pruned, as_json: bool) -> Result<ExitCode> {
             match pruned.damaged {
                 0 => String::new(),
                 damaged => format!(
-                    "; {} that cannot be read stay, and all packs",
+                    "; {} that cannot be read wholly stay",
                     words::plural(damaged, "checkpoint")
                 ),
             }
