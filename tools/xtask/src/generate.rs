@@ -13,12 +13,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use crate::capi;
+use crate::notices;
 use crate::preload;
 use pagetrail_steps::repo::Repo;
 
 /// Writes `pagetrail.h`; builds `pagetrail` and lets it write `man/*.1` and `completions/*` under
-/// `dir`, and adds `man/pagetrail.3`, `man/libpagetrail_softdirty.7` and
-/// `man/libpagetrail_alloc.7`.
+/// `dir`, and adds `man/pagetrail.3`, `man/libpagetrail_softdirty.7`, `man/libpagetrail_alloc.7`
+/// and `NOTICES.txt`.
 pub(crate) fn run(repo: &Repo, dir: Option<&str>) -> Result<()> {
     let dir = match dir {
         Some(dir) => PathBuf::from(dir),
@@ -38,6 +39,11 @@ pub(crate) fn run(repo: &Repo, dir: Option<&str>) -> Result<()> {
     ensure!(status.success(), "pagetrail generate failed: {status}");
     capi::write_man_page(&repo.root, &dir.join("man"))?;
     preload::write_man_pages(&repo.root, &dir.join("man"))?;
+    println!(
+        "licences of {} crates in {}",
+        notices::write(repo, &dir)?,
+        dir.join("NOTICES.txt").display()
+    );
     for part in ["man", "completions"] {
         println!(
             "{} files in {}",

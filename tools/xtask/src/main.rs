@@ -13,6 +13,7 @@ mod book;
 mod capi;
 mod generate;
 mod long;
+mod notices;
 mod preload;
 mod test;
 mod tidy;
@@ -63,7 +64,8 @@ usage: cargo xtask TASK
                    throughput and memory beside libc's, what checkpoints take, and what it costs to
                    watch reads
   generate [DIR]   pagetrail.h anew; man pages and shell completions, from the command's own
-                   definitions and from pagetrail.h, to DIR (default: target/share)
+                   definitions and from pagetrail.h, and NOTICES.txt with the licences of what is
+                   linked, to DIR (default: target/share)
   book             the book of docs/book in target/book: chapters, command reference, links checked;
                    as HTML where mdBook is installed
   capi             test the C library as a user of C has it: symbols, compilers, sanitizers, valgrind

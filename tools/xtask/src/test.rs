@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Result;
 
-use crate::{book, capi, tidy};
+use crate::{book, capi, notices, tidy};
 use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::{Outcome, Steps};
 use pagetrail_steps::table::Table;
@@ -37,6 +37,9 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("clippy", || clippy(repo));
     steps.run("tidy", || tidy::run(repo).map(Outcome::of));
     steps.run("licences and advisories", || deny(repo));
+    steps.run("third-party notices", || {
+        notices::write(repo, &repo.target.join("share")).map(|_| Outcome::Passed)
+    });
     steps.run("book", || book::build(repo));
     steps.run("documentation", || documentation(repo));
     steps.run("victims", || build_victims(repo));
