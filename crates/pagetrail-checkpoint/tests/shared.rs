@@ -27,16 +27,20 @@ fn at_rest(victim: &Victim) {
     }
 }
 
-/// A file in memory, and a victim that has it mapped, shared or as `kind` says.
+/// A process that has the file mapped, shared or as `kind` says.
+fn mapper(file: &tempfile::NamedTempFile, kind: &[&str]) -> Option<Victim> {
+    let pages = PAGES.to_string();
+    let path = file.path().to_str()?;
+    Victim::start("shared_file", &[&["600", path, &pages], kind].concat())
+}
+
+/// A file in memory, and a victim that has it mapped.
 fn start(kind: &[&str]) -> Option<(tempfile::NamedTempFile, Victim, PageRange)> {
     let mut file = tempfile::Builder::new().tempfile_in("/dev/shm").ok()?;
     file.write_all(&vec![9; (PAGES / 2 * PAGE) as usize])
         .unwrap();
     file.as_file().set_len(PAGES * PAGE).unwrap();
-    let path = file.path().to_str()?.to_owned();
-    let pages = PAGES.to_string();
-    let arguments = [&["600", &path, &pages], kind].concat();
-    let victim = Victim::start("shared_file", &arguments)?;
+    let victim = mapper(&file, kind)?;
     let start = u64::from_str_radix(&victim.said[0], 16).unwrap();
     let range = PageRange::new(start, start + PAGES * PAGE).unwrap();
     Some((file, victim, range))
@@ -46,7 +50,12 @@ fn start(kind: &[&str]) -> Option<(tempfile::NamedTempFile, Victim, PageRange)> 
 fn change(file: &File, random: &mut fastrand::Rng) {
     for _ in 0..random.u32(0..40) {
         let page = random.u64(0..PAGES - 1);
-        match random.u32(0..12) {
+        match random.u32(0..13) {
+            // Copies that a private mapping has of the pages behind go as well.
+            1 if random.u32(0..4) == 0 => {
+                file.set_len(page * PAGE + random.u64(0..PAGE)).unwrap();
+                file.set_len(PAGES * PAGE).unwrap();
+            }
             0 => {
                 // Pages go, and read as zeros.
                 let flags =
@@ -54,7 +63,7 @@ fn change(file: &File, random: &mut fastrand::Rng) {
                 let count = random.u64(1..5).min(PAGES - 1 - page);
                 rustix::fs::fallocate(file, flags, page * PAGE, count * PAGE).unwrap();
             }
-            1 => file.write_all_at(&[0; PAGE as usize], page * PAGE).unwrap(),
+            2 => file.write_all_at(&[0; PAGE as usize], page * PAGE).unwrap(),
             _ => {
                 let at = page * PAGE + random.u64(0..PAGE / 8) * 8;
                 file.write_all_at(&random.u64(..).to_le_bytes(), at)
@@ -81,6 +90,9 @@ fn compare_images_with_memory(what: &str, kind: &[&str]) {
             let Some((file, victim, range)) = start(kind) else {
                 return;
             };
+            let Some(other) = mapper(&file, &[]) else {
+                return;
+            };
             let mut random = random(what);
             let store = Store::create_on(Arc::new(InMemory::new())).unwrap();
             let mut writer = store.writer(WriterOptions::default()).unwrap();
@@ -93,28 +105,48 @@ fn compare_images_with_memory(what: &str, kind: &[&str]) {
             let mut process = ProcessCheckpointer::attach(victim.pid(), options).unwrap();
             let memory = Memory::of(victim.pid()).unwrap();
             for round in 0..times(15, 300) {
-                change(file.as_file(), &mut random);
-                if random.bool() {
-                    victim.signal(Signal::USR1);
+                let (first, second) = match random.bool() {
+                    true => (&victim, &other),
+                    false => (&other, &victim),
+                };
+                for process in [first, second] {
+                    if random.bool() {
+                        process.signal(Signal::USR1);
+                    }
                 }
-                at_rest(&victim);
+                // Not before both stand still: a store beyond the end of the file is a SIGBUS.
+                at_rest(first);
+                at_rest(second);
+                change(file.as_file(), &mut random);
+                // What is beyond the end of the file nobody can read.
+                let end = match random.u32(0..4) {
+                    0 => random.u64(1..PAGES * PAGE),
+                    _ => PAGES * PAGE,
+                };
+                file.as_file().set_len(end).unwrap();
                 let number = process.checkpoint(&mut writer).unwrap().number;
-                let mut is = vec![0; range.bytes() as usize];
-                memory.read(&[range], &mut is).unwrap();
+                let readable =
+                    PageRange::new(range.start(), range.start() + end.next_multiple_of(PAGE));
+                let readable = readable.unwrap();
+                let mut is = vec![0; readable.bytes() as usize];
+                memory.read(&[readable], &mut is).unwrap();
                 let mut image = store.image(number).unwrap();
                 let mut then = vec![0; is.len()];
-                image.read(range, &mut then).unwrap();
+                image.read(readable, &mut then).unwrap();
                 let wrong = is
                     .chunks(PAGE as usize)
                     .zip(then.chunks(PAGE as usize))
                     .filter(|(is, then)| is != then);
                 assert_eq!(wrong.count(), 0, "{technique} {mode:?}, round {round}");
+                file.as_file().set_len(PAGES * PAGE).unwrap();
                 victim.signal(Signal::CONT);
+                other.signal(Signal::CONT);
             }
             assert!(store.verify().unwrap().is_sound());
             drop(process);
             victim.is_clean(true);
             victim.finish();
+            other.finish();
         }
     }
 }
