@@ -6,7 +6,8 @@
 //! costs a round trip to user space (some 15 times the cost of a fault of `pagemap-scan`), which
 //! blocks of up to 512 pages share between neighbours. Pages that do not exist cannot be protected;
 //! their first touch is caught instead. A first read counts as a write: the page may have been
-//! discarded, and contain zeros from now on.
+//! discarded, and contain zeros from now on. That a page is discarded is no fault: the watch
+//! compares which pages there are.
 //!
 //! It has two effects on a target that no other technique has, and that cannot be avoided here. A
 //! thread that writes waits for the tracker, so it does not run while the tracker is stopped
@@ -280,7 +281,7 @@ impl Tracker for Userfaultfd {
     }
 
     fn misses(&self) -> Missed {
-        Missed::OfFiles
+        Missed::All
     }
 
     fn forget(&mut self, range: PageRange) {
