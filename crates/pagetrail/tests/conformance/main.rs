@@ -167,6 +167,8 @@ fn of_technique(
                 }
                 Err(stop) => {
                     note(Status::Fails(format!("conformance: {}", case.name)));
+                    // At once: the harness says why at its end, which a run that hangs has not.
+                    println!("{stop}");
                     Err(stop.to_string().into())
                 }
             }

@@ -65,7 +65,11 @@ fn main() -> ExitCode {
                             Ok(Completion::Completed)
                         }
                         Err(Failure::NotHere(why)) => Ok(Completion::ignored_with(why)),
-                        Err(Failure::Broken(what)) => Err(what.into()),
+                        Err(Failure::Broken(what)) => {
+                            // At once: a run that hangs has no end, where the harness says why.
+                            println!("{what}");
+                            Err(what.into())
+                        }
                     }
                 }));
             }
