@@ -32,9 +32,7 @@ pub(crate) fn install(repo: &Repo, args: &[String]) -> Result<()> {
         [joined] if joined.starts_with("--prefix=") => PathBuf::from(&joined["--prefix=".len()..]),
         _ => bail!("usage: cargo xtask install --prefix DIR (--help says what goes there)"),
     };
-    install::install(repo, &prefix, install::Profile::Release)?;
-    preload::install(repo, &prefix)?;
-    install_command(repo, &prefix)?;
+    install_to(repo, &prefix)?;
     println!(
         "installed pagetrail, the C library, {} and {} in {}",
         preload::SOFT_DIRTY.library,
@@ -46,6 +44,13 @@ pub(crate) fn install(repo: &Repo, args: &[String]) -> Result<()> {
         print!("{}", hint(&prefix));
     }
     Ok(())
+}
+
+/// Installs the command and all libraries under `prefix`.
+pub(crate) fn install_to(repo: &Repo, prefix: &Path) -> Result<()> {
+    install::install(repo, prefix, install::Profile::Release)?;
+    preload::install(repo, prefix)?;
+    install_command(repo, prefix)
 }
 
 /// Prefixes where compilers and shells look by themselves.
@@ -89,6 +94,10 @@ fn install_command(repo: &Repo, prefix: &Path) -> Result<()> {
     let command = bin.join("pagetrail");
     copy(&repo.target.join("release/pagetrail"), &command)?;
     let made = repo.target.join("share-installed");
+    if made.exists() {
+        // It may hold pages of commands that are gone.
+        fs::remove_dir_all(&made)?;
+    }
     let status = Command::new(&command)
         .arg("generate")
         .arg(&made)

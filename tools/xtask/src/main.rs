@@ -14,6 +14,7 @@ mod capi;
 mod generate;
 mod long;
 mod notices;
+mod package;
 mod preload;
 mod test;
 mod tidy;
@@ -73,6 +74,7 @@ usage: cargo xtask TASK
                    the command with its completions, the C library (header, shared and static
                    library, pkg-config file) and the libraries for LD_PRELOAD (soft-dirty bits,
                    the sub-page allocator), with their man pages; --help says where
+  package          the same as a package for Debian, target/deb/*.deb
 ";
 
 fn main() -> ExitCode {
@@ -141,6 +143,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "measure-collector" => collector::measure_in_guest(rest).map(|()| true)?,
         "book" => book::build(&repo).map(|_| true)?,
         "capi" => capi::run(&repo)?,
+        "package" => package::run(&repo).map(|()| true)?,
         "install" => capi::install(&repo, rest).map(|()| true)?,
         "victims" => victims::build(&repo).map(|_| true)?,
         "generate" => generate::run(&repo, rest.first().map(String::as_str)).map(|()| true)?,
