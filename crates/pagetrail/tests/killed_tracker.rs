@@ -139,3 +139,10 @@ fn programs_under_seccomp_continue() {
         survives_kills("seccomp", &["600", how], times(50, 500));
     }
 }
+
+#[test]
+fn random_programs_continue() {
+    let seed = random("killed tracker: chaos").u64(..).to_string();
+    println!("the program: chaos 600 {seed}");
+    survives_kills("chaos", &["600", &seed], times(60, 1000));
+}

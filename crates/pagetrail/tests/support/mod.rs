@@ -176,6 +176,15 @@ impl Victim {
         self.child.try_wait().unwrap().is_none()
     }
 
+    /// Whether it ends within a moment.
+    pub(crate) fn is_ending(&mut self) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(3);
+        while self.is_running() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        !self.is_running()
+    }
+
     /// Fails the test because attaching failed; if the victim has ended, its output is the reason.
     pub(crate) fn blame(&mut self, error: &pagetrail::Error) -> ! {
         let doing = describe(self.pid());
@@ -227,6 +236,13 @@ impl Victim {
             assert!(Instant::now() < deadline, "{}: {traces:?}", self.name);
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Waits for it to end by itself, and checks its verdict.
+    pub(crate) fn ends(mut self) -> String {
+        let (status, text) = self.outcome();
+        assert!(status.success(), "{} broke: {status}: {text}", self.name);
+        text
     }
 
     /// Makes it end, and checks its verdict on itself.
