@@ -7,13 +7,15 @@
 
 mod support;
 
-use pagetrail::Technique::{self, Adaptive, Compare, PagemapScan, SoftDirty, Userfaultfd};
+use pagetrail::Technique::{self, Adaptive, Compare, PagemapScan, SoftDirty};
 use pagetrail::{AtExit, Ended, Hold, State, Target, Watch};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::{Victim, attach_once, random, row, times, victim_program, working};
 
-const ALL: &[Technique] = &[PagemapScan, Adaptive, Compare, SoftDirty, Userfaultfd];
+/// Not `userfaultfd`: under it the kernel cannot clear a thread's word at its end, so joining it
+/// may hang, as its documentation says.
+const ALL: &[Technique] = &[PagemapScan, Adaptive, Compare, SoftDirty];
 
 /// How many checks each thread of a program makes.
 const STEPS: &str = "200";
@@ -29,7 +31,7 @@ fn seeds(what: &str) -> Vec<u64> {
     let rest = std::iter::repeat_with(|| random.u64(..));
     let seeds = first.into_iter().chain(rest);
     seeds
-        .take(count.unwrap_or_else(|| times(2, 50) as usize))
+        .take(count.unwrap_or_else(|| times(6, 100) as usize))
         .collect()
 }
 
@@ -78,7 +80,7 @@ fn untracked() {
 #[test]
 fn attached_and_detached_over_and_over() {
     let what = "attached over and over";
-    for technique in working(what, &[PagemapScan, Userfaultfd]) {
+    for technique in working(what, &[PagemapScan]) {
         finds_nothing(what, technique, |pid| {
             attach_once(pid, technique, 1, Duration::from_millis(2))?;
             std::thread::sleep(Duration::from_millis(8));
