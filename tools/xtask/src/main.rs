@@ -43,7 +43,9 @@ usage: cargo xtask TASK
                    page modification logging, nested paging, a kernel with soft-dirty
   exact            a program as a guest of KVM, held against what it writes: by page modification
                    logging on that emulated processor, and with nested paging; part of 'test'
-  soak             the long form of the tests, an hour or so
+  soak [--for TIME]
+                   the long form of the tests, over and over with new seeds, for an hour or as long
+                   as TIME says (90s, 30m, 8h); ends with the first that fails
   collector        the programs on libgc, which are part of 'test'
   checkpointer     CRIU, which is part of 'test'
   bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
@@ -120,7 +122,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
             steps.run("programs as guests, exactly", || exact::run(&repo, None));
             steps.finish()
         }
-        "soak" => long::soak(&repo)?,
+        "soak" => long::soak(&repo, rest)?,
         "subpage" => match rest {
             [what, asked @ ..] if what == "suites" => subpage::suites::run(&repo, asked)?,
             _ => bail!("subpage takes suites\n{USAGE}"),
@@ -163,6 +165,7 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         | "vm-programs"
         | "bochs"
         | "install"
+        | "soak"
         | "subpage"
         | "measure-collector"
         | "measure-checkpointer" => None,
