@@ -5,7 +5,7 @@ mod common;
 
 use common::{Model, contents, store};
 use pagetrail_checkpoint::storage::{Directory, InMemory, Name, Storage};
-use pagetrail_checkpoint::{Error, Store, WriterOptions};
+use pagetrail_checkpoint::{Error, Pruned, Store, Writer, WriterOptions};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -223,6 +223,40 @@ fn damaged_checkpoints_displace_no_whole_ones() {
         assert!(store.verify().unwrap().is_sound());
         for number in 2..=4 {
             oracle[&number].assert_is(&mut store.image(number).unwrap());
+        }
+    }
+}
+
+#[test]
+fn whole_checkpoints_stay_whole_that_build_on_one_without_its_pack() {
+    type Shorten = fn(&mut Writer) -> Pruned;
+    let ways: [(Shorten, &[u64]); 3] = [
+        (|writer| writer.prune(1).unwrap(), &[4]),
+        (|writer| writer.prune_verified(1).unwrap(), &[4]),
+        (|writer| writer.squash(1, 3).unwrap(), &[3, 4]),
+    ];
+    for (shorten, left) in ways {
+        let (memory, store, mut writer) = store(WriterOptions::default());
+        let mut model = Model::default();
+        model.map(0, 20);
+        let (mut oracle, mut packs) = (BTreeMap::new(), Vec::new());
+        for number in 1..=4 {
+            // All that 2 writes 3 writes anew: only 2 needs its pack.
+            model.write(9, contents(number));
+            model.checkpoint(&mut writer).unwrap();
+            oracle.insert(number, model.clone());
+            let names = memory.names().unwrap().into_iter();
+            let is_new = |name: &Name| matches!(name, Name::Pack(_)) && !packs.contains(name);
+            packs.extend(names.filter(is_new).collect::<Vec<_>>());
+        }
+        memory.remove(packs[1]).unwrap();
+        assert_eq!(store.verify().unwrap().lost, [2]);
+        shorten(&mut writer);
+        assert_eq!(store.verify().unwrap().lost, [2]);
+        let numbers = store.numbers().unwrap();
+        assert_eq!(numbers, [&[2], left].concat());
+        for number in left {
+            oracle[number].assert_is(&mut store.image(*number).unwrap());
         }
     }
 }

@@ -102,8 +102,12 @@ impl Writer {
             damaged,
             ..Pruned::default()
         };
-        for number in whole.iter().filter(|number| !going.contains(number)) {
-            self.rebuild(*number, going)?;
+        for number in self.store.numbers()? {
+            // Others may build on one that lacks a pack, and not need the pack.
+            let is_chained = whole.contains(&number) || self.store.chain(number).is_ok();
+            if is_chained && !going.contains(&number) {
+                self.rebuild(number, going)?;
+            }
         }
         for number in going.iter().rev() {
             self.remove_object(Name::Manifest(*number))?;
