@@ -125,13 +125,13 @@ pub(super) fn sparse_shared(t: &mut Trial<'_>) -> Outcome {
         }
         t.expect(&written, memory)?;
     }
-    // In a hole, and out of the page table again, with the table, before the round is collected.
-    // (The technique compare does not watch what is not in the page table.)
-    if t.technique != Technique::Compare {
+    // In a hole, and out of the page table again, with the table, before the round is collected;
+    // among stores to other pages, so that the file alone says nothing. (The mark of soft-dirty is
+    // lost with the page, and compare does not watch what is not in the page table.)
+    if sparing {
         let table = far(26, 0).next_multiple_of(p * (p / 8));
         t.write(table + 5 * p);
         t.actor.act(&format!("advise {table} {} dontneed", p / 8));
-        // Among stores to other pages, so that the file alone says nothing.
         t.write(far(3, 0));
         t.expect(&[table + 5 * p, far(3, 0)], memory)?;
     }
