@@ -183,8 +183,11 @@ pub(super) fn rest(descriptor: Descriptor, found: &Registers) -> Option<Rest> {
                 && found.rdx <= PIECES_MAX
                 && descriptor.has_waiting_messages()
                 && (call == libc::SYS_sendmmsg || has_time(descriptor.pid, found.r8));
-            forget_interruption(call, descriptor);
-            whole.then(|| single(found, found.rdx)).flatten()
+            let rest = whole.then(|| single(found, found.rdx)).flatten();
+            if rest.is_some() {
+                forget_interruption(call, descriptor);
+            }
+            rest
         }
         libc::SYS_sendfile if found.r10 <= TRANSFER_MAX && waiting_stream() => {
             single(found, found.r10)
