@@ -6,6 +6,10 @@ use crate::region::{Permissions, Region};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 
+/// The longest text of mappings that is read, in bytes: a million mappings with names of common
+/// length. A process chooses their number and their names, of up to 4 KiB each.
+const TEXT_BYTES_MAX: u64 = 128 << 20;
+
 /// The mappings of one process, re-read on demand; parsing happens only when the text has changed.
 #[derive(Debug)]
 pub(crate) struct Maps {
@@ -36,7 +40,7 @@ impl Maps {
         std::mem::swap(&mut self.text, &mut self.previous);
         self.text.clear();
         self.file.rewind()?;
-        self.file.read_to_end(&mut self.text)?;
+        read_at_most(&self.file, TEXT_BYTES_MAX, &mut self.text)?;
         if self.text == self.previous {
             return Ok(None);
         }
@@ -55,6 +59,22 @@ impl Region {
     pub fn of_process(pid: u32) -> io::Result<Vec<Self>> {
         Ok(Maps::open(Some(pid))?.changed()?.unwrap_or_default())
     }
+}
+
+/// Reads all of a file, unless it is longer than `max` bytes.
+fn read_at_most(file: impl Read, max: u64, text: &mut Vec<u8>) -> io::Result<()> {
+    file.take(max + 1).read_to_end(text)?;
+    if text.len() as u64 > max {
+        text.clear();
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "the process has more mappings than {} MiB of text can list",
+                max >> 20
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// The number of mappings from which on a process is close to the limit (`vm.max_map_count`).
@@ -124,6 +144,15 @@ mod tests {
         assert!(regions[1].permissions.shared);
         assert_eq!(regions[2].name, "");
         assert!(!regions[2].permissions.write);
+    }
+
+    #[test]
+    fn a_text_without_end_is_refused() {
+        let mut text = Vec::new();
+        assert!(read_at_most(io::repeat(b'a'), 1 << 20, &mut text).is_err());
+        assert!(text.capacity() < 4 << 20);
+        read_at_most(&b"8000-9000"[..], 9, &mut text).unwrap();
+        assert_eq!(text, b"8000-9000");
     }
 
     #[test]
