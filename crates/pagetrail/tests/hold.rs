@@ -153,3 +153,17 @@ fn a_process_held_by_another_tracer_is_refused() {
     drop(hold);
     victim.finish();
 }
+
+/// A signal that stops a thread first takes back the request to stop it
+/// (`ptrace_stop` in `kernel/signal.c`).
+#[test]
+fn threads_that_get_many_signals_stop() {
+    let Some(victim) = Victim::start("chaos", &["600", "1", "0", "interrupts"]) else {
+        return;
+    };
+    for _ in 0..times(1500, 20_000) {
+        Hold::process(victim.pid()).unwrap().release();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    victim.finish();
+}

@@ -289,15 +289,16 @@ pub(crate) fn wait_for_trap(tracee: &Tracee, deadline: Instant) -> Result<bool, 
 /// Whether the thread has trapped (true) or ended (false), or neither yet. Signals that come first
 /// are passed on.
 fn trapped(tracee: &Tracee) -> Result<Option<bool>, Errno> {
-    match tracee.poll()? {
+    let signal = match tracee.poll()? {
+        None => return Ok(None),
         Some(Change::Trap { .. }) => return Ok(Some(true)),
         Some(Change::Exited(_) | Change::Killed(_)) => return Ok(Some(false)),
-        Some(Change::Signal(signal)) => tracee.resume(Resume::Free, signal)?,
-        Some(Change::Exec | Change::Exit | Change::Syscall | Change::Vfork) => {
-            tracee.resume(Resume::Free, 0)?
-        }
-        None => {}
-    }
+        Some(Change::Signal(signal)) => signal,
+        Some(Change::Exec | Change::Exit | Change::Syscall | Change::Vfork) => 0,
+    };
+    // Any stop takes back the request for a trap (`ptrace_stop` in kernel/signal.c).
+    tracee.interrupt()?;
+    tracee.resume(Resume::Free, signal)?;
     Ok(None)
 }
 
