@@ -2,16 +2,20 @@
  * and EINTR come when they must, descriptors get the lowest free number, mappings keep their contents, handlers run
  * once, children and threads end as they should. Tracked or not, it finds the same.
  *
- * Arguments: seconds, seed, steps of each thread (0: until the end), and a comma-separated list of checks, if not all.
- * A failure names the seed, the thread, the step and the check. */
+ * Arguments: seconds, seed, steps of each thread (0: until the end), a comma-separated list of checks or `all`, and
+ * `filtered` to run under a seccomp filter that kills for userfaultfd(2). A failure names the seed, the thread, the step
+ * and the check. */
 #include "victim.h"
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/futex.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <spawn.h>
+#include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -312,6 +316,14 @@ static int moves(char *from, size_t old, size_t length, int flags, char **to) {
     return moved != MAP_FAILED;
 }
 
+/* A child that ends with the thread that made it, also when that fails. */
+static pid_t forks(void) {
+    pid_t parent = getpid(), child = fork();
+    EXPECT(child >= 0);
+    if (child == 0 && (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)) _exit(99);
+    return child;
+}
+
 static void mappings(void) {
     long pages = 1 + pick(64), bytes = pages * page;
     /* Between inaccessible pages, so that it merges with nothing. */
@@ -368,8 +380,7 @@ static void mappings(void) {
         break;
     }
     default: {
-        pid_t child = fork();
-        EXPECT(child >= 0);
+        pid_t child = forks();
         if (child == 0) {
             int differs = memcmp(at, patterns, bytes) != 0;
             memset(at, 0x5a, bytes);
@@ -400,8 +411,7 @@ static void children(void) {
         EXPECT(waitpid(child, &status, 0) == child && status == 0);
         break;
     case 1: {
-        EXPECT((child = fork()) >= 0);
-        if (child == 0) {
+        if ((child = forks()) == 0) {
             pause();
             _exit(1);
         }
@@ -412,8 +422,7 @@ static void children(void) {
         break;
     }
     default:
-        EXPECT((child = fork()) >= 0);
-        if (child == 0) {
+        if ((child = forks()) == 0) {
             ptrace(PTRACE_TRACEME, 0, NULL, NULL);
             raise(SIGSTOP);
             _exit(7);
@@ -546,11 +555,34 @@ static void *works(void *index) {
     return NULL;
 }
 
+/* Takes SIGTERM, which would interrupt the calls of the others. */
+static void *ends(void *unused) {
+    sigset_t term;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    pthread_sigmask(SIG_UNBLOCK, &term, NULL);
+    for (;;) pause();
+    return unused;
+}
+
+static void filter(void) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
 int main(int argc, char **argv) {
     victim_start(argc, argv);
     seed = argc > 2 ? strtoull(argv[2], NULL, 0) : 1;
     steps = argc > 3 ? strtoull(argv[3], NULL, 0) : 0;
-    only = argc > 4 ? argv[4] : NULL;
+    only = argc > 4 && strcmp(argv[4], "all") ? argv[4] : NULL;
+    if (argc > 5 && !strcmp(argv[5], "filtered")) filter();
     page = sysconf(_SC_PAGESIZE);
     CHECK(patterns = malloc(2 * LENGTH));
     for (size_t i = 0; i < 2 * LENGTH; i++) patterns[i] = (char)(i * 2654435761u >> 13 | 1);
@@ -563,17 +595,17 @@ int main(int argc, char **argv) {
     CHECK(sigaction(SIGSEGV, &faults, NULL) == 0);
     /* A SIGCHLD that nobody handles interrupts calls all the same if it comes while signals are blocked (`sig_ignored`
      * in kernel/signal.c), as by posix_spawn(3): nothing would be exact. */
-    sigset_t term, child;
-    sigemptyset(&child);
-    sigaddset(&child, SIGCHLD);
-    pthread_sigmask(SIG_BLOCK, &child, NULL);
-    sigemptyset(&term);
-    sigaddset(&term, SIGTERM);
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGCHLD);
+    sigaddset(&blocked, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &blocked, NULL);
     pthread_t running[THREADS];
-    pthread_sigmask(SIG_BLOCK, &term, NULL);
-    for (intptr_t i = 0; i < THREADS; i++) CHECK(pthread_create(&running[i], NULL, works, (void *)i) == 0);
-    pthread_sigmask(SIG_UNBLOCK, &term, NULL);
+    helper(ends, NULL);
+    for (intptr_t i = 1; i < THREADS; i++) CHECK(pthread_create(&running[i], NULL, works, (void *)i) == 0);
     victim_ready();
-    for (int i = 0; i < THREADS; i++) CHECK(pthread_join(running[i], NULL) == 0);
+    /* The main thread as well: a tracker's calls are made in it. */
+    works(0);
+    for (int i = 1; i < THREADS; i++) CHECK(pthread_join(running[i], NULL) == 0);
     return 0;
 }

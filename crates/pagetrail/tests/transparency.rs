@@ -40,12 +40,15 @@ fn seeds(what: &str) -> Vec<u64> {
 fn finds_nothing(
     what: &str,
     technique: Technique,
+    how: &[&str],
     mut disturb: impl FnMut(u32) -> Result<(), pagetrail::Error>,
 ) {
     let subject = format!("transparency: {what}");
     for seed in seeds(&subject) {
         println!("{subject}, {technique}: PAGETRAIL_SEED={seed}");
-        let Some(mut victim) = Victim::start("chaos", &["600", &seed.to_string(), STEPS]) else {
+        let seed = seed.to_string();
+        let arguments = [&["600", &seed, STEPS], how].concat();
+        let Some(mut victim) = Victim::start("chaos", &arguments) else {
             return;
         };
         while victim.is_running() {
@@ -81,7 +84,7 @@ fn untracked() {
 fn attached_and_detached_over_and_over() {
     let what = "attached over and over";
     for technique in working(what, &[PagemapScan]) {
-        finds_nothing(what, technique, |pid| {
+        finds_nothing(what, technique, &[], |pid| {
             attach_once(pid, technique, 1, Duration::from_millis(2))?;
             std::thread::sleep(Duration::from_millis(8));
             Ok(())
@@ -93,7 +96,7 @@ fn attached_and_detached_over_and_over() {
 fn recorded() {
     let what = "recorded";
     for technique in working(what, ALL) {
-        finds_nothing(what, technique, |pid| {
+        finds_nothing(what, technique, &[], |pid| {
             let mut watch = attach_once(pid, technique, 0, Duration::ZERO)?;
             loop {
                 watch.collect()?.commit();
@@ -105,11 +108,38 @@ fn recorded() {
 
 #[test]
 fn held_over_and_over() {
-    finds_nothing("held over and over", Technique::None, |pid| {
-        let held = Hold::process(pid)?;
-        std::thread::sleep(Duration::from_micros(200));
-        held.release();
+    finds_nothing("held over and over", Technique::None, &[], |pid| {
+        hold_once(pid)?;
         std::thread::sleep(Duration::from_millis(3));
+        Ok(())
+    });
+}
+
+fn hold_once(pid: u32) -> Result<(), pagetrail::Error> {
+    let held = Hold::process(pid)?;
+    std::thread::sleep(Duration::from_micros(200));
+    held.release();
+    Ok(())
+}
+
+/// A filter that kills for what attaching needs is respected: by the technique that was asked for,
+/// and by the automatic choice, which finds another.
+#[test]
+fn under_a_seccomp_filter() {
+    let what = "under a seccomp filter";
+    let techniques = working(what, &[PagemapScan]);
+    finds_nothing(what, Compare, &["all", "filtered"], |pid| {
+        for technique in &techniques {
+            match attach_once(pid, *technique, 1, Duration::from_millis(1)) {
+                Err(pagetrail::Error::Seccomp { .. }) => {}
+                Err(error) => return Err(error),
+                Ok(watch) => panic!("{watch:?} where the filter kills"),
+            }
+        }
+        hold_once(pid)?;
+        let mut watch = Watch::builder().target(Target::process(pid)?).start()?;
+        std::thread::sleep(Duration::from_millis(2));
+        watch.collect()?.commit();
         Ok(())
     });
 }
