@@ -51,7 +51,7 @@ fn change(file: &File, random: &mut fastrand::Rng) {
     for _ in 0..random.u32(0..40) {
         let page = random.u64(0..PAGES - 1);
         match random.u32(0..13) {
-            // Copies that a private mapping has of the pages behind go as well.
+            // Copies that a private mapping has of the pages after the new end go as well.
             1 if random.u32(0..4) == 0 => {
                 file.set_len(page * PAGE + random.u64(0..PAGE)).unwrap();
                 file.set_len(PAGES * PAGE).unwrap();
