@@ -1,5 +1,7 @@
 /* epoll_wait(2), epoll_pwait(2), poll(2), ppoll(2), select(2) and pselect(2) with a timeout return 0 when it
- * is over and not before, never EINTR; and without one they return the event that a helper sends. */
+ * is over and not before, never EINTR; and without one they return the event that a helper sends.
+ *
+ * The second argument ends it after so many rounds. */
 #include "victim.h"
 #include <poll.h>
 #include <sys/epoll.h>
@@ -50,9 +52,10 @@ int main(int argc, char **argv) {
     int silent[2];
     CHECK(pipe(silent) == 0 && pipe(ends) == 0);
     int of_silent = watching(silent[0]), of_fed = watching(ends[0]);
+    unsigned rounds = argc > 2 ? atoi(argv[2]) : -1u;
     helper(feed, NULL);
     victim_ready();
-    for (unsigned round = 0; !over(); round++) {
+    for (unsigned round = 0; round < rounds && !over(); round++) {
         int kind = round % KINDS;
         double since = now();
         int result = wait_for(kind, of_silent, silent[0], 12);

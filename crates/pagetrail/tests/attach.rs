@@ -39,7 +39,8 @@ fn survives(name: &str, arguments: &[&str], count: u32) {
             return;
         };
         attach_repeatedly(&mut victim, technique, count);
-        victim.is_clean(true);
+        // The code stays by which a wait goes on that was interrupted twice.
+        victim.is_clean(!matches!(name, "epoller" | "signals"));
         let said = victim.finish();
         println!("{name}: {}", said.trim());
         row(&subject, technique.name(), "works", "");

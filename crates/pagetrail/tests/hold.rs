@@ -167,3 +167,21 @@ fn threads_that_get_many_signals_stop() {
     }
     victim.finish();
 }
+
+/// A wait that began anew after each stop would never end.
+#[test]
+fn waits_end_although_stops_come_more_often() {
+    let Some(mut victim) = Victim::start("epoller", &["600", "60"]) else {
+        return;
+    };
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while victim.is_running() {
+        assert!(Instant::now() < deadline, "a wait does not end");
+        match Hold::process(victim.pid()) {
+            Ok(hold) => drop(hold.release()),
+            Err(error) => assert!(victim.is_ending(), "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    victim.ends();
+}

@@ -110,7 +110,8 @@ fn recorded() {
 fn held_over_and_over() {
     finds_nothing("held over and over", Technique::None, &[], |pid| {
         hold_once(pid)?;
-        std::thread::sleep(Duration::from_millis(3));
+        // Longer than waits that begin anew after each stop (docs/book, "Attaching to a process").
+        std::thread::sleep(Duration::from_millis(12));
         Ok(())
     });
 }

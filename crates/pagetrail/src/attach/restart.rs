@@ -5,7 +5,7 @@
 //! `arch_do_signal_or_restart` in `arch/x86/kernel/signal.c`), or with `EINTR`, which it does not:
 //! `signal(7)`, "Interruption of system calls and library functions by stop signals", lists the
 //! calls. A program may show such an `EINTR`, so those are restarted here. Their relative timeouts
-//! then begin anew: a difference in time only.
+//! then begin anew; of waits for events that is put right (`super::interrupted`).
 //!
 //! A thread that is stopped inside a restartable sequence (`rseq(2)`) must start it over. The
 //! kernel sees to that when the thread goes on where it was, but not when it is sent elsewhere

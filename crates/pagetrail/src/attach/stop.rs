@@ -1,10 +1,10 @@
 //! Stopping threads of another process for a moment, and letting them go unharmed.
 
-use super::{filter, restart, target_check, transfer};
+use super::{filter, interrupted, restart, target_check};
 use crate::error::{Error, Result};
 use crate::proc::freezer;
 use crate::proc::status::{Status, threads};
-use crate::sys::ptrace::{Change, Registers, Resume, Tracee, option};
+use crate::sys::ptrace::{self, Change, Registers, Resume, Tracee, option};
 use crate::sys::remote_memory;
 use rustix::io::Errno;
 use std::io;
@@ -37,6 +37,12 @@ impl Stopped {
         let failed = |errno| target_check::explain(pid, "read the registers", errno);
         let found = tracee.registers().map_err(failed)?;
         let mut registers = restart::unnoticed(found);
+        if registers.rax != found.rax {
+            // At once, before anything that takes longer: if the tracker dies from here on, the
+            // thread goes on with these.
+            tracee.set_registers(&registers).map_err(failed)?;
+        }
+        let unnoticed = registers;
         if restart::needs_restart_call(&registers)
             && !filter::allow(&tracee, pid, &[libc::SYS_restart_syscall], false)
         {
@@ -48,11 +54,10 @@ impl Stopped {
         {
             registers.rip = abort;
         }
-        if let Some(finishing) = transfer::finish(&tracee, pid, &registers) {
-            registers = finishing;
+        if let Some(going_on) = interrupted::go_on(&tracee, pid, &registers) {
+            registers = going_on;
         }
-        if (registers.rip, registers.rax) != (found.rip, found.rax) {
-            // At once: if the tracker dies from here on, the thread goes on with these.
+        if ptrace::to_bytes(&registers) != ptrace::to_bytes(&unnoticed) {
             tracee.set_registers(&registers).map_err(failed)?;
         }
         let blocked = tracee.blocked_signals().map_err(failed)?;
@@ -75,7 +80,7 @@ impl Stopped {
             let mut found = None;
             let mut threads = untried(pid, &asked)?;
             if threads.len() > 1 {
-                let busy = |thread: &Thread| transfer::is_under_way(pid, thread.tid);
+                let busy = |thread: &Thread| interrupted::is_transferring(pid, thread.tid);
                 threads.sort_by_cached_key(|t| (t.is_strict, t.is_filtered, busy(t)));
             }
             for thread in threads {
@@ -85,7 +90,7 @@ impl Stopped {
                     continue;
                 }
                 let mut moment = Backoff::until(start + MOMENT_TIMEOUT);
-                while transfer::is_under_way(pid, thread.tid) && moment.wait() {}
+                while interrupted::is_transferring(pid, thread.tid) && moment.wait() {}
                 waiting.extend(ask(pid, thread)?.map(|tracee| (tracee, Instant::now())));
                 found = first(pid, &mut waiting, Instant::now() + THREAD_TIMEOUT)?;
                 if found.is_some() {

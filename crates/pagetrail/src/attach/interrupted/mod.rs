@@ -1,4 +1,5 @@
-//! Finishing transfers that a stop has cut short.
+//! Going on with system calls that a stop has interrupted, where the kernel does not see to it:
+//! transfers that were cut short, and waits ([`wait`]) whose time would begin anew.
 //!
 //! A blocking `write(2)` to a pipe, a `send(2)` on a stream, a `recv(2)` with `MSG_WAITALL` is
 //! whole unless a signal interrupts it. A stop does so as well, and the kernel has no code for it:
@@ -17,6 +18,7 @@
 mod descriptor;
 mod parts;
 mod plain;
+mod wait;
 
 use super::code::{self, SLOT_BYTES};
 use super::filter;
@@ -30,9 +32,9 @@ const SYSCALL_BYTES: u64 = 2;
 const SPARE_SLOTS: usize = 2;
 
 /// Whether a thread is blocked in a call that a stop would cut short (`proc_pid_syscall(5)`): a
-/// better moment may come. If the tracker is killed between the stop and what [`finish`] does about
+/// better moment may come. If the tracker is killed between the stop and what [`go_on`] does about
 /// it, the call stays short.
-pub(super) fn is_under_way(pid: u32, tid: u32) -> bool {
+pub(super) fn is_transferring(pid: u32, tid: u32) -> bool {
     let path = format!("/proc/{pid}/task/{tid}/syscall");
     // Of one that runs it says so, without a number.
     let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -60,7 +62,7 @@ pub(super) fn is_under_way(pid: u32, tid: u32) -> bool {
     }
 }
 
-/// How the rest of a transfer is made.
+/// How the rest of a call is made.
 struct Rest {
     /// The system call.
     call: i64,
@@ -70,37 +72,52 @@ struct Rest {
     registers: Registers,
 }
 
-/// The registers with which a stopped thread finishes the transfer that its stop has cut short;
-/// `None` where there is none, or where nothing can be done about it.
-pub(super) fn finish(tracee: &Tracee, pid: u32, found: &Registers) -> Option<Registers> {
-    // Within a system call that has transferred something.
-    if (found.orig_rax as i64) < 0 || found.rax as i64 <= 0 {
+/// The registers with which a stopped thread goes on with the call that its stop has interrupted;
+/// `None` where the kernel sees to it, or where nothing can be done about it.
+pub(super) fn go_on(tracee: &Tracee, pid: u32, found: &Registers) -> Option<Registers> {
+    if (found.orig_rax as i64) < 0 {
         return None;
     }
-    let descriptor = Descriptor {
-        pid,
-        tid: tracee.tid(),
-        number: found.rdi as i32,
-    };
+    let tid = tracee.tid();
     let mut slot = [0; SLOT_BYTES];
-    if remote_memory::read(pid, found.rip - SYSCALL_BYTES, &mut slot) == Ok(SLOT_BYTES) {
-        let within = plain::go_on(&slot, found);
-        let within = within.or_else(|| parts::go_on(descriptor, &slot, found));
-        if within.is_some() {
-            return within;
-        }
+    let read = remote_memory::read(pid, found.rip - SYSCALL_BYTES, &mut slot);
+    let slot = (read == Ok(SLOT_BYTES)).then_some(&slot);
+    if let Some(within) = slot.and_then(|slot| wait::go_on(tid, slot, found)) {
+        return Some(within);
+    }
+    if let Some(rest) = wait::rest(tid, found) {
+        return enter(tracee, pid, rest);
+    }
+    // Only a call that has transferred something was cut short.
+    if found.rax as i64 <= 0 {
+        return None;
+    }
+    let number = found.rdi as i32;
+    let descriptor = Descriptor { pid, tid, number };
+    let within = slot.and_then(|slot| {
+        plain::go_on(slot, found).or_else(|| parts::go_on(descriptor, slot, found))
+    });
+    if within.is_some() {
+        return within;
     }
     let rest = plain::rest(descriptor, found).or_else(|| parts::rest(descriptor, found))?;
-    let Some(place) = placed(tracee, pid, &rest) else {
+    let entered = enter(tracee, pid, rest);
+    if entered.is_none() {
         tracing::warn!(
             pid,
-            tid = tracee.tid(),
+            tid,
             call = found.orig_rax,
             "a stop has cut a system call short: it returns {}",
             found.rax
         );
-        return None;
-    };
+    }
+    entered
+}
+
+/// The registers with which the thread makes the rest of a call; `None` where there is no place for
+/// the code.
+fn enter(tracee: &Tracee, pid: u32, rest: Rest) -> Option<Registers> {
+    let place = placed(tracee, pid, &rest)?;
     let mut registers = rest.registers;
     registers.rip = place + SYSCALL_BYTES;
     Some(registers)
