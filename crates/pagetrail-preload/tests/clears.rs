@@ -75,20 +75,35 @@ for line in sys.stdin:
         assert_eq!(self.line(), "written");
     }
 
+    fn pagemap(&self) -> String {
+        format!("/proc/{}/pagemap", self.child.id())
+    }
+
     /// How many of its four pages the library calls soft-dirty.
     fn dirty(&self) -> usize {
+        let file = format!("open('{}', 'rb', buffering=0)", self.pagemap());
+        self.dirty_by(&file, &mut under_library("python3"))
+    }
+
+    /// How many it calls soft-dirty to a program that has got the descriptor from the one that
+    /// started it.
+    fn dirty_by_inherited(&self) -> usize {
+        let pagemap = std::fs::File::open(self.pagemap()).unwrap();
+        let mut python = under_library("python3");
+        self.dirty_by("open(0, 'rb', buffering=0)", python.stdin(pagemap))
+    }
+
+    fn dirty_by(&self, file: &str, python: &mut Command) -> usize {
         let script = format!(
             "
 import struct
-f = open('/proc/{}/pagemap', 'rb', buffering=0)
+f = {file}
 f.seek({} // 4096 * 8)
 print(sum(entry >> 55 & 1 for entry in struct.unpack('4Q', f.read(32))))
 ",
-            self.child.id(),
             self.address
         );
-        let output = under_library("python3").args(["-c", &script]).output();
-        let output = output.unwrap();
+        let output = python.args(["-c", &script]).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8_lossy(&output.stdout)
             .trim()
@@ -237,4 +252,19 @@ sys.exit(libc.freopen(b'/proc/self/pagemap', b'r', stream) is not None)
         Ok(output) => assert!(output.status.success(), "{output:?}"),
         Err(_) => pagetrail_skips::not_here("no python3"),
     }
+}
+
+#[test]
+fn an_inherited_pagemap_is_answered() {
+    let Some(mut target) = Target::start().filter(|_| can_answer()) else {
+        return;
+    };
+    target.write_all_pages();
+    assert_eq!(
+        run("bash", "echo 4 > $1", &target),
+        Some((true, String::new()))
+    );
+    assert_eq!((target.dirty(), target.dirty_by_inherited()), (0, 0));
+    target.write_all_pages();
+    assert_eq!((target.dirty(), target.dirty_by_inherited()), (4, 4));
 }

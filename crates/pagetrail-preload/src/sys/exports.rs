@@ -29,6 +29,28 @@ extern "C" fn find_all() {
     if kernel::may_have_inherited_clear_refs() {
         stdout::inherit();
     }
+    (0..INHERITED_MAX).for_each(inherit_pagemap);
+}
+
+/// How many descriptors of a program that begins are looked at, one call for each.
+const INHERITED_MAX: c_int = 64;
+
+/// Enters a descriptor if it is the `pagemap` of another process, inherited over `execve(2)`. What
+/// this process had opened before was of its memory then.
+fn inherit_pagemap(fd: c_int) {
+    if !kernel::is_open(fd) {
+        return;
+    }
+    let mut buffer = [0; 256];
+    // Its name first: to ask a file system that lies elsewhere could take for ever.
+    let Some(path) = kernel::path(fd, &mut buffer) else {
+        return;
+    };
+    if descriptors::may_be(path) == Some(Kind::Pagemap)
+        && descriptors::process_of(path).is_some_and(|pid| pid != std::process::id())
+    {
+        adopt(fd, Some(Kind::Pagemap));
+    }
 }
 
 /// What a path may lead to.

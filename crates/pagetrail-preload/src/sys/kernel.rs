@@ -38,6 +38,11 @@ pub(crate) fn is_proc(fd: RawFd) -> bool {
         .is_some_and(|fd| rustix::fs::fstatfs(fd).is_ok_and(|statfs| statfs.f_type as u64 == PROC))
 }
 
+/// Whether a descriptor is open.
+pub(crate) fn is_open(fd: RawFd) -> bool {
+    borrow(fd).is_some_and(|fd| rustix::io::fcntl_getfd(fd).is_ok())
+}
+
 /// The path of an open file, as `/proc/self/fd` has it, in `buffer`.
 pub(crate) fn path(fd: RawFd, buffer: &mut [u8; 256]) -> Option<&[u8]> {
     let mut link = *b"/proc/self/fd/0000000000\0";
