@@ -4,8 +4,8 @@
 //! more often than that, a thread would wait for ever. So a wait that is found a second time within
 //! its timeout is given a deadline. The call is made by code in padding, each time with what is
 //! left; the deadline and the timeout of the program are in the upper halves of `rdi` and `r10`,
-//! of which the call looks at the lower ones. Two waits from the same place look the same, so a
-//! wait may last longer by the time between two stops; it is never shorter.
+//! of which the call looks at the lower ones. When a wait began cannot be found out, so it lasts
+//! longer by what had passed of it when it was given its deadline; it is never shorter.
 
 use super::Rest;
 use crate::attach::code::{Assembler, SLOT_BYTES};
@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// The most waits that are remembered; beyond that, all are forgotten.
 const WAITS_MAX: usize = 1 << 14;
+
+/// How long a stop may last for which a wait that began anew at its end is found again.
+const STOP_MAX: Duration = Duration::from_secs(1);
 
 /// A wait that was found: its thread, the place of the call, and the stack there.
 type Wait = (u32, u64, u64);
@@ -69,7 +72,7 @@ pub(super) fn go_on(tid: u32, slot: &[u8; SLOT_BYTES], found: &Registers) -> Opt
 pub(super) fn rest(tid: u32, found: &Registers) -> Option<Rest> {
     let timeout = timeout(found)?;
     let time = Duration::from_millis(timeout.into());
-    let again = was_found_within((tid, found.rip, found.rsp), time);
+    let again = was_found_within((tid, found.rip, found.rsp), STOP_MAX + time);
     if !again || found.rdi >> 32 != 0 || found.r10 >> 32 != 0 {
         return None;
     }
