@@ -168,6 +168,40 @@ fn threads_that_get_many_signals_stop() {
     victim.finish();
 }
 
+/// What goes on with a wait is code of ours; a debugger should see the call of the program.
+#[test]
+fn a_wait_that_goes_on_shows_the_call_of_the_program() {
+    let Some(victim) = Victim::start("epoller", &[]) else {
+        return;
+    };
+    let pid = victim.pid();
+    let mut waits = 0;
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while waits < 30 {
+        assert!(Instant::now() < deadline, "no wait was seen");
+        let mut hold = Hold::process(pid).unwrap();
+        let threads = hold.threads().to_vec();
+        let word = |index: usize| {
+            let bytes = &threads[0].registers[0].bytes[index * 8..][..8];
+            u64::from_ne_bytes(bytes.try_into().unwrap())
+        };
+        // In the order of `struct user_regs_struct`.
+        let (r10, rdi, call, rip) = (word(7), word(14), word(15), word(16));
+        if call == libc::SYS_epoll_wait as u64 && r10 == 12 {
+            let regions = pagetrail::Region::of_process(pid).unwrap();
+            let at = regions.iter().find(|region| region.range.contains(rip));
+            let name = at.map(|region| region.name.clone()).unwrap_or_default();
+            assert!(name.contains("libc"), "{rip:#x} is in {name:?}");
+            assert!(rdi < 1000, "{rdi:#x} is no descriptor");
+            waits += 1;
+        }
+        hold.set_registers(&threads).unwrap();
+        hold.release();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    victim.finish();
+}
+
 /// A wait that began anew after each stop would never end.
 #[test]
 fn waits_end_although_stops_come_more_often() {

@@ -5,9 +5,9 @@
 //! can leave it stopped. What the hold is for, reading memory and collecting writes at one instant,
 //! is the caller's business, in any thread.
 
-use super::restart;
 use super::stop::{Stopped, first, not_stopping, seize, untried};
 use super::target_check::{self, explain};
+use super::{interrupted, restart};
 use crate::error::{Error, Result};
 use crate::sys::ptrace::{self, Tracee, option};
 use rustix::io::Errno;
@@ -229,7 +229,7 @@ fn stop_all(pid: u32, stopped: &mut Vec<Stopped>) -> Result<Instant> {
 fn held(pid: u32, thread: &Stopped) -> Result<HeldThread> {
     let mut registers = vec![RegisterSet {
         note: GENERAL,
-        bytes: ptrace::to_bytes(&thread.registers),
+        bytes: ptrace::to_bytes(&interrupted::of_program(pid, thread.registers)),
     }];
     for note in OTHERS {
         match thread.tracee.register_set(note) {
@@ -271,7 +271,7 @@ fn set_registers(pid: u32, threads: &[Stopped], wanted: &[HeldThread]) -> Result
                 // Left alone, an interrupted call goes on as the kernel would have it, also when a
                 // signal is waiting.
                 let now = thread.tracee.registers().map_err(failed)?;
-                if ptrace::to_bytes(&now) == set.bytes {
+                if ptrace::to_bytes(&interrupted::of_program(pid, now)) == set.bytes {
                     continue;
                 }
                 thread

@@ -79,9 +79,8 @@ pub(super) fn go_on(tracee: &Tracee, pid: u32, found: &Registers) -> Option<Regi
         return None;
     }
     let tid = tracee.tid();
-    let mut slot = [0; SLOT_BYTES];
-    let read = remote_memory::read(pid, found.rip - SYSCALL_BYTES, &mut slot);
-    let slot = (read == Ok(SLOT_BYTES)).then_some(&slot);
+    let slot = slot_at(pid, found);
+    let slot = slot.as_ref();
     if let Some(within) = slot.and_then(|slot| wait::go_on(tid, slot, found)) {
         return Some(within);
     }
@@ -112,6 +111,20 @@ pub(super) fn go_on(tracee: &Tracee, pid: u32, found: &Registers) -> Option<Regi
         );
     }
     entered
+}
+
+/// The registers of a stopped thread as the program would have them: in the wait that it has begun,
+/// if code of ours goes on with that.
+pub(super) fn of_program(pid: u32, found: Registers) -> Registers {
+    let within = slot_at(pid, &found).and_then(|slot| wait::of_program(&slot, &found));
+    within.unwrap_or(found)
+}
+
+/// The slot that a stopped thread is in, if it is in any.
+fn slot_at(pid: u32, found: &Registers) -> Option<[u8; SLOT_BYTES]> {
+    let mut slot = [0; SLOT_BYTES];
+    let start = found.rip.checked_sub(SYSCALL_BYTES)?;
+    (remote_memory::read(pid, start, &mut slot) == Ok(SLOT_BYTES)).then_some(slot)
 }
 
 /// The registers with which the thread makes the rest of a call; `None` where there is no place for

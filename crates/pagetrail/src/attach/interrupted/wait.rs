@@ -49,15 +49,19 @@ fn timeout(found: &Registers) -> Option<u32> {
         .filter(|&timeout| (1..=i32::MAX as u32).contains(&timeout))
 }
 
+/// Whether a thread was stopped within the call of a slot.
+fn is_within(slot: &[u8; SLOT_BYTES], found: &Registers) -> bool {
+    matches!(
+        found.orig_rax as i64,
+        libc::SYS_epoll_wait | libc::SYS_epoll_pwait
+    ) && found.rax as i64 == restart::ERESTARTNOHAND
+        && slot == code(place_in(slot)).as_slice()
+}
+
 /// The registers of a thread that was stopped within the call of a slot; `None` where it is in
 /// none.
 pub(super) fn go_on(tid: u32, slot: &[u8; SLOT_BYTES], found: &Registers) -> Option<Registers> {
-    if !matches!(
-        found.orig_rax as i64,
-        libc::SYS_epoll_wait | libc::SYS_epoll_pwait
-    ) || found.rax as i64 != restart::ERESTARTNOHAND
-        || slot != code(place_in(slot)).as_slice()
-    {
+    if !is_within(slot, found) {
         return None;
     }
     let timeout = (found.r10 >> 32) as u32;
@@ -66,6 +70,16 @@ pub(super) fn go_on(tid: u32, slot: &[u8; SLOT_BYTES], found: &Registers) -> Opt
     let deadline = (found.rdi >> 32) as u32;
     registers.r10 = u64::from(timeout) << 32 | u64::from(left(deadline, now(), timeout));
     Some(registers)
+}
+
+/// The registers of such a thread in the call that the program made.
+pub(super) fn of_program(slot: &[u8; SLOT_BYTES], found: &Registers) -> Option<Registers> {
+    is_within(slot, found).then(|| Registers {
+        rip: place_in(slot),
+        rdi: u64::from(found.rdi as u32),
+        r10: found.r10 >> 32,
+        ..*found
+    })
 }
 
 /// How a wait goes on that was interrupted twice; `None` where it may begin anew, or has no end.
