@@ -70,7 +70,8 @@ fn setting_registers_to_their_values_changes_nothing() {
             hold.release();
             std::thread::sleep(Duration::from_millis(2));
         }
-        victim.is_clean(true);
+        // The code stays by which a wait goes on that was interrupted twice.
+        victim.is_clean(name != "signals");
         victim.finish();
     }
 }
