@@ -7,15 +7,12 @@
  * A failure names the seed, the thread, the step and the check. */
 #include "victim.h"
 #include <fcntl.h>
-#include <linux/filter.h>
 #include <linux/futex.h>
-#include <linux/seccomp.h>
 #include <poll.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <spawn.h>
-#include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -565,24 +562,12 @@ static void *ends(void *unused) {
     return unused;
 }
 
-static void filter(void) {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {sizeof code / sizeof *code, code};
-    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
-}
-
 int main(int argc, char **argv) {
     victim_start(argc, argv);
     seed = argc > 2 ? strtoull(argv[2], NULL, 0) : 1;
     steps = argc > 3 ? strtoull(argv[3], NULL, 0) : 0;
     only = argc > 4 && strcmp(argv[4], "all") ? argv[4] : NULL;
-    if (argc > 5 && !strcmp(argv[5], "filtered")) filter();
+    if (argc > 5 && !strcmp(argv[5], "filtered")) kill_for(SYS_userfaultfd);
     page = sysconf(_SC_PAGESIZE);
     CHECK(patterns = malloc(2 * LENGTH));
     for (size_t i = 0; i < 2 * LENGTH; i++) patterns[i] = (char)(i * 2654435761u >> 13 | 1);

@@ -4,28 +4,13 @@
  *   restart  a filter that kills for restart_syscall(2), which a stop makes of a sleep
  *   strict   no filter, but strict mode: read, write, exit, sigreturn */
 #include "victim.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <poll.h>
-#include <stddef.h>
 
 static volatile uint64_t memory[4096];
 
-static void filter(unsigned forbidden) {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, forbidden, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {sizeof code / sizeof *code, code};
-    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
-}
-
 static void *filtered(void *unused) {
     (void)unused;
-    filter(SYS_userfaultfd);
+    kill_for(SYS_userfaultfd);
     for (;;) usleep(1000);
     return NULL;
 }
@@ -54,10 +39,10 @@ int main(int argc, char **argv) {
     if (!strcmp(how, "thread")) {
         helper(filtered, NULL);
     } else if (!strcmp(how, "restart")) {
-        filter(SYS_restart_syscall);
+        kill_for(SYS_restart_syscall);
         helper(sleeps, NULL);
     } else {
-        filter(SYS_userfaultfd);
+        kill_for(SYS_userfaultfd);
     }
     victim_ready();
     for (volatile uint64_t n = 0; !over(); n++)

@@ -8,9 +8,12 @@
 #define _GNU_SOURCE
 #endif
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,6 +68,19 @@ __attribute__((unused)) static void victim_start(int argc, char **argv) {
 __attribute__((unused)) static void victim_ready(void) {
     puts("ready");
     fflush(stdout);
+}
+
+/* Puts this thread, and those that it creates from now on, under a seccomp filter that kills for a system call. */
+__attribute__((unused)) static void kill_for(unsigned call) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
 /* A thread that never gets SIGTERM, so that the main thread does. */

@@ -145,9 +145,9 @@ fn programs_under_seccomp_continue() {
     }
 }
 
-/// With a main thread that may be interrupted: a call that a stop has interrupted stays so if the
-/// tracker is killed before it has seen to that. Not under `userfaultfd`, where joining a thread
-/// may hang, as its documentation says.
+/// The main thread, which the tracker stops, only waits: a call that a stop has interrupted stays
+/// so if the tracker is killed before it has seen to that. Not under `userfaultfd`, where joining a
+/// thread may hang, as its documentation says.
 #[test]
 fn random_programs_continue() {
     let seed = random("killed tracker: chaos").u64(..).to_string();
