@@ -30,7 +30,7 @@ use super::restart;
 use super::stop::{Backoff, Stopped, wait_for_trap};
 use super::target_check::{TRACER_NAME, explain};
 use crate::error::{Error, Result};
-use crate::sys::ptrace::{Change, Resume, Tracee, option};
+use crate::sys::ptrace::{self, Change, Resume, Tracee, option};
 use crate::sys::uffd::Uffd;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -160,8 +160,7 @@ fn has_queues(pid: u32) -> bool {
 
 /// Has a stopped thread create a userfaultfd; gives a copy of it.
 fn execute(stopped: &mut Stopped, pid: u32, helper: Helper, flags: u32) -> Result<OwnedFd> {
-    // Code segment 0x33 is 64-bit mode, 0x23 compatibility mode (arch/x86/include/asm/segment.h).
-    if stopped.registers.cs == 0x23 {
+    if stopped.registers.cs == ptrace::USER32_CS {
         return Err(Error::ThirtyTwoBit { pid });
     }
     if stopped.tracee.dispatches_calls() {

@@ -69,6 +69,10 @@ const SECCOMP_GET_FILTER: Request = 0x420c;
 const GET_RSEQ_CONFIGURATION: Request = 0x420f;
 const GET_SYSCALL_USER_DISPATCH_CONFIG: Request = 0x4211;
 
+/// The code segment of a thread in compatibility mode, 32 bits (`__USER32_CS` in
+/// `arch/x86/include/asm/segment.h`).
+pub(crate) const USER32_CS: u64 = 0x23;
+
 /// More than the extended state of any x86-64 processor, AMX tiles included (11 KiB).
 const REGISTER_SET_BYTES_MAX: usize = 1 << 15;
 

@@ -22,7 +22,7 @@ mod wait;
 
 use super::code::{self, SLOT_BYTES};
 use super::filter;
-use crate::sys::ptrace::{Registers, Tracee};
+use crate::sys::ptrace::{Registers, Tracee, USER32_CS};
 use crate::sys::remote_memory;
 use descriptor::Descriptor;
 
@@ -75,7 +75,8 @@ struct Rest {
 /// The registers with which a stopped thread goes on with the call that its stop has interrupted;
 /// `None` where the kernel sees to it, or where nothing can be done about it.
 pub(super) fn go_on(tracee: &Tracee, pid: u32, found: &Registers) -> Option<Registers> {
-    if (found.orig_rax as i64) < 0 {
+    // Numbers of calls, and the code, are those of 64-bit mode.
+    if (found.orig_rax as i64) < 0 || found.cs == USER32_CS {
         return None;
     }
     let tid = tracee.tid();
