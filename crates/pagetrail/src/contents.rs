@@ -5,11 +5,11 @@
 //! These functions only inspect page tables and files.
 
 use crate::error::{Error, Result};
-use crate::page_set::{PageRange, PageSet, page_size};
-use crate::proc::status::{Status, memory_id};
+use crate::page_set::PageSet;
+use crate::proc::map_files;
+use crate::proc::status::Status;
 use crate::region::Region;
 use crate::sys::pagemap::{Pagemap, Query, Vector, category, entry};
-use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::fs::File;
 
@@ -136,29 +136,9 @@ pub fn mapped_pages(pid: u32, addresses: &PageSet) -> Result<Mapped> {
 /// The addresses of a mapping at which the mapped file has data; `None` if that cannot be found
 /// out.
 fn data_of_file(pid: u32, region: &Region) -> Option<PageSet> {
-    let (start, end) = (region.range.start(), region.range.end());
-    let file = File::open(format!(
-        "/proc/{}/map_files/{start:x}-{end:x}",
-        memory_id(pid)
-    ))
-    .ok()?;
+    let file = File::open(map_files::link(Some(pid), region.range)).ok()?;
     let mut found = PageSet::new();
-    let last = region.offset + region.range.bytes();
-    let mut at = region.offset;
-    while at < last {
-        let data = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
-            Ok(data) => data,
-            // There is only a hole up to the end.
-            Err(Errno::NXIO) => break,
-            Err(_) => return None,
-        };
-        let hole = rustix::fs::seek(&file, SeekFrom::Hole(data)).ok()?;
-        let from = start + data.min(last) - region.offset;
-        let to = start + hole.min(last) - region.offset;
-        if let Some(range) = PageRange::new(from, to) {
-            found.insert(range.align_outwards(page_size()));
-        }
-        at = hole.max(at + 1);
-    }
+    let range = region.range;
+    map_files::add_data(&file, range.start(), region.offset, range, &mut found).ok()?;
     Some(found)
 }

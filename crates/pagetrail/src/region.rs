@@ -1,7 +1,7 @@
 //! [`Region`]: a mapping (VMA) of a process, as `proc_pid_maps(5)` describes it.
 
 use crate::page_set::PageRange;
-use crate::proc::status::memory_id;
+use crate::proc::map_files;
 use std::fmt;
 
 /// The access rights of a mapping.
@@ -102,38 +102,12 @@ impl Region {
         if self.inode == 0 {
             return false;
         }
-        let pid = memory_id(pid.unwrap_or_else(std::process::id));
-        let (start, end) = (self.range.start(), self.range.end());
-        // The link leads to the file itself, whatever its name; it cannot be followed without
-        // permission.
-        let link = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
-        match rustix::fs::statfs(&link) {
+        match rustix::fs::statfs(map_files::link(pid, self.range)) {
             Ok(file_system) => file_system.f_type == HUGETLBFS_MAGIC,
             Err(_) => {
                 self.name.starts_with("/anon_hugepage") || self.name.starts_with("/dev/hugepages")
             }
         }
-    }
-
-    /// Whether this is shared memory of `pid` (`None`: the own process) that is not writable and
-    /// can never be made writable, such as that of a file opened for reading. False if the kernel
-    /// does not report it.
-    pub(crate) fn is_read_only(&self, pid: Option<u32>) -> bool {
-        if self.permissions.write || !self.permissions.shared {
-            return false;
-        }
-        let path = pid.map_or("/proc/self/smaps".into(), |pid| {
-            format!("/proc/{}/smaps", memory_id(pid))
-        });
-        let Ok(text) = std::fs::read(path) else {
-            return false;
-        };
-        // `VmFlags` of `proc_pid_smaps(5)`: "mw" is VM_MAYWRITE.
-        let header = format!("{:x}-", self.range.start());
-        let lines = text.split(|&byte| byte == b'\n');
-        let mut rest = lines.skip_while(|line| !line.starts_with(header.as_bytes()));
-        let flags = rest.find_map(|line| line.strip_prefix(b"VmFlags:"));
-        flags.is_some_and(|flags| !flags.split(|&byte| byte == b' ').any(|flag| flag == b"mw"))
     }
 
     /// A region that describes anonymous memory which was just mapped.

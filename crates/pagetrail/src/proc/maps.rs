@@ -1,10 +1,10 @@
 //! Reading and parsing `/proc/PID/maps` (`proc_pid_maps(5)`).
 
-use crate::page_set::PageRange;
+use crate::page_set::{PageRange, PageSet};
 use crate::proc::status::memory_id;
 use crate::region::{Permissions, Region};
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, BufRead, BufReader, Read, Seek};
 
 /// The longest text of mappings that is read, in bytes: a million mappings with names of common
 /// length. A process chooses their number and their names, of up to 4 KiB each.
@@ -90,6 +90,37 @@ pub(crate) fn own() -> io::Result<Vec<Region>> {
     Ok(parse(&std::fs::read("/proc/self/maps")?))
 }
 
+/// The shared mappings of `pid` (`None`: of this process) that can never be made writable; none if
+/// the kernel does not report that.
+pub(crate) fn read_only(pid: Option<u32>) -> PageSet {
+    let pid = pid.unwrap_or_else(std::process::id);
+    let file = File::open(format!("/proc/{}/smaps", memory_id(pid)));
+    file.map_or_else(
+        |_| PageSet::new(),
+        |file| read_only_in(BufReader::new(file)),
+    )
+}
+
+/// [`read_only`] in a text like that of `proc_pid_smaps(5)`. The text is not kept: it has some 700
+/// bytes for each mapping.
+fn read_only_in(mut text: impl BufRead) -> PageSet {
+    let mut found = PageSet::new();
+    let (mut mapping, mut line) = (None, Vec::new());
+    while matches!(text.read_until(b'\n', &mut line), Ok(1..)) {
+        if let Some(flags) = line.strip_prefix(b"VmFlags:") {
+            // "ms" is VM_MAYSHARE, "mw" is VM_MAYWRITE.
+            let has = |wanted: &[u8]| flags.split(|byte| *byte == b' ').any(|flag| flag == wanted);
+            if has(b"ms") && !has(b"mw") {
+                found.extend(mapping.take());
+            }
+        } else if line.first().is_some_and(|byte| !byte.is_ascii_uppercase()) {
+            mapping = parse_line(line.trim_ascii_end()).map(|region| region.range);
+        }
+        line.clear();
+    }
+    found
+}
+
 /// Parses mappings and skips other lines: the kernel may add fields, never lines of another form.
 fn parse(text: &[u8]) -> Vec<Region> {
     text.split(|&b| b == b'\n').filter_map(parse_line).collect()
@@ -144,6 +175,21 @@ mod tests {
         assert!(regions[1].permissions.shared);
         assert_eq!(regions[2].name, "");
         assert!(!regions[2].permissions.write);
+    }
+
+    #[test]
+    fn read_only_are_shared_mappings_of_which_all_writes_are_refused() {
+        let text = b"8000-9000 r--s 00000000 fe:01 42   /tmp/ro\nRss:  4 kB\n\
+                     VmFlags: rd mr me ms sd \n\
+                     a000-b000 r--s 00000000 fe:01 42   /tmp/rw\n\
+                     VmFlags: rd sh mr mw me ms sd \n\
+                     c000-d000 r--p 00000000 fe:01 42   /tmp/private\n\
+                     VmFlags: rd mr mw me sd \n";
+        let found = read_only_in(&text[..]);
+        assert_eq!(
+            found,
+            PageSet::from(PageRange::new(0x8000, 0x9000).unwrap())
+        );
     }
 
     #[test]

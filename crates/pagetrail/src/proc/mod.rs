@@ -1,4 +1,4 @@
-//! What `/proc` shows of a process: its mappings ([`maps`]), its state ([`status`]), whether it is
+//! What `/proc` shows of a process: its mappings ([`maps`]) and their files ([`map_files`]), its state ([`status`]), whether it is
 //! frozen ([`freezer`]), and a descriptor that stays with it ([`pidfd`]).
 //!
 //! Read-only and safe; nothing here changes the process. The crate `procfs` is not used because
@@ -6,6 +6,7 @@
 //! compares the raw text of `maps` with the last one before parsing anything.
 
 pub(crate) mod freezer;
+pub(crate) mod map_files;
 pub(crate) mod maps;
 pub(crate) mod pidfd;
 pub(crate) mod status;

@@ -128,9 +128,6 @@ impl Compare {
 
 impl Tracker for Compare {
     fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
-        if region.is_read_only(Some(self.pid)) {
-            return Err(ArmError::ReadOnly);
-        }
         self.read(region.range, |this, address, content| {
             if let Some(content) = content {
                 this.keep(address, content);
@@ -150,6 +147,10 @@ impl Tracker for Compare {
     }
 
     fn splits_mappings(&self) -> bool {
+        false
+    }
+
+    fn refuses_read_only(&self) -> bool {
         false
     }
 

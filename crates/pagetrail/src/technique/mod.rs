@@ -130,6 +130,12 @@ pub(crate) trait Tracker: Send {
         true
     }
 
+    /// Whether arming fails with [`ArmError::ReadOnly`] for such mappings; otherwise the caller
+    /// does not arm them.
+    fn refuses_read_only(&self) -> bool {
+        true
+    }
+
     /// Which discarded pages the technique does not detect.
     fn misses(&self) -> Missed {
         Missed::Nothing

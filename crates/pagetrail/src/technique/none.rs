@@ -10,7 +10,6 @@ use crate::sys::pagemap::{Pagemap, Vector};
 
 /// The technique's state for one address space.
 pub(crate) struct None {
-    pid: Option<u32>,
     pagemap: Pagemap,
     vector: Vector,
     private: PageSet,
@@ -21,7 +20,6 @@ impl None {
     /// Starts without armed memory; `pid` is `None` for the own address space.
     pub(crate) fn new(pid: Option<u32>) -> Result<Self> {
         Ok(Self {
-            pid,
             pagemap: Pagemap::open(pid).map_err(Error::io("opening pagemap"))?,
             vector: Vector::new(),
             private: PageSet::new(),
@@ -32,9 +30,6 @@ impl None {
 
 impl Tracker for None {
     fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
-        if region.is_read_only(self.pid) {
-            return Err(ArmError::ReadOnly);
-        }
         if region.permissions.shared {
             self.shared.insert(region.range);
         } else {
@@ -48,6 +43,10 @@ impl Tracker for None {
     }
 
     fn splits_mappings(&self) -> bool {
+        false
+    }
+
+    fn refuses_read_only(&self) -> bool {
         false
     }
 

@@ -237,9 +237,6 @@ impl SoftDirty {
 
 impl Tracker for SoftDirty {
     fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
-        if region.is_read_only(self.other) {
-            return Err(ArmError::ReadOnly);
-        }
         if region.is_hugetlb(self.other) {
             return Err(ArmError::Untrackable(
                 "hugetlb memory has no soft-dirty bits".into(),
@@ -287,6 +284,10 @@ impl Tracker for SoftDirty {
     }
 
     fn splits_mappings(&self) -> bool {
+        false
+    }
+
+    fn refuses_read_only(&self) -> bool {
         false
     }
 

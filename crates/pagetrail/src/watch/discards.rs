@@ -24,7 +24,8 @@ mod times;
 
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
-use crate::proc::status::{Status, memory_id};
+use crate::proc::map_files;
+use crate::proc::status::Status;
 use crate::region::Region;
 use crate::sys::pagemap::{Pagemap, Query, Vector, category, entry};
 use crate::technique::Missed;
@@ -175,7 +176,7 @@ impl Discards {
                 shared.unsettled = known.unsettled;
             } else {
                 shared.stamp = self.stamp(shared.mapping).unwrap_or(None);
-                shared.exact = times::are_exact(&self.path(shared.mapping));
+                shared.exact = times::are_exact(&map_files::link(self.pid, shared.mapping));
                 shared.unsettled = !shared.exact && shared.stamp.is_some_and(is_recent);
             }
             let present = self.scan(&new, PRESENT, |bits| bits & entry::PRESENT != 0)?;
@@ -263,17 +264,10 @@ impl Discards {
         Ok(())
     }
 
-    /// The link to the file of a mapping (`proc_pid_map_files(5)`).
-    fn path(&self, mapping: PageRange) -> String {
-        let pid = memory_id(self.pid.unwrap_or_else(std::process::id));
-        let (start, end) = (mapping.start(), mapping.end());
-        format!("/proc/{pid}/map_files/{start:x}-{end:x}")
-    }
-
     /// The stamp of a mapping's file; `None` without permission, an error if the mapping no longer
     /// exists.
     fn stamp(&self, mapping: PageRange) -> rustix::io::Result<Option<Stamp>> {
-        let path = self.path(mapping);
+        let path = map_files::link(self.pid, mapping);
         let wanted = StatxFlags::CTIME | StatxFlags::MTIME | StatxFlags::SIZE | StatxFlags::BLOCKS;
         let flags = rustix::fs::AtFlags::empty();
         let stat = match statx(rustix::fs::CWD, path, flags, wanted) {

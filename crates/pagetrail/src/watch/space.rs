@@ -63,6 +63,8 @@ pub(crate) struct Space {
     latent: Latent,
     /// Shared mappings that can never be made writable: nothing can be written through them.
     read_only: PageSet,
+    /// All such mappings among `regions`, once something had to know.
+    read_only_now: Option<PageSet>,
     discards: Discards,
     /// Whether the armed memory has changed since `discards` last followed it.
     rearranged: bool,
@@ -98,6 +100,7 @@ impl Space {
             unwritable: config.unwritable,
             latent: Latent::new(pid),
             read_only: PageSet::new(),
+            read_only_now: None,
             discards,
             rearranged: true,
             crowd: maps::crowd(),
@@ -284,6 +287,7 @@ impl Space {
             if let Some(regions) = self.read_maps()? {
                 replaced = others(&self.regions, &regions);
                 self.regions = regions;
+                self.read_only_now = None;
                 (self.settled, self.rearranged) = (false, true);
             }
             if !self.settled {
@@ -383,6 +387,9 @@ impl Space {
         let range = region.range;
         let armed = match self.crowded(&region, pending) {
             Some(reason) => Err(ArmError::Untrackable(reason)),
+            None if !self.tracker.refuses_read_only() && self.is_read_only(&region) => {
+                Err(ArmError::ReadOnly)
+            }
             None => self.tracker.arm(&region),
         };
         match armed {
@@ -430,6 +437,9 @@ impl Space {
 
     /// Lets `compare` track a region.
     fn compare(&mut self, region: &Region) -> Result<bool> {
+        if self.is_read_only(region) {
+            return Ok(false);
+        }
         let comparer = match &mut self.comparer {
             Some(comparer) => comparer,
             none => none.insert(Compare::new(self.pid)?),

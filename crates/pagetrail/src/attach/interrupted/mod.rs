@@ -28,6 +28,8 @@ use descriptor::Descriptor;
 
 /// Length of the `syscall` instruction, in bytes.
 const SYSCALL_BYTES: u64 = 2;
+/// The most that one call transfers (`MAX_RW_COUNT` in `include/linux/fs.h`).
+const TRANSFER_MAX: u64 = 0x7fff_f000;
 /// How many slots are left free for what comes later.
 const SPARE_SLOTS: usize = 2;
 

@@ -7,15 +7,13 @@
 //! the calls looks at. What the registers have to be at the end is in the slot, so a slot serves
 //! only calls with these arguments from this place.
 
-use super::Rest;
 use super::descriptor::Descriptor;
+use super::{Rest, TRANSFER_MAX};
 use crate::attach::code::{Assembler, SLOT_BYTES};
 use crate::attach::restart;
 use crate::sys::ptrace::Registers;
 use crate::sys::remote_memory;
 
-/// The most that one call transfers (`MAX_RW_COUNT` in `include/linux/fs.h`).
-const TRANSFER_MAX: u64 = 0x7fff_f000;
 /// The most pieces or messages of one call (`UIO_MAXIOV` in `include/uapi/linux/uio.h`).
 const PIECES_MAX: u64 = 1024;
 /// `sizeof(struct iovec)`.

@@ -1,14 +1,11 @@
 //! Finishing a transfer of one piece of memory: all state is in the registers, so one slot serves
 //! all threads that come back to the same place.
 
-use super::Rest;
 use super::descriptor::Descriptor;
+use super::{Rest, TRANSFER_MAX};
 use crate::attach::code::{Assembler, SLOT_BYTES};
 use crate::attach::restart;
 use crate::sys::ptrace::Registers;
-
-/// The most that one call transfers (`MAX_RW_COUNT` in `include/linux/fs.h`).
-const TRANSFER_MAX: u64 = 0x7fff_f000;
 
 /// Where a call has its arguments. The argument of 32 bits leaves room in its register for how much
 /// was transferred.

@@ -10,11 +10,11 @@
 
 use super::{PagemapScan, block_bytes, blocks};
 use crate::error::{Error, Result};
-use crate::page_set::{PageRange, PageSet, page_size};
-use crate::proc::status::memory_id;
+use crate::page_set::{PageRange, PageSet};
+use crate::proc::map_files;
 use crate::region::Region;
 use crate::sys::pagemap::{Query, category};
-use rustix::fs::{SeekFrom, fstatfs, seek};
+use rustix::fs::fstatfs;
 use rustix::io::Errno;
 use std::fs::File;
 
@@ -55,9 +55,7 @@ impl Sparse {
         if region.range.bytes() < SPARSE_MIN || !region.permissions.shared {
             return None;
         }
-        let (start, end) = (region.range.start(), region.range.end());
-        let link = format!("/proc/{}/map_files/{start:x}-{end:x}", memory_id(pid));
-        let file = File::open(link).ok()?;
+        let file = File::open(map_files::link(Some(pid), region.range)).ok()?;
         let is_memory = fstatfs(&file).is_ok_and(|system| system.f_type == TMPFS_MAGIC);
         is_memory.then_some(Self {
             file,
@@ -83,37 +81,12 @@ impl Sparse {
         let mut found = PageSet::new();
         for range in part.ranges() {
             if let Some(range) = range.intersection(&self.range) {
-                self.data_of(range, &mut found)
+                let start = self.range.start();
+                map_files::add_data(&self.file, start, self.offset, range, &mut found)
                     .map_err(Error::os("lseek(2) for data of a mapped file"))?;
             }
         }
         Ok(found)
-    }
-
-    fn data_of(&self, range: PageRange, found: &mut PageSet) -> Result<(), Errno> {
-        let in_file = |address: u64| address - self.range.start() + self.offset;
-        let in_memory = |at: u64| at - self.offset + self.range.start();
-        let (mut at, end) = (in_file(range.start()), in_file(range.end()));
-        while at < end {
-            let data = match seek(&self.file, SeekFrom::Data(at)) {
-                Ok(data) if data < end => data,
-                // There is only a hole up to the end of the file.
-                Ok(_) | Err(Errno::NXIO) => break,
-                Err(errno) => return Err(errno),
-            };
-            let hole = match seek(&self.file, SeekFrom::Hole(data)) {
-                Ok(hole) => hole.min(end),
-                // Truncated meanwhile.
-                Err(Errno::NXIO) => break,
-                Err(errno) => return Err(errno),
-            };
-            if let Some(pages) = PageRange::new(in_memory(data), in_memory(hole)) {
-                let pages = pages.align_outwards(page_size()).intersection(&range);
-                found.extend(pages);
-            }
-            at = hole.max(data + 1);
-        }
-        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@
 use super::{CollectStats, Space};
 use crate::error::Result;
 use crate::page_set::PageSet;
+use crate::proc::maps::read_only;
 use crate::region::Region;
 use crate::round::Pending;
 use crate::types::Event;
@@ -43,6 +44,17 @@ impl Space {
 
     pub(super) fn wants(&self, region: &Region) -> bool {
         self.care(region) == Care::Arm
+    }
+
+    /// Whether a region is shared memory that can never be made writable, such as that of a file
+    /// opened for reading.
+    pub(super) fn is_read_only(&mut self, region: &Region) -> bool {
+        if region.permissions.write || !region.permissions.shared {
+            return false;
+        }
+        let pid = self.pid;
+        let all = self.read_only_now.get_or_insert_with(|| read_only(pid));
+        all.contains(region.range.start())
     }
 
     /// Why a region that was mapped while the target is tracked should not be armed, if so: memory
