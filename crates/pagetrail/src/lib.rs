@@ -49,6 +49,7 @@ pub use heap::heaps::Heaps;
 pub use heap::subpages::Subpages;
 pub use memory::Memory;
 pub use page_set::{EmptyRange, PageRange, PageSet, page_size};
+pub use proc::command_line::command_line;
 pub use region::{Permissions, Region};
 pub use round::Round;
 pub use target::{Target, pages_of};

@@ -4,10 +4,16 @@
 use crate::error::{Error, Result};
 use crate::format::manifest::{Descriptor, Process};
 use rustix::io::Errno;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 
 /// More descriptors than this are not looked at while the process stands still.
 const DESCRIPTORS_AT_REST: usize = 256;
+/// The most bytes of paths of one process's descriptors that are kept; those after them are empty.
+/// A process may have a million descriptors, each of a file whose path has 4 KiB.
+const TARGETS_BYTES_MAX: usize = 64 << 20;
+/// Where the position and the flags of a descriptor are (`proc_pid_fdinfo(5)`), in bytes.
+const FDINFO_BYTES: u64 = 512;
 
 /// Who a process is; constant until it replaces its program.
 #[derive(Clone, Debug)]
@@ -32,17 +38,12 @@ impl Identity {
                 }
             })?;
         let executable = fs::read_link(format!("/proc/{id}/exe"));
-        let command = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
-        let words = command.strip_suffix(b"\0").unwrap_or(&command);
-        let words = words.split(|byte| *byte == 0);
         Ok(Self {
             pid,
             start_ticks: start_ticks(pid).ok_or(pagetrail::Error::NoSuchProcess { pid })?,
             executable: executable
                 .map_or_else(|_| String::new(), |path| path.display().to_string()),
-            command: words
-                .map(|word| String::from_utf8_lossy(word).into_owned())
-                .collect(),
+            command: pagetrail::command_line(id),
             auxv,
         })
     }
@@ -88,6 +89,7 @@ pub(crate) fn descriptors(pid: u32) -> Vec<Descriptor> {
     describe(pid, &numbers(pid))
 }
 
+/// The numbers of the descriptors, ascending.
 fn numbers(pid: u32) -> Vec<u32> {
     let mut numbers: Vec<u32> = fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
@@ -99,9 +101,14 @@ fn numbers(pid: u32) -> Vec<u32> {
 }
 
 fn describe(pid: u32, numbers: &[u32]) -> Vec<Descriptor> {
+    let mut bytes_left = TARGETS_BYTES_MAX;
     let each = numbers.iter().filter_map(|&number| {
-        let target = fs::read_link(format!("/proc/{pid}/fd/{number}")).ok()?;
-        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
+        let mut target = fs::read_link(format!("/proc/{pid}/fd/{number}")).ok()?;
+        bytes_left = bytes_left.saturating_sub(target.as_os_str().len());
+        if bytes_left == 0 {
+            target.clear();
+        }
+        let info = first_lines(&format!("/proc/{pid}/fdinfo/{number}"));
         let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
         Some(Descriptor {
             number,
@@ -112,4 +119,15 @@ fn describe(pid: u32, numbers: &[u32]) -> Vec<Descriptor> {
         })
     });
     each.collect()
+}
+
+/// The first lines of a file of `/proc/PID/fdinfo`: of an epoll descriptor it has a line for each
+/// file that is waited for.
+fn first_lines(path: &str) -> String {
+    let mut text = Vec::new();
+    if let Ok(file) = File::open(path) {
+        // A descriptor that was closed meanwhile has no lines.
+        let _ = file.take(FDINFO_BYTES).read_to_end(&mut text);
+    }
+    String::from_utf8_lossy(&text).into_owned()
 }

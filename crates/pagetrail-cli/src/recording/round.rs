@@ -6,8 +6,6 @@ use anyhow::{Context, Result};
 use pagetrail::{Ended, Subpages};
 use pagetrail_trail::{End, Event, Predicted, Round, SubpageWrites};
 
-use crate::session::find;
-
 /// The number of a round as 32 bits, as the trail stores it.
 pub(crate) fn index(round: &pagetrail::Round<'_>) -> Result<u32> {
     u32::try_from(round.index()).context("more than 2^32 rounds; record with a longer --interval")
@@ -59,9 +57,7 @@ pub(crate) fn end(ended: Option<Ended>) -> End {
 
 fn event(event: &pagetrail::Event) -> Option<Event> {
     match event {
-        pagetrail::Event::Exec { command } => Some(Event::Exec(
-            find::without_padding(command.clone()).join(" "),
-        )),
+        pagetrail::Event::Exec { command } => Some(Event::Exec(command.join(" "))),
         pagetrail::Event::Children { count } => Some(Event::Children(*count)),
         pagetrail::Event::Note(note) => Some(Event::Note(note.clone())),
         _ => None,

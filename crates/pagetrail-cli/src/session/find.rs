@@ -1,7 +1,6 @@
 //! Finds processes by PID or name, and describes them in messages.
 
 use std::fs;
-use std::path::Path;
 
 use crate::report::words;
 
@@ -55,12 +54,11 @@ fn is_called(pid: u32, name: &str) -> bool {
     let comm = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     let comm = comm.strip_suffix(b"\n").unwrap_or(&comm);
     let cut = &name.as_bytes()[..name.len().min(COMM_BYTES)];
-    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
+    let line = pagetrail::command_line(pid);
+    let first = line.first().map_or("", String::as_str);
     // A program may have set a title such as `redis-server *:6379`.
-    let program = first.split(|byte| *byte == b' ').next().unwrap_or_default();
-    let program = program.rsplit(|byte| *byte == b'/').next();
-    let by_program = program.is_some_and(|program| program == name.as_bytes());
+    let program = first.split(' ').next().unwrap_or_default();
+    let by_program = program.rsplit('/').next() == Some(name);
     match name.len() > COMM_BYTES {
         true => by_program,
         false => by_program || comm == cut,
@@ -70,7 +68,7 @@ fn is_called(pid: u32, name: &str) -> bool {
 /// Lists processes with their commands, up to a limit: `12 (sleep 10), 13 (cat)`.
 pub(crate) fn list(pids: &[u32]) -> String {
     let named = pids.iter().take(LISTED_MAX).map(|&pid| {
-        let command = words::command(&command_line(pid));
+        let command = words::command(&pagetrail::command_line(pid));
         let short: String = command.chars().take(40).collect();
         let dots = if short.len() < command.len() {
             "…"
@@ -105,41 +103,9 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
     children
 }
 
-/// Words of `/proc/PID/cmdline`; empty if the process has ended. A program that sets a title leaves
-/// blanks or empty words where its arguments were; they are dropped.
-pub(crate) fn command_line(pid: u32) -> Vec<String> {
-    let text = fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline"));
-    let text = text.unwrap_or_default();
-    let text = text.strip_suffix(b"\0").unwrap_or(&text);
-    let words = text.split(|byte| *byte == 0);
-    let words = words.map(|word| String::from_utf8_lossy(word).into_owned());
-    without_padding(words.collect())
-}
-
-/// Drops blank words at the end, and blanks at the end of the last word.
-pub(crate) fn without_padding(mut words: Vec<String>) -> Vec<String> {
-    while words.last().is_some_and(|word| word.trim().is_empty()) {
-        words.pop();
-    }
-    if let Some(last) = words.last_mut() {
-        last.truncate(last.trim_end().len());
-    }
-    words
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn titles_lose_their_padding_and_nothing_else() {
-        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
-        let title: Vec<String> = words(&["redis-server *:7001  ", "", " ", ""]);
-        assert_eq!(without_padding(title), ["redis-server *:7001"]);
-        let plain: Vec<String> = words(&["printf", "", "%s"]);
-        assert_eq!(without_padding(plain.clone()), plain);
-        assert!(without_padding(words(&["", ""])).is_empty());
-    }
 
     #[test]
     fn an_ambiguous_name_lists_all_processes() {

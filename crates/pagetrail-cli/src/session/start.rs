@@ -8,7 +8,6 @@ use anyhow::{Result, bail};
 use pagetrail::{AtExit, Choice, Precision, ReportPages, Target, Technique, TrackMode, Watch};
 use pagetrail_trail::Header;
 
-use super::find;
 use crate::args::{HugePagesArg, TargetArgs, TechniqueArgs};
 use crate::exit;
 
@@ -106,7 +105,7 @@ pub(crate) fn command(program: &OsString, arguments: &[OsString]) -> Command {
 /// Makes the header of a trail that records this watch.
 pub(crate) fn header(watch: &Watch, target: &TargetArgs, interval: Duration) -> Header {
     let command = match target.pid {
-        Some(pid) => find::command_line(pid),
+        Some(pid) => pagetrail::command_line(pid),
         None => {
             let words = target.command.iter();
             words.map(|word| word.to_string_lossy().into()).collect()

@@ -1,10 +1,12 @@
-//! What `/proc` shows of a process: its mappings ([`maps`]) and their files ([`map_files`]), its state ([`status`]), whether it is
-//! frozen ([`freezer`]), and a descriptor that stays with it ([`pidfd`]).
+//! What `/proc` shows of a process: its command line ([`command_line`]), its mappings ([`maps`])
+//! and their files ([`map_files`]), its state ([`status`]), whether it is frozen ([`freezer`]), and
+//! a descriptor that stays with it ([`pidfd`]).
 //!
 //! Read-only and safe; nothing here changes the process. The crate `procfs` is not used because
 //! mapping names are arbitrary bytes (it panics on some and refuses others), and because a round
 //! compares the raw text of `maps` with the last one before parsing anything.
 
+pub(crate) mod command_line;
 pub(crate) mod freezer;
 pub(crate) mod map_files;
 pub(crate) mod maps;

@@ -1,5 +1,6 @@
 //! The fields of `/proc/PID/status` (`proc_pid_status(5)`) that attaching and tracking need.
 
+use super::command_line::command_line;
 use std::fs::File;
 use std::io::{self, Read};
 
@@ -160,26 +161,15 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The most bytes of a command line that are read: a process may have megabytes of them.
-const COMMAND_LINE_BYTES_MAX: u64 = 1 << 16;
-
-/// The command line of a process, truncated if it is very long; its name in brackets if it has
-/// none.
-pub(crate) fn command_line(pid: u32) -> Vec<String> {
-    let mut bytes = Vec::new();
-    if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
-        let _ = file.take(COMMAND_LINE_BYTES_MAX).read_to_end(&mut bytes);
+/// The command line of a process, or its name in brackets if it has none.
+pub(crate) fn command_or_name(pid: u32) -> Vec<String> {
+    let words = command_line(pid);
+    if !words.is_empty() {
+        return words;
     }
-    let words: Vec<String> = bytes
-        .split(|&b| b == 0)
-        .map(|word| String::from_utf8_lossy(word).into_owned())
-        .collect();
-    match words.iter().rposition(|word| !word.is_empty()) {
-        Some(last) => words[..=last].to_vec(),
-        None => text(&format!("/proc/{pid}/comm"))
-            .map(|name| vec![format!("[{}]", name.trim_end())])
-            .unwrap_or_default(),
-    }
+    text(&format!("/proc/{pid}/comm"))
+        .map(|name| vec![format!("[{}]", name.trim_end())])
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

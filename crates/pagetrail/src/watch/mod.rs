@@ -351,7 +351,7 @@ impl Watch {
         let access_kind = self.space.access_kind();
         let pending = &mut self.pending[access_kind as usize];
         pending.events.push(Event::Exec {
-            command: status::command_line(self.pid),
+            command: status::command_or_name(self.pid),
         });
         self.space.arm_as_fresh(pending)?;
         let mut collected = self.space.collect(pending)?;

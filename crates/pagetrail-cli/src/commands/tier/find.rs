@@ -1,7 +1,6 @@
 //! [`processes`]: the processes that a target means.
 
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::config::Target;
@@ -53,16 +52,15 @@ fn by_command(command: &str) -> Vec<u32> {
     entries
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
         .filter(|pid| {
-            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            is_command(&line, command)
+            let line = pagetrail::command_line(*pid);
+            line.first()
+                .is_some_and(|program| is_command(program, command))
         })
         .collect()
 }
 
-fn is_command(line: &[u8], command: &str) -> bool {
-    let program = line.split(|byte| *byte == 0).next().unwrap_or_default();
-    let program = Path::new(std::ffi::OsStr::from_bytes(program));
-    let wanted = Path::new(command);
+fn is_command(program: &str, command: &str) -> bool {
+    let (program, wanted) = (Path::new(program), Path::new(command));
     program == wanted || program.file_name() == Some(wanted.as_os_str())
 }
 
@@ -72,15 +70,11 @@ mod tests {
 
     #[test]
     fn commands_are_found_by_their_first_word() {
-        assert!(is_command(
-            b"/usr/bin/redis-server\0*:6379\0",
-            "redis-server"
-        ));
-        assert!(is_command(b"redis-server\0", "redis-server"));
-        assert!(is_command(b"/usr/bin/a\0", "/usr/bin/a"));
-        assert!(!is_command(b"/usr/bin/vi\0redis-server\0", "redis-server"));
-        assert!(!is_command(b"/opt/a\0", "/usr/bin/a"));
-        assert!(!is_command(b"", "a"));
+        assert!(is_command("/usr/bin/redis-server", "redis-server"));
+        assert!(is_command("redis-server", "redis-server"));
+        assert!(is_command("/usr/bin/a", "/usr/bin/a"));
+        assert!(!is_command("/opt/a", "/usr/bin/a"));
+        assert!(!is_command("", "a"));
     }
 
     #[test]

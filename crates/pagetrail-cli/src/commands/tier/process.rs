@@ -39,13 +39,8 @@ pub(crate) fn mover(
 
 /// The first words of a process's command line.
 fn command_line(pid: u32) -> String {
-    let text = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let text = text.strip_suffix(b"\0").unwrap_or(&text);
-    let line: Vec<String> = text
-        .split(|byte| *byte == 0)
-        .map(|word| String::from_utf8_lossy(word).into_owned())
-        .collect();
-    words::command(&line).chars().take(60).collect()
+    let line = words::command(&pagetrail::command_line(pid));
+    line.chars().take(60).collect()
 }
 
 #[derive(Debug, PartialEq, Eq)]
