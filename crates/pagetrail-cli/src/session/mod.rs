@@ -3,11 +3,12 @@
 //!
 //! [`find`] finds processes by name, [`start`] turns flags into a watch, [`subpage`] starts a
 //! program on the sub-page allocator, [`schedule::Schedule`] computes when the next round is due,
-//! and [`signals::Signals`] collects the signals that ask to stop. [`crate::recording`] processes
-//! the rounds.
+//! [`signals::Signals`] collects the signals that ask to stop, and [`waiting::Waiting`] shows that
+//! a long step runs. [`crate::recording`] processes the rounds.
 
 pub(crate) mod find;
 pub(crate) mod schedule;
 pub(crate) mod signals;
 pub(crate) mod start;
 pub(crate) mod subpage;
+pub(crate) mod waiting;

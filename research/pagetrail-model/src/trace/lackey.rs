@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read};
 
 use crate::machine::PAGE_BYTES;
 use crate::workload::Op;
@@ -23,6 +23,8 @@ pub struct LackeyOptions {
     pub once_per_round: bool,
     /// A round ends after so many loads and stores of the recording.
     pub round_every: u64,
+    /// Loads and stores that are read at most; what comes after them is left.
+    pub limit: u64,
 }
 
 impl Default for LackeyOptions {
@@ -32,6 +34,7 @@ impl Default for LackeyOptions {
             unit_bytes: PAGE_BYTES,
             once_per_round: false,
             round_every: 10_000,
+            limit: u64::MAX,
         }
     }
 }
@@ -69,6 +72,19 @@ impl std::error::Error for LackeyError {
     }
 }
 
+/// A recording as a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// The program.
+    pub ops: Vec<Op>,
+    /// Whether the recording was read to its end, and not only to the limit.
+    pub complete: bool,
+}
+
+/// The longest line that is read, in bytes: those with an access have some 20, others quote the
+/// command line of the program.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+
 /// An access of the recording, or the end of a round.
 #[derive(Clone, Copy, PartialEq)]
 enum Event {
@@ -77,15 +93,20 @@ enum Event {
 }
 
 /// Reads a recording. Memory grows with its accesses, after those in a row have become one.
-pub fn import(recording: impl BufRead, options: LackeyOptions) -> Result<Vec<Op>, LackeyError> {
+pub fn import(
+    mut recording: impl BufRead,
+    options: LackeyOptions,
+) -> Result<Imported, LackeyError> {
     let unit_bytes = options.unit_bytes.max(1);
     let mut events = Vec::new();
     let mut pages = BTreeSet::new();
     let mut seen = 0_u64;
     let mut last = None;
     let mut this_round = HashSet::new();
-    for (line, number) in recording.lines().zip(1..) {
-        let line = line.map_err(LackeyError::Io)?;
+    let (mut line, mut number) = (String::new(), 0);
+    let mut complete = true;
+    while next_line(&mut recording, &mut line).map_err(LackeyError::Io)? {
+        number += 1;
         let Some((at, size, kinds)) = parse(&line).ok_or(LackeyError::Line(number))? else {
             continue;
         };
@@ -110,6 +131,10 @@ pub fn import(recording: impl BufRead, options: LackeyOptions) -> Result<Vec<Op>
             last = None;
             this_round.clear();
         }
+        if seen >= options.limit {
+            complete = false;
+            break;
+        }
     }
     if pages.is_empty() {
         return Err(LackeyError::Empty);
@@ -117,7 +142,23 @@ pub fn import(recording: impl BufRead, options: LackeyOptions) -> Result<Vec<Op>
     if events.last() != Some(&Event::Round) {
         events.push(Event::Round);
     }
-    Ok(program(&pages, events))
+    Ok(Imported {
+        ops: program(&pages, events),
+        complete,
+    })
+}
+
+/// Reads a line without its end; false after the last one.
+fn next_line(recording: &mut impl BufRead, line: &mut String) -> io::Result<bool> {
+    line.clear();
+    let mut limited = Read::take(recording, LINE_BYTES_MAX);
+    if limited.read_line(line)? == 0 {
+        return Ok(false);
+    }
+    if line.ends_with('\n') {
+        line.pop();
+    }
+    Ok(true)
 }
 
 /// Address, size, and for each access of the line whether it writes; `None` for lines without one.
@@ -179,7 +220,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str, options: LackeyOptions) -> Result<Vec<Op>, LackeyError> {
-        import(text.as_bytes(), options)
+        Ok(import(text.as_bytes(), options)?.ops)
     }
 
     #[test]
@@ -228,6 +269,7 @@ mod tests {
             unit_bytes: 1,
             once_per_round: false,
             round_every: 2,
+            ..LackeyOptions::default()
         };
         let ops = read(text, options).unwrap();
         assert_eq!(ops.iter().filter(|op| **op == Op::Round).count(), 3);
@@ -263,6 +305,23 @@ mod tests {
                 Op::Round
             ]
         );
+    }
+
+    #[test]
+    fn a_recording_is_read_up_to_the_limit() {
+        let text = " S 1000,8\n S 2000,8\nI  3000,8\n S 3000,8\n";
+        let with = |limit| {
+            let options = LackeyOptions {
+                limit,
+                ..LackeyOptions::default()
+            };
+            let imported = import(text.as_bytes(), options).unwrap();
+            let is_write = |op: &&Op| matches!(op, Op::Write { .. });
+            let writes = imported.ops.iter().filter(is_write).count();
+            (writes, imported.complete)
+        };
+        assert_eq!(with(2), (2, false));
+        assert_eq!(with(4), (3, true));
     }
 
     #[test]

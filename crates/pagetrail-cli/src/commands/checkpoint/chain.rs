@@ -11,6 +11,7 @@ use super::args::{DiffArgs, LogArgs, PruneArgs, RepairArgs, ShowArgs, SquashArgs
 use super::{json, open_writer, plain, text, writer};
 use crate::exit;
 use crate::report::words;
+use crate::session::waiting::Waiting;
 
 /// Runs `log`.
 pub(super) fn log(args: &LogArgs) -> Result<ExitCode> {
@@ -65,7 +66,9 @@ pub(super) fn image(store: &Store, number: Option<u64>) -> Result<Image> {
 /// Runs `diff`.
 pub(super) fn diff(args: &DiffArgs) -> Result<ExitCode> {
     let store = Store::open(&args.store).map_err(plain)?;
+    let waiting = Waiting::during("comparing the checkpoints");
     let diffs = store.diff(args.first, args.second).map_err(plain)?;
+    drop(waiting);
     text::print(&match args.json {
         true => json::diff(args.first, args.second, &diffs).to_string(),
         false => {
@@ -88,7 +91,9 @@ pub(super) fn verify(args: &LogArgs) -> Result<ExitCode> {
         }
         outcome => outcome.map_err(plain)?,
     };
+    let waiting = Waiting::during("verifying the store");
     let found = store.verify().map_err(plain)?;
+    drop(waiting);
     if args.json {
         text::print(&json::verified(&found).to_string())?;
         return Ok(sound(found.is_sound()));
@@ -134,14 +139,18 @@ pub(super) fn verify(args: &LogArgs) -> Result<ExitCode> {
 /// Runs `prune`.
 pub(super) fn prune(args: &PruneArgs) -> Result<ExitCode> {
     let mut writer = writer(&args.store, &args.writing, false)?;
+    let waiting = Waiting::during("verifying and pruning the store");
     let pruned = writer.prune_verified(args.keep as usize).map_err(plain)?;
+    drop(waiting);
     tell(&pruned, args.json)
 }
 
 /// Runs `squash`.
 pub(super) fn squash(args: &SquashArgs) -> Result<ExitCode> {
     let mut writer = writer(&args.store, &args.writing, false)?;
+    let waiting = Waiting::during("merging checkpoints");
     let pruned = writer.squash(args.first, args.last).map_err(plain)?;
+    drop(waiting);
     tell(&pruned, args.json)
 }
 
@@ -149,7 +158,9 @@ pub(super) fn squash(args: &SquashArgs) -> Result<ExitCode> {
 pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode> {
     // It says itself what is damaged.
     let mut writer = open_writer(&args.store, &args.writing, false)?;
+    let waiting = Waiting::during("repairing the store");
     let repaired = writer.repair().map_err(plain)?;
+    drop(waiting);
     if args.json {
         text::print(&json::repaired(&repaired).to_string())?;
         return Ok(ExitCode::SUCCESS);

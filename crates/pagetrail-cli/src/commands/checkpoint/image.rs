@@ -13,6 +13,7 @@ use super::args::{ExportArgs, RewindArgs};
 use super::{plain, text};
 use crate::exit;
 use crate::report::words;
+use crate::session::waiting::Waiting;
 
 /// Of how many descriptors is said how they differ.
 const DESCRIPTORS_SAID: usize = 10;
@@ -28,12 +29,14 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode> {
             make_room(path)?;
         }
     }
+    let waiting = Waiting::during("writing the contents");
     if let Some(path) = &args.core {
         image.export_core(path).map_err(exists)?;
     }
     if let Some(path) = &args.raw {
         image.export_raw(path).map_err(exists)?;
     }
+    drop(waiting);
     let document = json!({
         "schema": 1,
         "number": number,

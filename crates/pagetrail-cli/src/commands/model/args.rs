@@ -274,6 +274,14 @@ pub(crate) struct KeepArgs {
     /// round
     #[arg(long)]
     pub(crate) all: bool,
+    /// Loads and stores that are recorded at most; a program that makes more is ended
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 100_000_000,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    pub(crate) limit: u64,
 }
 
 /// Arguments of `model trace show`.

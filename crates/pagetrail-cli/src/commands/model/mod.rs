@@ -36,6 +36,7 @@ use self::program::Program;
 use self::recording::NoRecorder;
 use crate::exit;
 use crate::outfile::{Kind, OutFile};
+use crate::session::waiting::Waiting;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &ModelArgs) -> Result<ExitCode> {
@@ -62,7 +63,9 @@ pub(crate) fn run(args: &ModelArgs) -> Result<ExitCode> {
 fn one(args: &RunArgs) -> Result<ExitCode> {
     let costs = costs::load(&args.program.costs)?;
     let program = Program::new(&args.program, args.size)?;
+    let waiting = Waiting::during("running the program on the model");
     let report = program.run(&args.program, args.technique)?;
+    drop(waiting);
     let document = single::Document {
         schema: 1,
         program: program.words(),
@@ -100,6 +103,7 @@ fn side_by_side(args: &CompareArgs) -> Result<ExitCode> {
         absent: Vec::new(),
         results: Vec::new(),
     };
+    let waiting = Waiting::during("running the programs on the model");
     for &size in &sizes {
         let program = Program::new(&args.program, size)?;
         if document.program.is_empty() {
@@ -115,6 +119,7 @@ fn side_by_side(args: &CompareArgs) -> Result<ExitCode> {
             }
         }
     }
+    drop(waiting);
     if let Some(html) = html {
         html.write(|out| page::write(&document, out))?;
     }
@@ -124,7 +129,9 @@ fn side_by_side(args: &CompareArgs) -> Result<ExitCode> {
 
 fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
     let html = open_page(args.html.as_deref())?;
+    let waiting = Waiting::during("running the paper's programs on the model");
     let document = reproduced::make(args)?;
+    drop(waiting);
     if let Some(html) = html {
         html.write(|out| reproduced_page::write(&document, out))?;
     }

@@ -16,7 +16,9 @@ use serde::Serialize;
 
 use super::args::KeepArgs;
 use super::program;
+use crate::exit;
 use crate::report::words;
+use crate::session::waiting::Waiting;
 
 /// The recorder is not installed.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +66,7 @@ fn options(keep: &KeepArgs) -> LackeyOptions {
     LackeyOptions {
         round_every: keep.round_every,
         once_per_round: !keep.all,
+        limit: keep.limit,
         ..LackeyOptions::default()
     }
 }
@@ -73,8 +76,16 @@ pub(crate) fn import_file(recording: &Path, trace: &Path, args: &KeepArgs) -> Re
     check_target(trace)?;
     let named = || recording.display().to_string();
     let file = File::open(recording).with_context(named)?;
-    let ops = import(BufReader::new(file), options(args)).with_context(named)?;
-    keep(ops, trace)
+    let waiting = Waiting::during("importing the recording");
+    let imported = import(BufReader::new(file), options(args)).with_context(named)?;
+    drop(waiting);
+    if !imported.complete {
+        exit::message(&format!(
+            "the trace has the first {} loads and stores; a larger --limit takes more",
+            words::count(args.limit)
+        ));
+    }
+    keep(imported.ops, trace)
 }
 
 /// Runs a program under lackey and turns what that prints into a trace. Returns how the program
@@ -98,13 +109,27 @@ pub(crate) fn record(command: &[OsString], trace: &Path, args: &KeepArgs) -> Res
         _ => anyhow::Error::from(error).context("cannot start valgrind"),
     })?;
     drop(to);
+    exit::message("recording by Valgrind: the program runs up to 1000 times slower");
     let mut log = BufReader::new(File::from(from));
     let imported = import(&mut log, options(args));
+    if matches!(&imported, Ok(imported) if !imported.complete) {
+        exit::message(&format!(
+            "ended the program after {} loads and stores; a larger --limit records more",
+            words::count(args.limit)
+        ));
+        // Valgrind would let it run on, as slowly. It has ended if that fails.
+        let _ = child.kill();
+    }
     // A program whose log nobody reads would stand still.
     let _ = io::copy(&mut log, &mut io::sink());
     let status = child.wait().context("cannot wait for valgrind")?;
     match imported {
-        Ok(ops) => keep(ops, trace)?,
+        Ok(imported) => {
+            keep(imported.ops, trace)?;
+            if !imported.complete {
+                return Ok(ExitStatus::default());
+            }
+        }
         // It could not be started, and valgrind has said so.
         Err(LackeyError::Empty) if matches!(status.code(), Some(126 | 127)) => {}
         Err(error) => return Err(error).context("valgrind's recording"),
@@ -185,6 +210,8 @@ pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use pagetrail_model::trace::lackey::Imported;
+
     use super::*;
 
     const RECORDING: &str = "==1== Lackey\nI  0401ab70,3\n S 1fff000728,8\n L 1fff000720,8\n M 00401000,4\n\
@@ -194,6 +221,7 @@ mod tests {
         KeepArgs {
             round_every: 2,
             all: false,
+            limit: u64::MAX,
         }
     }
 
@@ -222,7 +250,7 @@ mod tests {
             let mut bytes = RECORDING.as_bytes().to_vec();
             crate::fuzzing::mutate(random, &mut bytes);
             match import(&bytes[..], options(&args())) {
-                Ok(ops) => {
+                Ok(Imported { ops, .. }) => {
                     let mut out = Vec::new();
                     let steps = trace::write(ops.iter().copied(), &mut out).unwrap();
                     assert_eq!(steps, ops.len() as u64);

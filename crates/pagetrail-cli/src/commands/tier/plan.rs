@@ -21,6 +21,7 @@ use super::heat::History;
 use super::page::{self, Entry};
 use crate::outfile::{Kind, OutFile};
 use crate::report::words;
+use crate::session::waiting::Waiting;
 
 /// Lines of a plan in each direction.
 const LINES_MAX: usize = 20;
@@ -151,6 +152,7 @@ pub(crate) fn text_of(args: &PlanArgs) -> Result<String> {
     let mut tier_loop =
         TierLoop::new(subject.source, subject.mover, options).map_err(machine_limit)?;
     let mut history = History::default();
+    let waiting = Waiting::during("watching what is accessed");
     tier_loop.begin_period().map_err(machine_limit)?;
     for _ in 0..windows {
         subject.window.into_iter().for_each(thread::sleep);
@@ -161,6 +163,7 @@ pub(crate) fn text_of(args: &PlanArgs) -> Result<String> {
         };
         history.add(&mut tier_loop, &report);
     }
+    drop(waiting);
     let plan = tier_loop.plan();
     history.add_plan(&mut tier_loop, &plan);
     let usage = tier_loop.policy().usage();
