@@ -332,10 +332,11 @@ impl Run {
         }
     }
 
-    /// Whether the table of a helper has no descriptor but the one that it has created.
+    /// Whether the table of a helper has no descriptor but the one that it has created. A helper
+    /// that is killed at this moment has none at all, or cannot be looked at any more.
     fn holds_nothing_else(&self, tid: u32) -> bool {
         let entries = std::fs::read_dir(format!("/proc/{tid}/fd"));
-        self.helper == Helper::ProcessWithCopy || entries.is_ok_and(|all| all.count() == 1)
+        self.helper == Helper::ProcessWithCopy || entries.map_or(true, |all| all.count() <= 1)
     }
 }
 
