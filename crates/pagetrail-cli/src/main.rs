@@ -11,10 +11,7 @@ mod exit;
 mod fuzzing;
 mod outfile;
 mod recording;
-mod report;
 mod session;
-#[cfg(test)]
-mod testing;
 mod version;
 mod vm;
 
@@ -22,6 +19,9 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
+use pagetrail_report as report;
+#[cfg(test)]
+use pagetrail_report::testing;
 
 use crate::args::{Cli, Command};
 

@@ -15,10 +15,11 @@ pub(crate) mod oracle;
 pub(crate) mod page;
 mod predicted;
 pub(crate) mod results;
-pub(crate) mod size;
 pub(crate) mod suite;
 pub(crate) mod table;
 mod workload;
+
+pub(crate) use pagetrail_report::size;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -3,24 +3,33 @@
 
 use std::fmt::Write as _;
 
-use crate::bench::size::Size;
+use crate::size::Size;
 
-pub(crate) const WIDTH: f64 = 640.0;
-pub(crate) const HEIGHT: f64 = 340.0;
-pub(crate) const LEFT: f64 = 92.0;
-pub(crate) const RIGHT: f64 = 104.0;
-pub(crate) const TOP: f64 = 14.0;
-pub(crate) const BOTTOM: f64 = 34.0;
+/// Width of a chart, in units of its view box.
+pub const WIDTH: f64 = 640.0;
+/// Height of a chart.
+pub const HEIGHT: f64 = 340.0;
+/// Margin that holds the labels of values.
+pub const LEFT: f64 = 92.0;
+/// Margin that holds the names of lines.
+pub const RIGHT: f64 = 104.0;
+/// Margin above the grid.
+pub const TOP: f64 = 14.0;
+/// Margin that holds the labels of sizes.
+pub const BOTTOM: f64 = 34.0;
 /// Between two labels at the ends of lines.
 const LABEL_STEP: f64 = 15.0;
 
 /// A figure at a size in bytes, and from where to where it reached if it was measured more than
 /// once.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Point {
-    pub(crate) size: u64,
-    pub(crate) value: f64,
-    pub(crate) spread: Option<(f64, f64)>,
+pub struct Point {
+    /// Where the point lies to the right, in bytes.
+    pub size: u64,
+    /// Its figure.
+    pub value: f64,
+    /// The least and the most that was measured.
+    pub spread: Option<(f64, f64)>,
 }
 
 impl Point {
@@ -31,27 +40,30 @@ impl Point {
 
 /// A line: its name stands at its end, its class has the colour.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
-    pub(crate) name: String,
-    pub(crate) class: &'static str,
-    pub(crate) points: Vec<Point>,
+pub struct Line {
+    /// What stands at its end.
+    pub name: String,
+    /// Its class in the page's style sheet.
+    pub class: &'static str,
+    /// Its points, in any order.
+    pub points: Vec<Point>,
 }
 
 /// How values become places and words.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Scale {
+pub struct Scale {
     /// The least value that can be distinguished; what is below lies there, too.
-    pub(crate) floor: f64,
+    pub floor: f64,
     /// The scale reaches up to here at least.
-    pub(crate) least_top: f64,
+    pub least_top: f64,
     /// At a line of the grid.
-    pub(crate) label: fn(f64) -> String,
+    pub label: fn(f64) -> String,
     /// At a point.
-    pub(crate) value: fn(f64) -> String,
+    pub value: fn(f64) -> String,
 }
 
 /// Draws the lines; `None` when there is no point. `title` is for those who cannot see it.
-pub(crate) fn svg(mut lines: Vec<Line>, scale: &Scale, title: &str) -> Option<String> {
+pub fn svg(mut lines: Vec<Line>, scale: &Scale, title: &str) -> Option<String> {
     lines.retain(|line| !line.points.is_empty());
     lines
         .iter_mut()

@@ -1,7 +1,9 @@
 //! Reports: a trail as text, JSON, a page of HTML or a picture.
 //!
 //! Pure renderers: a [`Trail`] in, bytes out. What is computed from a trail comes from
-//! [`pagetrail_trail`]; files, terminals and exit codes are the command's business.
+//! [`pagetrail_trail`]; files, terminals and exit codes are the command's business. What other
+//! reports share stands here, too: numbers as words ([`words`], [`size`]), colours ([`palette`]),
+//! charts ([`lines`]) and the look of pages ([`html`]).
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -11,22 +13,26 @@ use pagetrail_trail::heatmap::Column;
 use pagetrail_trail::{Analysis, Trail};
 
 mod axis;
-pub(crate) mod bands;
+pub mod bands;
 mod canvas;
-pub(crate) mod html;
-pub(crate) mod joined;
+pub mod html;
+pub mod joined;
 mod json;
-pub(crate) mod lines;
-pub(crate) mod palette;
+pub mod lines;
+pub mod palette;
 mod png;
+pub mod size;
 mod terminal;
-pub(crate) mod words;
+#[cfg(feature = "test-equipment")]
+pub mod testing;
+pub mod words;
 
-pub(crate) use terminal::Style;
+pub use terminal::Style;
 
 /// The forms of a report.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Format {
+#[non_exhaustive]
+pub enum Format {
     /// Text for people.
     Terminal(Style),
     /// One JSON document.
@@ -38,7 +44,7 @@ pub(crate) enum Format {
 }
 
 /// Writes the report on `trail`; the only errors are those of `out`.
-pub(crate) fn write(trail: &Trail, format: Format, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(trail: &Trail, format: Format, out: &mut dyn Write) -> io::Result<()> {
     let recording = Recording::of(trail);
     match format {
         Format::Terminal(style) => terminal::write(&recording, style, out),

@@ -12,11 +12,11 @@ use super::{Part, Recording, bands, joined, palette, words};
 
 /// How to write for the reader's terminal.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Style {
+pub struct Style {
     /// Columns to fill at most.
-    pub(crate) width: usize,
+    pub width: usize,
     /// Whether to use ANSI colours.
-    pub(crate) colour: bool,
+    pub colour: bool,
 }
 
 /// Lines of the heatmap at most; mappings beyond that are merged by the grid.

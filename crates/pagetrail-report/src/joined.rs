@@ -14,13 +14,13 @@ use pagetrail_trail::{Analysis, Mapping, Trail};
 ///
 /// A heap that grows is a new mapping to the recording each time, over the addresses of the one
 /// before.
-pub(crate) fn group(trail: &mut Trail) -> Vec<Mapping> {
+pub fn group(trail: &mut Trail) -> Vec<Mapping> {
     let grouped = grouped(&trail.mappings);
     std::mem::replace(&mut trail.mappings, grouped)
 }
 
 /// Joins mappings alone. They keep the order in which they appeared.
-pub(crate) fn grouped(mappings: &[Mapping]) -> Vec<Mapping> {
+pub fn grouped(mappings: &[Mapping]) -> Vec<Mapping> {
     let mut order: Vec<_> = mappings.iter().enumerate().collect();
     order.sort_by_key(|(_, mapping)| (mapping.range, mapping.first_round));
     let mut groups: Vec<(usize, Mapping)> = Vec::new();
@@ -56,24 +56,24 @@ pub(crate) fn grouped(mappings: &[Mapping]) -> Vec<Mapping> {
 
 /// One or more mappings that follow each other without a gap.
 #[derive(Clone, Debug)]
-pub(crate) struct Joined<'a> {
+pub struct Joined<'a> {
     /// The lowest of them.
-    pub(crate) first: &'a Mapping,
+    pub first: &'a Mapping,
     /// Indices of all of them in the trail's mappings, in ascending order of addresses.
-    pub(crate) members: Vec<usize>,
+    pub members: Vec<usize>,
     /// Their bytes.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// What was written in them. The rounds are those of the busiest.
-    pub(crate) counts: MappingCounts,
+    pub counts: MappingCounts,
     /// Different pages accessed in rounds of accesses, where they took turns with those of writes.
-    pub(crate) accessed_pages: u64,
+    pub accessed_pages: u64,
     end: u64,
 }
 
 /// All mappings in which something was written or accessed, in ascending order of addresses.
 ///
 /// `analysis` is of the trail's writes, `accesses` of its accesses where the two took turns.
-pub(crate) fn touched<'a>(
+pub fn touched<'a>(
     trail: &'a Trail,
     analysis: &Analysis,
     accesses: Option<&Analysis>,

@@ -7,24 +7,24 @@ use pagetrail::page_size;
 
 /// A size in bytes: whole pages, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size(u64);
+pub struct Size(u64);
 
 /// Units with their power of two, the largest first.
 const UNITS: [(char, u32); 3] = [('G', 30), ('M', 20), ('K', 10)];
 
 impl Size {
     /// The size in bytes.
-    pub(crate) const fn bytes(self) -> u64 {
+    pub const fn bytes(self) -> u64 {
         self.0
     }
 
     /// Any number of bytes, as it would be typed.
-    pub(crate) fn shown(bytes: u64) -> String {
+    pub fn shown(bytes: u64) -> String {
         Self(bytes).to_string()
     }
 
     /// The size in pages of this machine.
-    pub(crate) fn pages(self) -> u64 {
+    pub fn pages(self) -> u64 {
         self.0 / page_size()
     }
 }

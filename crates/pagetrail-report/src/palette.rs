@@ -7,7 +7,7 @@
 //! would be lost on the ground.
 
 /// Where nothing was written.
-pub(crate) const GROUND: [u8; 3] = [0x0a, 0x0a, 0x10];
+pub const GROUND: [u8; 3] = [0x0a, 0x0a, 0x10];
 
 /// The lowest share of pages that the scale tells apart.
 const LOWEST_SHARE: f32 = 1e-3;
@@ -28,7 +28,7 @@ const INFERNO: [[f32; 3]; 7] = [
 
 /// The place of a share of written pages (0 to 1) on the scale: 0 where nothing was written,
 /// otherwise 1 (the lowest share or less) to 255 (all).
-pub(crate) fn level(share: f32) -> u8 {
+pub fn level(share: f32) -> u8 {
     if share <= 0.0 {
         return 0;
     }
@@ -39,7 +39,7 @@ pub(crate) fn level(share: f32) -> u8 {
 }
 
 /// The colour of a level, red, green and blue.
-pub(crate) fn colour(level: u8) -> [u8; 3] {
+pub fn colour(level: u8) -> [u8; 3] {
     if level == 0 {
         return GROUND;
     }
@@ -54,7 +54,7 @@ pub(crate) fn colour(level: u8) -> [u8; 3] {
 }
 
 /// The level as one character, for where there may be no colour; a space where nothing was written.
-pub(crate) fn shade(level: u8) -> &'static str {
+pub fn shade(level: u8) -> &'static str {
     const SHADES: [&str; 5] = ["·", "░", "▒", "▓", "█"];
     match level {
         0 => " ",
@@ -64,7 +64,7 @@ pub(crate) fn shade(level: u8) -> &'static str {
 
 /// The characters of [`shade`] in ascending order: the highest level and the highest share that
 /// each stands for.
-pub(crate) fn steps() -> [(u8, f64); 5] {
+pub fn steps() -> [(u8, f64); 5] {
     [51_u8, 102, 153, 204, 255].map(|level| {
         let decades = -f64::from(LOWEST_SHARE.log10());
         (
@@ -75,7 +75,7 @@ pub(crate) fn steps() -> [(u8, f64); 5] {
 }
 
 /// The nearest of the 256 colours that terminals agree on: the 6x6x6 cube from 16 on.
-pub(crate) fn ansi_256(level: u8) -> u8 {
+pub fn ansi_256(level: u8) -> u8 {
     // The cube's steps are 0, 95, 135, 175, 215, 255.
     let step = |value: u8| match value {
         0..48 => 0,

@@ -10,7 +10,7 @@ use pagetrail_trail::analysis::WorkingSet;
 use pagetrail_trail::{Analysis, End, Event, Header, Mapping, SubpageCounts, Trail};
 
 /// A count with separators: `1,234,567`.
-pub(crate) fn count(n: u64) -> String {
+pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
@@ -24,7 +24,7 @@ pub(crate) fn count(n: u64) -> String {
 
 /// A rate or mean that may be small: whole from 10 on, with one digit below, `<0.1` for less than
 /// that.
-pub(crate) fn rate(x: f64) -> String {
+pub fn rate(x: f64) -> String {
     if x >= 9.95 {
         count(x.round() as u64)
     } else if x >= 0.05 || x == 0.0 {
@@ -35,7 +35,7 @@ pub(crate) fn rate(x: f64) -> String {
 }
 
 /// A share from 0 to 1 in percent; `<0.1%` rather than a zero that is none.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     if share > 0.0 && share < 0.0005 {
         "<0.1%".into()
     } else {
@@ -44,7 +44,7 @@ pub(crate) fn percent(share: f64) -> String {
 }
 
 /// How much less was written in sub-pages than in pages.
-pub(crate) fn subpages(counts: &SubpageCounts, page_size: u64) -> String {
+pub fn subpages(counts: &SubpageCounts, page_size: u64) -> String {
     let subpage_writes = counts.subpage_writes(page_size);
     let whole = counts.page_bytes.max(1) as f64;
     format!(
@@ -59,7 +59,7 @@ pub(crate) fn subpages(counts: &SubpageCounts, page_size: u64) -> String {
 }
 
 /// A size: `4 KiB`, `1.50 MiB`, `188 MiB`.
-pub(crate) fn bytes(n: f64) -> String {
+pub fn bytes(n: f64) -> String {
     let mut n = n;
     let mut unit = 0;
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -76,7 +76,7 @@ pub(crate) fn bytes(n: f64) -> String {
 }
 
 /// A time: `850 ns`, `12.3 µs`, `1.25 ms`, `12.4 s`, `3 min 20 s`, `2 h 5 min`.
-pub(crate) fn time(ns: f64) -> String {
+pub fn time(ns: f64) -> String {
     let digits = |x: f64| match x {
         _ if x >= 99.95 => 0,
         _ if x >= 9.995 => 1,
@@ -101,18 +101,19 @@ pub(crate) fn time(ns: f64) -> String {
 
 /// What pages had done to them, in the forms that the reports need.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub struct Terms {
     /// As in "pages written".
-    pub(crate) written: &'static str,
+    pub written: &'static str,
     /// As in "page writes".
-    pub(crate) writes: &'static str,
+    pub writes: &'static str,
     /// As in "Write rate".
-    pub(crate) write: &'static str,
+    pub write: &'static str,
     /// As in "which the round before wrote".
-    pub(crate) wrote: &'static str,
+    pub wrote: &'static str,
 }
 
-pub(crate) fn terms(access_kind: AccessKind) -> Terms {
+/// The forms for `access_kind`.
+pub fn terms(access_kind: AccessKind) -> Terms {
     match access_kind {
         AccessKind::Writes => Terms {
             written: "written",
@@ -130,7 +131,7 @@ pub(crate) fn terms(access_kind: AccessKind) -> Terms {
 }
 
 /// `n` of something: `1 round`, `2 rounds`.
-pub(crate) fn plural(n: u64, one: &str) -> String {
+pub fn plural(n: u64, one: &str) -> String {
     let ending = if n == 1 { "" } else { "s" };
     format!("{} {one}{ending}", count(n))
 }
@@ -138,7 +139,7 @@ pub(crate) fn plural(n: u64, one: &str) -> String {
 /// Text that is not ours (a program's words, a name in a file from elsewhere) with all characters
 /// made visible that command a terminal or change the order of what follows. Everything of that
 /// kind passes here before it reaches a terminal.
-pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_command) {
         return Cow::Borrowed(text);
     }
@@ -164,7 +165,7 @@ fn is_command(c: char) -> bool {
 
 /// The command line as one would type it, nearly: arguments with spaces are quoted. Blank words at
 /// its end are what setting a title leaves, and are dropped.
-pub(crate) fn command(words: &[String]) -> String {
+pub fn command(words: &[String]) -> String {
     let padding = words.iter().rev().take_while(|word| word.trim().is_empty());
     let words = &words[..words.len() - padding.count()];
     if words.is_empty() {
@@ -181,7 +182,7 @@ pub(crate) fn command(words: &[String]) -> String {
 }
 
 /// A mapping's name in full; `anonymous` when it has none.
-pub(crate) fn mapping(mapping: &Mapping) -> Cow<'_, str> {
+pub fn mapping(mapping: &Mapping) -> Cow<'_, str> {
     if mapping.name.is_empty() {
         Cow::Borrowed("anonymous")
     } else {
@@ -190,7 +191,7 @@ pub(crate) fn mapping(mapping: &Mapping) -> Cow<'_, str> {
 }
 
 /// A mapping's name without its directories: `libc.so.6`.
-pub(crate) fn mapping_short(whole: &Mapping) -> String {
+pub fn mapping_short(whole: &Mapping) -> String {
     let name = mapping(whole);
     match name.rsplit_once('/') {
         Some((_, file)) if !file.is_empty() => file.to_owned(),
@@ -199,7 +200,7 @@ pub(crate) fn mapping_short(whole: &Mapping) -> String {
 }
 
 /// How the recording ended, to follow "the process" or stand alone.
-pub(crate) fn end(trail: &Trail) -> String {
+pub fn end(trail: &Trail) -> String {
     match &trail.end {
         Some(End::Exited(code)) => format!("exited with code {code}"),
         Some(End::Killed(signal)) => format!("killed by signal {signal}"),
@@ -210,7 +211,7 @@ pub(crate) fn end(trail: &Trail) -> String {
 }
 
 /// For how long the tracked program was stopped: to attach, and later.
-pub(crate) fn stops(trail: &Trail, analysis: &Analysis) -> (String, String) {
+pub fn stops(trail: &Trail, analysis: &Analysis) -> (String, String) {
     let costs = &analysis.costs;
     let later = if costs.stopped_ns_sum == 0 {
         "in no later round".into()
@@ -225,17 +226,17 @@ pub(crate) fn stops(trail: &Trail, analysis: &Analysis) -> (String, String) {
 }
 
 /// The working sets whose window was recorded at least once.
-pub(crate) fn recorded_sets(analysis: &Analysis) -> impl Iterator<Item = &WorkingSet> {
+pub fn recorded_sets(analysis: &Analysis) -> impl Iterator<Item = &WorkingSet> {
     analysis.working_sets.iter().filter(|set| set.windows > 0)
 }
 
 /// The length of a working set's window as a time.
-pub(crate) fn window(set: &WorkingSet, header: &Header) -> String {
+pub fn window(set: &WorkingSet, header: &Header) -> String {
     time(f64::from(set.window) * header.interval_ms as f64 * 1e6)
 }
 
 /// What was predicted dirty instead of noticed; `None` where nothing could be.
-pub(crate) fn predicted(analysis: &Analysis) -> Option<String> {
+pub fn predicted(analysis: &Analysis) -> Option<String> {
     let predicted = analysis.costs.predicted?;
     Some(format!(
         "{} predicted dirty, about {} of them false positives; about {} avoided; {} used to remember",
@@ -247,7 +248,7 @@ pub(crate) fn predicted(analysis: &Analysis) -> Option<String> {
 }
 
 /// The faults that the technique caused.
-pub(crate) fn faults(analysis: &Analysis) -> String {
+pub fn faults(analysis: &Analysis) -> String {
     match analysis.costs.faults {
         Some(faults) => plural(faults, "fault"),
         None => "faults not counted".into(),
@@ -256,7 +257,7 @@ pub(crate) fn faults(analysis: &Analysis) -> String {
 
 /// What a reader must know before trusting the numbers, one line each: what is not in them, and
 /// what happened meanwhile.
-pub(crate) fn notices(trail: &Trail) -> Vec<String> {
+pub fn notices(trail: &Trail) -> Vec<String> {
     let mut lines = Vec::new();
     let children = trail
         .rounds

@@ -11,19 +11,19 @@ use super::words;
 
 /// Rows that belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Band {
+pub struct Band {
     /// Short name of the mapping.
-    pub(crate) label: String,
+    pub label: String,
     /// The mapping of its first row, as an index into the trail's mappings.
-    pub(crate) mapping: Option<usize>,
+    pub mapping: Option<usize>,
     /// Its rows as indices into [`Heatmap::rows`], without separators.
-    pub(crate) rows: Vec<usize>,
+    pub rows: Vec<usize>,
     /// Pages that its rows stand for.
-    pub(crate) pages: u64,
+    pub pages: u64,
 }
 
 /// All bands of a grid in ascending order of addresses; every row but the separators is in one.
-pub(crate) fn bands(trail: &Trail, heat: &Heatmap) -> Vec<Band> {
+pub fn bands(trail: &Trail, heat: &Heatmap) -> Vec<Band> {
     let mut bands: Vec<Band> = Vec::new();
     let mut separated = false;
     for (index, row) in heat.rows.iter().enumerate() {
@@ -82,7 +82,7 @@ fn tell_apart(bands: &mut [Band], trail: &Trail) {
 /// Where each band lies when all share `total` units with a `gap` between two: `least` units for
 /// each while they leave half of the room, the rest by the square root of its pages, so that a heap
 /// does not hide a stack.
-pub(crate) fn heights(bands: &[Band], total: usize, least: usize, gap: usize) -> Vec<Range<usize>> {
+pub fn heights(bands: &[Band], total: usize, least: usize, gap: usize) -> Vec<Range<usize>> {
     if bands.is_empty() {
         return Vec::new();
     }

@@ -24,7 +24,7 @@ const ROWS_MAX: usize = 640;
 const COLUMNS_MAX: usize = 1600;
 
 /// The look of every page.
-pub(crate) const STYLE_SHEET: &str = include_str!("html/page.css");
+pub const STYLE_SHEET: &str = include_str!("html/page.css");
 
 /// Writes the page.
 pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Result<()> {
@@ -73,7 +73,7 @@ fn map(part: &Part<'_>) -> String {
 }
 
 /// Replaces each `{{name}}` once; what is put in is not looked at again.
-pub(crate) fn fill<'a>(
+pub fn fill<'a>(
     template: &str,
     out: &mut dyn Write,
     value: impl Fn(&str) -> Cow<'a, str>,
@@ -89,7 +89,7 @@ pub(crate) fn fill<'a>(
 }
 
 /// What is to be said before all else, a line each; nothing where there is nothing to say.
-pub(crate) fn notice_list(lines: &[String]) -> String {
+pub fn notice_list(lines: &[String]) -> String {
     if lines.is_empty() {
         return String::new();
     }
@@ -101,7 +101,7 @@ pub(crate) fn notice_list(lines: &[String]) -> String {
 }
 
 /// Text made safe as content and as a quoted attribute.
-pub(crate) fn escape(text: &str) -> Cow<'_, str> {
+pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(['&', '<', '>', '"', '\'']) {
         return Cow::Borrowed(text);
     }

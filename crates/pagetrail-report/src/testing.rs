@@ -6,13 +6,13 @@ use pagetrail_trail::{End, Event, Header, Mapping, Round, Trail};
 const PAGE: u64 = 4096;
 
 /// `pages` pages from page `first` of the mapping that starts at `base`.
-pub(crate) fn pages(base: u64, first: u64, pages: u64) -> PageRange {
+pub fn pages(base: u64, first: u64, pages: u64) -> PageRange {
     let start = base + first * PAGE;
     PageRange::new(start, start + pages * PAGE).expect("test ranges are not empty")
 }
 
 /// A mapping that exists from `first_round` on.
-pub(crate) fn mapping(range: PageRange, name: &str, first_round: u32) -> Mapping {
+pub fn mapping(range: PageRange, name: &str, first_round: u32) -> Mapping {
     Mapping {
         range,
         name: name.into(),
@@ -33,7 +33,7 @@ const STACK: u64 = 0x7ffd_0a3c_0000;
 /// A program with a garbage-collected heap: a nursery that is filled again and again, a heap that
 /// is written at random, a buffer that appears halfway, a stack that is written always; it has a
 /// child, one mapping that is not tracked, and exits in the end.
-pub(crate) fn program(rounds: u32) -> Trail {
+pub fn program(rounds: u32) -> Trail {
     let mut random = fastrand::Rng::with_seed(7);
     let halfway = rounds / 2;
     let mut trail = Trail {
@@ -119,7 +119,7 @@ pub(crate) fn program(rounds: u32) -> Trail {
 
 /// A program that is recorded in turns: in every second round its accesses, which are its writes
 /// and a table that it reads.
-pub(crate) fn program_in_turns(rounds: u32) -> Trail {
+pub fn program_in_turns(rounds: u32) -> Trail {
     let mut trail = program(rounds);
     trail.header.technique = "access-scan".into();
     let table = trail.mappings.len();

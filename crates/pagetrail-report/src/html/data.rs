@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use pagetrail_trail::{Analysis, Heatmap, Trail};
 use serde::Serialize;
 
-use crate::report::{bands, pages_written, palette, words};
+use crate::{bands, pages_written, palette, words};
 
 /// What `chart.js` reads; see there for how the cells are packed.
 #[derive(Serialize)]
