@@ -108,7 +108,7 @@ pub(crate) enum Command {
     #[command(flatten)]
     Checkpoints(crate::commands::checkpoint::args::CheckpointCommand),
     /// Measure what each technique costs here, as the OoH paper does
-    Bench(crate::bench::args::BenchArgs),
+    Bench(crate::commands::bench::args::BenchArgs),
     /// Run tracking designs that need other hardware on a machine in software, and price them
     #[cfg(feature = "model")]
     Model(crate::commands::model::args::ModelArgs),

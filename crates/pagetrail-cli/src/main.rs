@@ -1,7 +1,6 @@
 //! The command `pagetrail`: arguments in, exit code out; everything else is in the modules.
 
 mod args;
-mod bench;
 mod color;
 mod commands;
 mod endpoint;
@@ -19,6 +18,7 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
+use pagetrail_bench as bench;
 use pagetrail_report as report;
 #[cfg(test)]
 use pagetrail_report::testing;

@@ -3,7 +3,7 @@
 //! Pure renderers: a [`Trail`] in, bytes out. What is computed from a trail comes from
 //! [`pagetrail_trail`]; files, terminals and exit codes are the command's business. What other
 //! reports share stands here, too: numbers as words ([`words`], [`size`]), colours ([`palette`]),
-//! charts ([`lines`]) and the look of pages ([`html`]).
+//! charts ([`lines`]), tables ([`sheet`]) and the look of pages ([`html`]).
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -21,6 +21,7 @@ mod json;
 pub mod lines;
 pub mod palette;
 mod png;
+pub mod sheet;
 pub mod size;
 mod terminal;
 #[cfg(feature = "test-equipment")]

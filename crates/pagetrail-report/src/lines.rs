@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 
 use crate::size::Size;
 
+/// The look of charts, and the colours of the library's techniques, for a page's style sheet.
+pub const CHART_STYLE: &str = include_str!("lines/chart.css");
+
 /// Width of a chart, in units of its view box.
 pub const WIDTH: f64 = 640.0;
 /// Height of a chart.

@@ -1,0 +1,215 @@
+//! [`Definition`]: what a suite measures, as its file in TOML says it (`bench/definitions/`).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use pagetrail::{BLOCK_PAGES_MAX, Technique};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// A suite.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Definition {
+    /// Techniques side by side; those that do not work here are left out, and named.
+    #[serde(deserialize_with = "techniques")]
+    pub techniques: Vec<Technique>,
+    /// What a false positive costs, in nanoseconds.
+    pub(crate) false_positive_ns: u64,
+    /// Pages that one fault releases at most, with the technique `userfaultfd`.
+    #[serde(default = "one")]
+    pub(crate) block_pages: u32,
+    /// Lengths of rounds for workloads, and how many of them.
+    #[serde(default)]
+    pub(crate) length: Vec<Length>,
+    /// The programs of the short form, which measures each program once.
+    #[serde(default)]
+    pub(crate) quick: Vec<Length>,
+    /// A round of a workload lasts for so many operations for each of its milliseconds: what a
+    /// writer does in that time when it is not tracked and has a processor to itself. So a busy
+    /// machine writes the same pages, only later.
+    #[serde(default)]
+    pub(crate) operations_per_ms: u64,
+    /// The length of rounds for programs, in milliseconds.
+    #[serde(default = "program_round_ms")]
+    pub(crate) program_round_ms: u64,
+    /// Each program under each technique in turn, so often.
+    #[serde(default = "one")]
+    pub(crate) program_runs: u32,
+    #[serde(default)]
+    pub(crate) workload: Vec<Workload>,
+    #[serde(default)]
+    pub(crate) program: Vec<Program>,
+}
+
+/// Rounds of a length.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Length {
+    pub(crate) round_ms: u64,
+    /// Rounds before the first that is measured.
+    pub(crate) warm_up: u32,
+    /// Rounds that are measured.
+    pub(crate) rounds: u32,
+    /// Each technique in turn, so often; the figures are medians.
+    pub(crate) runs: u32,
+}
+
+/// Generated writes.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Workload {
+    pub(crate) name: String,
+    /// Pages of memory.
+    pub(crate) pages: u64,
+    pub(crate) seed: u64,
+    /// What the program does besides between two writes: so many steps of a random generator, of a
+    /// nanosecond or two each.
+    pub(crate) work: u32,
+    pub(crate) pattern: Pattern,
+}
+
+/// Which pages are written.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum Pattern {
+    /// Each as often as any other.
+    Uniform,
+    /// The n-th most frequent one in proportion to `1 / n^exponent`, scattered over the memory.
+    Zipf { exponent: f64 },
+    /// A share of the pages, scattered, takes all writes but a few in a thousand, which go
+    /// anywhere.
+    Hot {
+        share: f64,
+        elsewhere_per_mille: f64,
+        /// After so many operations another part of the memory is hot.
+        #[serde(default)]
+        moves_after: Option<u64>,
+    },
+    /// One page after the other, over and over. (Two arrays of which each is written from the other
+    /// in turn do the same.)
+    Sweep,
+    /// A hot share that is written for a while, then nothing for a while.
+    IdleBurst {
+        share: f64,
+        /// Operations.
+        burst: u64,
+        idle_ms: u64,
+    },
+}
+
+/// A real program that does a fixed amount of work and ends.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Program {
+    pub(crate) name: String,
+    /// The command; `{programs}` is replaced by the directory given with `--programs`.
+    pub(crate) command: Vec<String>,
+    /// Variables that it needs.
+    #[serde(default)]
+    pub(crate) environment: BTreeMap<String, String>,
+    /// A script for `sh` that gives a server its work, and ends it.
+    #[serde(default)]
+    pub(crate) client: Option<String>,
+}
+
+impl Definition {
+    /// Reads one from a file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path)
+            .with_context(|| format!("cannot read the suite {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("{} is no suite", path.display()))
+    }
+
+    /// Leaves the short form of it.
+    pub fn shorten(&mut self) -> Result<()> {
+        ensure!(!self.quick.is_empty(), "the suite has no short form");
+        self.length = std::mem::take(&mut self.quick);
+        self.program_runs = 1;
+        Ok(())
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let definition: Self = toml::from_str(text)?;
+        for length in definition.length.iter().chain(&definition.quick) {
+            ensure!(length.round_ms > 0, "rounds of 0 ms");
+            ensure!(length.rounds > 0, "0 rounds");
+            ensure!(length.runs > 0, "no runs");
+        }
+        ensure!(
+            (1..=BLOCK_PAGES_MAX).contains(&definition.block_pages),
+            "block_pages must be from 1 to {BLOCK_PAGES_MAX}"
+        );
+        ensure!(definition.program_runs > 0, "no runs of programs");
+        ensure!(
+            definition.workload.is_empty() || !definition.length.is_empty(),
+            "workloads, but no [[length]] of rounds"
+        );
+        ensure!(
+            definition.workload.is_empty() || definition.operations_per_ms > 0,
+            "workloads, but no operations_per_ms"
+        );
+        for workload in &definition.workload {
+            ensure!(
+                (2..=1 << 32).contains(&workload.pages),
+                "{}: pages must be from 2 to 2^32",
+                workload.name
+            );
+            let share = match workload.pattern {
+                Pattern::Hot { share, .. } | Pattern::IdleBurst { share, .. } => share,
+                _ => 1.0,
+            };
+            ensure!(
+                share > 0.0 && share <= 1.0,
+                "{}: a share is more than 0 and at most 1",
+                workload.name
+            );
+        }
+        Ok(definition)
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn program_round_ms() -> u64 {
+    100
+}
+
+fn techniques<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Technique>, D::Error> {
+    let names = Vec::<String>::deserialize(from)?;
+    let parsed = names.iter().map(|name| name.parse());
+    parsed
+        .collect::<Result<_, _>>()
+        .map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recorded_suites_can_be_read() {
+        let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/definitions");
+        let mut found = 0;
+        for file in fs::read_dir(definitions).unwrap() {
+            Definition::read(&file.unwrap().path()).unwrap();
+            found += 1;
+        }
+        assert!(found >= 3, "{found}");
+    }
+
+    #[test]
+    fn workloads_need_rounds() {
+        let head = "techniques = [\"compare\"]\nfalse_positive_ns = 1\n";
+        let workload = "[[workload]]\nname = \"w\"\npages = 2\nseed = 1\nwork = 0\npattern = { kind = \"uniform\" }\n";
+        let length = "[[length]]\nround_ms = 1\nwarm_up = 0\nrounds = 1\nruns = 1\n";
+        let error = |text: String| Definition::parse(&text).unwrap_err().to_string();
+        Definition::parse(head).unwrap();
+        assert!(error(format!("{head}{workload}")).contains("[[length]]"));
+        assert!(error(format!("{head}{length}{workload}")).contains("operations_per_ms"));
+        Definition::parse(&format!("operations_per_ms = 1\n{head}{length}{workload}")).unwrap();
+    }
+}

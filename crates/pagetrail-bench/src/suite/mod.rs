@@ -1,0 +1,19 @@
+//! `pagetrail bench --suite`: workloads side by side under several techniques, as a [`definition`]
+//! says.
+//!
+//! A [`writer`] in a process of its own writes as fast as it can, and marks what it wrote when;
+//! [`measure`] watches it, checks every round against the marks, and gives [`results`].
+
+mod chart;
+mod child;
+pub mod definition;
+mod goals;
+pub mod measure;
+pub mod page;
+mod program;
+mod results;
+mod sample;
+pub mod table;
+pub mod writer;
+
+pub use results::Suite;

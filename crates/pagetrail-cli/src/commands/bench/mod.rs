@@ -1,0 +1,168 @@
+//! `pagetrail bench`: checks what is asked for, measures, and writes the tables.
+
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use pagetrail::{Capabilities, Technique};
+use pagetrail_bench::measure::{self, Plan};
+use pagetrail_bench::oracle::Missed;
+use pagetrail_bench::{child, memory, page, suite, table};
+use serde::Serialize;
+
+use self::args::BenchArgs;
+use crate::exit;
+use crate::outfile::{Kind, OutFile};
+
+pub(crate) mod args;
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
+    if let Some(size) = args.as_writer {
+        child::serve(size)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(workload) = &args.as_workload {
+        suite::writer::serve(workload)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(file) = &args.suite {
+        return run_suite(args, file);
+    }
+    let plan = match plan(args) {
+        Ok(plan) => plan,
+        Err(reason) => {
+            exit::message(&reason);
+            return Ok(ExitCode::from(exit::MACHINE));
+        }
+    };
+    memory::check(&plan.sizes, &plan.techniques)?;
+    // Before minutes of measuring, not after.
+    let html = open_page(args)?;
+    let Some(results) = believed(measure::run(&plan, progress()))? else {
+        return Ok(ExitCode::from(exit::NEGATIVE));
+    };
+    keep(
+        args,
+        html,
+        &results,
+        &|out| page::write(&results, out),
+        &|out| table::write(&results, out),
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Measures a suite.
+fn run_suite(args: &BenchArgs, file: &Path) -> Result<ExitCode> {
+    let mut definition = suite::definition::Definition::read(file)?;
+    if !args.technique.is_empty() {
+        definition.techniques.clone_from(&args.technique);
+    }
+    if args.quick {
+        definition.shorten()?;
+    }
+    // Before minutes of measuring, not after.
+    let html = open_page(args)?;
+    let measured = suite::measure::run(&definition, &args.programs, &mut progress());
+    let Some(results) = believed(measured)? else {
+        return Ok(ExitCode::from(exit::NEGATIVE));
+    };
+    keep(
+        args,
+        html,
+        &results,
+        &|out| suite::page::write(&results, out),
+        &|out| suite::table::write(&results, out),
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What was measured; `None`, and a message, where a technique has missed a write.
+fn believed<T>(measured: Result<T>) -> Result<Option<T>> {
+    clear_progress();
+    match measured {
+        Err(error) if error.is::<Missed>() => {
+            exit::message(&format!("{error:#}"));
+            Ok(None)
+        }
+        outcome => outcome.map(Some),
+    }
+}
+
+/// Writes a way to show results.
+type Show<'a> = &'a dyn Fn(&mut dyn Write) -> io::Result<()>;
+
+/// Writes results where they are wanted: as a page, and as a document or tables.
+fn keep(
+    args: &BenchArgs,
+    html: Option<OutFile>,
+    results: &impl Serialize,
+    page: Show<'_>,
+    tables: Show<'_>,
+) -> Result<()> {
+    if let Some(html) = html {
+        html.write(page)?;
+    }
+    let mut out = BufWriter::new(io::stdout().lock());
+    let written = match args.json {
+        true => serde_json::to_writer_pretty(&mut out, results)
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(out)),
+        false => tables(&mut out),
+    };
+    written
+        .and_then(|()| out.flush())
+        .context("cannot write to standard output")
+}
+
+/// What to measure, or why that cannot be done here.
+fn plan(args: &BenchArgs) -> Result<Plan, String> {
+    let capabilities = Capabilities::probe();
+    let mut techniques: Vec<Technique> = Vec::new();
+    if args.technique.is_empty() {
+        techniques.extend(
+            Technique::ALL
+                .into_iter()
+                .filter(|t| capabilities.works(*t)),
+        );
+    }
+    for &technique in &args.technique {
+        if let Some(reason) = capabilities.status(technique).reason() {
+            return Err(format!("{technique} does not work here: {reason}"));
+        }
+        if !techniques.contains(&technique) {
+            techniques.push(technique);
+        }
+    }
+    let mut sizes = args.size.clone();
+    sizes.sort_by_key(|size| size.bytes());
+    sizes.dedup();
+    Ok(Plan {
+        sizes,
+        techniques,
+        runs: args.runs,
+    })
+}
+
+fn open_page(args: &BenchArgs) -> Result<Option<OutFile>> {
+    let html = args.html.as_deref();
+    html.map(|path| OutFile::open(path, Kind::Page)).transpose()
+}
+
+/// Says on a terminal what is being measured.
+fn progress() -> impl FnMut(&str) {
+    let wanted = io::stderr().is_terminal();
+    move |what| {
+        if wanted {
+            // Nothing is left to be done where standard error cannot be written.
+            let _ = write!(io::stderr(), "\r\x1b[K{what}");
+        }
+    }
+}
+
+fn clear_progress() {
+    if io::stderr().is_terminal() {
+        let _ = write!(io::stderr(), "\r\x1b[K");
+    }
+}
