@@ -21,7 +21,8 @@
 //!
 //! Data flows one way: a [`Technique`] arms a [`Target`]'s mappings ([`Region`]), the dirty pages
 //! are collected into a [`Round`], and a consumer reads the round without knowing which technique
-//! found it. ARCHITECTURE.md has the map.
+//! found it. A [`Watch`] is one [`DirtySource`]; others, a guest of KVM for example, have rounds of
+//! the same type, and a consumer of sources works with all of them. ARCHITECTURE.md has the map.
 #![deny(unsafe_code)]
 
 mod attach;
@@ -34,6 +35,7 @@ mod page_set;
 mod proc;
 mod region;
 mod round;
+mod source;
 mod sys;
 mod target;
 mod technique;
@@ -51,7 +53,8 @@ pub use memory::Memory;
 pub use page_set::{EmptyRange, PageRange, PageSet, page_size};
 pub use proc::command_line::command_line;
 pub use region::{Permissions, Region};
-pub use round::Round;
+pub use round::{Found, Round, RoundBuffer};
+pub use source::{DirtySource, Held, State};
 pub use target::{Target, pages_of};
 pub use technique::adaptive::{FalsePositiveCost, Precision};
 pub use technique::pagemap_scan::HugePages;
@@ -61,4 +64,4 @@ pub use types::{
     Technique, TrackMode, UnknownTechnique, UntrackedPolicy, UntrackedRegion,
 };
 pub use watch::builder::{Attached, WatchBuilder};
-pub use watch::{State, Unwritable, Watch};
+pub use watch::{Unwritable, Watch};

@@ -1,10 +1,12 @@
-//! [`Round`]: what one collect found, kept until the consumer commits it.
+//! [`Round`]: what one collect found, and [`RoundBuffer`], which keeps it until the consumer
+//! commits it: the one place in which rounds of any source are transactions.
 
+use crate::heap::heaps::Heaps;
 use crate::heap::subpages::Subpages;
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
 use crate::types::{AccessKind, Event, PredictionStats, RoundCost, UntrackedRegion};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Describes the last collect: what it reports, when it ran, and what it cost.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +31,8 @@ pub(crate) struct Pending {
     pub(crate) remapped: PageSet,
     pub(crate) subpages: Option<Subpages>,
     pub(crate) events: Vec<Event>,
+    /// Whether pages of a round that was not committed are among those of the last collect.
+    carried: bool,
 }
 
 impl Pending {
@@ -52,6 +56,193 @@ impl Pending {
         self.remapped.clear();
         self.subpages = None;
         self.events.clear();
+        self.carried = false;
+    }
+
+    fn is_empty(&self) -> bool {
+        let sets = [&self.written, &self.fresh, &self.remapped];
+        self.info.is_none() && self.events.is_empty() && sets.iter().all(|set| set.is_empty())
+    }
+}
+
+/// What one collect of a source found: see [`RoundBuffer::add`].
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Found {
+    /// The dirty pages; of a round of accesses, the accessed pages.
+    pub dirty: PageSet,
+    /// The part of `dirty` that is reported only because its mapping is new
+    /// ([`Round::newly_mapped`]).
+    pub newly_mapped: PageSet,
+    /// Where mappings are new, or replaced others ([`Round::remapped`]).
+    pub remapped: PageSet,
+    /// What happened to the target since the last collect.
+    pub events: Vec<Event>,
+}
+
+/// Keeps what a source has collected until the consumer commits it, and makes [`Round`]s of it.
+///
+/// A source of rounds that is not a [`Watch`](crate::Watch) has one, so that its rounds are
+/// transactions: what a dropped round held is in the next round of its kind.
+///
+/// ```
+/// use pagetrail::{AccessKind, Found, PageRange, RoundBuffer, RoundCost};
+/// let mut buffer = RoundBuffer::new();
+/// let mut found = Found::default();
+/// found.dirty.extend(PageRange::new(0x1000, 0x3000));
+/// buffer.add(AccessKind::Writes, found);
+/// buffer.end_collect(&[AccessKind::Writes], RoundCost::default());
+/// let round = buffer.round(AccessKind::Writes, &[], &[]).unwrap();
+/// assert_eq!(round.dirty().page_count(), 2);
+/// drop(round);
+/// let round = buffer.round(AccessKind::Writes, &[], &[]).unwrap();
+/// assert_eq!(round.dirty().page_count(), 2);
+/// round.commit();
+/// assert!(buffer.is_empty());
+/// ```
+#[derive(Debug)]
+pub struct RoundBuffer {
+    /// Rounds that wait for their commit, indexed by [`AccessKind`]: writes and accesses.
+    pending: [Pending; 2],
+    /// The number of rounds that were committed.
+    index: u64,
+    started: Instant,
+    /// When the next round begins.
+    began: Duration,
+}
+
+impl Default for RoundBuffer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RoundBuffer {
+    /// Makes an empty buffer; the first round begins now.
+    pub fn new() -> Self {
+        Self {
+            pending: Default::default(),
+            index: 0,
+            started: Instant::now(),
+            began: Duration::ZERO,
+        }
+    }
+
+    /// Adds what a collect found to the next round of its kind.
+    pub fn add(&mut self, access_kind: AccessKind, found: Found) {
+        let pending = self.of(access_kind);
+        pending.carried = !pending.written.is_empty();
+        pending.add(&found.dirty, &PageSet::default());
+        pending.fresh.union_with(&found.newly_mapped);
+        pending.remapped.union_with(&found.remapped);
+        pending.events.extend(found.events);
+    }
+
+    /// Resolves the dirty pages of sub-page heaps to sub-pages, after a collect was added. Rounds
+    /// of different kinds that cover the same interval need [`Heaps`] of their own each.
+    pub fn resolve_subpages(
+        &mut self,
+        access_kind: AccessKind,
+        heaps: &mut Heaps,
+        regions: &[Region],
+    ) {
+        let carried = self.of(access_kind).carried;
+        self.resolve(access_kind, heaps, regions, None, carried);
+    }
+
+    /// Ends a collect that found these kinds of access in the same interval.
+    pub fn end_collect(&mut self, kinds: &[AccessKind], cost: RoundCost) {
+        self.forget_info();
+        let (began, duration) = self.end_interval();
+        for access_kind in kinds {
+            self.of(*access_kind).info = Some(CollectInfo {
+                access_kind: *access_kind,
+                began,
+                duration,
+                cost,
+                prediction: None,
+            });
+        }
+    }
+
+    /// The round of the last collect of this kind; `None` if it was committed, or there was none.
+    pub fn round<'buffer>(
+        &'buffer mut self,
+        access_kind: AccessKind,
+        regions: &'buffer [Region],
+        untracked: &'buffer [UntrackedRegion],
+    ) -> Option<Round<'buffer>> {
+        let info = self.of(access_kind).info?;
+        Some(self.with_info(info, regions, untracked))
+    }
+
+    /// Whether no round waits for its commit.
+    pub fn is_empty(&self) -> bool {
+        self.pending.iter().all(Pending::is_empty)
+    }
+
+    /// The number of rounds that were committed.
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    pub(crate) fn of(&mut self, access_kind: AccessKind) -> &mut Pending {
+        &mut self.pending[access_kind as usize]
+    }
+
+    pub(crate) fn all(&mut self) -> &mut [Pending; 2] {
+        &mut self.pending
+    }
+
+    /// Forgets when the last collect was, so that a failed one has no round.
+    pub(crate) fn forget_info(&mut self) {
+        for pending in &mut self.pending {
+            pending.info = None;
+        }
+    }
+
+    /// Ends the interval of a round; returns when it began, and how long it was.
+    pub(crate) fn end_interval(&mut self) -> (Duration, Duration) {
+        let now = self.started.elapsed();
+        let began = std::mem::replace(&mut self.began, now);
+        (began, now - began)
+    }
+
+    pub(crate) fn last_info(&self) -> Option<CollectInfo> {
+        self.pending.iter().find_map(|pending| pending.info)
+    }
+
+    pub(crate) fn resolve(
+        &mut self,
+        access_kind: AccessKind,
+        heaps: &mut Heaps,
+        regions: &[Region],
+        within: Option<&PageSet>,
+        carried: bool,
+    ) {
+        let pending = self.of(access_kind);
+        pending.subpages = heaps.resolve(
+            regions,
+            within,
+            carried,
+            &mut pending.written,
+            &mut pending.fresh,
+        );
+    }
+
+    pub(crate) fn with_info<'buffer>(
+        &'buffer mut self,
+        info: CollectInfo,
+        regions: &'buffer [Region],
+        untracked: &'buffer [UntrackedRegion],
+    ) -> Round<'buffer> {
+        Round {
+            pending: &mut self.pending[info.access_kind as usize],
+            index: &mut self.index,
+            regions,
+            untracked,
+            info,
+        }
     }
 }
 
@@ -62,12 +253,12 @@ impl Pending {
 /// next round: collect, persist, then commit, and a full disk or a panic loses nothing.
 #[derive(Debug)]
 #[must_use = "a round that is not committed comes back"]
-pub struct Round<'watch> {
-    pub(crate) pending: &'watch mut Pending,
-    pub(crate) index: &'watch mut u64,
-    pub(crate) regions: &'watch [Region],
-    pub(crate) untracked: &'watch [UntrackedRegion],
-    pub(crate) info: CollectInfo,
+pub struct Round<'source> {
+    pending: &'source mut Pending,
+    index: &'source mut u64,
+    regions: &'source [Region],
+    untracked: &'source [UntrackedRegion],
+    info: CollectInfo,
 }
 
 impl Round<'_> {

@@ -15,6 +15,7 @@ use crate::page_set::page_size;
 use crate::proc::maps::{self, Maps};
 use crate::proc::pidfd;
 use crate::proc::status::Status;
+use crate::round::RoundBuffer;
 use crate::target::{Kind, Target};
 use crate::technique::adaptive::{FalsePositiveCost, Precision};
 use crate::technique::pagemap_scan::HugePages;
@@ -365,12 +366,9 @@ impl Attached {
             heaps,
             launched,
             pidfd,
-            pending: Default::default(),
+            rounds: RoundBuffer::new(),
             unarmed: Default::default(),
             children: BTreeSet::new(),
-            started: Instant::now(),
-            round_began: Duration::ZERO,
-            index: 0,
             attach_stopped: image.stopped + stopped,
             config,
         })
@@ -442,7 +440,7 @@ impl std::fmt::Debug for Watch {
         f.debug_struct("Watch")
             .field("pid", &self.pid)
             .field("technique", &self.technique)
-            .field("index", &self.index)
+            .field("index", &self.rounds.index())
             .field(
                 "untracked",
                 &self

@@ -9,18 +9,20 @@ mod discards;
 mod image;
 mod latent;
 mod life;
+mod source;
 pub(crate) mod space;
 mod untracked;
 
 use crate::attach::hold::Hold;
-use crate::attach::launch::{Ended, Image, Launched};
+use crate::attach::launch::{Image, Launched};
 use crate::error::{Error, Result};
 use crate::heap::heaps::Heaps;
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::pidfd;
 use crate::proc::status::{self, Status};
 use crate::region::Region;
-use crate::round::{CollectInfo, Pending, Round};
+use crate::round::{CollectInfo, Round, RoundBuffer};
+use crate::source::State;
 #[cfg(doc)]
 use crate::types::TrackMode;
 use crate::types::{AccessKind, Event, RoundCost, Technique, UntrackedRegion};
@@ -65,29 +67,12 @@ pub struct Watch {
     /// Readable when the target has ended (`pidfd_open(2)`); `None` for this process and for
     /// programs that the watch started.
     pidfd: Option<OwnedFd>,
-    /// Rounds that wait for their commit, indexed by [`AccessKind`]: writes and accesses.
-    pending: [Pending; 2],
+    /// Rounds that wait for their commit.
+    rounds: RoundBuffer,
     /// Pages that were reported and have not been re-armed since.
     unarmed: PageSet,
     children: BTreeSet<u32>,
-    started: Instant,
-    round_began: Duration,
-    index: u64,
     attach_stopped: Duration,
-}
-
-/// What [`Watch::wait`] found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum State {
-    /// The target is running.
-    Running,
-    /// The target, started by [`Target::command`](crate::Target::command) with
-    /// [`WatchBuilder::at_exit`], has reached its end and is held there: collect the last round,
-    /// then release it by [`Watch::release_exit`].
-    Exiting,
-    /// The target has ended; the exit status is known for programs that the watch started.
-    Ended(Option<Ended>),
 }
 
 impl Watch {
@@ -117,7 +102,7 @@ impl Watch {
     /// The errors of [`Self::collect`], except that an `execve` of the target is left to it.
     pub fn follow_mappings(&mut self) -> Result<()> {
         let access_kind = self.space.access_kind();
-        self.space.follow(&mut self.pending[access_kind as usize])
+        self.space.follow(self.rounds.of(access_kind))
     }
 
     /// Collects a round like [`collect`](Self::collect), but leaves the reported pages unarmed:
@@ -153,7 +138,7 @@ impl Watch {
         let info = self.collect_pending();
         self.space.set_rearming(true);
         let info = info?;
-        let reported = &self.pending[info.access_kind as usize].written;
+        let reported = &self.rounds.of(info.access_kind).written;
         self.unarmed.union_with(reported);
         Ok(self.round(info))
     }
@@ -189,12 +174,10 @@ impl Watch {
     /// Collects what was written into `pending`.
     fn collect_pending(&mut self) -> Result<CollectInfo> {
         let before = Instant::now();
-        for pending in &mut self.pending {
-            pending.info = None;
-        }
+        self.rounds.forget_info();
         let mut access_kind = self.space.access_kind();
-        let mut carried = !self.pending[access_kind as usize].written.is_empty();
-        let outcome = self.space.collect(&mut self.pending[access_kind as usize]);
+        let mut carried = !self.rounds.of(access_kind).written.is_empty();
+        let outcome = self.space.collect(self.rounds.of(access_kind));
         let collected = match outcome {
             Err(error) if !self.own && error.means_gone() => {
                 let followed = self.follow_execs()?;
@@ -203,10 +186,11 @@ impl Watch {
             }
             outcome => outcome?,
         };
-        self.resolve_subpages(access_kind, carried);
+        let (regions, within) = (self.space.regions(), self.space.within());
+        self.rounds
+            .resolve(access_kind, &mut self.heaps, regions, within, carried);
         self.count_children(access_kind);
-        let now = self.started.elapsed();
-        let began = std::mem::replace(&mut self.round_began, now);
+        let (began, duration) = self.rounds.end_interval();
         let cost = RoundCost {
             collect: before.elapsed(),
             stopped: collected.stopped,
@@ -216,11 +200,11 @@ impl Watch {
         let info = CollectInfo {
             access_kind,
             began,
-            duration: now - began,
+            duration,
             cost,
             prediction: collected.prediction,
         };
-        self.pending[access_kind as usize].info = Some(info);
+        self.rounds.of(access_kind).info = Some(info);
         Ok(info)
     }
 
@@ -231,18 +215,13 @@ impl Watch {
     /// or in a struct that owns the watch and commits in a different call than the one that
     /// collects.
     pub fn current_round(&mut self) -> Option<Round<'_>> {
-        let info = self.pending.iter().find_map(|pending| pending.info)?;
+        let info = self.rounds.last_info()?;
         Some(self.round(info))
     }
 
     fn round(&mut self, info: CollectInfo) -> Round<'_> {
-        Round {
-            pending: &mut self.pending[info.access_kind as usize],
-            index: &mut self.index,
-            regions: self.space.regions(),
-            untracked: self.space.untracked(),
-            info,
-        }
+        self.rounds
+            .with_info(info, self.space.regions(), self.space.untracked())
     }
 
     /// Reserves memory for rounds of up to this many ranges: 16 bytes of address space each, three
@@ -254,7 +233,7 @@ impl Watch {
     /// things may still take memory: pages that are touched for the first time, mappings that
     /// change, and a collect while an older round is not committed.
     pub fn reserve(&mut self, ranges: usize) {
-        for pending in &mut self.pending {
+        for pending in self.rounds.all() {
             pending.written.reserve(ranges);
         }
         self.space.reserve(ranges);
@@ -267,10 +246,15 @@ impl Watch {
     ///
     /// The errors of [`Self::collect`], and [`Error::Attach`] when `hold` holds another process.
     pub fn collect_held(&mut self, hold: &Hold) -> Result<Round<'_>> {
-        if hold.pid() != self.pid {
+        self.collect_held_by(hold.pid())
+    }
+
+    /// Collects a round while the threads of the process with this PID are held.
+    fn collect_held_by(&mut self, pid: u32) -> Result<Round<'_>> {
+        if pid != self.pid {
             return Err(Error::Attach {
                 pid: self.pid,
-                reason: format!("process {} is held instead", hold.pid()),
+                reason: format!("process {pid} is held instead"),
             });
         }
         self.space.set_held(true);
@@ -335,7 +319,7 @@ impl Watch {
         self.unarmed.clear();
         // What was written in the old image no longer exists; events from before are still
         // unreported.
-        for pending in &mut self.pending {
+        for pending in self.rounds.all() {
             pending.written.clear();
             pending.predicted.clear();
             pending.fresh.clear();
@@ -349,7 +333,7 @@ impl Watch {
         )?;
         self.heaps = Heaps::new(self.pid);
         let access_kind = self.space.access_kind();
-        let pending = &mut self.pending[access_kind as usize];
+        let pending = self.rounds.of(access_kind);
         pending.events.push(Event::Exec {
             command: status::command_or_name(self.pid),
         });
@@ -359,18 +343,6 @@ impl Watch {
         Ok((access_kind, collected))
     }
 
-    /// Resolves the dirty pages of sub-page heaps to sub-pages.
-    fn resolve_subpages(&mut self, access_kind: AccessKind, carried: bool) {
-        let pending = &mut self.pending[access_kind as usize];
-        pending.subpages = self.heaps.resolve(
-            self.space.regions(),
-            self.space.within(),
-            carried,
-            &mut pending.written,
-            &mut pending.fresh,
-        );
-    }
-
     fn count_children(&mut self, access_kind: AccessKind) {
         if self.own {
             return;
@@ -378,11 +350,9 @@ impl Watch {
         let before = self.children.len();
         self.children.extend(status::children(self.pid));
         if self.children.len() != before {
-            self.pending[access_kind as usize]
-                .events
-                .push(Event::Children {
-                    count: self.children.len() as u32,
-                });
+            self.rounds.of(access_kind).events.push(Event::Children {
+                count: self.children.len() as u32,
+            });
         }
     }
 

@@ -1,0 +1,130 @@
+//! [`DirtySource`]: what yields rounds of dirty pages, whatever finds them.
+//!
+//! It is the seam between what finds dirty pages and what uses them: a [`Watch`](crate::Watch) on a
+//! process is one source, a guest of KVM another. A consumer that takes a `DirtySource` works with
+//! all of them. A source keeps what it found in a [`RoundBuffer`](crate::RoundBuffer), so that its
+//! rounds are transactions; `tests/sources.rs` has the contract as a test.
+
+use crate::attach::hold::{HeldThread, Hold};
+use crate::attach::launch::Ended;
+use crate::error::Result;
+use crate::region::Region;
+use crate::round::Round;
+use crate::types::UntrackedRegion;
+use std::fmt;
+use std::time::Duration;
+
+/// What [`DirtySource::wait`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum State {
+    /// The target is running.
+    Running,
+    /// A round is ready that belongs to the interval of the last one, or to a time that is over:
+    /// collect it now. Sources that report writes and accesses of the same interval have the second
+    /// of both so. A [`Watch`](crate::Watch) never returns it.
+    Ready,
+    /// The target has reached its end and is held there: collect the last round, then release it by
+    /// [`DirtySource::release_exit`]. A [`Watch`](crate::Watch) holds programs that it started by
+    /// [`Target::command`](crate::Target::command) with
+    /// [`WatchBuilder::at_exit`](crate::WatchBuilder::at_exit).
+    Exiting,
+    /// The target has ended; the exit status is known for programs that the source started.
+    Ended(Option<Ended>),
+}
+
+/// A target whose threads all stand still, until this is released or dropped.
+pub trait Held: fmt::Debug {
+    /// The PID of the target.
+    fn pid(&self) -> u32;
+
+    /// The threads with their registers; empty where the source does not have them.
+    fn threads(&self) -> &[HeldThread];
+
+    /// Lets the target go; returns for how long it stood still.
+    fn release(self: Box<Self>) -> Duration;
+}
+
+impl Held for Hold {
+    fn pid(&self) -> u32 {
+        Self::pid(self)
+    }
+
+    fn threads(&self) -> &[HeldThread] {
+        Self::threads(self)
+    }
+
+    fn release(self: Box<Self>) -> Duration {
+        Self::release(*self)
+    }
+}
+
+/// A source of rounds: finds the dirty pages of one target.
+///
+/// The promises of every source: a write that completes before [`collect`](Self::collect) returns
+/// is in that round or in the next; a round that is dropped without commit comes back in the next
+/// round of its kind.
+///
+/// ```no_run
+/// use pagetrail::{DirtySource, PageSet, Result};
+/// /// Collects the pages that any source's target writes in one round.
+/// fn working_set(source: &mut dyn DirtySource) -> Result<PageSet> {
+///     let round = source.collect()?;
+///     let dirty = round.dirty().clone();
+///     round.commit();
+///     Ok(dirty)
+/// }
+/// ```
+pub trait DirtySource {
+    /// The PID of the process whose memory is tracked.
+    fn pid(&self) -> u32;
+
+    /// The name of the technique, as recordings and reports have it.
+    fn technique_name(&self) -> &str;
+
+    /// Why this technique is in use, in one line.
+    fn reason(&self) -> &str;
+
+    /// How long the target was stopped when tracking began.
+    fn attach_stopped(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// The target's mappings as of the last collect, including those that are not tracked.
+    fn regions(&self) -> &[Region];
+
+    /// Regions that the source cannot track, with the reason and whether they are compared with a
+    /// copy instead.
+    fn untracked(&self) -> &[UntrackedRegion];
+
+    /// Waits until the target's state changes, but at most for `timeout`.
+    fn wait(&mut self, timeout: Duration) -> State;
+
+    /// Collects the pages that were dirtied since the last committed round, or accessed: the round
+    /// says which ([`Round::access_kind`]).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gone`](crate::Error::Gone) when there is nothing more to collect. After any error
+    /// `collect` can be called again, and what was found before the error is in the next round.
+    fn collect(&mut self) -> Result<Round<'_>>;
+
+    /// Releases a target that is held at its end; see [`State::Exiting`].
+    fn release_exit(&mut self);
+
+    /// Stops all threads of the target.
+    ///
+    /// # Errors
+    ///
+    /// The target has ended or does not stop.
+    fn hold(&mut self) -> Result<Box<dyn Held>>;
+
+    /// Collects a round while the target is held: the round has everything that was written up to
+    /// the hold.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::collect`], and [`Error::Attach`](crate::Error::Attach) when `held`
+    /// holds another process.
+    fn collect_held(&mut self, held: &dyn Held) -> Result<Round<'_>>;
+}

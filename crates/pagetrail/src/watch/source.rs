@@ -1,0 +1,56 @@
+//! A [`Watch`] as a [`DirtySource`].
+
+use super::Watch;
+use crate::attach::hold::Hold;
+use crate::error::Result;
+use crate::region::Region;
+use crate::round::Round;
+use crate::source::{DirtySource, Held, State};
+use crate::types::UntrackedRegion;
+use std::time::Duration;
+
+impl DirtySource for Watch {
+    fn pid(&self) -> u32 {
+        Self::pid(self)
+    }
+
+    fn technique_name(&self) -> &str {
+        self.technique().name()
+    }
+
+    fn reason(&self) -> &str {
+        Self::reason(self)
+    }
+
+    fn attach_stopped(&self) -> Duration {
+        Self::attach_stopped(self)
+    }
+
+    fn regions(&self) -> &[Region] {
+        Self::regions(self)
+    }
+
+    fn untracked(&self) -> &[UntrackedRegion] {
+        Self::untracked(self)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> State {
+        Self::wait(self, timeout)
+    }
+
+    fn collect(&mut self) -> Result<Round<'_>> {
+        Self::collect(self)
+    }
+
+    fn release_exit(&mut self) {
+        Self::release_exit(self);
+    }
+
+    fn hold(&mut self) -> Result<Box<dyn Held>> {
+        Ok(Box::new(Hold::process(self.pid())?))
+    }
+
+    fn collect_held(&mut self, held: &dyn Held) -> Result<Round<'_>> {
+        self.collect_held_by(held.pid())
+    }
+}
