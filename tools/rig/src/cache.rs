@@ -4,11 +4,10 @@
 //! A piece is a directory that appears whole or not at all. It is safe to delete the cache between
 //! runs.
 
-use std::env;
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 /// The cache directory.
 #[derive(Debug)]
@@ -33,12 +32,7 @@ pub(super) fn lock(dir: &Path) -> Result<File> {
 impl Cache {
     /// Makes it if need be.
     pub(super) fn open() -> Result<Self> {
-        let base = env::var_os("XDG_CACHE_HOME")
-            .map(PathBuf::from)
-            .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))
-            .context("neither XDG_CACHE_HOME nor HOME is set")?;
-        let dir = base.join("pagetrail/vm");
-        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let dir = pagetrail_steps::repo::cache("vm")?;
         Ok(Self { dir })
     }
 

@@ -1,4 +1,4 @@
-//! Where things are: the repository's root, cargo's target directory, cargo itself.
+//! Where things are: the repository's root, cargo's target directory, cargo itself, the cache.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -57,6 +57,18 @@ impl Repo {
 /// The cargo that runs us, or the one in `PATH`.
 fn cargo() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// A directory for what is expensive to fetch, outside the repository: `name` in
+/// `$XDG_CACHE_HOME/pagetrail` or `~/.cache/pagetrail`, made if need be.
+pub fn cache(name: &str) -> Result<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))
+        .context("neither XDG_CACHE_HOME nor HOME is set")?;
+    let dir = base.join("pagetrail").join(name);
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    Ok(dir)
 }
 
 /// The full path of a program in `PATH`.

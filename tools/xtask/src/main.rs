@@ -11,11 +11,13 @@
 
 mod book;
 mod capi;
+mod deny;
 mod generate;
 mod long;
 mod notices;
 mod package;
 mod preload;
+mod ship;
 mod test;
 mod tidy;
 
@@ -35,6 +37,7 @@ usage: cargo xtask TASK
                    and a table of which technique works where
   quick            the inner loop: formatting, tidy, clippy, unit tests, one technique's conformance
   tidy             the cheap checks of the house over all files
+  ship             whether what ships can be published: licences, packages; part of 'test'
   victims          compile tests/victims/*.c to target/victims/
   vm ..            run a command in a guest with another kernel (vm --help)
   bochs ..         run a static program on an emulated Intel processor with page modification
@@ -106,6 +109,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "test" => test::run(&repo)?,
         "quick" => test::quick(&repo)?,
         "tidy" => tidy::run(&repo)?,
+        "ship" => ship::run(&repo),
         "vm" => return pagetrail_rig::run(&repo, rest),
         "vm-programs" => vm_programs::run(&repo, rest)?,
         "bochs" => return pagetrail_rig::bochs::run(&repo, rest),

@@ -6,22 +6,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::Result;
 
-use crate::{book, capi, notices, tidy};
+use crate::{book, capi, notices, ship, tidy};
 use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::{Outcome, Steps};
 use pagetrail_steps::table::Table;
 use pagetrail_steps::tally::{Tally, run_tests};
 use pagetrail_steps::{packages, victims};
 use pagetrail_suites::{checkpointer, collector, exact, guests, model, subpage};
-
-/// The packages of `tools/`, which are not published.
-const TOOLS: &[&str] = &[
-    "xtask",
-    "pagetrail-rig",
-    "pagetrail-skips",
-    "pagetrail-steps",
-    "pagetrail-suites",
-];
 
 /// Runs every step, prints the table and the sum; true if nothing failed.
 pub(crate) fn run(repo: &Repo) -> Result<bool> {
@@ -36,7 +27,6 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("formatting", || formatting(repo));
     steps.run("clippy", || clippy(repo));
     steps.run("tidy", || tidy::run(repo).map(Outcome::of));
-    steps.run("licences and advisories", || deny(repo));
     steps.run("third-party notices", || {
         notices::write(repo, &repo.target.join("share")).map(|_| Outcome::Passed)
     });
@@ -44,7 +34,7 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("documentation", || documentation(repo));
     steps.run("victims", || build_victims(repo));
     steps.run("tests", || tests(repo, &rows, &mut tally));
-    steps.run("packages for a registry", || packages_of(repo));
+    ship::add(repo, &mut steps);
     steps.run("object stores", || object_stores(repo, &mut tally));
     steps.run("C library", || capi::check(repo));
     steps.run("programs on libgc", || collector::test(repo));
@@ -129,15 +119,6 @@ fn clippy(repo: &Repo) -> Result<Outcome> {
     ))
 }
 
-/// `cargo deny`, where somebody has installed it: it needs the network, and rarely changes its
-/// mind.
-fn deny(repo: &Repo) -> Result<Outcome> {
-    if program("cargo-deny").is_none() {
-        return Ok(Outcome::NotHere("cargo install cargo-deny".to_owned()));
-    }
-    succeeds(&mut repo.cargo(&["deny", "check"]))
-}
-
 fn build_victims(repo: &Repo) -> Result<Outcome> {
     if program("gcc").is_none() {
         return Ok(Outcome::NotHere("no gcc".to_owned()));
@@ -151,16 +132,6 @@ fn tests(repo: &Repo, rows: &Path, tally: &mut Tally) -> Result<Outcome> {
         .env("PAGETRAIL_ROWS", rows)
         .env("PAGETRAIL_WHERE", "this machine");
     run_tests(&mut tests, tally).map(Outcome::of)
-}
-
-/// Whether every crate that ships can be packaged: metadata, versions of dependencies, files.
-fn packages_of(repo: &Repo) -> Result<Outcome> {
-    let mut package = repo.cargo(&["package", "--quiet", "--workspace"]);
-    for tool in TOOLS {
-        package.args(["--exclude", tool]);
-    }
-    // All was built a moment ago; the tests before this have fetched what it depends on.
-    succeeds(package.args(["--no-verify", "--allow-dirty", "--offline"]))
 }
 
 /// What is behind a feature that the other tests leave out, because of all that it brings.
