@@ -54,6 +54,9 @@ pub enum Error {
     /// What is asked for cannot be done with this process or this image, for the reason given.
     #[error("{0}")]
     Refused(String),
+    /// The other side of a connection does not keep to the protocol.
+    #[error("the other side does not speak CRIU's page-server protocol as it should: {0}")]
+    Peer(String),
     /// Watching or stopping the process failed.
     #[error(transparent)]
     Process(#[from] pagetrail::Error),

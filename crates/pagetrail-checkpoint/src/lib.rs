@@ -9,8 +9,11 @@
 //! * [`Checkpointer`]: regions of the own program, there again at its next start;
 //! * [`Snapshot`]: memory that goes back to what it was, thousands of times a second, without any
 //!   store.
+//!
+//! CRIU takes them too, of whole trees of processes, and starts the processes anew: [`criu`].
 #![deny(unsafe_code)]
 
+pub mod criu;
 mod error;
 mod export;
 mod format;

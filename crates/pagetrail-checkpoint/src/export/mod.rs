@@ -16,7 +16,7 @@ const CHUNK_BYTES: u64 = 1 << 20;
 
 /// A new file for its owner alone: it holds all secrets of a program. One that is there already is
 /// not touched.
-fn create(path: &Path) -> Result<File> {
+pub(crate) fn create(path: &Path) -> Result<File> {
     let file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -26,7 +26,7 @@ fn create(path: &Path) -> Result<File> {
 }
 
 /// Writes the contents of a range at an offset of a file; zero pages stay holes.
-fn write_contents(
+pub(crate) fn write_contents(
     image: &mut Image,
     known: &PageSet,
     range: PageRange,

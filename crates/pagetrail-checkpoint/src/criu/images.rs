@@ -1,0 +1,100 @@
+//! Writing a checkpoint as the image files of CRIU, for `criu restore` as it is.
+
+use super::contents::Contents;
+use super::pagemap::Pagemap;
+use super::space::{SpaceId, base_of};
+use crate::error::{Error, Result};
+use crate::export::{create, write_contents};
+use crate::store::image::Image;
+use pagetrail::PageRange;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// What was written of a checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Written {
+    /// Files, those of pages and their maps included.
+    pub files: u64,
+    /// Pages of processes and of shared memory.
+    pub pages: u64,
+    /// Pages that were left for `criu lazy-pages` to ask for.
+    pub lazy_pages: u64,
+}
+
+impl Image {
+    /// The names of CRIU's other image files in it; `None` if CRIU did not make it.
+    ///
+    /// # Errors
+    ///
+    /// The store is damaged, or fails.
+    pub fn criu_files(&mut self) -> Result<Option<Vec<String>>> {
+        let contents = Contents::of(self)?;
+        let names = |contents: Contents| contents.files.into_iter().map(|file| file.name);
+        Ok(contents.map(|contents| names(contents).collect()))
+    }
+
+    /// Writes a checkpoint that CRIU made to a directory, as CRIU's image files: `pagemap-*.img`
+    /// and `pages-*.img`, and the other files where the checkpoint has them. With `lazy`, pages
+    /// that may be restored when they are first touched are left to a page server.
+    ///
+    /// # Errors
+    ///
+    /// CRIU did not make it; a file is there already, or cannot be written; the store is damaged.
+    pub fn export_criu(&mut self, directory: &Path, lazy: bool) -> Result<Written> {
+        let Some(contents) = Contents::of(self)? else {
+            let number = self.manifest().number;
+            return Err(Error::Refused(format!(
+                "checkpoint {number} was not made by CRIU, which cannot restore it"
+            )));
+        };
+        let page_size = u64::from(self.manifest().page_size);
+        let mut written = Written::default();
+        for (space, pages_id) in contents.spaces.iter().zip(1..) {
+            let name = match space.id {
+                SpaceId::Process(pid) => format!("pagemap-{pid}.img"),
+                SpaceId::Shared(id) => format!("pagemap-shmem-{id}.img"),
+            };
+            let pagemap = Pagemap::new(
+                pages_id,
+                (&space.pages, &space.lazy),
+                base_of(space.slot),
+                page_size,
+                lazy,
+            );
+            write(&directory.join(name), &pagemap.image)?;
+            let path = directory.join(format!("pages-{pages_id}.img"));
+            let file = create(&path)?;
+            let known = self.pages();
+            let mut offset = 0;
+            for range in pagemap.present.ranges() {
+                write_contents(self, &known, *range, &file, offset)?;
+                offset += range.bytes();
+            }
+            file.set_len(offset)
+                .map_err(Error::io(format!("cannot write {}", path.display())))?;
+            written.files += 2;
+            written.pages += offset / page_size;
+            written.lazy_pages += (space.pages.bytes() - offset) / page_size;
+        }
+        for file in &contents.files {
+            let path = directory.join(&file.name);
+            let out = create(&path)?;
+            let end = file.start + file.bytes.next_multiple_of(page_size);
+            if let Some(range) = PageRange::new(file.start, end) {
+                let known = self.pages();
+                write_contents(self, &known, range, &out, 0)?;
+            }
+            out.set_len(file.bytes)
+                .map_err(Error::io(format!("cannot write {}", path.display())))?;
+            written.files += 1;
+        }
+        Ok(written)
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let file = create(path)?;
+    let written = file.write_all_at(bytes, 0);
+    written.map_err(Error::io(format!("cannot write {}", path.display())))
+}

@@ -1,0 +1,109 @@
+//! CRIU's pagemap images (`images/pagemap.proto`, `criu/include/magic.h`): which pages follow each
+//! other in a file of pages. Pure.
+
+use super::protocol::{LAZY, PRESENT};
+use pagetrail::PageSet;
+
+/// Of every image file but raw ones.
+const COMMON_MAGIC: u32 = 0x5456_4319;
+/// Of a pagemap.
+const PAGEMAP_MAGIC: u32 = 0x5608_4025;
+
+/// The most pages that an entry says: CRIU up to 4.1 counts a part of them in an `int`.
+const ENTRY_PAGES_MAX: u64 = 1 << 28;
+
+/// A pagemap and the pages that belong to its file, in their order.
+pub(super) struct Pagemap {
+    pub(super) image: Vec<u8>,
+    pub(super) present: PageSet,
+}
+
+/// A field of a message of protocol buffers that holds a number.
+fn field(out: &mut Vec<u8>, number: u8, value: u64) {
+    out.push(number << 3);
+    let mut value = value;
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn message(out: &mut Vec<u8>, body: &[u8]) {
+    out.extend((body.len() as u32).to_le_bytes());
+    out.extend(body);
+}
+
+impl Pagemap {
+    /// The pagemap of a space whose addresses begin at `base` in the sets. If `leave_lazy`, pages
+    /// that may be restored when they are first touched are not in the file.
+    pub(super) fn new(
+        pages_id: u32,
+        (pages, lazy): (&PageSet, &PageSet),
+        base: u64,
+        page_size: u64,
+        leave_lazy: bool,
+    ) -> Self {
+        let mut image = COMMON_MAGIC.to_le_bytes().to_vec();
+        image.extend(PAGEMAP_MAGIC.to_le_bytes());
+        let mut head = Vec::new();
+        field(&mut head, 1, pages_id.into());
+        message(&mut image, &head);
+        let eager = pages.difference(lazy);
+        let both = eager.ranges().iter().map(|range| (range, PRESENT));
+        let flags = if leave_lazy { LAZY } else { LAZY | PRESENT };
+        let both = both.chain(lazy.ranges().iter().map(|range| (range, flags)));
+        let mut entries: Vec<_> = both.collect();
+        entries.sort_unstable();
+        for (range, flags) in entries {
+            let entry_bytes = ENTRY_PAGES_MAX * page_size;
+            for start in (range.start()..range.end()).step_by(entry_bytes as usize) {
+                let bytes = entry_bytes.min(range.end() - start);
+                let mut entry = Vec::new();
+                field(&mut entry, 1, start - base);
+                field(&mut entry, 2, bytes / page_size);
+                field(&mut entry, 4, flags.into());
+                message(&mut image, &entry);
+            }
+        }
+        let present = if leave_lazy { eager } else { pages.clone() };
+        Self { image, present }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetrail::PageRange;
+
+    fn set(base: u64, ranges: &[(u64, u64)]) -> PageSet {
+        let range = |&(from, to)| PageRange::new(base + from * 4096, base + to * 4096);
+        ranges.iter().filter_map(range).collect()
+    }
+
+    #[test]
+    fn entries_ascend_and_say_what_is_lazy() {
+        let base = 3 << 48;
+        let (pages, lazy) = (set(base, &[(1, 4), (300, 301)]), set(base, &[(2, 3)]));
+        let head = [
+            &[0x19, 0x43, 0x56, 0x54, 0x25, 0x40, 0x08, 0x56][..],
+            &[2, 0, 0, 0, 8, 5],
+        ]
+        .concat();
+        let rest = |lazy_flags| {
+            [
+                &[7, 0, 0, 0, 8, 0x80, 0x20, 16, 1, 32, 4][..],
+                &[7, 0, 0, 0, 8, 0x80, 0x40, 16, 1, 32, lazy_flags],
+                &[7, 0, 0, 0, 8, 0x80, 0x60, 16, 1, 32, 4],
+                &[8, 0, 0, 0, 8, 0x80, 0x80, 0x4b, 16, 1, 32, 4],
+            ]
+            .concat()
+        };
+        let all = Pagemap::new(5, (&pages, &lazy), base, 4096, false);
+        assert_eq!(all.image, [head.clone(), rest(6)].concat());
+        assert_eq!(all.present, pages);
+        let some = Pagemap::new(5, (&pages, &lazy), base, 4096, true);
+        assert_eq!(some.image, [head, rest(2)].concat());
+        assert_eq!(some.present, set(base, &[(1, 2), (3, 4), (300, 301)]));
+    }
+}
