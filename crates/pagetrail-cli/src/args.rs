@@ -107,6 +107,26 @@ pub(crate) enum Command {
     Top(crate::commands::top::args::TopArgs),
     #[command(flatten)]
     Checkpoints(crate::commands::checkpoint::args::CheckpointCommand),
+    /// Take the dumps of CRIU into a store, and give their pages back when it restores them
+    ///
+    /// It speaks the protocol of `criu page-server` with criu 4.1 or newer as it is. What criu dump
+    /// or criu pre-dump sends with --page-server becomes a checkpoint of the store, published whole
+    /// or not at all before CRIU hears that all went well; with --track-mem and --prev-images-dir,
+    /// dumps that follow each other are increments. CRIU's other image files stay in its directory.
+    ///
+    /// To restore, export --criu writes the pages to that directory; with --lazy it leaves those
+    /// that can be restored when they are first touched, for criu lazy-pages --page-server to get
+    /// from here.
+    ///
+    /// Whoever reaches the port can read and write the checkpoints. On this machine only programs
+    /// of the same user and of root are served.
+    #[command(after_help = "Examples:\n  \
+        pagetrail page-server --store saved &\n  \
+        criu dump -t 1234 -D images --page-server --address 127.0.0.1 --port 9466\n  \
+        pagetrail export saved --criu images --lazy\n  \
+        criu lazy-pages -D images --page-server --address 127.0.0.1 --port 9466 &\n  \
+        criu restore -D images --lazy-pages")]
+    PageServer(crate::commands::page_server::args::PageServerArgs),
     /// Measure what each technique costs here, as the OoH paper does
     Bench(crate::commands::bench::args::BenchArgs),
     /// Run tracking designs that need other hardware on a machine in software, and price them

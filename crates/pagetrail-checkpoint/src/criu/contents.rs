@@ -40,7 +40,7 @@ pub(crate) struct Space {
     pub(crate) slot: u16,
     /// All its pages, by their addresses in the image.
     pub(crate) pages: PageSet,
-    /// Those of them that may be restored when they are first touched.
+    /// The pages that may be restored when they are first touched.
     pub(crate) lazy: PageSet,
 }
 

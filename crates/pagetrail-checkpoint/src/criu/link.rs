@@ -89,7 +89,7 @@ impl<S: Read + Write> Link<S> {
     pub(super) fn done(&mut self) -> Result<()> {
         self.write(&DONE.to_ne_bytes())?;
         let mut rest = [0; SHORT_BYTES];
-        // What is left of a longer request, or nothing; it has been told already.
+        // What is left of a longer request, or nothing: the answer was sent already.
         let _ = self.stream.read(&mut rest);
         Ok(())
     }

@@ -17,6 +17,10 @@ impl Image {
     ///
     /// A file is there already or cannot be written; the store is damaged.
     pub fn export_raw(&mut self, path: &Path) -> Result<()> {
+        if self.manifest().is_by_criu() {
+            let reason = "the checkpoint was made by CRIU: it has memory of several processes";
+            return Err(Error::Refused(reason.into()));
+        }
         let file = create(path)?;
         let mut index_path = path.as_os_str().to_owned();
         index_path.push(".map");

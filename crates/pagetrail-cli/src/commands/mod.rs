@@ -6,6 +6,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod generate;
 #[cfg(feature = "model")]
 pub(crate) mod model;
+pub(crate) mod page_server;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod tier;

@@ -61,14 +61,16 @@ pub(crate) enum CheckpointCommand {
     /// The last is read first: if it is damaged, nothing is removed.
     #[command(after_help = "Examples:\n  pagetrail squash saved 2 7")]
     Squash(SquashArgs),
-    /// Make a file of a checkpoint: an ELF core for debuggers, or the plain contents
+    /// Make files of a checkpoint: an ELF core for debuggers, the plain contents, images for CRIU
     ///
     /// --raw writes the contents of the saved mappings one after the other, and to OUT.map a line
     /// for each: its addresses, the offset in OUT at which its contents begin (hexadecimal, as the
-    /// addresses), and its name. Files that exist are not replaced without --force.
+    /// addresses), and its name. --criu writes the image files of a checkpoint that CRIU made, for
+    /// criu restore. Files that exist are not replaced without --force, and image files never.
     #[command(after_help = "Examples:\n  \
         pagetrail export saved --core core --at 3\n  \
-        gdb ./prog core")]
+        gdb ./prog core\n  \
+        pagetrail export saved --criu images")]
     Export(ExportArgs),
     /// Put a process back to an earlier instant of its own
     ///
@@ -254,6 +256,12 @@ pub(crate) struct ExportArgs {
     /// Write the contents as they are, and an index to OUT.map
     #[arg(long, value_name = "OUT", group = "form")]
     pub(crate) raw: Option<PathBuf>,
+    /// Write the image files of a checkpoint that CRIU made to a directory, made where there is none
+    #[arg(long, value_name = "DIR", group = "form")]
+    pub(crate) criu: Option<PathBuf>,
+    /// Leave pages that can be restored when they are first touched to a page server
+    #[arg(long, requires = "criu")]
+    pub(crate) lazy: bool,
     /// The checkpoint; the newest when left out
     #[arg(long, value_name = "N")]
     pub(crate) at: Option<u64>,

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -36,6 +37,10 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode> {
     if let Some(path) = &args.raw {
         image.export_raw(path).map_err(exists)?;
     }
+    if let Some(path) = &args.criu {
+        make_directory(path)?;
+        image.export_criu(path, args.lazy).map_err(plain)?;
+    }
     drop(waiting);
     let document = json!({
         "schema": 1,
@@ -43,6 +48,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode> {
         // Names are bytes; JSON has text.
         "core": args.core.as_ref().map(|path| path.display().to_string()),
         "raw": args.raw.as_ref().map(|path| path.display().to_string()),
+        "criu": args.criu.as_ref().map(|path| path.display().to_string()),
         "content_bytes": image.pages().bytes(),
     });
     text::print(&match args.json {
@@ -80,6 +86,15 @@ fn make_room(path: &Path) -> Result<()> {
         fs::remove_file(path).with_context(failed)?;
     }
     Ok(())
+}
+
+/// Makes a directory for its owner alone; one that is there stays.
+pub(crate) fn make_directory(path: &Path) -> Result<()> {
+    let made = fs::DirBuilder::new().mode(0o700).create(path);
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        outcome => outcome.with_context(|| format!("cannot make {}", path.display())),
+    }
 }
 
 /// Runs `rewind`.

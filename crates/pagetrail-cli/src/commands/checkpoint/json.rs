@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 const SCHEMA: u32 = 1;
 
 /// A checkpoint in a line.
-pub(super) fn checkpoint(manifest: &Manifest) -> Value {
+pub(crate) fn checkpoint(manifest: &Manifest) -> Value {
     let cost = &manifest.cost;
     json!({
         "schema": SCHEMA,
@@ -17,6 +17,7 @@ pub(super) fn checkpoint(manifest: &Manifest) -> Value {
         "taken_unix_ns": manifest.taken_unix_ns,
         "pid": manifest.process.as_ref().map(|process| process.pid),
         "command": manifest.process.as_ref().map(|process| &process.command),
+        "by_criu": manifest.is_by_criu(),
         "page_size": manifest.page_size,
         "changed_pages": manifest.changed_pages(),
         "saved_bytes": manifest.saved_bytes(),

@@ -3,10 +3,10 @@
 pub(crate) mod args;
 mod chain;
 mod image;
-mod json;
+pub(crate) mod json;
 mod metrics;
 mod take;
-mod text;
+pub(crate) mod text;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ pub(crate) fn run(command: &CheckpointCommand) -> Result<ExitCode> {
 }
 
 /// The error with its cause first, by which the exit code is chosen.
-fn plain(error: Error) -> anyhow::Error {
+pub(crate) fn plain(error: Error) -> anyhow::Error {
     match error {
         Error::Process(error) => error.into(),
         Error::WorldWritable { .. } => {
@@ -52,7 +52,7 @@ fn plain(error: Error) -> anyhow::Error {
 }
 
 /// Opens the store at a place to write, and says what is damaged there.
-fn writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writer> {
+pub(crate) fn writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writer> {
     let writer = open_writer(path, args, make)?;
     for damage in writer.damages() {
         exit::message(&words::printable(damage));
@@ -68,6 +68,15 @@ fn writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writer> {
 
 /// Opens the store at a place to write; with `make`, also where there is none yet.
 fn open_writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writer> {
+    let options = WriterOptions {
+        compression: args.compression,
+        ..WriterOptions::default()
+    };
+    store(path, args, make)?.writer(options).map_err(plain)
+}
+
+/// Opens the store at a place that may be written to; with `make`, also where there is none yet.
+pub(crate) fn store(path: &Path, args: &WritingArgs, make: bool) -> Result<Store> {
     if !make {
         Store::open(path).map_err(plain)?;
     }
@@ -79,10 +88,5 @@ fn open_writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writer> {
         Some(step) => Store::create_on(Arc::new(Faulty::new(place, step, Fault::Kill))),
         None => Store::create_on(place),
     };
-    let options = WriterOptions {
-        compression: args.compression,
-        ..WriterOptions::default()
-    };
-    let store = store.map_err(plain)?;
-    store.writer(options).map_err(plain)
+    store.map_err(plain)
 }

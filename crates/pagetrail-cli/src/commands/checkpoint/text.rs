@@ -9,6 +9,9 @@ use pagetrail_checkpoint::{Manifest, MappingDiff, Process};
 
 use crate::report::words;
 
+/// How many processes of a dump are named.
+const SPACES_NAMED: usize = 3;
+
 /// One that has just been taken.
 pub(super) fn taken(manifest: &Manifest) -> String {
     let cost = &manifest.cost;
@@ -23,6 +26,34 @@ pub(super) fn taken(manifest: &Manifest) -> String {
         words::time(cost.pause_ns as f64),
         words::time(cost.total_ns as f64)
     )
+}
+
+/// One that CRIU has just made.
+pub(crate) fn by_criu(manifest: &Manifest) -> String {
+    let cost = &manifest.cost;
+    format!(
+        "checkpoint {} ({}): {}, {} received, {} new to the store ({}), took {}",
+        manifest.number,
+        kind(manifest),
+        spaces(manifest),
+        words::plural(cost.copied_pages, "page"),
+        words::count(cost.stored_pages),
+        words::bytes(manifest.bytes_in_store() as f64),
+        words::time(cost.total_ns as f64)
+    )
+}
+
+/// What CRIU has dumped: its processes and shared memory.
+fn spaces(manifest: &Manifest) -> String {
+    let mut names: Vec<&str> = manifest.mappings.iter().map(|m| m.name.as_str()).collect();
+    names.dedup();
+    names.retain(|name| !name.starts_with("CRIU"));
+    match names.split_at_checked(SPACES_NAMED) {
+        Some((named, rest)) if !rest.is_empty() => {
+            format!("{} and {} more", named.join(", "), rest.len())
+        }
+        _ => names.join(", "),
+    }
 }
 
 fn kind(manifest: &Manifest) -> String {
@@ -52,6 +83,7 @@ pub(super) fn log(manifests: &[&Manifest]) -> String {
     for manifest in manifests {
         let of = match &manifest.process {
             Some(process) => format!("{} {}", process.pid, command(process)),
+            None if manifest.is_by_criu() => format!("CRIU: {}", spaces(manifest)),
             None => "own regions".into(),
         };
         table.add_row([
@@ -84,7 +116,10 @@ pub(super) fn show(manifest: &Manifest, contents: u64) -> String {
         words::bytes(manifest.saved_bytes() as f64),
         words::plural(manifest.changed_pages(), "page")
     ));
-    out.push(taken(manifest));
+    out.push(match manifest.is_by_criu() {
+        true => by_criu(manifest),
+        false => taken(manifest),
+    });
     if let Some(process) = &manifest.process {
         out.push(format!(
             "process {}: {} ({})",
@@ -175,7 +210,7 @@ pub(super) fn diff(diffs: &[MappingDiff], saved: u64) -> String {
 }
 
 /// Writes a document, or text, to standard output.
-pub(super) fn print(text: &str) -> Result<()> {
+pub(crate) fn print(text: &str) -> Result<()> {
     writeln!(io::stdout(), "{text}").context("cannot write to standard output")
 }
 
