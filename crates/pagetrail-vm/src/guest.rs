@@ -16,6 +16,7 @@ use crate::processor::{Processor, Stop, cpuid, entry};
 use crate::program;
 use crate::rounds::WriteLog;
 use crate::rounds::link::{GuestEnd, MessageKind};
+use crate::rounds::server::RoundServer;
 use crate::signals::{Signals, mask_during};
 use crate::sys::call::Call;
 use crate::sys::child;
@@ -167,24 +168,15 @@ impl Guest {
             return Ok(());
         };
         recording.link = Some(link.clone());
-        let (vm, memory, log) = (self.vm.clone(), self.memory.clone(), recording.log.clone());
-        child::spawn_quiet("rounds", move || {
-            while link.wait() {
-                // The lock is held until the message is sent, so that a fork finds neither half a
-                // message nor a held lock.
-                let mut memory = locked(&memory);
-                match log.collect(&vm, &mut memory) {
-                    Ok(collected) => link.send(MessageKind::Reply, &collected),
-                    Err(error) => {
-                        tracing::error!(%error, "cannot collect a round");
-                        // Without this the recorder would wait forever.
-                        link.hang_up();
-                        return;
-                    }
-                }
-            }
-        })
-        .map_err(Error::system("start a thread"))
+        let server = RoundServer {
+            link,
+            vm: self.vm.clone(),
+            memory: self.memory.clone(),
+            log: recording.log.clone(),
+            threads: self.threads.clone(),
+        };
+        child::spawn_quiet("rounds", move || server.serve())
+            .map_err(Error::system("start a thread"))
     }
 
     /// Loads a program; [`Self::run`] starts it.

@@ -9,7 +9,8 @@
 //! program's address of a dirty page is computed from its guest-physical address.
 //!
 //! [`become_guest`] turns this process into the program. [`recorded_guest`] does so for a recorder
-//! in another process, which holds [`Rounds`]. [`check`] reports what KVM offers on this machine.
+//! in another process, which holds a [`GuestSource`]. [`check`] reports what KVM offers on this
+//! machine.
 //!
 //! The virtual machine is a tracker, not a sandbox: the program has this process's rights, and
 //! could reach the machine's own memory if it tried.
@@ -41,6 +42,7 @@ use std::path::Path;
 pub use error::{Error, Result};
 pub use rounds::Collected;
 pub use rounds::link::{GuestRound, Rounds, pair};
+pub use rounds::source::GuestSource;
 
 use guest::Guest;
 use sys::kvm::{self, Log};

@@ -1,7 +1,7 @@
 //! Carries rounds from the process that has become the guest to the process that records it, over a
 //! pair of sockets.
 //!
-//! The recorder requests a round by one byte, and receives a message. The guest sends a round
+//! The recorder sends a [`Request`] of one byte, and receives a message. The guest sends a round
 //! without a request before its memory goes away. After the final one it waits until the recorder
 //! has processed it.
 
@@ -23,6 +23,35 @@ const RANGES_MAX: u64 = 1 << 32;
 /// The most call numbers in a message. No kernel has as many system calls, but a program may try
 /// any number.
 const CALLS_MAX: u64 = 1 << 32;
+
+/// What the recorder wants of the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// A round.
+    Round,
+    /// A round, with all vCPUs kept out of the guest from then on.
+    Hold,
+    /// The end of that; there is no reply.
+    Release,
+}
+
+impl Request {
+    fn byte(self) -> u8 {
+        match self {
+            Self::Round => 0,
+            Self::Hold => 1,
+            Self::Release => 2,
+        }
+    }
+
+    fn of(byte: u8) -> Self {
+        match byte {
+            1 => Self::Hold,
+            2 => Self::Release,
+            _ => Self::Round,
+        }
+    }
+}
 
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,16 +84,21 @@ impl GuestEnd {
         self.stream.as_raw_fd()
     }
 
-    /// Waits until a round is requested. Returns false when the recorder has closed its end.
-    pub(crate) fn wait(&self) -> bool {
-        (&self.stream).read_exact(&mut [0]).is_ok()
+    /// Waits for the next request. Returns `None` when the recorder has closed its end.
+    pub(crate) fn wait(&self) -> Option<Request> {
+        let mut byte = [0];
+        let read = (&self.stream).read_exact(&mut byte);
+        read.is_ok().then(|| Request::of(byte[0]))
     }
 
     /// Sends a round. Failures are ignored, since the program must continue without a recorder.
     pub(crate) fn send(&self, kind: MessageKind, collected: &Collected) {
         let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        let message = encode(kind, collected);
-        let mut rest = &message[..];
+        self.send_bytes(&encode(kind, collected));
+    }
+
+    pub(super) fn send_bytes(&self, message: &[u8]) {
+        let mut rest = message;
         // Not write(2), which would send the program SIGPIPE.
         while !rest.is_empty()
             && let Ok(sent) = rustix::net::send(&self.stream, rest, SendFlags::NOSIGNAL)
@@ -84,7 +118,7 @@ impl GuestEnd {
         let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write);
         // The thread that serves requests may be waiting, too, and may read the one byte. The end
         // of the stream reaches both.
-        while self.wait() {}
+        while self.wait().is_some() {}
     }
 }
 
@@ -92,6 +126,8 @@ impl GuestEnd {
 #[derive(Debug)]
 pub struct Rounds {
     stream: UnixStream,
+    /// A round that was sent before `execve(2)`, and is in no other round yet.
+    pre_exec: Option<Collected>,
 }
 
 /// What the recorder receives when it collects.
@@ -112,7 +148,11 @@ pub enum GuestRound {
 pub fn pair() -> io::Result<(Rounds, OwnedFd)> {
     let (ours, theirs) = UnixStream::pair()?;
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
-    Ok((Rounds { stream: ours }, theirs.into()))
+    let rounds = Rounds {
+        stream: ours,
+        pre_exec: None,
+    };
+    Ok((rounds, theirs.into()))
 }
 
 impl Rounds {
@@ -122,27 +162,58 @@ impl Rounds {
     ///
     /// The link cannot be read, or a message is not a round.
     pub fn collect(&mut self) -> Result<GuestRound> {
+        self.request(Request::Round)
+    }
+
+    /// Sends a request, and receives its round.
+    pub(crate) fn request(&mut self, request: Request) -> Result<GuestRound> {
         // A guest that has closed its end may have sent rounds before, which are still to be read.
-        let _ = self.stream.write_all(&[0]);
-        let mut pre_exec: Option<Collected> = None;
+        let _ = self.stream.write_all(&[request.byte()]);
         loop {
-            let Some((kind, mut round)) = receive(&mut self.stream)? else {
-                return Ok(GuestRound::Gone(pre_exec));
-            };
-            if let Some(before) = pre_exec.take() {
-                round.written.union_with(&before.written);
-                if let (Some(accessed), Some(before)) = (&mut round.accessed, &before.accessed) {
-                    accessed.union_with(before);
-                }
-                round.ring_entries += before.ring_entries;
-                round.unknown_calls.splice(..0, before.unknown_calls);
-            }
-            match kind {
-                MessageKind::Reply => return Ok(GuestRound::Round(round)),
-                MessageKind::Final => return Ok(GuestRound::Final(round)),
-                MessageKind::PreExec => pre_exec = Some(round),
+            if let Some(round) = self.receive()? {
+                return Ok(round);
             }
         }
+    }
+
+    /// Receives the next message. Returns `None` for a round that was sent before `execve(2)`,
+    /// which the next round will contain.
+    pub(crate) fn receive(&mut self) -> Result<Option<GuestRound>> {
+        let Some((kind, mut round)) = receive(&mut self.stream)? else {
+            return Ok(Some(GuestRound::Gone(self.pre_exec.take())));
+        };
+        if let Some(before) = self.pre_exec.take() {
+            round.written.union_with(&before.written);
+            if let (Some(accessed), Some(before)) = (&mut round.accessed, &before.accessed) {
+                accessed.union_with(before);
+            }
+            round.ring_entries += before.ring_entries;
+            round.unknown_calls.splice(..0, before.unknown_calls);
+        }
+        Ok(match kind {
+            MessageKind::Reply => Some(GuestRound::Round(round)),
+            MessageKind::Final => Some(GuestRound::Final(round)),
+            MessageKind::PreExec => {
+                self.pre_exec = Some(round);
+                None
+            }
+        })
+    }
+
+    /// Another descriptor of this end, by which a held guest can be released.
+    pub(crate) fn releaser(&self) -> io::Result<Releaser> {
+        Ok(Releaser(self.stream.try_clone()?))
+    }
+}
+
+/// Releases a guest that is held when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Releaser(UnixStream);
+
+impl Drop for Releaser {
+    fn drop(&mut self) {
+        // A guest that has closed its end is not held.
+        let _ = self.0.write_all(&[Request::Release.byte()]);
     }
 }
 
@@ -291,7 +362,7 @@ mod tests {
         let guest = GuestEnd::adopt(fd.into_raw_fd()).unwrap();
         let guest = std::thread::spawn(move || {
             for pages in [0, 10_000] {
-                assert!(guest.wait());
+                assert_eq!(guest.wait(), Some(Request::Round));
                 guest.send(MessageKind::Reply, &collected(pages));
             }
             guest.send(MessageKind::PreExec, &collected(3));

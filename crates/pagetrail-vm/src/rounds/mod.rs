@@ -3,10 +3,14 @@
 //! tables and the kernel's reads.
 //!
 //! [`WriteLog`] accumulates them. [`link`] carries rounds from the process that has become the
-//! guest to the process that records it.
+//! guest, where [`server`] answers, to the process that records it, where [`source::GuestSource`]
+//! makes them rounds like those of every technique, with the program's own [`mappings`].
 
 pub(crate) mod bits;
 pub(crate) mod link;
+mod mappings;
+pub(crate) mod server;
+pub(crate) mod source;
 
 use std::collections::BTreeSet;
 use std::mem;
