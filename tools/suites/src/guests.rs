@@ -91,6 +91,9 @@ const SUITES: &[Wanted] = &[
     Wanted::new("pagetrail-cli", "vm_access")
         .only("7.x")
         .with_guests(),
+    Wanted::new("pagetrail-cli", "vm_consumers")
+        .only("7.x")
+        .with_guests(),
     Wanted::new("pagetrail-cli", "vm_threads")
         .only("7.x")
         .with_guests(),

@@ -1,9 +1,9 @@
-//! [`Recorder`]: writes the rounds of a watch to a trail, each before it is committed.
+//! [`Recorder`]: writes the rounds of a source to a trail, each before it is committed.
 
 use std::fs::File;
 
 use anyhow::Result;
-use pagetrail::{Region, UntrackedRegion, Watch};
+use pagetrail::{DirtySource, Region, UntrackedRegion};
 use pagetrail_trail::{End, Event, Header, Round, Writer};
 
 use super::output::Output;
@@ -45,8 +45,8 @@ impl<'a> Recorder<'a> {
     }
 
     /// Collects a round, writes it, and commits it.
-    pub(crate) fn take_round(&mut self, watch: &mut Watch) -> Result<()> {
-        let collected = watch.collect()?;
+    pub(crate) fn take_round(&mut self, source: &mut dyn DirtySource) -> Result<()> {
+        let collected = source.collect()?;
         let round = round::convert(round::index(&collected)?, &collected);
         self.keep(round, collected.regions(), collected.untracked())?;
         collected.commit();
@@ -54,7 +54,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// Writes a round and the changes of the mappings found in it.
-    pub(crate) fn keep(
+    fn keep(
         &mut self,
         mut round: Round,
         regions: &[Region],

@@ -1,4 +1,4 @@
-//! Converts a watch's round, and how its target ended, to the types of the trail.
+//! Converts a source's round, and how its target ended, to the types of the trail.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(crate) fn convert(index: u32, round: &pagetrail::Round<'_>) -> Round {
 }
 
 /// Converts dirty sub-pages to the type of the trail.
-pub(crate) fn subpage_writes(subpages: &Subpages) -> SubpageWrites {
+fn subpage_writes(subpages: &Subpages) -> SubpageWrites {
     SubpageWrites {
         subpages_per_page: subpages.subpages_per_page(),
         aliases: subpages.aliases().clone(),
@@ -64,6 +64,6 @@ fn event(event: &pagetrail::Event) -> Option<Event> {
     }
 }
 
-pub(crate) fn ns(time: Duration) -> u64 {
+fn ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

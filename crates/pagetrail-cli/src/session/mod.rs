@@ -1,10 +1,10 @@
 //! How a tracking session starts and ends, and when its rounds are due: common to `record`, `top`,
 //! `tier` and the checkpoint commands.
 //!
-//! [`find`] finds processes by name, [`start`] turns flags into a watch, [`subpage`] starts a
-//! program on the sub-page allocator, [`schedule::Schedule`] computes when the next round is due,
-//! [`signals::Signals`] collects the signals that ask to stop, and [`waiting::Waiting`] shows that
-//! a long step runs. [`crate::recording`] processes the rounds.
+//! [`find`] finds processes by name, [`start`] turns flags into a source of rounds, [`subpage`]
+//! starts a program on the sub-page allocator, [`schedule::Schedule`] computes when the next round
+//! is due, [`signals::Signals`] collects the signals that ask to stop, and [`waiting::Waiting`]
+//! shows that a long step runs. [`crate::recording`] processes the rounds.
 
 pub(crate) mod find;
 pub(crate) mod schedule;

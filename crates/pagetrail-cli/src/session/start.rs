@@ -1,26 +1,55 @@
-//! Starts a watch from the flags of the command, and makes the header of its trail.
+//! Starts a source of rounds from the flags of the command, and makes the header of its trail.
 
 use std::ffi::OsString;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
-use pagetrail::{AtExit, Choice, Precision, ReportPages, Target, Technique, TrackMode, Watch};
+use pagetrail::{
+    AtExit, Choice, DirtySource, Precision, ReportPages, Target, Technique, TrackMode, Watch,
+};
 use pagetrail_trail::Header;
 
 use crate::args::{HugePagesArg, TargetArgs, TechniqueArgs};
 use crate::exit;
+use crate::session::subpage;
+use crate::vm::args::GuestArgs;
+use crate::vm::guest;
 
-/// Starts tracking a process, or starts a program and tracks it. With `last_round` a started
-/// program is held at its exit. `set_streams` may redirect the program's output, which is inherited
-/// otherwise.
+/// What to track, and how.
+pub(crate) struct Wanted<'a> {
+    pub(crate) target: &'a TargetArgs,
+    pub(crate) technique: &'a TechniqueArgs,
+    /// Whether a program to be started is to be a guest of KVM.
+    pub(crate) guest: &'a GuestArgs,
+    /// What to track, if not writes.
+    pub(crate) track: Option<TrackMode>,
+    /// Whether a started program is held at its exit; a guest always is.
+    pub(crate) last_round: bool,
+    /// The number of sub-pages for a program that is started on the sub-page allocator.
+    pub(crate) parts: Option<&'a str>,
+}
+
+/// Starts tracking a process, or starts a program and tracks it. `set_streams` may redirect the
+/// program's output, which is inherited otherwise.
 pub(crate) fn start(
-    target: &TargetArgs,
-    technique: &TechniqueArgs,
-    track: Option<TrackMode>,
-    last_round: bool,
+    wanted: &Wanted<'_>,
+    set_streams: impl FnOnce(&mut Command) -> Result<()>,
+) -> Result<Box<dyn DirtySource>> {
+    if wanted.guest.vm {
+        let command = &wanted.target.command;
+        let source = guest::start(command, wanted.track, wanted.parts, set_streams)?;
+        return Ok(Box::new(source));
+    }
+    Ok(Box::new(watch(wanted, set_streams)?))
+}
+
+/// Starts a watch.
+fn watch(
+    wanted: &Wanted<'_>,
     set_streams: impl FnOnce(&mut Command) -> Result<()>,
 ) -> Result<Watch> {
+    let (target, technique) = (wanted.target, wanted.technique);
     // Checked before anything is started.
     if let Choice::Technique(requested) = technique.technique.0
         && let Some(line) = without_effect(technique, requested).first()
@@ -30,6 +59,9 @@ pub(crate) fn start(
     let target = match (target.pid, target.command.split_first()) {
         (None, Some((program, arguments))) => {
             let mut command = command(program, arguments);
+            if let Some(parts) = wanted.parts {
+                subpage::preload(&mut command, parts)?;
+            }
             set_streams(&mut command)?;
             Target::command(command)
         }
@@ -38,7 +70,7 @@ pub(crate) fn start(
     };
     let mut watch = Watch::builder()
         .target(target)
-        .at_exit(match last_round {
+        .at_exit(match wanted.last_round {
             true => AtExit::Hold,
             false => AtExit::Run,
         })
@@ -55,7 +87,7 @@ pub(crate) fn start(
     if technique.exact {
         watch = watch.precision(Precision::Exact);
     }
-    if let Some(track) = track {
+    if let Some(track) = wanted.track {
         watch = watch.track(track);
     }
     let watch = watch.start()?;
@@ -102,8 +134,8 @@ pub(crate) fn command(program: &OsString, arguments: &[OsString]) -> Command {
     command
 }
 
-/// Makes the header of a trail that records this watch.
-pub(crate) fn header(watch: &Watch, target: &TargetArgs, interval: Duration) -> Header {
+/// Makes the header of a trail that records this source.
+pub(crate) fn header(source: &dyn DirtySource, target: &TargetArgs, interval: Duration) -> Header {
     let command = match target.pid {
         Some(pid) => pagetrail::command_line(pid),
         None => {
@@ -113,18 +145,18 @@ pub(crate) fn header(watch: &Watch, target: &TargetArgs, interval: Duration) -> 
     };
     Header {
         command,
-        pid: watch.pid(),
+        pid: source.pid(),
         page_size: pagetrail::page_size(),
-        technique: watch.technique().name().into(),
-        reason: watch.reason().into(),
+        technique: source.technique_name().into(),
+        reason: source.reason().into(),
         interval_ms: interval.as_millis() as u64,
         started_unix_ms: unix_ms(),
-        attach_stopped_ns: watch.attach_stopped().as_nanos() as u64,
+        attach_stopped_ns: source.attach_stopped().as_nanos() as u64,
     }
 }
 
 /// The current time, in milliseconds since 1970-01-01 UTC.
-pub(crate) fn unix_ms() -> u64 {
+fn unix_ms() -> u64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
     since_1970.map_or(0, |time| time.as_millis() as u64)
 }

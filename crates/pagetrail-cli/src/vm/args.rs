@@ -13,7 +13,8 @@ use crate::bench::size::Size;
     pagetrail vm check\n  \
     pagetrail vm run -- python3 -c 'print(1)'\n  \
     pagetrail record --vm -- ./prog\n  \
-    pagetrail record --vm --access -- ./prog\n\n\
+    pagetrail record --vm --access -- ./prog\n  \
+    pagetrail top --vm -- ./prog\n\n\
     It is a tracker, not a sandbox: the program keeps its own rights. Most calls that are not\n\
     supported (seccomp, for one) fail as on a kernel that lacks them; the others end the program\n\
     with one line on standard error and exit status 3.")]
@@ -33,13 +34,22 @@ pub(crate) enum VmCommand {
     Check(CheckArgs),
 }
 
+/// Whether a program to be started is to be a guest.
+#[derive(Args, Debug)]
+pub(crate) struct GuestArgs {
+    /// Run the program in a virtual machine on KVM, where the processor logs its dirty pages (see
+    /// pagetrail vm)
+    #[arg(long, conflicts_with_all = ["pid", "technique", "false_positive_cost", "exact", "huge_pages", "block_pages", "report_again"])]
+    pub(crate) vm: bool,
+}
+
 /// Arguments of `vm run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// Send rounds over this descriptor; for `record --vm`
+    /// Send rounds over this descriptor, to the process that tracks the program
     #[arg(long, value_name = "FD", hide = true)]
     pub(crate) rounds: Option<i32>,
-    /// Track accesses in those rounds; for `record --vm --access`
+    /// Track accesses in those rounds, too
     #[arg(long, hide = true, requires = "rounds")]
     pub(crate) accesses: bool,
     /// Limit the program's writable memory; mappings beyond the limit fail with ENOMEM

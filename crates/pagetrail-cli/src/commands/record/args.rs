@@ -8,6 +8,7 @@ use pagetrail::TrackMode;
 
 use crate::args::{DEFAULT_FILE, PARTS, TargetArgs, TechniqueArgs, duration};
 use crate::commands::report::args::PictureArgs;
+use crate::vm::args::GuestArgs;
 
 /// Arguments of `record`.
 #[derive(Args, Debug)]
@@ -41,10 +42,8 @@ pub(crate) struct RecordArgs {
     /// longer
     #[arg(long, conflicts_with_all = ["pid", "vm"])]
     pub(crate) last_round: bool,
-    /// Run the program in a virtual machine on KVM, where the processor logs its dirty pages (see
-    /// pagetrail vm)
-    #[arg(long, conflicts_with_all = ["pid", "technique", "false_positive_cost", "exact", "huge_pages", "block_pages", "report_again"])]
-    pub(crate) vm: bool,
+    #[command(flatten)]
+    pub(crate) guest: GuestArgs,
     /// Time from round to round, with its unit
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]
     pub(crate) interval: Duration,

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use pagetrail::{Ended, Error, State, TrackMode, Watch};
+use pagetrail::{DirtySource, Ended, Error, Round, State, TrackMode};
 use pagetrail_trail::End;
 
 use self::args::RecordArgs;
@@ -21,16 +21,13 @@ use crate::recording::round;
 use crate::report::{joined, words};
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
-use crate::session::{find, start, subpage};
+use crate::session::{find, start};
 
 /// Longest time until a signal is handled.
 const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
-    if args.vm {
-        return crate::vm::record::run(args);
-    }
     let output = Output::open(&args.output)?;
     let pictures = match Pictures::open(&args.pictures, &args.output) {
         Ok(pictures) => pictures,
@@ -39,19 +36,16 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
             return Err(error);
         }
     };
-    let track = args.access.map(TrackMode::from);
-    let started = start::start(
-        &args.target,
-        &args.technique,
-        track,
-        args.last_round,
-        |command| match &args.parts {
-            Some(parts) => subpage::preload(command, parts),
-            None => Ok(()),
-        },
-    );
-    let mut watch = match started {
-        Ok(watch) => watch,
+    let wanted = start::Wanted {
+        target: &args.target,
+        technique: &args.technique,
+        guest: &args.guest,
+        track: args.access.map(TrackMode::from),
+        last_round: args.last_round,
+        parts: args.parts.as_deref(),
+    };
+    let mut source = match start::start(&wanted, |_| Ok(())) {
+        Ok(source) => source,
         Err(error) => {
             pictures.discard();
             output.discard();
@@ -63,30 +57,33 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     };
     let is_program = args.target.pid.is_none();
     let addressee = match is_program {
-        true => Addressee::Program(watch.pid()),
+        true => Addressee::Program(source.pid()),
         false => Addressee::Us,
     };
     // A program started here has the terminal to itself.
     if let Some(pid) = args.target.pid {
-        announce(pid, &watch, &output);
+        announce(pid, &*source, &output);
     }
     let mut session = Session {
         signals: Signals::take(addressee).context("cannot handle signals")?,
         // A program started here may use the terminal as it likes.
         progress: Progress::new(!is_program),
-        watch: &mut watch,
+        source: &mut *source,
         is_program,
+        is_guest: args.guest.vm,
         ended: None,
         unseen: None,
     };
     let recorded = session.record(args, &output);
     let unseen = session.unseen;
+    let did_not_start = session.has_reported_failure(recorded.as_ref().ok());
     let kept = recorded.and_then(|totals| keep(&totals, unseen, output, pictures));
     if !is_program {
         return kept.map(|()| ExitCode::SUCCESS);
     }
     // Reported now, since the program may run for a long time.
-    let failure = kept.err().map(|error| exit::report(&error));
+    let failure = kept.err().filter(|_| !did_not_start);
+    let failure = failure.map(|error| exit::report(&error));
     if session.ended.is_none() {
         exit::message("the program runs on untracked; waiting for its end");
     }
@@ -130,11 +127,13 @@ enum Waited {
 }
 
 struct Session<'a> {
-    watch: &'a mut Watch,
+    source: &'a mut dyn DirtySource,
     signals: Signals,
     progress: Progress,
     /// Whether pagetrail started the target.
     is_program: bool,
+    /// Whether the program is a guest of KVM, which sends a round at its end.
+    is_guest: bool,
     /// How the target ended, once it has; the inner value is known only for a program started here.
     ended: Option<Option<Ended>>,
     /// Time before a program's exit that no round covers.
@@ -146,7 +145,7 @@ impl Session<'_> {
     fn record(&mut self, args: &RecordArgs, output: &Output) -> Result<Totals> {
         let to_file = || output.path().display().to_string();
         let mut schedule = Schedule::new(Instant::now(), args.interval, args.duration);
-        let header = start::header(self.watch, &args.target, args.interval);
+        let header = start::header(self.source, &args.target, args.interval);
         let mut recorder = Recorder::new(output, header);
         let stop = self.rounds(
             &mut recorder,
@@ -177,13 +176,14 @@ impl Session<'_> {
         loop {
             let waited = self.wait_until(schedule.deadline());
             if let Waited::Stop(Stop::Ended) = waited {
-                self.unseen = (self.is_program && !held).then(|| last.elapsed());
+                let is_unseen = self.is_program && !self.is_guest && !held;
+                self.unseen = is_unseen.then(|| last.elapsed());
                 return Ok(Stop::Ended);
             }
-            match recorder.take_round(self.watch) {
+            match self.take_rounds(recorder, rounds_max) {
                 Err(error) if is_gone(&error) => {
                     match self.is_program {
-                        true => self.unseen = Some(last.elapsed()),
+                        true => self.unseen = (!self.is_guest).then(|| last.elapsed()),
                         false => self.ended = Some(None),
                     }
                     return Ok(Stop::Ended);
@@ -194,7 +194,7 @@ impl Session<'_> {
             match waited {
                 Waited::Stop(stop) => return Ok(stop),
                 // The process ends now, unless other threads outlive its main thread.
-                Waited::Exiting => self.watch.release_exit(),
+                Waited::Exiting => self.source.release_exit(),
                 Waited::Due => {}
             }
             held = matches!(waited, Waited::Exiting);
@@ -207,15 +207,35 @@ impl Session<'_> {
         }
     }
 
+    /// Takes a round, and the others of its interval.
+    fn take_rounds(&mut self, recorder: &mut Recorder<'_>, rounds_max: u32) -> Result<()> {
+        loop {
+            recorder.take_round(self.source)?;
+            if recorder.totals().rounds >= rounds_max
+                || self.source.wait(Duration::ZERO) != State::Ready
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether the program is a guest that could not start: then it has said why.
+    fn has_reported_failure(&mut self, totals: Option<&Totals>) -> bool {
+        self.is_guest
+            && totals.is_some_and(|totals| totals.rounds == 0)
+            && self.wait_for_end() != Some(Ended::Exited(0))
+    }
+
     fn wait_until(&mut self, deadline: Instant) -> Waited {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.watch.wait(left.min(SIGNAL_POLL_INTERVAL)) {
+            match self.source.wait(left.min(SIGNAL_POLL_INTERVAL)) {
                 State::Ended(ended) => {
                     self.ended = Some(ended);
                     return Waited::Stop(Stop::Ended);
                 }
                 State::Exiting => return Waited::Exiting,
+                State::Ready => return Waited::Due,
                 _ if self.signals.stop_requested() => return Waited::Stop(Stop::Requested),
                 _ if Instant::now() >= deadline => return Waited::Due,
                 _ => {}
@@ -229,9 +249,13 @@ impl Session<'_> {
             if let Some(ended) = self.ended {
                 return ended;
             }
-            match self.watch.wait(SIGNAL_POLL_INTERVAL) {
+            match self.source.wait(SIGNAL_POLL_INTERVAL) {
                 State::Ended(ended) => self.ended = Some(ended),
-                State::Exiting => self.watch.release_exit(),
+                State::Exiting => self.source.release_exit(),
+                // Nobody wants it any more.
+                State::Ready => {
+                    let _ = self.source.collect().map(Round::commit);
+                }
                 _ => {
                     self.signals.stop_requested();
                 }
@@ -249,7 +273,7 @@ fn is_gone(error: &anyhow::Error) -> bool {
 ///
 /// `unseen` is the time before the exit of a program that no round covers. A program that ends
 /// before its first round is no error.
-pub(crate) fn keep(
+fn keep(
     totals: &Totals,
     unseen: Option<Duration>,
     output: Output,
@@ -289,11 +313,11 @@ fn milliseconds(time: Duration) -> String {
 
 /// Prints what is recorded and which child processes are not. If standard error is not a terminal,
 /// it is the only message until the end.
-fn announce(pid: u32, watch: &Watch, output: &Output) {
+fn announce(pid: u32, source: &dyn DirtySource, output: &Output) {
     exit::message(&format!(
         "recording process {} by {} into {}; it ends with the process, or by Ctrl-C or SIGTERM",
         find::list(&[pid]),
-        watch.technique(),
+        source.technique_name(),
         output.path().display()
     ));
     let children = find::children(pid);

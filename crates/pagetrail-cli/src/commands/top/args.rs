@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::args::{TargetArgs, TechniqueArgs, duration};
+use crate::vm::args::GuestArgs;
 
 /// Arguments of `top`.
 #[derive(Args, Debug)]
@@ -14,6 +15,8 @@ pub(crate) struct TopArgs {
     pub(crate) target: TargetArgs,
     #[command(flatten)]
     pub(crate) technique: TechniqueArgs,
+    #[command(flatten)]
+    pub(crate) guest: GuestArgs,
     /// Time from round to round, with its unit
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
     pub(crate) interval: Duration,

@@ -14,7 +14,7 @@ use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use pagetrail::{Error, State, Watch};
+use pagetrail::{DirtySource, Error, State};
 use pagetrail_trail::{End, Event, Mapping};
 
 use self::args::TopArgs;
@@ -37,12 +37,20 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
     if !io::stdout().is_terminal() {
         bail!("top needs a terminal as standard output; without one use `pagetrail record`");
     }
-    let mut watch = start::start(&args.target, &args.technique, None, false, |command| {
+    let wanted = start::Wanted {
+        target: &args.target,
+        technique: &args.technique,
+        guest: &args.guest,
+        track: None,
+        last_round: false,
+        parts: None,
+    };
+    let mut source = start::start(&wanted, |command| {
         let (stdout, stderr) = program_output(args)?;
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         Ok(())
     })?;
-    let header = start::header(&watch, &args.target, args.interval);
+    let header = start::header(&*source, &args.target, args.interval);
     let name = words::command(&header.command);
     let mut live = Live {
         state: TopState::new(header),
@@ -52,10 +60,10 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
     let ended = {
         let mut signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
         let mut screen = Screen::take().context("cannot take the terminal")?;
-        live.follow(&mut watch, args.interval, &mut screen, &mut signals)?
+        live.follow(&mut *source, args.interval, &mut screen, &mut signals)?
     };
     if !ended && args.target.pid.is_none() {
-        exit::message(&format!("{name} runs on as process {}", watch.pid()));
+        exit::message(&format!("{name} runs on as process {}", source.pid()));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -82,7 +90,7 @@ impl Live {
     /// Shows the target until the user quits; returns whether the target has ended.
     fn follow(
         &mut self,
-        watch: &mut Watch,
+        source: &mut dyn DirtySource,
         interval: Duration,
         screen: &mut Screen,
         signals: &mut Signals,
@@ -110,7 +118,7 @@ impl Live {
                 return Ok(ended);
             }
             if !ended {
-                let end = self.step(watch, &mut schedule, &mut changed)?;
+                let end = self.step(source, &mut schedule, &mut changed)?;
                 if let Some(end) = end {
                     self.state.finish(end);
                     (ended, changed) = (true, true);
@@ -125,37 +133,36 @@ impl Live {
     /// Collects a round if one is due; returns how the target ended if it has.
     fn step(
         &mut self,
-        watch: &mut Watch,
+        source: &mut dyn DirtySource,
         schedule: &mut Schedule,
         changed: &mut bool,
     ) -> Result<Option<End>> {
-        let is_exiting = match watch.wait(Duration::ZERO) {
-            State::Ended(ended) => return Ok(Some(round::end(ended))),
-            State::Exiting => true,
-            _ => false,
-        };
-        if !is_exiting && Instant::now() < schedule.deadline() {
+        let state = source.wait(Duration::ZERO);
+        if let State::Ended(ended) = state {
+            return Ok(Some(round::end(ended)));
+        }
+        if state == State::Running && Instant::now() < schedule.deadline() {
             return Ok(None);
         }
         *changed = true;
-        match self.take_round(watch) {
+        match self.take_round(source) {
             Err(error) if matches!(error.downcast_ref(), Some(Error::Gone { .. })) => {
-                return Ok(Some(match watch.wait(POLL_INTERVAL) {
+                return Ok(Some(match source.wait(POLL_INTERVAL) {
                     State::Ended(ended) => round::end(ended),
                     _ => End::Gone,
                 }));
             }
             taken => taken?,
         }
-        if is_exiting {
-            watch.release_exit();
+        if state == State::Exiting {
+            source.release_exit();
         }
         schedule.advance(Instant::now());
         Ok(None)
     }
 
-    fn take_round(&mut self, watch: &mut Watch) -> Result<()> {
-        let collected = watch.collect()?;
+    fn take_round(&mut self, source: &mut dyn DirtySource) -> Result<()> {
+        let collected = source.collect()?;
         let index = round::index(&collected)?;
         let changes = self.layout.update(
             index,

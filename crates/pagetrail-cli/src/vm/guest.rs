@@ -1,0 +1,38 @@
+//! Starts a program as a guest, in a process of its own, and makes it a source of rounds.
+
+use std::env;
+use std::ffi::OsString;
+use std::os::fd::AsRawFd;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use pagetrail::TrackMode;
+use pagetrail_vm::GuestSource;
+
+/// Starts a program as a guest from its first instruction on. `set_streams` may redirect its
+/// output, which is inherited otherwise.
+pub(crate) fn start(
+    command: &[OsString],
+    track: Option<TrackMode>,
+    parts: Option<&str>,
+    set_streams: impl FnOnce(&mut Command) -> Result<()>,
+) -> Result<GuestSource> {
+    let track = track.unwrap_or_default();
+    // Checked here, before there is a process whose error would be less clear.
+    pagetrail_vm::check::report()?;
+    if track != TrackMode::Writes {
+        pagetrail_vm::check::try_accesses()?;
+    }
+    let (rounds, link) = pagetrail_vm::pair().context("cannot make a pair of sockets")?;
+    let mut guest = Command::new(env::current_exe().context("cannot find this program")?);
+    guest
+        .args(["vm", "run", "--rounds", &link.as_raw_fd().to_string()])
+        .args(parts.iter().flat_map(|parts| ["--parts", parts]))
+        .args((track != TrackMode::Writes).then_some("--accesses"))
+        .arg("--")
+        .args(command);
+    set_streams(&mut guest)?;
+    let child = guest.spawn().context("cannot start the virtual machine")?;
+    drop(link);
+    Ok(GuestSource::new(rounds, child, track, parts.is_some()))
+}
