@@ -38,6 +38,7 @@ usage: cargo xtask TASK
   quick            the inner loop: formatting, tidy, clippy, unit tests, one technique's conformance
   tidy             the cheap checks of the house over all files
   ship             whether what ships can be published: licences, packages; part of 'test'
+  api              write the lists of public items anew, which a test compares with the sources
   victims          compile tests/victims/*.c to target/victims/
   vm ..            run a command in a guest with another kernel (vm --help)
   bochs ..         run a static program on an emulated Intel processor with page modification
@@ -110,6 +111,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "quick" => test::quick(&repo)?,
         "tidy" => tidy::run(&repo)?,
         "ship" => ship::run(&repo),
+        "api" => pagetrail_public_api::update(&repo.root).map(|()| true)?,
         "vm" => return pagetrail_rig::run(&repo, rest),
         "vm-programs" => vm_programs::run(&repo, rest)?,
         "bochs" => return pagetrail_rig::bochs::run(&repo, rest),
