@@ -145,7 +145,7 @@ fn with_uffd<T: Tracker>(
         }
         error => failed(error),
     };
-    match Uffd::own(kernel_faults) {
+    match Uffd::create(kernel_faults) {
         Ok(fd) => make(fd).map_or_else(refused, see_two_touches),
         Err(Errno::NOSYS) => Status::Absent("this kernel is built without userfaultfd".into()),
         Err(Errno::PERM) if kernel_faults => Status::Absent(

@@ -9,7 +9,7 @@ use crate::page_set::PageSet;
 use crate::proc::map_files;
 use crate::proc::status::Status;
 use crate::region::Region;
-use crate::sys::pagemap::{Pagemap, Query, Vector, category, entry};
+use crate::sys::pagemap::{Categories, Pagemap, Query, Vector, existing, is_owned};
 use rustix::io::Errno;
 use std::fs::File;
 
@@ -51,10 +51,10 @@ pub fn owned_pages(pid: u32, region: &Region) -> Result<PageSet> {
     // A marker on a write-protected untouched page reads as a swapped page.
     let swap = Status::of(pid).is_ok_and(|status| status.swap_kib > 0);
     let owned = Query {
-        inverted: category::FILE,
-        all_of: category::FILE,
-        any_of: category::PRESENT | if swap { category::SWAPPED } else { 0 },
-        ..Query::default()
+        inverted: Categories::FILE,
+        all_of: Categories::FILE,
+        any_of: existing(swap),
+        ..Query::ALL
     };
     let mut vector = Vector::new();
     match pagemap.scan(region.range, owned, &mut vector, |range| {
@@ -64,7 +64,7 @@ pub fn owned_pages(pid: u32, region: &Region) -> Result<PageSet> {
         // Linux before 6.7 has no PAGEMAP_SCAN.
         Err(Errno::NOTTY) => {
             pagemap
-                .matching_entries(region.range, entry::is_owned, &mut found)
+                .matching_entries(region.range, is_owned, &mut found)
                 .map_err(failed())?;
             Ok(found)
         }
@@ -106,22 +106,22 @@ pub fn mapped_pages(pid: u32, addresses: &PageSet) -> Result<Mapped> {
     // A marker on a write-protected untouched page reads as a swapped page.
     let swap = Status::of(pid).is_ok_and(|status| status.swap_kib > 0);
     let query = Query {
-        inverted: category::PFNZERO,
-        all_of: category::PFNZERO,
-        any_of: category::PRESENT | if swap { category::SWAPPED } else { 0 },
-        report: category::PRESENT | category::HUGE,
-        ..Query::default()
+        inverted: Categories::ZERO,
+        all_of: Categories::ZERO,
+        any_of: existing(swap),
+        report: Categories::PRESENT | Categories::HUGE,
+        ..Query::ALL
     };
     let mut vector = Vector::new();
     for range in addresses.ranges() {
         pagemap
             .scan_kinds(*range, query, &mut vector, |range, kinds| {
-                if kinds & category::PRESENT == 0 {
+                if !kinds.contains(Categories::PRESENT) {
                     found.swapped.insert(range);
                     return;
                 }
                 found.present.insert(range);
-                if kinds & category::HUGE != 0 {
+                if kinds.contains(Categories::HUGE) {
                     found.huge.insert(range);
                 }
             })

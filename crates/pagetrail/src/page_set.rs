@@ -6,13 +6,10 @@
 
 use std::fmt;
 use std::ops::{BitAnd, BitOr, BitOrAssign, Range, Sub};
-use std::sync::OnceLock;
 
 /// The page size of this machine, in bytes (`getauxval(AT_PAGESZ)`).
 pub fn page_size() -> u64 {
-    // Asking libc takes longer than most computations with the result.
-    static ASKED: OnceLock<u64> = OnceLock::new();
-    *ASKED.get_or_init(|| rustix::param::page_size() as u64)
+    pagemap_scan::page_size()
 }
 
 /// A half-open range of addresses, `start..end`, in bytes; never empty.

@@ -17,6 +17,7 @@ use anyhow::{Context, Result};
 
 /// The libraries whose public items are kept, by their folders in `crates/`.
 pub const LIBRARIES: &[&str] = &[
+    "pagemap-scan",
     "pagetrail",
     "pagetrail-alloc",
     "pagetrail-checkpoint",

@@ -435,7 +435,7 @@ mod tests {
 
     use super::*;
     use crate::page_set::{PageRange, page_size};
-    use crate::sys::uffd::{Mode, feature};
+    use crate::sys::uffd::{Features, Mode};
 
     #[test]
     fn a_descriptor_whose_address_space_is_gone_says_so() {
@@ -446,7 +446,7 @@ mod tests {
         let Ok(fetched) = fetched else {
             return; // The conformance suite says why.
         };
-        let Ok(uffd) = Uffd::handshake(fetched.fd, feature::PAGEFAULT_FLAG_WP) else {
+        let Ok(uffd) = Uffd::handshake(fetched.fd, Features::PAGEFAULT_FLAG_WP) else {
             return; // Likewise.
         };
         let range = PageRange::new(1 << 30, (1 << 30) + page_size()).unwrap();

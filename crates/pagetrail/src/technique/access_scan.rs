@@ -27,24 +27,24 @@ use super::{ArmError, Armed, Collected, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
-use crate::sys::pagemap::{Pagemap, Query, Vector, category};
-use crate::sys::uffd::{Mode, Uffd, feature};
+use crate::sys::pagemap::{Categories, Pagemap, Query, Vector};
+use crate::sys::uffd::{Features, Mode, Uffd};
 use crate::types::AccessKind;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::sync::Arc;
 
 /// Features without which the technique does not work.
-pub(crate) const FEATURES: u64 = feature::RWP | feature::RWP_ASYNC;
+pub(crate) const FEATURES: Features = Features::RWP.union(Features::RWP_ASYNC);
 
 /// Selects the pages that exist, and reports whether each was touched.
 const EXISTING: Query = Query {
-    rearm: false,
-    registered: false,
-    inverted: 0,
-    all_of: 0,
-    any_of: category::PRESENT | category::SWAPPED,
-    report: category::ACCESSED | category::HUGE,
+    write_protect: false,
+    only_registered: false,
+    inverted: Categories::NONE,
+    all_of: Categories::NONE,
+    any_of: Categories::PRESENT.union(Categories::SWAPPED),
+    report: Categories::ACCESSED.union(Categories::HUGE),
 };
 
 /// The technique's state for one address space.
@@ -98,9 +98,9 @@ impl AccessScan {
         self.pagemap
             .scan_kinds(range, EXISTING, &mut self.vector, |range, kinds| {
                 existing.insert(range);
-                if kinds & category::ACCESSED != 0 {
+                if kinds.contains(Categories::ACCESSED) {
                     touched.insert(range);
-                    if kinds & category::HUGE != 0 {
+                    if kinds.contains(Categories::HUGE) {
                         huge.insert(range);
                     }
                 }

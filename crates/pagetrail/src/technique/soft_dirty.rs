@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::proc::status::{memory_id, threads};
 use crate::region::Region;
-use crate::sys::pagemap::{Pagemap, Query, Vector, category, entry};
+use crate::sys::pagemap::{Categories, Entry, Pagemap, Query, Vector, existing};
 use crate::sys::scratch::Scratch;
 use crate::types::Technique;
 use rustix::io::Errno;
@@ -134,7 +134,7 @@ impl SoftDirty {
     /// Whether another process has cleared the bits since the sentinels were written.
     fn cleared_externally(&self) -> io::Result<bool> {
         let mut unmarked_pages = PageSet::new();
-        let unmarked = |bits| bits & entry::POPULATED != 0 && bits & entry::SOFT_DIRTY == 0;
+        let unmarked = |entry: Entry| entry.is_populated() && !entry.is_soft_dirty();
         for page in &self.sentinels {
             self.pagemap
                 .matching_entries(*page, unmarked, &mut unmarked_pages)?;
@@ -149,7 +149,7 @@ impl SoftDirty {
         if self.other.is_none() {
             return Ok(());
         }
-        let owned = |bits| bits & entry::PRESENT != 0 && bits & entry::FILE == 0;
+        let owned = |entry: Entry| entry.is_present() && !entry.is_file();
         for among in [self.private.difference(written), self.private.clone()] {
             for range in among.ranges().iter().take(SENTINEL_RANGES_MAX) {
                 let end = range
@@ -190,13 +190,13 @@ impl SoftDirty {
     fn read(&mut self, out: &mut PageSet) -> io::Result<()> {
         let mut marked = |range: PageRange, populated_only: bool| {
             let query = Query {
-                all_of: category::SOFT_DIRTY,
+                all_of: Categories::SOFT_DIRTY,
                 any_of: if populated_only {
-                    category::PRESENT | category::SWAPPED
+                    existing(true)
                 } else {
-                    0
+                    Categories::NONE
                 },
-                ..Query::default()
+                ..Query::ALL
             };
             match self
                 .pagemap
@@ -205,12 +205,8 @@ impl SoftDirty {
                 Err(Errno::NOTTY) => {}
                 outcome => return outcome.map_err(io::Error::from),
             }
-            let populated = if populated_only {
-                entry::POPULATED
-            } else {
-                u64::MAX
-            };
-            let wanted = |bits| bits & entry::SOFT_DIRTY != 0 && bits & populated != 0;
+            let wanted =
+                |entry: Entry| entry.is_soft_dirty() && (!populated_only || entry.is_populated());
             self.pagemap.matching_entries(range, wanted, out)
         };
         self.private

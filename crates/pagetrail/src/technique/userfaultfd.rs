@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
 use crate::sys::shared_words::SharedWords;
-use crate::sys::uffd::{FAULTS_AT_ONCE, Fault, Mode, Uffd, feature};
+use crate::sys::uffd::{FAULTS_AT_ONCE, Fault, Features, Mode, Uffd, Zeros};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -49,7 +49,7 @@ struct Shared {
     state: SharedWords,
     block_bytes: u64,
     /// The contents of a new huge page.
-    zeros: SharedWords,
+    zeros: Zeros,
 }
 
 /// The words of [`Shared::state`].
@@ -88,7 +88,7 @@ impl Userfaultfd {
     /// Takes a new userfaultfd of the target's address space. `block_pages`: 1 to
     /// [`BLOCK_PAGES_MAX`], a power of two.
     pub(crate) fn new(fd: OwnedFd, block_pages: u32) -> Result<Self> {
-        let uffd = Uffd::handshake(fd, feature::PAGEFAULT_FLAG_WP).map_err(Error::os(
+        let uffd = Uffd::handshake(fd, Features::PAGEFAULT_FLAG_WP).map_err(Error::os(
             "userfaultfd handshake with UFFD_FEATURE_PAGEFAULT_FLAG_WP",
         ))?;
         let shared = Arc::new(Shared {
@@ -97,8 +97,7 @@ impl Userfaultfd {
             log: SharedWords::new(LOG_LEN).map_err(Error::os("mapping the fault log"))?,
             state: SharedWords::new(STATE_WORDS)
                 .map_err(Error::os("mapping the fault handler's state"))?,
-            zeros: SharedWords::new(HUGE_PAGE_BYTES as usize / 8)
-                .map_err(Error::os("mapping zeros"))?,
+            zeros: Zeros::new(HUGE_PAGE_BYTES as usize).map_err(Error::os("mapping zeros"))?,
             block_bytes: u64::from(block_pages.clamp(1, BLOCK_PAGES_MAX).next_power_of_two())
                 * page_size(),
         });
@@ -155,11 +154,7 @@ impl Shared {
 
     /// Runs the handler thread until it is asked to stop or the address space is gone.
     fn handle_faults(&self) {
-        let mut faults = [Fault {
-            address: 0,
-            write_protect: false,
-            write: false,
-        }; FAULTS_AT_ONCE];
+        let mut faults = [Fault::default(); FAULTS_AT_ONCE];
         self.state(State::Resolving).fetch_add(1, Ordering::SeqCst);
         loop {
             let mut fds = [

@@ -27,7 +27,7 @@ use crate::page_set::{PageRange, PageSet};
 use crate::proc::map_files;
 use crate::proc::status::Status;
 use crate::region::Region;
-use crate::sys::pagemap::{Pagemap, Query, Vector, category, entry};
+use crate::sys::pagemap::{Categories, Entry, Pagemap, Query, Vector, is_owned};
 use crate::technique::Missed;
 use rustix::fs::{StatxFlags, statx};
 use rustix::io::Errno;
@@ -35,17 +35,19 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Selects pages in memory that are the process's own: neither the file's nor the page of zeros.
 const OWNED: Query = Query {
-    rearm: false,
-    registered: false,
-    inverted: category::FILE | category::PFNZERO,
-    all_of: category::FILE | category::PFNZERO | category::PRESENT,
-    any_of: 0,
-    report: 0,
+    write_protect: false,
+    only_registered: false,
+    inverted: Categories::FILE.union(Categories::ZERO),
+    all_of: Categories::FILE
+        .union(Categories::ZERO)
+        .union(Categories::PRESENT),
+    any_of: Categories::NONE,
+    report: Categories::NONE,
 };
 
 const PRESENT: Query = Query {
-    inverted: 0,
-    all_of: category::PRESENT,
+    inverted: Categories::NONE,
+    all_of: Categories::PRESENT,
     ..OWNED
 };
 
@@ -179,7 +181,7 @@ impl Discards {
                 shared.exact = times::are_exact(&map_files::link(self.pid, shared.mapping));
                 shared.unsettled = !shared.exact && shared.stamp.is_some_and(is_recent);
             }
-            let present = self.scan(&new, PRESENT, |bits| bits & entry::PRESENT != 0)?;
+            let present = self.scan(&new, PRESENT, Entry::is_present)?;
             shared.present.union_with(&present);
         }
         self.shared = now;
@@ -258,7 +260,7 @@ impl Discards {
             }
             _ => {}
         }
-        let present = self.scan(&shared.ranges, PRESENT, |bits| bits & entry::PRESENT != 0)?;
+        let present = self.scan(&shared.ranges, PRESENT, Entry::is_present)?;
         out.union_with(&shared.present.difference(&present));
         shared.present = present;
         Ok(())
@@ -296,7 +298,12 @@ impl Discards {
 
     /// The pages that a query selects or, where the kernel has no queries, those with a `wanted`
     /// entry.
-    fn scan(&mut self, ranges: &PageSet, query: Query, wanted: fn(u64) -> bool) -> Result<PageSet> {
+    fn scan(
+        &mut self,
+        ranges: &PageSet,
+        query: Query,
+        wanted: fn(Entry) -> bool,
+    ) -> Result<PageSet> {
         let mut found = PageSet::new();
         if ranges.is_empty() {
             return Ok(found);
@@ -325,17 +332,17 @@ impl Discards {
 
 /// Selects pages that read as swapped out and are not the file's.
 const SWAPPED: Query = Query {
-    inverted: category::FILE,
-    all_of: category::FILE | category::SWAPPED,
+    inverted: Categories::FILE,
+    all_of: Categories::FILE.union(Categories::SWAPPED),
     ..OWNED
 };
 
-fn owned_now(bits: u64) -> bool {
-    bits & entry::PRESENT != 0 && bits & entry::FILE == 0
+fn owned_now(entry: Entry) -> bool {
+    entry.is_present() && !entry.is_file()
 }
 
-fn owned_elsewhere(bits: u64) -> bool {
-    entry::is_owned(bits) && bits & entry::PRESENT == 0
+fn owned_elsewhere(entry: Entry) -> bool {
+    is_owned(entry) && !entry.is_present()
 }
 
 /// Whether a change happened so recently that the next one may have the same time.

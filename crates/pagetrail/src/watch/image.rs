@@ -50,7 +50,7 @@ pub(super) fn attach(technique: Technique, pid: u32) -> Result<Image> {
 pub(super) fn own(technique: Technique) -> Result<Image> {
     let fd = match need(technique) {
         Need::Userfaultfd { kernel_faults } => {
-            Some(Uffd::own(kernel_faults).map_err(Error::os("userfaultfd(2)"))?)
+            Some(Uffd::create(kernel_faults).map_err(Error::os("userfaultfd(2)"))?)
         }
         Need::Nothing | Need::Tracing => None,
     };

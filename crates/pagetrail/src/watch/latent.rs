@@ -10,7 +10,7 @@
 
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
-use crate::sys::pagemap::{Pagemap, Query, Vector, category, entry};
+use crate::sys::pagemap::{Categories, Pagemap, Query, Vector, is_owned};
 use rustix::io::Errno;
 
 /// How a watch treats mappings without write permission.
@@ -35,12 +35,12 @@ pub enum Unwritable {
 
 /// Selects pages in memory or swapped out that are the process's own, not the file's.
 const OWNED: Query = Query {
-    rearm: false,
-    registered: false,
-    inverted: category::FILE,
-    all_of: category::FILE,
-    any_of: category::PRESENT | category::SWAPPED,
-    report: 0,
+    write_protect: false,
+    only_registered: false,
+    inverted: Categories::FILE,
+    all_of: Categories::FILE,
+    any_of: Categories::PRESENT.union(Categories::SWAPPED),
+    report: Categories::NONE,
 };
 
 /// The latent mappings of one address space.
@@ -88,7 +88,7 @@ impl Latent {
             match pagemap.scan(*range, OWNED, &mut self.vector, |found| owned.insert(found)) {
                 // Linux before 6.7 has no PAGEMAP_SCAN.
                 Err(Errno::NOTTY) => pagemap
-                    .matching_entries(*range, entry::is_owned, &mut owned)
+                    .matching_entries(*range, is_owned, &mut owned)
                     .map_err(Error::io("reading pagemap"))?,
                 Err(Errno::SRCH) => {
                     return Err(Error::Gone {

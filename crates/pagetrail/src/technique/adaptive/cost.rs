@@ -206,7 +206,7 @@ fn measure_fault() -> Option<Duration> {
     const PAGES: u64 = 128;
     const TRIES: u32 = 5;
     let mut memory = Scratch::new(PAGES * page_size()).ok()?;
-    let fd = Uffd::own(false).ok()?;
+    let fd = Uffd::create(false).ok()?;
     let mut tracker = PagemapScan::new(fd, None, HugePages::Split).ok()?;
     let region = Region::scratch(memory.range());
     let mut pass = || {

@@ -56,7 +56,7 @@ fn watch(memory: &Shared) -> Option<Adaptive> {
     if *Capabilities::probe_one(Technique::Adaptive) != Status::Works {
         return None;
     }
-    let fd = Uffd::own(false).unwrap();
+    let fd = Uffd::create(false).unwrap();
     let false_positive = FalsePositiveCost::default();
     let mut watch = Adaptive::new(
         fd,

@@ -19,7 +19,7 @@ impl PagemapScan {
         self.scan_ranges(fresh, WRITTEN, out, replaced)?;
         let rest = plan.all.difference(fresh);
         let query = Query {
-            rearm: false,
+            write_protect: false,
             ..WRITTEN
         };
         let mut found = PageSet::new();
@@ -38,7 +38,7 @@ impl PagemapScan {
         replaced: &mut Vec<PageRange>,
     ) -> Result<()> {
         let look = Query {
-            rearm: false,
+            write_protect: false,
             ..query
         };
         let mut left = left.ranges().iter().peekable();

@@ -32,16 +32,17 @@ use crate::page_set::{PageRange, PageSet};
 use crate::proc::maps::Maps;
 use crate::proc::status::Status;
 use crate::region::Region;
-use crate::sys::pagemap::{Pagemap, Query, Vector, category};
-use crate::sys::uffd::{Mode, Uffd, feature};
+use crate::sys::pagemap::{Categories, Pagemap, Query, Vector, existing};
+use crate::sys::uffd::{Features, Mode, Uffd};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use sparse::Sparse;
 use std::sync::Arc;
 
 /// Features without which the technique does not work.
-pub(crate) const FEATURES: u64 =
-    feature::WP_ASYNC | feature::WP_HUGETLBFS_SHMEM | feature::PAGEFAULT_FLAG_WP;
+pub(crate) const FEATURES: Features = Features::WP_ASYNC
+    .union(Features::WP_HUGETLBFS_SHMEM)
+    .union(Features::PAGEFAULT_FLAG_WP);
 
 /// The memory that one page table maps: 2 MiB with 4 KiB pages, a multiple of it with larger base
 /// pages. The kernel creates and frees the entries that this technique relies on in this unit.
@@ -115,31 +116,31 @@ const ARM_TRIES: u32 = 4;
 /// Selects pages written since the last scan, by the short path of `pagemap_scan_pmd_entry` in
 /// `fs/proc/task_mmu.c`.
 const WRITTEN: Query = Query {
-    rearm: true,
-    registered: true,
-    inverted: 0,
-    all_of: category::WRITTEN,
-    any_of: 0,
-    report: category::WRITTEN,
+    write_protect: true,
+    only_registered: true,
+    inverted: Categories::NONE,
+    all_of: Categories::WRITTEN,
+    any_of: Categories::NONE,
+    report: Categories::WRITTEN,
 };
 
 /// Selects pages written since the last scan, except huge pages.
 const WRITTEN_SMALL: Query = Query {
-    inverted: category::HUGE,
-    all_of: category::WRITTEN | category::HUGE,
-    any_of: category::PRESENT | category::SWAPPED,
+    inverted: Categories::HUGE,
+    all_of: Categories::WRITTEN.union(Categories::HUGE),
+    any_of: Categories::PRESENT.union(Categories::SWAPPED),
     ..WRITTEN
 };
 
 /// Selects pages in memory or swapped out that are the process's own, not the file's. (`unseen`
 /// memory has no markers, so what reads as swapped out is swapped out.)
 const OWNED: Query = Query {
-    rearm: false,
-    registered: false,
-    inverted: category::FILE,
-    all_of: category::FILE,
-    any_of: category::PRESENT | category::SWAPPED,
-    report: 0,
+    write_protect: false,
+    only_registered: false,
+    inverted: Categories::FILE,
+    all_of: Categories::FILE,
+    any_of: Categories::PRESENT.union(Categories::SWAPPED),
+    report: Categories::NONE,
 };
 
 impl PagemapScan {
@@ -198,8 +199,8 @@ impl PagemapScan {
         self.scan_leaving(&plan.seen, WRITTEN_SMALL, left, out, replaced)?;
         self.scan_leaving(&self.shared.clone(), WRITTEN, left, out, replaced)?;
         let whole = Query {
-            all_of: category::HUGE | category::PRESENT,
-            ..Query::default()
+            all_of: Categories::HUGE | Categories::PRESENT,
+            ..Query::ALL
         };
         for range in plan.seen.ranges() {
             self.select(*range, whole, out)?;
@@ -301,9 +302,9 @@ impl PagemapScan {
     /// Adds the unconfirmed pages of the last collect that turn out to exist.
     fn recheck_unconfirmed(&mut self, out: &mut PageSet) -> Result<()> {
         let exists = Query {
-            inverted: category::FILE | category::PFNZERO,
-            all_of: category::FILE | category::PFNZERO | category::PRESENT,
-            ..Query::default()
+            inverted: Categories::FILE | Categories::ZERO,
+            all_of: Categories::FILE | Categories::ZERO | Categories::PRESENT,
+            ..Query::ALL
         };
         for range in self.unconfirmed.clone().ranges() {
             self.select(*range, exists, out)?;
@@ -318,7 +319,7 @@ impl PagemapScan {
         // any.
         let swap = Status::of(self.pid).is_ok_and(|status| status.swap_kib > 0);
         Query {
-            any_of: category::PRESENT | if swap { category::SWAPPED } else { 0 },
+            any_of: existing(swap),
             ..OWNED
         }
     }
@@ -471,7 +472,7 @@ impl PagemapScan {
             None => self.work_out(),
         };
         let asked = Query {
-            registered: true,
+            only_registered: true,
             ..OWNED
         };
         let mut owned = PageSet::new();

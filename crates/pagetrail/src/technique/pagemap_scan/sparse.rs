@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::map_files;
 use crate::region::Region;
-use crate::sys::pagemap::{Query, category};
+use crate::sys::pagemap::{Categories, Query};
 use rustix::fs::fstatfs;
 use rustix::io::Errno;
 use std::fs::File;
@@ -32,12 +32,12 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// Selects pages that are in the page table, and checks that the mapping is still registered.
 const MAPPED: Query = Query {
-    rearm: false,
-    registered: true,
-    inverted: 0,
-    all_of: category::PRESENT,
-    any_of: 0,
-    report: 0,
+    write_protect: false,
+    only_registered: true,
+    inverted: Categories::NONE,
+    all_of: Categories::PRESENT,
+    any_of: Categories::NONE,
+    report: Categories::NONE,
 };
 
 /// A shared mapping with large holes.
