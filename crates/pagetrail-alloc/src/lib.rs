@@ -20,9 +20,13 @@
 //! Pages must have 4096 bytes.
 #![deny(unsafe_code)]
 
+mod bin;
 mod classes;
+mod complaint;
+mod fatal;
 mod geometry;
 mod settings;
+mod shape;
 mod stats;
 mod subpage_count;
 mod sys;

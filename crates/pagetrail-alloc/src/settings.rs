@@ -1,8 +1,8 @@
 //! The settings in the environment.
 
+use crate::fatal;
 use crate::subpage_count::{BadSubpageCount, SubpageCount};
 use crate::sys::environment::with_variable;
-use crate::sys::fatal;
 
 /// The variable for the number of sub-pages per page.
 const VARIABLE: &str = "PAGETRAIL_PARTS";

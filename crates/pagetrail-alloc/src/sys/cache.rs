@@ -1,11 +1,12 @@
 //! [`Cache`]: free objects of each class that one thread keeps, so that most calls take no lock.
 
 use super::core::{Core, SHARED_CACHES};
+use super::lasting::Lasting;
 use super::slab::{ALLOCATED, FREE, Slab, Slot};
 use super::thread;
 use crate::classes::{ALIASED_CLASSES, CLASSES, SIZES};
 use crate::geometry::PAGE;
-use std::ptr::{NonNull, null, null_mut};
+use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// A cache keeps runs of up to this many pages.
@@ -34,7 +35,7 @@ struct Magazine {
     bottom: *mut Slot,
     end: *mut Slot,
     /// Where objects come from.
-    slab: *const Slab,
+    slab: Option<Lasting<Slab>>,
 }
 
 impl Magazine {
@@ -114,7 +115,7 @@ impl Cache {
                     top: slots,
                     bottom: slots,
                     end,
-                    slab: null(),
+                    slab: None,
                 });
                 let batch = (&raw mut (*cache).batches).cast::<u32>().add(index);
                 batch.write(FIRST_OBJECTS);
@@ -182,23 +183,22 @@ impl Cache {
         // Filled from the end on, so that the lowest address is handed out first.
         let mut left = wanted;
         while left > 0 {
-            if magazine.slab.is_null() {
-                match bin.take_slab(core, class) {
-                    Some(slab) => magazine.slab = slab,
+            let slab = match magazine.slab {
+                Some(slab) => slab,
+                None => match bin.take_slab(core) {
+                    Some(slab) => *magazine.slab.insert(slab),
                     None => break,
-                }
-            }
-            // SAFETY: the slab is this magazine's, so in use, and the lock of its class is held.
-            let taken = unsafe {
-                bin.take_objects(magazine.slab, left as usize, |slot| {
-                    left -= 1;
-                    magazine.bottom.add(left as usize).write(slot);
-                })
+                },
             };
+            let taken = bin.take_objects(slab, left as usize, |slot| {
+                left -= 1;
+                // SAFETY: `left` is below the capacity, and the magazine is empty.
+                unsafe { magazine.bottom.add(left as usize).write(slot) };
+            });
             debug_assert!(taken > 0, "a slab with objects gives some");
-            if !bin.has_objects(magazine.slab) {
+            if !bin.has_objects(slab) {
                 // The slab is full, and the bin has ended this cache's ownership of it.
-                magazine.slab = null();
+                magazine.slab = None;
             }
         }
         let taken = wanted - left;
@@ -227,10 +227,8 @@ impl Cache {
             self.put_back(index, count, core);
             self.batches[index] = FIRST_OBJECTS;
             let magazine = &mut self.magazines[index];
-            let slab = std::mem::replace(&mut magazine.slab, null());
-            if !slab.is_null() {
-                // SAFETY: it is the magazine's.
-                unsafe { core.bin(index).lock().leave_slab(slab, core) };
+            if let Some(slab) = magazine.slab.take() {
+                core.bin(index).lock().leave_slab(slab, core);
             }
         }
     }
@@ -266,10 +264,8 @@ impl Cache {
     pub(crate) unsafe fn abandon(&mut self, core: &Core) {
         for (class, magazine) in self.magazines.iter_mut().enumerate() {
             magazine.top = magazine.bottom;
-            let slab = std::mem::replace(&mut magazine.slab, null());
-            if !slab.is_null() {
-                // SAFETY: it is the magazine's.
-                unsafe { core.bin(class).lock().leave_slab(slab, core) };
+            if let Some(slab) = magazine.slab.take() {
+                core.bin(class).lock().leave_slab(slab, core);
             }
         }
     }

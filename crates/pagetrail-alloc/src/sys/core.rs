@@ -1,18 +1,20 @@
 //! [`Core`]: one heap, which decides where an object goes and what lies at an address.
 
-use super::bin::Bin;
 use super::cache::{self, Cache};
 use super::descriptor::Descriptor;
-use super::fatal;
 use super::huge::{Huge, Huges};
+use super::lasting::Lasting;
 use super::lock::Locked;
+use super::lookup::{At, at};
 use super::map;
 use super::pages::{Arena, Pages, RUN_PAGES_MAX};
 use super::pool::Pool;
-use super::registry::{self, Kind};
-use super::slab::{ALLOCATED, FREE, Slab, Slot};
+use super::registry;
+use super::slab::{ALLOCATED, FREE, Key, Slab, SlabGuard, Slot};
 use super::superblock::{Backing, Common, Superblock, Superblocks};
+use crate::bin::Bin;
 use crate::classes::{self, ALIASED_CLASSES, ALIGN, CLASSES, SMALL_MAX};
+use crate::fatal;
 use crate::geometry::{PAGE, SLAB};
 use crate::subpage_count::SubpageCount;
 use rustix::io::Errno;
@@ -77,23 +79,28 @@ impl Core {
     /// Makes a heap.
     pub(crate) fn make(subpages: SubpageCount) -> Result<*mut Self, Errno> {
         let place = map::private(size_of::<Self>(), 4096, false)?.cast::<Self>();
-        // SAFETY: fresh and large enough.
+        let owner = place as usize;
+        // SAFETY: the memory is fresh and large enough; the heap gets one key of each class and
+        // kind, each behind its lock.
         unsafe {
+            let bin = |class| Locked::new(Bin::new(Key::of_class(owner, class)));
+            let superblocks =
+                |backing| Locked::new(Superblocks::new(backing, Key::of_unused(owner, backing)));
             place.write(Self {
                 shared_caches: [const { Locked::new(null_mut()) }; SHARED_CACHES],
                 caches: Locked::new(Caches {
                     all: null_mut(),
                     idle: null_mut(),
                 }),
-                bins: [const { Locked::new(Bin::new()) }; CLASSES],
+                bins: std::array::from_fn(bin),
                 pages: Locked::new(Pages::new()),
                 huges: Locked::new(Huges::new()),
-                superblocks: Locked::new(Superblocks::new(Backing::Aliased)),
-                plain: Locked::new(Superblocks::new(Backing::Plain)),
+                superblocks: superblocks(Backing::Aliased),
+                plain: superblocks(Backing::Plain),
                 pool: Locked::new(Pool::new()),
                 common: Common {
                     subpages,
-                    owner: place as usize,
+                    owner,
                     descriptor: Descriptor::make(subpages),
                 },
                 next: null_mut(),
@@ -110,11 +117,16 @@ impl Core {
         &self.bins[class]
     }
 
-    /// A slab for a bin, whose lock is held.
-    pub(crate) fn take_slab(&self, class: usize) -> Option<*const Slab> {
-        let mut superblocks = self.superblocks_of(class).lock();
+    /// The heap as an address that is only compared.
+    pub(crate) fn owner(&self) -> usize {
+        self.common.owner
+    }
+
+    /// A slab for a bin, by the key of its class.
+    pub(crate) fn take_slab(&self, key: &mut Key) -> Option<Lasting<Slab>> {
+        let mut superblocks = self.superblocks_of(key.class()?).lock();
         let mut pool = self.pool.lock();
-        superblocks.take(class, &self.common, &mut pool).ok()
+        superblocks.take(key, &self.common, &mut pool).ok()
     }
 
     fn superblocks_of(&self, class: usize) -> &Locked<Superblocks> {
@@ -124,19 +136,13 @@ impl Core {
         }
     }
 
-    /// Takes a slab back from a bin.
-    ///
-    /// # Safety
-    ///
-    /// All its objects are in, it is in no list, and the lock of its class is held.
-    pub(crate) unsafe fn give_slab(&self, slab: *const Slab) {
-        // SAFETY: the caller holds the lock of the slab's class, and the slab is empty and in no
-        // list, as `Superblocks::give` requires.
-        unsafe {
-            let class = (*slab).shape().class();
-            let mut superblocks = self.superblocks_of(class).lock();
-            superblocks.give(slab, &mut self.pool.lock());
-        }
+    /// Takes a slab back from a bin; all its objects are in, and it has no owner and is in no list.
+    pub(crate) fn give_slab(&self, guard: SlabGuard<'_>) {
+        let class = guard.slab().shape().class();
+        let mut superblocks = self.superblocks_of(class).lock();
+        // SAFETY: a slab of this heap is from `take_slab`, which takes its marks from the same
+        // pool; `give` ends the program where it is another heap's.
+        unsafe { superblocks.give(guard, &mut self.pool.lock()) };
     }
 
     /// Takes runs back from a cache.
@@ -144,12 +150,10 @@ impl Core {
         let mut pages = self.pages.lock();
         for slot in slots {
             let address = slot.object as usize;
-            let found = registry::find(address);
-            if found.kind != Kind::Arena {
+            let At::Arena(arena) = at(address) else {
                 fatal::abort("the cache that held ", address, " is corrupted");
-            }
-            // SAFETY: the registry says that it is one.
-            pages.give(unsafe { &*(found.description as *const Arena) }, address);
+            };
+            pages.give(arena.get(), address);
         }
     }
 
@@ -282,7 +286,7 @@ impl Core {
         // SAFETY: the registry says that a superblock is there, and none is given back before its
         // heap.
         let slab = unsafe { Superblock::slab_by_hint(hint, address) };
-        self.find_in(slab, address)
+        self.find_in(slab.get(), address)
     }
 
     #[inline(always)]
@@ -296,43 +300,37 @@ impl Core {
         if let Some((state, class)) = self.find_small(address) {
             return Found::Small { class, state };
         }
-        let registry::Found { kind, description } = registry::find(address);
-        // SAFETY: the registry says what the description is of, and none is given back before its
-        // heap.
-        unsafe {
-            match kind {
-                Kind::Arena => {
-                    let arena = &*(description as *const Arena);
-                    if let Some((state, pages)) = arena.run_at(address)
-                        && arena.owner == self.common.owner
-                        && (*state).load(Ordering::Relaxed) == ALLOCATED
-                    {
-                        return Found::Run {
-                            arena,
-                            state,
-                            pages,
-                        };
-                    }
+        match at(address) {
+            At::Arena(arena) => {
+                if let Some((state, pages)) = arena.run_at(address)
+                    && arena.owner == self.common.owner
+                    && state.load(Ordering::Relaxed) == ALLOCATED
+                {
+                    let arena = arena.get();
+                    return Found::Run {
+                        arena,
+                        state,
+                        pages,
+                    };
                 }
-                Kind::Huge => {
-                    let huge = description as *const Huge;
-                    if let Some(bytes) = (*huge).bytes_at(address)
-                        && (*huge).owner == self.common.owner
-                    {
-                        return Found::Huge { huge, bytes };
-                    }
-                }
-                Kind::Superblock => {
-                    let superblock = &*(description as *const Superblock);
-                    if superblock.aliases.offset(address).1
-                        && let Some((state, class)) =
-                            self.find_in(superblock.slab_at(address), address)
-                    {
-                        return Found::Small { class, state };
-                    }
-                }
-                Kind::None => {}
             }
+            At::Huge(huge) => {
+                if let Some(bytes) = huge.bytes_at(address)
+                    && huge.owner == self.common.owner
+                {
+                    let huge = huge.as_ptr();
+                    return Found::Huge { huge, bytes };
+                }
+            }
+            At::Superblock(superblock) => {
+                if superblock.aliases.offset(address).1
+                    && let Some((state, class)) =
+                        self.find_in(superblock.slab_at(address).get(), address)
+                {
+                    return Found::Small { class, state };
+                }
+            }
+            At::Nothing => {}
         }
         self.complain(address, call)
     }

@@ -12,11 +12,11 @@
 //! and `_Fork(3)`. Their children may call `execve(2)` and `_exit(2)`.
 
 use super::core::Core;
-use super::fatal;
 use super::lock::Locked;
 use super::map;
 use super::registry;
 use super::thread::{self, Word};
+use crate::fatal;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -3,9 +3,9 @@
 
 use super::cache::Cache;
 use super::core::Core;
-use super::fatal;
 use super::fork;
 use super::thread::{self, Word};
+use crate::fatal;
 use crate::settings;
 use crate::subpage_count::SubpageCount;
 use libc::{c_void, pthread_key_t};

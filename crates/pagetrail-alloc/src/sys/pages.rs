@@ -5,9 +5,9 @@
 //! their neighbours, and found by their length. Freed memory goes back to the system when there is
 //! much of it.
 
-use super::fatal;
 use super::map;
 use super::registry::{self, Hint, Kind};
+use crate::fatal;
 use crate::geometry::PAGE;
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -115,7 +115,7 @@ impl Arena {
     /// The run that begins at an address: its byte, and its length in pages; `None` if none in use
     /// begins there.
     #[inline]
-    pub(crate) fn run_at(&self, address: usize) -> Option<(*const AtomicU8, usize)> {
+    pub(crate) fn run_at(&self, address: usize) -> Option<(&AtomicU8, usize)> {
         let offset = address - self.base;
         if !offset.is_multiple_of(PAGE) || offset / PAGE >= self.pages as usize {
             return None;
@@ -123,7 +123,7 @@ impl Arena {
         // SAFETY: a page of this arena; only its atomic fields are looked at.
         let (state, length) = unsafe {
             let page = self.table.add(offset / PAGE);
-            (&raw const (*page).state, &(*page).used)
+            (&(*page).state, &(*page).used)
         };
         match length.load(Ordering::Relaxed) {
             0 => None,

@@ -2,14 +2,17 @@
 //! one kind.
 
 use super::descriptor::Descriptor;
+use super::lasting::Lasting;
+use super::lookup::{At, at};
 use super::map;
 use super::pool::Pool;
-use super::registry::{self, Found, Hint, Kind, STEP};
-use super::slab::{self, Metadata, Slab};
+use super::registry::{self, Hint, Kind, STEP};
+use super::slab::{Key, Slab, SlabGuard};
 use crate::geometry::{self, Aliases, PAGE, SLAB};
+use crate::shape;
 use crate::subpage_count::SubpageCount;
 use rustix::io::Errno;
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// The first superblock of a heap, in bytes; each further one is as large as all before it.
@@ -55,46 +58,50 @@ pub(crate) struct Common {
 /// Memory with slabs.
 pub(crate) struct Superblock {
     pub(crate) aliases: Aliases,
-    backing: Backing,
+    pub(crate) backing: Backing,
     pub(crate) owner: usize,
     subpages: usize,
     slabs: *mut Slab,
     count: usize,
     /// What the shared table says of each slab.
     table: *mut AtomicU64,
-    next: *const Superblock,
+    next: Option<Lasting<Superblock>>,
     /// Where its contents are copied for a child that is about to be forked.
     copy: AtomicPtr<u8>,
 }
 
+// SAFETY: its pointers are to slabs, which are `Sync`, and to a table of atomic words; its other
+// fields are atomic or never change.
+unsafe impl Sync for Superblock {}
+
 /// The superblocks of a heap.
 pub(crate) struct Superblocks {
     backing: Backing,
-    newest: *const Superblock,
+    /// Opens the slabs that have no class.
+    key: Key,
+    newest: Option<Lasting<Superblock>>,
     /// Slabs of the newest that were used at some time.
     begun: usize,
     /// Slabs that were used and have no class: those whose pages are still there, and the others.
-    kept: *const Slab,
+    kept: Option<Lasting<Slab>>,
     kept_count: usize,
-    free: *const Slab,
+    free: Option<Lasting<Slab>>,
     /// Slabs with a class.
     used: usize,
     bytes: usize,
     count: usize,
 }
 
-// SAFETY: its pointers are to memory that it alone has, but for slabs that are handed out.
-unsafe impl Send for Superblocks {}
-
 impl Superblocks {
-    pub(crate) const fn new(backing: Backing) -> Self {
+    pub(crate) const fn new(backing: Backing, key: Key) -> Self {
         Self {
             backing,
-            newest: null(),
+            key,
+            newest: None,
             begun: 0,
-            kept: null(),
+            kept: None,
             kept_count: 0,
-            free: null(),
+            free: None,
             used: 0,
             bytes: 0,
             count: 0,
@@ -106,59 +113,54 @@ impl Superblocks {
         (self.count, self.bytes)
     }
 
-    /// A slab for objects of a class.
+    /// A slab for objects of a class, by the class's key.
     pub(crate) fn take(
         &mut self,
-        class: usize,
+        key: &mut Key,
         common: &Common,
         pool: &mut Pool,
-    ) -> Result<*const Slab, Errno> {
-        let marks = pool.take(slab::marks_bytes(class))?;
+    ) -> Result<Lasting<Slab>, Errno> {
+        let class = key.class().ok_or(Errno::INVAL)?;
+        let marks = pool.take(shape::marks_bytes(class))?;
         let slab = match self.unused(common, pool) {
             Ok(slab) => slab,
             Err(errno) => {
                 // SAFETY: taken a moment ago.
-                unsafe { pool.give(marks, slab::marks_bytes(class)) };
+                unsafe { pool.give(marks, shape::marks_bytes(class)) };
                 return Err(errno);
             }
         };
-        // SAFETY: the slab is in no list, the marks are fresh, and the caller holds the lock of the
-        // superblocks.
-        unsafe {
-            (*slab).begin(class, marks);
-            let metadata = (*slab).metadata();
-            (*metadata.superblock).publish(&*slab, metadata);
-        }
+        // SAFETY: the marks are fresh, and have the length for the class of the key.
+        let guard = unsafe { SlabGuard::begin(slab, &mut self.key, key, marks) };
+        guard.superblock().publish(&guard);
         self.used += 1;
         Ok(slab)
     }
 
-    fn unused(&mut self, common: &Common, pool: &mut Pool) -> Result<*const Slab, Errno> {
+    fn unused(&mut self, common: &Common, pool: &mut Pool) -> Result<Lasting<Slab>, Errno> {
         for list in [&mut self.kept, &mut self.free] {
-            if !list.is_null() {
-                let slab = *list;
+            if let Some(slab) = *list {
                 self.kept_count = self.kept_count.saturating_sub(1);
-                // SAFETY: slabs in the lists are ours.
-                unsafe { *list = std::mem::replace(&mut (*slab).metadata().next, null()) };
+                *list = SlabGuard::open(slab, &mut self.key).next.take();
                 return Ok(slab);
             }
         }
-        // SAFETY: superblocks are never given back before their heap.
-        let newest = unsafe { self.newest.as_ref() };
-        if newest.is_none_or(|newest| self.begun == newest.count) {
-            self.grow(common, pool)?;
-        }
-        // SAFETY: there is one now, with a slab that was never used.
+        let newest = match self.newest {
+            Some(newest) if self.begun < newest.count => newest,
+            _ => self.grow(common, pool)?,
+        };
+        // SAFETY: the superblock has a slab that was never used, so nobody has a reference to it
+        // but to its zeros, which say that it has no objects.
         unsafe {
-            let slab = (*self.newest).slabs.add(self.begun);
-            slab.write(Slab::empty(self.newest));
+            let slab = newest.slabs.add(self.begun);
+            slab.write(Slab::empty(newest, &self.key));
             self.begun += 1;
-            Ok(slab)
+            Ok(Lasting::new(slab))
         }
     }
 
     /// Adds a superblock, a smaller one where a large one cannot be had.
-    fn grow(&mut self, common: &Common, pool: &mut Pool) -> Result<(), Errno> {
+    fn grow(&mut self, common: &Common, pool: &mut Pool) -> Result<Lasting<Superblock>, Errno> {
         let mut bytes = self.bytes.clamp(BYTES_MIN, BYTES_MAX).next_power_of_two();
         let made = loop {
             match Superblock::make(self.backing, bytes, self.newest, common, pool) {
@@ -166,40 +168,36 @@ impl Superblocks {
                 made => break made?,
             }
         };
-        self.newest = made;
+        self.newest = Some(made);
         self.begun = 0;
         self.bytes += bytes;
         self.count += 1;
-        Ok(())
+        Ok(made)
     }
 
-    /// Takes back a slab all of whose objects are in; gives memory to the system if enough is kept.
+    /// Takes back a slab that has no owner and is in no list, and all of whose objects are in;
+    /// gives memory to the system if enough is kept.
     ///
     /// # Safety
     ///
-    /// The slab is from [`Self::take`] with this pool, it has no owner, it is in no list, and the
-    /// lock of its class is held.
-    pub(crate) unsafe fn give(&mut self, slab: *const Slab, pool: &mut Pool) {
-        // SAFETY: the caller's slab is empty and in no list, and the lock of its class is held;
-        // slabs in the list have no class and are protected by the lock of the superblocks.
-        unsafe {
-            let slab = &*slab;
-            let (marks, bytes) = slab.end();
-            pool.give(marks, bytes);
-            self.used -= 1;
-            let metadata = slab.metadata();
-            (*metadata.superblock).publish(slab, metadata);
-            metadata.previous = null();
-            metadata.next = std::mem::replace(&mut self.kept, slab);
-            self.kept_count += 1;
-            while self.kept_count > self.backing.kept_slabs().max(self.used / 8) {
-                self.kept_count -= 1;
-                let slab = &*self.kept;
-                let metadata = slab.metadata();
-                self.kept = std::mem::replace(&mut metadata.next, self.free);
-                self.free = slab;
-                (*metadata.superblock).remove(slab, metadata);
-            }
+    /// The slab is from [`Self::take`] with this pool.
+    pub(crate) unsafe fn give(&mut self, guard: SlabGuard<'_>, pool: &mut Pool) {
+        let slab = guard.slab();
+        let (mut guard, marks, bytes) = guard.end(&mut self.key);
+        // SAFETY: the marks are from this pool, and the slab does not use them any more.
+        unsafe { pool.give(marks, bytes) };
+        self.used -= 1;
+        guard.superblock().publish(&guard);
+        guard.previous = None;
+        guard.next = self.kept.replace(slab);
+        self.kept_count += 1;
+        while self.kept_count > self.backing.kept_slabs().max(self.used / 8)
+            && let Some(slab) = self.kept
+        {
+            self.kept_count -= 1;
+            let mut guard = SlabGuard::open(slab, &mut self.key);
+            self.kept = std::mem::replace(&mut guard.next, self.free.replace(slab));
+            guard.superblock().remove(&mut guard);
         }
     }
 
@@ -211,10 +209,9 @@ impl Superblocks {
     ) -> Result<(), Errno> {
         let mut at = self.newest;
         let mut begun = Some(self.begun);
-        // SAFETY: superblocks are never given back before their heap.
-        while let Some(superblock) = unsafe { at.as_ref() } {
+        while let Some(superblock) = at {
             at = superblock.next;
-            each(superblock, begun.take().unwrap_or(superblock.count))?;
+            each(superblock.get(), begun.take().unwrap_or(superblock.count))?;
         }
         Ok(())
     }
@@ -236,7 +233,7 @@ impl Superblocks {
             }
             Ok(())
         });
-        *self = Self::new(self.backing);
+        (self.newest, self.kept, self.free) = (None, None, None);
     }
 }
 
@@ -249,10 +246,10 @@ impl Superblock {
     fn make(
         backing: Backing,
         bytes: usize,
-        next: *const Self,
+        next: Option<Lasting<Self>>,
         common: &Common,
         pool: &mut Pool,
-    ) -> Result<*const Self, Errno> {
+    ) -> Result<Lasting<Self>, Errno> {
         let divided = match backing {
             Backing::Aliased => common.subpages,
             Backing::Plain => SubpageCount::ONE,
@@ -293,7 +290,8 @@ impl Superblock {
                     common.descriptor.add(&superblock.aliases, table, count);
                 }
             }
-            Ok(place.cast_const())
+            // SAFETY: it was written above, into memory that the pool keeps.
+            Ok(unsafe { Lasting::new(place) })
         });
         if made.is_err() {
             // SAFETY: the mappings and the block were made here, and no pointer to them has left
@@ -336,50 +334,50 @@ impl Superblock {
     ///
     /// The hint is of this address.
     #[inline(always)]
-    pub(crate) unsafe fn slab_by_hint<'heap>(hint: Hint, address: usize) -> &'heap Slab {
+    pub(crate) unsafe fn slab_by_hint(hint: Hint, address: usize) -> Lasting<Slab> {
         let number = (address / SLAB) % (STEP / SLAB);
-        // SAFETY: the metadata has room for the slabs of a whole step.
-        unsafe { &*(hint.slabs as *const Slab).add(number) }
+        // SAFETY: the metadata has room for the slabs of a whole step, and stays with the heap.
+        unsafe { Lasting::new((hint.slabs as *const Slab).add(number)) }
     }
 
     /// The slab of an address in this superblock.
-    pub(crate) fn slab_at(&self, address: usize) -> &Slab {
+    pub(crate) fn slab_at(&self, address: usize) -> Lasting<Slab> {
         let (offset, _) = self.aliases.offset(address);
-        // SAFETY: the metadata has room for all slabs.
-        unsafe { &*self.slabs.add(offset / SLAB) }
+        // SAFETY: the metadata has room for all slabs, and stays with the heap.
+        unsafe { Lasting::new(self.slabs.add(offset / SLAB)) }
     }
 
     /// The slab of an address, if a superblock is there.
-    pub(crate) fn slab_of<'heap>(address: usize) -> Option<&'heap Slab> {
-        // SAFETY: the registry says that a superblock is there, and none is given back before its
-        // heap.
-        unsafe {
-            if let Some(hint) = registry::hint(address) {
-                return Some(Self::slab_by_hint(hint, address));
-            }
-            match registry::find(address) {
-                Found {
-                    kind: Kind::Superblock,
-                    description,
-                } => Some((*(description as *const Self)).slab_at(address)),
-                _ => None,
-            }
+    #[inline]
+    pub(crate) fn slab_of(address: usize) -> Option<Lasting<Slab>> {
+        match registry::hint(address) {
+            // SAFETY: the hint is of this address.
+            Some(hint) => Some(unsafe { Self::slab_by_hint(hint, address) }),
+            None => Self::slab_without_hint(address),
+        }
+    }
+
+    #[cold]
+    fn slab_without_hint(address: usize) -> Option<Lasting<Slab>> {
+        match at(address) {
+            At::Superblock(superblock) => Some(superblock.slab_at(address)),
+            _ => None,
         }
     }
 
     /// Where a slab begins.
-    pub(crate) fn offset_of(&self, slab: &Slab) -> usize {
-        ((&raw const *slab) as usize - self.slabs as usize) / size_of::<Slab>() * SLAB
+    pub(crate) fn offset_of(&self, slab: Lasting<Slab>) -> usize {
+        (slab.as_ptr() as usize - self.slabs as usize) / size_of::<Slab>() * SLAB
     }
 
     /// Says in the shared table what a slab is.
-    fn publish(&self, slab: &Slab, metadata: &Metadata) {
-        let word = slab.shape().size() as u64
-            | u64::from(metadata.touched_pages) << 16
-            | metadata.generation << 32;
+    fn publish(&self, guard: &SlabGuard<'_>) {
+        let word = guard.slab().shape().size() as u64
+            | u64::from(guard.touched_pages) << 16
+            | guard.generation << 32;
         // SAFETY: the table has a word for each slab.
         unsafe {
-            (*self.table.add(self.offset_of(slab) / SLAB)).store(word, Ordering::Release);
+            (*self.table.add(self.offset_of(guard.slab()) / SLAB)).store(word, Ordering::Release);
         }
     }
 
@@ -392,26 +390,26 @@ impl Superblock {
     /// neighbours along with a page: marking an entry as written later costs the processor more
     /// than that (`bench/README.md`), or a fault while the memory is tracked. These pages are new,
     /// so they count as written anyway. Aliases in which few objects begin are left alone.
-    pub(crate) fn touch(&self, slab: &Slab, metadata: &mut Metadata, slabs: u32) {
-        let needed = slab.high_pages(metadata);
-        if needed <= metadata.touched_pages {
+    pub(crate) fn touch(&self, guard: &mut SlabGuard<'_>, slabs: u32) {
+        let needed = guard.high_pages();
+        if needed <= guard.touched_pages {
             return;
         }
         if self.backing == Backing::Plain || slabs <= 1 {
-            metadata.touched_pages = needed;
-            self.publish(slab, metadata);
+            guard.touched_pages = needed;
+            self.publish(guard);
             return;
         }
         let to = match slabs < FEW_SLABS {
             true => needed.next_multiple_of(FEW_PAGES).min(SLAB_PAGES),
             false => SLAB_PAGES,
         };
-        let pages = metadata.touched_pages as usize..to as usize;
-        let from = self.offset_of(slab) + pages.start * PAGE;
+        let pages = guard.touched_pages as usize..to as usize;
+        let from = self.offset_of(guard.slab()) + pages.start * PAGE;
         let bytes = pages.len() * PAGE;
-        metadata.touched_pages = to;
-        self.publish(slab, metadata);
-        let busy = geometry::busy_subpages(slab.shape().size(), self.subpages, pages);
+        guard.touched_pages = to;
+        self.publish(guard);
+        let busy = geometry::busy_subpages(guard.slab().shape().size(), self.subpages, pages);
         for subpage in (0..self.subpages).filter(|subpage| busy >> subpage & 1 != 0) {
             // SAFETY: mapped and writable.
             unsafe { map::populate(self.aliases.address_in(subpage, from), bytes) };
@@ -419,9 +417,9 @@ impl Superblock {
     }
 
     /// Gives the memory of a slab without objects back.
-    fn remove(&self, slab: &Slab, metadata: &mut Metadata) {
-        let start = self.aliases.address_in(0, self.offset_of(slab));
-        let bytes = metadata.touched_pages as usize * PAGE;
+    fn remove(&self, guard: &mut SlabGuard<'_>) {
+        let start = self.aliases.address_in(0, self.offset_of(guard.slab()));
+        let bytes = guard.touched_pages as usize * PAGE;
         // SAFETY: the slab is empty, so no object is in these pages.
         unsafe {
             match self.backing {
@@ -429,8 +427,8 @@ impl Superblock {
                 Backing::Plain => _ = map::discard(start, bytes),
             }
         }
-        metadata.touched_pages = 0;
-        self.publish(slab, metadata);
+        guard.touched_pages = 0;
+        self.publish(guard);
     }
 
     /// Copies what objects can be in to fresh shared memory, for a child. `begun` slabs were used.
@@ -447,7 +445,7 @@ impl Superblock {
             // they may while the kernel copies at a `fork(2)`.
             unsafe {
                 let slab = &*self.slabs.add(index);
-                let bytes = slab.high_pages(slab.metadata()) as usize * PAGE;
+                let bytes = slab.high_pages_with_all_locks() as usize * PAGE;
                 let from = self.aliases.address_in(0, index * SLAB) as *const u8;
                 std::ptr::copy_nonoverlapping(from, copy.add(index * SLAB), bytes);
             }
