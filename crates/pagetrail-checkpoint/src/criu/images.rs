@@ -2,7 +2,7 @@
 
 use super::contents::Contents;
 use super::pagemap::Pagemap;
-use super::space::{SpaceId, base_of};
+use super::space::{FIRST_SLOT, SpaceId, base_of, slot_of};
 use crate::error::{Error, Result};
 use crate::export::{create, write_contents};
 use crate::store::image::Image;
@@ -32,6 +32,18 @@ impl Image {
         let contents = Contents::of(self)?;
         let names = |contents: Contents| contents.files.into_iter().map(|file| file.name);
         Ok(contents.map(|contents| names(contents).collect()))
+    }
+
+    /// The PIDs of the processes in it that have memory, if CRIU made it.
+    pub fn criu_processes(&self) -> Vec<u32> {
+        let mappings = &self.manifest().mappings;
+        let is_memory = |range: &PageRange| slot_of(range.start()) >= FIRST_SLOT;
+        let names = mappings.iter().filter(|mapping| is_memory(&mapping.range));
+        let mut pids: Vec<u32> = names
+            .filter_map(|mapping| SpaceId::parse_process(&mapping.name))
+            .collect();
+        pids.dedup();
+        pids
     }
 
     /// Writes a checkpoint that CRIU made to a directory, as CRIU's image files: `pagemap-*.img`

@@ -3,7 +3,8 @@
 //!
 //! What the protocol says is in [`protocol`], how a dump becomes a checkpoint in [`dump`] and
 //! [`contents`], how pages get back in [`serve`] and [`images`]; [`server`] puts these together for
-//! connections of any kind. Starting CRIU is for others.
+//! connections of any kind; [`records`] reads what is needed of CRIU's other files. Starting CRIU is
+//! for others.
 
 mod contents;
 mod dump;
@@ -12,6 +13,7 @@ mod link;
 mod pagemap;
 mod protocol;
 mod receive;
+mod records;
 mod serve;
 mod server;
 mod space;
@@ -19,6 +21,7 @@ mod space;
 pub use contents::ImageFile;
 pub use dump::Dump;
 pub use images::Written;
+pub use records::{RegularFile, frozen, regular_files};
 pub use server::{Dumps, Handled, PageServer};
 pub use space::SpaceId;
 

@@ -30,6 +30,13 @@ pub enum SpaceId {
     Shared(u64),
 }
 
+impl SpaceId {
+    /// The PID of a process, by the name under which [`fmt::Display`] shows it.
+    pub(crate) fn parse_process(name: &str) -> Option<u32> {
+        name.strip_prefix("process ")?.parse().ok()
+    }
+}
+
 impl fmt::Display for SpaceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

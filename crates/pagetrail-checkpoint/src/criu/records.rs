@@ -1,0 +1,206 @@
+//! What is read of CRIU's own image files: how long a dump froze its processes (`stats.proto`), and
+//! which regular files they have open (`fdinfo.proto`, `regfile.proto`). Pure, and bounded by the
+//! bytes that are there.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+/// Two magic numbers, before all images but raw ones.
+const HEAD_BYTES: usize = 8;
+
+/// The kinds of fields of protocol buffers.
+const NUMBER: u64 = 0;
+const EIGHT_BYTES: u64 = 1;
+const BYTES: u64 = 2;
+const FOUR_BYTES: u64 = 5;
+
+/// Fields of `stats_entry` and `dump_stats_entry`.
+const STATS_DUMP: u64 = 1;
+const DUMP_FROZEN_US: u64 = 2;
+/// Fields of `file_entry` and `reg_file_entry`.
+const FILE_REGULAR: u64 = 3;
+const REGULAR_NAME: u64 = 6;
+const REGULAR_SIZE: u64 = 8;
+const REGULAR_EXTERNAL: u64 = 9;
+
+/// A regular file that a dumped process has open or mapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegularFile {
+    /// Its path.
+    pub name: String,
+    /// Its length at the time, which CRIU wants again.
+    pub bytes: Option<u64>,
+}
+
+/// A field's value.
+#[derive(Clone, Copy)]
+enum Value<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+fn take<'a>(input: &mut &'a [u8], count: u64) -> Option<&'a [u8]> {
+    let (head, rest) = input.split_at_checked(usize::try_from(count).ok()?)?;
+    *input = rest;
+    Some(head)
+}
+
+fn number(input: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = take(input, 1)?[0];
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// Shows all fields of a message; `None` if it is none.
+fn fields<'a>(mut message: &'a [u8], mut each: impl FnMut(u64, Value<'a>)) -> Option<()> {
+    while !message.is_empty() {
+        let key = number(&mut message)?;
+        let value = match key & 7 {
+            NUMBER => Value::Number(number(&mut message)?),
+            BYTES => {
+                let count = number(&mut message)?;
+                Value::Bytes(take(&mut message, count)?)
+            }
+            kind @ (EIGHT_BYTES | FOUR_BYTES) => {
+                take(&mut message, if kind == EIGHT_BYTES { 8 } else { 4 })?;
+                continue;
+            }
+            _ => return None,
+        };
+        each(key >> 3, value);
+    }
+    Some(())
+}
+
+/// Shows the messages of an image.
+fn messages<'a>(image: &'a [u8], mut each: impl FnMut(&'a [u8]) -> ControlFlow<()>) -> Option<()> {
+    let mut rest = image.get(HEAD_BYTES..)?;
+    while !rest.is_empty() {
+        let length = take(&mut rest, 4)?.try_into().ok()?;
+        let message = take(&mut rest, u32::from_le_bytes(length).into())?;
+        if each(message).is_break() {
+            return None;
+        }
+    }
+    Some(())
+}
+
+/// How long a dump froze its processes, by its `stats-dump`.
+pub fn frozen(stats: &[u8]) -> Option<Duration> {
+    let mut found = None;
+    messages(stats, |message| {
+        let read = fields(message, |at, value| {
+            if let (STATS_DUMP, Value::Bytes(dump)) = (at, value) {
+                let _ = fields(dump, |at, value| {
+                    if let (DUMP_FROZEN_US, Value::Number(us)) = (at, value) {
+                        found = Some(Duration::from_micros(us));
+                    }
+                });
+            }
+        });
+        read.map_or(ControlFlow::Break(()), ControlFlow::Continue)
+    })?;
+    found
+}
+
+/// The regular files of a dump, by its `files.img`, but for those that are handed over from
+/// outside; `None` if it cannot be read.
+pub fn regular_files(files: &[u8]) -> Option<Vec<RegularFile>> {
+    let mut found = Vec::new();
+    messages(files, |message| {
+        let mut regular = None;
+        let read = fields(message, |at, value| {
+            if let (FILE_REGULAR, Value::Bytes(entry)) = (at, value) {
+                regular = Some(entry);
+            }
+        });
+        let read = read.and_then(|()| match regular {
+            Some(entry) => regular_file(entry).map(|file| found.extend(file)),
+            None => Some(()),
+        });
+        read.map_or(ControlFlow::Break(()), ControlFlow::Continue)
+    })?;
+    Some(found)
+}
+
+/// A regular file; `Some(None)` of one that is handed over from outside.
+fn regular_file(entry: &[u8]) -> Option<Option<RegularFile>> {
+    let (mut name, mut bytes, mut external) = (None, None, false);
+    fields(entry, |at, value| match (at, value) {
+        (REGULAR_NAME, Value::Bytes(text)) => name = std::str::from_utf8(text).ok(),
+        (REGULAR_SIZE, Value::Number(size)) => bytes = Some(size),
+        (REGULAR_EXTERNAL, Value::Number(is)) => external = is != 0,
+        _ => {}
+    })?;
+    let name = name?.to_owned();
+    Some((!external).then_some(RegularFile { name, bytes }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A field of bytes, or of a number below 128.
+    fn of(at: u8, value: &[u8]) -> Vec<u8> {
+        [&[at << 3 | 2, value.len() as u8], value].concat()
+    }
+
+    fn image(messages: &[Vec<u8>]) -> Vec<u8> {
+        let mut image = vec![0; HEAD_BYTES];
+        for message in messages {
+            image.extend((message.len() as u32).to_le_bytes());
+            image.extend(message);
+        }
+        image
+    }
+
+    fn files() -> Vec<u8> {
+        let name = of(6, b"/a b");
+        let plain = [&[8, 1][..], &name, &[8 << 3, 0x85, 1]].concat();
+        let unsized_file = of(6, b"/c");
+        let external = [&name[..], &[9 << 3, 1]].concat();
+        image(&[
+            [&[8, 1, 16, 7][..], &of(3, &plain)].concat(),
+            [&[8, 2, 16, 8][..], &of(9, b"x")].concat(),
+            of(3, &unsized_file),
+            of(3, &external),
+        ])
+    }
+
+    #[test]
+    fn what_is_wanted_is_found() {
+        let expected = [("/a b", Some(133)), ("/c", None)].map(|(name, bytes)| RegularFile {
+            name: name.into(),
+            bytes,
+        });
+        assert_eq!(regular_files(&files()).unwrap(), expected);
+        let dump = [8, 9, 16, 0xac, 0x02];
+        let stats = image(&[of(1, &dump)]);
+        assert_eq!(frozen(&stats), Some(Duration::from_micros(300)));
+        assert_eq!(frozen(&image(&[])), None);
+    }
+
+    #[test]
+    fn damage_is_no_panic() {
+        let whole = files();
+        for length in 0..whole.len() {
+            let _ = regular_files(&whole[..length]);
+            let _ = frozen(&whole[..length]);
+        }
+        for at in HEAD_BYTES..whole.len() {
+            for bit in 0..8 {
+                let mut wrong = whole.clone();
+                wrong[at] ^= 1 << bit;
+                let _ = regular_files(&wrong);
+                let _ = frozen(&wrong);
+            }
+        }
+        assert_eq!(regular_files(b""), None);
+    }
+}
