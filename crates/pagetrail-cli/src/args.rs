@@ -107,6 +107,19 @@ pub(crate) enum Command {
     Top(crate::commands::top::args::TopArgs),
     #[command(flatten)]
     Checkpoints(crate::commands::checkpoint::args::CheckpointCommand),
+    /// Start a process anew from a checkpoint that was taken with --restorable
+    ///
+    /// CRIU (4.1 or newer, on PATH) starts it, with the PIDs, files and memory that it had; so these
+    /// PIDs must be free, and its files must be there and have the sizes that they had. A checkpoint
+    /// can be restored as often as you like, one at a time.
+    ///
+    /// With --lazy the process runs at once, and gets its pages as it touches them, the others
+    /// behind; pagetrail ends when it has all. Killed before that, it takes the process with it.
+    #[command(after_help = "Examples:\n  \
+        pagetrail checkpoint --restorable -p 1234 --store saved\n  \
+        pagetrail restore saved\n  \
+        pagetrail restore saved --at 3 --lazy")]
+    Restore(crate::commands::criu::args::RestoreArgs),
     /// Take the dumps of CRIU into a store, and give their pages back when it restores them
     ///
     /// It speaks the protocol of `criu page-server` with criu 4.1 or newer as it is. What criu dump

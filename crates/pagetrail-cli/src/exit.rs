@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use pagetrail::{Ended, Error};
 
+use crate::commands::criu::engine::Lacking;
 use crate::report::words::printable;
 
 /// A negative finding.
@@ -112,7 +113,7 @@ fn code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref() {
         Some(Error::Spawn { source, .. }) => of_spawn(source),
         Some(error) if error.is_machine_limit() => MACHINE,
-        _ if of_tier(error) => MACHINE,
+        _ if of_tier(error) || error.is::<Lacking>() => MACHINE,
         _ => of_vm(error),
     }
 }

@@ -16,7 +16,8 @@ pub(crate) enum CheckpointCommand {
     /// Save the memory and registers of a running process, which hardly pauses
     ///
     /// A checkpoint is for putting the living process back (rewind) and for debuggers (export
-    /// --core); no process can be started from one.
+    /// --core). One that is taken with --restorable is for starting the process anew (restore): CRIU
+    /// takes it, of the process and its children, which stand still meanwhile and then go on.
     ///
     /// Pages are copied while the process runs, those that it writes meanwhile are copied again,
     /// and for what is left it is stopped: each checkpoint is of one instant. The first of each run
@@ -28,7 +29,8 @@ pub(crate) enum CheckpointCommand {
     /// has what it should have had.
     #[command(after_help = "Examples:\n  \
         pagetrail checkpoint -p 1234 --store saved\n  \
-        pagetrail checkpoint -p 1234 --store saved --every 5s --keep 10")]
+        pagetrail checkpoint -p 1234 --store saved --every 5s --keep 10\n  \
+        pagetrail checkpoint --restorable -p 1234 --store saved")]
     Checkpoint(TakeArgs),
     /// List the checkpoints of a store
     #[command(after_help = "Examples:\n  pagetrail log saved\n  pagetrail log saved --json")]
@@ -83,6 +85,17 @@ pub(crate) enum CheckpointCommand {
     Rewind(RewindArgs),
 }
 
+/// What means nothing where CRIU takes the checkpoint.
+const RECORDED_ONLY: [&str; 7] = [
+    "mode",
+    "technique",
+    "trust_units",
+    "report_again",
+    "trust_shared",
+    "metrics_file",
+    "metrics_listen",
+];
+
 /// Arguments of `checkpoint`.
 #[derive(Args, Debug)]
 pub(crate) struct TakeArgs {
@@ -93,6 +106,19 @@ pub(crate) struct TakeArgs {
     /// this is built in
     #[arg(long, value_name = "STORE")]
     pub(crate) store: PathBuf,
+    /// Save all that it takes to start the process and its children anew, by CRIU (4.1 or newer, on
+    /// PATH), as root
+    #[arg(long, conflicts_with_all = RECORDED_ONLY)]
+    pub(crate) restorable: bool,
+    /// With --restorable, pass an argument on to criu dump, --tcp-established say; may be given
+    /// several times
+    #[arg(
+        long,
+        value_name = "ARG",
+        requires = "restorable",
+        allow_hyphen_values = true
+    )]
+    pub(crate) criu_arg: Vec<String>,
     /// Take one after the other, at this interval with its unit, until the process ends, or Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) every: Option<Duration>,

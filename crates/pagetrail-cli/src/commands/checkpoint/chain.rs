@@ -46,7 +46,7 @@ pub(super) fn show(args: &ShowArgs) -> Result<ExitCode> {
 }
 
 /// Opens a checkpoint, or else the newest.
-pub(super) fn image(store: &Store, number: Option<u64>) -> Result<Image> {
+pub(crate) fn image(store: &Store, number: Option<u64>) -> Result<Image> {
     if let Some(number) = number {
         return store.image(number).map_err(plain);
     }

@@ -1,7 +1,7 @@
 //! The commands about checkpoints: `checkpoint` takes them, the others use the chain.
 
 pub(crate) mod args;
-mod chain;
+pub(crate) mod chain;
 mod image;
 pub(crate) mod json;
 mod metrics;
@@ -18,6 +18,7 @@ use pagetrail_checkpoint::{Error, Store, Writer, WriterOptions};
 
 use args::{CheckpointCommand, WritingArgs};
 
+use crate::commands::criu;
 use crate::exit;
 use crate::report::words;
 
@@ -27,6 +28,7 @@ const KILL_VARIABLE: &str = "PAGETRAIL_KILL_AT_STORE_STEP";
 /// Runs one of the subcommands.
 pub(crate) fn run(command: &CheckpointCommand) -> Result<ExitCode> {
     match command {
+        CheckpointCommand::Checkpoint(args) if args.restorable => criu::take::run(args),
         CheckpointCommand::Checkpoint(args) => take::run(args),
         CheckpointCommand::Log(args) => chain::log(args),
         CheckpointCommand::Show(args) => chain::show(args),

@@ -1,0 +1,26 @@
+//! What `restore` looks like on the command line.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Arguments of `restore`.
+#[derive(Args, Debug)]
+pub(crate) struct RestoreArgs {
+    /// The store
+    #[arg(value_name = "STORE")]
+    pub(crate) store: PathBuf,
+    /// The checkpoint; the newest when left out
+    #[arg(long, value_name = "N")]
+    pub(crate) at: Option<u64>,
+    /// Start the program at once, and give it its pages as it touches them; this ends when it has
+    /// all
+    #[arg(long)]
+    pub(crate) lazy: bool,
+    /// Pass an argument on to criu restore, --tcp-established say; may be given several times
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub(crate) criu_arg: Vec<String>,
+    /// Write one JSON document to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}

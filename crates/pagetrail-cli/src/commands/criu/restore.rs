@@ -1,0 +1,227 @@
+//! `pagetrail restore`: a process started anew from a checkpoint that CRIU made.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, ExitCode};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use pagetrail_checkpoint::criu::{Handled, PageServer, regular_files};
+use pagetrail_checkpoint::{Error, Image, Store, WriterOptions};
+use serde_json::json;
+
+use super::args::RestoreArgs;
+use super::engine::{self, Engine};
+use super::scratch::Scratch;
+use crate::commands::checkpoint::chain::image;
+use crate::commands::checkpoint::{plain, text};
+use crate::exit;
+use crate::report::words;
+use crate::session::signals::{Addressee, Signals};
+
+/// What CRIU calls the socket at which it waits for a restored process.
+const LAZY_SOCKET: &str = "lazy-pages.socket";
+/// How often is looked whether it is there.
+const SOCKET_POLL: Duration = Duration::from_millis(2);
+/// The file in which CRIU says the process that it started.
+const PID_FILE: &str = "pagetrail.pid";
+/// Without this a checkpoint cannot be restored from the store alone.
+const INVENTORY: &str = "inventory.img";
+/// Images of files that have no name any more, and of mounts of their own: paths say nothing then.
+const NAMELESS: &[&str] = &["remap-fpath", "mountpoints-", "ghost-file"];
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
+    let engine = Engine::find()?;
+    let store = Store::open(&args.store).map_err(plain)?;
+    let mut image = image(&store, args.at)?;
+    let number = image.manifest().number;
+    let names = check_kind(&mut image)?;
+    check_pids(&image)?;
+    let began = Instant::now();
+    let scratch = Scratch::new()?;
+    let written = image
+        .export_criu(scratch.path(), args.lazy)
+        .map_err(plain)?;
+    if !names
+        .iter()
+        .any(|name| NAMELESS.iter().any(|prefix| name.starts_with(prefix)))
+    {
+        check_files(scratch.path())?;
+    }
+    // From here on the program may need its pages: an interrupt is for it, not for its memory.
+    let _signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
+    let lazy = match args.lazy {
+        true => Some(Lazy::start(&engine, scratch.path(), &store, number)?),
+        false => None,
+    };
+    let mut command = engine.command("restore", scratch.path());
+    command.args(["--restore-detached", "--pidfile", PID_FILE]);
+    command.args(args.lazy.then_some("--lazy-pages"));
+    command.args(&args.criu_arg);
+    let status = command.status().context("cannot run CRIU")?;
+    if !status.success() {
+        let reason = engine::reason("restore", scratch.path());
+        drop(lazy);
+        bail!("CRIU cannot restore checkpoint {number}: {reason}");
+    }
+    let running = began.elapsed();
+    let pid = fs::read_to_string(scratch.path().join(PID_FILE)).unwrap_or_default();
+    let pid: u32 = pid.trim().parse().unwrap_or(0);
+    if !args.json {
+        let rest = match written.lazy_pages {
+            0 => String::new(),
+            pages => format!(
+                "; {} follow as it touches them",
+                words::plural(pages, "page")
+            ),
+        };
+        text::print(&format!(
+            "checkpoint {number}: process {pid} runs after {}{rest}",
+            words::time(running.as_nanos() as f64)
+        ))?;
+    }
+    let given = match lazy {
+        Some(lazy) => lazy.finish(scratch.path())?,
+        None => 0,
+    };
+    if args.json {
+        let document = json!({
+            "schema": 1,
+            "number": number,
+            "pid": pid,
+            "pages": written.pages,
+            "lazy_pages": written.lazy_pages,
+            "given_pages": given,
+            "running_ns": running.as_nanos() as u64,
+            "total_ns": began.elapsed().as_nanos() as u64,
+        });
+        text::print(&document.to_string())?;
+    } else if args.lazy {
+        text::print(&format!(
+            "checkpoint {number}: process {pid} has all its pages after {}",
+            words::time(began.elapsed().as_nanos() as f64)
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses checkpoints that hold no more than pages; gives the names of the other files.
+fn check_kind(image: &mut Image) -> Result<Vec<String>> {
+    let number = image.manifest().number;
+    match image.criu_files().map_err(plain)? {
+        None => bail!(
+            "checkpoint {number} was not made to start a process from; take one with checkpoint --restorable"
+        ),
+        Some(names) if !names.iter().any(|name| name == INVENTORY) => bail!(
+            "checkpoint {number} has the pages alone, which came through page-server; export --criu writes \
+             them to the directory of CRIU's other files"
+        ),
+        Some(names) => Ok(names),
+    }
+}
+
+/// Refuses to restore processes whose PIDs are taken.
+fn check_pids(image: &Image) -> Result<()> {
+    for pid in image.criu_processes() {
+        if Path::new(&format!("/proc/{pid}")).exists() {
+            bail!(
+                "checkpoint {} needs PID {pid}, which another process has; end that, or restore in a PID namespace \
+                 of its own: unshare --pid --fork --mount-proc pagetrail restore ..",
+                image.manifest().number
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Refuses files that are not what they were: CRIU compares their sizes.
+fn check_files(directory: &Path) -> Result<()> {
+    let image = fs::read(directory.join("files.img")).unwrap_or_default();
+    for file in regular_files(&image).unwrap_or_default() {
+        let name = words::printable(&file.name).into_owned();
+        match fs::metadata(&file.name) {
+            Err(error) => bail!("the program had {name} open, which cannot be opened now: {error}"),
+            Ok(now) => {
+                let then = file.bytes.unwrap_or(now.len());
+                ensure!(
+                    now.len() == then,
+                    "the program had {name} open, which has changed since: it has {} bytes now and had {then}",
+                    now.len()
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// CRIU's other half of a lazy restore, and the thread that gives it pages. Dropped, both end.
+struct Lazy {
+    child: Child,
+    serving: Option<JoinHandle<Result<Handled, Error>>>,
+    ours: UnixStream,
+}
+
+impl Lazy {
+    fn start(engine: &Engine, directory: &Path, store: &Store, number: u64) -> Result<Self> {
+        let (ours, theirs) = UnixStream::pair().context("cannot make a pair of sockets")?;
+        let child = engine::start_with(engine.command("lazy-pages", directory), theirs.into())?;
+        let writable = store.clone();
+        let open = move || writable.writer(WriterOptions::default());
+        let server = PageServer::new(store.clone(), Some(number), open);
+        let stream = ours.try_clone().context("cannot share a socket")?;
+        let serving = thread::Builder::new().spawn(move || server.handle(stream));
+        let mut lazy = Self {
+            child,
+            serving: Some(serving.context("cannot start a thread")?),
+            ours,
+        };
+        while !directory.join(LAZY_SOCKET).exists() {
+            if lazy
+                .child
+                .try_wait()
+                .context("cannot wait for CRIU")?
+                .is_some()
+            {
+                let reason = engine::reason("lazy-pages", directory);
+                bail!("CRIU cannot restore checkpoint {number} lazily: {reason}");
+            }
+            thread::sleep(SOCKET_POLL);
+        }
+        Ok(lazy)
+    }
+
+    /// Waits until the process has all its pages; says how many were given.
+    fn finish(mut self, directory: &Path) -> Result<u64> {
+        let status = self.child.wait().context("cannot wait for CRIU")?;
+        let handled = match self.serving.take().map(JoinHandle::join) {
+            Some(Ok(handled)) => handled,
+            _ => bail!("the thread that gives out pages has failed"),
+        };
+        if !status.success() && handled.is_ok() {
+            let reason = engine::reason("lazy-pages", directory);
+            bail!("the process may lack pages: CRIU could not go on: {reason}");
+        }
+        match handled {
+            Ok(Handled::Served { pages, .. }) => Ok(pages),
+            Ok(_) => Ok(0),
+            Err(error) => {
+                exit::message("the process lacks pages, and ends when it touches them");
+                Err(plain(error))
+            }
+        }
+    }
+}
+
+impl Drop for Lazy {
+    fn drop(&mut self) {
+        if self.serving.is_some() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+            // The thread reads from it.
+            let _ = self.ours.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
