@@ -1,6 +1,6 @@
 //! What `/proc` shows of a process: its command line ([`command_line`]), its mappings ([`maps`])
 //! and their files ([`map_files`]), its state ([`status`]), whether it is frozen ([`freezer`]), and
-//! a descriptor that stays with it ([`pidfd`]).
+//! a descriptor that stays with it ([`pidfd`]); and how to read without allocating ([`text`]).
 //!
 //! Read-only and safe; nothing here changes the process. The crate `procfs` is not used because
 //! mapping names are arbitrary bytes (it panics on some and refuses others), and because a round
@@ -12,3 +12,4 @@ pub(crate) mod map_files;
 pub(crate) mod maps;
 pub(crate) mod pidfd;
 pub(crate) mod status;
+pub(crate) mod text;

@@ -1,6 +1,10 @@
 //! The fields of `/proc/PID/status` (`proc_pid_status(5)`) that attaching and tracking need.
 
 use super::command_line::command_line;
+use super::text;
+use crate::sys::own_vec::OwnVec;
+use rustix::io::Errno;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 
@@ -19,15 +23,13 @@ pub(crate) struct Status {
     pub(crate) seccomp: u32,
     /// The number of seccomp filters; 0 also before Linux 5.9.
     pub(crate) filters: u32,
-    /// Signals that are pending for the thread or the process and not blocked, one bit each.
-    pub(crate) deliverable_signals: u64,
 }
 
 impl Status {
     /// The state of a process: that of its main thread or, if that has ended before others, of a
     /// thread that runs on.
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
-        let main = Self::parse(&text(&format!("/proc/{pid}/status"))?);
+        let main = Self::read(format_args!("/proc/{pid}/status"))?;
         if main.has_memory || main.state != 'Z' {
             return Ok(main);
         }
@@ -35,43 +37,39 @@ impl Status {
         Ok(other.unwrap_or(main))
     }
 
-    /// The state of one thread.
+    /// The state of one thread. Allocates nothing.
     pub(crate) fn of_thread(pid: u32, tid: u32) -> io::Result<Self> {
-        Ok(Self::parse(&text(&format!(
-            "/proc/{pid}/task/{tid}/status"
-        ))?))
+        Self::read(format_args!("/proc/{pid}/task/{tid}/status"))
     }
 
-    fn parse(text: &str) -> Self {
+    /// Reads a file line by line. A process name in it may be any bytes: the program chooses it,
+    /// and the kernel truncates it to 15 bytes (`TASK_COMM_LEN`), possibly within a character.
+    fn read(path: fmt::Arguments<'_>) -> io::Result<Self> {
         let mut status = Self::default();
-        let (mut pending, mut blocked) = (0, 0);
-        for line in text.lines() {
-            let Some((key, value)) = line.split_once(':') else {
-                continue;
-            };
-            let value = value.trim();
-            let number = || {
-                value
-                    .split(' ')
-                    .next()
-                    .and_then(|n| n.parse().ok())
-                    .unwrap_or(0)
-            };
-            let mask = || u64::from_str_radix(value, 16).unwrap_or(0);
-            match key {
-                "State" => status.state = value.chars().next().unwrap_or('?'),
-                "TracerPid" => status.tracer = number() as u32,
-                "VmSize" => status.has_memory = true,
-                "VmSwap" => status.swap_kib = number(),
-                "Seccomp" => status.seccomp = number() as u32,
-                "Seccomp_filters" => status.filters = number() as u32,
-                "SigPnd" | "ShdPnd" => pending |= mask(),
-                "SigBlk" => blocked = mask(),
-                _ => {}
-            }
+        text::lines(path, |line| status.take(line))?;
+        Ok(status)
+    }
+
+    /// Takes in what a line says.
+    fn take(&mut self, line: &[u8]) {
+        let Some(colon) = line.iter().position(|&byte| byte == b':') else {
+            return;
+        };
+        let value = line[colon + 1..].trim_ascii();
+        let number = || {
+            let word = value.split(|&byte| byte == b' ').next();
+            let number = word.and_then(|word| std::str::from_utf8(word).ok()?.parse::<u64>().ok());
+            number.unwrap_or(0)
+        };
+        match &line[..colon] {
+            b"State" => self.state = value.first().map_or('?', |&state| state.into()),
+            b"TracerPid" => self.tracer = number() as u32,
+            b"VmSize" => self.has_memory = true,
+            b"VmSwap" => self.swap_kib = number(),
+            b"Seccomp" => self.seccomp = number() as u32,
+            b"Seccomp_filters" => self.filters = number() as u32,
+            _ => {}
         }
-        status.deliverable_signals = pending & !blocked;
-        status
     }
 }
 
@@ -80,7 +78,7 @@ impl Status {
 ///
 /// A process name in it may be any bytes: the program chooses it, and the kernel truncates it to 15
 /// bytes (`TASK_COMM_LEN`), possibly within a character. Bytes that are not UTF-8 are replaced.
-fn text(path: &str) -> io::Result<String> {
+fn whole(path: &str) -> io::Result<String> {
     let mut bytes = Vec::with_capacity(1 << 14);
     File::open(path)?.read_to_end(&mut bytes)?;
     // Valid UTF-8, as almost always, is not copied.
@@ -93,26 +91,30 @@ fn text(path: &str) -> io::Result<String> {
 ///
 /// The name before them is in parentheses and may be any bytes, including parentheses and spaces.
 pub(crate) fn stat_fields(pid: u32) -> Vec<String> {
-    let text = text(&format!("/proc/{pid}/stat")).unwrap_or_default();
+    let text = whole(&format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = text.rsplit(')').next().unwrap_or_default();
     fields.split_whitespace().map(String::from).collect()
 }
 
 /// The thread IDs of a process, the main thread first.
 pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
-    let mut tids: Vec<u32> = std::fs::read_dir(format!("/proc/{pid}/task"))?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
+    Ok(list_threads(pid)?.to_vec())
+}
+
+/// The thread IDs of a process, the main thread first. Allocates nothing.
+pub(crate) fn list_threads(pid: u32) -> Result<OwnVec<u32>, Errno> {
+    let mut tids = OwnVec::new();
+    text::numbers(format_args!("/proc/{pid}/task"), |tid| tids.push(tid))?;
     tids.sort_unstable_by_key(|&tid| (tid != pid, tid));
     Ok(tids)
 }
 
 /// A thread other than the main one that has memory.
 fn with_memory(pid: u32) -> Option<u32> {
-    let mut tids = threads(pid).unwrap_or_default();
-    tids.retain(|&tid| tid != pid);
     let has_memory = |&tid: &u32| Status::of_thread(pid, tid).is_ok_and(|status| status.has_memory);
-    tids.into_iter().find(has_memory)
+    let tids = list_threads(pid).ok()?;
+    let mut others = tids.iter().copied().filter(|&tid| tid != pid);
+    others.find(has_memory)
 }
 
 /// The ID under which `/proc` and `process_vm_readv(2)` show the memory of a process: its PID or,
@@ -120,13 +122,11 @@ fn with_memory(pid: u32) -> Option<u32> {
 ///
 /// A main thread that has ended stays as a zombie, without memory, until all others have ended
 /// (`pthread_exit(3)` in `main`). `/proc/TID` of any thread leads to the same files as that of the
-/// main thread.
+/// main thread. Allocates nothing.
 pub(crate) fn memory_id(pid: u32) -> u32 {
     // The link needs memory to exist.
-    match std::fs::read_link(format!("/proc/{pid}/exe")) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
-            with_memory(pid).unwrap_or(pid)
-        }
+    match text::read_link(format_args!("/proc/{pid}/exe")) {
+        Err(Errno::NOENT | Errno::SRCH) => with_memory(pid).unwrap_or(pid),
         _ => pid,
     }
 }
@@ -139,7 +139,7 @@ pub(crate) fn is_in_execve(pid: u32) -> bool {
         .iter()
         .filter(|&&tid| tid != pid)
         .any(|tid| {
-            let text = text(&format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
+            let text = whole(&format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
             text.split(' ')
                 .next()
                 .is_some_and(|call| calls.iter().any(|known| known == call))
@@ -167,7 +167,7 @@ pub(crate) fn command_or_name(pid: u32) -> Vec<String> {
     if !words.is_empty() {
         return words;
     }
-    text(&format!("/proc/{pid}/comm"))
+    whole(&format!("/proc/{pid}/comm"))
         .map(|name| vec![format!("[{}]", name.trim_end())])
         .unwrap_or_default()
 }
@@ -208,13 +208,5 @@ mod tests {
             drop(send);
             thread.join().unwrap();
         }
-    }
-
-    #[test]
-    fn deliverable_signals_are_pending_and_not_blocked() {
-        let status = Status::parse(
-            "State:\tS (sleeping)\nSigPnd:\t0000000000000003\nShdPnd:\t0000000000000004\nSigBlk:\t0000000000000001\n",
-        );
-        assert_eq!(status.deliverable_signals, 6);
     }
 }

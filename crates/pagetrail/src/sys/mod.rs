@@ -8,6 +8,7 @@
 )]
 
 pub(crate) mod child;
+pub(crate) mod own_vec;
 pub(crate) mod pagemap;
 pub(crate) mod ptrace;
 pub(crate) mod remote_memory;
