@@ -3,7 +3,7 @@
  * once, children and threads end as they should. Tracked or not, it finds the same.
  *
  * Arguments: seconds, seed, steps of each thread (0: until the end), a comma-separated list of checks or `all`, and
- * `filtered` to run under a seccomp filter that kills for userfaultfd(2), or `idle` for a main thread that only waits.
+ * `filtered` to run under a seccomp filter that kills for userfaultfd(2).
  * A failure names the seed, the thread, the step and the check. */
 #include "victim.h"
 #include <fcntl.h>
@@ -587,11 +587,9 @@ int main(int argc, char **argv) {
     pthread_sigmask(SIG_BLOCK, &blocked, NULL);
     pthread_t running[THREADS];
     helper(ends, NULL);
-    /* A tracker's calls are made in the main thread. */
-    int first = argc > 5 && !strcmp(argv[5], "idle") ? 0 : 1;
-    for (intptr_t i = first; i < THREADS; i++) CHECK(pthread_create(&running[i], NULL, works, (void *)i) == 0);
+    for (intptr_t i = 1; i < THREADS; i++) CHECK(pthread_create(&running[i], NULL, works, (void *)i) == 0);
     victim_ready();
-    if (first == 1) works(0);
-    for (int i = first; i < THREADS; i++) CHECK(pthread_join(running[i], NULL) == 0);
+    works(0);
+    for (int i = 1; i < THREADS; i++) CHECK(pthread_join(running[i], NULL) == 0);
     return 0;
 }

@@ -8,8 +8,11 @@
 
 mod support;
 
+use pagetrail::Hold;
 use pagetrail::Technique::{self, PagemapScan, Userfaultfd};
+use rustix::process::{Pid, Signal};
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::{Victim, attach_once, random, row, times, working};
@@ -22,10 +25,17 @@ fn tracker() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
-    let (pid, technique) = role.split_once(' ').unwrap();
-    let (pid, technique): (u32, Technique) = (pid.parse().unwrap(), technique.parse().unwrap());
+    let (pid, what) = role.split_once(' ').unwrap();
+    let pid: u32 = pid.parse().unwrap();
     // The time to the kill is counted from here.
     println!("tracking");
+    let Ok(technique) = what.parse::<Technique>() else {
+        loop {
+            let hold = Hold::process(pid).unwrap();
+            std::thread::sleep(Duration::from_micros(300));
+            hold.release();
+        }
+    };
     loop {
         // Half of the time is spent on attaching, where a kill matters most.
         match attach_once(pid, technique, 1, Duration::from_micros(300)) {
@@ -48,49 +58,59 @@ fn survives_kills_of(techniques: &[Technique], name: &str, arguments: &[&str], k
         let Some(mut victim) = Victim::start(name, arguments) else {
             return;
         };
-        let mut random = random(&subject);
-        let (mut stopped, mut registered, began) = (0, 0, Instant::now());
-        for _ in 0..kills {
-            let mut tracker = Command::new(std::env::current_exe().unwrap())
-                .args(["tracker", "--exact", "--nocapture", "--quiet"])
-                .env(ROLE, format!("{} {technique}", victim.pid()))
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap();
-            wait_for(&mut tracker, "tracking");
-            std::thread::sleep(Duration::from_micros(random.u64(0..6000)));
-            // Only a snapshot: at the time of the kill the tracker may be at another step.
-            match support::tracer(victim.pid()) {
-                0 => registered += u32::from(support::is_registered(victim.pid())),
-                _ => stopped += 1,
-            }
-            tracker.kill().unwrap();
-            let status = tracker.wait().unwrap();
-            if status.code().is_some() {
-                let mut text = String::new();
-                let _ = tracker.stderr.take().unwrap().read_to_string(&mut text);
-                assert!(victim.is_running(), "{}", victim.finish());
-                panic!("the tracker ended by itself: {text}");
-            }
-            assert!(victim.is_running(), "{}", victim.finish());
-        }
-        println!(
-            "{kills} kills of a {technique} tracker of {name} in {:?}: {stopped} while a thread was traced, \
-             {registered} while memory was watched",
-            began.elapsed()
-        );
-        // Registrations end with the last reference to the descriptor, which may take a moment.
-        let deadline = Instant::now() + Duration::from_secs(120);
-        while support::is_registered(victim.pid()) && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        // Injected code may be left in padding, which is never executed; nothing else may.
-        victim.is_clean(false);
-        assert!(!"tT".contains(support::state(victim.pid())), "stopped");
+        survives(&mut victim, technique.name(), name, kills);
         victim.finish();
         row(&subject, technique.name(), "works", "");
     }
+}
+
+/// Kills trackers that do this to a victim, over and over.
+fn survives(victim: &mut Victim, what: &str, name: &str, kills: u32) {
+    let mut random = random(&format!("killed tracker: {name}"));
+    let (mut stopped, mut registered, began) = (0, 0, Instant::now());
+    for _ in 0..kills {
+        let mut tracker = Command::new(std::env::current_exe().unwrap())
+            .args(["tracker", "--exact", "--nocapture", "--quiet"])
+            .env(ROLE, format!("{} {what}", victim.pid()))
+            .process_group(0)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_for(&mut tracker, "tracking");
+        std::thread::sleep(Duration::from_micros(random.u64(0..6000)));
+        // Only a snapshot: at the time of the kill the tracker may be at another step.
+        match support::tracer(victim.pid()) {
+            0 => registered += u32::from(support::is_registered(victim.pid())),
+            _ => stopped += 1,
+        }
+        // With all that a shell or a terminal would kill.
+        let group = Pid::from_raw(tracker.id() as i32).unwrap();
+        rustix::process::kill_process_group(group, Signal::KILL).unwrap();
+        let status = tracker.wait().unwrap();
+        if status.code().is_some() {
+            let mut text = String::new();
+            let _ = tracker.stderr.take().unwrap().read_to_string(&mut text);
+            assert!(victim.is_running(), "{}", support::describe(victim.pid()));
+            panic!("the tracker ended by itself: {text}");
+        }
+        if !victim.is_running() {
+            break; // Its verdict says why.
+        }
+    }
+    println!(
+        "{kills} kills of a {what} tracker of {name} in {:?}: {stopped} while a thread was traced, \
+         {registered} while memory was watched",
+        began.elapsed()
+    );
+    // Registrations end with the last reference to the descriptor, which may take a moment.
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while support::is_registered(victim.pid()) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // Injected code may be left in padding, which is never executed; nothing else may.
+    victim.is_clean(false);
+    assert!(!"tT".contains(support::state(victim.pid())), "stopped");
 }
 
 /// Reads the tracker's output up to a line that ends with `word`.
@@ -145,13 +165,36 @@ fn programs_under_seccomp_continue() {
     }
 }
 
-/// The main thread, which the tracker stops, only waits: a call that a stop has interrupted stays
-/// so if the tracker is killed before it has seen to that. Not under `userfaultfd`, where joining a
-/// thread may hang, as its documentation says.
+/// All threads work, those that are stopped as well: a call that a stop has interrupted is whole
+/// although the tracker is killed before it could see to that. Not under `userfaultfd`, where
+/// joining a thread may hang, as its documentation says.
 #[test]
-fn random_programs_continue() {
+fn random_programs_at_work_continue() {
     let seed = random("killed tracker: chaos").u64(..).to_string();
-    println!("the program: chaos 600 {seed} 0 all idle");
-    let arguments = ["600", &seed, "0", "all", "idle"];
-    survives_kills_of(&[PagemapScan], "chaos", &arguments, times(60, 1000));
+    println!("the program: chaos 600 {seed} 0");
+    survives_kills_of(
+        &[PagemapScan],
+        "chaos",
+        &["600", &seed, "0"],
+        times(60, 1000),
+    );
+}
+
+/// As above, with all threads stopped each time, and for those transfers that a stop would cut
+/// short most often.
+#[test]
+fn held_programs_at_work_continue() {
+    let seed = random("killed tracker: held chaos").u64(..).to_string();
+    for (name, arguments) in [
+        ("chaos", vec!["600", &seed, "0"]),
+        ("transfers", vec!["600", "pipe"]),
+        ("transfers", vec!["600", "sendmmsg"]),
+    ] {
+        println!("the program: {name} {arguments:?}");
+        let Some(mut victim) = Victim::start(name, &arguments) else {
+            return;
+        };
+        survives(&mut victim, "hold", name, times(60, 1000));
+        victim.finish();
+    }
 }

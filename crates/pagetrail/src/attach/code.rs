@@ -4,9 +4,11 @@
 //! [`Injected`] code is a slot of fixed length. Its end is a tag, so that slots that a killed
 //! tracker has left are recognised. No instruction of it changes the flags or needs a stack.
 
-use crate::error::{Error, Result};
+use super::failure::{Attempt, Failure};
 use crate::page_set::page_size;
-use crate::proc::maps::Maps;
+use crate::proc::status::memory_id;
+use crate::proc::text;
+use crate::sys::own_vec::OwnVec;
 use crate::sys::ptrace::{Registers, Tracee};
 use crate::sys::remote_memory;
 use rustix::io::Errno;
@@ -69,7 +71,7 @@ impl Helper {
 /// that a tracker follows.
 #[derive(Debug)]
 pub(super) struct Creation {
-    pub(super) slot: Vec<u8>,
+    pub(super) slot: [u8; SLOT_BYTES],
     pub(super) after_clone: u64,
     /// The helper has a table of its own.
     pub(super) after_table: u64,
@@ -132,7 +134,7 @@ pub(super) fn create_userfaultfd(
     code.edi(libc::SIG_SETMASK as u32);
     code.put(&[0x48, 0x8d, 0x35]); // lea rsi, [rip + the mask]
     let mask_at = SLOT_BYTES - TAG.len() - 8;
-    code.put(&((mask_at - code.bytes.len() - 4) as u32).to_le_bytes());
+    code.put(&((mask_at - code.len - 4) as u32).to_le_bytes());
     code.put(&[0x99]); // cdq: edx = 0, since eax is positive
     code.r10d(8);
     code.syscall();
@@ -151,8 +153,7 @@ pub(super) fn create_userfaultfd(
     }
     code.put(&[0xff, 0x25, 0, 0, 0, 0]); // jmp [rip + 0]
     code.put(&back.rip.to_le_bytes());
-    debug_assert!(code.bytes.len() <= mask_at);
-    code.bytes.resize(mask_at, 0);
+    code.skip_to(mask_at);
     code.put(&blocked.to_le_bytes());
     Creation {
         slot: code.slot(),
@@ -208,10 +209,19 @@ fn helper_part(code: &mut Assembler, helper: Helper, flags: u32) -> (u64, u64) {
     (after_table, after_create)
 }
 
-/// Instructions one after the other.
-#[derive(Default)]
+/// Instructions one after the other, at most a slot of them.
 pub(super) struct Assembler {
-    bytes: Vec<u8>,
+    bytes: [u8; SLOT_BYTES],
+    len: usize,
+}
+
+impl Default for Assembler {
+    fn default() -> Self {
+        Self {
+            bytes: [0; SLOT_BYTES],
+            len: 0,
+        }
+    }
 }
 
 /// The place of a jump's distance that is not known yet.
@@ -219,12 +229,14 @@ pub(super) struct Jump(usize);
 
 impl Assembler {
     pub(super) fn put(&mut self, bytes: &[u8]) {
-        self.bytes.extend(bytes);
+        let end = self.len + bytes.len();
+        self.bytes[self.len..end].copy_from_slice(bytes);
+        self.len = end;
     }
 
     /// How many bytes there are so far.
     pub(super) fn offset(&self) -> u64 {
-        self.bytes.len() as u64
+        self.len as u64
     }
 
     pub(super) fn eax(&mut self, call: i64) {
@@ -260,68 +272,101 @@ impl Assembler {
     /// `jrcxz`: a condition that is not a flag.
     pub(super) fn jump_if_rcx_zero(&mut self) -> Jump {
         self.put(&[0xe3, 0]);
-        Jump(self.bytes.len())
+        Jump(self.len)
     }
 
     pub(super) fn jump(&mut self) -> Jump {
         self.put(&[0xeb, 0]);
-        Jump(self.bytes.len())
+        Jump(self.len)
     }
 
     /// A conditional jump, by its opcode.
     pub(super) fn jump_if(&mut self, opcode: u8) -> Jump {
         self.put(&[opcode, 0]);
-        Jump(self.bytes.len())
+        Jump(self.len)
     }
 
     /// A place for jumps back.
     pub(super) fn here(&self) -> Jump {
-        Jump(self.bytes.len())
+        Jump(self.len)
     }
 
     /// A jump back to a place, by its opcode.
     pub(super) fn jump_back(&mut self, opcode: u8, to: Jump) {
-        let distance = to.0 as i64 - (self.bytes.len() as i64 + 2);
+        let distance = to.0 as i64 - (self.len as i64 + 2);
         debug_assert!(distance >= i64::from(i8::MIN));
         self.put(&[opcode, distance as i8 as u8]);
     }
 
     /// A jump comes here.
     pub(super) fn lands(&mut self, jump: Jump) {
-        let distance = self.bytes.len() - jump.0;
+        let distance = self.len - jump.0;
         debug_assert!(distance <= i8::MAX as usize);
         self.bytes[jump.0 - 1] = distance as u8;
     }
 
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        self.bytes
+    /// Leaves zeros up to an offset.
+    fn skip_to(&mut self, offset: usize) {
+        debug_assert!(self.len <= offset);
+        self.len = offset;
     }
 
     /// Fills the slot up.
-    pub(super) fn slot(mut self) -> Vec<u8> {
-        debug_assert!(self.bytes.len() <= SLOT_BYTES - TAG.len());
-        self.bytes.resize(SLOT_BYTES - TAG.len(), 0);
+    pub(super) fn slot(mut self) -> [u8; SLOT_BYTES] {
+        self.skip_to(SLOT_BYTES - TAG.len());
         self.put(&TAG);
         self.bytes
     }
 }
 
+/// The end of an executable mapping.
+struct End {
+    /// Which is tried first.
+    rank: (bool, bool, u64),
+    at: u64,
+}
+
+/// The ends of the executable private mappings of a process: of the vDSO first, of writable ones
+/// last. Allocates nothing.
+fn ends(pid: u32) -> Attempt<OwnVec<End>> {
+    let mut ends = OwnVec::new();
+    let mut outcome = Ok(());
+    let path = memory_id(pid);
+    let listed = text::lines(format_args!("/proc/{path}/maps"), |line| {
+        // As `559e79e77000-559e79e98000 r-xp 00000000 00:00 0        [vdso]`.
+        let mut fields = line.split(|&byte| byte == b' ');
+        let (Some(range), Some(rights)) = (fields.next(), fields.next()) else {
+            return;
+        };
+        let is_private_code = rights.get(2..4) == Some(b"xp");
+        let end = range.split(|&byte| byte == b'-').nth(1).and_then(text::hex);
+        if let Some(at) = end
+            && is_private_code
+            && !line.ends_with(b"[vsyscall]")
+        {
+            let is_vdso = line.ends_with(b" [vdso]");
+            let rank = (!is_vdso, rights[1] == b'w', at);
+            outcome = outcome.and(ends.push(End { rank, at }));
+        }
+    });
+    listed
+        .and(outcome)
+        .map_err(Failure::of("read the mappings"))?;
+    ends.sort_unstable_by_key(|end| end.rank);
+    Ok(ends)
+}
+
 /// Room for a slot: zeros at the end of an executable private mapping, the vDSO first, such that
 /// there is room for as many more as are `spare`. Or a slot with this `content`, if there is one.
-pub(super) fn find(pid: u32, content: Option<&[u8]>, spare: usize) -> Result<(u64, bool)> {
-    let mut maps = Maps::open(Some(pid)).map_err(Error::io("opening maps"))?;
-    let mut regions = maps
-        .changed()
-        .map_err(Error::io("reading maps"))?
-        .unwrap_or_default();
-    regions.retain(|r| r.permissions.execute && !r.permissions.shared && r.name != "[vsyscall]");
-    regions.sort_by_key(|r| (r.name != "[vdso]", r.permissions.write));
-    let page = page_size() as usize;
-    let mut bytes = vec![0xff; page];
+pub(super) fn find(pid: u32, content: Option<&[u8]>, spare: usize) -> Attempt<(u64, bool)> {
+    const PAGE_BYTES_MAX: usize = 1 << 16;
+    let page = (page_size() as usize).min(PAGE_BYTES_MAX);
+    let mut bytes = [0xff; PAGE_BYTES_MAX];
+    let bytes = &mut bytes[..page];
     let mut room = None;
-    for region in &regions {
-        let last_page = region.range.end() - page as u64;
-        if remote_memory::read(pid, last_page, &mut bytes) != Ok(page) {
+    for end in ends(pid)?.iter() {
+        let last_page = end.at - page as u64;
+        if remote_memory::read(pid, last_page, bytes) != Ok(page) {
             continue;
         }
         let mut end = page;
@@ -350,12 +395,7 @@ pub(super) fn find(pid: u32, content: Option<&[u8]>, spare: usize) -> Result<(u6
             break;
         }
     }
-    room.map(|at| (at, false)).ok_or_else(|| Error::Attach {
-        pid,
-        reason:
-            "no executable mapping of it has padding for a system call; the technique compare needs none"
-                .into(),
-    })
+    room.map(|at| (at, false)).ok_or(Failure::NoPadding)
 }
 
 /// Whether this is a slot in use.

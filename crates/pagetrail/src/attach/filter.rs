@@ -6,7 +6,8 @@
 //! and a thread whose filters cannot be read is left alone.
 
 use crate::proc::status::Status;
-use crate::sys::ptrace::{FilterInstruction, Tracee};
+use crate::sys::own_vec::OwnVec;
+use crate::sys::ptrace::{self, FilterInstruction, Tracee};
 use rustix::io::Errno;
 
 /// `AUDIT_ARCH_X86_64` in `include/uapi/linux/audit.h`.
@@ -21,7 +22,7 @@ const DATA_BYTES: u32 = 64;
 const STEPS_MAX: u32 = 1 << 18;
 
 /// Whether all filters of a stopped thread allow all of these system calls, whatever their
-/// arguments.
+/// arguments. Allocates nothing.
 ///
 /// `inherited`: the program was started by this process and may have no filters but those of its
 /// own.
@@ -35,9 +36,10 @@ pub(super) fn allow(tracee: &Tracee, pid: u32, calls: &[i64], inherited: bool) -
         1 => return false,
         _ => {}
     }
+    let mut room = ptrace::filter_room();
     for index in 0.. {
-        match tracee.filter(index) {
-            Ok(filter) if calls.iter().all(|&call| allows(&filter, call as u32)) => {}
+        match tracee.filter(index, &mut room) {
+            Ok(filter) if calls.iter().all(|&call| allows(filter, call as u32)) => {}
             Ok(_) => return false,
             // Behind the last one.
             Err(Errno::NOENT) if index > 0 => return true,
@@ -68,14 +70,15 @@ struct Way {
 
 /// Runs a filter on a call with any arguments: where it looks at these, both ways are followed.
 fn allows(filter: &[FilterInstruction], call: u32) -> bool {
-    let mut ways = vec![Way {
+    let mut ways = OwnVec::new();
+    let mut next = Some(Way {
         at: 0,
         a: Some(0),
         x: Some(0),
         memory: [Some(0); 16],
-    }];
+    });
     let mut steps = 0;
-    while let Some(mut way) = ways.pop() {
+    while let Some(mut way) = next {
         loop {
             steps += 1;
             let Some(instruction) = filter.get(way.at).filter(|_| steps < STEPS_MAX) else {
@@ -84,11 +87,16 @@ fn allows(filter: &[FilterInstruction], call: u32) -> bool {
             way.at += 1;
             match step(&mut way, instruction, call) {
                 Step::Next => {}
-                Step::Either(other) => ways.push(other),
+                Step::Either(other) => {
+                    if ways.push(other).is_err() {
+                        return false;
+                    }
+                }
                 Step::End(Some(result)) if matches!(result & RESULT_MASK, ALLOW | LOG) => break,
                 Step::End(_) => return false,
             }
         }
+        next = ways.pop();
     }
     true
 }

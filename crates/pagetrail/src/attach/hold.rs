@@ -1,28 +1,28 @@
 //! [`Hold`]: all threads of another process at rest, with their registers, until it is let go.
 //!
-//! `ptrace(2)` ties a stopped thread to the thread that stopped it, so a keeper of its own does
-//! both. Whatever ends the keeper, `kill -9` included, the kernel lets the process go: nothing here
-//! can leave it stopped. What the hold is for, reading memory and collecting writes at one instant,
-//! is the caller's business, in any thread.
+//! `ptrace(2)` ties a stopped thread to the thread that stopped it, so the agent
+//! ([`super::agent`]) does both, by [`keeper`]. If the tracker ends, `kill -9` included, the agent
+//! lets the process go; if the agent ends, the kernel does: nothing here can leave it stopped. What
+//! the hold is for, reading memory and collecting writes at one instant, is the caller's business,
+//! in any thread.
 
-use super::stop::{Stopped, first, not_stopping, seize, untried};
-use super::target_check::{self, explain};
-use super::{interrupted, restart};
+use super::agent::{self, Client, Link};
+use super::failure::Failure;
+use super::keeper::{self, Board, Found, FoundThread, Order, Task, Wanted, turn};
+use super::target_check;
 use crate::error::{Error, Result};
-use crate::sys::ptrace::{self, Tracee, option};
-use rustix::io::Errno;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::fmt;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long the threads may take to stop. They stand still meanwhile, so it is short.
 const TIMEOUT: Duration = Duration::from_secs(1);
+/// How long they may take where there is no other way.
+const LONG_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// `NT_PRSTATUS`: the general registers.
 const GENERAL: u32 = 1;
-/// `NT_PRFPREG` and `NT_X86_XSTATE`: floating point, and all extended state. The latter is missing
-/// on processors without `xsave`.
-const OTHERS: [u32; 2] = [2, 0x202];
 
 /// A set of registers of a thread, as `PTRACE_GETREGSET` and core files have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,20 +50,13 @@ pub struct HeldThread {
 ///
 /// The process cannot tell but by the time that has passed. Its memory may still change by what is
 /// not its threads: other processes that share it, and devices.
-#[derive(Debug)]
 pub struct Hold {
     pid: u32,
     threads: Vec<HeldThread>,
     since: Instant,
-    orders: Option<Sender<Order>>,
+    client: Client,
+    board: Arc<Mutex<Board>>,
     keeper: Option<JoinHandle<()>>,
-}
-
-/// A command to the keeper thread.
-enum Order {
-    /// Whether the process shall be killed when we end before it is let go.
-    KillIfAbandoned(bool, Sender<Result<()>>),
-    SetRegisters(Vec<HeldThread>, Sender<Result<()>>),
 }
 
 impl Hold {
@@ -75,30 +68,45 @@ impl Hold {
     /// or one of its threads does not come to a stop within a second; then all go on.
     pub fn process(pid: u32) -> Result<Self> {
         target_check::check(pid)?;
-        let (report, reported) = channel();
-        let (orders, ordered) = channel();
+        Self::start(Task {
+            pid,
+            timeout: TIMEOUT,
+            registers: true,
+        })
+    }
+
+    /// Stops every thread of a process, without finding out more than general registers.
+    pub(crate) fn still(pid: u32) -> Result<Self> {
+        Self::start(Task {
+            pid,
+            timeout: LONG_TIMEOUT,
+            registers: false,
+        })
+    }
+
+    fn start(task: Task) -> Result<Self> {
+        let pid = task.pid;
+        let (client, link) = agent::connect()?;
+        let board = Arc::new(Mutex::new(Board::default()));
+        let common = Arc::clone(&board);
         let keeper = std::thread::Builder::new()
             .name("pagetrail-hold".into())
-            .spawn(move || keep(pid, &report, &ordered))
+            .spawn(move || keep(task, &link, &common))
             .map_err(Error::io("starting a thread"))?;
-        match reported.recv() {
-            Ok(Ok((threads, since))) => Ok(Self {
-                pid,
-                threads,
-                since,
-                orders: Some(orders),
-                keeper: Some(keeper),
-            }),
-            outcome => {
-                // It would wait for orders; its end lets go what it still traces.
-                drop(orders);
-                let _ = keeper.join();
-                Err(match outcome {
-                    Ok(Err(error)) => error,
-                    _ => Error::Gone { pid },
-                })
-            }
-        }
+        let mut hold = Self {
+            pid,
+            threads: Vec::new(),
+            since: Instant::now(),
+            client,
+            board,
+            keeper: Some(keeper),
+        };
+        hold.answered(hold.client.wait())?;
+        let found = turn(&hold.board).found.take();
+        let found = found.ok_or(Error::Gone { pid })?;
+        hold.since = found.since;
+        hold.threads = held(pid, &found);
+        Ok(hold)
     }
 
     /// The process.
@@ -120,7 +128,10 @@ impl Hold {
     /// on; with `kill` the kernel kills it, for the time in which its memory is neither one thing
     /// nor the other.
     pub fn kill_if_abandoned(&mut self, kill: bool) -> Result<()> {
-        self.order(|answer| Order::KillIfAbandoned(kill, answer))
+        self.order(match kill {
+            true => Order::KillIfAbandoned,
+            false => Order::GoOnIfAbandoned,
+        })
     }
 
     /// Sets the registers and the blocked signals of threads. A system call in which a thread was
@@ -131,7 +142,39 @@ impl Hold {
     /// A thread is none of those held, or the kernel refuses; some threads may have been set by
     /// then.
     pub fn set_registers(&mut self, threads: &[HeldThread]) -> Result<()> {
-        self.order(|answer| Order::SetRegisters(threads.to_vec(), answer))
+        let wanted = threads.iter().map(|thread| self.wanted(thread));
+        let wanted = wanted.collect::<Result<Vec<_>>>()?;
+        turn(&self.board).wanted = wanted;
+        self.order(Order::SetRegisters)
+    }
+
+    fn wanted(&self, thread: &HeldThread) -> Result<Wanted> {
+        let mut wanted = Wanted {
+            tid: thread.tid,
+            blocked: thread.blocked_signals,
+            general: None,
+            others: Vec::new(),
+        };
+        for set in &thread.registers {
+            if set.note == GENERAL {
+                let bytes = set.bytes.as_slice().try_into();
+                wanted.general = Some(bytes.map_err(|_| Error::Attach {
+                    pid: self.pid,
+                    reason: format!("wrong length of the registers of thread {}", thread.tid),
+                })?);
+            } else {
+                wanted.others.push((set.note, set.bytes.clone()));
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// Writes at addresses, multiples of 8, what is there: nobody can tell but the page tables.
+    /// Returns those where it could.
+    pub(crate) fn rewrite(&mut self, addresses: Vec<u64>) -> Result<Vec<u64>> {
+        turn(&self.board).addresses = addresses;
+        self.order(Order::Rewrite)?;
+        Ok(std::mem::take(&mut turn(&self.board).addresses))
     }
 
     /// Lets the process go; returns for how long it stood still.
@@ -140,23 +183,36 @@ impl Hold {
         self.since.elapsed()
     }
 
-    fn order(&self, order: impl FnOnce(Sender<Result<()>>) -> Order) -> Result<()> {
-        let (answer, answered) = channel();
-        let sent = self
-            .orders
-            .as_ref()
-            .is_some_and(|orders| orders.send(order(answer)).is_ok());
-        match sent.then(|| answered.recv()) {
-            Some(Ok(outcome)) => outcome,
-            _ => Err(Error::Gone { pid: self.pid }),
+    fn order(&self, order: Order) -> Result<()> {
+        self.answered(self.client.ask(order as u8))
+    }
+
+    /// What the agent's answer means.
+    fn answered(&self, answer: Option<u8>) -> Result<()> {
+        match answer {
+            Some(keeper::DONE) => Ok(()),
+            _ => {
+                let failure = turn(&self.board).failure.take();
+                Err(failure.unwrap_or(Failure::Gone).explain(self.pid))
+            }
         }
     }
 
     fn release_all(&mut self) {
-        self.orders = None;
+        self.client.tell(Order::LetGo as u8);
         if let Some(keeper) = self.keeper.take() {
             let _ = keeper.join();
         }
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = out.debug_struct("Hold");
+        shown.field("pid", &self.pid).field("since", &self.since);
+        shown
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
     }
 }
 
@@ -166,129 +222,44 @@ impl Drop for Hold {
     }
 }
 
-/// The keeper: stops, reports, obeys until nobody gives orders any more, and lets go.
-fn keep(pid: u32, report: &Sender<Result<(Vec<HeldThread>, Instant)>>, orders: &Receiver<Order>) {
-    let mut threads = Vec::new();
-    let outcome = stop_all(pid, &mut threads);
-    let outcome = outcome.and_then(|since| {
-        let registers = threads.iter().map(|thread| held(pid, thread));
-        Ok((registers.collect::<Result<_>>()?, since))
-    });
-    if report.send(outcome).is_ok() {
-        for order in orders {
-            // Who gave the order waits for the answer.
-            let _ = match order {
-                Order::KillIfAbandoned(kill, answer) => {
-                    answer.send(kill_if_abandoned(pid, &threads, kill))
-                }
-                Order::SetRegisters(wanted, answer) => {
-                    answer.send(set_registers(pid, &threads, &wanted))
-                }
-            };
-        }
-    }
-    for thread in threads {
-        thread.release();
-    }
-}
-
-/// Stops all threads, those included that appear while others are being stopped; says when it
-/// began.
-fn stop_all(pid: u32, stopped: &mut Vec<Stopped>) -> Result<Instant> {
-    let mut asked = Vec::new();
-    let mut tracees: Vec<Tracee> = Vec::new();
-    // Seized before any stops: only what comes after counts as pause.
-    for thread in untried(pid, &asked)? {
-        asked.push(thread.tid);
-        tracees.extend(seize(pid, thread)?);
-    }
-    let since = Instant::now();
-    while !tracees.is_empty() {
-        tracees.retain(|tracee| tracee.interrupt().is_ok());
-        let mut waiting = tracees.drain(..).map(|tracee| (tracee, since)).collect();
-        while let Some(thread) = first(pid, &mut waiting, since + TIMEOUT)? {
-            stopped.push(thread);
-        }
-        if !waiting.is_empty() {
-            return Err(not_stopping(pid, TIMEOUT));
-        }
-        // A pass that finds nobody new comes after all known threads were stopped: nobody is left
-        // who could make another.
-        for thread in untried(pid, &asked)? {
-            asked.push(thread.tid);
-            tracees.extend(seize(pid, thread)?);
-        }
-    }
-    if stopped.is_empty() {
-        return Err(Error::Gone { pid });
-    }
-    stopped.sort_by_key(|thread| (thread.tracee.tid() != pid, thread.tracee.tid()));
-    Ok(since)
-}
-
-fn held(pid: u32, thread: &Stopped) -> Result<HeldThread> {
-    let mut registers = vec![RegisterSet {
-        note: GENERAL,
-        bytes: ptrace::to_bytes(&interrupted::of_program(pid, thread.registers)),
-    }];
-    for note in OTHERS {
-        match thread.tracee.register_set(note) {
-            Ok(bytes) => registers.push(RegisterSet { note, bytes }),
-            Err(Errno::INVAL | Errno::NODEV) => {}
-            Err(errno) => return Err(explain(pid, "read the registers", errno)),
-        }
-    }
-    Ok(HeldThread {
-        tid: thread.tracee.tid(),
-        registers,
-        blocked_signals: thread.blocked,
-    })
-}
-
-fn kill_if_abandoned(pid: u32, threads: &[Stopped], kill: bool) -> Result<()> {
-    let options = option::SYSGOOD | if kill { option::EXITKILL } else { 0 };
-    threads
-        .iter()
-        .try_for_each(|thread| thread.tracee.set_options(options))
-        .map_err(|errno| explain(pid, "choose what its end does", errno))
-}
-
-fn set_registers(pid: u32, threads: &[Stopped], wanted: &[HeldThread]) -> Result<()> {
-    let failed = |errno| explain(pid, "set the registers", errno);
-    let refused = |what: &str, tid| Error::Attach {
-        pid,
-        reason: format!("{what} of thread {tid}"),
+/// The thread that starts the agent, and waits for its end.
+fn keep(task: Task, link: &Link, board: &Mutex<Board>) {
+    let mut has_begun = false;
+    let work = || match std::mem::replace(&mut has_begun, true) {
+        false => keeper::keep(task, link, board),
+        true => Err(Failure::Gone),
     };
-    for wanted in wanted {
-        let thread = threads
-            .iter()
-            .find(|thread| thread.tracee.tid() == wanted.tid)
-            .ok_or_else(|| refused("nothing is held", wanted.tid))?;
-        for set in &wanted.registers {
-            if set.note == GENERAL {
-                let registers = ptrace::from_bytes(&set.bytes)
-                    .ok_or_else(|| refused("wrong length of the registers", wanted.tid))?;
-                // Left alone, an interrupted call goes on as the kernel would have it, also when a
-                // signal is waiting.
-                let now = thread.tracee.registers().map_err(failed)?;
-                if ptrace::to_bytes(&interrupted::of_program(pid, now)) == set.bytes {
-                    continue;
-                }
-                thread
-                    .tracee
-                    .set_registers(&restart::anew(registers))
-                    .map_err(failed)?;
-            } else {
-                thread
-                    .tracee
-                    .put_register_set(set.note, &set.bytes)
-                    .map_err(failed)?;
-            }
-        }
-        thread
-            .tracee
-            .block_signals(wanted.blocked_signals)
-            .map_err(failed)?;
+    let outcome = link.survive(work, agent::is_refused);
+    if let Err(failure) = outcome {
+        turn(board).failure = Some(failure);
+        link.send(keeper::FAILED, None);
     }
-    Ok(())
+}
+
+/// What was found, as the public interface has it.
+fn held(pid: u32, found: &Found) -> Vec<HeldThread> {
+    let mut rest: &[u8] = &found.bytes;
+    let threads = found.threads.iter().map(|thread: &FoundThread| {
+        if let Some(short) = thread.short {
+            short.warn(pid);
+        }
+        let mut registers = vec![RegisterSet {
+            note: GENERAL,
+            bytes: thread.general.to_vec(),
+        }];
+        for (note, len) in thread.others.into_iter().flatten() {
+            let (bytes, after) = rest.split_at(len);
+            rest = after;
+            registers.push(RegisterSet {
+                note,
+                bytes: bytes.to_vec(),
+            });
+        }
+        HeldThread {
+            tid: thread.tid,
+            registers,
+            blocked_signals: thread.blocked,
+        }
+    });
+    threads.collect()
 }

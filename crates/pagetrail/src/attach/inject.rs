@@ -24,15 +24,18 @@
 //! ones. Signals are blocked meanwhile: a handler that ran in between would not interrupt the call
 //! that it should interrupt.
 
+use super::agent;
 use super::code::{self, Creation, Helper};
+use super::failure::{Attempt, Failure};
 use super::filter;
 use super::restart;
 use super::stop::{Backoff, Stopped, wait_for_trap};
-use super::target_check::{TRACER_NAME, explain};
+use super::target_check::TRACER_NAME;
 use crate::error::{Error, Result};
+use crate::proc::text;
 use crate::sys::ptrace::{self, Change, Resume, Tracee, option};
 use crate::sys::uffd::Uffd;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::thread::gettid;
@@ -52,18 +55,31 @@ pub(crate) struct Fetched {
 
 /// Stops one thread of `pid` and fetches a userfaultfd of its address space.
 pub(crate) fn fetch(pid: u32, kernel_faults: bool) -> Result<Fetched> {
+    let kernel = Kernel::for_process(pid);
+    let (client, link) = agent::connect()?;
     let attempt = || {
-        let permitted = |tracee: &Tracee| helper(tracee, pid, false).is_some();
+        let permitted = |tracee: &Tracee| kernel.helper(tracee, pid, false).is_some();
         let mut stopped = Stopped::any_thread(pid, permitted)?;
-        let fd = run(&mut stopped, pid, kernel_faults, false);
-        Ok((fd, stopped.release()))
+        let short = stopped.short;
+        let outcome = run(&mut stopped, pid, kernel, kernel_faults, false);
+        let time = stopped.release();
+        let fd = outcome?;
+        match link.send(0, Some(fd.as_fd())) {
+            true => Ok((time, short)),
+            false => Err(Failure::Gone),
+        }
     };
-    let (fd, stopped) = in_own_thread(attempt)?;
-    Ok(Fetched { fd: fd?, stopped })
+    let outcome = in_own_thread(|| link.survive(attempt, agent::is_refused))?;
+    let (stopped, short) = outcome.map_err(|failure| failure.explain(pid))?;
+    if let Some(short) = short {
+        short.warn(pid);
+    }
+    let fd = client.take_fd().ok_or(Error::Gone { pid })?;
+    Ok(Fetched { fd, stopped })
 }
 
 /// Runs what traces threads: when a thread ends, the kernel lets go of all that it still traces.
-fn in_own_thread<T: Send>(attempt: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+fn in_own_thread<T: Send>(attempt: impl FnOnce() -> T + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let traced = std::thread::Builder::new()
             .name(TRACER_NAME.into())
@@ -73,7 +89,7 @@ fn in_own_thread<T: Send>(attempt: impl FnOnce() -> Result<T> + Send) -> Result<
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         wait_until_gone(tracer);
-        outcome
+        Ok(outcome)
     })
 }
 
@@ -85,35 +101,47 @@ fn wait_until_gone(thread: Pid) {
     while std::fs::exists(&listed).unwrap_or(false) && backoff.wait() {}
 }
 
-/// Fetches a userfaultfd by a stopped thread, which stays so.
+/// Fetches a userfaultfd by a stopped thread, which stays so. Allocates nothing.
 ///
 /// `started`: the program was started by this process and may have its filters.
 pub(crate) fn run(
     stopped: &mut Stopped,
     pid: u32,
+    kernel: Kernel,
     kernel_faults: bool,
     started: bool,
-) -> Result<OwnedFd> {
-    let helper = helper(&stopped.tracee, pid, started).ok_or(Error::Seccomp { pid })?;
+) -> Attempt<OwnedFd> {
+    let helper = kernel.helper(&stopped.tracee, pid, started);
+    let helper = helper.ok_or(Failure::Seccomp)?;
     execute(stopped, pid, helper, Uffd::flags(kernel_faults))
 }
 
-/// The best helper that the kernel knows and the thread's filters let run.
-fn helper(tracee: &Tracee, pid: u32, started: bool) -> Option<Helper> {
-    // Others do not know the flag.
-    let threads = pidfd_open(gettid(), pidfd_thread()).is_ok();
-    let candidates = match (has_close_range(), threads && !has_queues(pid)) {
-        (true, true) => &[Helper::Thread, Helper::Process, Helper::ProcessWithCopy][..],
-        (true, false) => &[Helper::Process, Helper::ProcessWithCopy],
-        (false, _) => &[Helper::ProcessWithCopy],
-    };
-    let allowed = |helper: &&Helper| filter::allow(tracee, pid, helper.calls(), false);
-    candidates.iter().find(allowed).copied().or_else(|| {
-        // Filters that cannot be read, but are ours: of these calls it is known that they pass. A
-        // program that has just been started closes nothing meanwhile.
-        let helper = Helper::ProcessWithCopy;
-        (started && filter::allow(tracee, pid, helper.calls(), true)).then_some(helper)
-    })
+/// Which helpers the kernel knows, found out before anything is stopped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kernel(&'static [Helper]);
+
+impl Kernel {
+    /// Finds out which helpers a process may have.
+    pub(crate) fn for_process(pid: u32) -> Self {
+        // Others do not know the flag.
+        let threads = pidfd_open(gettid(), pidfd_thread()).is_ok();
+        Self(match (has_close_range(), threads && !has_queues(pid)) {
+            (true, true) => &[Helper::Thread, Helper::Process, Helper::ProcessWithCopy],
+            (true, false) => &[Helper::Process, Helper::ProcessWithCopy],
+            (false, _) => &[Helper::ProcessWithCopy],
+        })
+    }
+
+    /// The best helper that the thread's filters let run.
+    fn helper(self, tracee: &Tracee, pid: u32, started: bool) -> Option<Helper> {
+        let allowed = |helper: &&Helper| filter::allow(tracee, pid, helper.calls(), false);
+        self.0.iter().find(allowed).copied().or_else(|| {
+            // Filters that cannot be read, but are ours: of these calls it is known that they pass.
+            // A program that has just been started closes nothing meanwhile.
+            let helper = Helper::ProcessWithCopy;
+            (started && filter::allow(tracee, pid, helper.calls(), true)).then_some(helper)
+        })
+    }
 }
 
 /// Whether the kernel has `close_range(2)` (Linux 5.9). By its release: making the call would end
@@ -159,23 +187,17 @@ fn has_queues(pid: u32) -> bool {
 }
 
 /// Has a stopped thread create a userfaultfd; gives a copy of it.
-fn execute(stopped: &mut Stopped, pid: u32, helper: Helper, flags: u32) -> Result<OwnedFd> {
+fn execute(stopped: &mut Stopped, pid: u32, helper: Helper, flags: u32) -> Attempt<OwnedFd> {
     if stopped.registers.cs == ptrace::USER32_CS {
-        return Err(Error::ThirtyTwoBit { pid });
+        return Err(Failure::ThirtyTwoBit);
     }
     if stopped.tracee.dispatches_calls() {
-        return Err(Error::Attach {
-            pid,
-            reason: "it handles its system calls itself (syscall user dispatch, as Wine does); \
-                the technique compare needs no call"
-                .into(),
-        });
+        return Err(Failure::DispatchesCalls);
     }
     let back = restart::in_user_space(stopped.registers);
     let creation = code::create_userfaultfd(helper, flags, stopped.blocked, &back);
     let at = write(stopped, pid, &creation)?;
     let run = Run {
-        pid,
         helper,
         at,
         creation,
@@ -191,19 +213,18 @@ fn execute(stopped: &mut Stopped, pid: u32, helper: Helper, flags: u32) -> Resul
     });
     match trapped {
         Ok(true) => {}
-        Ok(false) | Err(Errno::SRCH | Errno::CHILD) => return Err(Error::Gone { pid }),
-        Err(errno) => return Err(explain(pid, "stop a thread", errno)),
+        Ok(false) | Err(Errno::SRCH | Errno::CHILD) => return Err(Failure::Gone),
+        Err(errno) => return Err(Failure::Call("stop a thread", errno)),
     }
-    remove(stopped, at).map_err(|e| explain(pid, "restore the registers", e))?;
+    remove(stopped, at).map_err(Failure::of("restore the registers"))?;
     copied
 }
 
 /// Writes the code and points the thread to it; says where the code is.
-fn write(stopped: &Stopped, pid: u32, creation: &Creation) -> Result<u64> {
+fn write(stopped: &Stopped, pid: u32, creation: &Creation) -> Attempt<u64> {
     let (at, _) = code::find(pid, None, 0)?;
     let tracee = &stopped.tracee;
-    let failed = |errno| explain(pid, "write code into the padding", errno);
-    code::write(tracee, at, &creation.slot).map_err(failed)?;
+    code::write(tracee, at, &creation.slot).map_err(Failure::of("write code into the padding"))?;
     let mut diverted = stopped.registers;
     diverted.rip = at;
     // Not inside a system call any more: nothing to restart when the thread goes on.
@@ -215,7 +236,7 @@ fn write(stopped: &Stopped, pid: u32, creation: &Creation) -> Result<u64> {
         .and_then(|()| tracee.set_options(tracee.options() | option::VFORK));
     if let Err(errno) = outcome {
         let _ = remove(stopped, at);
-        return Err(explain(pid, "set the registers", errno));
+        return Err(Failure::Call("set the registers", errno));
     }
     Ok(at)
 }
@@ -233,7 +254,6 @@ fn remove(stopped: &Stopped, at: u64) -> Result<(), Errno> {
 
 /// Code that a thread executes, with what is needed to follow it.
 struct Run {
-    pid: u32,
     helper: Helper,
     at: u64,
     creation: Creation,
@@ -242,71 +262,71 @@ struct Run {
 impl Run {
     /// Follows the thread until its helper has ended, and the helper until it has the descriptor,
     /// of which this gives a copy.
-    fn step_through(&self, tracee: &Tracee) -> Result<OwnedFd> {
-        let failed = |errno| explain(self.pid, "follow the injected call", errno);
+    fn step_through(&self, tracee: &Tracee) -> Attempt<OwnedFd> {
+        let failed = Failure::of("follow the injected call");
         let mut backoff = Backoff::until(Instant::now() + TIMEOUT);
         let mut copied = None;
         let mut stops_at_end = 0;
-        tracee.resume(Resume::ToSyscall, 0).map_err(failed)?;
+        tracee.resume(Resume::ToSyscall, 0).map_err(&failed)?;
         loop {
-            let change = next(tracee, self.pid, &mut backoff)?;
+            let change = next(tracee, &mut backoff)?;
             let mut signal = 0;
             match change {
                 // One that cannot be blocked.
                 Change::Signal(number) => signal = number,
                 Change::Exited(_) | Change::Killed(_) => {
-                    return Err(Error::Gone { pid: self.pid });
+                    return Err(Failure::Gone);
                 }
                 Change::Vfork => {
-                    let created = tracee.created().map_err(failed)?;
+                    let created = tracee.created().map_err(&failed)?;
                     // The thread waits for the helper's end, which we have to see, too.
                     copied = Some(self.follow_helper(&created, &mut backoff));
-                    tracee.resume(Resume::ToSyscall, 0).map_err(failed)?;
+                    tracee.resume(Resume::ToSyscall, 0).map_err(&failed)?;
                     finish_helper(&created, &mut backoff);
                     continue;
                 }
                 Change::Syscall => {
-                    let registers = tracee.registers().map_err(failed)?;
+                    let registers = tracee.registers().map_err(&failed)?;
                     let result = registers.rax as i64;
                     let place = registers.rip.wrapping_sub(self.at);
                     let entry = result == -i64::from(libc::ENOSYS) && stops_at_end == 0;
                     if !entry && result == restart::ERESTARTNOINTR {
                         // Stopped while it began; it will be made anew.
                         stops_at_end = 0;
-                        tracee.resume(Resume::ToSyscall, 0).map_err(failed)?;
+                        tracee.resume(Resume::ToSyscall, 0).map_err(&failed)?;
                         continue;
                     }
                     let cloned = place == self.creation.after_clone && !entry;
                     if cloned && result < 0 && copied.is_none() {
-                        return Err(not_cloned(self.pid, errno_of(result)));
+                        return Err(Failure::NotCloned(errno_of(result)));
                     }
                     if place == self.creation.after_helper {
                         stops_at_end += 1;
                         if stops_at_end >= 2 {
-                            return copied.unwrap_or(Err(Error::Gone { pid: self.pid }));
+                            return copied.unwrap_or(Err(Failure::Gone));
                         }
                     }
                 }
                 Change::Trap { .. } | Change::Exec | Change::Exit => {}
             }
-            tracee.resume(Resume::ToSyscall, signal).map_err(failed)?;
+            tracee.resume(Resume::ToSyscall, signal).map_err(&failed)?;
         }
     }
 
     /// Steps a helper to the end of its second call, which creates the descriptor, and copies that.
-    fn follow_helper(&self, created: &Tracee, backoff: &mut Backoff) -> Result<OwnedFd> {
-        let failed = |errno| explain(self.pid, "follow the injected call", errno);
+    fn follow_helper(&self, created: &Tracee, backoff: &mut Backoff) -> Attempt<OwnedFd> {
+        let failed = Failure::of("follow the injected call");
         // Of each call the first stop is the entry.
         let (mut stops_at_table, mut stops_at_create) = (0, 0);
         loop {
             let mut signal = 0;
-            match next(created, self.pid, backoff)? {
+            match next(created, backoff)? {
                 Change::Signal(number) => signal = number,
                 Change::Exited(_) | Change::Killed(_) => {
-                    return Err(Error::Gone { pid: self.pid });
+                    return Err(Failure::Gone);
                 }
                 Change::Syscall => {
-                    let registers = created.registers().map_err(failed)?;
+                    let registers = created.registers().map_err(&failed)?;
                     let place = registers.rip.wrapping_sub(self.at);
                     let result = registers.rax as i64;
                     stops_at_table += u32::from(place == self.creation.after_table);
@@ -316,27 +336,28 @@ impl Run {
                             result < 0 || self.holds_nothing_else(created.tid()),
                             "it keeps files of the program open"
                         );
-                        return copy(created.tid(), self.pid, self.helper, result);
+                        return copy(created.tid(), self.helper, result);
                     }
                     let must_succeed = self.helper != Helper::ProcessWithCopy;
                     if stops_at_table == 2 && stops_at_create == 0 && must_succeed && result < 0 {
-                        return Err(Error::Attach {
-                            pid: self.pid,
-                            reason: format!("close_range(2) in it failed: {}", errno_of(result)),
-                        });
+                        return Err(Failure::NoTable(errno_of(result)));
                     }
                 }
                 _ => {}
             }
-            created.resume(Resume::ToSyscall, signal).map_err(failed)?;
+            created.resume(Resume::ToSyscall, signal).map_err(&failed)?;
         }
     }
 
     /// Whether the table of a helper has no descriptor but the one that it has created. A helper
     /// that is killed at this moment has none at all, or cannot be looked at any more.
     fn holds_nothing_else(&self, tid: u32) -> bool {
-        let entries = std::fs::read_dir(format!("/proc/{tid}/fd"));
-        self.helper == Helper::ProcessWithCopy || entries.map_or(true, |all| all.count() <= 1)
+        let mut count = 0;
+        let counted = text::numbers(format_args!("/proc/{tid}/fd"), |_| {
+            count += 1;
+            Ok(())
+        });
+        self.helper == Helper::ProcessWithCopy || counted.is_err() || count <= 1
     }
 }
 
@@ -362,71 +383,29 @@ fn finish_helper(created: &Tracee, backoff: &mut Backoff) {
 }
 
 /// The next change of state.
-fn next(tracee: &Tracee, pid: u32, backoff: &mut Backoff) -> Result<Change> {
+fn next(tracee: &Tracee, backoff: &mut Backoff) -> Attempt<Change> {
     loop {
         match tracee.poll() {
             Ok(Some(change)) => return Ok(change),
             Ok(None) if backoff.wait() => {}
-            Ok(None) => {
-                return Err(Error::NotStopping {
-                    pid,
-                    waited_ms: TIMEOUT.as_millis() as u64,
-                });
-            }
-            Err(errno) => return Err(explain(pid, "follow the injected call", errno)),
+            Ok(None) => return Err(Failure::NotStopping(TIMEOUT)),
+            Err(errno) => return Err(Failure::Call("follow the injected call", errno)),
         }
     }
 }
 
-/// Why a helper could not be started.
-fn not_cloned(pid: u32, errno: Errno) -> Error {
-    let hint = match errno {
-        Errno::AGAIN => {
-            " (its limit on processes, ulimit -u, or that of its cgroup, pids.max, is used up)"
-        }
-        Errno::INVAL => " (its children are to be in another namespace)",
-        _ => "",
-    };
-    Error::Attach {
-        pid,
-        reason: format!(
-            "clone(2) in it failed: {errno}{hint}; the technique compare needs no call"
-        ),
-    }
-}
-
-fn copy(tid: u32, pid: u32, helper: Helper, result: i64) -> Result<OwnedFd> {
+fn copy(tid: u32, helper: Helper, result: i64) -> Attempt<OwnedFd> {
     if result < 0 {
-        return Err(match errno_of(result) {
-            Errno::PERM => Error::Permission {
-                pid,
-                what: "create a userfaultfd on behalf",
-                cure:
-                    "set vm.unprivileged_userfaultfd=1, or choose the technique pagemap-scan or compare"
-                        .into(),
-            },
-            Errno::NOSYS => Error::Attach {
-                pid,
-                reason: "its kernel has no userfaultfd (CONFIG_USERFAULTFD)".into(),
-            },
-            Errno::MFILE => Error::Attach {
-                pid,
-                reason: "its limit on descriptors is 0 (ulimit -n); the technique compare needs none".into(),
-            },
-            errno => Error::Attach {
-                pid,
-                reason: format!("userfaultfd(2) in it failed: {errno}"),
-            },
-        });
+        return Err(Failure::NotCreated(errno_of(result)));
     }
-    let failed = |errno| explain(pid, "copy a descriptor", errno);
-    let created = Pid::from_raw(tid as i32).ok_or(Error::NoSuchProcess { pid })?;
+    let failed = Failure::of("copy a descriptor");
+    let created = Pid::from_raw(tid as i32).ok_or(Failure::NoSuchProcess)?;
     let flags = match helper {
         Helper::Thread => pidfd_thread(),
         Helper::Process | Helper::ProcessWithCopy => PidfdFlags::empty(),
     };
-    let handle = pidfd_open(created, flags).map_err(failed)?;
-    pidfd_getfd(handle, result as i32, PidfdGetfdFlags::empty()).map_err(failed)
+    let handle = pidfd_open(created, flags).map_err(&failed)?;
+    pidfd_getfd(handle, result as i32, PidfdGetfdFlags::empty()).map_err(&failed)
 }
 
 #[cfg(test)]

@@ -323,8 +323,10 @@ impl Keeper {
                 stopped: since.elapsed(),
             });
         };
-        let mut stopped = Stopped::adopt(tracee.again(), pid, since)?;
-        let fd = inject::run(&mut stopped, pid, kernel_faults, true)?;
+        let kernel = inject::Kernel::for_process(pid);
+        let fd = Stopped::adopt(tracee.again(), pid, since)
+            .and_then(|mut stopped| inject::run(&mut stopped, pid, kernel, kernel_faults, true))
+            .map_err(|failure| failure.explain(pid))?;
         Ok(Image {
             fd: Some(fd),
             stopped: since.elapsed(),

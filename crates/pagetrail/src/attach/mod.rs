@@ -6,11 +6,14 @@
 //! Promise 3 rules here: at no instruction may the death of the tracker leave the target in a state
 //! that it does not get out of by itself.
 
+mod agent;
 mod code;
+pub(crate) mod failure;
 mod filter;
 pub(crate) mod hold;
 pub(crate) mod inject;
 mod interrupted;
+mod keeper;
 pub(crate) mod launch;
 pub(crate) mod privilege;
 pub(crate) mod restart;

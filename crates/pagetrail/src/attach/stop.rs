@@ -1,9 +1,11 @@
-//! Stopping threads of another process for a moment, and letting them go unharmed.
+//! Stopping threads of another process for a moment, and letting them go unharmed. Nothing here
+//! allocates: it is the agent that stops threads ([`super::agent`]).
 
+use super::failure::{Attempt, Failure};
+use super::interrupted::{GoingOn, Short};
 use super::{filter, interrupted, restart, target_check};
-use crate::error::{Error, Result};
-use crate::proc::freezer;
-use crate::proc::status::{Status, threads};
+use crate::proc::status::{Status, list_threads};
+use crate::sys::own_vec::OwnVec;
 use crate::sys::ptrace::{self, Change, Registers, Resume, Tracee, option};
 use crate::sys::remote_memory;
 use rustix::io::Errno;
@@ -28,19 +30,24 @@ pub(crate) struct Stopped {
     pub(crate) registers: Registers,
     /// The signals that it blocks.
     pub(crate) blocked: u64,
+    /// The call that its stop has cut short for good.
+    pub(super) short: Option<Short>,
     since: Instant,
 }
 
+/// Threads that have been asked to stop, and when.
+pub(super) type Waiting = OwnVec<(Tracee, Instant)>;
+
 impl Stopped {
     /// A thread that is stopped in this way already.
-    pub(crate) fn adopt(tracee: Tracee, pid: u32, since: Instant) -> Result<Self> {
-        let failed = |errno| target_check::explain(pid, "read the registers", errno);
-        let found = tracee.registers().map_err(failed)?;
+    pub(crate) fn adopt(tracee: Tracee, pid: u32, since: Instant) -> Attempt<Self> {
+        let failed = Failure::of("read the registers");
+        let found = tracee.registers().map_err(&failed)?;
         let mut registers = restart::unnoticed(found);
         if registers.rax != found.rax {
             // At once, before anything that takes longer: if the tracker dies from here on, the
             // thread goes on with these.
-            tracee.set_registers(&registers).map_err(failed)?;
+            tracee.set_registers(&registers).map_err(&failed)?;
         }
         let unnoticed = registers;
         if restart::needs_restart_call(&registers)
@@ -54,17 +61,21 @@ impl Stopped {
         {
             registers.rip = abort;
         }
-        if let Some(going_on) = interrupted::go_on(&tracee, pid, &registers) {
-            registers = going_on;
+        let mut short = None;
+        match interrupted::go_on(&tracee, pid, &registers) {
+            GoingOn::ByItself => {}
+            GoingOn::With(going_on) => registers = going_on,
+            GoingOn::Short(call) => short = Some(call),
         }
         if ptrace::to_bytes(&registers) != ptrace::to_bytes(&unnoticed) {
-            tracee.set_registers(&registers).map_err(failed)?;
+            tracee.set_registers(&registers).map_err(&failed)?;
         }
-        let blocked = tracee.blocked_signals().map_err(failed)?;
+        let blocked = tracee.blocked_signals().map_err(&failed)?;
         Ok(Self {
             tracee,
             registers,
             blocked,
+            short,
             since,
         })
     }
@@ -73,25 +84,31 @@ impl Stopped {
     /// may be in waits that cannot be interrupted.
     ///
     /// Those stay seized until the calling thread ends, so call it in a short-lived one.
-    pub(crate) fn any_thread(pid: u32, permitted: impl Fn(&Tracee) -> bool) -> Result<Self> {
+    pub(crate) fn any_thread(pid: u32, permitted: impl Fn(&Tracee) -> bool) -> Attempt<Self> {
         let start = Instant::now();
-        let (mut asked, mut waiting, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut asked, mut refused) = (OwnVec::new(), OwnVec::new());
+        let mut waiting = Waiting::new();
         let stopped = loop {
             let mut found = None;
             let mut threads = untried(pid, &asked)?;
             if threads.len() > 1 {
-                let busy = |thread: &Thread| interrupted::is_transferring(pid, thread.tid);
-                threads.sort_by_cached_key(|t| (t.is_strict, t.is_filtered, busy(t)));
+                for thread in threads.iter_mut() {
+                    thread.is_busy = interrupted::is_transferring(pid, thread.tid);
+                }
+                threads.sort_unstable_by_key(|thread| thread.rank(pid));
             }
-            for thread in threads {
-                asked.push(thread.tid);
+            for &thread in threads.iter() {
+                asked.push(thread.tid).map_err(OUT_OF_MEMORY)?;
                 if thread.is_strict {
-                    refused.push(thread.tid);
+                    refused.push(thread.tid).map_err(OUT_OF_MEMORY)?;
                     continue;
                 }
                 let mut moment = Backoff::until(start + MOMENT_TIMEOUT);
                 while interrupted::is_transferring(pid, thread.tid) && moment.wait() {}
-                waiting.extend(ask(pid, thread)?.map(|tracee| (tracee, Instant::now())));
+                if let Some(tracee) = ask(pid, thread)? {
+                    let now = Instant::now();
+                    waiting.push((tracee, now)).map_err(OUT_OF_MEMORY)?;
+                }
                 found = first(pid, &mut waiting, Instant::now() + THREAD_TIMEOUT)?;
                 if found.is_some() {
                     break;
@@ -103,21 +120,20 @@ impl Stopped {
             match found {
                 Some(stopped) if permitted(&stopped.tracee) => break stopped,
                 Some(stopped) => {
-                    refused.push(stopped.tracee.tid());
+                    let tid = stopped.tracee.tid();
                     stopped.release();
+                    refused.push(tid).map_err(OUT_OF_MEMORY)?;
                 }
                 None if start.elapsed() < TIMEOUT
                     && forget_replaced(pid, &mut waiting, &mut asked, &refused) => {}
                 None if waiting.is_empty() && untried(pid, &asked)?.is_empty() => {
                     return Err(match refused.is_empty() {
-                        true => Error::NoSuchProcess { pid },
-                        false => Error::Seccomp { pid },
+                        true => Failure::NoSuchProcess,
+                        false => Failure::Seccomp,
                     });
                 }
                 None if start.elapsed() < TIMEOUT => {}
-                None => {
-                    return Err(not_stopping(pid, TIMEOUT));
-                }
+                None => return Err(Failure::NotStopping(TIMEOUT)),
             }
         };
         // Others that have stopped by now; those that do later go on when the thread that called
@@ -128,26 +144,15 @@ impl Stopped {
         Ok(stopped)
     }
 
-    /// Stops one thread, or gives `None` when it ended or does not stop in time.
-    fn thread(pid: u32, tid: u32) -> Result<Option<Self>> {
-        let thread = Thread {
-            tid,
-            is_strict: false,
-            is_filtered: false,
-        };
-        let Some(tracee) = ask(pid, thread)? else {
-            return Ok(None);
-        };
-        let since = Instant::now();
-        first(pid, &mut vec![(tracee, since)], since + TIMEOUT)
-    }
-
     /// Lets the thread go; returns how long it was stopped.
     pub(crate) fn release(self) -> Duration {
         let _ = self.tracee.detach(0);
         self.since.elapsed()
     }
 }
+
+/// What to say when a list cannot grow.
+pub(super) const OUT_OF_MEMORY: fn(Errno) -> Failure = |errno| Failure::Call("map memory", errno);
 
 /// A thread to be stopped.
 #[derive(Clone, Copy, Debug)]
@@ -157,29 +162,46 @@ pub(super) struct Thread {
     is_strict: bool,
     /// A seccomp filter says which system calls it may make.
     is_filtered: bool,
+    /// It is in a call that a stop would interrupt.
+    is_busy: bool,
 }
 
-/// The threads not asked yet, those first that no filter hinders, and among them the main thread.
-pub(super) fn untried(pid: u32, asked: &[u32]) -> Result<Vec<Thread>> {
-    let mut found: Vec<Thread> = threads(pid)
-        .map_err(|_| Error::NoSuchProcess { pid })?
-        .into_iter()
-        .filter(|tid| !asked.contains(tid))
-        .filter_map(|tid| {
-            // A main thread that has ended while others run on stays as a zombie.
-            let status = Status::of_thread(pid, tid).ok();
-            let alive = status.filter(|status| !matches!(status.state, 'Z' | 'X'))?;
-            Some(Thread {
-                tid,
-                is_strict: alive.seccomp == 1,
-                is_filtered: alive.seccomp == 2,
-            })
-        })
-        .collect();
-    if found.is_empty() && asked.is_empty() {
-        return Err(Error::NoSuchProcess { pid });
+impl Thread {
+    /// The order in which threads are asked: those first that no filter hinders, and among them the
+    /// main thread.
+    fn rank(self, pid: u32) -> (bool, bool, bool, bool, u32) {
+        let Self {
+            tid,
+            is_strict,
+            is_filtered,
+            is_busy,
+        } = self;
+        (is_strict, is_filtered, is_busy, tid != pid, tid)
     }
-    found.sort_by_key(|thread| (thread.is_strict, thread.is_filtered));
+}
+
+/// The threads not asked yet, in the order in which to ask them.
+pub(super) fn untried(pid: u32, asked: &[u32]) -> Attempt<OwnVec<Thread>> {
+    let threads = list_threads(pid).map_err(|_| Failure::NoSuchProcess)?;
+    let mut found = OwnVec::new();
+    for &tid in threads.iter().filter(|tid| !asked.contains(tid)) {
+        // A main thread that has ended while others run on stays as a zombie.
+        if let Ok(status) = Status::of_thread(pid, tid)
+            && !matches!(status.state, 'Z' | 'X')
+        {
+            let thread = Thread {
+                tid,
+                is_strict: status.seccomp == 1,
+                is_filtered: status.seccomp == 2,
+                is_busy: false,
+            };
+            found.push(thread).map_err(OUT_OF_MEMORY)?;
+        }
+    }
+    if found.is_empty() && asked.is_empty() {
+        return Err(Failure::NoSuchProcess);
+    }
+    found.sort_unstable_by_key(|thread| thread.rank(pid));
     Ok(found)
 }
 
@@ -200,8 +222,8 @@ pub(super) fn is_ours(pid: u32, tid: u32) -> io::Result<bool> {
 /// `execve` by a thread other than the main one gives it the main thread's number.
 fn forget_replaced(
     pid: u32,
-    waiting: &mut Vec<(Tracee, Instant)>,
-    asked: &mut Vec<u32>,
+    waiting: &mut Waiting,
+    asked: &mut OwnVec<u32>,
     refused: &[u32],
 ) -> bool {
     waiting.retain(|(tracee, _)| is_ours(pid, tracee.tid()).unwrap_or(true));
@@ -215,12 +237,12 @@ fn forget_replaced(
 }
 
 /// Asks a thread to stop; `None` when it has ended.
-fn ask(pid: u32, thread: Thread) -> Result<Option<Tracee>> {
+fn ask(pid: u32, thread: Thread) -> Attempt<Option<Tracee>> {
     Ok(seize(pid, thread)?.filter(|tracee| tracee.interrupt().is_ok()))
 }
 
 /// Traces a thread, which runs on; `None` when it has ended.
-pub(super) fn seize(pid: u32, thread: Thread) -> Result<Option<Tracee>> {
+pub(super) fn seize(pid: u32, thread: Thread) -> Attempt<Option<Tracee>> {
     let mut backoff = Backoff::until(Instant::now() + target_check::TRACKER_TIMEOUT);
     let mut refused = 0;
     let outcome = loop {
@@ -244,7 +266,7 @@ pub(super) fn seize(pid: u32, thread: Thread) -> Result<Option<Tracee>> {
         Err(Errno::PERM) if is_ours(pid, thread.tid).unwrap_or(false) => Tracee::known(thread.tid),
         // It is ending (`exit_state` in `ptrace_attach`, kernel/ptrace.c).
         Err(Errno::PERM) if !is_alive(pid, thread.tid) => return Ok(None),
-        Err(errno) => return Err(target_check::explain(pid, "trace a thread", errno)),
+        Err(errno) => return Err(Failure::Call("trace a thread", errno)),
     };
     Ok(Some(tracee))
 }
@@ -253,9 +275,9 @@ pub(super) fn seize(pid: u32, thread: Thread) -> Result<Option<Tracee>> {
 /// dropped.
 pub(super) fn first(
     pid: u32,
-    waiting: &mut Vec<(Tracee, Instant)>,
+    waiting: &mut Waiting,
     deadline: Instant,
-) -> Result<Option<Stopped>> {
+) -> Attempt<Option<Stopped>> {
     let mut backoff = Backoff::until(deadline);
     loop {
         let mut at = 0;
@@ -263,12 +285,12 @@ pub(super) fn first(
             match trapped(&waiting[at].0) {
                 Ok(None) => at += 1,
                 Ok(Some(true)) => {
-                    let (tracee, since) = waiting.remove(at);
+                    let (tracee, since) = waiting.swap_remove(at);
                     return Stopped::adopt(tracee, pid, since).map(Some);
                 }
-                Ok(Some(false)) | Err(Errno::CHILD | Errno::SRCH) => drop(waiting.remove(at)),
+                Ok(Some(false)) | Err(Errno::CHILD | Errno::SRCH) => drop(waiting.swap_remove(at)),
                 Err(errno) => {
-                    return Err(target_check::explain(pid, "wait for a thread", errno));
+                    return Err(Failure::Call("wait for a thread", errno));
                 }
             }
         }
@@ -335,77 +357,4 @@ impl Backoff {
 
 fn is_alive(pid: u32, tid: u32) -> bool {
     Status::of_thread(pid, tid).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
-}
-
-/// All threads of a process at rest.
-pub(crate) struct Frozen {
-    threads: Vec<Stopped>,
-    since: Instant,
-}
-
-impl Frozen {
-    /// Stops every thread, those included that appear while others are being stopped.
-    pub(crate) fn new(pid: u32) -> Result<Self> {
-        let mut frozen = Self {
-            threads: Vec::new(),
-            since: Instant::now(),
-        };
-        match frozen.stop_all(pid) {
-            Ok(()) => Ok(frozen),
-            Err(error) => {
-                frozen.release();
-                Err(error)
-            }
-        }
-    }
-
-    fn stop_all(&mut self, pid: u32) -> Result<()> {
-        loop {
-            let mut tids = threads(pid).map_err(|_| Error::NoSuchProcess { pid })?;
-            tids.retain(|tid| {
-                !self.threads.iter().any(|t| t.tracee.tid() == *tid) && is_alive(pid, *tid)
-            });
-            // A pass that finds nobody new comes after all known threads were stopped: nobody is
-            // left who could make another.
-            if tids.is_empty() {
-                return Ok(());
-            }
-            for tid in tids {
-                match Stopped::thread(pid, tid)? {
-                    Some(stopped) => self.threads.push(stopped),
-                    None if is_alive(pid, tid) => {
-                        return Err(not_stopping(pid, self.since.elapsed()));
-                    }
-                    None => {}
-                }
-            }
-        }
-    }
-
-    /// Writes at `address`, a multiple of 8, what is there: nobody can tell but the page tables.
-    /// Says whether it could.
-    pub(crate) fn write_nothing_new(&self, pid: u32, address: u64) -> bool {
-        let mut word = [0; 8];
-        let whole = remote_memory::read(pid, address, &mut word) == Ok(word.len());
-        let tracee = self.threads.first().map(|thread| &thread.tracee);
-        whole && tracee.is_some_and(|tracee| tracee.poke(address, word).is_ok())
-    }
-
-    /// Lets all threads go; returns how long the first was stopped.
-    pub(crate) fn release(self) -> Duration {
-        for thread in self.threads {
-            thread.release();
-        }
-        self.since.elapsed()
-    }
-}
-/// Why no thread has stopped after so long.
-pub(super) fn not_stopping(pid: u32, waited: Duration) -> Error {
-    match freezer::is_frozen(pid) {
-        true => Error::Frozen { pid },
-        false => Error::NotStopping {
-            pid,
-            waited_ms: waited.as_millis() as u64,
-        },
-    }
 }

@@ -16,4 +16,5 @@ pub(crate) mod scratch;
 pub(crate) mod segv;
 pub(crate) mod shared_words;
 pub(crate) mod spawn;
+pub(crate) mod survivor;
 pub(crate) mod uffd;

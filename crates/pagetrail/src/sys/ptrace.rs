@@ -29,19 +29,20 @@ pub(crate) fn no_registers() -> Registers {
     unsafe { std::mem::zeroed() }
 }
 
-/// Converts general registers to the bytes that a core file has (`elf_gregset_t`).
-pub(crate) fn to_bytes(registers: &Registers) -> Vec<u8> {
+/// General registers as the bytes that a core file has (`elf_gregset_t`).
+pub(crate) type RegisterBytes = [u8; size_of::<Registers>()];
+
+/// Converts general registers to the bytes that a core file has.
+pub(crate) fn to_bytes(registers: &Registers) -> RegisterBytes {
     // SAFETY: the struct consists of 27 integers of 64 bits without padding, so all of its bytes
     // are initialized.
-    let bytes: [u8; size_of::<Registers>()] = unsafe { std::mem::transmute(*registers) };
-    bytes.to_vec()
+    unsafe { std::mem::transmute(*registers) }
 }
 
-/// Converts the bytes of a core file to general registers; `None` if their number is wrong.
-pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Registers> {
-    let bytes: [u8; size_of::<Registers>()] = bytes.try_into().ok()?;
+/// Converts the bytes of a core file to general registers.
+pub(crate) fn from_bytes(bytes: &RegisterBytes) -> Registers {
     // SAFETY: the struct consists of integers only, for which any bit pattern is valid.
-    Some(unsafe { std::mem::transmute::<[u8; size_of::<Registers>()], Registers>(bytes) })
+    unsafe { std::mem::transmute(*bytes) }
 }
 
 /// Options for [`Tracee::seize`] (`PTRACE_O_*`).
@@ -74,7 +75,7 @@ const GET_SYSCALL_USER_DISPATCH_CONFIG: Request = 0x4211;
 pub(crate) const USER32_CS: u64 = 0x23;
 
 /// More than the extended state of any x86-64 processor, AMX tiles included (11 KiB).
-const REGISTER_SET_BYTES_MAX: usize = 1 << 15;
+pub(crate) const REGISTER_SET_BYTES_MAX: usize = 1 << 15;
 
 /// Restricts a wait to tracees of the current thread: each thread of a process may be a tracer, and
 /// a wait of one would otherwise consume the stops that another waits for (`wait_task_stopped` in
@@ -93,6 +94,19 @@ pub(crate) struct FilterInstruction {
 
 /// The most instructions of a filter, `BPF_MAXINSNS` in `include/uapi/linux/bpf_common.h`.
 const FILTER_INSTRUCTIONS_MAX: usize = 4096;
+
+/// Room for a filter.
+pub(crate) type FilterRoom = [FilterInstruction; FILTER_INSTRUCTIONS_MAX];
+
+/// Room for a filter that is empty.
+pub(crate) fn filter_room() -> FilterRoom {
+    [FilterInstruction {
+        code: 0,
+        jt: 0,
+        jf: 0,
+        k: 0,
+    }; FILTER_INSTRUCTIONS_MAX]
+}
 
 /// How a stopped thread continues.
 #[derive(Clone, Copy, Debug)]
@@ -236,14 +250,14 @@ impl Tracee {
         }
     }
 
-    /// One register set of a stopped thread (`NT_*` of `elf.h`), in the format of a core file.
-    pub(crate) fn register_set(&self, note: u32) -> Result<Vec<u8>, Errno> {
-        let mut bytes = vec![0u8; REGISTER_SET_BYTES_MAX];
+    /// Copies one register set of a stopped thread (`NT_*` of `elf.h`), in the format of a core
+    /// file, into `room`, of [`REGISTER_SET_BYTES_MAX`]; returns its length.
+    pub(crate) fn register_set(&self, note: u32, room: &mut [u8]) -> Result<usize, Errno> {
         let mut vector = libc::iovec {
-            iov_base: bytes.as_mut_ptr().cast(),
-            iov_len: bytes.len(),
+            iov_base: room.as_mut_ptr().cast(),
+            iov_len: room.len(),
         };
-        // SAFETY: the kernel writes at most `iov_len` bytes to `bytes`, and their number to
+        // SAFETY: the kernel writes at most `iov_len` bytes to `room`, and their number to
         // `iov_len`; both outlive the call.
         unsafe {
             self.request(
@@ -252,8 +266,7 @@ impl Tracee {
                 (&raw mut vector).cast(),
             )?
         };
-        bytes.truncate(vector.iov_len);
-        Ok(bytes)
+        Ok(vector.iov_len)
     }
 
     /// Sets one register set of a stopped thread.
@@ -338,31 +351,25 @@ impl Tracee {
         Ok(Self::known(number as u32))
     }
 
-    /// The seccomp filter of a stopped thread with this index, the oldest first; `NOENT` after the
-    /// last.
-    pub(crate) fn filter(&self, index: usize) -> Result<Vec<FilterInstruction>, Errno> {
-        let empty = FilterInstruction {
-            code: 0,
-            jt: 0,
-            jf: 0,
-            k: 0,
-        };
-        let mut filter = vec![empty; FILTER_INSTRUCTIONS_MAX];
+    /// Copies the seccomp filter of a stopped thread with this index, the oldest first, into
+    /// `room`; `NOENT` after the last.
+    pub(crate) fn filter<'a>(
+        &self,
+        index: usize,
+        room: &'a mut FilterRoom,
+    ) -> Result<&'a [FilterInstruction], Errno> {
         // SAFETY: the kernel writes one filter, of at most FILTER_INSTRUCTIONS_MAX instructions,
-        // for which `filter` has room.
+        // for which there is room.
         let count = unsafe {
             libc::ptrace(
                 SECCOMP_GET_FILTER,
                 self.tid,
                 index as *mut libc::c_void,
-                filter.as_mut_ptr().cast::<libc::c_void>(),
+                room.as_mut_ptr().cast::<libc::c_void>(),
             )
         };
         match usize::try_from(count) {
-            Ok(count) => {
-                filter.truncate(count);
-                Ok(filter)
-            }
+            Ok(count) => Ok(&room[..count.min(FILTER_INSTRUCTIONS_MAX)]),
             Err(_) => Err(last_errno()),
         }
     }

@@ -21,7 +21,7 @@
 //! * hugetlb memory has no soft-dirty bits; it is not tracked.
 
 use super::{ArmError, Armed, Collected, Missed, Tracker};
-use crate::attach::stop::Frozen;
+use crate::attach::hold::Hold;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::proc::status::{memory_id, threads};
@@ -86,11 +86,8 @@ impl SoftDirty {
     /// of another process are the ones that `step` chose.
     fn while_stopped<T>(
         &mut self,
-        step: impl FnOnce(&mut Self) -> io::Result<T> + Send,
-    ) -> Result<(T, Duration)>
-    where
-        T: Send,
-    {
+        step: impl FnOnce(&mut Self) -> io::Result<T>,
+    ) -> Result<(T, Duration)> {
         let what = Error::io("reading and clearing soft-dirty bits");
         let Some(pid) = self.other else {
             let alone = self.at_safepoint
@@ -116,19 +113,16 @@ impl SoftDirty {
         if self.held {
             return Ok((step(self).map_err(what)?, Duration::ZERO));
         }
-        // The tracees belong to the thread that stops them; when it ends, they are released.
-        std::thread::scope(|scope| {
-            let work = scope.spawn(|| {
-                let frozen = Frozen::new(pid)?;
-                let outcome = step(self).map_err(what);
-                self.sentinels
-                    .retain(|page| frozen.write_nothing_new(pid, page.start()));
-                let stopped = frozen.release();
-                Ok((outcome?, stopped))
-            });
-            work.join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        let mut hold = Hold::still(pid)?;
+        let outcome = step(self).map_err(what);
+        let starts = self.sentinels.iter().map(|page| page.start()).collect();
+        // Fails if nobody has held the program meanwhile: what it wrote then is not known.
+        let written = hold.rewrite(starts);
+        let stopped = hold.release();
+        let written = written?;
+        self.sentinels
+            .retain(|page| written.contains(&page.start()));
+        Ok((outcome?, stopped))
     }
 
     /// Whether another process has cleared the bits since the sentinels were written.

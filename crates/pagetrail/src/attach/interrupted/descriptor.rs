@@ -1,11 +1,13 @@
 //! What a descriptor of a target is, as far as it matters for transfers.
 
 use crate::attach::inject::pidfd_thread;
+use crate::proc::text;
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::termios::{LocalModes, SpecialCodeIndex, tcgetattr};
+use std::ffi::CStr;
 
 /// A descriptor of a thread.
 #[derive(Clone, Copy, Debug)]
@@ -19,9 +21,9 @@ impl Descriptor {
     /// The type of the file, with its device number, without asking a network.
     fn kind(self) -> Option<(FileType, u32, u32)> {
         let Self { pid, tid, number } = self;
-        let path = format!("/proc/{pid}/task/{tid}/fd/{number}");
-        let found =
-            rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
+        let path = format_args!("/proc/{pid}/task/{tid}/fd/{number}");
+        let statx = |path: &CStr| statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+        let found = text::at(path, statx).ok()?;
         let kind = FileType::from_raw_mode(found.stx_mode.into());
         Some((kind, found.stx_rdev_major, found.stx_rdev_minor))
     }
@@ -90,12 +92,15 @@ impl Descriptor {
     /// Whether calls wait; false where that cannot be found out.
     fn waits(self) -> bool {
         let Self { pid, tid, number } = self;
-        let path = format!("/proc/{pid}/task/{tid}/fdinfo/{number}");
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
-        flags
-            .and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok())
-            .is_some_and(|flags| flags & libc::O_NONBLOCK == 0)
+        let mut flags = None;
+        let path = format_args!("/proc/{pid}/task/{tid}/fdinfo/{number}");
+        let _ = text::lines(path, |line| {
+            if let Some(octal) = line.strip_prefix(b"flags:") {
+                let octal = std::str::from_utf8(octal.trim_ascii()).ok();
+                flags = flags.or(octal.and_then(|octal| i32::from_str_radix(octal, 8).ok()));
+            }
+        });
+        flags.is_some_and(|flags| flags & libc::O_NONBLOCK == 0)
     }
 
     /// A copy of it, by the thread's own table where the kernel can name that.

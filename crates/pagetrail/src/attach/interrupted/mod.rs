@@ -22,6 +22,7 @@ mod wait;
 
 use super::code::{self, SLOT_BYTES};
 use super::filter;
+use crate::proc::text;
 use crate::sys::ptrace::{Registers, Tracee, USER32_CS};
 use crate::sys::remote_memory;
 use descriptor::Descriptor;
@@ -33,18 +34,46 @@ const TRANSFER_MAX: u64 = 0x7fff_f000;
 /// How many slots are left free for what comes later.
 const SPARE_SLOTS: usize = 2;
 
+/// How a thread goes on.
+pub(super) enum GoingOn {
+    /// The kernel sees to it, or there is nothing to do.
+    ByItself,
+    With(Registers),
+    /// With a call that stays short: nothing can be done about it.
+    Short(Short),
+}
+
+/// A call that a stop has cut short.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Short {
+    tid: u32,
+    call: u64,
+    result: u64,
+}
+
+impl Short {
+    /// Says so.
+    pub(super) fn warn(self, pid: u32) {
+        let Self { tid, call, result } = self;
+        tracing::warn!(
+            pid,
+            tid,
+            call,
+            "a stop has cut a system call short: it returns {result}"
+        );
+    }
+}
+
 /// Whether a thread is blocked in a call that a stop would cut short (`proc_pid_syscall(5)`): a
-/// better moment may come. If the tracker is killed between the stop and what [`go_on`] does about
-/// it, the call stays short.
+/// better moment may come, with less to do.
 pub(super) fn is_transferring(pid: u32, tid: u32) -> bool {
-    let path = format!("/proc/{pid}/task/{tid}/syscall");
+    let mut room = [0; 256];
+    let path = format_args!("/proc/{pid}/task/{tid}/syscall");
     // Of one that runs it says so, without a number.
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    let call = text.split(' ').next().and_then(|call| call.parse().ok());
-    let argument = |index: usize| {
-        let word = text.split(' ').nth(1 + index).unwrap_or_default();
-        u64::from_str_radix(word.trim_start_matches("0x"), 16).unwrap_or(0)
-    };
+    let text: &[u8] = text::read(path, &mut room).unwrap_or_default();
+    let mut words = text.split(|&byte| byte == b' ');
+    let call = words.next().and_then(text::number).map(i64::from);
+    let mut argument = |index| words.nth(index).and_then(text::hex).unwrap_or(0);
     let waits_for_all = |flags| flags & libc::MSG_WAITALL as u64 != 0;
     match call {
         Some(
@@ -69,51 +98,49 @@ struct Rest {
     /// The system call.
     call: i64,
     /// The code that makes it, and goes back to the program.
-    slot: Vec<u8>,
+    slot: [u8; SLOT_BYTES],
     /// With which the thread enters it; the place is not set yet.
     registers: Registers,
 }
 
-/// The registers with which a stopped thread goes on with the call that its stop has interrupted;
-/// `None` where the kernel sees to it, or where nothing can be done about it.
-pub(super) fn go_on(tracee: &Tracee, pid: u32, found: &Registers) -> Option<Registers> {
+/// How a stopped thread goes on with the call that its stop has interrupted. Allocates nothing.
+pub(super) fn go_on(tracee: &Tracee, pid: u32, found: &Registers) -> GoingOn {
     // Numbers of calls, and the code, are those of 64-bit mode.
     if (found.orig_rax as i64) < 0 || found.cs == USER32_CS {
-        return None;
+        return GoingOn::ByItself;
     }
     let tid = tracee.tid();
     let slot = slot_at(pid, found);
     let slot = slot.as_ref();
     if let Some(within) = slot.and_then(|slot| wait::go_on(tid, slot, found)) {
-        return Some(within);
+        return GoingOn::With(within);
     }
     if let Some(rest) = wait::rest(tid, found) {
-        return enter(tracee, pid, rest);
+        let entered = enter(tracee, pid, rest);
+        return entered.map_or(GoingOn::ByItself, GoingOn::With);
     }
     // Only a call that has transferred something was cut short.
     if found.rax as i64 <= 0 {
-        return None;
+        return GoingOn::ByItself;
     }
     let number = found.rdi as i32;
     let descriptor = Descriptor { pid, tid, number };
     let within = slot.and_then(|slot| {
         plain::go_on(slot, found).or_else(|| parts::go_on(descriptor, slot, found))
     });
-    if within.is_some() {
-        return within;
+    if let Some(within) = within {
+        return GoingOn::With(within);
     }
-    let rest = plain::rest(descriptor, found).or_else(|| parts::rest(descriptor, found))?;
-    let entered = enter(tracee, pid, rest);
-    if entered.is_none() {
-        tracing::warn!(
-            pid,
-            tid,
-            call = found.orig_rax,
-            "a stop has cut a system call short: it returns {}",
-            found.rax
-        );
-    }
-    entered
+    let rest = plain::rest(descriptor, found).or_else(|| parts::rest(descriptor, found));
+    let Some(rest) = rest else {
+        return GoingOn::ByItself;
+    };
+    let short = Short {
+        tid,
+        call: found.orig_rax,
+        result: found.rax,
+    };
+    enter(tracee, pid, rest).map_or(GoingOn::Short(short), GoingOn::With)
 }
 
 /// The registers of a stopped thread as the program would have them: in the wait that it has begun,

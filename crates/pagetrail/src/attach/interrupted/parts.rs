@@ -110,7 +110,7 @@ pub(super) fn go_on(
     found: &Registers,
 ) -> Option<Registers> {
     let call = found.orig_rax as i64;
-    let is_slot = slot == code(call, constants_in(slot)).as_slice();
+    let is_slot = slot == &code(call, constants_in(slot));
     let unit = Unit::of(call);
     if !is_slot || found.rax >= unit.asked(found) {
         return None;
@@ -238,8 +238,9 @@ impl List {
     /// Where the piece is described that `done` bytes of all lead into, its address, and how many
     /// bytes of it are left.
     fn after(self, pid: u32, done: u64) -> Option<(u64, u64, u64)> {
-        let mut bytes = vec![0; (self.count * PIECE_BYTES) as usize];
-        if remote_memory::read(pid, self.at, &mut bytes) != Ok(bytes.len()) {
+        let mut room = [0; (PIECES_MAX * PIECE_BYTES) as usize];
+        let bytes = &mut room[..(self.count * PIECE_BYTES) as usize];
+        if remote_memory::read(pid, self.at, bytes) != Ok(bytes.len()) {
             return None;
         }
         let (mut before, mut found) = (0u64, None);
@@ -349,7 +350,7 @@ fn constants_in(slot: &[u8; SLOT_BYTES]) -> Constants {
 
 /// The code that makes a `call` for each piece that is left, and afterwards leaves the registers as
 /// the program's own call would have; the flags stay as well.
-fn code(call: i64, constants: Constants) -> Vec<u8> {
+fn code(call: i64, constants: Constants) -> [u8; SLOT_BYTES] {
     let mut code = Assembler::default();
     let again = code.here();
     code.syscall();
@@ -422,7 +423,7 @@ mod tests {
             r8: 6,
             r9: u64::MAX,
         };
-        let slot: [u8; SLOT_BYTES] = code(libc::SYS_write, constants).try_into().unwrap();
+        let slot: [u8; SLOT_BYTES] = code(libc::SYS_write, constants);
         assert_eq!(constants_in(&slot), constants);
     }
 

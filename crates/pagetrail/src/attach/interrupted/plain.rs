@@ -69,7 +69,7 @@ impl Shape {
 /// none.
 pub(super) fn go_on(slot: &[u8; SLOT_BYTES], found: &Registers) -> Option<Registers> {
     let shape = Shape::of(found.orig_rax as i64)?;
-    let inside = slot == code(shape, place_in(shape, slot)).as_slice();
+    let inside = slot == &code(shape, place_in(shape, slot));
     if !inside || found.rax >= shape.length(found) {
         return None;
     }
@@ -119,7 +119,7 @@ fn would_be_whole(call: i64, descriptor: Descriptor, flags: u64) -> bool {
 const PLACE_FROM_END: usize = 10;
 
 fn place_in(shape: Shape, slot: &[u8]) -> u64 {
-    let end = bytes(shape, 0).len();
+    let end = instructions(shape, 0).offset() as usize;
     let mut place = [0; 8];
     place.copy_from_slice(&slot[end - PLACE_FROM_END..end - PLACE_FROM_END + 8]);
     u64::from_le_bytes(place)
@@ -127,14 +127,12 @@ fn place_in(shape: Shape, slot: &[u8]) -> u64 {
 
 /// The code that makes a call, and afterwards leaves the registers as one call would have that
 /// transferred everything.
-fn code(shape: Shape, place: u64) -> Vec<u8> {
-    let mut code = Assembler::default();
-    code.put(&bytes(shape, place));
-    code.slot()
+fn code(shape: Shape, place: u64) -> [u8; SLOT_BYTES] {
+    instructions(shape, place).slot()
 }
 
 /// Instructions without the padding of a slot; none changes the flags.
-fn bytes(shape: Shape, place: u64) -> Vec<u8> {
+fn instructions(shape: Shape, place: u64) -> Assembler {
     let mut code = Assembler::default();
     code.syscall();
     code.put(&[0x49, 0x89, 0xd3]); // mov r11, rdx
@@ -177,7 +175,7 @@ fn bytes(shape: Shape, place: u64) -> Vec<u8> {
     code.put(&[0x48, 0xb9]); // movabs rcx, imm64
     code.put(&place.to_le_bytes());
     code.put(&[0xff, 0xe1]); // jmp rcx
-    code.into_bytes()
+    code
 }
 
 #[cfg(test)]

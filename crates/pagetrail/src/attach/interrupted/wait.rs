@@ -12,12 +12,8 @@ use crate::attach::code::{Assembler, SLOT_BYTES};
 use crate::attach::restart;
 use crate::sys::ptrace::Registers;
 use rustix::time::{ClockId, clock_gettime};
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-/// The most waits that are remembered; beyond that, all are forgotten.
-const WAITS_MAX: usize = 1 << 14;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// How long a stop may last for which a wait that began anew at its end is found again.
 const STOP_MAX: Duration = Duration::from_secs(1);
@@ -25,18 +21,28 @@ const STOP_MAX: Duration = Duration::from_secs(1);
 /// A wait that was found: its thread, the place of the call, and the stack there.
 type Wait = (u32, u64, u64);
 
-/// When each wait was found last.
-static FOUND: Mutex<Option<HashMap<Wait, Instant>>> = Mutex::new(None);
+/// How many waits are remembered. One takes the place of another whose hash is alike.
+const WAITS_MAX: usize = 1 << 12;
+
+/// When waits were found last: the upper half of a word is from the hash of the wait, the lower
+/// half the time in milliseconds, never 0. No lock: who holds one may be killed.
+static FOUND: [AtomicU64; WAITS_MAX] = [const { AtomicU64::new(0) }; WAITS_MAX];
 
 /// Whether a thread was found in this wait less than `time` ago; remembers that it was found now.
 fn was_found_within(wait: Wait, time: Duration) -> bool {
-    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = found.get_or_insert_default();
-    if found.len() >= WAITS_MAX {
-        found.clear();
-    }
-    let before = found.insert(wait, Instant::now());
-    before.is_some_and(|before| before.elapsed() < time)
+    let (tid, place, stack) = wait;
+    // Multiplication as in Knuth, volume 3, 6.4, by the golden ratio.
+    let hash = [tid.into(), place, stack]
+        .into_iter()
+        .fold(0u64, |hash, word| {
+            (hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        });
+    let now = now() | 1;
+    let word = hash & !u64::from(u32::MAX) | u64::from(now);
+    let at = (hash as u32 >> 16) as usize % WAITS_MAX;
+    let before = FOUND[at].swap(word, Ordering::Relaxed);
+    let passed = Duration::from_millis(now.wrapping_sub(before as u32).into());
+    before as u32 != 0 && before >> 32 == word >> 32 && passed < time
 }
 
 /// The timeout of an interrupted wait in milliseconds, if it has one.
@@ -55,7 +61,7 @@ fn is_within(slot: &[u8; SLOT_BYTES], found: &Registers) -> bool {
         found.orig_rax as i64,
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait
     ) && found.rax as i64 == restart::ERESTARTNOHAND
-        && slot == code(place_in(slot)).as_slice()
+        && slot == &code(place_in(slot))
 }
 
 /// The registers of a thread that was stopped within the call of a slot; `None` where it is in
@@ -128,7 +134,7 @@ fn place_in(slot: &[u8; SLOT_BYTES]) -> u64 {
 
 /// The code that makes the call, and afterwards leaves the registers as that of the program would
 /// have; no instruction changes the flags.
-fn code(place: u64) -> Vec<u8> {
+fn code(place: u64) -> [u8; SLOT_BYTES] {
     let mut code = Assembler::default();
     code.syscall();
     code.put(&[0x89, 0xff]); // mov edi, edi
@@ -157,7 +163,7 @@ mod tests {
 
     #[test]
     fn code_says_where_it_goes_back() {
-        let slot: [u8; SLOT_BYTES] = code(0x1234_5678_9abc).try_into().unwrap();
+        let slot: [u8; SLOT_BYTES] = code(0x1234_5678_9abc);
         assert_eq!(place_in(&slot), 0x1234_5678_9abc);
     }
 

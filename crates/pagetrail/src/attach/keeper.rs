@@ -1,0 +1,267 @@
+//! The agent's side of a hold: stopping all threads of a process, and obeying until the order comes
+//! to let go, or nobody gives orders any more.
+//!
+//! Nothing here allocates; what it has found out lies in lists of its own.
+
+use super::agent::Link;
+use super::failure::{Attempt, Failure};
+use super::interrupted::Short;
+use super::stop::{OUT_OF_MEMORY, Stopped, Waiting, first, seize, untried};
+use super::{interrupted, restart};
+use crate::sys::own_vec::OwnVec;
+use crate::sys::ptrace::{self, REGISTER_SET_BYTES_MAX, RegisterBytes, Tracee, option};
+use crate::sys::remote_memory;
+use rustix::io::Errno;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// `NT_PRFPREG` and `NT_X86_XSTATE`: floating point, and all extended state. The latter is missing
+/// on processors without `xsave`.
+const OTHERS: [u32; 2] = [2, 0x202];
+
+/// What the agent says: that all threads stand still, or that it has obeyed.
+pub(super) const DONE: u8 = 1;
+/// What it says when it could not.
+pub(super) const FAILED: u8 = 0;
+
+/// An order to the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Order {
+    LetGo,
+    /// What shall become of the process if the agent ends without the order to let go.
+    GoOnIfAbandoned,
+    KillIfAbandoned,
+    /// To set what is wanted.
+    SetRegisters,
+    /// To write to the addresses what is there.
+    Rewrite,
+}
+
+impl Order {
+    fn of(word: u8) -> Self {
+        let orders = [
+            Self::GoOnIfAbandoned,
+            Self::KillIfAbandoned,
+            Self::SetRegisters,
+            Self::Rewrite,
+        ];
+        let known = orders.into_iter().find(|&order| order as u8 == word);
+        known.unwrap_or(Self::LetGo)
+    }
+}
+
+/// What to stop, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Task {
+    pub(super) pid: u32,
+    /// How long the threads may take to stop.
+    pub(super) timeout: Duration,
+    /// Whether all registers are to be found out.
+    pub(super) registers: bool,
+}
+
+/// What tracker and agent have in common. Each uses it while the other waits, so that nobody is
+/// killed with the lock who might have kept the other waiting.
+#[derive(Default)]
+pub(super) struct Board {
+    pub(super) found: Option<Found>,
+    pub(super) failure: Option<Failure>,
+    pub(super) wanted: Vec<Wanted>,
+    pub(super) addresses: Vec<u64>,
+}
+
+/// The board, for who has its turn.
+pub(super) fn turn(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
+    board.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// All threads at rest.
+pub(super) struct Found {
+    pub(super) since: Instant,
+    pub(super) threads: OwnVec<FoundThread>,
+    /// Their register sets, one after the other.
+    pub(super) bytes: OwnVec<u8>,
+}
+
+/// A thread at rest.
+pub(super) struct FoundThread {
+    pub(super) tid: u32,
+    pub(super) blocked: u64,
+    pub(super) short: Option<Short>,
+    pub(super) general: RegisterBytes,
+    /// The other register sets: which, and how many bytes of all it has.
+    pub(super) others: [Option<(u32, usize)>; OTHERS.len()],
+}
+
+/// What a thread is to have.
+pub(super) struct Wanted {
+    pub(super) tid: u32,
+    pub(super) blocked: u64,
+    pub(super) general: Option<RegisterBytes>,
+    pub(super) others: Vec<(u32, Vec<u8>)>,
+}
+
+/// Stops, reports, obeys, and lets go.
+pub(super) fn keep(task: Task, link: &Link, board: &Mutex<Board>) -> Attempt<()> {
+    let mut threads = OwnVec::new();
+    let outcome = stop_all(task, &mut threads)
+        .and_then(|since| report(task, since, &threads, board))
+        .map(|()| {
+            if link.send(DONE, None) {
+                obey(task.pid, &threads, link, board);
+            }
+        });
+    while let Some(thread) = threads.pop() {
+        thread.release();
+    }
+    outcome
+}
+
+fn report(task: Task, since: Instant, threads: &[Stopped], board: &Mutex<Board>) -> Attempt<()> {
+    let mut found = Found {
+        since,
+        threads: OwnVec::new(),
+        bytes: OwnVec::new(),
+    };
+    for thread in threads {
+        let held = held(task, thread, &mut found.bytes)?;
+        found.threads.push(held).map_err(OUT_OF_MEMORY)?;
+    }
+    turn(board).found = Some(found);
+    Ok(())
+}
+
+fn obey(pid: u32, threads: &[Stopped], link: &Link, board: &Mutex<Board>) {
+    while let Some(order) = link.order() {
+        let mut board = turn(board);
+        let outcome = match Order::of(order) {
+            Order::LetGo => return,
+            Order::GoOnIfAbandoned => kill_if_abandoned(threads, false),
+            Order::KillIfAbandoned => kill_if_abandoned(threads, true),
+            Order::SetRegisters => set_registers(pid, threads, &board.wanted),
+            Order::Rewrite => {
+                rewrite(pid, threads, &mut board.addresses);
+                Ok(())
+            }
+        };
+        board.failure = outcome.err();
+        let word = if outcome.is_ok() { DONE } else { FAILED };
+        drop(board);
+        if !link.send(word, None) {
+            return;
+        }
+    }
+}
+
+/// Stops all threads, those included that appear while others are being stopped; says when it
+/// began.
+fn stop_all(task: Task, stopped: &mut OwnVec<Stopped>) -> Attempt<Instant> {
+    let Task { pid, timeout, .. } = task;
+    let mut asked = OwnVec::new();
+    let mut tracees: OwnVec<Tracee> = OwnVec::new();
+    // Seized before any stops: only what comes after counts as pause.
+    seize_new(pid, &mut asked, &mut tracees)?;
+    let since = Instant::now();
+    while !tracees.is_empty() {
+        let mut waiting = Waiting::new();
+        while let Some(tracee) = tracees.pop() {
+            if tracee.interrupt().is_ok() {
+                waiting.push((tracee, since)).map_err(OUT_OF_MEMORY)?;
+            }
+        }
+        while let Some(thread) = first(pid, &mut waiting, since + timeout)? {
+            stopped.push(thread).map_err(OUT_OF_MEMORY)?;
+        }
+        if !waiting.is_empty() {
+            return Err(Failure::NotStopping(timeout));
+        }
+        // A pass that finds nobody new comes after all known threads were stopped: nobody is left
+        // who could make another.
+        seize_new(pid, &mut asked, &mut tracees)?;
+    }
+    if stopped.is_empty() {
+        return Err(Failure::Gone);
+    }
+    stopped.sort_unstable_by_key(|thread| (thread.tracee.tid() != pid, thread.tracee.tid()));
+    Ok(since)
+}
+
+/// Traces the threads that have not been asked yet.
+fn seize_new(pid: u32, asked: &mut OwnVec<u32>, tracees: &mut OwnVec<Tracee>) -> Attempt<()> {
+    for &thread in untried(pid, asked)?.iter() {
+        asked.push(thread.tid).map_err(OUT_OF_MEMORY)?;
+        if let Some(tracee) = seize(pid, thread)? {
+            tracees.push(tracee).map_err(OUT_OF_MEMORY)?;
+        }
+    }
+    Ok(())
+}
+
+fn held(task: Task, thread: &Stopped, bytes: &mut OwnVec<u8>) -> Attempt<FoundThread> {
+    let mut found = FoundThread {
+        tid: thread.tracee.tid(),
+        blocked: thread.blocked,
+        short: thread.short,
+        general: ptrace::to_bytes(&interrupted::of_program(task.pid, thread.registers)),
+        others: [None; OTHERS.len()],
+    };
+    if task.registers {
+        let mut room = [0; REGISTER_SET_BYTES_MAX];
+        for (note, other) in OTHERS.into_iter().zip(&mut found.others) {
+            match thread.tracee.register_set(note, &mut room) {
+                Ok(len) => {
+                    bytes.extend(&room[..len]).map_err(OUT_OF_MEMORY)?;
+                    *other = Some((note, len));
+                }
+                Err(Errno::INVAL | Errno::NODEV) => {}
+                Err(errno) => return Err(Failure::Call("read the registers", errno)),
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn kill_if_abandoned(threads: &[Stopped], kill: bool) -> Attempt<()> {
+    let options = option::SYSGOOD | if kill { option::EXITKILL } else { 0 };
+    threads
+        .iter()
+        .try_for_each(|thread| thread.tracee.set_options(options))
+        .map_err(Failure::of("choose what its end does"))
+}
+
+fn set_registers(pid: u32, threads: &[Stopped], wanted: &[Wanted]) -> Attempt<()> {
+    let failed = Failure::of("set the registers");
+    for wanted in wanted {
+        let mut threads = threads.iter();
+        let thread = threads
+            .find(|thread| thread.tracee.tid() == wanted.tid)
+            .ok_or(Failure::NotHeld(wanted.tid))?;
+        let tracee = &thread.tracee;
+        if let Some(general) = &wanted.general {
+            // Left alone, an interrupted call goes on as the kernel would have it, also when a
+            // signal is waiting.
+            let now = tracee.registers().map_err(&failed)?;
+            if ptrace::to_bytes(&interrupted::of_program(pid, now)) != *general {
+                let registers = restart::anew(ptrace::from_bytes(general));
+                tracee.set_registers(&registers).map_err(&failed)?;
+            }
+        }
+        for (note, bytes) in &wanted.others {
+            tracee.put_register_set(*note, bytes).map_err(&failed)?;
+        }
+        tracee.block_signals(wanted.blocked).map_err(&failed)?;
+    }
+    Ok(())
+}
+
+/// Writes at each address, a multiple of 8, what is there: nobody can tell but the page tables.
+/// Keeps the addresses where it could.
+fn rewrite(pid: u32, threads: &[Stopped], addresses: &mut Vec<u64>) {
+    addresses.retain(|&address| {
+        let mut word = [0; 8];
+        let whole = remote_memory::read(pid, address, &mut word) == Ok(word.len());
+        let thread = threads.first().filter(|_| whole);
+        thread.is_some_and(|thread| thread.tracee.poke(address, word).is_ok())
+    });
+}
