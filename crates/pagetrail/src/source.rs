@@ -41,6 +41,13 @@ pub trait Held: fmt::Debug {
     /// The threads with their registers; empty where the source does not have them.
     fn threads(&self) -> &[HeldThread];
 
+    /// Checks that the target has stood still until now.
+    ///
+    /// # Errors
+    ///
+    /// It was let go by somebody else: see [`Hold::check`].
+    fn check(&self) -> Result<()>;
+
     /// Lets the target go; returns for how long it stood still.
     fn release(self: Box<Self>) -> Duration;
 }
@@ -52,6 +59,10 @@ impl Held for Hold {
 
     fn threads(&self) -> &[HeldThread] {
         Self::threads(self)
+    }
+
+    fn check(&self) -> Result<()> {
+        Self::check(self)
     }
 
     fn release(self: Box<Self>) -> Duration {

@@ -9,11 +9,12 @@
 mod support;
 
 use pagetrail::{Hold, Technique};
+use rustix::process::Pid;
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{Victim, attach_once, random, times, working};
 
 struct Counting;
@@ -156,7 +157,7 @@ fn the_program_around_does_not_notice_its_agent() {
         let hold = Hold::process(pid).unwrap();
         let agent = support::tracer(pid);
         assert!(agent != 0 && agent != std::process::id());
-        let session = |pid| rustix::process::getsid(rustix::process::Pid::from_raw(pid)).unwrap();
+        let session = |pid| rustix::process::getsid(Pid::from_raw(pid)).unwrap();
         assert_ne!(session(agent as i32), session(0));
         let sockets = std::fs::read_dir(format!("/proc/{agent}/fd")).unwrap();
         assert!(sockets.count() <= 2, "it keeps descriptors of the program");
@@ -170,6 +171,51 @@ fn the_program_around_does_not_notice_its_agent() {
     }
     assert_eq!(ENDS.load(Ordering::Relaxed), 0);
     assert_eq!(open(), before, "descriptors are left");
+}
+
+#[test]
+fn a_hold_whose_agent_is_killed_says_so() {
+    let Some(victim) = Victim::start("threads", &[]) else {
+        return;
+    };
+    let mut hold = Hold::process(victim.pid()).unwrap();
+    hold.check().unwrap();
+    let agent = Pid::from_raw(agent_of(&victim) as i32).unwrap();
+    rustix::process::kill_process(agent, rustix::process::Signal::KILL).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while hold.check().is_ok() {
+        assert!(Instant::now() < deadline, "it is not noticed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(hold.kill_if_abandoned(false).is_err());
+    drop(hold);
+    victim.is_clean(true);
+    victim.finish();
+}
+
+/// In the role of a tracker: is killed while it holds a process that is not to go on.
+#[test]
+fn a_process_that_must_not_go_on_ends_with_its_tracker() {
+    if let Some(pid) = role() {
+        let mut hold = Hold::process(pid).unwrap();
+        hold.kill_if_abandoned(true).unwrap();
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)
+            .unwrap();
+        unreachable!("it is killed");
+    }
+    let Some(mut victim) = Victim::start("threads", &[]) else {
+        return;
+    };
+    let test = "a_process_that_must_not_go_on_ends_with_its_tracker";
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args([test, "--exact"])
+        .env(ROLE, victim.pid().to_string());
+    assert_eq!(
+        command.output().unwrap().status.signal(),
+        Some(libc::SIGKILL)
+    );
+    assert!(victim.is_ending(), "it goes on");
 }
 
 /// Lets the process make threads, and no process.

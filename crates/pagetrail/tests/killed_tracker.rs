@@ -156,11 +156,11 @@ fn descriptors_keep_their_numbers() {
     }
 }
 
-/// What seccomp forbids stays forbidden after the tracker is gone. (Victims that must not restart
-/// calls are not used: a stop kills them unless it is undone, `SIGSTOP` included.)
+/// What seccomp forbids stays forbidden after the tracker is gone, and a call that must not be
+/// restarted is not, although its stop asks for that.
 #[test]
 fn programs_under_seccomp_continue() {
-    for how in ["all", "thread", "strict"] {
+    for how in ["all", "thread", "strict", "restart"] {
         survives_kills("seccomp", &["600", how], times(50, 500));
     }
 }

@@ -283,7 +283,9 @@ impl ProcessCheckpointer {
         };
         let descriptors = describe::descriptors_at_rest(self.pid());
         let threads = hold.threads().to_vec();
+        let has_stood_still = hold.check();
         cost.pause_ns = hold.release().as_nanos() as u64;
+        has_stood_still?;
         outcome?;
         cost.stopped_pages = todo.page_count() + looked? + looked_in_files?;
         cost.copied_pages += cost.stopped_pages;

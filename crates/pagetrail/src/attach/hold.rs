@@ -124,6 +124,22 @@ impl Hold {
         self.since
     }
 
+    /// Checks that the process has stood still until now.
+    ///
+    /// # Errors
+    ///
+    /// What holds it, a process of its own, was killed, so that it goes on.
+    pub fn check(&self) -> Result<()> {
+        let ended = self.keeper.as_ref().is_none_or(JoinHandle::is_finished);
+        match ended {
+            false => Ok(()),
+            true => Err(Error::Attach {
+                pid: self.pid,
+                reason: "it goes on: the process that held it was killed".into(),
+            }),
+        }
+    }
+
     /// Chooses what becomes of the process if this one ends before it lets go: by default it goes
     /// on; with `kill` the kernel kills it, for the time in which its memory is neither one thing
     /// nor the other.

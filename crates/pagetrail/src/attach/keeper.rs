@@ -107,15 +107,17 @@ pub(super) fn keep(task: Task, link: &Link, board: &Mutex<Board>) -> Attempt<()>
     let mut threads = OwnVec::new();
     let outcome = stop_all(task, &mut threads)
         .and_then(|since| report(task, since, &threads, board))
-        .map(|()| {
-            if link.send(DONE, None) {
-                obey(task.pid, &threads, link, board);
-            }
+        .map(|()| match link.send(DONE, None) {
+            true => obey(task.pid, &threads, link, board),
+            false => End::LetGo,
         });
-    while let Some(thread) = threads.pop() {
+    // What is not let go the kernel kills when this process ends.
+    while !matches!(outcome, Ok(End::Kill))
+        && let Some(thread) = threads.pop()
+    {
         thread.release();
     }
-    outcome
+    outcome.map(drop)
 }
 
 fn report(task: Task, since: Instant, threads: &[Stopped], board: &Mutex<Board>) -> Attempt<()> {
@@ -132,12 +134,25 @@ fn report(task: Task, since: Instant, threads: &[Stopped], board: &Mutex<Board>)
     Ok(())
 }
 
-fn obey(pid: u32, threads: &[Stopped], link: &Link, board: &Mutex<Board>) {
+/// What becomes of the process in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    LetGo,
+    Kill,
+}
+
+fn obey(pid: u32, threads: &[Stopped], link: &Link, board: &Mutex<Board>) -> End {
+    let mut if_abandoned = End::LetGo;
     while let Some(order) = link.order() {
+        let order = Order::of(order);
+        match order {
+            Order::LetGo => return End::LetGo,
+            Order::KillIfAbandoned => if_abandoned = End::Kill,
+            _ => {}
+        }
         let mut board = turn(board);
-        let outcome = match Order::of(order) {
-            Order::LetGo => return,
-            Order::GoOnIfAbandoned => kill_if_abandoned(threads, false),
+        let outcome = match order {
+            Order::LetGo | Order::GoOnIfAbandoned => kill_if_abandoned(threads, false),
             Order::KillIfAbandoned => kill_if_abandoned(threads, true),
             Order::SetRegisters => set_registers(pid, threads, &board.wanted),
             Order::Rewrite => {
@@ -145,13 +160,17 @@ fn obey(pid: u32, threads: &[Stopped], link: &Link, board: &Mutex<Board>) {
                 Ok(())
             }
         };
+        if order == Order::GoOnIfAbandoned && outcome.is_ok() {
+            if_abandoned = End::LetGo;
+        }
         board.failure = outcome.err();
         let word = if outcome.is_ok() { DONE } else { FAILED };
         drop(board);
         if !link.send(word, None) {
-            return;
+            break;
         }
     }
+    if_abandoned
 }
 
 /// Stops all threads, those included that appear while others are being stopped; says when it

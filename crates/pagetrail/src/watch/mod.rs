@@ -22,7 +22,7 @@ use crate::proc::pidfd;
 use crate::proc::status::{self, Status};
 use crate::region::Region;
 use crate::round::{CollectInfo, Round, RoundBuffer};
-use crate::source::State;
+use crate::source::{Held, State};
 #[cfg(doc)]
 use crate::types::TrackMode;
 use crate::types::{AccessKind, Event, RoundCost, Technique, UntrackedRegion};
@@ -244,23 +244,26 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::collect`], and [`Error::Attach`] when `hold` holds another process.
+    /// The errors of [`Self::collect`], and [`Error::Attach`] when `hold` holds another process, or
+    /// no longer holds it.
     pub fn collect_held(&mut self, hold: &Hold) -> Result<Round<'_>> {
-        self.collect_held_by(hold.pid())
+        self.collect_held_by(hold)
     }
 
-    /// Collects a round while the threads of the process with this PID are held.
-    fn collect_held_by(&mut self, pid: u32) -> Result<Round<'_>> {
-        if pid != self.pid {
+    /// Collects a round while the target is held, by whatever holds it.
+    fn collect_held_by(&mut self, held: &dyn Held) -> Result<Round<'_>> {
+        if held.pid() != self.pid {
             return Err(Error::Attach {
                 pid: self.pid,
-                reason: format!("process {pid} is held instead"),
+                reason: format!("process {} is held instead", held.pid()),
             });
         }
         self.space.set_held(true);
         let info = self.collect_pending();
         self.space.set_held(false);
         let info = info?;
+        // What was collected is pending.
+        held.check()?;
         self.unarmed.clear();
         Ok(self.round(info))
     }

@@ -51,6 +51,6 @@ impl DirtySource for Watch {
     }
 
     fn collect_held(&mut self, held: &dyn Held) -> Result<Round<'_>> {
-        self.collect_held_by(held.pid())
+        self.collect_held_by(held)
     }
 }
