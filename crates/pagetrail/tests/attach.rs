@@ -232,6 +232,8 @@ fn a_main_thread_that_has_ended_is_no_reason() {
         let Some(mut victim) = Victim::start("mainless", &[]) else {
             return;
         };
+        let command = pagetrail::command_line(victim.pid());
+        assert!(command[0].ends_with("mainless"), "{command:?}");
         let start = u64::from_str_radix(&victim.said[0], 16).unwrap();
         let pages = 64 * 4096;
         let target = Target::process(victim.pid()).unwrap();

@@ -1,5 +1,6 @@
 //! [`command_line`]: how a process was started.
 
+use crate::proc::status::memory_id;
 use std::fs::File;
 use std::io::Read;
 
@@ -8,13 +9,15 @@ use std::io::Read;
 const BYTES_MAX: u64 = 1 << 16;
 
 /// The program and the arguments of a process (`proc_pid_cmdline(5)`), of which at most 64 KiB are
-/// read; empty for kernel threads and processes that have ended.
+/// read; empty for kernel threads and processes that have ended. Of a process whose main thread has
+/// ended before others, another thread is asked.
 ///
 /// A program that sets a title leaves blanks or empty words where its arguments were. They are
 /// dropped, and so are empty arguments at the end. Bytes that are not UTF-8 are replaced.
 pub fn command_line(pid: u32) -> Vec<String> {
     let mut bytes = Vec::new();
-    if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
+    // The text is in the memory of the process.
+    if let Ok(file) = File::open(format!("/proc/{}/cmdline", memory_id(pid))) {
         // What comes before an error is better than nothing.
         let _ = file.take(BYTES_MAX).read_to_end(&mut bytes);
     }
