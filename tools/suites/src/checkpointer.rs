@@ -2,6 +2,7 @@
 //! knows what its memory must hold (`tests/victims/checkpointed.c`), here and beside the kernel's
 //! own bits in a guest (figures 7 to 9 of the OoH paper).
 
+mod restore;
 mod stats;
 
 use std::env;
@@ -104,6 +105,7 @@ pub fn test(repo: &Repo) -> Result<Outcome> {
             "{}",
             chain(&kit, Bits::Ours, 32, &repo.target.join("checkpointer"))?
         );
+        back_again(repo, &kit, "dev")?;
     } else {
         let said = String::from_utf8_lossy(&check.stderr).into_owned();
         println!(
@@ -114,6 +116,53 @@ pub fn test(repo: &Repo) -> Result<Outcome> {
     for run in in_guest(repo, &kit, 1, &["32"])? {
         println!("{run}");
     }
+    Ok(Outcome::Passed)
+}
+
+/// A process comes back from a store, on this machine.
+fn back_again(repo: &Repo, kit: &Kit, profile: &str) -> Result<()> {
+    let dir = repo.target.join("restored");
+    if dir.exists() {
+        fs::remove_dir_all(&dir)?;
+    }
+    fs::create_dir_all(&dir)?;
+    let tools = restore::Tools::new(repo, kit, profile, &dir)?;
+    restore::test(&tools, 16, &dir)?;
+    println!("dumped into a store and restored, in full and lazily; killed in between");
+    Ok(())
+}
+
+/// Measures CRIU with image files and with a store on this machine, and replaces the recorded
+/// results.
+pub fn bench_restore(repo: &Repo, rounds: Option<&str>) -> Result<()> {
+    let rounds = rounds.map_or(Ok(ROUNDS), str::parse);
+    let rounds = rounds.context("the number of rounds")?;
+    let kit = Kit::build(repo, "release")?;
+    let dir = repo.target.join("restored");
+    fs::create_dir_all(&dir)?;
+    let tools = restore::Tools::new(repo, &kit, "release", &dir)?;
+    let runs = restore::measure(&tools, rounds, &dir)?;
+    let results = json!({"schema": 1, "rounds": rounds, "runs": runs});
+    let path = repo.root.join("bench/results/restore.json");
+    println!("{results:#}");
+    fs::write(&path, format!("{results:#}\n"))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The part of the test that needs CRIU on this machine.
+pub fn test_restore(repo: &Repo) -> Result<Outcome> {
+    if program("gcc").is_none() {
+        return Ok(Outcome::NotHere("no gcc".to_owned()));
+    }
+    if !packages::is_root() {
+        return Ok(Outcome::NotHere("CRIU needs root".to_owned()));
+    }
+    let kit = Kit::build(repo, "dev")?;
+    if !kit.criu(Bits::Kernel, &["check"]).output()?.status.success() {
+        let reason = "CRIU does not run on this machine".to_owned();
+        return Ok(Outcome::NotHere(reason));
+    }
+    back_again(repo, &kit, "dev")?;
     Ok(Outcome::Passed)
 }
 

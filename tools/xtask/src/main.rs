@@ -52,6 +52,7 @@ usage: cargo xtask TASK
                    as TIME says (90s, 30m, 8h); ends with the first that fails
   collector        the programs on libgc, which are part of 'test'
   checkpointer     CRIU, which is part of 'test'
+  restore          the part of it that restores processes from a store, on this machine
   bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
   bench collector [here|guest [ROUNDS]]
                    the same for the programs on libgc, on this machine and in a guest (half an hour)
@@ -60,6 +61,8 @@ usage: cargo xtask TASK
   bench vm         what the virtual machine costs a program: exits, instructions, collects (guests)
   bench checkpointer [ROUNDS]
                    the same for CRIU, in a guest
+  bench restore [ROUNDS]
+                   CRIU with image files and with a store: dumps, bytes, restores, on this machine
   vm-programs [TEST ..]
                    Python's own tests as a guest of KVM, beside the same natively, in a guest with
                    nested virtualization (an hour and more); TEST is one of its files, as test_dict
@@ -134,8 +137,13 @@ fn run(args: &[String]) -> Result<ExitCode> {
             _ => bail!("subpage takes suites\n{USAGE}"),
         },
         "checkpointer" => checkpointer::test(&repo)? == steps::Outcome::Passed,
+        "restore" => checkpointer::test_restore(&repo)? == steps::Outcome::Passed,
         "collector" => collector::test(&repo)? == steps::Outcome::Passed,
         "bench" => match rest {
+            [what, rounds @ ..] if what == "restore" => {
+                checkpointer::bench_restore(&repo, rounds.first().map(String::as_str))
+                    .map(|()| true)?
+            }
             [what, rounds @ ..] if what == "checkpointer" => {
                 checkpointer::bench(&repo, rounds.first().map(String::as_str)).map(|()| true)?
             }
@@ -182,7 +190,13 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         {
             rest.get(3)
         }
-        "bench" if rest.first().is_some_and(|arg| arg == "checkpointer") => rest.get(2),
+        "bench"
+            if rest
+                .first()
+                .is_some_and(|arg| arg == "checkpointer" || arg == "restore") =>
+        {
+            rest.get(2)
+        }
         "generate" | "bench" => rest.get(1),
         _ => rest.first(),
     }
