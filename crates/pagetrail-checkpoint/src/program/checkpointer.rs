@@ -140,7 +140,7 @@ fn with_those_of(
     mut described: Vec<Described>,
     dropped: &[String],
 ) -> Result<Vec<Described>> {
-    if image.manifest().process.is_some() {
+    if image.manifest().process.is_some() || image.manifest().is_by_criu() {
         let reason = "the store is of a process, not of a program's own regions";
         return Err(Error::Refused(reason.into()));
     }

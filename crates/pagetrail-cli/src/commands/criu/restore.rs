@@ -125,7 +125,12 @@ fn check_kind(image: &mut Image) -> Result<Vec<String>> {
 
 /// Refuses to restore processes whose PIDs are taken.
 fn check_pids(image: &Image) -> Result<()> {
-    for pid in image.criu_processes() {
+    let pids = image.criu_processes();
+    if pids.contains(&1) {
+        // They have a PID namespace of their own.
+        return Ok(());
+    }
+    for pid in pids {
         if Path::new(&format!("/proc/{pid}")).exists() {
             bail!(
                 "checkpoint {} needs PID {pid}, which another process has; end that, or restore in a PID namespace \
