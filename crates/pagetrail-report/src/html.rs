@@ -6,13 +6,14 @@
 //! of two ways: [`escape`] for HTML, [`data`] as JSON for the scripts.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
+
 use std::io::{self, Write};
 
 use pagetrail::AccessKind;
 use pagetrail_trail::analysis::MappingCounts;
-use pagetrail_trail::{Heatmap, Mapping, SubpageCounts, Trail};
+use pagetrail_trail::{Heatmap, Mapping, Trail};
 
+use super::facts::{Tile, facts};
 use super::words::{self, Terms};
 use super::{Part, Recording};
 
@@ -37,7 +38,7 @@ pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Resul
         "chart-js" => include_str!("html/chart.js").into(),
         "command" => Cow::Borrowed(&command),
         "subtitle" => subtitle(trail).into(),
-        "facts" => facts(recording).into(),
+        "facts" => tiles(recording).into(),
         "notices" => notice_list(&words::notices(trail)).into(),
         "maps" => {
             let parts = std::iter::once(&recording.main).chain(&recording.accesses);
@@ -129,106 +130,22 @@ fn subtitle(trail: &Trail) -> String {
     escape(&text).into_owned()
 }
 
-fn facts(recording: &Recording<'_>) -> String {
-    let (trail, all) = (recording.whole, &recording.main.analysis);
-    let terms = words::terms(recording.main.access_kind);
-    let header = &trail.header;
-    let page = header.page_size as f64;
-    let mut out = String::new();
-    let mut fact = |name: &str, value: &str, detail: &str| {
-        let (name, value, detail) = (escape(name), escape(value), escape(detail));
-        writeln!(
-            out,
-            "<div><dt>{name}</dt><dd>{value}<small>{detail}</small></dd></div>"
+/// The tiles of all facts.
+fn tiles(recording: &Recording<'_>) -> String {
+    let tile = |tile: &Tile| {
+        format!(
+            "<div><dt>{}</dt><dd>{}<small>{}</small></dd></div>\n",
+            escape(&tile.title),
+            escape(&tile.value),
+            escape(&tile.detail)
         )
-        .expect("a String takes all");
     };
-    fact(
-        "Duration",
-        &words::time(recording.duration_ns()),
-        &format!(
-            "{} of {} ms",
-            words::plural(trail.rounds.len() as u64, "round"),
-            header.interval_ms
-        ),
-    );
-    fact(
-        &format!("Different pages {}", terms.written),
-        &words::bytes(all.distinct_pages as f64 * page),
-        &format!(
-            "{} of {}",
-            words::plural(all.distinct_pages, "page"),
-            words::bytes(page)
-        ),
-    );
-    fact(
-        &format!("{} rate", terms.write),
-        &format!("{}/s", words::bytes(all.pages_per_second.mean * page)),
-        &format!(
-            "{} pages/s mean, {} max",
-            words::rate(all.pages_per_second.mean),
-            words::rate(all.pages_per_second.max)
-        ),
-    );
-    let bytes = |pages: f64| words::bytes(pages * page);
-    let sets = words::recorded_sets(all).map(|set| {
-        let window = words::window(set, header);
-        (format!("in {window}"), bytes(set.mean_pages))
-    });
-    let mut sets = sets.collect::<Vec<_>>().into_iter();
-    let (window, size) = sets.next().unwrap_or_default();
-    let longer = sets.map(|(window, size)| format!("; {window}: {size}"));
-    fact(
-        &format!("{} working set", terms.write),
-        &size,
-        &format!("{window}{}", longer.collect::<String>()),
-    );
-    if let Some(counts) = SubpageCounts::of(&recording.main.trail) {
-        fact(
-            "Small objects, by parts of pages",
-            &words::bytes(counts.subpage_bytes as f64),
-            &words::subpages(&counts, header.page_size),
-        );
-    }
-    fact(
-        "Reuse",
-        &words::percent(all.reuse),
-        &format!(
-            "of page {} hit a page that the round before {} too",
-            terms.writes, terms.wrote
-        ),
-    );
-    if let Some(accesses) = &recording.accesses {
-        let pages = accesses.analysis.distinct_pages;
-        fact(
-            "Different pages accessed",
-            &words::bytes(pages as f64 * page),
-            &format!(
-                "{}, in {} of accesses; for {} of the time nothing was noticed",
-                words::plural(pages, "page"),
-                words::plural(accesses.trail.rounds.len() as u64, "round"),
-                words::percent(recording.blind_ns() as f64 / recording.duration_ns().max(1.0))
-            ),
-        );
-    }
-    fact(
-        "Technique",
-        &header.technique,
-        &words::printable(&header.reason),
-    );
-    let (to_attach, later) = words::stops(trail, all);
-    fact("Stopped to attach", &to_attach, &later);
-    let collect = &all.costs.collect_ns;
-    fact(
-        "Collect, median",
-        &words::time(collect.median),
-        &format!("{} max; {}", words::time(collect.max), words::faults(all)),
-    );
-    if let (Some(predicted), Some(text)) = (all.costs.predicted, words::predicted(all)) {
-        let avoided = words::plural(predicted.faults_avoided, "fault");
-        fact("Faults avoided, about", &avoided, &text);
-    }
-    out
+    let facts = facts(recording);
+    facts
+        .iter()
+        .flat_map(|fact| &fact.tiles)
+        .map(tile)
+        .collect()
 }
 
 fn resolution(trail: &Trail, heat: &Heatmap) -> String {
@@ -452,6 +369,25 @@ mod tests {
             for row in rows {
                 assert_eq!(row.matches("<td").count(), heads, "{row}");
             }
+        }
+    }
+
+    #[test]
+    fn has_a_tile_for_each_fact_and_the_working_set_once() {
+        let page = page(&testing::program_in_turns(120));
+        let titles = |title: &str| page.matches(&format!("<dt>{title}</dt>")).count();
+        for title in [
+            "Technique",
+            "Duration",
+            "Different pages written",
+            "Different pages accessed",
+            "Write rate",
+            "Write working set",
+            "Reuse",
+            "Stopped to attach",
+            "Collect, median",
+        ] {
+            assert_eq!(titles(title), 1, "{title}");
         }
     }
 

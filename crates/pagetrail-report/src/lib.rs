@@ -15,6 +15,7 @@ use pagetrail_trail::{Analysis, Trail};
 mod axis;
 pub mod bands;
 mod canvas;
+mod facts;
 pub mod html;
 pub mod joined;
 mod json;

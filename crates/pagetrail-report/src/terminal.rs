@@ -6,8 +6,9 @@
 use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use pagetrail_trail::{Heatmap, SubpageCounts};
+use pagetrail_trail::Heatmap;
 
+use super::facts::facts;
 use super::{Part, Recording, bands, joined, palette, words};
 
 /// How to write for the reader's terminal.
@@ -38,7 +39,9 @@ pub(crate) fn write(
         width: style.width.clamp(WIDTH_MIN, WIDTH_MAX),
         ..style
     };
-    facts(recording, style, out)?;
+    for fact in facts(recording) {
+        entry(fact.label, &fact.line, style, out)?;
+    }
     let parts = std::iter::once(&recording.main).chain(&recording.accesses);
     if parts.clone().any(|part| part.analysis.page_writes > 0) {
         writeln!(out)?;
@@ -60,107 +63,6 @@ pub(crate) fn write(
         }
     }
     Ok(())
-}
-
-fn facts(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Result<()> {
-    let trail = recording.whole;
-    let all = &recording.main.analysis;
-    let terms = words::terms(recording.main.access_kind);
-    let header = &trail.header;
-    let page = header.page_size as f64;
-    let pages = |n: f64| format!("{} pages ({})", words::rate(n), words::bytes(n * page));
-    let command = format!("{} (PID {})", words::command(&header.command), header.pid);
-    entry("command", &command, style, out)?;
-    let technique = format!("{}: {}", header.technique, header.reason);
-    let technique = words::printable(&technique);
-    entry("technique", &technique, style, out)?;
-    let recorded = format!(
-        "{}, {} of {} ms; {}",
-        words::time(recording.duration_ns()),
-        words::plural(trail.rounds.len() as u64, "round"),
-        header.interval_ms,
-        words::end(trail)
-    );
-    entry("recorded", &recorded, style, out)?;
-    let (to_attach, later) = words::stops(trail, all);
-    let stops = format!("stopped {to_attach} to attach, {later}");
-    let collect = &all.costs.collect_ns;
-    let cost = format!(
-        "collect {} median, {} max; {}; {stops}",
-        words::time(collect.median),
-        words::time(collect.max),
-        words::faults(all),
-    );
-    let totals = |of: &Part<'_>| {
-        let all = &of.analysis;
-        if all.page_writes == 0 {
-            return "nothing".into();
-        }
-        format!(
-            "{} different pages ({}), {} page {}: {}/s ({}/s)",
-            words::count(all.distinct_pages),
-            words::bytes(all.distinct_pages as f64 * page),
-            words::count(all.page_writes),
-            words::terms(of.access_kind).writes,
-            words::rate(all.pages_per_second.mean),
-            words::bytes(all.pages_per_second.mean * page)
-        )
-    };
-    entry(terms.written, &totals(&recording.main), style, out)?;
-    if all.newly_mapped_page_writes > 0 {
-        let fresh = format!(
-            "{} of the page {} are whole new mappings, counted as {}",
-            words::count(all.newly_mapped_page_writes),
-            terms.writes,
-            terms.written
-        );
-        entry("", &fresh, style, out)?;
-    }
-    if let Some(counts) = SubpageCounts::of(&recording.main.trail) {
-        entry(
-            "sub-page",
-            &words::subpages(&counts, header.page_size),
-            style,
-            out,
-        )?;
-    }
-    if let Some(accesses) = &recording.accesses {
-        entry("accessed", &totals(accesses), style, out)?;
-        let rounds = words::plural(recording.main.trail.rounds.len() as u64, "round");
-        let beside = words::count(accesses.trail.rounds.len() as u64);
-        let turns = match recording.is_at_once {
-            true => format!("at once: {rounds} of writes, {beside} of accesses in the same time"),
-            false => format!(
-                "in turns: {rounds} of writes, {beside} of accesses; for {} of the time nothing was noticed",
-                words::percent(recording.blind_ns() as f64 / recording.duration_ns().max(1.0))
-            ),
-        };
-        entry("", &turns, style, out)?;
-    }
-    if let Some(predicted) = words::predicted(all) {
-        entry("predicted", &predicted, style, out)?;
-    }
-    if all.page_writes == 0 {
-        return entry("cost", &cost, style, out);
-    }
-    for (i, set) in words::recorded_sets(all).enumerate() {
-        let name = if i == 0 { "working set" } else { "" };
-        let line = format!(
-            "in {:>7}: {} mean, {} max",
-            words::window(set, header),
-            pages(set.mean_pages),
-            pages(set.max_pages as f64)
-        );
-        entry(name, &line, style, out)?;
-    }
-    let reuse = format!(
-        "{} of page {} hit a page that the round before {} too",
-        words::percent(all.reuse),
-        terms.writes,
-        terms.wrote
-    );
-    entry("reuse", &reuse, style, out)?;
-    entry("cost", &cost, style, out)
 }
 
 /// A name and a text, wrapped with a hanging indent.
