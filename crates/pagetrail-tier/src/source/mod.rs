@@ -3,6 +3,7 @@
 mod damon;
 mod idle;
 mod replay;
+mod rounds;
 mod watched;
 
 use pagetrail::{Mapped, PageRange, PageSet, page_size};
@@ -13,6 +14,7 @@ use crate::policy::{Sample, SourceCaps};
 pub use damon::Damon;
 pub use idle::PageIdle;
 pub use replay::Replay;
+pub use rounds::Rounds;
 pub use watched::{Watched, WatchedKind};
 
 /// Name and capabilities of a source.
