@@ -225,12 +225,18 @@ fn program_header(out: &mut Vec<u8>, kind: u32, flags: u32, fields: [u64; 5]) {
 
 fn notes(manifest: &Manifest, process: &Process) -> Vec<u8> {
     let mut out = Vec::new();
+    let of_process = |out: &mut Vec<u8>| {
+        note(out, NT_PRPSINFO, &information(process));
+        note(out, NT_AUXV, &process.auxv);
+        note(out, NT_FILE, &files(manifest));
+    };
+    if process.threads.is_empty() {
+        of_process(&mut out);
+    }
     for (at, thread) in process.threads.iter().enumerate() {
         note(&mut out, NT_PRSTATUS, &status(thread));
         if at == 0 {
-            note(&mut out, NT_PRPSINFO, &information(process));
-            note(&mut out, NT_AUXV, &process.auxv);
-            note(&mut out, NT_FILE, &files(manifest));
+            of_process(&mut out);
         }
         for set in thread
             .held

@@ -48,6 +48,18 @@ impl Identity {
         })
     }
 
+    /// A program that was started by this command, and is not the one that `/proc` shows for the
+    /// process: the kernel has no auxiliary vector of it.
+    pub(crate) fn of_command(pid: u32, command: Vec<String>) -> Result<Self> {
+        Ok(Self {
+            pid,
+            start_ticks: start_ticks(pid).ok_or(pagetrail::Error::NoSuchProcess { pid })?,
+            executable: command.first().cloned().unwrap_or_default(),
+            command,
+            auxv: Vec::new(),
+        })
+    }
+
     /// The part of a manifest that this is.
     pub(crate) fn process(&self) -> Process {
         let this = self.clone();

@@ -9,6 +9,9 @@
 //! private mappings, leaves no trace in it; such memory is read again at each instant
 //! ([`recheck`]).
 //!
+//! Which pages were written is reported by any [`DirtySource`]: a watch on a process, or a guest of
+//! KVM, whose image has no registers, since they are in its vCPUs.
+//!
 //! Pages are pending until a checkpoint that has them is published. One that fails, on a full disk,
 //! say, leaves the store as it was, and the next has what it should have had.
 
@@ -26,8 +29,8 @@ use crate::store::writer::{Description, Draft, Writer};
 use describe::Identity;
 use layout::Layout;
 use pagetrail::{
-    Choice, Event, HeldThread, Hold, Memory, PageSet, State, Subpages, Target, Technique, Watch,
-    page_size,
+    Choice, DirtySource, Event, Held, HeldThread, Memory, PageSet, State, Subpages, Target,
+    Technique, Watch, page_size,
 };
 use precopy::{Next, Rule};
 use recheck::Seen;
@@ -44,7 +47,7 @@ const EXECS_MAX: u32 = 5;
 pub struct ProcessOptions {
     /// Whether pages are copied before the process is stopped.
     pub mode: Mode,
-    /// How writes are noticed.
+    /// How writes are noticed, of a process that is attached to.
     pub technique: Choice,
     /// How much is kept in memory before it is written, in bytes; what is written by the program
     /// while more than that is copied may be stored twice.
@@ -80,7 +83,7 @@ impl Default for ProcessOptions {
 
 /// Takes checkpoints of one process. Dropped, it leaves the process alone.
 pub struct ProcessCheckpointer {
-    watch: Watch,
+    source: Box<dyn DirtySource + Send>,
     memory: Memory,
     options: ProcessOptions,
     identity: Identity,
@@ -114,10 +117,39 @@ impl ProcessCheckpointer {
             .target(Target::process(pid)?)
             .technique(options.technique)
             .start()?;
+        Self::new(Box::new(watch), options, Identity::of(pid)?)
+    }
+
+    /// Takes checkpoints of a guest of KVM, or of another target that is not the program of its
+    /// process: `source` reports its writes, and `command` started it.
+    ///
+    /// The images have its memory, at one instant between two instructions of the program: a system
+    /// call that is under way then may have written a part of its results. They have the registers
+    /// that [the source's hold](DirtySource::hold) has; without any, a process cannot be rewound to
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// The process has ended, or its memory may not be read.
+    pub fn of_source(
+        source: Box<dyn DirtySource + Send>,
+        command: Vec<String>,
+        options: ProcessOptions,
+    ) -> Result<Self> {
+        let identity = Identity::of_command(source.pid(), command)?;
+        Self::new(source, options, identity)
+    }
+
+    fn new(
+        source: Box<dyn DirtySource + Send>,
+        options: ProcessOptions,
+        identity: Identity,
+    ) -> Result<Self> {
+        let pid = source.pid();
         Ok(Self {
             memory: Memory::of(pid)?,
-            identity: Identity::of(pid)?,
-            watch,
+            identity,
+            source,
             options,
             layout: Layout::new(pid),
             pending: PageSet::new(),
@@ -133,22 +165,23 @@ impl ProcessCheckpointer {
 
     /// The process.
     pub fn pid(&self) -> u32 {
-        self.watch.pid()
+        self.source.pid()
     }
 
-    /// How writes are noticed.
-    pub fn technique(&self) -> Technique {
-        self.watch.technique()
+    /// The name of the technique by which writes are noticed.
+    pub fn technique_name(&self) -> &str {
+        self.source.technique_name()
     }
 
     /// For how long one thread of the process was stopped to start watching.
     pub fn attach_stopped(&self) -> Duration {
-        self.watch.attach_stopped()
+        self.source.attach_stopped()
     }
 
-    /// Waits, or until the process ends.
+    /// Waits until the target ends or, [`State::Exiting`], a last checkpoint can be taken, but at
+    /// most for `timeout`.
     pub fn wait(&mut self, timeout: Duration) -> State {
-        self.watch.wait(timeout)
+        self.source.wait(timeout)
     }
 
     /// Takes a checkpoint: of one instant, which lies between call and return.
@@ -241,8 +274,8 @@ impl ProcessCheckpointer {
                 }
             }
         }
-        let hold = Hold::process(self.pid())?;
-        let found = match self.absorb(Some(&hold)) {
+        let hold = self.source.hold()?;
+        let found = match self.absorb(Some(&*hold)) {
             Ok(found) if !self.replaced => found,
             outcome => return outcome.map(|_| None),
         };
@@ -358,10 +391,10 @@ impl ProcessCheckpointer {
     /// copied, and changes back before the next, is not reported; so it is copied only while nobody
     /// can write.
     fn compared(&self) -> PageSet {
-        if self.watch.technique() == Technique::Compare {
+        if self.source.technique_name() == Technique::Compare.name() {
             return self.layout.addresses().clone();
         }
-        let untracked = self.watch.untracked().iter();
+        let untracked = self.source.untracked().iter();
         untracked
             .filter(|untracked| untracked.compared)
             .map(|untracked| untracked.region.range)
@@ -369,10 +402,10 @@ impl ProcessCheckpointer {
     }
 
     /// Adds a round to what is pending.
-    fn absorb(&mut self, hold: Option<&Hold>) -> Result<Found> {
+    fn absorb(&mut self, hold: Option<&dyn Held>) -> Result<Found> {
         let round = match hold {
-            Some(hold) => self.watch.collect_held(hold)?,
-            None => self.watch.collect()?,
+            Some(hold) => self.source.collect_held(hold)?,
+            None => self.source.collect()?,
         };
         // An error here drops the round, which comes back then.
         let aliases = round

@@ -65,6 +65,10 @@ impl Image {
         let Some(process) = process else {
             return Err(refused(pid, "it is not the process of this checkpoint"));
         };
+        if process.threads.is_empty() {
+            let reason = "the checkpoint is of a guest of KVM, and has no registers";
+            return Err(refused(pid, reason));
+        }
         // Every page is read once before the process is stopped: damage shall be found now.
         let wanted = self.pages();
         let mut buffer = Vec::new();
