@@ -87,6 +87,9 @@ const SUITES: &[Wanted] = &[
     Wanted::new("pagetrail-cli", "tier")
         .only("7.x")
         .on_two_nodes(),
+    Wanted::new("pagetrail-vm", "source")
+        .only("7.x")
+        .with_guests(),
     Wanted::new("pagetrail-cli", "vm").only("7.x").with_guests(),
     Wanted::new("pagetrail-cli", "vm_access")
         .only("7.x")
