@@ -2,8 +2,9 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::os::fd::AsRawFd;
-use std::process::Command;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 use pagetrail::TrackMode;
@@ -35,4 +36,13 @@ pub(crate) fn start(
     let child = guest.spawn().context("cannot start the virtual machine")?;
     drop(link);
     Ok(GuestSource::new(rounds, child, track, parts.is_some()))
+}
+
+/// Keeps a program's streams apart from those of a subcommand that writes a result to standard
+/// output: it gets no input, and its output goes to standard error.
+pub(crate) fn set_apart(command: &mut Command) -> Result<()> {
+    let output = io::stderr().as_fd().try_clone_to_owned();
+    command.stdin(Stdio::null());
+    command.stdout(output.context("cannot duplicate standard error")?);
+    Ok(())
 }

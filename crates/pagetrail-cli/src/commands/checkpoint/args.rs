@@ -1,5 +1,6 @@
 //! What the commands about checkpoints look like on the command line.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,10 +28,19 @@ pub(crate) enum CheckpointCommand {
     ///
     /// A checkpoint that fails, because the disk is full, leaves the store as it was, and the next
     /// has what it should have had.
-    #[command(after_help = "Examples:\n  \
+    ///
+    /// Of a guest (--vm) a checkpoint has the memory, and no registers: it is for looking at, not
+    /// for rewinding. The program gets no input, its output goes to standard error, and it runs on
+    /// when the command ends before it.
+    #[command(
+        override_usage = "pagetrail checkpoint [OPTIONS] --store <STORE> -p <PID>\n       \
+        pagetrail checkpoint [OPTIONS] --store <STORE> --vm -- <CMD>...",
+        after_help = "Examples:\n  \
         pagetrail checkpoint -p 1234 --store saved\n  \
         pagetrail checkpoint -p 1234 --store saved --every 5s --keep 10\n  \
-        pagetrail checkpoint --restorable -p 1234 --store saved")]
+        pagetrail checkpoint --restorable -p 1234 --store saved\n  \
+        pagetrail checkpoint --vm --store saved --every 5s -- ./prog"
+    )]
     Checkpoint(TakeArgs),
     /// List the checkpoints of a store
     #[command(after_help = "Examples:\n  pagetrail log saved\n  pagetrail log saved --json")]
@@ -86,7 +96,8 @@ pub(crate) enum CheckpointCommand {
 }
 
 /// What means nothing where CRIU takes the checkpoint.
-const RECORDED_ONLY: [&str; 7] = [
+const RECORDED_ONLY: [&str; 8] = [
+    "vm",
     "mode",
     "technique",
     "trust_units",
@@ -100,8 +111,15 @@ const RECORDED_ONLY: [&str; 7] = [
 #[derive(Args, Debug)]
 pub(crate) struct TakeArgs {
     /// A running process, by its PID or its name
-    #[arg(short, long, value_name = "PID", value_parser = find::process)]
-    pub(crate) pid: u32,
+    #[arg(short, long, value_name = "PID", value_parser = find::process, required_unless_present_any = ["vm", "command"])]
+    pub(crate) pid: Option<u32>,
+    /// Run the program in a virtual machine on KVM, where the processor logs its dirty pages (see
+    /// pagetrail vm)
+    #[arg(long, requires = "command", conflicts_with_all = ["pid", "technique", "report_again"])]
+    pub(crate) vm: bool,
+    /// A program to start as a guest, with --vm, and its arguments
+    #[arg(last = true, value_name = "CMD", conflicts_with = "pid")]
+    pub(crate) command: Vec<OsString>,
     /// The store: a directory, made where there is none, or s3://BUCKET/PREFIX and the like where
     /// this is built in
     #[arg(long, value_name = "STORE")]

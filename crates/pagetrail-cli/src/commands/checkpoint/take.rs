@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use pagetrail::{State, Target};
 use pagetrail_checkpoint::{Error, Manifest, Mode, ProcessCheckpointer, ProcessOptions, Writer};
 
@@ -15,6 +15,7 @@ use crate::exit;
 use crate::report::words;
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
+use crate::vm::guest;
 
 /// How soon a signal is noticed.
 const SIGNAL_POLL: Duration = Duration::from_millis(100);
@@ -25,7 +26,17 @@ const NO_INTERVAL: Duration = Duration::from_nanos(1);
 /// Runs the subcommand.
 pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
     // First, so that a wrong PID leaves no empty store.
-    Target::process(args.pid)?;
+    match args.pid {
+        Some(pid) => {
+            Target::process(pid)?;
+        }
+        None if args.vm => {
+            pagetrail_vm::check::report()?;
+        }
+        None => {
+            bail!("it starts a program only with --vm; else it takes a running process: -p PID")
+        }
+    }
     let mut writer = writer(&args.store, &args.writing, true)?;
     let options = ProcessOptions {
         mode: match args.mode {
@@ -40,7 +51,11 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
     };
     let signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
     let metrics = Metrics::new(args.metrics_file.clone(), args.metrics_listen)?;
-    let process = ProcessCheckpointer::attach(args.pid, options).map_err(plain)?;
+    let process = match args.pid {
+        Some(pid) => ProcessCheckpointer::attach(pid, options),
+        None => of_guest(args, options)?,
+    };
+    let process = process.map_err(plain)?;
     let mut session = Session {
         args,
         process,
@@ -56,6 +71,21 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Starts a program as a guest. Its output does not mix with ours.
+fn of_guest(
+    args: &TakeArgs,
+    options: ProcessOptions,
+) -> Result<pagetrail_checkpoint::Result<ProcessCheckpointer>> {
+    let source = guest::start(&args.command, None, None, guest::set_apart)?;
+    let words = args.command.iter();
+    let command = words.map(|word| word.to_string_lossy().into()).collect();
+    Ok(ProcessCheckpointer::of_source(
+        Box::new(source),
+        command,
+        options,
+    ))
 }
 
 struct Session<'a> {
@@ -161,8 +191,11 @@ impl Session<'_> {
                 "{taken} taken; the next in {:.0} s; Ctrl-C to end",
                 left.as_secs_f64().ceil()
             ));
-            if let State::Ended(_) = self.process.wait(left.min(SIGNAL_POLL)) {
-                return false;
+            match self.process.wait(left.min(SIGNAL_POLL)) {
+                State::Ended(_) => return false,
+                // A guest's last one, at its end.
+                State::Exiting | State::Ready => return true,
+                _ => {}
             }
         }
     }

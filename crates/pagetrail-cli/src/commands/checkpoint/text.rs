@@ -146,7 +146,10 @@ pub(super) fn show(manifest: &Manifest, contents: u64) -> String {
                 register(19).unwrap_or_default(),
             ]);
         }
-        out.push(format!("\n{}", lines(&table)));
+        out.push(match process.threads.is_empty() {
+            true => "no registers: it was a guest of KVM, whose vCPUs have them".into(),
+            false => format!("\n{}", lines(&table)),
+        });
         let mut table = plain_table(&["descriptor", "position", "leads to"]);
         for descriptor in &process.descriptors {
             table.add_row([

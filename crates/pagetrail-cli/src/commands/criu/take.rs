@@ -29,10 +29,13 @@ const SHELL_JOB: &str = "--shell-job";
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
+    let Some(pid) = args.pid else {
+        bail!("--restorable takes a running process: -p PID");
+    };
     // First, so that what cannot be done leaves no empty store.
-    Target::process(args.pid)?;
+    Target::process(pid)?;
     let engine = Engine::find()?;
-    check(args)?;
+    check(pid, args)?;
     let mut dumps = Dumps::new(writer(&args.store, &args.writing, true)?);
     let mut signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
     let interval = args.every.unwrap_or(NO_INTERVAL);
@@ -40,10 +43,10 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
     let mut schedule = Schedule::new(Instant::now(), interval, None);
     let mut taken = 0;
     loop {
-        if taken > 0 && Target::process(args.pid).is_err() {
+        if taken > 0 && Target::process(pid).is_err() {
             return Ok(ExitCode::SUCCESS);
         }
-        let manifest = take(args, &engine, &mut dumps)?;
+        let manifest = take(pid, args, &engine, &mut dumps)?;
         if let Some(keep) = args.keep {
             dumps.writer().prune(keep as usize).map_err(plain)?;
         }
@@ -73,8 +76,7 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
 }
 
 /// Refuses what CRIU would refuse, in words of our own.
-fn check(args: &TakeArgs) -> Result<()> {
-    let pid = args.pid;
+fn check(pid: u32, args: &TakeArgs) -> Result<()> {
     let session = Pid::from_raw(pid as i32).and_then(|pid| getsid(Some(pid)).ok());
     let session = session.map_or(0, |session| session.as_raw_nonzero().get() as u32);
     if session != pid && !args.criu_arg.iter().any(|arg| arg == SHELL_JOB) {
@@ -93,11 +95,11 @@ fn check(args: &TakeArgs) -> Result<()> {
     }
 }
 
-fn take(args: &TakeArgs, engine: &Engine, dumps: &mut Dumps) -> Result<Manifest> {
+fn take(pid: u32, args: &TakeArgs, engine: &Engine, dumps: &mut Dumps) -> Result<Manifest> {
     let scratch = Scratch::new()?;
     let (ours, theirs) = UnixStream::pair().context("cannot make a pair of sockets")?;
     let mut command = engine.command("dump", scratch.path());
-    command.args(["--leave-running", "-t", &args.pid.to_string()]);
+    command.args(["--leave-running", "-t", &pid.to_string()]);
     command.args(&args.criu_arg);
     let mut child = engine::start_with(command, theirs.into())?;
     let taken = dumps.take_with(&ours, |dump| finish(dump, &mut child, scratch.path()));
@@ -111,7 +113,7 @@ fn take(args: &TakeArgs, engine: &Engine, dumps: &mut Dumps) -> Result<Manifest>
             _ => false,
         };
         match is_about_criu && !status.success() {
-            true => failed(args.pid, scratch.path()),
+            true => failed(pid, scratch.path()),
             false => plain(error),
         }
     })

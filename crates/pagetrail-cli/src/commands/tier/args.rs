@@ -1,5 +1,6 @@
 //! What `pagetrail tier` looks like on the command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,10 +26,16 @@ pub(crate) enum TierCommand {
     ///
     /// For a recording, each round is a window; the HTML page shows what would have been moved in
     /// each.
-    #[command(after_help = "Examples:\n  \
+    #[command(
+        override_usage = "pagetrail tier plan [OPTIONS] --fast <SIZE> -p <PID>\n       \
+        pagetrail tier plan [OPTIONS] --fast <SIZE> --trail <FILE>\n       \
+        pagetrail tier plan [OPTIONS] --fast <SIZE> --vm -- <CMD>...",
+        after_help = "Examples:\n  \
         pagetrail tier plan -p 1234 --fast 1G\n  \
         pagetrail tier plan -p 1234 --fast 64M --source writes --json\n  \
-        pagetrail tier plan --trail run.trail --fast 64M --html plan.html")]
+        pagetrail tier plan --trail run.trail --fast 64M --html plan.html\n  \
+        pagetrail tier plan --vm --fast 64M -- ./prog"
+    )]
     Plan(PlanArgs),
     /// Keep the hot pages of programs in fast memory until stopped
     ///
@@ -51,6 +58,10 @@ pub(crate) enum TierCommand {
 pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(crate) subject: SubjectArgs,
+    /// A program to start as a guest, with --vm, and its arguments; it gets no input, its output
+    /// goes to standard error, and it runs on after the plan
+    #[arg(last = true, value_name = "CMD", requires = "vm")]
+    pub(crate) command: Vec<OsString>,
     /// How much of its memory may be fast
     #[arg(long, value_name = "SIZE")]
     pub(crate) fast: Size,
@@ -94,6 +105,10 @@ pub(crate) struct SubjectArgs {
     /// A recording: what would have been done with the program
     #[arg(long, value_name = "FILE")]
     pub(crate) trail: Option<PathBuf>,
+    /// A program that is started in a virtual machine on KVM: reads and writes of the same windows,
+    /// without faults (see pagetrail vm)
+    #[arg(long, requires = "command")]
+    pub(crate) vm: bool,
 }
 
 /// Arguments of `tier run`.

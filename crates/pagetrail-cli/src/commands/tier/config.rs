@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
-use pagetrail::{Capabilities, Technique};
+use pagetrail::{Capabilities, Technique, TrackMode};
 use pagetrail_tier::source::{Damon, PageIdle, Source, Watched, WatchedKind};
 use pagetrail_tier::{Error, Settings};
 use serde::{Deserialize, Deserializer, Serialize, de};
@@ -147,6 +147,22 @@ impl SourceKind {
         };
         let target = pagetrail::Target::process(pid)?;
         Ok(Box::new(Watched::start(target, kind)?))
+    }
+
+    /// What a guest of KVM is tracked for.
+    pub(crate) fn of_guest(self) -> Result<TrackMode> {
+        match self {
+            Self::Auto => Ok(match pagetrail_vm::check::try_accesses() {
+                Ok(()) => TrackMode::Alternate,
+                Err(_) => TrackMode::Writes,
+            }),
+            Self::Accesses => Ok(TrackMode::Accesses),
+            Self::Writes => Ok(TrackMode::Writes),
+            Self::Turns => Ok(TrackMode::Alternate),
+            Self::Damon | Self::Idle => {
+                bail!("of a guest, the virtual machine itself tells of accesses")
+            }
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! `pagetrail tier plan`: what would move and why, of a process or in a recording; nothing does.
+//! `pagetrail tier plan`: what would move and why, of a process, a guest or in a recording; nothing
+//! does.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -8,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use comfy_table::{Table, presets};
-use pagetrail::{Memory, PageRange};
+use pagetrail::{DirtySource, Memory, PageRange};
 use pagetrail_tier::mover::{DryRun, Ledger, Mover, NodeMover, NodeOptions};
-use pagetrail_tier::source::{Replay, Source};
+use pagetrail_tier::source::{Replay, Rounds, Source};
 use pagetrail_tier::{Plan, Settings, TierLoop, TierLoopOptions, Unit};
 use pagetrail_trail::{Reader, Record};
 use serde::Serialize;
@@ -22,6 +23,7 @@ use super::page::{self, Entry};
 use crate::outfile::{Kind, OutFile};
 use crate::report::words;
 use crate::session::waiting::Waiting;
+use crate::vm::guest;
 
 /// Lines of a plan in each direction.
 const LINES_MAX: usize = 20;
@@ -76,6 +78,8 @@ struct Subject {
     mappings: Vec<(PageRange, String)>,
     /// How long a window is to be waited for; a recording has them all.
     window: Option<Duration>,
+    /// Whether the plan is made also when it has come to its end before the last window.
+    may_end: bool,
 }
 
 impl Subject {
@@ -83,6 +87,24 @@ impl Subject {
         let source = (args.source)
             .start(pid, args.window)
             .map_err(machine_limit)?;
+        Self::of_source(args, pid, source)
+    }
+
+    /// A program that is started as a guest. Its output does not mix with the plan.
+    fn guest(args: &PlanArgs) -> Result<Self> {
+        let track = args.source.of_guest()?;
+        let guest = guest::start(&args.command, Some(track), None, guest::set_apart)?;
+        let pid = guest.pid();
+        // The program's mappings are complete once it serves a round.
+        let mut source: Box<dyn Source> = Box::new(Rounds::new(guest, "kvm", track));
+        source.window().map_err(machine_limit)?;
+        Ok(Self {
+            may_end: true,
+            ..Self::of_source(args, pid, source)?
+        })
+    }
+
+    fn of_source(args: &PlanArgs, pid: u32, source: Box<dyn Source>) -> Result<Self> {
         // Wherever slow memory is: it is not asked for.
         let options = NodeOptions {
             fast: args.fast_node,
@@ -96,6 +118,7 @@ impl Subject {
             mover: Box::new(DryRun(NodeMover::new(pid, options))),
             mappings: regions.map(|region| (region.range, region.name)).collect(),
             window: Some(args.window),
+            may_end: false,
         })
     }
 
@@ -116,6 +139,7 @@ impl Subject {
             mover: Box::new(Ledger::new(args.fast.bytes())),
             mappings,
             window: None,
+            may_end: true,
             name,
         })
     }
@@ -130,7 +154,8 @@ pub(crate) fn text_of(args: &PlanArgs) -> Result<String> {
     let subject = match (args.subject.pid, &args.subject.trail) {
         (Some(pid), _) => Subject::process(args, pid)?,
         (None, Some(path)) => Subject::recording(args, path)?,
-        (None, None) => bail!("neither --pid nor --trail"),
+        (None, None) if args.subject.vm => Subject::guest(args)?,
+        (None, None) => bail!("none of --pid, --trail and --vm"),
     };
     let windows = match subject.window {
         Some(_) => args.windows.unwrap_or(WINDOWS),
@@ -158,7 +183,7 @@ pub(crate) fn text_of(args: &PlanArgs) -> Result<String> {
         subject.window.into_iter().for_each(thread::sleep);
         let report = match tier_loop.window() {
             // There was one at least, in which the program's pages came into being.
-            Err(error) if subject.window.is_none() && error.means_end() => break,
+            Err(error) if subject.may_end && error.means_end() => break,
             report => report.map_err(machine_limit)?,
         };
         history.add(&mut tier_loop, &report);
