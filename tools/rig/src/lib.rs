@@ -21,6 +21,7 @@ mod initrd;
 pub mod kernel;
 pub mod libgc;
 mod mirror;
+pub mod posix;
 mod process;
 pub mod programs;
 mod qemu;

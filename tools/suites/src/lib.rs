@@ -15,6 +15,7 @@ pub mod collector;
 pub mod exact;
 pub mod guests;
 pub mod model;
+pub mod posix;
 mod python;
 pub mod subpage;
 pub mod vm_bench;

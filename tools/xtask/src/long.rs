@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use pagetrail_steps::repo::Repo;
-use pagetrail_suites::collector;
+use pagetrail_steps::steps::NotHere;
+use pagetrail_suites::{collector, posix};
 
 /// Longer forms of the tests, by the variables that they read.
 const SOAK: &[(&str, &str)] = &[
@@ -68,6 +69,12 @@ pub(crate) fn soak(repo: &Repo, arguments: &[String]) -> Result<bool> {
                 );
                 return Ok(false);
             }
+        }
+        println!("== pass {pass}: the Open POSIX Test Suite");
+        match posix::long(repo) {
+            Ok(true) => {}
+            Err(error) if error.is::<NotHere>() => println!("not here: {error}"),
+            other => return other,
         }
     }
     Ok(true)

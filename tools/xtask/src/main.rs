@@ -28,7 +28,9 @@ use anyhow::{Result, anyhow, bail};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::NotHere;
 use pagetrail_steps::{steps, tally, victims};
-use pagetrail_suites::{checkpointer, collector, exact, model, subpage, vm_bench, vm_programs};
+use pagetrail_suites::{
+    checkpointer, collector, exact, model, posix, subpage, vm_bench, vm_programs,
+};
 
 const USAGE: &str = "\
 usage: cargo xtask TASK
@@ -53,6 +55,8 @@ usage: cargo xtask TASK
   collector        the programs on libgc, which are part of 'test'
   checkpointer     CRIU, which is part of 'test'
   restore          the part of it that restores processes from a store, on this machine
+  posix [short]    the Open POSIX Test Suite natively and while its programs are tracked, in the long
+                   form that 'soak' has (half an hour), or in the short one that 'test' has
   bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
   bench collector [here|guest [ROUNDS]]
                    the same for the programs on libgc, on this machine and in a guest (half an hour)
@@ -138,6 +142,11 @@ fn run(args: &[String]) -> Result<ExitCode> {
         },
         "checkpointer" => checkpointer::test(&repo)? == steps::Outcome::Passed,
         "restore" => checkpointer::test_restore(&repo)? == steps::Outcome::Passed,
+        "posix" => match rest {
+            [] => posix::long(&repo)?,
+            [short] if short == "short" => posix::test(&repo)? == steps::Outcome::Passed,
+            _ => bail!("posix takes short\n{USAGE}"),
+        },
         "collector" => collector::test(&repo)? == steps::Outcome::Passed,
         "bench" => match rest {
             [what, rounds @ ..] if what == "restore" => {
@@ -197,7 +206,7 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         {
             rest.get(2)
         }
-        "generate" | "bench" => rest.get(1),
+        "generate" | "bench" | "posix" => rest.get(1),
         _ => rest.first(),
     }
 }

@@ -12,7 +12,7 @@ use pagetrail_steps::steps::{Outcome, Steps};
 use pagetrail_steps::table::Table;
 use pagetrail_steps::tally::{Tally, run_tests};
 use pagetrail_steps::{packages, victims};
-use pagetrail_suites::{checkpointer, collector, exact, guests, model, subpage};
+use pagetrail_suites::{checkpointer, collector, exact, guests, model, posix, subpage};
 
 /// Runs every step, prints the table and the sum; true if nothing failed.
 pub(crate) fn run(repo: &Repo) -> Result<bool> {
@@ -43,6 +43,9 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     });
     steps.run("Redis' tests on the sub-page allocator", || {
         subpage::suites::short_of_redis(repo)
+    });
+    steps.run("the Open POSIX Test Suite while tracked", || {
+        posix::test(repo)
     });
     steps.run("CRIU", || checkpointer::test(repo));
     steps.run("suites in guests", || guests::run(repo, &rows, &mut tally));
