@@ -109,9 +109,9 @@ pub(crate) enum Command {
     Checkpoints(crate::commands::checkpoint::args::CheckpointCommand),
     /// Start a process anew from a checkpoint that was taken with --restorable
     ///
-    /// CRIU (4.1 or newer, on PATH) starts it, with the PIDs, files and memory that it had; so these
-    /// PIDs must be free, and its files must be there and have the sizes that they had. A checkpoint
-    /// can be restored as often as you like, one at a time.
+    /// CRIU (4.1 or newer, on PATH) starts it, with the PIDs, files and memory that it had; so
+    /// these PIDs must be free, and its files must be there and have the sizes that they had. A
+    /// checkpoint can be restored as often as you like, one at a time.
     ///
     /// With --lazy the process runs at once, and gets its pages as it touches them, the others
     /// behind; pagetrail ends when it has all. Killed before that, it takes the process with it.
@@ -122,7 +122,7 @@ pub(crate) enum Command {
     Restore(crate::commands::criu::args::RestoreArgs),
     /// Take the dumps of CRIU into a store, and give their pages back when it restores them
     ///
-    /// It speaks the protocol of `criu page-server` with criu 4.1 or newer as it is. What criu dump
+    /// It speaks the protocol of criu page-server, with CRIU 4.1 or newer as it is. What criu dump
     /// or criu pre-dump sends with --page-server becomes a checkpoint of the store, published whole
     /// or not at all before CRIU hears that all went well; with --track-mem and --prev-images-dir,
     /// dumps that follow each other are increments. CRIU's other image files stay in its directory.
@@ -131,8 +131,8 @@ pub(crate) enum Command {
     /// that can be restored when they are first touched, for criu lazy-pages --page-server to get
     /// from here.
     ///
-    /// Whoever reaches the port can read and write the checkpoints. On this machine only programs
-    /// of the same user and of root are served.
+    /// All who reach the port can read and write the checkpoints: the protocol knows no passwords.
+    /// Of this machine only programs of the same user and of root are served.
     #[command(after_help = "Examples:\n  \
         pagetrail page-server --store saved &\n  \
         criu dump -t 1234 -D images --page-server --address 127.0.0.1 --port 9466\n  \

@@ -37,7 +37,7 @@ pub(crate) const MEANINGS: &[(u8, &str)] = &[
     ),
     (
         MACHINE,
-        "Not possible on this machine: no technique works, or not the one that was asked for.",
+        "Not possible on this machine: no technique works, or not the one that was asked for, or CRIU is missing.",
     ),
     (NOT_EXECUTABLE, "The program to start cannot be executed."),
     (NOT_FOUND, "The program to start was not found."),

@@ -136,7 +136,7 @@ fn dumps_come_and_go_over_tcp() {
 
     let log = run(directory, &["log", "store"]);
     let log = String::from_utf8(log.stdout).unwrap();
-    assert!(log.contains("CRIU: process 77"), "{log}");
+    assert!(log.contains("CRIU: process 4096, process 77"), "{log}");
     assert!(run(directory, &["verify", "store"]).status.success());
     let show = run(directory, &["show", "store"]);
     assert!(show.status.success(), "{show:?}");

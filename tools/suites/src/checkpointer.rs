@@ -158,7 +158,12 @@ pub fn test_restore(repo: &Repo) -> Result<Outcome> {
         return Ok(Outcome::NotHere("CRIU needs root".to_owned()));
     }
     let kit = Kit::build(repo, "dev")?;
-    if !kit.criu(Bits::Kernel, &["check"]).output()?.status.success() {
+    if !kit
+        .criu(Bits::Kernel, &["check"])
+        .output()?
+        .status
+        .success()
+    {
         let reason = "CRIU does not run on this machine".to_owned();
         return Ok(Outcome::NotHere(reason));
     }

@@ -3,8 +3,8 @@
 //!
 //! What the protocol says is in [`protocol`], how a dump becomes a checkpoint in [`dump`] and
 //! [`contents`], how pages get back in [`serve`] and [`images`]; [`server`] puts these together for
-//! connections of any kind; [`records`] reads what is needed of CRIU's other files. Starting CRIU is
-//! for others.
+//! connections of any kind; [`records`] reads what is needed of CRIU's other files. Starting CRIU
+//! is for others.
 
 mod contents;
 mod dump;

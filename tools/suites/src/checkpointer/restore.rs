@@ -142,10 +142,23 @@ fn by_page_server(tools: &Tools<'_>, mebibytes: u64, dir: &Path) -> Result<()> {
         let mut victim = Victim::start(tools.kit, mebibytes, dir)?;
         let server = Server::start(tools, &store)?;
         let images = images.display().to_string();
-        let remote = ["--page-server", "--address", "127.0.0.1", "--port", &server.port];
+        let remote = [
+            "--page-server",
+            "--address",
+            "127.0.0.1",
+            "--port",
+            &server.port,
+        ];
         let pid = victim.pid.to_string();
-        let dump = [&["dump", "-t", &pid, "-D", &images, "-o", "log"][..], &remote].concat();
-        run(tools.kit.criu(Bits::Kernel, &dump), &Path::new(&images).join("log"))?;
+        let dump = [
+            &["dump", "-t", &pid, "-D", &images, "-o", "log"][..],
+            &remote,
+        ]
+        .concat();
+        run(
+            tools.kit.criu(Bits::Kernel, &dump),
+            &Path::new(&images).join("log"),
+        )?;
         victim.reap()?;
         let mut export = vec!["export", &store, "--criu", &images];
         export.extend(lazy.then_some("--lazy"));
@@ -158,7 +171,10 @@ fn by_page_server(tools: &Tools<'_>, mebibytes: u64, dir: &Path) -> Result<()> {
             restore.push("--lazy-pages");
             let began = Instant::now();
             while !Path::new(&images).join("lazy-pages.socket").exists() {
-                ensure!(began.elapsed() < super::TIMEOUT, "criu lazy-pages does not start");
+                ensure!(
+                    began.elapsed() < super::TIMEOUT,
+                    "criu lazy-pages does not start"
+                );
                 thread::sleep(Duration::from_millis(5));
             }
         }
@@ -172,7 +188,10 @@ fn by_page_server(tools: &Tools<'_>, mebibytes: u64, dir: &Path) -> Result<()> {
                 let _ = pages.kill();
             }
             let status = pages.wait()?;
-            ensure!(outcome.is_err() || status.success(), "criu lazy-pages: {status}");
+            ensure!(
+                outcome.is_err() || status.success(),
+                "criu lazy-pages: {status}"
+            );
         }
         outcome?;
         end(victim.pid)?;
@@ -185,7 +204,15 @@ fn by_commands(tools: &Tools<'_>, mebibytes: u64, dir: &Path) -> Result<()> {
     let store = dir.join("restorable").display().to_string();
     let mut victim = Victim::start(tools.kit, mebibytes, dir)?;
     let pid = victim.pid.to_string();
-    let take = ["checkpoint", "--restorable", "-p", &pid, "--store", &store, "--json"];
+    let take = [
+        "checkpoint",
+        "--restorable",
+        "-p",
+        &pid,
+        "--store",
+        &store,
+        "--json",
+    ];
     let mut steps = Vec::new();
     for number in 1..=3 {
         victim.step("USR1")?;
@@ -274,7 +301,14 @@ pub(super) fn measure(tools: &Tools<'_>, rounds: usize, dir: &Path) -> Result<Ve
     }
     let runs = found.into_iter().map(|(mebibytes, way, runs)| {
         let mut median = json!({"way": way, "mebibytes": mebibytes});
-        for name in ["dump_ms", "frozen_ms", "bytes", "chain_bytes", "full_ms", "lazy_ms"] {
+        for name in [
+            "dump_ms",
+            "frozen_ms",
+            "bytes",
+            "chain_bytes",
+            "full_ms",
+            "lazy_ms",
+        ] {
             let mut all: Vec<u64> = runs.iter().filter_map(|run| run[name].as_u64()).collect();
             all.sort_unstable();
             median[name] = json!(all[all.len() / 2]);
@@ -309,9 +343,21 @@ fn alone(tools: &Tools<'_>, mebibytes: u64, dir: &Path) -> Result<Value> {
         victim.step("USR1")?;
         let images = images(number);
         fs::create_dir(&images)?;
-        let args = ["dump", "--leave-running", "-t", &pid, "-D", &images, "-o", "log"];
+        let args = [
+            "dump",
+            "--leave-running",
+            "-t",
+            &pid,
+            "-D",
+            &images,
+            "-o",
+            "log",
+        ];
         let began = Instant::now();
-        run(tools.kit.criu(Bits::Kernel, &args), &Path::new(&images).join("log"))?;
+        run(
+            tools.kit.criu(Bits::Kernel, &args),
+            &Path::new(&images).join("log"),
+        )?;
         if number == 1 {
             result["dump_ms"] = json!(began.elapsed().as_millis() as u64);
             let stats = super::stats::read(&Path::new(&images).join("stats-dump"))?;
@@ -333,7 +379,10 @@ fn alone(tools: &Tools<'_>, mebibytes: u64, dir: &Path) -> Result<Value> {
             pages = Some(tools.kit.criu(Bits::Kernel, &lazy).spawn()?);
             args.push("--lazy-pages");
             while !Path::new(&images).join("lazy-pages.socket").exists() {
-                ensure!(began.elapsed() < super::TIMEOUT, "criu lazy-pages does not start");
+                ensure!(
+                    began.elapsed() < super::TIMEOUT,
+                    "criu lazy-pages does not start"
+                );
                 thread::sleep(Duration::from_millis(1));
             }
         }
@@ -355,7 +404,15 @@ fn ours(tools: &Tools<'_>, mebibytes: u64, dir: &Path) -> Result<Value> {
     let mut victim = Victim::start(tools.kit, mebibytes, dir)?;
     let (pid, path) = (victim.pid.to_string(), dir.join("store"));
     let store = path.display().to_string();
-    let take = ["checkpoint", "--restorable", "-p", &pid, "--store", &store, "--json"];
+    let take = [
+        "checkpoint",
+        "--restorable",
+        "-p",
+        &pid,
+        "--store",
+        &store,
+        "--json",
+    ];
     let mut result = json!({});
     for number in 1..=CHAIN {
         victim.step("USR1")?;

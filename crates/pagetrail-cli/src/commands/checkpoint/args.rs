@@ -17,8 +17,8 @@ pub(crate) enum CheckpointCommand {
     /// Save the memory and registers of a running process, which hardly pauses
     ///
     /// A checkpoint is for putting the living process back (rewind) and for debuggers (export
-    /// --core). One that is taken with --restorable is for starting the process anew (restore): CRIU
-    /// takes it, of the process and its children, which stand still meanwhile and then go on.
+    /// --core). One that is taken with --restorable is for starting the process anew (restore):
+    /// CRIU takes it, of the process and its children, which stand still meanwhile and then go on.
     ///
     /// Pages are copied while the process runs, those that it writes meanwhile are copied again,
     /// and for what is left it is stopped: each checkpoint is of one instant. The first of each run
@@ -300,7 +300,8 @@ pub(crate) struct ExportArgs {
     /// Write the contents as they are, and an index to OUT.map
     #[arg(long, value_name = "OUT", group = "form")]
     pub(crate) raw: Option<PathBuf>,
-    /// Write the image files of a checkpoint that CRIU made to a directory, made where there is none
+    /// Write the image files of a checkpoint that CRIU made to a directory, made where there is
+    /// none
     #[arg(long, value_name = "DIR", group = "form")]
     pub(crate) criu: Option<PathBuf>,
     /// Leave pages that can be restored when they are first touched to a page server

@@ -46,8 +46,10 @@ pub(crate) fn by_criu(manifest: &Manifest) -> String {
 /// What CRIU has dumped: its processes and shared memory.
 fn spaces(manifest: &Manifest) -> String {
     let mut names: Vec<&str> = manifest.mappings.iter().map(|m| m.name.as_str()).collect();
-    names.dedup();
     names.retain(|name| !name.starts_with("CRIU"));
+    // Processes before shared memory.
+    names.sort_unstable();
+    names.dedup();
     match names.split_at_checked(SPACES_NAMED) {
         Some((named, rest)) if !rest.is_empty() => {
             format!("{} and {} more", named.join(", "), rest.len())

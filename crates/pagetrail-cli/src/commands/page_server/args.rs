@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::commands::checkpoint::args::WritingArgs;
 
-/// Where it listens unless it is told.
+/// Where it listens by default.
 const LISTEN_DEFAULT: &str = "127.0.0.1:9466";
 
 /// Arguments of `page-server`.

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &PageServerArgs) -> Result<ExitCode> {
     exit::message(&format!("listening at {own}"));
     if !own.ip().is_loopback() {
         exit::message(&format!(
-            "whoever reaches {own} can read and write the checkpoints: CRIU's protocol knows no passwords"
+            "all who reach {own} can read and write the checkpoints: CRIU's protocol knows no passwords"
         ));
     }
     let (done, outcomes) = mpsc::channel();
