@@ -155,7 +155,7 @@ mod tests {
 
     fn last() -> String {
         LAST.with_borrow(|last| {
-            let bytes = last.chars().map(|char| char as u8);
+            let bytes = last.chars().map(|char| char.to_ne_bytes()[0]);
             let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
             String::from_utf8(text.to_vec()).unwrap()
         })

@@ -115,6 +115,12 @@ pub enum Error {
         /// The reason, in one line.
         reason: String,
     },
+    /// Other processes cannot be attached to at all.
+    #[error("cannot attach to other processes: {reason}")]
+    NoAttach {
+        /// The reason, in one line.
+        reason: &'static str,
+    },
     /// The tracked process has ended; there is nothing more to collect.
     #[error("process {pid} has ended")]
     Gone {
@@ -163,7 +169,7 @@ pub enum Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// This machine does not offer the technique, or any that fits the target.
+    /// This machine or build does not offer the technique, or any that fits the target.
     Unavailable,
     /// The target is of a kind that cannot be tracked, or not by this technique.
     InvalidTarget,
@@ -214,7 +220,9 @@ impl Error {
     /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Unavailable { .. } | Self::NothingWorks { .. } => ErrorKind::Unavailable,
+            Self::Unavailable { .. } | Self::NothingWorks { .. } | Self::NoAttach { .. } => {
+                ErrorKind::Unavailable
+            }
             Self::WrongTarget { .. }
             | Self::OwnProcess { .. }
             | Self::KernelThread { .. }
@@ -246,7 +254,7 @@ impl Error {
 
     /// Whether the reason is this machine rather than the request or the target.
     pub fn is_machine_limit(&self) -> bool {
-        matches!(self, Self::Unavailable { .. } | Self::NothingWorks { .. })
+        self.kind() == ErrorKind::Unavailable
     }
 }
 

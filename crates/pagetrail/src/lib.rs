@@ -23,8 +23,16 @@
 //! are collected into a [`Round`], and a consumer reads the round without knowing which technique
 //! found it. A [`Watch`] is one [`DirtySource`]; others, a guest of KVM for example, have rounds of
 //! the same type, and a consumer of sources works with all of them. ARCHITECTURE.md has the map.
+//!
+//! Features, both on by default: `attach`, everything about other processes (x86-64 only; without
+//! it, [`Target::process`] and [`Target::command`] are refused); `hashing`, [`Precision::Exact`],
+//! which brings `blake3`.
 #![deny(unsafe_code)]
 
+#[cfg(all(feature = "attach", target_arch = "x86_64"))]
+mod attach;
+#[cfg(not(all(feature = "attach", target_arch = "x86_64")))]
+#[path = "no_attach.rs"]
 mod attach;
 mod capabilities;
 mod contents;

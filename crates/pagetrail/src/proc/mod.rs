@@ -7,9 +7,14 @@
 //! compares the raw text of `maps` with the last one before parsing anything.
 
 pub(crate) mod command_line;
+#[cfg(all(feature = "attach", target_arch = "x86_64"))]
 pub(crate) mod freezer;
 pub(crate) mod map_files;
 pub(crate) mod maps;
 pub(crate) mod pidfd;
 pub(crate) mod status;
+#[cfg_attr(
+    not(all(feature = "attach", target_arch = "x86_64")),
+    allow(dead_code, reason = "most of it is for attaching")
+)]
 pub(crate) mod text;

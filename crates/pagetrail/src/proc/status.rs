@@ -132,6 +132,7 @@ pub(crate) fn memory_id(pid: u32) -> u32 {
 }
 
 /// Whether a thread other than the main one is inside `execve(2)` (`proc_pid_syscall(5)`).
+#[cfg(all(feature = "attach", target_arch = "x86_64"))]
 pub(crate) fn is_in_execve(pid: u32) -> bool {
     let calls = [libc::SYS_execve, libc::SYS_execveat].map(|call| call.to_string());
     threads(pid)

@@ -8,13 +8,21 @@
 )]
 
 pub(crate) mod child;
+mod fault_access;
+#[cfg_attr(
+    not(all(feature = "attach", target_arch = "x86_64")),
+    allow(dead_code, reason = "most of it is for attaching")
+)]
 pub(crate) mod own_vec;
 pub(crate) mod pagemap;
+#[cfg(all(feature = "attach", target_arch = "x86_64"))]
 pub(crate) mod ptrace;
 pub(crate) mod remote_memory;
 pub(crate) mod scratch;
 pub(crate) mod segv;
 pub(crate) mod shared_words;
+#[cfg(all(feature = "attach", target_arch = "x86_64"))]
 pub(crate) mod spawn;
+#[cfg(all(feature = "attach", target_arch = "x86_64"))]
 pub(crate) mod survivor;
 pub(crate) mod uffd;

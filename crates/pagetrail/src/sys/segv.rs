@@ -6,6 +6,7 @@
 //! to mappings of its own: a process can track its own heap, and a fault inside the handler would
 //! kill it.
 
+use super::fault_access::{Access, access};
 use super::shared_words::SharedWords;
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::types::AccessKind;
@@ -301,25 +302,20 @@ fn release_as_counted(address: u64) -> bool {
 /// restore the default action.
 fn is_late(code: libc::c_int, address: u64, context: *mut libc::c_void) -> bool {
     const SEGV_ACCERR: libc::c_int = 2;
-    /// The access was a write; Intel SDM volume 3, "Page-fault exceptions".
-    const WRITE: i64 = 1 << 1;
-    /// The access was an instruction fetch.
-    const FETCH: i64 = 1 << 4;
     if code != SEGV_ACCERR {
         return false;
     }
     // SAFETY: with SA_SIGINFO the kernel passes a pointer to a valid `ucontext_t`.
-    let error =
-        unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
-    let page = address & !(page_size() - 1);
-    let advice = match error & WRITE {
-        0 => libc::MADV_POPULATE_READ,
-        _ => libc::MADV_POPULATE_WRITE,
+    let context = unsafe { &*context.cast::<libc::ucontext_t>() };
+    let advice = match access(context) {
+        Access::Read => libc::MADV_POPULATE_READ,
+        Access::Write => libc::MADV_POPULATE_WRITE,
+        Access::Fetch => return false,
     };
+    let page = address & !(page_size() - 1);
     // SAFETY: MADV_POPULATE_* (Linux 5.14) makes the page present, as the access is about to do,
     // and keeps its contents.
-    error & FETCH == 0
-        && unsafe { libc::madvise(page as *mut _, page_size() as usize, advice) } == 0
+    unsafe { libc::madvise(page as *mut _, page_size() as usize, advice) == 0 }
 }
 
 /// Makes the page writable, then records it: in this order a page that a collect protects again is

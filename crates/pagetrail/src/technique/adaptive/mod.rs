@@ -24,6 +24,10 @@
 mod blocks;
 mod cost;
 mod decide;
+#[cfg(feature = "hashing")]
+mod exact;
+#[cfg(not(feature = "hashing"))]
+#[path = "no_hashes.rs"]
 mod exact;
 mod inspect;
 mod spans;
@@ -60,7 +64,8 @@ pub enum Precision {
     /// The pages whose contents changed since the last collect, as their hashes show: each collect
     /// reads and hashes all predicted pages. Like `compare`, that is blind to writes that leave a
     /// page as it was, so copy pages while the program is held, or compare with the copies
-    /// yourself.
+    /// yourself. Needs the feature `hashing`.
+    #[cfg(feature = "hashing")]
     Exact,
 }
 
@@ -132,6 +137,7 @@ impl Adaptive {
             confirmed: CERTAIN,
             exact: match precision {
                 Precision::AsDetected => None,
+                #[cfg(feature = "hashing")]
                 Precision::Exact => Some(Contents::new(pid.unwrap_or_else(std::process::id))),
             },
             sweeps: Sweeps::default(),
