@@ -4,6 +4,8 @@ use std::fs;
 
 use pagetrail::{PageRange, PageSet};
 
+pub use crate::report::Report;
+
 use crate::best_log;
 use crate::error::{Error, Result};
 use crate::guest::Guest;
@@ -11,24 +13,6 @@ use crate::memory::PAGE;
 use crate::processor::cpuid;
 use crate::sys::kvm::{self, Log, Vm};
 use crate::trial::{DoneBy, begin, load, mapped, store};
-
-/// What KVM and the processor offer. A fact that could not be determined is `None`.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Report {
-    /// The processor's virtualization: `VMX` (Intel) or `SVM` (AMD).
-    pub virtualization: Option<&'static str>,
-    /// Whether the processor translates guest-physical addresses (EPT on Intel, NPT on AMD).
-    pub nested_paging: Option<bool>,
-    /// Whether the processor logs dirty pages itself (PML).
-    pub page_modification_logging: Option<bool>,
-    /// The entries of the largest dirty ring; 0 where KVM has none.
-    pub ring_pages: usize,
-    /// The most memslots that a virtual machine may have.
-    pub memslots: u32,
-    /// The width of a guest-physical address in bits.
-    pub physical_bits: u8,
-}
 
 /// Queries KVM and the processor, without running a guest.
 pub fn report() -> Result<Report> {

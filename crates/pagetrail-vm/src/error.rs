@@ -10,6 +10,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// The processor is not one of x86-64.
+    #[error("programs run as guests on x86-64 only")]
+    Processor,
     /// KVM is not available on this machine, or not to this user.
     #[error("{}", no_kvm(.0))]
     NoKvm(#[source] io::Error),
@@ -56,7 +59,8 @@ impl Error {
     pub fn is_machine_limit(&self) -> bool {
         matches!(
             self,
-            Self::NoKvm(_)
+            Self::Processor
+                | Self::NoKvm(_)
                 | Self::Lacks(_)
                 | Self::Refused { .. }
                 | Self::Stopped(_)

@@ -14,43 +14,69 @@
 //!
 //! The virtual machine is a tracker, not a sandbox: the program has this process's rights, and
 //! could reach the machine's own memory if it tried.
+//!
+//! On processors other than x86-64 everything is refused, with [`Error::Processor`].
 #![deny(unsafe_code)]
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![cfg(target_os = "linux")]
 
-mod calls;
-pub mod check;
-mod children;
 mod error;
+#[cfg(not(target_arch = "x86_64"))]
+mod refused;
+mod report;
+
+#[cfg(target_arch = "x86_64")]
+mod calls;
+#[cfg(target_arch = "x86_64")]
+pub mod check;
+#[cfg(target_arch = "x86_64")]
+mod children;
+#[cfg(target_arch = "x86_64")]
 mod guest;
+#[cfg(target_arch = "x86_64")]
 mod memory;
+#[cfg(target_arch = "x86_64")]
 mod processor;
+#[cfg(target_arch = "x86_64")]
 mod program;
+#[cfg(target_arch = "x86_64")]
 mod rounds;
+#[cfg(target_arch = "x86_64")]
 mod signals;
+#[cfg(target_arch = "x86_64")]
 mod sys;
-#[cfg(feature = "test-equipment")]
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "sys/any_processor.rs"]
+mod sys;
+#[cfg(all(target_arch = "x86_64", feature = "test-equipment"))]
 pub mod timed_guest;
+#[cfg(target_arch = "x86_64")]
 mod trial;
+#[cfg(target_arch = "x86_64")]
 mod vcpu_threads;
 
 use std::convert::Infallible;
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::fd::RawFd;
-use std::path::Path;
 
 pub use error::{Error, Result};
 pub use rounds::Collected;
 pub use rounds::link::{GuestRound, Rounds, pair};
 pub use rounds::source::GuestSource;
 
+#[cfg(target_arch = "x86_64")]
 use guest::Guest;
+#[cfg(not(target_arch = "x86_64"))]
+pub use refused::check;
+#[cfg(not(target_arch = "x86_64"))]
+use refused::{Log, become_one, best_log, rounds};
+#[cfg(target_arch = "x86_64")]
 use sys::kvm::{self, Log};
 
 /// The exit status of a program that needs something that the machine does not support.
 pub const STATUS_UNSUPPORTED: i32 = 3;
 
 /// The length in bytes of a vCPU's dirty ring: 65,536 entries, the most that KVM allows.
+#[cfg(target_arch = "x86_64")]
 const RING_BYTES: usize = 1 << 20;
 
 /// How a program is run.
@@ -97,6 +123,7 @@ pub fn recorded_guest(
     become_one(command, settings, best_log()?, Some(link))
 }
 
+#[cfg(target_arch = "x86_64")]
 fn become_one(
     command: &[OsString],
     settings: &Settings,
@@ -135,6 +162,7 @@ fn become_one(
 }
 
 /// Dirty rings where KVM has them, otherwise bitmaps.
+#[cfg(target_arch = "x86_64")]
 fn best_log() -> Result<Log> {
     let kvm = kvm::open()?;
     Ok(match kvm::ring_bytes_max(&kvm) {
@@ -144,7 +172,8 @@ fn best_log() -> Result<Log> {
 }
 
 /// Sets the name that `ps` shows.
-fn set_name(path: &Path) {
+#[cfg(target_arch = "x86_64")]
+fn set_name(path: &std::path::Path) {
     let name = path.file_name().unwrap_or_default();
     if let Ok(name) = std::ffi::CString::new(name.as_encoded_bytes()) {
         // A failure only leaves the old name.
@@ -154,7 +183,9 @@ fn set_name(path: &Path) {
 
 /// Ends a process that cannot return an error to the caller of [`become_guest`]: in a child
 /// process, or on another thread.
+#[cfg(target_arch = "x86_64")]
 fn end_with(error: &Error) -> ! {
+    use std::io::Write;
     let _ = writeln!(std::io::stderr(), "pagetrail: {error}");
     sys::child::exit(STATUS_UNSUPPORTED)
 }
