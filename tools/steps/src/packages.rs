@@ -34,6 +34,16 @@ const PACKAGES: &[Package] = &[
         why: "compiles tests/victims",
     },
     Package {
+        name: "gcc-aarch64-linux-gnu",
+        shown_by: "aarch64-linux-gnu-gcc",
+        why: "compiles what is in C for aarch64, where the workspace must build",
+    },
+    Package {
+        name: "libc6-dev-arm64-cross",
+        shown_by: "/usr/aarch64-linux-gnu/include/stdio.h",
+        why: "compiles what is in C for aarch64",
+    },
+    Package {
         name: "g++",
         shown_by: "g++",
         why: "compiles pagetrail.h as C++",

@@ -39,7 +39,8 @@ usage: cargo xtask TASK
                    and a table of which technique works where
   quick            the inner loop: formatting, tidy, clippy, unit tests, one technique's conformance
   tidy             the cheap checks of the house over all files
-  ship             whether what ships can be published: licences, packages; part of 'test'
+  ship             whether what ships can be published: licences, public items, features,
+                   aarch64, packages; part of 'test'
   api              write the lists of public items anew, which a test compares with the sources
   victims          compile tests/victims/*.c to target/victims/
   vm ..            run a command in a guest with another kernel (vm --help)

@@ -1,9 +1,13 @@
-//! `cargo xtask ship`: whether what ships can be published: licences, packages, public items.
+//! `cargo xtask ship`: whether what ships can be published: licences, public items, features, the
+//! other processor, packages.
+
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::Result;
 
 use crate::deny;
-use pagetrail_steps::repo::Repo;
+use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::{Outcome, Steps};
 
 /// The packages of `tools/`, which are not published.
@@ -16,6 +20,18 @@ const TOOLS: &[&str] = &[
     "pagetrail-suites",
 ];
 
+/// What users may leave out or add, beside the defaults, which all other steps have.
+const FEATURES: &[(&str, &str)] = &[
+    ("pagetrail", ""),
+    ("pagetrail", "attach"),
+    ("pagetrail", "hashing"),
+    ("pagetrail-checkpoint", ""),
+    ("pagetrail-cli", ""),
+];
+
+/// The other processor for which the workspace builds.
+const AARCH64: &str = "aarch64-unknown-linux-gnu";
+
 /// Runs the steps alone; true if nothing failed.
 pub(crate) fn run(repo: &Repo) -> bool {
     let mut steps = Steps::default();
@@ -27,6 +43,8 @@ pub(crate) fn run(repo: &Repo) -> bool {
 pub(crate) fn add(repo: &Repo, steps: &mut Steps) {
     steps.run("licences and advisories", || deny::check(repo));
     steps.run("public items", || public_items(repo));
+    steps.run("features", || features(repo));
+    steps.run("aarch64", || aarch64(repo));
     steps.run("packages for a registry", || packages_of(repo));
 }
 
@@ -49,4 +67,46 @@ fn public_items(repo: &Repo) -> Result<Outcome> {
         println!("if that is meant: cargo xtask api, and a line in CHANGELOG.md");
     }
     Ok(Outcome::of(differences.is_empty()))
+}
+
+/// Whether each library builds, without warnings, with each choice of features that matters.
+fn features(repo: &Repo) -> Result<Outcome> {
+    let mut fine = true;
+    for (package, features) in FEATURES {
+        let mut clippy = repo.cargo(&["clippy", "--quiet", "--package", package]);
+        clippy.args(["--no-default-features", "--features", features]);
+        if !clippy
+            .args(["--", "--deny", "warnings"])
+            .status()?
+            .success()
+        {
+            println!("{package} with --no-default-features --features '{features}' does not build");
+            fine = false;
+        }
+    }
+    Ok(Outcome::of(fine))
+}
+
+/// Whether everything builds for aarch64, tests included. (zstd and blake3 compile C.)
+fn aarch64(repo: &Repo) -> Result<Outcome> {
+    if program("aarch64-linux-gnu-gcc").is_none() {
+        let cure = "apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross";
+        return Ok(Outcome::NotHere(cure.to_owned()));
+    }
+    if !has_target(repo)? {
+        return Ok(Outcome::NotHere(format!("rustup target add {AARCH64}")));
+    }
+    let mut clippy = repo.cargo(&["clippy", "--quiet", "--workspace", "--all-targets"]);
+    clippy.args(["--target", AARCH64, "--", "--deny", "warnings"]);
+    Ok(Outcome::of(clippy.status()?.success()))
+}
+
+/// Whether the compiler has the standard library for aarch64.
+fn has_target(repo: &Repo) -> Result<bool> {
+    let output = Command::new("rustc")
+        .args(["--print", "target-libdir", "--target", AARCH64])
+        .current_dir(&repo.root)
+        .output()?;
+    let dir = String::from_utf8_lossy(&output.stdout);
+    Ok(Path::new(dir.trim()).is_dir())
 }
