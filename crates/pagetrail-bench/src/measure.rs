@@ -32,7 +32,7 @@ pub struct Plan {
 /// Measures; calls `progress` with what is done next.
 pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Results> {
     let mut results = Results {
-        schema: 1,
+        schema: 2,
         kernel: kernel(),
         machine: machine(),
         date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),

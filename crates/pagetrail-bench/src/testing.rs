@@ -59,7 +59,7 @@ pub fn results() -> Results {
         results.push(measured("adaptive", Tracked::Other, mib, 31.0));
     }
     Results {
-        schema: 1,
+        schema: 2,
         kernel: "6.18.1".into(),
         machine: "A processor".into(),
         date: "2026-01-01T00:00:00Z".into(),

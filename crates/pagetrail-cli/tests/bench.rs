@@ -27,7 +27,7 @@ fn all_that_works_is_measured_and_complete() {
     let output = run(&["--size", "1M", "--runs", "1", "--json"]);
     assert!(output.status.success(), "{output:?}");
     let document: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
-    assert_eq!(document["schema"], 1);
+    assert_eq!(document["schema"], 2);
     let results = document["results"].as_array().expect("a list");
     let found = |tracked: &str, technique: &str| {
         let mut results = results.iter();

@@ -144,10 +144,10 @@ fn trail(directory: &Path) -> Trail {
     Trail::read(BufReader::new(file)).expect("a whole one")
 }
 
-/// Checks all that a report of schema 1 promises about its rounds; returns the pages that were
+/// Checks all that a report of schema 2 promises about its rounds; returns the pages that were
 /// written.
 fn check_schema(report: &Value) -> BTreeSet<u64> {
-    assert_eq!(report["schema"], 1);
+    assert_eq!(report["schema"], 2);
     assert!(report["command"].is_array() && report["technique"].is_string());
     let page = number(&report["page_size"]);
     let mut pages = BTreeSet::new();

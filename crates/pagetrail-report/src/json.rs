@@ -1,4 +1,4 @@
-//! The report as one JSON document, schema 1, written as it goes.
+//! The report as one JSON document, schema 2, written as it goes.
 //!
 //! The structs below are the schema. Addresses are strings in hexadecimal, because JavaScript's
 //! numbers do not hold them. Within a schema number fields are only ever added.
@@ -20,7 +20,7 @@ pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Resul
     let header = &trail.header;
     let page = header.page_size;
     let document = Document {
-        schema: 1,
+        schema: 2,
         command: &header.command,
         pid: header.pid,
         page_size: page,

@@ -124,7 +124,7 @@ mod tests {
             techniques,
         };
         let suite = Suite {
-            schema: 1,
+            schema: 2,
             kernel: String::new(),
             cpus: 2,
             page_size: 4096,

@@ -80,7 +80,7 @@ impl Suite {
     pub(crate) fn begin(definition: &Definition) -> Self {
         let capabilities = Capabilities::probe();
         Self {
-            schema: 1,
+            schema: 2,
             kernel: kernel(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             page_size: page_size(),
