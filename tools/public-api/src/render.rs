@@ -140,7 +140,7 @@ impl List<'_> {
                     format!("{start}pub enum {path}{}", text(&item.generics)),
                 );
                 for variant in &item.variants {
-                    let start = exhaustive(&variant.attrs);
+                    let start = conditions(&variant.attrs) + exhaustive(&variant.attrs);
                     let path = format!("{path}::{}", variant.ident);
                     let value = variant.discriminant.as_ref();
                     let value = value.map(|(_, value)| format!(" = {}", text(value)));

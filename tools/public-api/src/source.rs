@@ -71,11 +71,13 @@ impl Tree {
             fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         let parsed =
             syn::parse_file(&text).with_context(|| format!("cannot parse {}", file.display()))?;
-        self.add(parent, parsed.items, dir)
+        let beside = file.parent().context("no directory")?;
+        self.add(parent, parsed.items, beside, dir)
     }
 
-    /// Adds a module whose child modules' files are in `dir`.
-    fn add(&mut self, parent: usize, items: Vec<Item>, dir: &Path) -> Result<usize> {
+    /// Adds a module that stands in a file of the directory `beside`, and whose child modules' files
+    /// are in `dir`.
+    fn add(&mut self, parent: usize, items: Vec<Item>, beside: &Path, dir: &Path) -> Result<usize> {
         let index = self.modules.len();
         self.modules.push(Module {
             parent,
@@ -93,8 +95,15 @@ impl Tree {
             let name = module.ident.to_string();
             let below = dir.join(&name);
             let child = match module.content {
-                Some((_, items)) => self.add(index, items, &below)?,
-                None => self.add_file(index, &file_of(dir, &name)?, &below)?,
+                Some((_, items)) => self.add(index, items, &below, &below)?,
+                None => match path_of(&module.attrs) {
+                    Some(path) => {
+                        let file = beside.join(path);
+                        let below = file.parent().context("no directory")?.to_owned();
+                        self.add_file(index, &file, &below)?
+                    }
+                    None => self.add_file(index, &file_of(dir, &name)?, &below)?,
+                },
             };
             self.modules[index].children.push(Child {
                 name,
@@ -148,6 +157,22 @@ impl Tree {
     pub(crate) fn children(&self, module: usize) -> &[Child] {
         &self.modules[module].children
     }
+}
+
+/// The file that `#[path = ".."]` names.
+fn path_of(attributes: &[Attribute]) -> Option<String> {
+    attributes
+        .iter()
+        .find_map(|attribute| match &attribute.meta {
+            Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
+                syn::Expr::Lit(syn::ExprLit {
+                    lit: syn::Lit::Str(path),
+                    ..
+                }) => Some(path.value()),
+                _ => None,
+            },
+            _ => None,
+        })
 }
 
 fn file_of(dir: &Path, name: &str) -> Result<PathBuf> {

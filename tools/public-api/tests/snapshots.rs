@@ -26,6 +26,7 @@ fn each_kind_of_item_is_listed_once_with_its_public_path() {
         "mod inner; pub mod open { pub use super::inner::Kind as Sort; }
          pub use inner::{Kind, Thing, make};
          pub use std::sync::Arc;
+         #[path = \"elsewhere/far.rs\"] pub mod near;
          #[cfg(test)] pub mod hidden { pub fn no() {} }
          mod other { use crate::inner::Thing;
             impl Thing { pub fn far(&self) {} fn private(&self) {} pub(crate) fn ours(&self) {} }
@@ -41,6 +42,8 @@ fn each_kind_of_item_is_listed_once_with_its_public_path() {
          ) -> Thing { todo!() }
          pub fn not_exported() {}",
     );
+    fs::create_dir(dir.path().join("elsewhere")).unwrap();
+    write("elsewhere/far.rs", "pub enum Near { #[cfg(unix)] Here }");
     let list = pagetrail_public_api::list("a-lib", &dir.path().join("lib.rs")).unwrap();
     let lines: Vec<&str> = list.lines().skip(1).collect();
     let expected = "\
@@ -55,6 +58,9 @@ pub struct a_lib::Thing<T = u8> { private .. }
 pub fn a_lib::Thing::far(&self)
 pub field a_lib::Thing::size: u64
 pub fn a_lib::make(a: u64, b: &str) -> Thing
+pub mod a_lib::near
+pub enum a_lib::near::Near
+#[cfg(unix)] variant a_lib::near::Near::Here
 pub mod a_lib::open
 #[non_exhaustive] pub enum a_lib::open::Sort
 variant a_lib::open::Sort::One
