@@ -168,6 +168,9 @@ impl Guest {
             return Ok(());
         };
         recording.link = Some(link.clone());
+        // The recorder may hold the program, also one with a single thread.
+        signal::enable_kicks();
+        self.signals.set_mask(self.signals.mask);
         let server = RoundServer {
             link,
             vm: self.vm.clone(),

@@ -33,13 +33,14 @@ fn main() -> ExitCode {
     if let Some(link) = env::var_os(LINK) {
         return become_guest(&link);
     }
-    let tests: [(&str, fn()); 4] = [
+    let tests: [(&str, fn()); 5] = [
         ("a_dropped_round_comes_back", a_dropped_round_comes_back),
         (
             "reads_are_in_rounds_of_accesses",
             reads_are_in_rounds_of_accesses,
         ),
         ("a_held_guest_stands_still", a_held_guest_stands_still),
+        ("a_busy_guest_is_held", a_busy_guest_is_held),
         ("another_program_is_no_guest", another_program_is_no_guest),
     ];
     let tests = tests.map(|(name, test)| {
@@ -275,6 +276,43 @@ fn a_held_guest_stands_still() {
     drop(guest.source.hold().expect("it is held"));
     guest.request(b'w');
     assert_eq!(guest.end(), State::Ended(Some(Ended::Exited(0))));
+}
+
+/// A program that ends with the test.
+struct Endless(Requested);
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        let pid = self.0.source.pid().to_string();
+        let _ = Command::new("kill").args(["-KILL", &pid]).status();
+    }
+}
+
+/// It has one thread, which is in the guest whenever it is held.
+fn a_busy_guest_is_held() {
+    if no_guest() {
+        return;
+    }
+    let command = ["sh", "-c", "i=0; while :; do i=$((i+1)); done"];
+    let mut guest = Endless(Requested::start(TrackMode::Writes, &command));
+    for _ in 0..30 {
+        let held = guest.0.source.hold().expect("it is held");
+        let round = guest.0.source.collect_held(&*held).expect("a round");
+        round.commit();
+        held.release();
+        assert_eq!(
+            guest.0.source.wait(Duration::from_millis(2)),
+            State::Running
+        );
+    }
+    // It goes on: the shell writes its variable.
+    let went_on = (0..1000).any(|_| {
+        let round = guest.0.source.collect().expect("a round");
+        let is_written = !round.dirty().is_empty();
+        round.commit();
+        is_written
+    });
+    assert!(went_on, "it stands still");
 }
 
 fn another_program_is_no_guest() {

@@ -61,8 +61,8 @@ impl Guest {
             return Ok(());
         }
         if number == KICK && !self.signals.takes_fault(number) {
-            // It is the machine's signal once there are several threads, and arrives in spite of
-            // what is blocked.
+            // It is the machine's signal once there are several threads or a recorder, and arrives
+            // in spite of what is blocked.
             let action = self.signals.action(number).unwrap_or_default();
             if !self.signals.blocks(number) && !action.is_handler() && !action.is_ignored() {
                 self.send_final_round()?;

@@ -7,7 +7,7 @@
 //! the instruction `syscall`.
 //!
 //! Threads also make each other's vCPUs exit by a signal: [`KICK`], once there is more than one
-//! thread.
+//! thread, or a recorder that may hold the program.
 #![allow(
     unsafe_code,
     reason = "signal handlers, and system calls that must not begin once a signal is there"

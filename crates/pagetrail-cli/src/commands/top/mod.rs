@@ -56,6 +56,8 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
         state: TopState::new(header),
         layout: Layout::default(),
         past: Vec::new(),
+        is_guest: args.guest.vm,
+        is_over: false,
     };
     let ended = {
         let mut signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
@@ -84,6 +86,10 @@ struct Live {
     layout: Layout,
     /// Mappings that vanished but are still in view.
     past: Vec<Mapping>,
+    /// Whether the target is a guest of KVM.
+    is_guest: bool,
+    /// Whether the guest has no more rounds; its end is still awaited.
+    is_over: bool,
 }
 
 impl Live {
@@ -141,12 +147,16 @@ impl Live {
         if let State::Ended(ended) = state {
             return Ok(Some(round::end(ended)));
         }
-        if state == State::Running && Instant::now() < schedule.deadline() {
+        if self.is_over || state == State::Running && Instant::now() < schedule.deadline() {
             return Ok(None);
         }
         *changed = true;
         match self.take_round(source) {
             Err(error) if matches!(error.downcast_ref(), Some(Error::Gone { .. })) => {
+                if self.is_guest {
+                    self.is_over = true;
+                    return Ok(None);
+                }
                 return Ok(Some(match source.wait(POLL_INTERVAL) {
                     State::Ended(ended) => round::end(ended),
                     _ => End::Gone,
