@@ -69,7 +69,7 @@ pub(crate) fn place(slot: u16, address: u64, pages: u64, page_size: u64) -> Deco
         .and_then(|bytes| address.checked_add(bytes))
         .filter(|end| *end <= (1 << SLOT_BITS) - page_size)
         .ok_or(Malformed("pages beyond all addresses"))?;
-    if address % page_size != 0 {
+    if !address.is_multiple_of(page_size) {
         return Err(Malformed("an address within a page"));
     }
     let base = base_of(slot);
