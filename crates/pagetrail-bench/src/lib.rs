@@ -15,6 +15,7 @@ pub mod child;
 pub mod definitions;
 pub mod measure;
 pub mod memory;
+pub mod metrics;
 pub mod oracle;
 pub mod page;
 mod predicted;

@@ -82,7 +82,7 @@ pub(crate) fn kernel() -> String {
 }
 
 /// The processor's name, as the kernel has it (proc_cpuinfo(5)).
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text
         .lines()
@@ -92,7 +92,7 @@ fn machine() -> String {
 }
 
 /// This run's command line, without the path to the program.
-fn command() -> String {
+pub(crate) fn command() -> String {
     let arguments = std::env::args_os().skip(1);
     let words = arguments.map(|word| word.to_string_lossy().into_owned());
     let words: Vec<String> = std::iter::once("pagetrail".to_owned())

@@ -34,6 +34,7 @@ pub(crate) struct Memory {
     first: usize,
     range: PageRange,
     passes: u64,
+    first_pass: Duration,
     unlocked: Option<String>,
 }
 
@@ -53,9 +54,10 @@ impl Memory {
             first: ((start - base) / 8) as usize,
             range,
             passes: 0,
+            first_pass: Duration::ZERO,
             unlocked: None,
         };
-        memory.write();
+        memory.first_pass = memory.write();
         // All of the memory exists by now, so the paper's MCL_FUTURE would change nothing, except
         // that under a limit every later allocation of the tracker could fail.
         if let Err(errno) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT) {
@@ -64,6 +66,11 @@ impl Memory {
             ));
         }
         Ok(memory)
+    }
+
+    /// How long the pass took that populated the memory: a fault for each page.
+    pub(crate) fn first_pass(&self) -> Duration {
+        self.first_pass
     }
 
     /// One pass.

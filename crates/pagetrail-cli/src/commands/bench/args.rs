@@ -31,6 +31,13 @@ pub(crate) struct BenchArgs {
     /// Measure the workloads and programs of this file instead, side by side
     #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "runs"])]
     pub(crate) suite: Option<PathBuf>,
+    /// Measure single steps instead, of which no technique is part
+    ///
+    /// Those of table IV of the OoH paper that a stock kernel has: a system call, a walk of the
+    /// pagemap, the search for a page by its frame (needs CAP_SYS_ADMIN), a copy out of a ring
+    /// buffer.
+    #[arg(long, conflicts_with_all = ["suite", "technique", "html"])]
+    pub(crate) metrics: bool,
     /// Measure the suite's short form
     #[arg(long, requires = "suite")]
     pub(crate) quick: bool,

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use pagetrail::{Capabilities, Technique};
 use pagetrail_bench::measure::{self, Plan};
 use pagetrail_bench::oracle::Missed;
-use pagetrail_bench::{child, memory, page, suite, table};
+use pagetrail_bench::{child, memory, metrics, page, size::Size, suite, table};
 use serde::Serialize;
 
 use self::args::BenchArgs;
@@ -30,6 +30,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     if let Some(file) = &args.suite {
         return run_suite(args, file);
     }
+    if args.metrics {
+        return run_metrics(args);
+    }
     let plan = match plan(args) {
         Ok(plan) => plan,
         Err(reason) => {
@@ -50,6 +53,18 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         &|out| page::write(&results, out),
         &|out| table::write(&results, out),
     )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Measures single steps.
+fn run_metrics(args: &BenchArgs) -> Result<ExitCode> {
+    let sizes = sizes(args);
+    memory::check(&sizes, &[])?;
+    let found = metrics::run(&sizes, args.runs, progress());
+    clear_progress();
+    let found = found?;
+    let text = |out: &mut dyn Write| metrics::write(&found, out);
+    keep(args, None, &found, &|_| Ok(()), &text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -135,14 +150,18 @@ fn plan(args: &BenchArgs) -> Result<Plan, String> {
             techniques.push(technique);
         }
     }
-    let mut sizes = args.size.clone();
-    sizes.sort_by_key(|size| size.bytes());
-    sizes.dedup();
     Ok(Plan {
-        sizes,
+        sizes: sizes(args),
         techniques,
         runs: args.runs,
     })
+}
+
+fn sizes(args: &BenchArgs) -> Vec<Size> {
+    let mut sizes = args.size.clone();
+    sizes.sort_by_key(|size| size.bytes());
+    sizes.dedup();
+    sizes
 }
 
 fn open_page(args: &BenchArgs) -> Result<Option<OutFile>> {
@@ -151,7 +170,7 @@ fn open_page(args: &BenchArgs) -> Result<Option<OutFile>> {
 }
 
 /// Says on a terminal what is being measured.
-fn progress() -> impl FnMut(&str) {
+pub(crate) fn progress() -> impl FnMut(&str) {
     let wanted = io::stderr().is_terminal();
     move |what| {
         if wanted {
@@ -161,7 +180,8 @@ fn progress() -> impl FnMut(&str) {
     }
 }
 
-fn clear_progress() {
+/// Erases what [`progress`] has said.
+pub(crate) fn clear_progress() {
     if io::stderr().is_terminal() {
         let _ = write!(io::stderr(), "\r\x1b[K");
     }
