@@ -8,6 +8,7 @@
 )]
 
 pub mod packages;
+pub mod recordings;
 pub mod repo;
 pub mod steps;
 pub mod table;

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use pagetrail_rig::{self as rig, criu};
+use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::Outcome;
 use pagetrail_steps::{packages, victims};
@@ -185,10 +186,11 @@ pub fn bench(repo: &Repo, rounds: Option<&str>) -> Result<()> {
     let kit = Kit::build(repo, "release")?;
     let runs = stats::medians(&in_guest(repo, &kit, rounds, &["64", "512"])?);
     let results = json!({"schema": 2, "guest": "6.12", "rounds": rounds, "runs": runs});
-    let path = repo.root.join("bench/results/checkpointer_guest.json");
     println!("{results:#}");
-    fs::write(&path, format!("{results:#}\n"))
-        .with_context(|| format!("cannot write {}", path.display()))
+    let text = format!("{results:#}\n");
+    let command = "cargo xtask bench checkpointer";
+    let name = "checkpointer_guest.json";
+    recordings::keep(repo, name, text.as_bytes(), Place::Guest, command)
 }
 
 fn in_guest(repo: &Repo, kit: &Kit, rounds: usize, mebibytes: &[&str]) -> Result<Vec<Value>> {

@@ -13,10 +13,11 @@ mod throughput;
 
 use std::fs;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::json;
 
 use kit::Kit;
+use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::Repo;
 
 /// What can be measured, and in how many rounds if nobody says otherwise: each within six minutes.
@@ -62,9 +63,10 @@ pub fn bench(repo: &Repo, asked: &[String]) -> Result<()> {
             "rounds": rounds,
             "results": results,
         });
-        let path = repo.root.join(format!("bench/results/subpage_{name}.json"));
         let text = serde_json::to_string_pretty(&results)? + "\n";
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        let command = format!("cargo xtask bench subpage {name}");
+        let name = format!("subpage_{name}.json");
+        recordings::keep(repo, &name, text.as_bytes(), Place::Here, &command)?;
     }
     Ok(())
 }

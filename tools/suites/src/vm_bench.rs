@@ -6,7 +6,6 @@
 //! collects are timed on this machine's own KVM, if it has one.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -16,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::exact;
 use pagetrail_rig::Needs;
+use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::Repo;
 
 const SERIES: &str = "7.x";
@@ -44,9 +44,14 @@ pub fn run(repo: &Repo) -> Result<()> {
     });
     let text = render(&results).context("the results lack something")?;
     print!("{text}");
-    let path = repo.root.join("bench/results/vm.json");
-    fs::write(&path, serde_json::to_string_pretty(&results)? + "\n")
-        .with_context(|| path.display().to_string())
+    let text = serde_json::to_string_pretty(&results)? + "\n";
+    recordings::keep(
+        repo,
+        "vm.json",
+        text.as_bytes(),
+        Place::Guest,
+        "cargo xtask bench vm",
+    )
 }
 
 /// Null where this machine has no KVM for us.

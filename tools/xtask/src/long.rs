@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::NotHere;
 use pagetrail_suites::{collector, posix};
@@ -99,6 +100,17 @@ const RESULTS: &[(&str, &[&str])] = &[
     (
         "bench.json",
         &["--package", "pagetrail-cli", "--", "bench", "--json"],
+    ),
+    (
+        "metrics.json",
+        &[
+            "--package",
+            "pagetrail-cli",
+            "--",
+            "bench",
+            "--metrics",
+            "--json",
+        ],
     ),
     (
         "bare_loop.json",
@@ -303,8 +315,15 @@ fn bench_guests(repo: &Repo) -> Result<()> {
 fn keep(repo: &Repo, name: &str, command: &mut Command) -> Result<()> {
     let output = command.stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "{name}: {}", output.status);
-    let path = repo.root.join("bench/results").join(name);
-    fs::write(&path, output.stdout).with_context(|| format!("cannot write {}", path.display()))
+    let (place, verb) = match name {
+        _ if GUESTS.iter().any(|(_, guest)| *guest == name) => (Place::Guest, "guests"),
+        _ if TIERS.iter().any(|(_, guest)| *guest == name) => (Place::Guest, "tier-guest"),
+        // Recorded in a guest, replayed here.
+        "tier_programs.json" => (Place::Here, "tier-programs"),
+        other => (Place::Here, other.trim_end_matches(".json")),
+    };
+    let command = format!("cargo xtask bench {verb}");
+    recordings::keep(repo, name, &output.stdout, place, &command)
 }
 
 #[cfg(test)]

@@ -1,0 +1,130 @@
+//! `bench/results/`: recordings, and `provenance.json` beside them, which says where each is from.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::repo::Repo;
+
+/// Recordings, relative to the repository's root.
+const RESULTS: &str = "bench/results";
+/// What says where they are from.
+const PROVENANCE: &str = "provenance.json";
+
+/// Where something was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On this machine.
+    Here,
+    /// In a guest, on an emulated processor.
+    Guest,
+}
+
+/// Keeps a recording, and where it is from: this machine, today, `command`.
+pub fn keep(repo: &Repo, name: &str, contents: &[u8], place: Place, command: &str) -> Result<()> {
+    let results = repo.root.join(RESULTS);
+    let path = results.join(name);
+    fs::write(&path, contents).with_context(|| format!("cannot write {}", path.display()))?;
+    let path = results.join(PROVENANCE);
+    let cannot = || path.display().to_string();
+    let text = fs::read_to_string(&path).with_context(cannot)?;
+    let mut provenance: Value = serde_json::from_str(&text).with_context(cannot)?;
+    let of = &mut provenance["recordings"][name];
+    let mut said = json!({"machine": machine(place), "date": today(), "command": command});
+    // A guest's kernel is what the recording says, or what was known of it before.
+    said["kernel"] = match place {
+        Place::Here => kernel()?.into(),
+        Place::Guest => of["kernel"].take(),
+    };
+    *of = said;
+    let text = serde_json::to_string_pretty(&provenance)? + "\n";
+    fs::write(&path, text).with_context(cannot)
+}
+
+fn machine(place: Place) -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find(|line| line.starts_with("model name"));
+    let name = name.and_then(|line| line.split_once(':'));
+    let name = name.map_or("a processor without a name", |(_, name)| name.trim());
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    match place {
+        Place::Here => format!("{name}, {processors} processors"),
+        Place::Guest => format!("QEMU's emulated processor, on {name}"),
+    }
+}
+
+fn kernel() -> Result<String> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let release = release.trim().split(['-', '+']).next();
+    Ok(release.unwrap_or_default().to_owned())
+}
+
+fn today() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    day(since.map_or(0, |since| since.as_secs() / 86_400))
+}
+
+/// The date of a day since 1970, as ISO 8601 has it.
+fn day(days: u64) -> String {
+    // Days from the first of March of the year 0, in eras of 400 years (the proleptic calendar).
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_have_dates() {
+        for (days, date) in [
+            (0, "1970-01-01"),
+            (59, "1970-03-01"),
+            (11_016, "2000-02-29"),
+            (11_017, "2000-03-01"),
+            (20_781, "2026-11-24"),
+            (20_818, "2026-12-31"),
+            (20_819, "2027-01-01"),
+        ] {
+            assert_eq!(day(days), date);
+        }
+    }
+
+    #[test]
+    fn a_recording_is_kept_with_where_it_is_from() {
+        let root =
+            std::env::temp_dir().join(format!("pagetrail-recordings-{}", std::process::id()));
+        let results = root.join(RESULTS);
+        fs::create_dir_all(&results).unwrap();
+        let before = r#"{"schema": 1, "recordings": {"a.json": {"kernel": "6.12"}, "b.json": {"date": "x"}}}"#;
+        fs::write(results.join(PROVENANCE), before).unwrap();
+        let repo = Repo {
+            target: root.join("target"),
+            root: root.clone(),
+        };
+        keep(&repo, "a.json", b"{}", Place::Guest, "make a").unwrap();
+        keep(&repo, "c.json", b"{}", Place::Here, "make c").unwrap();
+        let text = fs::read_to_string(results.join(PROVENANCE)).unwrap();
+        fs::remove_dir_all(&root).unwrap();
+        let said: Value = serde_json::from_str(&text).unwrap();
+        let said = &said["recordings"];
+        assert_eq!(
+            (&said["a.json"]["kernel"], &said["a.json"]["command"]),
+            (&json!("6.12"), &json!("make a"))
+        );
+        assert!(said["a.json"]["machine"].as_str().unwrap().contains("QEMU"));
+        assert_eq!(said["b.json"]["date"], "x");
+        assert!(!said["c.json"]["machine"].as_str().unwrap().contains("QEMU"));
+        assert_eq!(said["c.json"]["date"], said["a.json"]["date"]);
+    }
+}
