@@ -1,6 +1,7 @@
 /* What the programs on libgc share: their arguments, their clock, and the line of JSON that they end with.
  *
- * Usage: PROGRAM SIZE MODE; SIZE is 0 (for tests), 1, 2 or 3, MODE is off (no incremental collection) or on. Each computes
+ * Usage: PROGRAM SIZE MODE; SIZE is 0 (for tests), 1, 2 or 3, or 4, 5 and 6, which are the small, medium and large
+ * configuration of table II of "Out of Hypervisor (OoH)" and are run for their memory; MODE is off (no incremental collection) or on. Each computes
  * something whose result does not depend on the collector, so that a missed write shows as a wrong result, or as a crash.
  *
  * The collector's time is the time inside allocations that took longer than an allocation takes: it collects nowhere
@@ -12,10 +13,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 /* What an allocation takes at most when the collector does no work in it: some microseconds, in ticks. */
 #define ALLOCATION_TICKS 20000
+
+#define SIZES 7
 
 static double started;
 static uint64_t started_ticks, collecting, pause_max;
@@ -79,6 +83,10 @@ __attribute__((unused)) static void start(int argc, char **argv) {
         exit(2);
     }
     size = atoi(argv[1]);
+    if (size < 0 || size >= SIZES) {
+        fprintf(stderr, "SIZE is 0 to %d\n", SIZES - 1);
+        exit(2);
+    }
     GC_INIT();
     if (!strcmp(argv[2], "on")) GC_enable_incremental();
     incremental = GC_is_incremental_mode();
@@ -91,10 +99,12 @@ __attribute__((unused)) static int finish(uint64_t checksum) {
     const char *provider = !incremental                                            ? "none"
                            : GC_incremental_protection_needs() == GC_PROTECTS_NONE ? "soft-dirty"
                                                                                    : "mprotect";
+    struct rusage usage = {0};
+    getrusage(RUSAGE_SELF, &usage);
     printf("{\"provider\":\"%s\",\"run_ms\":%.3f,\"collecting_ms\":%.3f,\"pause_max_ms\":%.3f,\"collections\":%lu,"
-           "\"heap_bytes\":%lu,\"checksum\":\"%016llx\"}\n",
+           "\"resident_bytes\":%lu,\"heap_bytes\":%lu,\"checksum\":\"%016llx\"}\n",
            provider, took / 1e6, collecting * tick_ns / 1e6, pause_max * tick_ns / 1e6, (unsigned long)GC_get_gc_no(),
-           (unsigned long)GC_get_heap_size(), (unsigned long long)checksum);
+           (unsigned long)usage.ru_maxrss * 1024, (unsigned long)GC_get_heap_size(), (unsigned long long)checksum);
     return 0;
 }
 #endif

@@ -32,12 +32,13 @@ static uint64_t sum(const struct node *node) {
 
 int main(int argc, char **argv) {
     start(argc, argv);
-    static const int depths[] = {12, 16, 18, 20};
-    int long_lived = depths[size & 3], stretch = long_lived + 1;
+    static const int depths[SIZES] = {12, 16, 18, 20, 16, 18, 20}, stretches[SIZES] = {13, 17, 19, 21, 18, 20, 22};
+    static const size_t lengths[SIZES] = {0, 0, 0, 0, 500000, 650000, 750000};
+    int long_lived = depths[size], stretch = stretches[size];
     uint64_t checksum = sum(build_up(stretch));
     struct node *tree = new_object(sizeof *tree);
     build_down(long_lived, tree);
-    size_t length = 1ul << (long_lived + 2);
+    size_t length = lengths[size] ? lengths[size] : 1ul << (long_lived + 2);
     double *array = new_data(length * sizeof *array);
     for (size_t i = 0; i < length; i++) array[i] = 1.0 / (i + 1);
     for (int depth = 4; depth <= long_lived; depth += 4) {

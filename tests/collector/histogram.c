@@ -23,8 +23,8 @@ static struct bucket **count_row(const uint8_t *row, size_t width) {
 
 int main(int argc, char **argv) {
     start(argc, argv);
-    static const size_t heights[] = {300, 4000, 12000, 36000};
-    size_t width = 1000, height = heights[size & 3];
+    static const size_t heights[SIZES] = {300, 4000, 12000, 36000, 33334, 166667, 500000};
+    size_t width = 1000, height = heights[size];
     uint8_t **image = new_object(height * sizeof *image);
     for (size_t y = 0; y < height; y++) {
         image[y] = new_data(3 * width);

@@ -2,6 +2,7 @@
 //! tests as a test, and the collector's time by provider as a benchmark (figures 5 and 6 of the OoH
 //! paper).
 
+mod memory;
 mod table;
 
 use std::env;
@@ -14,11 +15,20 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use pagetrail_rig::{self as rig, libgc};
+use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::Outcome;
 
-/// GCBench and four of the Phoenix suite, in the order of the tables.
-const PROGRAMS: &[&str] = &["gcbench", "histogram", "kmeans", "wordcount", "matmul"];
+/// GCBench and six of the Phoenix suite, in the order of the tables.
+const PROGRAMS: &[&str] = &[
+    "gcbench",
+    "histogram",
+    "kmeans",
+    "wordcount",
+    "matmul",
+    "pca",
+    "stringmatch",
+];
 
 /// Not measured: it is there to be wrong when a write is missed.
 const POINTERS: &str = "pointers";
@@ -240,10 +250,11 @@ pub fn test(repo: &Repo) -> Result<Outcome> {
 /// replaces the recorded results.
 pub fn bench(repo: &Repo, args: &[String]) -> Result<()> {
     let (here, guest) = match args.first().map(String::as_str) {
+        Some("memory") => return memory::bench(repo),
         None => (true, true),
         Some("here") => (true, false),
         Some("guest") => (false, true),
-        Some(other) => bail!("bench collector takes here or guest, not '{other}'"),
+        Some(other) => bail!("bench collector takes here, guest or memory, not '{other}'"),
     };
     let rounds: usize = match args.get(1) {
         Some(rounds) => rounds
@@ -254,14 +265,12 @@ pub fn bench(repo: &Repo, args: &[String]) -> Result<()> {
     ensure!(rounds > 0, "without a round there is nothing to record");
     let kit = Kit::build(repo, "release")?;
     if here {
-        record(repo, "collector.json", &measure(&kit, &[1, 2, 3], rounds)?)?;
+        let results = measure(&kit, &[1, 2, 3], rounds)?;
+        record(repo, "collector.json", &results, Place::Here)?;
     }
     if guest {
-        record(
-            repo,
-            "collector_guest.json",
-            &measured_in_guest(repo, &kit, rounds)?,
-        )?;
+        let results = measured_in_guest(repo, &kit, rounds)?;
+        record(repo, "collector_guest.json", &results, Place::Guest)?;
     }
     Ok(())
 }
@@ -279,11 +288,16 @@ fn measured_in_guest(repo: &Repo, kit: &Kit, rounds: usize) -> Result<Value> {
     serde_json::from_slice(&output).context("the guest's results")
 }
 
-fn record(repo: &Repo, name: &str, results: &Value) -> Result<()> {
+fn record(repo: &Repo, name: &str, results: &Value, place: Place) -> Result<()> {
     print!("{}", table::render(results)?);
-    let path = repo.root.join("bench/results").join(name);
     let text = serde_json::to_string_pretty(results)? + "\n";
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    let part = if place == Place::Here {
+        "here"
+    } else {
+        "guest"
+    };
+    let command = format!("cargo xtask bench collector {part}");
+    recordings::keep(repo, name, text.as_bytes(), place, &command)
 }
 
 /// Measures the two smallest sizes, since emulation is slow; the results on standard output.
