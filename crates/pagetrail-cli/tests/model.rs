@@ -204,6 +204,139 @@ fn papers_are_reproduced() {
 }
 
 #[test]
+fn recordings_are_brought_along_and_hostile_ones_refused_in_a_line() {
+    let here = tempfile::tempdir().unwrap();
+    let arguments = ["model", "reproduce", "hmmv", "--table", "3"];
+    let document = json(here.path(), &[&arguments[..], &["--json"]].concat());
+    let rows = document["tables"][0]["rows"].as_array().unwrap();
+    let how = |row: &Value| row["model"]["how"].as_str().map(str::to_owned);
+    assert!(rows.iter().any(|row| how(row).as_deref() == Some("fitted")));
+    assert!(
+        rows.iter()
+            .any(|row| how(row).as_deref() == Some("simulated"))
+    );
+    // Nothing of a simulator is shown as measured.
+    assert!(rows.iter().all(|row| row["measured"].is_null()));
+    for row in rows.iter().filter(|row| !row["model"].is_null()) {
+        assert_eq!(row["model"]["recorded"]["origin"], "simulated");
+    }
+    let collector = json(
+        here.path(),
+        &["model", "reproduce", "ooh", "--table", "3", "--json"],
+    );
+    let tables = collector["tables"].as_array().unwrap();
+    let rows = tables
+        .iter()
+        .flat_map(|table| table["rows"].as_array().unwrap());
+    let measured: Vec<&Value> = rows
+        .map(|row| &row["measured"])
+        .filter(|m| !m.is_null())
+        .collect();
+    assert!(!measured.is_empty());
+    for one in measured {
+        for key in ["machine", "kernel", "date", "command"] {
+            assert!(
+                !one[key].as_str().unwrap().contains("not recorded"),
+                "{one}"
+            );
+        }
+    }
+    let path = here.path().join("x.json");
+    for hostile in [
+        "",
+        "{",
+        "[]",
+        "{\"results\": []}",
+        "{\"results\": [{\"untracked_pass_ns\": 1}]}",
+        "\u{0}",
+    ] {
+        fs::write(&path, hostile).unwrap();
+        let refused = run(
+            here.path(),
+            &[&arguments[..], &["--measured", "x.json"]].concat(),
+        );
+        let line = error_line(&refused, 2);
+        assert!(line.contains("x.json"), "{hostile:?}: {line}");
+    }
+    let missing = run(
+        here.path(),
+        &[&arguments[..], &["--measured", "gone.json"]].concat(),
+    );
+    assert!(error_line(&missing, 2).contains("cannot read gone.json"));
+    // A recording of the user's own comes first.
+    let own =
+        r#"{"tables_3_and_4": {"random_read": {"all_slow_percent": 50.0}}, "machine": "Mine"}"#;
+    fs::write(&path, own).unwrap();
+    let document = json(
+        here.path(),
+        &[&arguments[..], &["--json", "--measured", "x.json"]].concat(),
+    );
+    let first = &document["tables"][0]["rows"][0]["model"];
+    assert_eq!(first["value"], 50.0);
+    assert_eq!(
+        (&first["recorded"]["machine"], &first["how"]),
+        (&"Mine".into(), &"fitted".into())
+    );
+}
+
+#[test]
+fn what_is_measured_now_stands_beside_the_paper() {
+    let here = tempfile::tempdir().unwrap();
+    let arguments = ["model", "reproduce", "ooh", "--table", "3", "--json"];
+    let measure = ["--measure", "--size", "1M"];
+    let output = run(here.path(), &[&arguments[..], &measure].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    if String::from_utf8_lossy(&output.stderr).contains("no technique of the paper works here") {
+        pagetrail_skips::not_here("neither userfaultfd nor soft-dirty");
+        return;
+    }
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let tables = document["tables"].as_array().unwrap();
+    let rows = tables
+        .iter()
+        .flat_map(|table| table["rows"].as_array().unwrap());
+    let of_size = |size: &str| {
+        let rows = rows.clone();
+        let commands = rows
+            .filter(|row| row["what"].as_str().unwrap().contains(size))
+            .filter_map(|row| row["measured"]["command"].as_str());
+        commands.map(str::to_owned).collect::<Vec<String>>()
+    };
+    // The command says what it ran, so that a recording is known from what was measured now.
+    let is_now = |command: &String| command.contains("model reproduce");
+    assert!(of_size(", 1MB").iter().any(is_now), "{document}");
+    assert!(!of_size(", 1GB").iter().any(is_now), "{document}");
+    let odd = run(here.path(), &[&arguments[..], &["--size", "1M"]].concat());
+    assert!(error_line(&odd, 2).contains("--measure"));
+}
+
+#[test]
+fn a_report_has_a_chapter_and_pictures() {
+    let here = tempfile::tempdir().unwrap();
+    let arguments = [
+        "model",
+        "reproduce",
+        "flexible",
+        "--figure",
+        "7",
+        "--measure",
+        "--report",
+        "out",
+    ];
+    let output = run(here.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("cargo xtask bench subpage programs"),
+        "{said}"
+    );
+    let chapter = fs::read_to_string(here.path().join("out/flexible.md")).unwrap();
+    assert!(chapter.contains("(flexible-01.svg)") && chapter.contains("## Figure 7"));
+    let picture = fs::read_to_string(here.path().join("out/flexible-01.svg")).unwrap();
+    assert!(picture.starts_with("<svg") && picture.contains("(measured)"));
+}
+
+#[test]
 fn cost_tables_are_printed_changed_and_used() {
     let here = tempfile::tempdir().unwrap();
     let file = here.path().join("mine.toml");

@@ -4,7 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-use super::{Table, flexible, ooh, ooh_formulas, ooh_programs, xen, xen_counts};
+use super::{
+    Table, flexible, hmmv, ooh, ooh_formulas, ooh_machines, ooh_programs, xen, xen_counts,
+    xen_native,
+};
 use crate::RunError;
 
 /// A paper.
@@ -15,19 +18,22 @@ pub enum Paper {
     Ooh,
     /// Lu et al.: Flexible page-level memory access monitoring (VEE'17).
     Flexible,
+    /// Sha et al.: HMM-V.
+    Hmmv,
     /// Kloster et al.: hardware virtual machines against native runs on Xen (2007).
     Xen,
 }
 
 impl Paper {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Ooh, Self::Flexible, Self::Xen];
+    pub const ALL: [Self; 4] = [Self::Ooh, Self::Flexible, Self::Hmmv, Self::Xen];
 
     /// Its name on a command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ooh => "ooh",
             Self::Flexible => "flexible",
+            Self::Hmmv => "hmmv",
             Self::Xen => "xen",
         }
     }
@@ -37,6 +43,7 @@ impl Paper {
         match self {
             Self::Ooh => "Bitchebe, Tchana: Out of Hypervisor (SC'22)",
             Self::Flexible => "Lu et al.: Flexible page-level memory access monitoring (VEE'17)",
+            Self::Hmmv => "Sha et al.: HMM-V, heterogeneous memory management for virtual machines",
             Self::Xen => "Kloster et al.: hardware virtual machines and native in Xen (2007)",
         }
     }
@@ -46,6 +53,7 @@ impl Paper {
         match self {
             Self::Ooh => OOH,
             Self::Flexible => FLEXIBLE,
+            Self::Hmmv => HMMV,
             Self::Xen => XEN,
         }
     }
@@ -83,6 +91,8 @@ impl fmt::Display for Number {
 pub struct Entry {
     /// The tables and figures that it answers.
     pub numbers: &'static [Number],
+    /// Whether the model runs for it, which takes seconds.
+    pub runs: bool,
     make: fn() -> Result<Table, RunError>,
 }
 
@@ -94,7 +104,19 @@ impl Entry {
 }
 
 const fn entry(numbers: &'static [Number], make: fn() -> Result<Table, RunError>) -> Entry {
-    Entry { numbers, make }
+    Entry {
+        numbers,
+        runs: true,
+        make,
+    }
+}
+
+/// An entry whose values are given, or looked up in recordings.
+const fn lookup(numbers: &'static [Number], make: fn() -> Result<Table, RunError>) -> Entry {
+    Entry {
+        runs: false,
+        ..entry(numbers, make)
+    }
 }
 
 /// The micro-benchmark is the same for all who want a part of it.
@@ -111,36 +133,72 @@ use Number::{Figure, Table as T};
 const OOH: &[Entry] = &[
     entry(&[T(1)], || Ok(micro()?.table1())),
     entry(&[T(1)], || Ok(micro()?.untracked_time())),
-    entry(&[T(2)], ooh_programs::table2),
+    lookup(&[T(2)], ooh_programs::table2),
     entry(&[T(3)], || Ok(ooh_formulas::table3())),
     entry(&[T(3)], || ooh_formulas::agreement(64 << 20)),
+    lookup(&[T(3)], ooh_formulas::on_machines),
+    lookup(&[T(4)], ooh_machines::table4a),
     entry(&[T(4)], ooh_programs::table4),
     entry(&[T(5)], ooh::table5),
     entry(&[Figure(3)], || Ok(micro()?.figure3())),
     entry(&[Figure(4)], || Ok(micro()?.figure4())),
     entry(&[Figure(5), Figure(6)], ooh_programs::figures5_6),
+    lookup(&[Figure(5), Figure(6)], ooh_machines::figures5_6),
     entry(
         &[Figure(7), Figure(8), Figure(9)],
         ooh_programs::figures7_to_9,
     ),
+    lookup(&[Figure(7), Figure(8), Figure(9)], ooh_machines::figures7_9),
     entry(&[Figure(10), Figure(11)], ooh::figures10_11),
 ];
 
 const FLEXIBLE: &[Entry] = &[
+    lookup(&[Figure(6)], flexible::figure6),
+    lookup(&[Figure(7)], flexible::figure7),
     entry(&[Figure(8)], flexible::figure8),
     entry(
         &[Figure(9), Figure(10), Figure(11)],
         flexible::figures9_to_11,
     ),
+    lookup(&[Figure(9)], flexible::figure9),
+    lookup(&[Figure(10)], flexible::figure10),
+    lookup(&[Figure(11)], flexible::figure11),
+];
+
+const HMMV: &[Entry] = &[
+    lookup(&[T(1)], hmmv::table1),
+    lookup(&[T(2)], hmmv::table2),
+    lookup(&[T(3)], hmmv::table3),
+    lookup(&[T(4)], hmmv::table4),
+    lookup(&[T(5)], hmmv::table5),
+    lookup(&[T(6)], hmmv::table6),
+    lookup(&[Figure(2)], hmmv::figure2),
+    lookup(&[Figure(3)], hmmv::figure3),
+    lookup(&[Figure(4)], hmmv::figure4),
+    lookup(&[Figure(5)], hmmv::figure5),
+    lookup(&[Figure(6)], hmmv::figure6),
+    lookup(&[Figure(7)], hmmv::figure7),
+    lookup(&[Figure(8)], hmmv::figure8),
 ];
 
 const XEN: &[Entry] = &[
-    entry(&[T(9)], xen_counts::table9),
+    lookup(&[T(1)], xen_native::table1),
+    lookup(&[T(2)], xen_native::table2),
+    lookup(&[T(3)], xen_native::table3),
+    lookup(&[T(4)], xen_native::table4),
+    lookup(&[T(5)], xen_native::table5),
+    lookup(&[T(6)], xen_native::table6),
+    lookup(&[T(7)], xen_native::table7),
+    lookup(&[T(8)], xen_native::table8),
+    entry(&[Figure(3)], xen_native::figure3),
+    lookup(&[Figure(4)], xen_native::figure4),
+    lookup(&[Figure(5)], xen_native::figure5),
+    lookup(&[T(9)], xen_counts::table9),
     entry(&[T(10), T(13)], xen::table13),
     entry(&[T(10)], xen::memory_motion_time),
-    entry(&[T(11)], xen_counts::table11),
-    entry(&[T(12)], xen_counts::table12),
-    entry(&[T(14)], xen_counts::table14),
-    entry(&[T(15)], xen_counts::table15),
-    entry(&[T(16)], xen_counts::table16),
+    lookup(&[T(11)], xen_counts::table11),
+    lookup(&[T(12)], xen_counts::table12),
+    lookup(&[T(14)], xen_counts::table14),
+    lookup(&[T(15)], xen_counts::table15),
+    lookup(&[T(16)], xen_counts::table16),
 ];

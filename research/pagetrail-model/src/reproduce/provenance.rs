@@ -24,12 +24,16 @@ pub enum Provenance {
     Fitted(&'static str),
     /// The algorithm ran on the machine in software, and its events were counted or priced.
     Modelled,
+    /// A simulator computed it from prices that a paper prints; the recording says when.
+    Simulated,
+    /// It follows from values that were measured on a real kernel.
+    Measured,
 }
 
 impl Provenance {
     /// Whether the value could have come out differently from the paper's.
     pub fn is_independent(self) -> bool {
-        self == Self::Modelled
+        matches!(self, Self::Modelled | Self::Simulated | Self::Measured)
     }
 
     /// One word for a column.
@@ -39,6 +43,8 @@ impl Provenance {
             Self::Identity(_) => "identity",
             Self::Fitted(_) => "fitted",
             Self::Modelled => "modelled",
+            Self::Simulated => "simulated",
+            Self::Measured => "measured",
         }
     }
 
@@ -47,7 +53,7 @@ impl Provenance {
         match self {
             Self::Input => Some("the run is given this value"),
             Self::Identity(why) | Self::Fitted(why) => Some(why),
-            Self::Modelled => None,
+            Self::Modelled | Self::Simulated | Self::Measured => None,
         }
     }
 }

@@ -101,6 +101,8 @@ pub fn table13() -> Result<Table, RunError> {
     ];
     Ok(Table {
         name: "10 and 13",
+        absent: None,
+        claims: Vec::new(),
         about: "How often the shadow code's functions ran for MemoryMotion on Debian, per sh_page_fault.",
         rows,
         statements,
@@ -119,6 +121,8 @@ pub fn memory_motion_time() -> Result<Table, RunError> {
     });
     Ok(Table {
         name: "Section 3.2",
+        absent: None,
+        claims: Vec::new(),
         about: "MemoryMotion on Debian: native time plus shadow faults and emulation at the study's mean times.",
         rows: vec![Row::fitted(
             "MemoryMotion in the virtual machine",

@@ -69,6 +69,8 @@ fn counts(name: &'static str, about: &'static str, counts: &Counts) -> Table {
     let row = |what: &str, paper, ours| Row::identity(what, "", Printed(paper), ours, SUMS_WHY);
     Table {
         name,
+        absent: None,
+        claims: Vec::new(),
         about,
         rows: vec![
             row(
@@ -105,6 +107,8 @@ fn time(name: &'static str, about: &'static str, counts: &Counts) -> Table {
     let emulation = seconds(counts.emulate_write) + seconds(counts.emulate_cmpxchg);
     Table {
         name,
+        absent: None,
+        claims: Vec::new(),
         about,
         rows: vec![
             Row::identity(

@@ -42,12 +42,14 @@ pub(crate) enum ModelCommand {
     /// Print a paper's tables with the model's value, and a measured one, beside each of the
     /// paper's
     ///
-    /// Each value says how it came about: input, identity, fitted, modelled or measured; a line for
-    /// each table counts the values that could have differed from the paper's. What a paper only
-    /// states in words is checked; where the model does not bear one out,
+    /// Each value says how it came about: input, identity, fitted, modelled, simulated, measured or
+    /// emulated; a line for each table counts the values that could have differed from the paper's.
+    /// Measured values are the project's own recordings, unless --measured or --measure gives
+    /// others. What a paper only states in words is checked; where the model does not bear one out,
     /// the exit code is 1.
     #[command(after_help = "Examples:\n  \
         pagetrail model reproduce ooh\n  \
+        pagetrail model reproduce ooh --table 1 --measure\n  \
         pagetrail bench --json > bench.json; pagetrail model reproduce ooh --table 1 --measured bench.json\n  \
         pagetrail model reproduce xen --table 13 --json")]
     Reproduce(ReproduceArgs),
@@ -161,7 +163,8 @@ fn workload_parser() -> impl TypedValueParser<Value = WorkloadKind> {
 /// Arguments of `model reproduce`.
 #[derive(Args, Debug)]
 pub(crate) struct ReproduceArgs {
-    /// The paper: ooh (Bitchebe, Tchana), flexible (Lu et al.) or xen (Kloster et al.)
+    /// The paper: ooh (Bitchebe, Tchana), flexible (Lu et al.), hmmv (Sha et al.) or xen
+    /// (Kloster et al.)
     #[arg(value_name = "PAPER", value_parser = paper_parser())]
     pub(crate) paper: Paper,
     /// Only this table, by its number (not its Roman numeral)
@@ -170,13 +173,32 @@ pub(crate) struct ReproduceArgs {
     /// Only this figure
     #[arg(long, value_name = "N")]
     pub(crate) figure: Option<u8>,
-    /// Show what `pagetrail bench --json` measured in a column of its own (may be repeated; the
-    /// first that has a value gives it)
+    /// Show what this recording has before those that the command brings along (may be repeated;
+    /// the first that has a value gives it)
+    ///
+    /// A document of `pagetrail bench --json` or `bench --metrics --json`, or one that `cargo xtask
+    /// bench` makes. Machine and date that it does not have come from a provenance.json beside it.
     #[arg(long, value_name = "FILE")]
     pub(crate) measured: Vec<PathBuf>,
+    /// Measure now what this machine can: techniques and single steps of the OoH paper
+    ///
+    /// What needs programs, guests or the source is named, with the command that makes it.
+    #[arg(long)]
+    pub(crate) measure: bool,
+    /// Measure these sizes alone, of those that the paper has: numbers with a unit
+    #[arg(
+        long,
+        value_name = "SIZES",
+        value_delimiter = ',',
+        requires = "measure"
+    )]
+    pub(crate) size: Vec<Size>,
     /// Write a page of HTML as well
     #[arg(long, value_name = "OUT")]
     pub(crate) html: Option<PathBuf>,
+    /// Write a chapter of Markdown as well, with a picture of each table, into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) report: Option<PathBuf>,
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,

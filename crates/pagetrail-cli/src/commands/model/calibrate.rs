@@ -16,9 +16,6 @@ use serde::Deserialize;
 pub(super) struct Results {
     schema: u32,
     pub(super) kernel: String,
-    pub(super) machine: Option<String>,
-    pub(super) date: Option<String>,
-    pub(super) command: Option<String>,
     pub(super) results: Vec<Measured>,
 }
 
@@ -28,24 +25,26 @@ pub(super) struct Measured {
     pub(super) technique: String,
     pub(super) tracked: String,
     pub(super) size_bytes: u64,
-    pages_written: u64,
+    pub(super) pages_written: u64,
     pub(super) untracked_pass_ns: Spread,
     pub(super) tracked_pass_ns: Spread,
     pub(super) overhead_on_tracked_percent: Spread,
     pub(super) overhead_on_tracker_percent: Spread,
-    steps: Steps,
+    pub(super) steps: Steps,
 }
 
 #[derive(Deserialize)]
-struct Steps {
-    arm_ns: Spread,
+pub(super) struct Steps {
+    pub(super) arm_ns: Spread,
+    pub(super) attach_stopped_ns: Spread,
+    pub(super) collect_ns: Spread,
     clean_collect_ns: Spread,
-    fault: Option<Fault>,
+    pub(super) fault: Option<Fault>,
 }
 
 #[derive(Deserialize)]
-struct Fault {
-    ns_per_page: Spread,
+pub(super) struct Fault {
+    pub(super) ns_per_page: Spread,
 }
 
 #[derive(Deserialize)]
@@ -61,7 +60,8 @@ impl Results {
         Self::parse(&text).with_context(|| path.display().to_string())
     }
 
-    fn parse(text: &str) -> Result<Self> {
+    /// Reads a document's text.
+    pub(super) fn parse(text: &str) -> Result<Self> {
         let results: Self =
             serde_json::from_str(text).context("not what pagetrail bench --json writes")?;
         match results.schema {

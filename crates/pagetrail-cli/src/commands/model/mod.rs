@@ -8,12 +8,15 @@ pub(crate) mod args;
 mod calibrate;
 mod compare;
 mod costs;
+mod measure;
 mod measured;
 mod outcome;
 mod page;
 mod program;
 mod recording;
 mod reproduced;
+mod reproduced_chapter;
+mod reproduced_chart;
 mod reproduced_page;
 mod single;
 
@@ -34,6 +37,8 @@ use self::args::{
 use self::outcome::Outcome;
 use self::program::Program;
 use self::recording::NoRecorder;
+use self::reproduced_chapter::Chapter;
+use crate::commands::bench::{clear_progress, progress};
 use crate::exit;
 use crate::outfile::{Kind, OutFile};
 use crate::session::waiting::Waiting;
@@ -129,11 +134,17 @@ fn side_by_side(args: &CompareArgs) -> Result<ExitCode> {
 
 fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
     let html = open_page(args.html.as_deref())?;
-    let waiting = Waiting::during("running the paper's programs on the model");
-    let document = reproduced::make(args)?;
-    drop(waiting);
+    let report = args.report.as_deref();
+    let report = report.map(|directory| Chapter::open(directory, args.paper.name()));
+    let report = report.transpose()?;
+    let document = reproduced::make(args, progress());
+    clear_progress();
+    let document = document?;
     if let Some(html) = html {
         html.write(|out| reproduced_page::write(&document, out))?;
+    }
+    if let Some(report) = report {
+        report.write(&document)?;
     }
     output(args.json, &document, reproduced::write)?;
     Ok(match document.all_hold() {

@@ -4,10 +4,11 @@ use std::io::{self, Write};
 
 use anyhow::{Context, Result, bail};
 use pagetrail_model::reproduce::catalog::{Entry, Number, Paper};
-use pagetrail_model::reproduce::{self, Table};
+use pagetrail_model::reproduce::{self, Source, Table};
 use serde::Serialize;
 
 use super::args::ReproduceArgs;
+use super::measure;
 use super::measured::Recordings;
 use crate::bench::table::{Sheet, write_sheet};
 use crate::report::words;
@@ -28,6 +29,8 @@ pub(crate) struct Reproduced {
     numbers: Vec<String>,
     name: &'static str,
     about: &'static str,
+    /// Why nothing of ours stands beside the paper's values, where nothing does.
+    absent: Option<&'static str>,
     verdict: Verdict,
     rows: Vec<Row>,
     statements: Vec<Statement>,
@@ -39,6 +42,8 @@ struct Verdict {
     independent: usize,
     within_10_percent: usize,
     worst: Option<Worst>,
+    /// Values of charts, for which the paper prints no number.
+    unprinted: usize,
     measured: usize,
     statements: usize,
     failing: usize,
@@ -51,27 +56,38 @@ struct Worst {
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
-    what: String,
-    unit: &'static str,
-    paper: f64,
-    model: Option<Modelled>,
-    measured: Option<Measured>,
+pub(super) struct Row {
+    pub(super) what: String,
+    pub(super) unit: &'static str,
+    pub(super) paper: Option<f64>,
+    pub(super) model: Option<Modelled>,
+    pub(super) measured: Option<Measured>,
     note: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
-struct Modelled {
-    value: f64,
-    difference_percent: f64,
+pub(super) struct Modelled {
+    pub(super) value: f64,
+    difference_percent: Option<f64>,
     how: &'static str,
     because: Option<&'static str>,
+    /// Where it was recorded, unless it was made just now.
+    recorded: Option<Recorded>,
 }
 
 #[derive(Debug, Serialize)]
-struct Measured {
-    value: f64,
-    difference_percent: f64,
+pub(super) struct Measured {
+    pub(super) value: f64,
+    difference_percent: Option<f64>,
+    #[serde(flatten)]
+    recorded: Recorded,
+}
+
+/// Where a recorded value is from.
+#[derive(Debug, Serialize)]
+struct Recorded {
+    /// "measured", "emulated" or "simulated".
+    origin: &'static str,
     machine: String,
     kernel: String,
     date: String,
@@ -87,8 +103,8 @@ struct Statement {
     because: Option<&'static str>,
 }
 
-/// Reproduces what was asked for.
-pub(crate) fn make(args: &ReproduceArgs) -> Result<Document> {
+/// Reproduces what was asked for; calls `progress` with what is done next.
+pub(crate) fn make(args: &ReproduceArgs, mut progress: impl FnMut(&str)) -> Result<Document> {
     let wanted = match (args.table, args.figure) {
         (Some(number), _) => Some(Number::Table(number)),
         (_, Some(number)) => Some(Number::Figure(number)),
@@ -107,17 +123,27 @@ pub(crate) fn make(args: &ReproduceArgs) -> Result<Document> {
         );
     }
     // Before a minute of running, not after.
-    let recordings = Recordings::read(&args.measured)?;
-    let tables = entries.into_iter().map(|entry| {
-        let mut table = entry.make().context("the model cannot run it")?;
+    let mut recordings = Recordings::read(&args.measured)?;
+    let mut tables: Vec<(&Entry, Table)> = Vec::new();
+    for entry in entries {
+        let names: Vec<String> = entry.numbers.iter().map(Number::to_string).collect();
+        progress(&format!("{}, {}", paper.name(), names.join(", ")));
+        tables.push((entry, entry.make().context("the model cannot run it")?));
+    }
+    if args.measure {
+        let made: Vec<&Table> = tables.iter().map(|(_, table)| table).collect();
+        recordings.measured_now(&measure::all(&made, &args.size, &mut progress)?)?;
+    }
+    let recordings = recordings.with_brought()?;
+    let tables = tables.into_iter().map(|(entry, mut table)| {
         table.measure(|quantity| recordings.measurement(quantity));
-        Ok(reproduced(entry, table))
+        reproduced(entry, table)
     });
     Ok(Document {
-        schema: 2,
+        schema: 3,
         paper: paper.name(),
         title: paper.title(),
-        tables: tables.collect::<Result<_>>()?,
+        tables: tables.collect(),
     })
 }
 
@@ -143,6 +169,7 @@ fn reproduced(entry: &Entry, table: Table) -> Reproduced {
         numbers: entry.numbers.iter().map(Number::to_string).collect(),
         name: table.name,
         about: table.about,
+        absent: table.absent,
         verdict: verdict(table.verdict()),
         statements: statements.collect(),
         rows: table.rows.into_iter().map(row).collect(),
@@ -158,6 +185,7 @@ fn verdict(verdict: reproduce::Verdict) -> Verdict {
             what,
             difference_percent: difference * 100.0,
         }),
+        unprinted: verdict.unprinted,
         measured: verdict.measured,
         statements: verdict.statements,
         failing: verdict.failing,
@@ -165,20 +193,18 @@ fn verdict(verdict: reproduce::Verdict) -> Verdict {
 }
 
 fn row(row: reproduce::Row) -> Row {
-    let percent = |value| row.difference(value) * 100.0;
-    let model = row.model.map(|model| Modelled {
+    let percent = |value| Some(row.difference(value)? * 100.0);
+    let model = row.model.as_ref().map(|model| Modelled {
         value: model.value,
         difference_percent: percent(model.value),
         how: model.provenance.name(),
         because: model.provenance.because(),
+        recorded: model.source.as_ref().map(recorded),
     });
     let measured = row.measured.as_ref().map(|measured| Measured {
         value: measured.value,
         difference_percent: percent(measured.value),
-        machine: measured.machine.clone(),
-        kernel: measured.kernel.clone(),
-        date: measured.date.clone(),
-        command: measured.command.clone(),
+        recorded: recorded(&measured.source),
     });
     Row {
         model,
@@ -187,6 +213,16 @@ fn row(row: reproduce::Row) -> Row {
         unit: row.unit,
         paper: row.paper,
         note: row.note,
+    }
+}
+
+fn recorded(source: &Source) -> Recorded {
+    Recorded {
+        origin: source.origin.name(),
+        machine: source.machine.clone(),
+        kernel: source.kernel.clone(),
+        date: source.date.clone(),
+        command: source.command.clone(),
     }
 }
 
@@ -204,6 +240,11 @@ impl Reproduced {
         capital(&self.numbers.join(", "))
     }
 
+    /// Its values.
+    pub(super) fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
     /// What the table shows.
     pub(super) fn about(&self) -> &'static str {
         self.about
@@ -216,11 +257,13 @@ impl Reproduced {
             independent,
             within_10_percent,
             ref worst,
+            unprinted,
             measured,
             statements,
             failing,
         } = self.verdict;
         let mut parts = Vec::new();
+        parts.extend(self.absent.map(|why| format!("not here: {why}")));
         match (values, independent) {
             (0, _) => {}
             (values, 0) => parts.push(format!(
@@ -250,6 +293,15 @@ impl Reproduced {
                 words::plural(measured as u64, "value")
             ));
         }
+        if unprinted > 0 {
+            parts.push(format!(
+                "{} of a chart have no number in the paper",
+                words::plural(unprinted as u64, "row")
+            ));
+        }
+        if parts.is_empty() {
+            parts.push("nothing was recorded for it yet".to_owned());
+        }
         parts.join("; ")
     }
 
@@ -267,14 +319,15 @@ impl Reproduced {
         let mut notes: Vec<String> = Vec::new();
         let rows = self.rows.iter().map(|row| {
             let model = row.model.as_ref();
-            let percent = |percent: f64| format!("{percent:+.1}%");
+            let percent =
+                |percent: Option<f64>| percent.map_or(String::new(), |p| format!("{p:+.1}%"));
             let mut cells = vec![
                 row.what.clone(),
-                figure(row.paper),
+                row.paper.map_or("-".into(), figure),
                 model.map_or("-".into(), |model| figure(model.value)),
                 row.unit.to_owned(),
                 model.map_or(String::new(), |model| percent(model.difference_percent)),
-                model.map_or("to measure", |model| model.how).to_owned(),
+                row.how().to_owned(),
             ];
             if has_measured {
                 let measured = row.measured.as_ref();
@@ -283,7 +336,9 @@ impl Reproduced {
                     percent(measured.difference_percent)
                 }));
             }
-            let source = row.measured.as_ref().map(Measured::source);
+            let measured = row.measured.as_ref().map(|measured| &measured.recorded);
+            let simulated = model.and_then(|model| model.recorded.as_ref());
+            let source = measured.or(simulated).map(Recorded::source);
             let because = model.and_then(|model| model.because).map(String::from);
             let said = [because, row.note.map(String::from), source];
             let marks = said
@@ -317,16 +372,46 @@ impl Reproduced {
     }
 }
 
+impl Row {
+    /// How the value in the model's column came about, or why there is none.
+    fn how(&self) -> &'static str {
+        match (&self.model, &self.measured) {
+            (Some(model), _) => model.how,
+            (None, Some(measured)) => measured.recorded.origin,
+            (None, None) => "none",
+        }
+    }
+}
+
+impl Modelled {
+    /// How it came about.
+    pub(super) fn how(&self) -> &'static str {
+        self.how
+    }
+
+    /// Why it is not independent of the paper's value, where it is not.
+    pub(super) fn because(&self) -> Option<&'static str> {
+        self.because
+    }
+}
+
 impl Measured {
+    /// "measured" or "emulated".
+    pub(super) fn origin(&self) -> &'static str {
+        self.recorded.origin
+    }
+}
+
+impl Recorded {
     fn source(&self) -> String {
         let Self {
+            origin,
             machine,
             kernel,
             date,
             command,
-            ..
         } = self;
-        format!("measured: {command}; machine {machine}, {kernel}, date {date}")
+        format!("{origin}: {command}; machine {machine}, {kernel}, date {date}")
     }
 }
 
@@ -362,10 +447,12 @@ pub(crate) fn write(document: &Document, out: &mut dyn Write) -> io::Result<()> 
 /// What the words of the column "how" mean.
 pub(super) const LEGEND: &str = "How a value came about. input: the run is given it. identity: it cannot differ, or is \
 arithmetic on the paper's own numbers. fitted: a parameter was chosen to make it agree. modelled: the algorithm ran on a \
-machine in software. measured: on a real kernel, as the note says.";
+machine in software. simulated: a simulator computed it from prices that the paper prints. measured: on a real kernel, as \
+the note says. emulated: on a real kernel in a guest with an emulated processor, whose counts are exact and of whose times \
+only the order means something.";
 
 /// Four digits that matter.
-fn figure(x: f64) -> String {
+pub(super) fn figure(x: f64) -> String {
     match x.abs() {
         a if a >= 1000.0 => format!("{x:.0}"),
         a if a >= 10.0 => format!("{x:.1}"),

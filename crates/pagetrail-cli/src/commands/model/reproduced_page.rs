@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::reproduced::{Document, LEGEND, Reproduced};
+use super::reproduced_chart as chart;
 use crate::bench::page::{CHART_STYLE, html_table};
 use crate::report::html::{STYLE_SHEET, escape, fill};
 
@@ -32,11 +33,13 @@ pub(crate) fn write(document: &Document, out: &mut dyn Write) -> io::Result<()> 
 fn section(table: &Reproduced) -> String {
     let (sheet, notes) = table.sheet().unzip();
     let values = sheet.as_ref().map(html_table).unwrap_or_default();
+    let picture = chart::svg(table).unwrap_or_default();
+    let picture = picture.replace(" xmlns=\"http://www.w3.org/2000/svg\"", "");
     let item = |text: &str| format!("<li>{}</li>\n", escape(text));
     let notes: String = notes.iter().flatten().map(|note| item(note)).collect();
     let statements: String = table.statements().map(|line| item(&line)).collect();
     format!(
-        "<section>\n<div class=\"section-head\"><h2>{}</h2></div>\n<p>{}</p>\n<p><strong>{}.</strong></p>\n{values}\
+        "<section>\n<div class=\"section-head\"><h2>{}</h2></div>\n<p>{}</p>\n<p><strong>{}.</strong></p>\n{picture}{values}\
          <ol class=\"hint\">\n{notes}</ol>\n<ul>\n{statements}</ul>\n</section>\n",
         escape(&table.heading()),
         escape(table.about()),
@@ -45,23 +48,36 @@ fn section(table: &Reproduced) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod testing {
     use super::super::args::ReproduceArgs;
+    use pagetrail_model::reproduce::catalog::Paper;
+
+    /// Arguments that write nothing but standard output.
+    pub(in super::super) fn arguments(paper: Paper, table: Option<u8>) -> ReproduceArgs {
+        ReproduceArgs {
+            paper,
+            table,
+            figure: None,
+            measured: Vec::new(),
+            measure: false,
+            size: Vec::new(),
+            html: None,
+            report: None,
+            json: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
     use super::super::reproduced;
     use super::*;
     use pagetrail_model::reproduce::catalog::Paper;
 
     #[test]
     fn a_page_has_every_verdict_note_and_statement() {
-        let args = ReproduceArgs {
-            paper: Paper::Xen,
-            table: Some(13),
-            figure: None,
-            measured: Vec::new(),
-            html: None,
-            json: false,
-        };
-        let document = reproduced::make(&args).unwrap();
+        let arguments = testing::arguments(Paper::Xen, Some(13));
+        let document = reproduced::make(&arguments, |_| {}).unwrap();
         let mut out = Vec::new();
         write(&document, &mut out).unwrap();
         let page = String::from_utf8(out).unwrap();
@@ -73,6 +89,7 @@ mod tests {
             "modelled",
             "are independent of the paper",
             "holds, as it must",
+            "<svg",
         ] {
             assert!(page.contains(part), "no {part}");
         }

@@ -1,0 +1,279 @@
+//! The Xen study's comparison of a virtual machine with a native run: tables 1 to 8 and figures 3
+//! to 5.
+//!
+//! Its suites are not run here. What stands beside them are programs of ours as guests of KVM, in
+//! instructions, recorded on an emulated processor.
+
+use super::recording::{Pick, Recording};
+use super::{Printed, Row, Table, xen};
+use crate::RunError;
+
+/// Loss of a program as a guest, in per cent of the native score.
+fn loss(what: &str, work: &str, passes: &str) -> Row {
+    let ticks = |who: &str| format!("counted.programs[work={work}].{who}.{passes}.ticks");
+    // A score is work over time: it loses 1 - native / guest.
+    let pick = Pick::new(Recording::Vm, ticks("native"));
+    let pick = pick.over(ticks("guest")).times(-100.0).plus(100.0);
+    Row::recorded(what, "% lost", None::<Printed>, pick).note(
+        "of our own: instructions of a program on stock KVM with nested page tables, which has no shadow paging",
+    )
+}
+
+fn losses(
+    name: &'static str,
+    about: &'static str,
+    paper: &[(&'static str, f64)],
+    ours: Vec<Row>,
+    absent: Option<&'static str>,
+) -> Table {
+    let mut rows: Vec<Row> = paper
+        .iter()
+        .map(|&(what, loss)| Row::paper_alone(what, "% lost", Printed(loss)))
+        .collect();
+    rows.extend(ours);
+    Table {
+        name,
+        about,
+        absent,
+        rows,
+        ..Table::default()
+    }
+}
+
+/// Table 1: which systems could be installed.
+pub fn table1() -> Result<Table, RunError> {
+    Ok(Table {
+        name: "1",
+        about: "Operating systems, and whether they ran on Xen 3 in 2007.",
+        absent: Some("the table has words and no numbers, of systems that pagetrail does not run"),
+        ..Table::default()
+    })
+}
+
+/// Table 2: Nbench.
+pub fn table2() -> Result<Table, RunError> {
+    let ours = vec![
+        loss("k-means", "k-means", "again"),
+        loss("matrix multiply", "matrix multiply", "again"),
+        loss("sort", "sort", "again"),
+    ];
+    Ok(losses(
+        "2",
+        "Nbench on Debian: what the virtual machine loses.",
+        TABLE2,
+        ours,
+        None,
+    ))
+}
+
+/// Table 3: Aim9, arithmetic.
+pub fn table3() -> Result<Table, RunError> {
+    Ok(losses(
+        "3",
+        "Aim9, arithmetic: what the virtual machine loses.",
+        TABLE3,
+        Vec::new(),
+        Some(AIM9_WHY),
+    ))
+}
+
+/// Table 4: Aim9, function calls.
+pub fn table4() -> Result<Table, RunError> {
+    Ok(losses(
+        "4",
+        "Aim9, function calls: what the virtual machine loses.",
+        TABLE4,
+        Vec::new(),
+        Some(AIM9_WHY),
+    ))
+}
+
+/// Table 5: Aim9, files.
+pub fn table5() -> Result<Table, RunError> {
+    Ok(losses(
+        "5",
+        "Aim9, disks and files: what the virtual machine loses.",
+        TABLE5,
+        Vec::new(),
+        Some(
+            "a program as a guest has the host's files and no devices of its own, so that no disk is emulated",
+        ),
+    ))
+}
+
+/// Table 6: Aim9, communication.
+pub fn table6() -> Result<Table, RunError> {
+    Ok(losses(
+        "6",
+        "Aim9, communication between processes: what the virtual machine loses.",
+        TABLE6,
+        Vec::new(),
+        Some(AIM9_WHY),
+    ))
+}
+
+/// Table 7: Aim9, the C library.
+pub fn table7() -> Result<Table, RunError> {
+    let ours = vec![
+        loss("getpid", "getpid", "again"),
+        loss("read of 1 byte", "read of 1 byte", "again"),
+    ];
+    let mut table = losses(
+        "7",
+        "Aim9, the C library: what the virtual machine loses. Calls without I/O lose 0.88% in the study, whose guest \
+         has its own kernel; a program as a guest of KVM leaves the machine for each call.",
+        TABLE7,
+        ours,
+        None,
+    );
+    let calls = Row::paper_alone("calls without I/O (section 3.5)", "% lost", Printed(0.88));
+    table.rows.insert(TABLE7.len(), calls);
+    Ok(table)
+}
+
+/// Table 8: Aim9, memory.
+pub fn table8() -> Result<Table, RunError> {
+    let ours = vec![
+        loss("touch 1 GiB", "touch 1 GiB", "first"),
+        loss(
+            "write 16 MiB again, 20 times",
+            "write 16 MiB again, 20 times",
+            "again",
+        ),
+    ];
+    Ok(losses(
+        "8",
+        "Aim9, memory: what the virtual machine loses, most of it to shadow page tables.",
+        TABLE8,
+        ours,
+        None,
+    ))
+}
+
+/// Figure 3: all benchmarks. The text has the times of MemoryMotion.
+pub fn figure3() -> Result<Table, RunError> {
+    let mut table = xen::memory_motion_time()?;
+    table.name = "Figure 3";
+    let alone = [
+        ("kernel compile on Debian", 22.79),
+        ("SPECweb99, light, on Windows", 6.33),
+    ];
+    table.rows.extend(alone.map(|(what, loss)| {
+        Row::paper_alone(what, "% lost", Printed(loss))
+            .note("no whole system runs as a guest here, and SPECweb99 is licensed")
+    }));
+    Ok(table)
+}
+
+/// Figure 4: Dbench.
+pub fn figure4() -> Result<Table, RunError> {
+    Ok(Table {
+        name: "Figure 4",
+        about: "Throughput of Dbench by its clients, normalized: 20 to 30% lost.",
+        absent: Some(
+            "a chart without numbers, of emulated disks, which a program as a guest does not have",
+        ),
+        ..Table::default()
+    })
+}
+
+/// Figure 5: NetIO.
+pub fn figure5() -> Result<Table, RunError> {
+    Ok(Table {
+        name: "Figure 5",
+        about: "Throughput of NetIO, normalized.",
+        absent: Some(
+            "a chart without numbers, of an emulated network card, which a program as a guest does not have",
+        ),
+        ..Table::default()
+    })
+}
+
+const AIM9_WHY: &str = "Aim9 is not run, and no program of ours does this alone";
+
+const TABLE2: &[(&str, f64)] = &[
+    ("Numeric Sort", 0.26),
+    ("String Sort", 0.53),
+    ("Bitfield", 0.44),
+    ("Fp Emulation", 0.52),
+    ("Fourier", 0.41),
+    ("Assignment", 0.47),
+    ("Idea", 0.31),
+    ("Huffman", 0.56),
+    ("Neural Net", 1.05),
+    ("Lu Decomposition", 0.55),
+];
+
+const TABLE3: &[(&str, f64)] = &[
+    ("add_short", 0.64),
+    ("add_int", 0.45),
+    ("add_long", 0.45),
+    ("add_float", 0.48),
+    ("add_double", 0.51),
+    ("mul_short", 0.68),
+    ("mul_int", 0.54),
+    ("mul_long", 0.53),
+    ("mul_float", 0.47),
+    ("mul_double", 0.49),
+    ("div_short", 0.48),
+    ("div_int", 0.50),
+    ("div_long", 0.48),
+    ("div_float", 0.49),
+    ("div_double", 0.52),
+];
+
+const TABLE4: &[(&str, f64)] = &[
+    ("fun_cal", 0.32),
+    ("fun_cal1", 0.29),
+    ("fun_cal2", 2.61),
+    ("fun_cal15", 0.29),
+];
+
+const TABLE5: &[(&str, f64)] = &[
+    ("disk_rr", -2.94),
+    ("disk_rw", -2.83),
+    ("disk_rd", 74.10),
+    ("disk_wrt", -4.50),
+    ("disk_cp", 41.02),
+    ("sync_disk_rw", -96.50),
+    ("sync_disk_wrt", 54.99),
+    ("sync_disk_cp", 56.64),
+    ("disk_src", 5.99),
+    ("link_test", 6.23),
+    ("creat-clo", 35.11),
+    ("dir_rtns_1", 1.09),
+];
+
+const TABLE6: &[(&str, f64)] = &[
+    ("tcp_test", 3.34),
+    ("udp_test", 3.18),
+    ("fifo_test", 12.97),
+    ("stream_pipe", 3.83),
+    ("dgram_pipe", 3.18),
+    ("pipe_cpy", 3.07),
+    ("shared_memory", 12.08),
+];
+
+const TABLE7: &[(&str, f64)] = &[
+    ("jmp_test", 0.52),
+    ("ram_copy", 0.52),
+    ("num_rtns_1", 1.49),
+    ("trig_rtns", 0.69),
+    ("mem_rtns_1", 0.42),
+    ("string_rtns", 0.72),
+    ("matrix_rtns", 0.53),
+    ("array_rtns", 0.48),
+    ("sort_rtns_1", 2.40),
+    ("signal_test", 0.36),
+    ("misc_rtns_1", 57.66),
+];
+
+const TABLE8: &[(&str, f64)] = &[
+    ("page_test", 84.21),
+    ("brk_test", 0.86),
+    ("exec_test", 81.47),
+    ("fork_test", 91.45),
+    ("shell_rtns_1", 76.86),
+    ("shell_rtns_2", 76.95),
+    ("shell_rtns_3", 76.86),
+];
