@@ -34,6 +34,11 @@ pub(crate) fn build(repo: &Repo) -> Result<Outcome> {
         let text = with_links(&text, name, &origin.file, &chapters);
         write(&stage.join(name), &text)?;
     }
+    for name in pictures(&repo.root.join(SOURCE))? {
+        let to = stage.join(&name);
+        fs::create_dir_all(to.parent().context("no directory")?)?;
+        fs::copy(repo.root.join(SOURCE).join(&name), to)?;
+    }
     fs::copy(
         repo.root.join(SOURCE).join("SUMMARY.md"),
         stage.join("SUMMARY.md"),
@@ -56,6 +61,32 @@ pub(crate) fn build(repo: &Repo) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+/// Files of the book that are no chapters, relative to its source.
+fn pictures(source: &Path) -> Result<Vec<PathBuf>> {
+    let files = files(source)?.into_iter();
+    Ok(files.filter(|name| !is_chapter(name)).collect())
+}
+
+fn is_chapter(name: &Path) -> bool {
+    name.extension().is_some_and(|extension| extension == "md")
+}
+
+/// All files below a folder, relative to it.
+fn files(source: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut dirs = vec![source.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir)? {
+            let path = entry?.path();
+            match path.is_dir() {
+                true => dirs.push(path),
+                false => files.push(path.strip_prefix(source)?.to_owned()),
+            }
+        }
+    }
+    Ok(files)
+}
+
 /// Where a chapter's text is.
 struct Origin {
     /// Relative to the repository's root.
@@ -69,27 +100,18 @@ type Chapters = BTreeMap<PathBuf, Origin>;
 fn chapters(root: &Path) -> Result<Chapters> {
     let source = root.join(SOURCE);
     let mut chapters = Chapters::new();
-    let mut dirs = vec![source.clone()];
-    while let Some(dir) = dirs.pop() {
-        for entry in fs::read_dir(&dir)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                dirs.push(path);
-                continue;
-            }
-            let name = path.strip_prefix(&source)?.to_owned();
-            if name == Path::new("SUMMARY.md") {
-                continue;
-            }
-            let text = fs::read_to_string(&path)?;
-            let here = Path::new(SOURCE).join(&name);
-            let included = include_of(&text).map(|target| joined(&here, target));
-            let origin = Origin {
-                included: included.is_some(),
-                file: included.unwrap_or(here),
-            };
-            chapters.insert(name, origin);
+    for name in files(&source)? {
+        if name == Path::new("SUMMARY.md") || !is_chapter(&name) {
+            continue;
         }
+        let text = fs::read_to_string(source.join(&name))?;
+        let here = Path::new(SOURCE).join(&name);
+        let included = include_of(&text).map(|target| joined(&here, target));
+        let origin = Origin {
+            included: included.is_some(),
+            file: included.unwrap_or(here),
+        };
+        chapters.insert(name, origin);
     }
     Ok(chapters)
 }
@@ -145,7 +167,11 @@ fn push_line(out: &mut String, line: &str, name: &Path, file: &Path, chapters: &
         };
         let (words, target) = (&rest[start + 1..middle], &rest[middle + 2..middle + length]);
         out.push_str(&rest[..start]);
-        out.push_str(&link(words, target, name, file, chapters));
+        // A picture beside its chapter stays where it is.
+        match rest[..start].ends_with('!') && file.starts_with(SOURCE) {
+            true => out.push_str(&rest[start..=middle + length]),
+            false => out.push_str(&link(words, target, name, file, chapters)),
+        }
         rest = &rest[middle + length + 1..];
     }
     out.push_str(rest);
@@ -242,6 +268,9 @@ mod tests {
         assert_eq!(of(text, "guide/vm.md", guide), text);
         let text = "see [the format](../../../trail-format.md) and [it](../../../../README.md).\n";
         let expected = "see [the format](../reference/trail.md) and it (`README.md`).\n";
+        assert_eq!(of(text, "guide/vm.md", guide), expected);
+        let text = "![a picture](picture.svg), [the format](../../../trail-format.md)\n";
+        let expected = "![a picture](picture.svg), [the format](../reference/trail.md)\n";
         assert_eq!(of(text, "guide/vm.md", guide), expected);
         let text = "```\n[x](gone.md)\n```\n[guide](book/src/guide/vm.md)\n";
         let expected = "```\n[x](gone.md)\n```\n[guide](../guide/vm.md)\n";

@@ -17,6 +17,7 @@ mod long;
 mod notices;
 mod package;
 mod preload;
+mod reproduce;
 mod ship;
 mod test;
 mod tidy;
@@ -59,10 +60,14 @@ usage: cargo xtask TASK
   posix [short]    the Open POSIX Test Suite natively and while its programs are tracked, in the long
                    form that 'soak' has (half an hour), or in the short one that 'test' has
   bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
-  bench collector [here|guest [ROUNDS]]
-                   the same for the programs on libgc, on this machine and in a guest (half an hour)
+  bench collector [here|guest|memory [ROUNDS]]
+                   the same for the programs on libgc, on this machine and in a guest (half an hour);
+                   memory: what they take in the OoH paper's configurations, and tkrzw's engines
   bench programs   real programs under 'adaptive' and 'pagemap-scan' (ten minutes); bench adaptive
                    has generated workloads (a quarter of an hour)
+  reproduce [report|--again]
+                   measure anew all that stands beside the papers' values (hours; goes on where it
+                   was ended), and write the book's chapters of them; report writes these alone
   bench vm         what the virtual machine costs a program: exits, instructions, collects (guests)
   bench checkpointer [ROUNDS]
                    the same for CRIU, in a guest
@@ -167,6 +172,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         // In a guest, started by the tasks above.
         "measure-checkpointer" => checkpointer::measure_in_guest(rest).map(|()| true)?,
         "measure-collector" => collector::measure_in_guest(rest).map(|()| true)?,
+        "reproduce" => reproduce::run(&repo, rest)?,
         "book" => book::build(&repo).map(|_| true)?,
         "capi" => capi::run(&repo)?,
         "package" => package::run(&repo).map(|()| true)?,
@@ -207,7 +213,7 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         {
             rest.get(2)
         }
-        "generate" | "bench" | "posix" => rest.get(1),
+        "generate" | "bench" | "posix" | "reproduce" => rest.get(1),
         _ => rest.first(),
     }
 }
