@@ -1,12 +1,12 @@
 //! Measures how long attaching stops a program, depending on the number of its writable mappings,
-//! and what a collect costs then.
+//! what a collect costs then, and how long a hold that does nothing stops it.
 //!
 //! `cargo run --release --example attach_stop [ATTACHES]`. The target is this program, started
 //! again. Prints one JSON document; all figures are medians.
 #![allow(unsafe_code, reason = "it measures bare system calls")]
 #![allow(clippy::print_stdout, reason = "that is what an example is for")]
 
-use pagetrail::{Target, Technique, Watch, page_size};
+use pagetrail::{Hold, Target, Technique, Watch, page_size};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -53,16 +53,26 @@ fn measure(vmas: usize, attaches: usize) -> Outcome<String> {
             round.commit();
         }
     }
+    let (mut hold, mut held) = (vec![], vec![]);
+    for _ in 0..attaches {
+        let began = std::time::Instant::now();
+        let stopped = Hold::process(victim.0.id())?;
+        hold.push(began.elapsed());
+        held.push(stopped.release());
+    }
     if writable < vmas {
         return Err(format!("the victim has {writable} writable mappings, not {vmas}").into());
     }
     Ok(format!(
         "{{\"writable_vmas\": {writable}, \"attach_stopped_us\": {:.0}, \"start_us\": {:.0}, \
-         \"collect_us\": {:.0}, \"collect_stopped_us\": {:.0}}}",
+         \"collect_us\": {:.0}, \"collect_stopped_us\": {:.0}, \"hold_us\": {:.0}, \
+         \"hold_stopped_us\": {:.0}}}",
         median_us(attach),
         median_us(start),
         median_us(collect),
-        median_us(stopped)
+        median_us(stopped),
+        median_us(hold),
+        median_us(held)
     ))
 }
 

@@ -196,7 +196,8 @@ impl Hold {
     /// Lets the process go; returns for how long it stood still.
     pub fn release(mut self) -> Duration {
         self.release_all();
-        self.since.elapsed()
+        let let_go = turn(&self.board).let_go;
+        let_go.unwrap_or_else(Instant::now) - self.since
     }
 
     fn order(&self, order: Order) -> Result<()> {

@@ -69,6 +69,8 @@ pub(super) struct Board {
     pub(super) failure: Option<Failure>,
     pub(super) wanted: Vec<Wanted>,
     pub(super) addresses: Vec<u64>,
+    /// When the last thread was let go.
+    pub(super) let_go: Option<Instant>,
 }
 
 /// The board, for who has its turn.
@@ -116,6 +118,10 @@ pub(super) fn keep(task: Task, link: &Link, board: &Mutex<Board>) -> Attempt<()>
         && let Some(thread) = threads.pop()
     {
         thread.release();
+    }
+    // No wait for the lock: the tracker may have been killed with it.
+    if let Ok(mut board) = board.try_lock() {
+        board.let_go = Some(Instant::now());
     }
     outcome.map(drop)
 }
