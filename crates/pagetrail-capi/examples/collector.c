@@ -402,7 +402,7 @@ int main(int count, char **arguments)
     options.target = PAGETRAIL_TARGET_RANGES;
     options.ranges = &range;
     options.range_count = 1;
-    options.flags = PAGETRAIL_OPTION_STOPPED_WORLD;
+    options.flags = PAGETRAIL_OPTION_AT_SAFEPOINT;
     if (pagetrail_watch_start(&options, sizeof options, &watch) != PAGETRAIL_STATUS_OK
         || pagetrail_watch_reserve(watch, HEAP_PAGES / 2) != PAGETRAIL_STATUS_OK
         || pagetrail_watch_get_info(watch, &info, sizeof info) != PAGETRAIL_STATUS_OK)

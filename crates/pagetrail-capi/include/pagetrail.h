@@ -20,10 +20,10 @@
  *     ...
  *     pagetrail_round_commit(round);                    given back instead, they come again
  *
- * Two promises hold for every technique. A write that completes before pagetrail_watch_collect() returns is in that
- * round or in the next; more may be reported, less never. And a round that is not committed comes back.
+ * Two promises hold for every technique. A write that completes before pagetrail_watch_collect() returns appears in that
+ * round or the next; there may be false positives, never false negatives. A round that is not committed comes back.
  *
- * Units stand last in names: _ns nanoseconds, _ms milliseconds, _bytes. Addresses and ranges are in bytes; watched and
+ * Units stand last in names: _ns nanoseconds, _ms milliseconds, _bytes. Addresses and ranges are in bytes; tracked and
  * written ranges are whole pages of pagetrail_page_size() bytes.
  *
  * Errors: functions return a pagetrail_status. A null pointer where none may be, an argument out of range and a call at
@@ -34,10 +34,9 @@
  * Threads: any thread may call any function. A watch and its round are locked during a call; one that comes meanwhile
  * is refused by PAGETRAIL_STATUS_BUSY rather than made to wait. None is to be called from a signal handler.
  *
- * Memory: what the library keeps lies in a heap of its own, which is neither malloc's nor, therefore, in memory that a
- * program watches because malloc hands it out. On the own process nothing calls malloc from pagetrail_watch_collect()
- * to pagetrail_round_commit(); so all of that may be called while every other thread is stopped, wherever that is except
- * inside this library.
+ * Memory: the library allocates from a heap of its own, not by malloc, so that tracking the heap of malloc does not track
+ * the tracker. When the own process is tracked, nothing from pagetrail_watch_collect() to pagetrail_round_commit() calls
+ * malloc: these functions may be called while all other threads are stopped, unless one is stopped inside this library.
  */
 
 
@@ -59,11 +58,10 @@
 #define PAGETRAIL_TEXT_BYTES 256
 
 /**
- * Promise: no other thread of this process writes to the target while pagetrail_watch_collect()
- * runs. The technique soft-dirty needs it on the own process; a collector that stops the world has
- * it anyway.
+ * The caller collects at safepoints: no other thread of this process writes to the target while
+ * pagetrail_watch_collect() runs. The technique soft-dirty needs this promise on the own process.
  */
-#define PAGETRAIL_OPTION_STOPPED_WORLD 1
+#define PAGETRAIL_OPTION_AT_SAFEPOINT 1
 
 /**
  * Leave transparent huge pages whole, and report them in every round, instead of splitting them at
@@ -150,7 +148,7 @@ typedef enum {
      */
     PAGETRAIL_STATUS_PERMISSION = 12,
     /**
-     * The watched process has ended.
+     * The target has ended.
      */
     PAGETRAIL_STATUS_GONE = 13,
     /**
@@ -195,12 +193,12 @@ typedef uint32_t pagetrail_technique;
 typedef uint32_t pagetrail_capability;
 
 /**
- * Whose memory is watched: one of PAGETRAIL_TARGET_*.
+ * Whose memory is tracked: one of PAGETRAIL_TARGET_*.
  */
 typedef uint32_t pagetrail_target;
 
 /**
- * A half-open range of addresses of the watched process, in bytes: start is in it, end is not.
+ * A half-open range of addresses of the target, in bytes: start is in it, end is not.
  */
 typedef struct {
     /**
@@ -273,7 +271,7 @@ typedef struct {
      */
     pagetrail_technique technique;
     /**
-     * The process whose memory is watched.
+     * The process whose memory is tracked.
      */
     uint32_t pid;
     /**
@@ -287,13 +285,13 @@ typedef struct {
 } pagetrail_watch_info;
 
 /**
- * What a watched process does: one of PAGETRAIL_STATE_*. More may come: take those you do not know
+ * What a target does: one of PAGETRAIL_STATE_*. More may come: take those you do not know
  * for RUNNING.
  */
 typedef uint32_t pagetrail_state;
 
 /**
- * How far a watched process has come.
+ * How far a target has come.
  */
 typedef struct {
     /**
@@ -328,7 +326,7 @@ typedef struct {
      */
     uint64_t collect_ns;
     /**
-     * For how much of that the watched process was stopped, in nanoseconds.
+     * For how much of that the target was stopped, in nanoseconds.
      */
     uint64_t stopped_ns;
     /**
@@ -374,7 +372,7 @@ typedef struct {
 typedef uint32_t pagetrail_event_kind;
 
 /**
- * Something that happened to the watched process since the last committed round.
+ * Something that happened to the target since the last committed round.
  */
 typedef struct {
     /**
@@ -421,28 +419,28 @@ typedef struct {
      * The number of sub-pages per page (the largest, if heaps of the process differ); 0 without a
      * heap.
      */
-    uint32_t parts;
+    uint32_t subpages_per_page;
     /**
      * Zero.
      */
     uint32_t reserved;
     /**
-     * Bytes in a unit: a sub-page.
+     * Bytes in a sub-page.
      */
-    uint64_t unit_bytes;
+    uint64_t subpage_bytes;
     /**
-     * The number of dirty units.
+     * The number of dirty sub-pages.
      */
     uint64_t count;
     /**
-     * Bytes of the pages that have dirty units, each page once.
+     * Bytes of the pages that have dirty sub-pages, each page once.
      */
     uint64_t page_bytes;
     /**
      * Bytes of the addresses of all aliases of all heaps.
      */
-    uint64_t window_bytes;
-} pagetrail_units_info;
+    uint64_t alias_bytes;
+} pagetrail_subpages_info;
 
 /**
  * The cheapest technique that works here for the target.
@@ -506,7 +504,7 @@ typedef struct {
 #define PAGETRAIL_TARGET_PROCESS 2
 
 /**
- * A program to be started, pagetrail_options.argv, watched from before its first instruction.
+ * A program to be started, pagetrail_options.argv, tracked from before its first instruction.
  */
 #define PAGETRAIL_TARGET_COMMAND 3
 
@@ -565,12 +563,12 @@ typedef struct {
 #define PAGETRAIL_EVENT_NOTE 0
 
 /**
- * execve(2) replaced the memory of the watched process; all of the new image counts as written.
+ * execve(2) replaced the memory of the target; all of the new image counts as written.
  */
 #define PAGETRAIL_EVENT_EXEC 1
 
 /**
- * The watched process has child processes; none of them is watched.
+ * The target has child processes; none of them is tracked.
  */
 #define PAGETRAIL_EVENT_CHILDREN 2
 
@@ -669,7 +667,7 @@ pagetrail_status pagetrail_technique_capability(pagetrail_technique technique,
 pagetrail_status pagetrail_watch_start(const pagetrail_options *options, size_t size, pagetrail_watch **watch);
 
 /**
- * Ends all tracking and frees the watch, an open round included. The watched process goes on at
+ * Ends all tracking and frees the watch, an open round included. The target goes on at
  * full speed.
  *
  * `watch`: must not be used afterwards. NULL does nothing.
@@ -690,7 +688,7 @@ pagetrail_status pagetrail_watch_get_info(const pagetrail_watch *watch, pagetrai
 
 /**
  * Makes room for rounds of up to `ranges` ranges, so that collecting one needs no new memory: 48
- * bytes each. Half the number of watched pages is always enough.
+ * bytes each. Half the number of tracked pages is always enough.
  *
  * It holds on ranges of the own process by the techniques pagemap-scan and mprotect, while the
  * ranges keep their mappings, their pages were touched before, and each round is committed.
@@ -712,7 +710,7 @@ pagetrail_status pagetrail_watch_reserve(pagetrail_watch *watch, size_t ranges);
 pagetrail_status pagetrail_watch_prepare_kernel_write(pagetrail_watch *watch, const void *address, size_t bytes);
 
 /**
- * Waits until the watched process has ended, or for a time. The own process never ends; a program
+ * Waits until the target has ended, or for a time. The own process never ends; a program
  * started with PAGETRAIL_OPTION_LAST_ROUND does not before pagetrail_watch_release_exit(), so
  * follow it by pagetrail_watch_follow() instead.
  *
@@ -728,8 +726,8 @@ pagetrail_status pagetrail_watch_wait(pagetrail_watch *watch, uint32_t timeout_m
  * or a time is over.
  *
  * With PAGETRAIL_OPTION_LAST_ROUND all that a program wrote can be seen: collect once more when
- * its state is PAGETRAIL_STATE_EXITING, and let it go; the next call tells how it ended. A program
- * that is killed, by SIGKILL say, may end without.
+ * its state is PAGETRAIL_STATE_EXITING, and let it go; the next call returns how it ended. A
+ * program that is killed, by SIGKILL say, may end without.
  *
  * `timeout_ms`: how long, in milliseconds; 0 only looks. `progress`: gets how far it is. `size`:
  * sizeof(pagetrail_progress) as the caller knows it.
@@ -762,8 +760,8 @@ pagetrail_status pagetrail_watch_release_exit(pagetrail_watch *watch);
  * `round`: gets the round, which the watch owns; NULL on failure. End it by
  * pagetrail_round_commit() or pagetrail_round_give_back().
  *
- * PAGETRAIL_STATUS_ROUND_OPEN: the round before was not ended. GONE: the watched process has
- * ended. SYSTEM; after any failure the watch can be asked again, and nothing is lost. BUSY,
+ * PAGETRAIL_STATUS_ROUND_OPEN: the round before was not ended. GONE: the target has
+ * ended. SYSTEM; after any failure the call may be repeated, and nothing is lost. BUSY,
  * FORKED. Any thread.
  */
 pagetrail_status pagetrail_watch_collect(pagetrail_watch *watch, pagetrail_round **round);
@@ -795,7 +793,9 @@ pagetrail_status pagetrail_round_written(const pagetrail_round *round,
  * may have been written before the watch knew the mapping. Arguments and errors are those of
  * pagetrail_round_written().
  */
-pagetrail_status pagetrail_round_fresh(const pagetrail_round *round, const pagetrail_range **ranges, size_t *count);
+pagetrail_status pagetrail_round_newly_mapped(const pagetrail_round *round,
+                                              const pagetrail_range **ranges,
+                                              size_t *count);
 
 /**
  * Copies the written pages to a buffer of the caller's, which stays when the round is ended.
@@ -821,7 +821,7 @@ pagetrail_status pagetrail_round_copy(const pagetrail_round *round,
 pagetrail_status pagetrail_round_contains(const pagetrail_round *round, uint64_t address, bool *contains);
 
 /**
- * Gets what happened to the watched process since the last committed round, one event at a time.
+ * Gets what happened to the target since the last committed round, one event at a time.
  *
  * `index`: 0 to pagetrail_round_info.event_count - 1. `event`: gets the event. `size`:
  * sizeof(pagetrail_event) as the caller knows it.
@@ -866,42 +866,44 @@ pagetrail_status pagetrail_round_commit(pagetrail_round *round);
 pagetrail_status pagetrail_round_give_back(pagetrail_round *round);
 
 /**
- * Gets how much of the process's sub-page heaps (libpagetrail_alloc.so) was written, in units:
- * sub-pages.
+ * Gets how much of the process's sub-page heaps (libpagetrail_alloc.so) was written, in sub-pages.
  *
- * `info`: gets it; all zero where there is no such heap. `size`: sizeof(pagetrail_units_info) as
- * the caller knows it.
+ * `info`: gets it; all zero where there is no such heap. `size`: sizeof(pagetrail_subpages_info)
+ * as the caller knows it.
  *
  * PAGETRAIL_STATUS_NO_ROUND: it was ended. BUSY. Any thread.
  */
-pagetrail_status pagetrail_round_get_units_info(const pagetrail_round *round,
-                                                pagetrail_units_info *info,
-                                                size_t size);
+pagetrail_status pagetrail_round_get_subpages_info(const pagetrail_round *round,
+                                                   pagetrail_subpages_info *info,
+                                                   size_t size);
 
 /**
- * The dirty units of sub-page heaps, as ranges of the size of a sub-page, at the addresses of each
+ * The dirty sub-pages of sub-page heaps, as ranges of their size, at the addresses of each
  * heap's first alias, whichever alias the program has used; none where there is no such heap.
  * Arguments and errors are those of pagetrail_round_written().
  */
-pagetrail_status pagetrail_round_units(const pagetrail_round *round, const pagetrail_range **ranges, size_t *count);
+pagetrail_status pagetrail_round_subpages(const pagetrail_round *round,
+                                          const pagetrail_range **ranges,
+                                          size_t *count);
 
 /**
  * The bytes that may have changed in sub-page heaps: those of all objects that begin in a dirty
- * unit, at the addresses of each heap's first alias; none where there is no such heap. Arguments
- * and errors are those of pagetrail_round_written(), but the ranges are not whole pages.
+ * sub-page, at the addresses of each heap's first alias; none where there is no such heap.
+ * Arguments and errors are those of pagetrail_round_written(), but the ranges are not whole pages.
  */
-pagetrail_status pagetrail_round_unit_bytes(const pagetrail_round *round,
-                                            const pagetrail_range **ranges,
-                                            size_t *count);
+pagetrail_status pagetrail_round_subpage_bytes(const pagetrail_round *round,
+                                               const pagetrail_range **ranges,
+                                               size_t *count);
 
 /**
  * The addresses of all aliases of all sub-page heaps; none where there is no such heap. There,
- * pagetrail_round_written() gives a page once for each alias in which it was written, and the
- * units are more precise. Arguments and errors are those of pagetrail_round_written().
+ * pagetrail_round_written() gives a page once for each alias in which it was written, and
+ * pagetrail_round_subpages() is more precise. Arguments and errors are those of
+ * pagetrail_round_written().
  */
-pagetrail_status pagetrail_round_unit_windows(const pagetrail_round *round,
-                                              const pagetrail_range **ranges,
-                                              size_t *count);
+pagetrail_status pagetrail_round_subpage_aliases(const pagetrail_round *round,
+                                                 const pagetrail_range **ranges,
+                                                 size_t *count);
 
 /**
  * Makes an empty set.

@@ -40,7 +40,7 @@ pub enum Status {
     CannotAttach = 11,
     /// The kernel does not permit it; the text names the capability or the sysctl.
     Permission = 12,
-    /// The watched process has ended.
+    /// The target has ended.
     Gone = 13,
     /// A range is not mapped, not writable, or not made of whole pages.
     BadRange = 14,

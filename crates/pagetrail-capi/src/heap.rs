@@ -4,7 +4,7 @@
 //! inside `malloc` with its lock held; or `malloc` may be the collector itself. So nothing that a
 //! round does may call it. (Starting a thread does, which the technique `userfaultfd` needs when a
 //! watch starts.) And what lies in mappings of its own is not in the memory that a program has
-//! watched.
+//! tracked.
 
 use dlmalloc::GlobalDlmalloc;
 

@@ -6,7 +6,7 @@ use std::ffi::c_char;
 use std::mem::{align_of, offset_of, size_of};
 use std::time::Duration;
 
-/// A half-open range of addresses of the watched process, in bytes: start is in it, end is not.
+/// A half-open range of addresses of the target, in bytes: start is in it, end is not.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
@@ -78,7 +78,7 @@ pub(crate) fn number(technique: Known) -> Technique {
         .unwrap_or(PAGETRAIL_TECHNIQUE_AUTO)
 }
 
-/// Whose memory is watched: one of PAGETRAIL_TARGET_*.
+/// Whose memory is tracked: one of PAGETRAIL_TARGET_*.
 pub type Target = u32;
 /// All writable mappings of this process, those that appear later included.
 pub const PAGETRAIL_TARGET_OWN: Target = 0;
@@ -86,7 +86,7 @@ pub const PAGETRAIL_TARGET_OWN: Target = 0;
 pub const PAGETRAIL_TARGET_RANGES: Target = 1;
 /// All writable mappings of the running process pagetrail_options.pid.
 pub const PAGETRAIL_TARGET_PROCESS: Target = 2;
-/// A program to be started, pagetrail_options.argv, watched from before its first instruction.
+/// A program to be started, pagetrail_options.argv, tracked from before its first instruction.
 pub const PAGETRAIL_TARGET_COMMAND: Target = 3;
 
 /// Which accesses are tracked: one of PAGETRAIL_TRACK_*.
@@ -112,10 +112,9 @@ pub(crate) fn track(number: TrackMode) -> Option<Option<What>> {
     }
 }
 
-/// Promise: no other thread of this process writes to the target while pagetrail_watch_collect()
-/// runs. The technique soft-dirty needs it on the own process; a collector that stops the world has
-/// it anyway.
-pub const PAGETRAIL_OPTION_STOPPED_WORLD: u32 = 1;
+/// The caller collects at safepoints: no other thread of this process writes to the target while
+/// pagetrail_watch_collect() runs. The technique soft-dirty needs this promise on the own process.
+pub const PAGETRAIL_OPTION_AT_SAFEPOINT: u32 = 1;
 /// Leave transparent huge pages whole, and report them in every round, instead of splitting them at
 /// their first write.
 pub const PAGETRAIL_OPTION_KEEP_HUGE_PAGES: u32 = 2;
@@ -161,7 +160,7 @@ pub struct Options {
     pub argv: *const *const c_char,
 }
 
-/// What a watched process does: one of PAGETRAIL_STATE_*. More may come: take those you do not know
+/// What a target does: one of PAGETRAIL_STATE_*. More may come: take those you do not know
 /// for RUNNING.
 pub type ProgressState = u32;
 /// It runs.
@@ -178,7 +177,7 @@ pub const PAGETRAIL_STATE_EXITED: ProgressState = 3;
 /// A program that the watch has started was killed by the signal pagetrail_progress.number.
 pub const PAGETRAIL_STATE_KILLED: ProgressState = 4;
 
-/// How far a watched process has come.
+/// How far a target has come.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -206,7 +205,7 @@ pub(crate) fn progress(state: pagetrail::State) -> Progress {
 pub struct WatchInfo {
     /// The technique in use: PAGETRAIL_TECHNIQUE_*, never AUTO.
     pub technique: Technique,
-    /// The process whose memory is watched.
+    /// The process whose memory is tracked.
     pub pid: u32,
     /// How long the target was stopped to start watching it, in nanoseconds.
     pub attach_stopped_ns: u64,
@@ -227,7 +226,7 @@ pub struct RoundInfo {
     pub duration_ns: u64,
     /// How long pagetrail_watch_collect() took, in nanoseconds.
     pub collect_ns: u64,
-    /// For how much of that the watched process was stopped, in nanoseconds.
+    /// For how much of that the target was stopped, in nanoseconds.
     pub stopped_ns: u64,
     /// Faults that the technique caused since the collect before, or UINT64_MAX where it cannot
     /// count them.
@@ -253,32 +252,32 @@ pub struct RoundInfo {
 /// How much of the sub-page heaps was written.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct UnitsInfo {
+pub struct SubpagesInfo {
     /// The number of sub-pages per page (the largest, if heaps of the process differ); 0 without a
     /// heap.
-    pub parts: u32,
+    pub subpages_per_page: u32,
     /// Zero.
     pub reserved: u32,
-    /// Bytes in a unit: a sub-page.
-    pub unit_bytes: u64,
-    /// The number of dirty units.
+    /// Bytes in a sub-page.
+    pub subpage_bytes: u64,
+    /// The number of dirty sub-pages.
     pub count: u64,
-    /// Bytes of the pages that have dirty units, each page once.
+    /// Bytes of the pages that have dirty sub-pages, each page once.
     pub page_bytes: u64,
     /// Bytes of the addresses of all aliases of all heaps.
-    pub window_bytes: u64,
+    pub alias_bytes: u64,
 }
 
 /// What kind of event it is: one of PAGETRAIL_EVENT_*. More may come: ignore those you do not know.
 pub type EventKind = u32;
 /// Something that the user should know; the text says it.
 pub const PAGETRAIL_EVENT_NOTE: EventKind = 0;
-/// execve(2) replaced the memory of the watched process; all of the new image counts as written.
+/// execve(2) replaced the memory of the target; all of the new image counts as written.
 pub const PAGETRAIL_EVENT_EXEC: EventKind = 1;
-/// The watched process has child processes; none of them is watched.
+/// The target has child processes; none of them is tracked.
 pub const PAGETRAIL_EVENT_CHILDREN: EventKind = 2;
 
-/// Something that happened to the watched process since the last committed round.
+/// Something that happened to the target since the last committed round.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Event {

@@ -161,7 +161,7 @@ static void refusals(void)
     REFUSED(NULL_POINTER, pagetrail_watch_wait(NULL, 0, &answer));
     REFUSED(NULL_POINTER, pagetrail_round_get_info(NULL, &round_info, sizeof round_info));
     REFUSED(NULL_POINTER, pagetrail_round_written(NULL, &ranges, &count));
-    REFUSED(NULL_POINTER, pagetrail_round_fresh(NULL, &ranges, &count));
+    REFUSED(NULL_POINTER, pagetrail_round_newly_mapped(NULL, &ranges, &count));
     REFUSED(NULL_POINTER, pagetrail_round_copy(NULL, NULL, 0, &count));
     REFUSED(NULL_POINTER, pagetrail_round_contains(NULL, 0, &answer));
     REFUSED(NULL_POINTER, pagetrail_round_event(NULL, 0, NULL, 0));
@@ -244,7 +244,7 @@ static void rounds(pagetrail_technique technique)
     CHECK(again == NULL);
     REFUSED(INVALID_ARGUMENT, pagetrail_round_event(round, 0, &event, sizeof event));
     REFUSED(INVALID_ARGUMENT, pagetrail_round_untracked(round, 0, &untracked, sizeof untracked));
-    OK(pagetrail_round_fresh(round, &ranges, &count));
+    OK(pagetrail_round_newly_mapped(round, &ranges, &count));
     CHECK(count == 0);
 
     /* Given back, the pages come again, with those written since. */

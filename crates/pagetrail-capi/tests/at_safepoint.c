@@ -183,7 +183,7 @@ static void rounds(pagetrail_technique technique)
     options.technique = technique;
     options.ranges = &range;
     options.range_count = 1;
-    options.flags = PAGETRAIL_OPTION_STOPPED_WORLD;
+    options.flags = PAGETRAIL_OPTION_AT_SAFEPOINT;
     OK(pagetrail_watch_start(&options, sizeof options, &watch));
     OK(pagetrail_watch_reserve(watch, PAGES / 2));
     atomic_store(&finished, false);

@@ -17,7 +17,7 @@ pub mod general;
 pub mod round;
 pub mod set;
 pub(crate) mod sized;
-pub mod units;
+pub mod subpages;
 pub mod watch;
 
 /// What a pointer points to that is not `const` in C because the call changes something; threads

@@ -75,7 +75,7 @@ pub extern "C" fn pagetrail_round_written(
 /// may have been written before the watch knew the mapping. Arguments and errors are those of
 /// pagetrail_round_written().
 #[unsafe(no_mangle)]
-pub extern "C" fn pagetrail_round_fresh(
+pub extern "C" fn pagetrail_round_newly_mapped(
     round: Option<&Round>,
     ranges: Option<&mut MaybeUninit<*const Range>>,
     count: Option<&mut MaybeUninit<usize>>,
@@ -148,7 +148,7 @@ pub extern "C" fn pagetrail_round_contains(
     })
 }
 
-/// Gets what happened to the watched process since the last committed round, one event at a time.
+/// Gets what happened to the target since the last committed round, one event at a time.
 ///
 /// `index`: 0 to pagetrail_round_info.event_count - 1. `event`: gets the event. `size`:
 /// sizeof(pagetrail_event) as the caller knows it.
@@ -173,7 +173,7 @@ pub extern "C" fn pagetrail_round_event(
                 pagetrail::Event::Children { count } => (
                     PAGETRAIL_EVENT_CHILDREN,
                     *count,
-                    types::text(format_args!("{count} child processes, not watched")),
+                    types::text(format_args!("{count} child processes, not tracked")),
                 ),
                 pagetrail::Event::Note(note) => (PAGETRAIL_EVENT_NOTE, 0, types::text(note)),
                 other => (

@@ -4,8 +4,8 @@ use super::{shared, sized};
 use crate::failure::{Failure, Status, guard, invalid, null};
 use crate::handle::{Round, Watch};
 use crate::types::{
-    self, Options, PAGETRAIL_OPTION_KEEP_HUGE_PAGES, PAGETRAIL_OPTION_LAST_ROUND,
-    PAGETRAIL_OPTION_NO_COMPARE, PAGETRAIL_OPTION_REPORT_AGAIN, PAGETRAIL_OPTION_STOPPED_WORLD,
+    self, Options, PAGETRAIL_OPTION_AT_SAFEPOINT, PAGETRAIL_OPTION_KEEP_HUGE_PAGES,
+    PAGETRAIL_OPTION_LAST_ROUND, PAGETRAIL_OPTION_NO_COMPARE, PAGETRAIL_OPTION_REPORT_AGAIN,
     PAGETRAIL_TARGET_COMMAND, PAGETRAIL_TARGET_OWN, PAGETRAIL_TARGET_PROCESS,
     PAGETRAIL_TARGET_RANGES, PAGETRAIL_TECHNIQUE_AUTO, Progress, WatchInfo,
 };
@@ -51,7 +51,7 @@ pub extern "C" fn pagetrail_watch_start(
 }
 
 fn builder(options: &Options) -> Result<pagetrail::WatchBuilder, Failure> {
-    const FLAGS: u32 = PAGETRAIL_OPTION_STOPPED_WORLD
+    const FLAGS: u32 = PAGETRAIL_OPTION_AT_SAFEPOINT
         | PAGETRAIL_OPTION_KEEP_HUGE_PAGES
         | PAGETRAIL_OPTION_NO_COMPARE
         | PAGETRAIL_OPTION_LAST_ROUND
@@ -108,7 +108,7 @@ fn builder(options: &Options) -> Result<pagetrail::WatchBuilder, Failure> {
         .technique(choice)
         .huge_pages(huge_pages)
         .block_pages(options.block_pages.max(1))
-        .collect_at(match is_set(PAGETRAIL_OPTION_STOPPED_WORLD) {
+        .collect_at(match is_set(PAGETRAIL_OPTION_AT_SAFEPOINT) {
             true => CollectAt::Safepoint,
             false => CollectAt::AnyTime,
         })
@@ -130,7 +130,7 @@ fn builder(options: &Options) -> Result<pagetrail::WatchBuilder, Failure> {
     })
 }
 
-/// Ends all tracking and frees the watch, an open round included. The watched process goes on at
+/// Ends all tracking and frees the watch, an open round included. The target goes on at
 /// full speed.
 ///
 /// `watch`: must not be used afterwards. NULL does nothing.
@@ -184,7 +184,7 @@ pub extern "C" fn pagetrail_watch_get_info(
 }
 
 /// Makes room for rounds of up to `ranges` ranges, so that collecting one needs no new memory: 48
-/// bytes each. Half the number of watched pages is always enough.
+/// bytes each. Half the number of tracked pages is always enough.
 ///
 /// It holds on ranges of the own process by the techniques pagemap-scan and mprotect, while the
 /// ranges keep their mappings, their pages were touched before, and each round is committed.
@@ -232,7 +232,7 @@ pub extern "C" fn pagetrail_watch_prepare_kernel_write(
     })
 }
 
-/// Waits until the watched process has ended, or for a time. The own process never ends; a program
+/// Waits until the target has ended, or for a time. The own process never ends; a program
 /// started with PAGETRAIL_OPTION_LAST_ROUND does not before pagetrail_watch_release_exit(), so
 /// follow it by pagetrail_watch_follow() instead.
 ///
@@ -262,8 +262,8 @@ pub extern "C" fn pagetrail_watch_wait(
 /// or a time is over.
 ///
 /// With PAGETRAIL_OPTION_LAST_ROUND all that a program wrote can be seen: collect once more when
-/// its state is PAGETRAIL_STATE_EXITING, and let it go; the next call tells how it ended. A program
-/// that is killed, by SIGKILL say, may end without.
+/// its state is PAGETRAIL_STATE_EXITING, and let it go; the next call returns how it ended. A
+/// program that is killed, by SIGKILL say, may end without.
 ///
 /// `timeout_ms`: how long, in milliseconds; 0 only looks. `progress`: gets how far it is. `size`:
 /// sizeof(pagetrail_progress) as the caller knows it.
@@ -314,8 +314,8 @@ pub extern "C" fn pagetrail_watch_release_exit(watch: *mut Watch) -> Status {
 /// `round`: gets the round, which the watch owns; NULL on failure. End it by
 /// pagetrail_round_commit() or pagetrail_round_give_back().
 ///
-/// PAGETRAIL_STATUS_ROUND_OPEN: the round before was not ended. GONE: the watched process has
-/// ended. SYSTEM; after any failure the watch can be asked again, and nothing is lost. BUSY,
+/// PAGETRAIL_STATUS_ROUND_OPEN: the round before was not ended. GONE: the target has
+/// ended. SYSTEM; after any failure the call may be repeated, and nothing is lost. BUSY,
 /// FORKED. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagetrail_watch_collect(

@@ -96,7 +96,7 @@ const PROGRAMS: &[Program] = &[
         )],
     },
     Program {
-        path: "tests/units",
+        path: "tests/subpages",
         arguments: &[],
         not: &[
             (

@@ -14,7 +14,7 @@ const SOURCES: &[&str] = &[
     "sys/general",
     "sys/watch",
     "sys/round",
-    "sys/units",
+    "sys/subpages",
     "sys/set",
 ];
 

@@ -1,4 +1,4 @@
-/* units.c: dirty sub-pages of a program on the sub-page allocator (ALLOC_LIBRARY). Started anew with a word it is that
+/* subpages.c: dirty sub-pages of a program on the sub-page allocator (ALLOC_LIBRARY). Started anew with a word it is that
  * program: it changes one of its objects whenever it gets a line, and says when it has. */
 #include "check.h"
 #include <fcntl.h>
@@ -37,30 +37,30 @@ static void await(pagetrail_watch *watch, int from)
 }
 
 /* What a round says: the facts, and how many bytes each of the sets has. */
-static pagetrail_units_info look(pagetrail_watch *watch, uint64_t *unit_bytes, uint64_t *changed)
+static pagetrail_subpages_info look(pagetrail_watch *watch, uint64_t *subpage_bytes, uint64_t *changed)
 {
-    pagetrail_units_info info;
+    pagetrail_subpages_info info;
     pagetrail_round *round;
     const pagetrail_range *ranges;
     size_t count;
     OK(pagetrail_watch_collect(watch, &round));
     memset(&info, 1, sizeof info);
-    OK(pagetrail_round_get_units_info(round, &info, sizeof info));
-    OK(pagetrail_round_units(round, &ranges, &count));
-    *unit_bytes = *changed = 0;
+    OK(pagetrail_round_get_subpages_info(round, &info, sizeof info));
+    OK(pagetrail_round_subpages(round, &ranges, &count));
+    *subpage_bytes = *changed = 0;
     for (size_t i = 0; i < count; i++)
-        *unit_bytes += ranges[i].end - ranges[i].start;
-    OK(pagetrail_round_unit_bytes(round, &ranges, &count));
+        *subpage_bytes += ranges[i].end - ranges[i].start;
+    OK(pagetrail_round_subpage_bytes(round, &ranges, &count));
     for (size_t i = 0; i < count; i++)
         *changed += ranges[i].end - ranges[i].start;
-    OK(pagetrail_round_unit_windows(round, &ranges, &count));
-    uint64_t windows = 0;
+    OK(pagetrail_round_subpage_aliases(round, &ranges, &count));
+    uint64_t aliases = 0;
     for (size_t i = 0; i < count; i++)
-        windows += ranges[i].end - ranges[i].start;
-    CHECK(windows == info.window_bytes);
-    REFUSED(NULL_POINTER, pagetrail_round_units(round, NULL, &count));
+        aliases += ranges[i].end - ranges[i].start;
+    CHECK(aliases == info.alias_bytes);
+    REFUSED(NULL_POINTER, pagetrail_round_subpages(round, NULL, &count));
     OK(pagetrail_round_commit(round));
-    REFUSED(NO_ROUND, pagetrail_round_get_units_info(round, &info, sizeof info));
+    REFUSED(NO_ROUND, pagetrail_round_get_subpages_info(round, &info, sizeof info));
     return info;
 }
 
@@ -70,7 +70,7 @@ static void without_a_heap(void)
     pagetrail_options options = {0};
     pagetrail_range range;
     pagetrail_watch *watch;
-    uint64_t units, changed;
+    uint64_t bytes, changed;
     void *memory = aligned_alloc(page, page);
     range.start = (uint64_t)(uintptr_t)memory;
     range.end = range.start + page;
@@ -79,8 +79,8 @@ static void without_a_heap(void)
     options.ranges = &range;
     options.range_count = 1;
     OK(pagetrail_watch_start(&options, sizeof options, &watch));
-    pagetrail_units_info info = look(watch, &units, &changed);
-    CHECK(info.parts == 0 && info.count == 0 && units == 0 && changed == 0);
+    pagetrail_subpages_info info = look(watch, &bytes, &changed);
+    CHECK(info.subpages_per_page == 0 && info.count == 0 && bytes == 0 && changed == 0);
     OK(pagetrail_watch_free(watch));
     free(memory);
 }
@@ -111,15 +111,15 @@ int main(int argc, char **argv)
     }
     CHECK(status == PAGETRAIL_STATUS_OK);
     await(watch, from[0]);
-    uint64_t units, changed;
-    pagetrail_units_info info = look(watch, &units, &changed);
-    CHECK(info.parts == 8 && info.unit_bytes == 512 && info.count * 512 == units);
+    uint64_t bytes, changed;
+    pagetrail_subpages_info info = look(watch, &bytes, &changed);
+    CHECK(info.subpages_per_page == 8 && info.subpage_bytes == 512 && info.count * 512 == bytes);
     CHECK(changed >= OBJECTS * BYTES);
     for (int i = 0; i < 20; i++) {
         CHECK(write(to[1], "\n", 1) == 1);
         await(watch, from[0]);
-        info = look(watch, &units, &changed);
-        CHECK(info.count >= 1 && info.count <= 4 && info.count * 512 == units);
+        info = look(watch, &bytes, &changed);
+        CHECK(info.count >= 1 && info.count <= 4 && info.count * 512 == bytes);
         CHECK(changed >= BYTES && changed <= 4 * (512 + BYTES));
         CHECK(info.page_bytes >= pagetrail_page_size());
     }
