@@ -6,8 +6,8 @@
 //!   is soft-dirty as a whole, untouched pages included: the kernel marks new mappings so.
 //! * An untouched page of watched private memory is clean. In watched shared memory an entry
 //!   without a page may have lost one that was written, and counts as written.
-//! * A protection marker of our own in an untouched place looks like a swapped page. It is shown as
-//!   what it was, nothing, to readers who may see what tells it apart.
+//! * A protection marker of ours at an untouched page looks like a swapped page. Readers that may
+//!   see swap types get an empty entry in its place.
 
 use crate::spans::{self, Judged};
 use pagetrail::{PageRange, PageSet};
@@ -168,7 +168,8 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// Protection where we have not armed is somebody else's, and says nothing about our clear.
+    /// Marks protected pages that we have not armed: another userfaultfd protects them, and that
+    /// says nothing about our clear.
     fn mark_protected(&mut self, start: u64, end: u64) {
         if start >= end {
             return;
@@ -193,8 +194,8 @@ impl Window<'_> {
         }
     }
 
-    /// Where we have not armed all that exists counts as written, protection there is somebody
-    /// else's; and all that is mapped, unless it is under another's watch.
+    /// Marks what we have not armed: all pages that exist, since protection there is another
+    /// userfaultfd's, and all mapped addresses that no other userfaultfd tracks.
     fn mark_foreign(&mut self, fd: RawFd, start: u64, end: u64) -> Result<(), Errno> {
         if start >= end {
             return Ok(());
@@ -303,7 +304,7 @@ mod tests {
     #[test]
     fn bits_tell_in_watched_memory_and_nowhere_else() {
         if pagetrail::page_size() != PAGE {
-            return;
+            return pagetrail_skips::not_here("pages are not of 4096 bytes");
         }
         let clean = PRESENT | WRITE_PROTECTED;
         let entries = [
@@ -333,7 +334,7 @@ mod tests {
     #[test]
     fn an_untouched_page_is_clean_unless_it_is_shared() {
         if pagetrail::page_size() != PAGE {
-            return;
+            return pagetrail_skips::not_here("pages are not of 4096 bytes");
         }
         let marker = SWAPPED | WRITE_PROTECTED | 1 << 5 | MARKER;
         let entries = [0, marker, 0, marker, PRESENT | WRITE_PROTECTED];

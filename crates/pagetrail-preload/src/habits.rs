@@ -1,10 +1,10 @@
-//! [`Habits`]: which pages are written between any two clears, and may be predicted so for a while
-//! instead of being asked by a fault each time. Pure: sets in, sets out.
+//! [`Habits`]: finds pages that are dirty in every round and predicts them for a while, so that
+//! they cost no faults. Pure: sets in, sets out.
 //!
-//! What was written in two rounds in a row, in runs that are worth a system call of their own, is
-//! predicted dirty, and left unprotected, which is all it takes to show as soft-dirty. After some
-//! rounds it is asked again: armed for a round. Written once more it is predicted for twice as
-//! long; otherwise it is armed as everything else is.
+//! Pages that were dirty in two rounds in a row, in runs that are worth a system call of their own,
+//! are predicted dirty and left unprotected, which makes them show as soft-dirty. After some rounds
+//! they are armed for one round as a check. Dirty again, they are predicted for twice as long;
+//! otherwise they stay armed like all other pages.
 
 use pagetrail::{PageRange, PageSet};
 
@@ -12,7 +12,7 @@ use pagetrail::{PageRange, PageSet};
 const RUN_PAGES_MIN: u64 = 2;
 /// Runs to go around; more would make clears long.
 const RUNS_MAX: usize = 128;
-/// Rounds after which the first level is asked, each next one after twice as many.
+/// Rounds after which the first level is checked, each next one after twice as many.
 const ROUNDS_MIN: u32 = 4;
 const LEVELS: usize = 5;
 
@@ -23,14 +23,15 @@ pub(crate) struct Habits {
     last: PageSet,
     /// Predicted written, by how often that was true already.
     levels: [PageSet; LEVELS],
-    /// Armed at the last clear, to be asked at the next.
+    /// Armed at the last clear, to be checked at the next.
     asked: [PageSet; LEVELS],
     /// All levels.
     predicted: PageSet,
 }
 
 impl Habits {
-    /// Begins a clear: takes what is to be asked out of what is predicted. True when that changes.
+    /// Begins a clear: takes the pages to be checked out of the predicted ones; true if there are
+    /// any.
     pub(crate) fn begin(&mut self) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
         let mut changed = false;
@@ -48,8 +49,8 @@ impl Habits {
         changed
     }
 
-    /// Ends a clear that has found and armed `written`, all of it but what is predicted. True when
-    /// what is predicted changes.
+    /// Ends a clear that found `written` and armed it, except for predicted pages; true if the
+    /// predicted pages change.
     pub(crate) fn end(&mut self, mut written: PageSet) -> bool {
         let mut changed = false;
         let mut again = self.last.intersection(&written);

@@ -2,8 +2,8 @@
 //! program that clears, since CRIU's pre-dump, next pre-dump and dump are three programs.
 //!
 //! A holder is forked by the first program that needs it, listens on an abstract Unix socket named
-//! after its target, and ends when the target does. Killed, it takes the watch along, and
-//! everything counts as written. It answers root and its own user. One request is one connection: a
+//! after its target, and ends when the target does. If it is killed, the watch ends with it, and
+//! all pages count as written. It answers root and its own user. One request is one connection: a
 //! byte, answered by what is armed or by why not.
 
 use crate::sys::process;
@@ -25,7 +25,7 @@ pub(crate) enum Request {
     Attach,
     /// Clear all bits.
     Clear,
-    /// Tell what is armed.
+    /// Return what is armed.
     Look,
 }
 
@@ -41,7 +41,8 @@ pub(crate) struct Armed {
 /// Longer than a holder may take to attach.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Asks the holder of a process, and starts one unless it is only to be looked at.
+/// Sends a request to the holder of a process; starts a holder unless the request is
+/// [`Request::Look`].
 pub(crate) fn ask(pid: u32, request: Request) -> io::Result<Armed> {
     let address = address(pid)?;
     let mut stream = match UnixStream::connect_addr(&address) {
@@ -65,7 +66,7 @@ pub(crate) fn ask(pid: u32, request: Request) -> io::Result<Armed> {
     parse(&reply).unwrap_or_else(|| Err(Error::new(ErrorKind::InvalidData, "its holder has gone")))
 }
 
-/// The name tells the process from a later one of the same number.
+/// The socket's name, which distinguishes the process from a later one with the same PID.
 fn address(pid: u32) -> io::Result<SocketAddr> {
     // A name in them may be any bytes.
     let stat = std::fs::read(format!("/proc/{pid}/stat"))?;

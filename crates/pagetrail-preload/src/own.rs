@@ -1,21 +1,21 @@
 //! [`Own`]: the watch on the own process, and clearing by one system call as long as its mappings
 //! stay what they are.
 //!
-//! A clear throws away what the watch would tell, so as a rule it need not be asked: one
-//! `PAGEMAP_SCAN(2const)` over a span of addresses protects again what was written, and fails with
-//! `EPERM` at a mapping that is not registered. Only then, when something was mapped anew, the
-//! watch looks at the mappings. For that all private memory is under watch, what may not be written
-//! included: so spans are long, and few.
+//! A clear drops what the watch would report, so usually no collect is needed: one
+//! `PAGEMAP_SCAN(2const)` over a span of addresses re-protects the pages that were written, and
+//! fails with `EPERM` at a mapping that is not registered. Only then, when something was newly
+//! mapped, the watch reads the mappings. All private memory is tracked, unwritable memory included,
+//! so that spans are long and few.
 //!
 //! Spans reach over gaps in which the program may map memory and watch it by a userfaultfd of its
-//! own, whose marks a sweep would take away. So once it has registered any
-//! ([`note_foreign_userfaultfd`]), every clear asks the watch.
+//! own, whose marks a sweep would remove. So once it has registered any
+//! ([`note_foreign_userfaultfd`]), every clear collects from the watch.
 //!
-//! For a collector, pages that are written round after round would cost a fault each round for news
-//! that is no news: [`Habits`] finds them, and they stay unprotected, and soft-dirty, for a while.
+//! For a collector, pages that are dirty in every round would cost a fault in each: [`Habits`]
+//! finds them, and they stay unprotected, and soft-dirty, for a while.
 //!
-//! Unlike the watch, a sweep leaves empty entries of private memory alone: a page that comes there
-//! shows as written by itself, and would fault twice to get rid of a mark.
+//! Unlike the watch, a sweep leaves empty entries of private memory alone: a page that is populated
+//! there shows as written by itself, and a marker would cost it a second fault.
 
 use crate::habits::Habits;
 use crate::holder::{self, Armed};
@@ -41,7 +41,7 @@ pub(crate) struct Own {
     /// Without it every clear goes through the watch.
     pagemap: Option<OwnedFd>,
     spans: Vec<Span>,
-    /// Where a page too many is no loss.
+    /// Predictions, for a reader that tolerates false positives.
     habits: Option<Habits>,
     /// The spans without what is predicted dirty.
     around: Vec<Span>,
@@ -56,8 +56,8 @@ struct Span {
 }
 
 impl Own {
-    /// Starts the watch, which clears everything; what is armed. `predict`: pages may show as
-    /// written that no longer are.
+    /// Starts the watch, which clears everything, and returns what is armed. `predict`: false
+    /// positives are allowed.
     pub(crate) fn start(predict: bool) -> pagetrail::Result<(Self, Armed)> {
         let watch = Watch::builder()
             .target(Target::own())
@@ -78,7 +78,7 @@ impl Own {
         Ok((own, armed))
     }
 
-    /// Clears all bits; what is armed, if that has changed.
+    /// Clears all bits, and returns what is armed if that has changed.
     pub(crate) fn clear(&mut self) -> pagetrail::Result<Option<Armed>> {
         if FOREIGN.load(Ordering::Relaxed) {
             self.watch.collect()?.commit();
@@ -131,7 +131,7 @@ impl Own {
 }
 
 impl Span {
-    /// Tells what was written in private memory.
+    /// Re-protects the span; calls `written` with what was written in private memory.
     fn sweep(self, fd: RawFd, mut written: impl FnMut(PageRange)) -> Result<(), Errno> {
         // Without a vector the kernel marks empty entries as well, as is right for shared memory
         // alone.

@@ -339,7 +339,8 @@ impl Core {
     ///
     /// # Safety
     ///
-    /// The program does not use it any more. (What is no object of this heap ends the program.)
+    /// The program does not use the object any more. (An address that is no object of this heap
+    /// ends the program.)
     #[inline(always)]
     pub(crate) unsafe fn free(&self, cache: &mut Cache, object: *mut u8) {
         // SAFETY: an object and its byte, as found; the program has given it up.

@@ -1,6 +1,6 @@
 //! `fork(2)`: the child gets memory of its own.
 //!
-//! What is mapped shared would be the parent's and the child's at once. So before a fork, with
+//! Parent and child would share memory that is mapped shared. So before a fork, with
 //! every lock of every heap held, shared memory is copied; the child puts the copies in the place
 //! of the originals, at the same addresses, before anything else of it runs (`pthread_atfork(3)`;
 //! ours are registered when the program is loaded, or by the first call for memory if that comes

@@ -14,8 +14,8 @@ impl<T> Lasting<T> {
     ///
     /// # Safety
     ///
-    /// A `T` is there, or zeros where these are a `T`; it stays until its heap is destroyed, and is
-    /// borrowed exclusively by nobody.
+    /// A `T` is there, or zeros where these are a `T`; it stays until its heap is destroyed, and
+    /// there is no exclusive reference to it.
     #[inline]
     pub(crate) unsafe fn new(at: *const T) -> Self {
         // SAFETY: something is there, as the caller promises, so the pointer is not null.

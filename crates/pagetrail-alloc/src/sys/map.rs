@@ -138,7 +138,7 @@ pub(crate) fn can_replace() -> Result<(), Errno> {
 ///
 /// # Safety
 ///
-/// The mapping is the caller's, and of what is cut off nothing is used any more.
+/// The mapping is the caller's, and the part that is cut off is not used any more.
 pub(crate) unsafe fn resize(start: *mut u8, from: usize, to: usize) -> Result<(), Errno> {
     // SAFETY: the mapping of `from` bytes belongs to the caller, and what is cut off is not in use.
     unsafe { rustix::mm::mremap(start.cast(), from, to, MremapFlags::empty())? };

@@ -7,7 +7,7 @@
 //! lock of the class; a byte belongs to the thread that has the object.
 //!
 //! What a lock protects is reached by a [`SlabGuard`], which borrows the [`Key`] that lies behind
-//! that lock: there is one at a time, and only in the hands of who holds the lock.
+//! that lock: there is one at a time, and only the thread that holds the lock has it.
 
 use super::lasting::Lasting;
 use super::superblock::{Backing, Superblock};

@@ -1,4 +1,4 @@
-//! [`Ledger`]: moves pages of no process, and remembers where they would be: for recordings.
+//! [`Ledger`]: a mover for recordings, which have no process: it remembers where pages would be.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::policy::plan::Unit;
 use crate::policy::table::{Place, Run};
 
-/// Where the pages of a recording would be. A page that comes into being is in fast memory while
+/// The places of the pages of a recording. A page that comes into being is in fast memory while
 /// there is room, as the kernel would have it, and stays there until it is moved.
 #[derive(Debug)]
 pub struct Ledger {
@@ -21,7 +21,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// One for so many bytes of fast memory.
+    /// Makes a ledger with this many bytes of fast memory.
     pub fn new(fast_bytes: u64) -> Self {
         Self {
             capacity: fast_bytes / page_size(),

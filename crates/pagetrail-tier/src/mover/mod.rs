@@ -19,7 +19,7 @@ pub use ledger::Ledger;
 pub use node::{Kernel, NodeMover, NodeOptions, System};
 pub use swap::SwapMover;
 
-/// Why a page was not moved.
+/// The reason why a page was not moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Reason {
@@ -33,9 +33,9 @@ pub enum Reason {
     Absent,
     /// The process has ended: `ESRCH`.
     Ended,
-    /// The kernel will not: `EPERM`, `EINVAL` and the like.
+    /// The kernel refuses: `EPERM`, `EINVAL` and similar errors.
     Refused,
-    /// The time for moving was over before its turn came, or fast memory was full before.
+    /// The time for moving ended, or fast memory was full, before this page was reached.
     NotTried,
 }
 
@@ -64,7 +64,7 @@ impl Reason {
         }
     }
 
-    /// Whether it lies with the page: tried again at once it would stand in the way of others.
+    /// Whether the page is the cause: retried at once, it would delay other pages.
     pub fn is_the_pages(self) -> bool {
         matches!(self, Self::Busy | Self::Shared | Self::Refused)
     }
@@ -79,11 +79,11 @@ impl fmt::Display for Reason {
 /// The outcome of a list of moves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// What was moved.
+    /// The pages that were moved.
     pub moved: Vec<Unit>,
-    /// What was not, and why.
+    /// The pages that were not moved, and the reasons.
     pub failed: Vec<(Unit, Reason)>,
-    /// How long it took.
+    /// Duration of the moves.
     pub took: Duration,
 }
 
@@ -103,9 +103,9 @@ impl Outcome {
     }
 }
 
-/// What moves the pages of one target.
+/// Moves the pages of one target.
 pub trait Mover: Send {
-    /// Where pages are, in ascending order; those that are nowhere are left out.
+    /// Returns the places of pages in ascending order, without pages that are in no memory.
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ pub trait Mover: Send {
     /// Moves units to fast or slow memory, in their order, as far as it gets within `timeout`.
     fn carry_out(&mut self, units: &[Unit], to: Place, timeout: Duration) -> Outcome;
 
-    /// Whether nothing is really moved.
+    /// Whether the mover only pretends to move.
     fn is_dry(&self) -> bool {
         false
     }
@@ -141,7 +141,7 @@ impl<M: Mover> Mover for DryRun<M> {
     }
 }
 
-/// Puts pages one behind the other into runs of those that are alike. They come in ascending order.
+/// Joins neighbouring pages that are alike into runs. Pages come in ascending order.
 #[derive(Debug, Default)]
 pub(crate) struct Runs(Vec<Run>);
 

@@ -1,9 +1,8 @@
 //! [`NodeMover`]: fast and slow memory are NUMA nodes, and pages move between them by
 //! `move_pages(2)`.
 //!
-//! Several threads, each with a batch at a time, because one call moves its pages one after the
-//! other. When the fast node is full, nothing more is tried, and nothing at all for some plans to
-//! come, twice as many each time.
+//! Several threads move a batch each, because one call moves its pages one after the other. When
+//! the fast node is full, the mover stops, and skips the next plans: one, then two, then four.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,12 +19,12 @@ use crate::policy::plan::Unit;
 use crate::policy::table::{Place, Run};
 use crate::sys::move_pages::{self, State};
 
-/// Pages that one call asks about.
+/// Number of pages whose node one call returns.
 const QUERY_PAGES: usize = 1 << 14;
-/// Plans passed over after the fast node was full, at most.
+/// Largest number of plans skipped after the fast node was full.
 const BACK_OFF_MAX: u32 = 32;
 
-/// `move_pages(2)`, or what stands for it in tests.
+/// The calls of `move_pages(2)`, replaced in tests.
 pub trait Kernel: Send + Sync {
     /// Writes for each address the node of its page, or the negative number of an error.
     ///
@@ -34,12 +33,12 @@ pub trait Kernel: Send + Sync {
     /// The call fails as a whole.
     fn query(&self, pid: u32, addresses: &[u64], states: &mut [State]) -> Result<(), Errno>;
 
-    /// Moves pages to a node, and writes where each is then. A state that the kernel does not get
-    /// to stays as it was.
+    /// Moves pages to a node, and writes the node of each afterwards. The entry of a page that the
+    /// kernel does not reach is left as it was.
     ///
     /// # Errors
     ///
-    /// The call fails, maybe in the middle.
+    /// The call fails, possibly after it has moved some pages.
     fn to_node(
         &self,
         pid: u32,
@@ -49,7 +48,7 @@ pub trait Kernel: Send + Sync {
     ) -> Result<(), Errno>;
 }
 
-/// The kernel itself.
+/// The calls of the running kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct System;
 
@@ -69,7 +68,7 @@ impl Kernel for System {
     }
 }
 
-/// How to move.
+/// Settings of a [`NodeMover`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeOptions {
     /// The node that fast memory is on.
@@ -78,9 +77,9 @@ pub struct NodeOptions {
     pub slow: u32,
     /// How many threads move at a time.
     pub threads: usize,
-    /// How many pages, or huge pages, one call moves.
+    /// Number of pages, or huge pages, that one call moves.
     pub batch: usize,
-    /// How much is moved in a second at most.
+    /// Limit on the bytes moved per second.
     pub bytes_per_second: Option<u64>,
 }
 
@@ -102,9 +101,9 @@ pub struct NodeMover<K = System> {
     pid: u32,
     options: NodeOptions,
     kernel: K,
-    /// Plans yet to be passed over.
+    /// Number of plans still to be skipped.
     pause: u32,
-    /// How many will be, the next time.
+    /// Number of plans to skip the next time.
     back_off: u32,
 }
 
@@ -174,7 +173,7 @@ impl<K: Kernel> NodeMover<K> {
         reasons
     }
 
-    /// For each unit why it was not moved.
+    /// The reason for each page, or huge page, that was not moved.
     fn move_batch(&self, batch: &[Unit], node: u32) -> Vec<Option<Reason>> {
         // No node, and no error either: what the kernel does not get to.
         const UNTOUCHED: State = State::MIN;
@@ -282,7 +281,7 @@ impl<K: Kernel> Mover for NodeMover<K> {
     }
 }
 
-/// The pages to ask about one by one: small ones, and the first of each huge one for all of it.
+/// The pages whose node is queried: each small page, and the first of each huge page.
 fn parts(mapped: &Mapped, page: u64) -> impl Iterator<Item = (PageRange, bool)> + '_ {
     let huge_bytes = page * 512;
     let small = mapped.present.difference(&mapped.huge);

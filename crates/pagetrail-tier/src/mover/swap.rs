@@ -1,8 +1,8 @@
 //! [`SwapMover`]: fast memory is memory, slow memory is swap (or zram), and pages are sent there
 //! and fetched back by `process_madvise(2)`. For machines with one node.
 //!
-//! `MADV_WILLNEED` reads pages into the swap cache and leaves it to the program to fault for each:
-//! so a byte of each is read here afterwards, which maps it.
+//! `MADV_WILLNEED` reads pages into the swap cache only, so the program would still fault for each.
+//! The mover therefore reads a byte of each page afterwards, which maps it.
 
 use std::fs::File;
 use std::io;
@@ -21,10 +21,10 @@ use crate::policy::plan::Unit;
 use crate::policy::table::{Place, Run};
 use crate::sys::advise::{self, Advice};
 
-/// Units for one call.
+/// Number of ranges that one call takes.
 const BATCH: usize = 256;
 
-/// Sends the pages of one process to swap and back.
+/// Moves the pages of one process to swap and back.
 pub struct SwapMover {
     pid: u32,
     pidfd: OwnedFd,
@@ -72,7 +72,7 @@ impl SwapMover {
         }
     }
 
-    /// Has pages mapped that were read ahead. What cannot be read is found by [`Self::check`].
+    /// Maps pages that were read ahead. [`Self::check`] finds those that cannot be read.
     fn fetch(&self, batch: &[Unit]) {
         let Ok(memory) = File::open(format!("/proc/{}/mem", self.pid)) else {
             return;
@@ -156,7 +156,7 @@ impl Mover for SwapMover {
             if to == Place::Fast {
                 self.fetch(batch);
             }
-            // The advice is taken where it can be: what came of it the page tables tell.
+            // The kernel follows the advice where it can; the page tables show the result.
             let there = self
                 .check(batch, to)
                 .unwrap_or_else(|_| vec![false; batch.len()]);

@@ -1,9 +1,9 @@
-//! [`Clock`]: whether to track in a period, from how much the last ones moved.
+//! [`Clock`]: decides whether a period is tracked, from how much the last ones moved.
 //!
 //! HMM-V, section 4.1.3: a period that moved little raises a counter, each period lowers it by one,
-//! and tracking is on while it is 0. As one step up and one down would cancel each other, we read
-//! the limit of 3 so: one calm period pauses one, the next in a row two, then three, until a period
-//! is not calm.
+//! and tracking is on while it is 0. One step up and one down would cancel each other, so we read
+//! the limit of 3 as follows: one calm period pauses one period, the next calm one in a row pauses
+//! two, then three, until a period is not calm.
 
 use super::settings::Settings;
 
@@ -17,7 +17,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Begins a period; whether it is to be tracked.
+    /// Begins a period, and returns whether it is to be tracked.
     pub fn tick(&mut self) -> bool {
         if self.counter == 0 {
             return true;
@@ -31,7 +31,7 @@ impl Clock {
         self.calm > 0
     }
 
-    /// Ends a period that was tracked and moved so much.
+    /// Ends a period that was tracked and moved this many bytes.
     pub fn tracked(&mut self, moved_bytes: u64, settings: &Settings) {
         self.calm = match moved_bytes < settings.calm_bytes {
             true => (self.calm + 1).min(settings.pause_max),
@@ -40,12 +40,12 @@ impl Clock {
         self.counter = self.calm;
     }
 
-    /// Has the next period tracked, whatever was before.
+    /// Makes the next period a tracked one.
     pub fn wake(&mut self) {
         *self = Self::default();
     }
 
-    /// How many periods are not tracked yet.
+    /// Number of periods that are still paused.
     pub fn counter(&self) -> u8 {
         self.counter
     }

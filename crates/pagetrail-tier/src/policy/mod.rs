@@ -68,7 +68,7 @@ pub struct Usage {
 /// How much fast memory a target could use, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// Bytes that the target asks of the pool: a share of its hot pages, as the settings say.
+    /// Bytes that the target demands from the pool: a share of its hot pages, as the settings say.
     pub wanted: u64,
     /// Bytes of the pages accessed in most of the windows that are remembered.
     pub steady: u64,

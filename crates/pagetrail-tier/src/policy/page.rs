@@ -81,17 +81,17 @@ impl Page {
         self.state = self.state & !state::PLACE | bits;
     }
 
-    /// How many kinds of place there are: absent, fast or slow, and each of them with pages that
-    /// cannot be moved.
+    /// Number of kinds of place: absent, fast and slow, each with pages that can and cannot be
+    /// moved.
     pub(super) const KINDS: usize = 8;
 
-    /// Where it is and whether it cannot be moved, as a small number.
+    /// The place of the page and whether it cannot be moved, as a small number.
     #[inline]
     pub(super) fn kind(&self) -> usize {
         usize::from(self.state & (state::PLACE | state::FIXED))
     }
 
-    /// What such a number stands for.
+    /// Decodes such a number.
     pub(super) fn place_of(kind: usize) -> (Place, bool) {
         let page = Self {
             state: kind as u8,
@@ -100,14 +100,14 @@ impl Page {
         (page.place(), page.is_fixed())
     }
 
-    /// Whether it is at the bottom of the queue: a window in which it is not touched is remembered,
-    /// and that is all.
+    /// Whether the page is at the bottom of the queue, where a window without an access changes its
+    /// history alone.
     #[inline]
     pub(super) fn is_at_the_bottom(&self) -> bool {
         self.level | self.rest | self.slept | self.state & state::SPOT == 0
     }
 
-    /// Takes a window in which it was not touched, at the bottom of the queue.
+    /// Records a window without an access, at the bottom of the queue.
     #[inline]
     pub(super) fn observe_nothing(&mut self, mask: u16, kind: WindowKind) {
         self.reads = (self.reads << u8::from(kind.accesses)) & mask;
@@ -129,7 +129,7 @@ impl Page {
         self.set(state::FIXED, fixed);
     }
 
-    /// Remembers the last windows only.
+    /// Drops all windows but the last ones from the history.
     pub(super) fn forget_before(&mut self, windows: u8) {
         let mask = u16::MAX >> (16 - windows);
         self.reads &= mask;
@@ -152,8 +152,7 @@ impl Page {
         self.level >= TRUSTED && self.rest == 0 && self.slept > 0
     }
 
-    /// Whether it was touched so often in a row that it should be in use, left alone at the moment
-    /// or not.
+    /// Whether the page was accessed so often in a row that it should be in use, backed off or not.
     pub(super) fn should_be_in_use(&self) -> bool {
         self.level >= TRUSTED
     }
@@ -181,7 +180,7 @@ impl Page {
         self.set(state::SPOT, true);
     }
 
-    /// Whether the window that ends asks about it as a sample. It does so once.
+    /// Whether the window that ends samples the page as a spot check; clears the mark.
     #[inline]
     pub(super) fn take_spot(&mut self) -> bool {
         let spot = self.state & state::SPOT != 0;
@@ -256,15 +255,16 @@ impl Page {
         false
     }
 
-    /// Whether the windows in which it is left alone do not count as touched: once all that is
-    /// remembered was seen, touches that meet by chance would outdo pages that are really in use.
+    /// Whether windows in which the page is backed off do not count as accessed. They do not once
+    /// the whole history was observed: accesses that coincide by chance would then rank above pages
+    /// that are in steady use.
     #[inline]
     fn counts_answers_only(&self, settings: &Settings, kind: WindowKind) -> bool {
         settings.only_answers && kind.settled && self.level < SURE
     }
 
-    /// Erases the windows in which it was taken for touched, behind the newest where that is an
-    /// answer.
+    /// Erases the windows in which the page was assumed to be accessed; the newest window stays if
+    /// it sampled the page.
     #[cold]
     fn take_back(&mut self, caps: SourceCaps, kind: WindowKind) {
         let slept = match caps.in_turns {

@@ -1,40 +1,40 @@
-//! [`Pool`]: fast memory shared among several targets. It takes from the sated and gives to the
-//! hungry.
+//! [`Pool`]: fast memory shared among several targets. It moves fast memory from targets that need
+//! less than their share to those that need more.
 //!
-//! HMM-V, section 4.4. Each target has a share of its own; what it is allowed at a time lies
-//! between a lower and an upper part of that. One that wants less than it has gives the rest to the
-//! pool, one that wants more gets it as far as the pool reaches, all in proportion to what they
-//! lack. What is left then goes, ours, to those that want no more but use more in most windows: by
-//! the paper's share of 80% a target whose memory is all hot would be sated without a fifth of it.
+//! HMM-V, section 4.4. Each target has a share of its own, and its allowance lies between a lower
+//! and an upper percentage of that share. A target that demands less than its allowance returns the
+//! rest to the pool; those that demand more divide what the pool has in proportion to what they
+//! lack. Ours: what is left then goes to targets that demand no more but use more in most windows,
+//! since by the paper's share of 80% a target whose memory is all hot demands only four fifths.
 
 use std::collections::BTreeMap;
 
 use super::Demand;
 use super::settings::Settings;
 
-/// What the pool knows of a target.
+/// A target as the pool knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The share of its own, in bytes.
+    /// The share of the target, in bytes.
     pub initial: u64,
-    /// What it is allowed at the moment.
+    /// The fast memory that the target may use at present.
     pub size: u64,
-    /// What it wants and could use, if that is known.
+    /// The demand of the target, if it is known.
     pub demand: Option<Demand>,
 }
 
-/// A target cannot have what it asks for.
+/// A target cannot get the share that was requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
-    /// Not enough is left.
+    /// The pool has too little left.
     #[error("{wanted} bytes of fast memory wanted, {free} are left in the pool")]
     Full {
-        /// What was asked for.
+        /// Bytes that were requested.
         wanted: u64,
-        /// What there is.
+        /// Bytes that are available.
         free: u64,
     },
-    /// There is such a member.
+    /// The pool already has a member of this name.
     #[error("target '{0}' is in the pool already")]
     Twice(String),
 }
@@ -48,7 +48,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of so many bytes, all free.
+    /// Makes a pool of this many bytes, all free.
     pub fn new(total: u64) -> Self {
         Self {
             total,
@@ -57,12 +57,12 @@ impl Pool {
         }
     }
 
-    /// All it has: what is free, and what its members are allowed.
+    /// All bytes of the pool: those that are free and those that members may use.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// What nobody is allowed.
+    /// Bytes that no member may use.
     pub fn free(&self) -> u64 {
         self.free
     }
@@ -72,7 +72,7 @@ impl Pool {
         self.members.iter().map(|(name, member)| (&**name, member))
     }
 
-    /// A member.
+    /// Returns a member by name.
     pub fn member(&self, name: &str) -> Option<&Member> {
         self.members.get(name)
     }
@@ -81,7 +81,7 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// The pool has not so much left, or a member of this name.
+    /// The pool has less left than the share, or already has a member of this name.
     pub fn join(&mut self, name: &str, initial: u64) -> Result<(), PoolError> {
         if self.members.contains_key(name) {
             return Err(PoolError::Twice(name.into()));
@@ -102,21 +102,21 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a target out; what it was allowed is free again.
+    /// Removes a target; its allowance is free again.
     pub fn leave(&mut self, name: &str) {
         if let Some(member) = self.members.remove(name) {
             self.free += member.size;
         }
     }
 
-    /// Says how much of a target's memory is hot.
+    /// Sets the demand of a target.
     pub fn demand(&mut self, name: &str, demand: Demand) {
         if let Some(member) = self.members.get_mut(name) {
             member.demand = Some(demand);
         }
     }
 
-    /// Shares anew. A member whose demand is not known keeps what it has.
+    /// Divides the pool anew. A member whose demand is not known keeps its allowance.
     pub fn balance(&mut self, settings: &Settings) {
         for member in self.members.values_mut() {
             if let Some(demand) = member.demand {
@@ -129,7 +129,7 @@ impl Pool {
         self.give(settings, |demand| demand.steady);
     }
 
-    /// Gives what is free to those that have less than some part of their demand.
+    /// Gives free memory to members that have less than some part of their demand.
     fn give(&mut self, settings: &Settings, part: impl Fn(Demand) -> u64) {
         let lacks = self.members.iter().filter_map(|(name, member)| {
             let should = member.within_limits(part(member.demand?), settings);
@@ -154,7 +154,7 @@ impl Pool {
 }
 
 impl Member {
-    /// As much as it may have of some bytes.
+    /// Limits an allowance to what the member may have.
     fn within_limits(&self, bytes: u64, settings: &Settings) -> u64 {
         let part = |percent: u16| {
             let bytes = u128::from(self.initial) * u128::from(percent) / 100;

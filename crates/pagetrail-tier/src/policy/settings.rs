@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 /// A history is kept in as many bits.
 pub(super) const WINDOWS_MAX: u8 = 16;
-/// A page of this level sleeps for 128 windows.
+/// A page of this level backs off for 128 windows.
 pub(super) const LEVEL_MAX: u8 = 8;
 /// Degrees above are none that a bucket exists for.
 pub(super) const WEIGHT_MAX: u8 = 32;
 
-/// How pages are put into an order; all but the first are there to compare with.
+/// The order of pages by hotness; all but the first serve comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -33,44 +33,43 @@ pub enum Ranking {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// How many windows a degree counts over, at most 16.
+    /// Number of windows over which a degree counts, at most 16.
     pub windows: u8,
-    /// The highest level of the queue, at most 8: a page of level x is left alone for 2^(x-1)
+    /// The highest level of the queue, at most 8: a page of level x is backed off for 2^(x-1)
     /// windows. 0 turns the queue off.
     pub level_max: u8,
-    /// What a window with a read adds to a degree. Every access is one to a source that cannot
-    /// tell.
+    /// Weight of a window with a read in a degree. To a source that cannot distinguish them, every
+    /// access is a read.
     pub read_weight: u8,
-    /// What a window with a write adds to a degree.
+    /// Weight of a window with a write in a degree.
     pub write_weight: u8,
     /// A page of a lower degree is never hot.
     pub degree_min: u16,
     /// The share of the pages that are hot by their degree for which a target wants fast memory
     /// from the pool.
     pub share_percent: u8,
-    /// What a target may lose to the pool: it keeps this part of its own share.
+    /// Percentage of its share that a target keeps when it gives memory to the pool.
     pub lower_percent: u16,
-    /// What a target may get from the pool: this part of its own share, at most.
+    /// Percentage of its share up to which a target gets memory from the pool.
     pub upper_percent: u16,
     /// When less was moved in a period, the next ones are not tracked.
     pub calm_bytes: u64,
     /// How many periods in a row are not tracked, at most.
     pub pause_max: u8,
-    /// Moves are planned after every so many windows of a period. Ours: the paper plans once, after
-    /// the last of 8.
+    /// Moves are planned each time this many windows of a period have passed. Ours: the paper plans
+    /// once, after the last of 8.
     pub decide_every: u8,
-    /// A page takes another one's place if its degree is higher by more than this, so that those
-    /// which are touched by chance do not change places for ever; less in the first windows of a
-    /// period, in proportion. Ours; the paper has 0.
+    /// A page replaces another one if its degree is higher by more than this, so that pages that
+    /// are accessed by chance do not change places again and again; in the first windows of a
+    /// period it is less, in proportion. Ours; the paper has 0.
     pub margin: u16,
-    /// Ours: when a page that was left alone turns out not to be used, the windows in which it was
-    /// taken for used are erased from its history.
+    /// Ours: when a backed-off page turns out not to be in use, the windows in which it was assumed
+    /// to be accessed are erased from its history.
     pub take_back: bool,
-    /// Ours: once all the windows that count were seen, a page of a level below 4 that is left
-    /// alone does not count as touched in them. Otherwise one touch by chance counts as two, and
-    /// two as five.
+    /// Ours: once the whole history was observed, a backed-off page of a level below 4 does not
+    /// count as accessed. Otherwise one access by chance would count as two, and two as five.
     pub only_answers: bool,
-    /// Ours: one in so many backed-off pages is sampled in every window as a spot check; 0 for
+    /// Ours: one in this many backed-off pages is sampled in every window as a spot check; 0 for
     /// none.
     pub spot_check: u8,
     /// Ours: if more than this percentage of spot checks was not accessed (or of the pages of level
@@ -81,14 +80,15 @@ pub struct Settings {
     /// many windows more, which do not count as accessed, so that rarely used pages are sampled
     /// rarely.
     pub rare_rest: u8,
-    /// Ours: a period after a calm one ends after so many windows if it is calm, too; 0 for never.
+    /// Ours: number of windows after which a period that follows a calm one ends early, if it is
+    /// calm, too; 0 for never.
     pub settle_after: u8,
     /// Ours: in a period that is not tracked, a sample of backed-off pages is probed in one window.
     /// If it shows a phase change, by `phase_change_percent`, the period is tracked after all.
     pub probe: bool,
     /// How pages are put into an order.
     pub ranking: Ranking,
-    /// For [`Ranking::Threshold`]: hot is what was touched in so many of the last windows.
+    /// For [`Ranking::Threshold`]: pages accessed in this many of the last windows are hot.
     pub threshold: u8,
 }
 
@@ -126,9 +126,9 @@ impl Default for Settings {
 pub struct SettingsError {
     /// The setting's name.
     pub name: &'static str,
-    /// What it is.
+    /// The value that was given.
     pub value: u64,
-    /// What it may be.
+    /// The values that are allowed.
     pub allowed: &'static str,
 }
 

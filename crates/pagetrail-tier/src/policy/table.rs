@@ -1,4 +1,4 @@
-//! [`Table`]: which pages a target has, where each is, and what is remembered of it.
+//! [`Table`]: the pages of a target, the place of each, and its history.
 //!
 //! Memory comes in blocks of 512 pages, as it does in page tables: a block holds small pages, or is
 //! a huge one, which is remembered, counted and moved as one.
@@ -12,7 +12,7 @@ use super::page::Page;
 /// Pages of a huge page, and entries of a page table.
 pub(super) const BLOCK_PAGES: u64 = 512;
 
-/// Where a page is.
+/// The place of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     /// Not in memory, or not mapped.
@@ -75,7 +75,7 @@ impl Block {
         }
     }
 
-    /// What a huge page in its place remembers.
+    /// The history of a huge page that takes the place of these pages.
     fn merged(&self) -> Page {
         match &self.units {
             Units::Huge(page) => *page,
@@ -106,7 +106,7 @@ impl Block {
         }
     }
 
-    /// Puts pages somewhere; `before` is what was remembered of this block.
+    /// Sets the places of pages; `before` is the earlier state of this block.
     fn put(&mut self, pages: Range<usize>, run: &Run, before: Option<&Self>) {
         let whole = pages.len() == BLOCK_PAGES as usize;
         if run.huge && whole {
@@ -124,7 +124,7 @@ impl Block {
     }
 }
 
-/// Says where a page is. One that was absent is new, and nothing is remembered of it.
+/// Sets the place of a page. A page that was absent is new and has no history.
 fn place(page: &mut Page, run: &Run) {
     if page.is_absent() || run.place == Place::Absent {
         *page = Page::new(run.place, run.fixed);
@@ -154,8 +154,8 @@ impl Table {
         &mut self.blocks
     }
 
-    /// Puts pages where `runs`, which ascend, say that they are. Of other pages nothing changes;
-    /// with `only`, there are none.
+    /// Sets the places of the pages of `runs`, which ascend. Other pages do not change; with `only`
+    /// they are absent.
     pub(super) fn set(&mut self, runs: &[Run], only: bool) {
         let bytes = self.block_bytes();
         let mut old = std::mem::take(&mut self.blocks).into_iter().peekable();
@@ -212,7 +212,7 @@ impl Table {
         (!page.is_absent()).then_some((page, bytes))
     }
 
-    /// Calls `found` with the address, the size and the memory of every unit that is there, in
+    /// Calls `found` with the address, the size and the state of every page or huge page, in
     /// ascending order.
     pub(super) fn for_each(&self, mut found: impl FnMut(u64, u64, &Page)) {
         for block in &self.blocks {

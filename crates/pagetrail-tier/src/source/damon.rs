@@ -1,8 +1,8 @@
 //! [`Damon`]: the kernel's DAMON as a source, through `/sys/kernel/mm/damon`: which regions of a
 //! process were touched, from samples of accessed bits.
 //!
-//! It costs the process no faults, tells no pages apart but regions that it splits and merges by
-//! itself, and says nothing about writes. `Documentation/admin-guide/mm/damon/usage.rst`; needs
+//! It costs the process no faults. It reports regions, which it splits and merges by itself, not
+//! pages, and no writes. `Documentation/admin-guide/mm/damon/usage.rst`; needs
 //! root and `CONFIG_DAMON_SYSFS`. There is one configuration on a machine: where DAMON is in use,
 //! this does not take it over.
 
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::policy::{Sample, SourceCaps};
 
 const ADMIN: &str = "/sys/kernel/mm/damon/admin/kdamonds";
-/// Samples in a window: a region counts as touched if one of them found it so.
+/// Number of samples in a window: a region counts as accessed if one of them found it so.
 const SAMPLES: u32 = 20;
 const REGIONS: (u32, u32) = (10, 1000);
 
@@ -101,7 +101,7 @@ impl Damon {
         })
     }
 
-    /// The regions of the last aggregation in which somebody was seen.
+    /// The regions in which the last aggregation found an access.
     fn touched(&self) -> Result<PageSet> {
         let regions = self.root.join("0/contexts/0/schemes/0/tried_regions");
         let failed = |source| Error::Io {
@@ -145,7 +145,7 @@ impl Source for Damon {
                 ..SourceCaps::default()
             },
             pages: false,
-            // Asking costs nothing, so leaving alone would only be a guess.
+            // Sampling costs nothing, so backing off would only lose precision.
             saves_faults: false,
         }
     }

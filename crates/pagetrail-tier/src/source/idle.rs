@@ -1,8 +1,8 @@
 //! [`PageIdle`]: the kernel's idle page tracking as a source: accessed bits, by
 //! `/sys/kernel/mm/page_idle/bitmap`.
 //!
-//! It costs the process no faults, only the setting of bits, tells pages apart, and says nothing
-//! about writes. The bitmap is of physical pages, which `/proc/PID/pagemap` shows to a process that
+//! It costs the process no faults, only the setting of bits. It reports single pages, and no
+//! writes. The bitmap is of physical pages, which `/proc/PID/pagemap` shows to a process that
 //! has `CAP_SYS_ADMIN`. It needs `CONFIG_IDLE_PAGE_TRACKING`, which Debian's kernels are built
 //! without. `Documentation/admin-guide/mm/idle_page_tracking.rst`.
 
@@ -31,12 +31,12 @@ pub struct PageIdle {
     pid: u32,
     pagemap: File,
     bitmap: File,
-    /// The pages that are sampled: of all others nothing is known.
+    /// The pages that are sampled; nothing is known about others.
     armed: PageSet,
 }
 
 impl PageIdle {
-    /// Begins to watch a process.
+    /// Starts to track a process.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl PageIdle {
         Ok(frames)
     }
 
-    /// The pages of a set that are not idle any longer.
+    /// The pages of a set that were accessed since they were marked idle.
     fn used(&self, frames: &[(PageRange, u64)]) -> Result<PageSet> {
         let mut idle: BTreeMap<u64, u64> =
             frames.iter().map(|(_, frame)| (frame / 64, 0)).collect();
