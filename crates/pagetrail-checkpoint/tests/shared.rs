@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use support::{Victim, random, times, working};
+use support::{Victim, random, row, times, working};
 
 const PAGES: u64 = 600;
 
@@ -36,7 +36,14 @@ fn mapper(file: &tempfile::NamedTempFile, kind: &[&str]) -> Option<Victim> {
 
 /// A file in memory, and a victim that has it mapped.
 fn start(kind: &[&str]) -> Option<(tempfile::NamedTempFile, Victim, PageRange)> {
-    let mut file = tempfile::Builder::new().tempfile_in("/dev/shm").ok()?;
+    let file = tempfile::Builder::new().tempfile_in("/dev/shm");
+    let mut file = match file {
+        Ok(file) => file,
+        Err(error) => {
+            row("a file in /dev/shm", "any", "absent", &error.to_string());
+            return None;
+        }
+    };
     file.write_all(&vec![9; (PAGES / 2 * PAGE) as usize])
         .unwrap();
     file.as_file().set_len(PAGES * PAGE).unwrap();

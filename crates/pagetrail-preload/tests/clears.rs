@@ -121,10 +121,13 @@ impl Drop for Target {
 
 fn can_answer() -> bool {
     let works = pagetrail::Capabilities::probe_one(pagetrail::Technique::PagemapScan);
+    let has_small_pages = pagetrail::page_size() == 4096;
     if *works != pagetrail::Status::Works {
         pagetrail_skips::not_here(format!("pagemap-scan {works}"));
+    } else if !has_small_pages {
+        pagetrail_skips::not_here("pages are not of 4096 bytes");
     }
-    *works == pagetrail::Status::Works && pagetrail::page_size() == 4096
+    *works == pagetrail::Status::Works && has_small_pages
 }
 
 /// Runs `script` with the path of the target's `clear_refs` as its first argument: whether it

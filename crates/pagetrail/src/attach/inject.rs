@@ -422,11 +422,13 @@ mod tests {
         let fetched = fetch(child.id(), false);
         child.kill().unwrap();
         child.wait().unwrap();
-        let Ok(fetched) = fetched else {
-            return; // The conformance suite says why.
+        let fetched = match fetched {
+            Ok(fetched) => fetched,
+            Err(error) => return pagetrail_skips::not_here(&error),
         };
-        let Ok(uffd) = Uffd::handshake(fetched.fd, Features::PAGEFAULT_FLAG_WP) else {
-            return; // Likewise.
+        let uffd = match Uffd::handshake(fetched.fd, Features::PAGEFAULT_FLAG_WP) {
+            Ok(uffd) => uffd,
+            Err(error) => return pagetrail_skips::not_here(format!("userfaultfd: {error}")),
         };
         let range = PageRange::new(1 << 30, (1 << 30) + page_size()).unwrap();
         let outcome = uffd.register(range, Mode::WriteProtect);

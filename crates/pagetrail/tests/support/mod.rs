@@ -60,7 +60,8 @@ pub(crate) fn row(subject: &str, technique: &str, status: &str, reason: &str) {
     opened.unwrap().write_all(line.as_bytes()).unwrap();
 }
 
-/// The techniques that work here; writes a row for each of the others.
+/// The techniques that work here; writes a row for each of the others. Where none works, the test
+/// is skipped.
 pub(crate) fn working(subject: &str, techniques: &[Technique]) -> Vec<Technique> {
     let capabilities = Capabilities::probe();
     let works = |technique: &Technique| match capabilities.status(*technique).reason() {
@@ -70,7 +71,11 @@ pub(crate) fn working(subject: &str, techniques: &[Technique]) -> Vec<Technique>
             false
         }
     };
-    techniques.iter().copied().filter(works).collect()
+    let working: Vec<_> = techniques.iter().copied().filter(works).collect();
+    if working.is_empty() && !techniques.is_empty() {
+        row(subject, "any", "absent", "none of its techniques works");
+    }
+    working
 }
 
 /// The program of `tests/victims/NAME.c`, compiled if it is missing or older; `None` without a C

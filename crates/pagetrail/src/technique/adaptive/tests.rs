@@ -53,7 +53,9 @@ impl Shared {
 /// Tracks the memory with costs that are the same on every machine; `None` if the technique does
 /// not work here.
 fn watch(memory: &Shared) -> Option<Adaptive> {
-    if *Capabilities::probe_one(Technique::Adaptive) != Status::Works {
+    let status = Capabilities::probe_one(Technique::Adaptive);
+    if *status != Status::Works {
+        pagetrail_skips::not_here(format!("adaptive {status}"));
         return None;
     }
     let fd = Uffd::create(false).unwrap();
