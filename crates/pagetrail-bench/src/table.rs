@@ -1,4 +1,4 @@
-//! The results as the paper's tables: [`sheets`] for any medium, [`write()`] for a terminal or a
+//! The results as the paper's tables: `sheets` for any medium, [`write()`] for a terminal or a
 //! pipe.
 
 use std::io::{self, Write};

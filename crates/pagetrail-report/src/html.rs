@@ -3,7 +3,7 @@
 //! Words and tables are written here; `html/chart.js` draws the heatmap from the grid embedded as
 //! data. The grid is bounded, so that the page stays small however long the recording was, and the
 //! page says what a cell stands for. Text of the tracked program reaches the page escaped, in one
-//! of two ways: [`escape`] for HTML, [`data`] as JSON for the scripts.
+//! of two ways: [`escape`] for HTML, `data` as JSON for the scripts.
 
 use std::borrow::Cow;
 

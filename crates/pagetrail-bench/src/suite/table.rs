@@ -1,4 +1,4 @@
-//! The suite as tables: [`sheets`] for any medium, [`write()`] for a terminal or a pipe.
+//! The suite as tables: `sheets` for any medium, [`write()`] for a terminal or a pipe.
 
 use std::io::{self, Write};
 
