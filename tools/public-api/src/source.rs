@@ -75,8 +75,8 @@ impl Tree {
         self.add(parent, parsed.items, beside, dir)
     }
 
-    /// Adds a module that stands in a file of the directory `beside`, and whose child modules' files
-    /// are in `dir`.
+    /// Adds a module that stands in a file of the directory `beside`, and whose child modules'
+    /// files are in `dir`.
     fn add(&mut self, parent: usize, items: Vec<Item>, beside: &Path, dir: &Path) -> Result<usize> {
         let index = self.modules.len();
         self.modules.push(Module {
