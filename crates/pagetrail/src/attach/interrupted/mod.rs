@@ -27,8 +27,10 @@ use crate::sys::ptrace::{Registers, Tracee, USER32_CS};
 use crate::sys::remote_memory;
 use descriptor::Descriptor;
 
+/// The `syscall` instruction.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// Length of the `syscall` instruction, in bytes.
-const SYSCALL_BYTES: u64 = 2;
+const SYSCALL_BYTES: u64 = SYSCALL.len() as u64;
 /// The most that one call transfers (`MAX_RW_COUNT` in `include/linux/fs.h`).
 const TRANSFER_MAX: u64 = 0x7fff_f000;
 /// How many slots are left free for what comes later.
@@ -120,7 +122,7 @@ pub(super) fn go_on(tracee: &Tracee, pid: u32, found: &Registers) -> GoingOn {
         return entered.map_or(GoingOn::ByItself, GoingOn::With);
     }
     // Only a call that has transferred something was cut short.
-    if found.rax as i64 <= 0 {
+    if found.rax as i64 <= 0 || is_about_to_begin(pid, found) {
         return GoingOn::ByItself;
     }
     let number = found.rdi as i32;
@@ -141,6 +143,16 @@ pub(super) fn go_on(tracee: &Tracee, pid: u32, found: &Registers) -> GoingOn {
         result: found.rax,
     };
     enter(tracee, pid, rest).map_or(GoingOn::Short(short), GoingOn::With)
+}
+
+/// Whether a thread is about to make its call again after an earlier stop, and was stopped anew
+/// before it left the kernel: that has put the number of the call in the place of a result, and has
+/// gone back to the instruction (`arch_do_signal_or_restart` in `arch/x86/kernel/signal.c`).
+fn is_about_to_begin(pid: u32, found: &Registers) -> bool {
+    let mut code = [0; SYSCALL.len()];
+    found.rax == found.orig_rax
+        && remote_memory::read(pid, found.rip, &mut code) == Ok(code.len())
+        && code == SYSCALL
 }
 
 /// The registers of a stopped thread as the program would have them: in the wait that it has begun,
@@ -173,4 +185,26 @@ fn placed(tracee: &Tracee, pid: u32, rest: &Rest) -> Option<u64> {
     }
     let (place, there) = code::find(pid, Some(&rest.slot), SPARE_SLOTS).ok()?;
     (there || code::write(tracee, place, &rest.slot).is_ok()).then_some(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::ptrace;
+
+    #[test]
+    fn the_number_of_a_call_to_come_is_no_result() {
+        let code = [SYSCALL, SYSCALL].concat();
+        let mut registers = ptrace::no_registers();
+        (registers.rax, registers.orig_rax) = (libc::SYS_write as u64, libc::SYS_write as u64);
+        registers.rip = code.as_ptr() as u64;
+        let pid = std::process::id();
+        assert!(is_about_to_begin(pid, &registers));
+        // After the instruction it is one.
+        registers.rip += 1;
+        assert!(!is_about_to_begin(pid, &registers));
+        registers.rip -= 1;
+        registers.rax += 1;
+        assert!(!is_about_to_begin(pid, &registers));
+    }
 }
