@@ -111,6 +111,7 @@ pub fn program(rounds: u32) -> Trail {
                 Vec::new()
             },
             subpages: None,
+            attribution: None,
         });
         start_ns += duration_ns;
     }

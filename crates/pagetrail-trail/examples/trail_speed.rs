@@ -44,6 +44,7 @@ fn trail(mapped: u64, rounds: usize) -> Trail {
             last_round: None,
         }],
         end: None,
+        ..Trail::default()
     }
 }
 

@@ -15,6 +15,7 @@ mod model;
 mod pages;
 mod payload;
 mod reader;
+mod stacks;
 mod subpages;
 
 mod writer;
@@ -25,5 +26,9 @@ pub use format::is_trail;
 pub use heatmap::Heatmap;
 pub use model::{End, Event, Header, Mapping, Predicted, Round, SubpageWrites, Trail};
 pub use reader::{Reader, Record};
+pub use stacks::{
+    Attribution, BUILD_ID_BYTES_MAX, Frame, Module, STACK_FRAMES_MAX, Stack, StackTable,
+    StackWrites, Thread,
+};
 pub use subpages::SubpageCounts;
 pub use writer::Writer;

@@ -6,6 +6,8 @@
 
 use pagetrail::{AccessKind, PageRange, PageSet};
 
+use crate::stacks::{Attribution, StackTable};
+
 /// Facts that hold for the whole recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
@@ -85,6 +87,8 @@ pub struct Round {
     pub events: Vec<Event>,
     /// Dirty sub-pages; `None` if the process has no sub-page heap.
     pub subpages: Option<SubpageWrites>,
+    /// Which code dirtied the pages; `None` if stacks were not sampled.
+    pub attribution: Option<Attribution>,
 }
 
 impl Round {
@@ -159,6 +163,8 @@ pub struct Trail {
     pub mappings: Vec<Mapping>,
     /// The rounds in order.
     pub rounds: Vec<Round>,
+    /// The call stacks to which rounds refer.
+    pub stacks: StackTable,
     /// How the recording ended; `None` if the file is cut off or still being written.
     pub end: Option<End>,
 }
@@ -174,6 +180,7 @@ impl Trail {
             header: self.header.clone(),
             mappings: self.mappings.clone(),
             rounds: rounds.cloned().collect(),
+            stacks: self.stacks.clone(),
             end: self.end.clone(),
         }
     }

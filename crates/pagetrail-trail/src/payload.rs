@@ -6,6 +6,10 @@
 
 use pagetrail::{AccessKind, PageRange, PageSet};
 
+mod stacks;
+
+pub(crate) use stacks::{Counts, put_stacks};
+
 use crate::{End, Event, Header, Mapping, Predicted, Round, SubpageWrites, format};
 
 /// Longer strings are cut when they are written and refused when they are read.
@@ -109,6 +113,10 @@ pub(crate) fn put_round(out: &mut Vec<u8>, round: &Round) {
         put_number(out, subpages.subpages_per_page.into());
         put_set(out, &subpages.aliases);
         put_set(out, &subpages.dirty);
+    }
+    out.push(round.attribution.is_some().into());
+    if let Some(attribution) = &round.attribution {
+        stacks::put_attribution(out, attribution);
     }
 }
 
@@ -270,7 +278,7 @@ impl<'a> Decoder<'a> {
         Ok((self.number_u32()? as usize, self.number_u32()?))
     }
 
-    pub(crate) fn round(&mut self, index: u32) -> Decoded<Round> {
+    pub(crate) fn round(&mut self, index: u32, known: Counts) -> Decoded<Round> {
         let mut round = Round {
             index,
             start_ns: self.number()?,
@@ -311,6 +319,9 @@ impl<'a> Decoder<'a> {
                 aliases: self.set()?,
                 dirty: self.set()?,
             });
+        }
+        if self.minor >= format::MINOR_STACKS && self.flag()? {
+            round.attribution = Some(self.attribution(known)?);
         }
         Ok(round)
     }

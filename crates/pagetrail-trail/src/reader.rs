@@ -12,8 +12,8 @@ use crate::format::{
     self, CHECKSUM_BYTES, MAGIC, PAYLOAD_BYTES_MAX, PROLOGUE_BYTES, RECORD_HEADER_BYTES,
     ZERO_TAIL_BYTES_MIN, kind,
 };
-use crate::payload::{Decoder, Wrong};
-use crate::{End, Header, Mapping, Round, Trail};
+use crate::payload::{Counts, Decoder, Wrong};
+use crate::{End, Header, Mapping, Round, StackTable, Trail};
 
 /// One record after the header, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub enum Record {
     },
     /// A round. Rounds come in order and without gaps.
     Round(Round),
+    /// Call stacks and what they consist of; to be appended to the table of earlier ones.
+    Stacks(StackTable),
     /// The recording ended; no record follows.
     End(End),
 }
@@ -47,6 +49,8 @@ pub struct Reader<R> {
     /// Whether each mapping has vanished.
     mappings: Vec<bool>,
     rounds: u32,
+    /// How many stacks, frames and modules there are so far.
+    counts: Counts,
     /// Whether no further record can be read, because of the end, a cut or an error.
     over: bool,
 }
@@ -68,6 +72,7 @@ impl<R: BufRead> Reader<R> {
             minor: format::MINOR,
             mappings: Vec::new(),
             rounds: 0,
+            counts: Counts::default(),
             over: false,
         };
         reader.prologue()?;
@@ -184,7 +189,14 @@ impl<R: BufRead> Reader<R> {
                     return damaged(at, "more than 2^32 rounds");
                 };
                 self.rounds = rounds;
-                Record::Round(self.decode(at, |payload| payload.round(index))?)
+                let counts = self.counts;
+                Record::Round(self.decode(at, |payload| payload.round(index, counts))?)
+            }
+            kind::STACKS if self.minor >= format::MINOR_STACKS => {
+                let before = self.counts;
+                let stacks = self.decode(at, |payload| payload.stacks(before))?;
+                self.counts = before.and(&stacks);
+                Record::Stacks(stacks)
             }
             kind::END => {
                 let end = self.decode(at, |payload| payload.end())?;
@@ -286,6 +298,7 @@ impl Trail {
                     trail.mappings[index].last_round = Some(last_round);
                 }
                 Record::Round(round) => trail.rounds.push(round),
+                Record::Stacks(stacks) => trail.stacks.append(stacks),
                 Record::End(end) => trail.end = Some(end),
             }
         }

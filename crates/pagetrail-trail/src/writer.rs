@@ -4,8 +4,8 @@ use std::io::Write;
 
 use crate::error::WriteError;
 use crate::format::{self, CHECKSUM_BYTES, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES, kind};
-use crate::payload;
-use crate::{End, Header, Mapping, Round, Trail};
+use crate::payload::{self, Counts};
+use crate::{End, Header, Mapping, Round, StackTable, Trail};
 
 /// Writes a trail, record by record.
 ///
@@ -24,6 +24,8 @@ pub struct Writer<W> {
     /// Whether each mapping has vanished.
     mappings: Vec<bool>,
     rounds: u32,
+    /// How many stacks, frames and modules there are so far.
+    counts: Counts,
     failed: bool,
 }
 
@@ -40,6 +42,7 @@ impl<W: Write> Writer<W> {
             buffer: Vec::new(),
             mappings: Vec::new(),
             rounds: 0,
+            counts: Counts::default(),
             failed: false,
         };
         let prologue = format::prologue(format::MAJOR, format::MINOR);
@@ -76,6 +79,18 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
+    /// Adds call stacks, before the first round that refers to them. Entries are numbered on from
+    /// those added before.
+    pub fn stacks(&mut self, stacks: &StackTable) -> Result<(), WriteError> {
+        self.check_open()?;
+        if let Some(what) = self.counts.refuse(stacks) {
+            return invalid(what);
+        }
+        self.record(kind::STACKS, |out| payload::put_stacks(out, stacks))?;
+        self.counts = self.counts.and(stacks);
+        Ok(())
+    }
+
     /// Adds a round. Rounds are numbered from 0 without gaps.
     pub fn round(&mut self, round: &Round) -> Result<(), WriteError> {
         self.check_open()?;
@@ -85,11 +100,20 @@ impl<W: Write> Writer<W> {
         let Some(next) = self.rounds.checked_add(1) else {
             return invalid("more than 2^32 rounds");
         };
-        for set in [&round.written, &round.newly_mapped] {
+        let writers = round.attribution.iter().flat_map(|found| &found.writers);
+        let attributed = writers.map(|writer| &writer.pages);
+        for set in [&round.written, &round.newly_mapped]
+            .into_iter()
+            .chain(attributed)
+        {
             let end = set.ranges().last().map_or(0, |range| range.end());
             if end > payload::ADDRESS_MAX {
                 return invalid("a written address at or above 2^63");
             }
+        }
+        let refused = round.attribution.as_ref();
+        if let Some(what) = refused.and_then(|found| self.counts.refuse_attribution(found)) {
+            return invalid(what);
         }
         self.record(kind::ROUND, |out| payload::put_round(out, round))?;
         self.rounds = next;
@@ -176,6 +200,9 @@ impl Trail {
     /// [`Trail::end`] is `None`, the file reads as cut off.
     pub fn write(&self, output: impl Write) -> Result<(), WriteError> {
         let mut writer = Writer::create(output, &self.header)?;
+        if !self.stacks.is_empty() {
+            writer.stacks(&self.stacks)?;
+        }
         let mut mappings = self.mappings.iter().peekable();
         for round in &self.rounds {
             while let Some(mapping) = mappings.next_if(|m| m.first_round <= round.index) {

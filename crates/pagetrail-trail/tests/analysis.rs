@@ -41,6 +41,7 @@ fn trail(mappings: Vec<Mapping>, written: Vec<PageSet>) -> Trail {
         mappings,
         rounds: rounds.collect(),
         end: None,
+        ..Trail::default()
     }
 }
 

@@ -45,6 +45,7 @@ fn mutated_files_give_an_error_or_a_part_of_what_was_recorded() {
                 assert_eq!(read.header, trail.header);
                 assert!(trail.rounds.starts_with(&read.rounds));
                 assert!(trail.mappings.starts_with(&read.mappings));
+                assert!(trail.stacks.stacks.starts_with(&read.stacks.stacks));
                 assert!(read.end.is_none() || read == trail);
             }
             Err(ReadError::Damaged { offset, .. }) => assert!(offset <= bytes.len() as u64),
@@ -70,7 +71,7 @@ fn forged_files_do_no_harm() {
                 records.swap(victim, other);
             }
         }
-        let forged = forge::file(random.u16(0..3), &records);
+        let forged = forge::file(random.u16(0..4), &records);
         match Trail::read(&forged[..]) {
             Ok(read) => {
                 let mut again = Vec::new();
@@ -78,6 +79,13 @@ fn forged_files_do_no_harm() {
                 assert_eq!(Trail::read(&again[..]).unwrap(), read);
                 let analysis = Analysis::of(&read);
                 assert!(analysis.distinct_pages <= analysis.page_writes);
+                for writer in read.rounds.iter().flat_map(|r| &r.attribution) {
+                    let stacks = writer.writers.iter().map(|writer| writer.stack);
+                    for stack in stacks {
+                        let frames = &read.stacks.stacks[stack as usize].frames;
+                        assert_eq!(read.stacks.frames_of(stack).count(), frames.len());
+                    }
+                }
                 let heatmap = Heatmap::of(&read, random.usize(0..20), random.usize(0..5));
                 assert!(heatmap.cells.iter().all(|cell| (0.0..=1.0).contains(cell)));
             }

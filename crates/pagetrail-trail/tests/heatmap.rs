@@ -35,6 +35,7 @@ fn trail(mappings: &[PageRange], written: Vec<PageSet>) -> Trail {
         mappings: mappings.collect(),
         rounds: rounds.collect(),
         end: None,
+        ..Trail::default()
     }
 }
 

@@ -36,22 +36,24 @@ fn records_written_one_by_one_come_back_in_order() {
 #[test]
 fn a_forged_file_reads_like_the_written_one() {
     let small = common::small();
-    let forged = forge::file(2, &forge::records(&small.bytes));
+    let forged = forge::file(CURRENT, &forge::records(&small.bytes));
     assert_eq!(forged, small.bytes);
 }
 
+/// The minor version that is written.
+const CURRENT: u16 = 3;
 /// A minor version that does not exist yet.
-const LATER: u16 = 3;
+const LATER: u16 = 4;
 
 #[test]
 fn a_later_minor_version_is_read_without_what_it_adds() {
-    let small = common::small();
+    let small = common::small_without_stacks();
     let mut records = forge::records(&small.bytes);
     for (kind, payload) in &mut records {
         if *kind == 4 {
-            // The events, or their number if there are none, are followed by four fields of one
+            // The events, or their number if there are none, are followed by five fields of one
             // byte each.
-            let fields = payload.split_off(payload.len() - 4);
+            let fields = payload.split_off(payload.len() - 5);
             if payload.last() == Some(&0) {
                 *payload.last_mut().unwrap() = 1;
                 payload.extend([99, 2, b'h', b'i']);
@@ -70,11 +72,11 @@ fn a_later_minor_version_is_read_without_what_it_adds() {
 /// Version 1.0 has rounds of writes only.
 #[test]
 fn the_first_version_is_read() {
-    let mut small = common::small();
+    let mut small = common::small_without_stacks();
     let mut records = forge::records(&small.bytes);
     for (kind, payload) in &mut records {
         if *kind == 4 {
-            payload.truncate(payload.len() - 4);
+            payload.truncate(payload.len() - 5);
         }
     }
     for round in &mut small.trail.rounds {
@@ -90,17 +92,88 @@ fn the_first_version_is_read() {
 /// Version 1.1 has neither predictions nor sub-pages.
 #[test]
 fn the_second_version_is_read() {
-    let small = common::small();
+    let small = common::small_without_stacks();
     let mut records = forge::records(&small.bytes);
     for (kind, payload) in &mut records {
         if *kind == 4 {
-            payload.truncate(payload.len() - 2);
+            payload.truncate(payload.len() - 3);
         }
     }
     assert_eq!(
         Trail::read(&forge::file(1, &records)[..]).unwrap(),
         small.trail
     );
+}
+
+/// Version 1.2 has no call stacks, and a record of them is damage.
+#[test]
+fn the_third_version_is_read() {
+    let small = common::small_without_stacks();
+    let mut records = forge::records(&small.bytes);
+    for (kind, payload) in &mut records {
+        if *kind == 4 {
+            payload.truncate(payload.len() - 1);
+        }
+    }
+    assert_eq!(
+        Trail::read(&forge::file(2, &records)[..]).unwrap(),
+        small.trail
+    );
+    records.insert(1, (6, vec![0, 0, 0, 0]));
+    let error = Trail::read(&forge::file(2, &records)[..]).unwrap_err();
+    assert!(matches!(error, ReadError::Damaged { .. }), "{error}");
+}
+
+/// Numbers that refer to what is not there are damage, and no writer accepts them.
+#[test]
+fn stacks_refer_only_to_what_is_there() {
+    let trail = common::small().trail;
+    let mut writer = Writer::create(Vec::new(), &trail.header).unwrap();
+    let mut wrong = [
+        trail.stacks.clone(),
+        trail.stacks.clone(),
+        trail.stacks.clone(),
+        trail.stacks.clone(),
+    ];
+    wrong[0].frames[0].module = Some(1);
+    wrong[1].stacks[0].frames[1] = 2;
+    wrong[2].stacks[0].frames = vec![0; 1025];
+    wrong[3].modules[0].build_id = vec![0; 65];
+    for table in &wrong {
+        let error = writer.stacks(table).unwrap_err();
+        assert!(matches!(error, WriteError::Invalid { .. }), "{error}");
+    }
+    writer.round(&trail.rounds[0]).unwrap();
+    let error = writer.round(&trail.rounds[1]).unwrap_err();
+    assert!(
+        error.to_string().contains("a stack that is not there"),
+        "{error}"
+    );
+    writer.stacks(&trail.stacks).unwrap();
+    writer.round(&trail.rounds[1]).unwrap();
+    let mut records = forge::records(&common::small().bytes);
+    let at = records.iter().position(|(kind, _)| *kind == 6).unwrap();
+    records.remove(at);
+    let error = Trail::read(&forge::file(CURRENT, &records)[..]).unwrap_err();
+    assert!(
+        error.to_string().contains("a stack that is not there"),
+        "{error}"
+    );
+    // A frame in module 1 of 1, a stack with frame 1 of 1, and a length that lies.
+    let module = [1, 1, b'm', 0, 9];
+    for rest in [
+        &[1, 2, 0, 0, 0, 0][..],
+        &[1, 1, 0, 0, 1, 0, 1, 1, 0],
+        &[0, 0xff, 0xff, 0x7f, 0],
+    ] {
+        let mut records = records.clone();
+        records.insert(at, (6, [&module[..], rest].concat()));
+        let error = Trail::read(&forge::file(CURRENT, &records)[..]).unwrap_err();
+        assert!(
+            matches!(error, ReadError::Damaged { offset, .. } if offset < 400),
+            "{error}"
+        );
+    }
 }
 
 #[test]
@@ -126,7 +199,7 @@ fn rounds_of_one_kind_can_be_selected() {
 fn unknown_records_and_fields_of_this_version_are_damage() {
     let records = forge::records(&common::small().bytes);
     let assert_damaged = |records: &[(u8, Vec<u8>)]| {
-        let error = Trail::read(&forge::file(2, records)[..]).unwrap_err();
+        let error = Trail::read(&forge::file(CURRENT, records)[..]).unwrap_err();
         assert!(matches!(error, ReadError::Damaged { .. }), "{error}");
     };
     for longer in 0..records.len() {
@@ -156,7 +229,7 @@ fn a_string_is_read_up_to_its_bound() {
         payload.resize(payload.len() + length as usize, b'n');
         payload.extend([0, 0]);
         records.insert(1, (2, payload));
-        Trail::read(&forge::file(2, &records)[..])
+        Trail::read(&forge::file(CURRENT, &records)[..])
     };
     assert_eq!(with_name(65_536).unwrap().mappings[0].name.len(), 65_536);
     let error = with_name(65_537).unwrap_err();
@@ -172,8 +245,8 @@ fn a_whole_trail_is_written_in_the_order_of_a_recording() {
         .iter()
         .map(|(kind, _)| *kind)
         .collect();
-    // Header, the first mapping, round 0, the mapping that round 1 covers first, ..
-    assert_eq!(kinds, [1, 2, 4, 2, 4, 4, 5]);
+    // Header, stacks, the first mapping, round 0, the mapping that round 1 covers first, ..
+    assert_eq!(kinds, [1, 6, 2, 4, 2, 4, 4, 5]);
 }
 
 #[test]
@@ -231,6 +304,7 @@ fn invalid_records_are_refused_and_leave_the_trail_valid() {
         written,
         ..Round::default()
     }));
+    writer.stacks(&small.trail.stacks).unwrap();
     writer.round(&small.trail.rounds[1]).unwrap();
     writer.finish(&End::Gone).unwrap();
     let read = Trail::read(&bytes[..]).unwrap();
@@ -279,6 +353,7 @@ fn a_full_disk_keeps_all_rounds_before_and_closes_the_writer() {
             Err(other) => panic!("{other}"),
             Ok(mut writer) => {
                 let mut failed = writer.mapping(&small.trail.mappings[0]).is_err();
+                failed |= writer.stacks(&small.trail.stacks).is_err();
                 for round in &small.trail.rounds {
                     match writer.round(round) {
                         Ok(()) => rounds += 1,
@@ -319,7 +394,7 @@ fn sizes_are_as_documented() {
         let before = writer.bytes();
         writer.round(&round).unwrap();
         let empty = writer.bytes() - before;
-        assert_eq!(empty, 39, "bytes of an empty round");
+        assert_eq!(empty, 40, "bytes of an empty round");
         round.index = 1;
         round.written = ranges.collect();
         let before = writer.bytes();
@@ -341,7 +416,7 @@ fn a_second_end_or_header_is_damage() {
         let mut records = forge::records(&small.bytes);
         let copy = records.iter().find(|(kind, _)| *kind == again).cloned();
         records.push(copy.unwrap());
-        let error = Trail::read(&forge::file(2, &records)[..]).unwrap_err();
+        let error = Trail::read(&forge::file(CURRENT, &records)[..]).unwrap_err();
         let end = small.bytes.len() as u64;
         assert!(
             matches!(error, ReadError::Damaged { offset, .. } if offset == end),
@@ -350,7 +425,7 @@ fn a_second_end_or_header_is_damage() {
     }
     let mut records = forge::records(&small.bytes);
     records.swap(0, 1);
-    let error = Trail::read(&forge::file(2, &records)[..]).unwrap_err();
+    let error = Trail::read(&forge::file(CURRENT, &records)[..]).unwrap_err();
     assert!(
         matches!(error, ReadError::Damaged { offset: 16, .. }),
         "{error}"

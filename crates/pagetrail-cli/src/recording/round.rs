@@ -33,6 +33,7 @@ pub(crate) fn convert(index: u32, round: &pagetrail::Round<'_>) -> Round {
         newly_mapped: round.newly_mapped().clone(),
         events: round.events().iter().filter_map(event).collect(),
         subpages: round.subpages().map(subpage_writes),
+        attribution: None,
     }
 }
 

@@ -8,7 +8,8 @@
 
 use pagetrail::{AccessKind, PageRange, PageSet};
 use pagetrail_trail::{
-    End, Event, Header, Mapping, Predicted, Round, SubpageWrites, Trail, Writer,
+    Attribution, End, Event, Frame, Header, Mapping, Module, Predicted, Round, Stack, StackTable,
+    StackWrites, SubpageWrites, Thread, Trail, Writer,
 };
 
 /// A number from the environment, so that a run can be longer or be repeated.
@@ -47,8 +48,15 @@ pub(crate) fn for_seeds(iterations: u64, check: impl Fn(&mut fastrand::Rng)) {
 /// A random trail that uses every feature of the format.
 pub(crate) fn trail(random: &mut fastrand::Rng) -> Trail {
     let page_size = 1 << random.u32(9..17);
+    let stacks = stacks(random);
     let rounds: Vec<Round> = (0..random.u32(0..6))
-        .map(|index| round(random, index, page_size))
+        .map(|index| {
+            let mut round = round(random, index, page_size);
+            if random.bool() {
+                round.attribution = Some(attribution(random, &stacks, page_size));
+            }
+            round
+        })
         .collect();
     Trail {
         header: Header {
@@ -63,6 +71,7 @@ pub(crate) fn trail(random: &mut fastrand::Rng) -> Trail {
         },
         mappings: (0..random.usize(0..5)).map(|_| mapping(random)).collect(),
         rounds,
+        stacks,
         end: match random.u8(0..5) {
             0 => None,
             1 => Some(End::Exited(random.i32(..))),
@@ -106,6 +115,63 @@ fn round(random: &mut fastrand::Rng, index: u32, page_size: u64) -> Round {
             aliases: set(random, page_size),
             dirty: set(random, page_size / 8),
         }),
+        attribution: None,
+    }
+}
+
+/// A table whose entries refer to each other only where there is something.
+fn stacks(random: &mut fastrand::Rng) -> StackTable {
+    let modules: Vec<Module> = (0..random.usize(0..3))
+        .map(|_| Module {
+            name: text(random),
+            build_id: (0..random.usize(0..=64)).map(|_| random.u8(..)).collect(),
+            file_bytes: number(random),
+        })
+        .collect();
+    let frames: Vec<Frame> = (0..random.usize(0..5))
+        .map(|_| Frame {
+            module: (!modules.is_empty() && random.bool())
+                .then(|| random.u32(0..modules.len() as u32)),
+            address: number(random),
+            function: text(random),
+        })
+        .collect();
+    let depth = if frames.is_empty() { 1 } else { 9 };
+    StackTable {
+        stacks: (0..random.usize(0..4))
+            .map(|_| Stack {
+                in_kernel: random.bool(),
+                frames: (0..random.usize(0..depth))
+                    .map(|_| random.u32(0..frames.len() as u32))
+                    .collect(),
+            })
+            .collect(),
+        threads: (0..random.usize(0..3))
+            .map(|_| Thread {
+                id: random.u32(..),
+                name: text(random),
+            })
+            .collect(),
+        modules,
+        frames,
+    }
+}
+
+fn attribution(random: &mut fastrand::Rng, table: &StackTable, page_size: u64) -> Attribution {
+    let writers = match table.stacks.len() {
+        0 => 0,
+        _ => random.usize(0..4),
+    };
+    Attribution {
+        period: random.u32(1..) >> random.u32(0..31) | 1,
+        lost: number(random),
+        writers: (0..writers)
+            .map(|_| StackWrites {
+                stack: random.u32(0..table.stacks.len() as u32),
+                thread: random.u32(..),
+                pages: set(random, page_size),
+            })
+            .collect(),
     }
 }
 
@@ -157,6 +223,15 @@ pub(crate) struct Written {
 
 /// Writes a small trail that has all types of records.
 pub(crate) fn small() -> Written {
+    small_with(true)
+}
+
+/// Writes a small trail as versions before 1.3 have it: without call stacks.
+pub(crate) fn small_without_stacks() -> Written {
+    small_with(false)
+}
+
+fn small_with(has_stacks: bool) -> Written {
     let range = |start: u64, end: u64| PageRange::new(start << 12, end << 12).unwrap();
     let mut trail = Trail {
         header: Header {
@@ -188,6 +263,33 @@ pub(crate) fn small() -> Written {
             },
         ],
         rounds: Vec::new(),
+        stacks: StackTable {
+            modules: vec![Module {
+                name: "/usr/bin/sort".into(),
+                build_id: vec![0xab, 0xcd],
+                file_bytes: 100_000,
+            }],
+            frames: vec![
+                Frame {
+                    module: Some(0),
+                    address: 0x1234,
+                    function: String::new(),
+                },
+                Frame {
+                    module: None,
+                    address: 0x7f00_0000_1000,
+                    function: "jitted".into(),
+                },
+            ],
+            stacks: vec![Stack {
+                in_kernel: true,
+                frames: vec![0, 1],
+            }],
+            threads: vec![Thread {
+                id: 4711,
+                name: "sort".into(),
+            }],
+        },
         end: Some(End::Exited(1)),
     };
     for index in 0..3 {
@@ -218,7 +320,20 @@ pub(crate) fn small() -> Written {
                 _ => Vec::new(),
             },
             subpages: None,
+            attribution: (index == 1).then(|| Attribution {
+                period: 1,
+                lost: 0,
+                writers: vec![StackWrites {
+                    stack: 0,
+                    thread: 4711,
+                    pages: [range(page, page + 1)].into_iter().collect(),
+                }],
+            }),
         });
+    }
+    if !has_stacks {
+        trail.stacks = StackTable::default();
+        trail.rounds[1].attribution = None;
     }
     let mut writer = Writer::create(Vec::new(), &trail.header).unwrap();
     let mut record_ends = vec![writer.bytes() as usize];
@@ -229,6 +344,10 @@ pub(crate) fn small() -> Written {
     record_ends.push(writer.bytes() as usize);
     for round in &trail.rounds {
         if round.index == 1 {
+            if has_stacks {
+                writer.stacks(&trail.stacks).unwrap();
+                record_ends.push(writer.bytes() as usize);
+            }
             writer.mapping(&trail.mappings[1]).unwrap();
             record_ends.push(writer.bytes() as usize);
         }

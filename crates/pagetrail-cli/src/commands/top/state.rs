@@ -76,6 +76,7 @@ impl TopState {
             mappings: joined::grouped(mappings),
             rounds: vec![round.clone()],
             end: None,
+            ..Trail::default()
         };
         let counts = Analysis::of(&last).mappings;
         self.last_pages = counts.iter().map(|counts| counts.page_writes).collect();
