@@ -17,6 +17,12 @@ pub(crate) enum Kind {
     Page,
     /// A picture.
     Picture,
+    /// A drawing: SVG.
+    Drawing,
+    /// Call stacks, a line each.
+    Folded,
+    /// A profile for pprof.
+    Profile,
 }
 
 impl Kind {
@@ -24,6 +30,9 @@ impl Kind {
         match self {
             Self::Page => "web page",
             Self::Picture => "PNG picture",
+            Self::Drawing => "SVG picture",
+            Self::Folded => "file of folded stacks",
+            Self::Profile => "profile",
         }
     }
 
@@ -32,6 +41,14 @@ impl Kind {
         match self {
             Self::Page => first.trim_ascii_start().starts_with(b"<"),
             Self::Picture => first.starts_with(b"\x89PNG"),
+            Self::Drawing => first.starts_with(b"<svg "),
+            // The type of the samples comes first: two numbers of strings.
+            Self::Profile => first.starts_with(&[0x0a, 4, 0x08, 1, 0x10, 2]),
+            // The thread's name, and at least one function.
+            Self::Folded => first
+                .iter()
+                .find(|byte| byte.is_ascii_control() || **byte == b';')
+                .is_some_and(|byte| *byte == b';'),
         }
     }
 }

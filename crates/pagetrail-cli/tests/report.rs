@@ -47,6 +47,7 @@ fn recorded(rounds: u32) -> TempDir {
             })
             .collect(),
         end: Some(End::Exited(0)),
+        ..Trail::default()
     };
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = File::create(directory.path().join("pagetrail.trail")).expect("a new file");

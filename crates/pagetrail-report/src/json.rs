@@ -10,6 +10,7 @@ use pagetrail_trail::analysis::{self, MappingCounts, RoundCounts};
 use pagetrail_trail::{Analysis, Mapping, Predicted, Round, SubpageCounts};
 use serde::{Serialize, Serializer};
 
+use super::writers::Writers;
 use super::{Recording, words};
 
 /// Writes the document and a newline.
@@ -52,6 +53,7 @@ pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Resul
         summary: summary(analysis),
         accesses: accesses.map(summary),
         subpages: SubpageCounts::of(&recording.main.trail).map(|counts| subpages(&counts, page)),
+        writers: recording.writers.map(writers),
     };
     serde_json::to_writer(&mut *out, &document)?;
     out.write_all(b"\n")
@@ -79,6 +81,36 @@ struct Document<'a, R: Serialize, M: Serialize> {
     /// Writes to sub-page heaps, where the process has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     subpages: Option<SubpagesView>,
+    /// Which code wrote, where that was sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    writers: Option<WritersView<'a>>,
+}
+
+/// Functions and stacks; their pages are counted once per round, times the sample period.
+#[derive(Serialize)]
+struct WritersView<'a> {
+    page_writes: u64,
+    attributed_page_writes: u64,
+    sample_period_max: u32,
+    samples_lost: u64,
+    seconds: f64,
+    functions: Vec<FunctionView<'a>>,
+    stacks: Vec<StackView<'a>>,
+}
+
+#[derive(Serialize)]
+struct FunctionView<'a> {
+    function: &'a str,
+    file: &'a str,
+    page_writes: u64,
+    page_writes_with_callees: u64,
+}
+
+/// The thread's name and functions, outermost first.
+#[derive(Serialize)]
+struct StackView<'a> {
+    frames: &'a [String],
+    page_writes: u64,
 }
 
 #[derive(Serialize)]
@@ -245,6 +277,28 @@ fn round<'a>(round: &'a Round, counts: &RoundCounts, page: u64) -> impl Serializ
         events: List(|| round.events.iter().map(Event::from)),
         ranges: List(move || round.written.ranges().iter().map(range)),
         subpages: SubpageCounts::of_round(round, page).map(|counts| subpages(&counts, page)),
+    }
+}
+
+fn writers(writers: &Writers) -> WritersView<'_> {
+    let functions = writers.functions.iter().map(|function| FunctionView {
+        function: &function.name,
+        file: &function.module,
+        page_writes: function.own,
+        page_writes_with_callees: function.total,
+    });
+    let stacks = writers.stacks.iter().map(|(frames, pages)| StackView {
+        frames,
+        page_writes: *pages,
+    });
+    WritersView {
+        page_writes: writers.page_writes,
+        attributed_page_writes: writers.attributed,
+        sample_period_max: writers.period_max,
+        samples_lost: writers.lost,
+        seconds: writers.seconds,
+        functions: functions.collect(),
+        stacks: stacks.collect(),
     }
 }
 

@@ -16,20 +16,26 @@ mod axis;
 pub mod bands;
 mod canvas;
 mod facts;
+mod flame;
+mod functions;
 pub mod html;
 pub mod joined;
 mod json;
 pub mod lines;
 pub mod palette;
 mod png;
+mod pprof;
 pub mod sheet;
 pub mod size;
 mod terminal;
 #[cfg(feature = "test-equipment")]
 pub mod testing;
 pub mod words;
+pub mod writers;
 
 pub use terminal::Style;
+
+use writers::Writers;
 
 /// The forms of a report.
 #[derive(Clone, Copy, Debug)]
@@ -43,16 +49,44 @@ pub enum Format {
     Html,
     /// The heatmap as a picture.
     Png,
+    /// The call stacks as a flame graph.
+    FlameGraph,
+    /// The call stacks as text.
+    Folded,
+    /// The call stacks as a profile for pprof.
+    Pprof,
 }
 
 /// Writes the report on `trail`; the only errors are those of `out`.
 pub fn write(trail: &Trail, format: Format, out: &mut dyn Write) -> io::Result<()> {
-    let recording = Recording::of(trail);
+    write_with(trail, None, format, out)
+}
+
+/// Writes the report on `trail` and the code that wrote, if that was sampled.
+pub fn write_with(
+    trail: &Trail,
+    writers: Option<&Writers>,
+    format: Format,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    if let Format::FlameGraph | Format::Folded | Format::Pprof = format {
+        let none = Writers::default();
+        let writers = writers.unwrap_or(&none);
+        return match format {
+            Format::Folded => writers.write_folded(out),
+            Format::Pprof => pprof::write(writers, trail.header.started_unix_ms, out),
+            _ => flame::write(writers, &words::command(&trail.header.command), out),
+        };
+    }
+    let recording = Recording {
+        writers,
+        ..Recording::of(trail)
+    };
     match format {
         Format::Terminal(style) => terminal::write(&recording, style, out),
         Format::Json => json::write(&recording, out),
         Format::Html => html::write(&recording, out),
-        Format::Png => png::write(&recording, out),
+        _ => png::write(&recording, out),
     }
 }
 
@@ -66,6 +100,8 @@ pub(crate) struct Recording<'a> {
     pub(crate) accesses: Option<Part<'a>>,
     /// Whether writes and accesses are of the same time.
     pub(crate) is_at_once: bool,
+    /// Which code wrote, if that was sampled.
+    pub(crate) writers: Option<&'a Writers>,
 }
 
 /// The rounds of one kind.
@@ -97,6 +133,7 @@ impl<'a> Recording<'a> {
                 main: in_turns(AccessKind::Writes),
                 accesses: Some(in_turns(AccessKind::Accesses)),
                 is_at_once,
+                writers: None,
             },
             (_, accesses) => Self {
                 whole,
@@ -109,6 +146,7 @@ impl<'a> Recording<'a> {
                 ),
                 accesses: None,
                 is_at_once,
+                writers: None,
             },
         }
     }

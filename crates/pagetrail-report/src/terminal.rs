@@ -9,7 +9,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use pagetrail_trail::Heatmap;
 
 use super::facts::facts;
-use super::{Part, Recording, bands, joined, palette, words};
+use super::{Part, Recording, bands, functions, joined, palette, words};
 
 /// How to write for the reader's terminal.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +46,10 @@ pub(crate) fn write(
     if parts.clone().any(|part| part.analysis.page_writes > 0) {
         writeln!(out)?;
         table(recording, style, out)?;
+    }
+    if let Some(writers) = recording.writers {
+        writeln!(out)?;
+        functions::table(writers, style, out)?;
     }
     for part in parts.filter(|part| part.analysis.page_writes > 0) {
         writeln!(out)?;
@@ -183,7 +187,7 @@ fn bar(share: f64) -> String {
 }
 
 /// The end of a name says more than its beginning.
-fn shorten(text: &str, width: usize) -> String {
+pub(super) fn shorten(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {
         return text.to_owned();

@@ -1,7 +1,10 @@
 //! Synthetic trails for tests: fixed, so that their reports can be compared to the letter.
 
 use pagetrail::{AccessKind, PageRange, PageSet};
-use pagetrail_trail::{End, Event, Header, Mapping, Round, Trail};
+use pagetrail_trail::{
+    Attribution, End, Event, Frame, Header, Mapping, Module, Round, Stack, StackTable, StackWrites,
+    Thread, Trail,
+};
 
 const PAGE: u64 = 4096;
 
@@ -114,6 +117,56 @@ pub fn program(rounds: u32) -> Trail {
             attribution: None,
         });
         start_ns += duration_ns;
+    }
+    trail
+}
+
+/// A program whose writing code was sampled: a recursive function, and a system call that every
+/// second fault of a round was sampled for.
+pub fn program_with_stacks(rounds: u32) -> Trail {
+    let mut trail = program(rounds);
+    let frame = |address, function: &str| Frame {
+        module: Some(0),
+        address,
+        function: function.into(),
+    };
+    let stack = |in_kernel, frames: &[u32]| Stack {
+        in_kernel,
+        frames: frames.into(),
+    };
+    trail.stacks = StackTable {
+        modules: vec![Module::default()],
+        frames: vec![frame(0x1000, "start"), frame(0x2000, "recurse")],
+        stacks: vec![stack(false, &[1, 1, 0]), stack(true, &[0])],
+        threads: vec![Thread {
+            id: 4711,
+            name: "life".into(),
+        }],
+    };
+    for round in &mut trail.rounds {
+        let writes = |stack, first, count| StackWrites {
+            stack,
+            thread: 4711,
+            pages: [pages(
+                NURSERY,
+                u64::from(round.index) * 64 % 2048 + first,
+                count,
+            )]
+            .into_iter()
+            .collect(),
+        };
+        round.attribution = Some(match round.index % 2 {
+            0 => Attribution {
+                period: 2,
+                lost: 0,
+                writers: vec![writes(0, 0, 5), writes(1, 8, 1)],
+            },
+            _ => Attribution {
+                period: 1,
+                lost: 1,
+                writers: vec![writes(0, 0, 2)],
+            },
+        });
     }
     trail
 }

@@ -1,12 +1,13 @@
 //! Everything that a round passes through on its way into a trail file.
 //!
 //! [`recorder::Recorder`] collects rounds. [`round`] converts each to the trail's types,
-//! [`layout::Layout`] finds the mappings that changed, and [`output::Output`] is the file that
-//! receives them. [`progress::Progress`] shows a line on the terminal meanwhile. The command
-//! decides when to take a round.
+//! [`layout::Layout`] finds the mappings that changed, [`stacks::Stacks`] samples which code wrote,
+//! and [`output::Output`] is the file that receives them. [`progress::Progress`] shows a line on
+//! the terminal meanwhile. The command decides when to take a round.
 
 pub(crate) mod layout;
 pub(crate) mod output;
 pub(crate) mod progress;
 pub(crate) mod recorder;
 pub(crate) mod round;
+pub(crate) mod stacks;

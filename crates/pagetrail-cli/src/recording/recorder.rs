@@ -3,12 +3,13 @@
 use std::fs::File;
 
 use anyhow::Result;
-use pagetrail::{DirtySource, Region, UntrackedRegion};
-use pagetrail_trail::{End, Event, Header, Round, Writer};
+use pagetrail::{AccessKind, DirtySource, Region, UntrackedRegion};
+use pagetrail_trail::{End, Event, Header, Round, StackTable, Writer};
 
 use super::output::Output;
 use crate::recording::layout::Layout;
 use crate::recording::round;
+use crate::recording::stacks::Stacks;
 
 /// Counts of a recording so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,6 +31,10 @@ pub(crate) struct Recorder<'a> {
     writer: Option<Writer<&'a File>>,
     layout: Layout,
     totals: Totals,
+    /// Samples which code writes.
+    stacks: Option<Stacks>,
+    /// Call stacks that the trail does not have yet.
+    new_stacks: StackTable,
 }
 
 impl<'a> Recorder<'a> {
@@ -41,13 +46,34 @@ impl<'a> Recorder<'a> {
             writer: None,
             layout: Layout::default(),
             totals: Totals::default(),
+            stacks: None,
+            new_stacks: StackTable::default(),
         }
+    }
+
+    /// Samples which code writes from now on.
+    pub(crate) fn with_stacks(mut self, stacks: Option<Stacks>) -> Self {
+        self.stacks = stacks;
+        self
+    }
+
+    /// What samples which code writes.
+    pub(crate) fn stacks(&self) -> Option<&Stacks> {
+        self.stacks.as_ref()
     }
 
     /// Collects a round, writes it, and commits it.
     pub(crate) fn take_round(&mut self, source: &mut dyn DirtySource) -> Result<()> {
+        let began = self.stacks.as_ref().map(Stacks::mark);
         let collected = source.collect()?;
-        let round = round::convert(round::index(&collected)?, &collected);
+        let mut round = round::convert(round::index(&collected)?, &collected);
+        if let Some((stacks, began)) = self.stacks.as_mut().zip(began)
+            && round.access_kind == AccessKind::Writes
+        {
+            let (attribution, new) = stacks.attribute(began, &round.written);
+            round.attribution = Some(attribution);
+            self.new_stacks.append(new);
+        }
         self.keep(round, collected.regions(), collected.untracked())?;
         collected.commit();
         Ok(())
@@ -74,6 +100,9 @@ impl<'a> Recorder<'a> {
         }
         for appeared in &changes.appeared {
             writer.mapping(&appeared.mapping)?;
+        }
+        if !self.new_stacks.is_empty() {
+            writer.stacks(&std::mem::take(&mut self.new_stacks))?;
         }
         round
             .events

@@ -18,6 +18,7 @@ use crate::recording::output::Output;
 use crate::recording::progress::Progress;
 use crate::recording::recorder::{Recorder, Totals};
 use crate::recording::round;
+use crate::recording::stacks::Stacks;
 use crate::report::{joined, words};
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
@@ -146,13 +147,19 @@ impl Session<'_> {
         let to_file = || output.path().display().to_string();
         let mut schedule = Schedule::new(Instant::now(), args.interval, args.duration);
         let header = start::header(self.source, &args.target, args.interval);
-        let mut recorder = Recorder::new(output, header);
+        let stacks = args
+            .stacks
+            .and_then(|how| Stacks::start(self.source, how.into(), args.stacks_period));
+        let mut recorder = Recorder::new(output, header).with_stacks(stacks);
         let stop = self.rounds(
             &mut recorder,
             &mut schedule,
             args.rounds.unwrap_or(u32::MAX),
         );
         self.progress.erase();
+        if let Some(stacks) = recorder.stacks() {
+            exit::message(&stacks.summary());
+        }
         let end = match stop {
             Ok(Stop::Ended) => round::end(self.wait_for_end()),
             Ok(Stop::Requested) => End::Detached,

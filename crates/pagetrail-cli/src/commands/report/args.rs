@@ -17,6 +17,18 @@ pub(crate) struct ReportArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) pictures: PictureArgs,
+    /// Draw the call stacks of `record --stacks` as a flame graph (SVG); without OUT it takes the
+    /// recording's name with .svg. A file that is not an SVG picture is not overwritten
+    #[arg(long, value_name = "OUT", num_args = 0..=1)]
+    pub(crate) flamegraph: Option<Option<PathBuf>>,
+    /// Write the call stacks of `record --stacks` as folded text, for other tools; without OUT it
+    /// takes the recording's name with .folded
+    #[arg(long, value_name = "OUT", num_args = 0..=1)]
+    pub(crate) folded: Option<Option<PathBuf>>,
+    /// Write the call stacks of `record --stacks` as a profile for pprof; without OUT it takes the
+    /// recording's name with .pb
+    #[arg(long, value_name = "OUT", num_args = 0..=1)]
+    pub(crate) pprof: Option<Option<PathBuf>>,
 }
 
 /// Pictures to write in addition to the report.

@@ -7,13 +7,14 @@ use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use pagetrail_trail::Trail;
 
 use self::args::{PictureArgs, ReportArgs};
 use crate::args::DEFAULT_FILE;
 use crate::color;
 use crate::outfile::{Kind, OutFile};
+use crate::report::writers::Writers;
 use crate::report::{self, Format, Style, joined};
 
 /// Columns if standard output is not a terminal and `COLUMNS` is not set.
@@ -25,6 +26,23 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
     // The JSON document lists mappings as recorded; its consumer can group them.
     let recorded = joined::group(&mut trail);
     Pictures::open(&args.pictures, &args.file)?.write(&trail)?;
+    let writers = Writers::of(&trail);
+    let stacks = [
+        (&args.flamegraph, "svg", Kind::Drawing, Format::FlameGraph),
+        (&args.folded, "folded", Kind::Folded, Format::Folded),
+        (&args.pprof, "pb", Kind::Profile, Format::Pprof),
+    ];
+    for (path, extension, kind, format) in stacks {
+        if path.is_some() && writers.is_none() {
+            bail!(
+                "{}: it has no call stacks; record with --stacks",
+                args.file.display()
+            );
+        }
+        if let Some(file) = open(path, &args.file, extension, kind)? {
+            file.write(|out| report::write_with(&trail, writers.as_ref(), format, out))?;
+        }
+    }
     let format = match args.json {
         true => {
             trail.mappings = recorded;
@@ -33,7 +51,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
         false => Format::Terminal(style()),
     };
     let mut out = BufWriter::new(io::stdout().lock());
-    report::write(&trail, format, &mut out)
+    report::write_with(&trail, writers.as_ref(), format, &mut out)
         .and_then(|()| out.flush())
         .context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
@@ -50,23 +68,11 @@ impl Pictures {
     /// Opens the files. Neither may be `recording`; a file without a name takes the recording's
     /// name.
     pub(crate) fn open(args: &PictureArgs, recording: &Path) -> Result<Self> {
-        let open = |path: &Option<Option<PathBuf>>, extension: &str, kind| {
-            let Some(path) = path else { return Ok(None) };
-            let path = match path {
-                Some(path) => path.clone(),
-                None => recording.with_extension(extension),
-            };
-            let file = OutFile::open(&path, kind)?;
-            if let Ok(recording) = fs::metadata(recording) {
-                file.refuse_same(&recording, "the recording itself")?;
-            }
-            Ok::<_, anyhow::Error>(Some(file))
-        };
         let mut pictures = Self {
-            html: open(&args.html, "html", Kind::Page)?,
+            html: open(&args.html, recording, "html", Kind::Page)?,
             png: None,
         };
-        let png = open(&args.png, "png", Kind::Picture).and_then(|png| {
+        let png = open(&args.png, recording, "png", Kind::Picture).and_then(|png| {
             if let (Some(html), Some(png)) = (&pictures.html, &png) {
                 png.refuse_same(&html.metadata()?, "the HTML page")?;
             }
@@ -102,6 +108,25 @@ impl Pictures {
         let files = [self.html, self.png];
         files.into_iter().flatten().for_each(OutFile::discard);
     }
+}
+
+/// Opens a file that may not be `recording`, whose name it takes if it has none.
+fn open(
+    path: &Option<Option<PathBuf>>,
+    recording: &Path,
+    extension: &str,
+    kind: Kind,
+) -> Result<Option<OutFile>> {
+    let Some(path) = path else { return Ok(None) };
+    let path = match path {
+        Some(path) => path.clone(),
+        None => recording.with_extension(extension),
+    };
+    let file = OutFile::open(&path, kind)?;
+    if let Ok(recording) = fs::metadata(recording) {
+        file.refuse_same(&recording, "the recording itself")?;
+    }
+    Ok(Some(file))
 }
 
 /// Reads a recording, for `report` and `record`.

@@ -1,0 +1,195 @@
+//! [`Writers`]: the functions that dirtied pages, counted over a recording, and its call stacks as
+//! text.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io::{self, Write};
+
+use pagetrail_stacks::Symbolizer;
+use pagetrail_trail::Trail;
+
+use super::words::printable;
+
+/// What a stack has on top where the kernel wrote.
+const KERNEL: &str = "[kernel]";
+
+/// Which code dirtied pages. Pages are counted once per round, times the sample period.
+#[derive(Clone, Debug, Default)]
+pub struct Writers {
+    /// Functions by the pages that they dirtied themselves, most first.
+    pub(crate) functions: Vec<FunctionWrites>,
+    /// Stacks, outermost first, beginning with the thread's name, and their pages.
+    pub(crate) stacks: Vec<(Vec<String>, u64)>,
+    /// Pages dirtied in the rounds that were sampled.
+    pub(crate) page_writes: u64,
+    /// How many of those a sample attributes to a stack.
+    pub(crate) attributed: u64,
+    /// The longest sample period.
+    pub(crate) period_max: u32,
+    pub(crate) lost: u64,
+    pub(crate) seconds: f64,
+    /// Files without names for their code.
+    pub(crate) nameless: Vec<String>,
+}
+
+/// The pages of a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionWrites {
+    pub(crate) name: String,
+    /// The file's name without its directories.
+    pub(crate) module: String,
+    /// Pages that it dirtied itself.
+    pub(crate) own: u64,
+    /// Pages that it or functions called by it dirtied.
+    pub(crate) total: u64,
+}
+
+impl Writers {
+    /// Counts, and finds names in the files of this machine; `None` if stacks were not sampled.
+    pub fn of(trail: &Trail) -> Option<Self> {
+        let mut writers = Self::default();
+        let mut pages_of = BTreeMap::<(u32, u32), u64>::new();
+        let mut is_sampled = false;
+        for round in &trail.rounds {
+            let Some(attribution) = &round.attribution else {
+                continue;
+            };
+            is_sampled = true;
+            writers.seconds += round.duration_ns as f64 / 1e9;
+            writers.page_writes = writers
+                .page_writes
+                .saturating_add(round.written.page_count());
+            writers.attributed = writers.attributed.saturating_add(attribution.page_count());
+            writers.lost = writers.lost.saturating_add(attribution.lost);
+            writers.period_max = writers.period_max.max(attribution.period);
+            for writes in &attribution.writers {
+                let pages = writes.pages.page_count();
+                let pages = pages.saturating_mul(attribution.period.into());
+                let sum = pages_of.entry((writes.stack, writes.thread)).or_default();
+                *sum = sum.saturating_add(pages);
+            }
+        }
+        if !is_sampled {
+            return None;
+        }
+        let mut symbolizer = Symbolizer::new(&trail.stacks);
+        let mut functions = BTreeMap::<(String, String), (u64, u64)>::new();
+        for ((stack, thread), pages) in pages_of {
+            let names = names(trail, &mut symbolizer, stack);
+            let mut seen = HashSet::new();
+            for (depth, function) in names.iter().enumerate() {
+                let is_first = seen.insert(function);
+                let counts = functions.entry(function.clone()).or_default();
+                if depth == 0 {
+                    counts.0 = counts.0.saturating_add(pages);
+                }
+                if is_first {
+                    counts.1 = counts.1.saturating_add(pages);
+                }
+            }
+            let mut text = vec![thread_name(trail, thread)];
+            text.extend(names.into_iter().rev().map(|(name, _)| name));
+            writers.stacks.push((text, pages));
+        }
+        writers.functions = functions
+            .into_iter()
+            .map(|((name, module), (own, total))| FunctionWrites {
+                name,
+                module,
+                own,
+                total,
+            })
+            .collect();
+        writers
+            .functions
+            .sort_by_key(|function| std::cmp::Reverse((function.own, function.total)));
+        writers.stacks = merged(writers.stacks);
+        writers.nameless = symbolizer.nameless().into_iter().map(Into::into).collect();
+        Some(writers)
+    }
+
+    /// Pages of all stacks.
+    pub(crate) fn pages(&self) -> u64 {
+        let pages = self.stacks.iter().map(|(_, pages)| *pages);
+        pages.fold(0, u64::saturating_add)
+    }
+
+    /// Writes stacks line by line, as flame graph tools read them: `thread;outer;inner PAGES`.
+    pub(crate) fn write_folded(&self, out: &mut dyn Write) -> io::Result<()> {
+        for (stack, pages) in &self.stacks {
+            let frames = stack.iter().map(|name| name.replace(';', ":"));
+            let line = frames.collect::<Vec<_>>().join(";");
+            writeln!(out, "{} {pages}", printable(&line))?;
+        }
+        Ok(())
+    }
+}
+
+/// Names and files of the functions of a stack, innermost first; at least one.
+fn names(trail: &Trail, symbolizer: &mut Symbolizer<'_>, number: u32) -> Vec<(String, String)> {
+    let mut names = Vec::new();
+    let Some(stack) = trail.stacks.stacks.get(number as usize) else {
+        return vec![("[unknown]".into(), String::new())];
+    };
+    for frame in &stack.frames {
+        let functions = symbolizer.frame(*frame).iter();
+        names.extend(functions.map(|f| (f.label(), f.module_name().to_owned())));
+    }
+    if stack.in_kernel || names.is_empty() {
+        let top = if stack.in_kernel { KERNEL } else { "[unknown]" };
+        names.insert(0, (top.into(), String::new()));
+    }
+    names
+}
+
+fn thread_name(trail: &Trail, id: u32) -> String {
+    // After an execve(2) it has a new name.
+    let mut threads = trail.stacks.threads.iter().rev();
+    let named = threads.find(|thread| thread.id == id);
+    match named {
+        Some(thread) if !thread.name.is_empty() => thread.name.clone(),
+        _ => format!("thread {id}"),
+    }
+}
+
+/// Stacks whose names are alike, as of threads with one name, as one.
+fn merged(stacks: Vec<(Vec<String>, u64)>) -> Vec<(Vec<String>, u64)> {
+    let mut sums = BTreeMap::<Vec<String>, u64>::new();
+    for (stack, pages) in stacks {
+        let sum = sums.entry(stack).or_default();
+        *sum = sum.saturating_add(pages);
+    }
+    sums.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn functions_are_counted_once_per_stack_and_weighted_by_the_period() {
+        let writers = Writers::of(&testing::program_with_stacks(2)).expect("sampled");
+        let functions = writers.functions.iter();
+        let functions: Vec<_> = functions
+            .map(|f| (f.name.as_str(), f.module.as_str(), f.own, f.total))
+            .collect();
+        assert_eq!(
+            functions,
+            [
+                ("recurse", "jit", 12, 12),
+                ("[kernel]", "", 2, 2),
+                ("start", "jit", 0, 14)
+            ]
+        );
+        assert_eq!((writers.attributed, writers.period_max), (8, 2));
+        assert!(writers.page_writes > writers.attributed);
+        let mut folded = Vec::new();
+        writers.write_folded(&mut folded).expect("a Vec takes all");
+        assert_eq!(
+            String::from_utf8(folded).expect("UTF-8"),
+            "life;start;[kernel] 2\nlife;start;recurse;recurse 12\n"
+        );
+        assert_eq!(writers.pages(), 14);
+        assert!(Writers::of(&testing::program(2)).is_none());
+    }
+}
