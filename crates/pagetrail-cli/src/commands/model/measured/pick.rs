@@ -50,7 +50,7 @@ fn meets(element: &Value, conditions: &str) -> bool {
         match element.get(key) {
             Some(Value::String(text)) => text == wanted,
             Some(Value::Null) | None => false,
-            Some(other) => other.to_string() == wanted,
+            Some(other) => serde_json::to_string(other).is_ok_and(|text| text == wanted),
         }
     })
 }
