@@ -46,7 +46,8 @@ pub(crate) struct RecordArgs {
     #[command(flatten)]
     pub(crate) guest: GuestArgs,
     /// Sample which code writes: the call stack of each first write to a page, found by frame
-    /// pointers or by unwind tables. Adds at most 5 % to the program's time
+    /// pointers or by unwind tables. Samples as many as add some 5 % to the program's time by frame
+    /// pointers, and some 10 % by unwind tables
     #[arg(
         long,
         value_name = "HOW",
@@ -55,7 +56,7 @@ pub(crate) struct RecordArgs {
         default_missing_value = "fp"
     )]
     pub(crate) stacks: Option<StacksArg>,
-    /// Sample one of so many page faults, whatever it costs, instead of as many as add 5 %; 1
+    /// Sample one of so many page faults, whatever it costs, instead of as many as cost little; 1
     /// samples all
     #[arg(long, value_name = "N", requires = "stacks", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) stacks_period: Option<u32>,
