@@ -8,6 +8,7 @@ mod events;
 mod exit;
 #[cfg(test)]
 mod fuzzing;
+mod infile;
 mod outfile;
 mod recording;
 mod session;
@@ -103,6 +104,9 @@ fn unexpected(error: &clap::Error) -> &'static str {
         Some(ContextValue::String(unknown)) => unknown.as_str(),
         _ => "",
     };
+    if unknown.starts_with('-') {
+        return "";
+    }
     let place = words.iter().rposition(|word| word == unknown).unwrap_or(0);
     let is_pid = |word: &String| word.parse::<u32>().is_ok();
     let after_pid = place >= 2

@@ -91,7 +91,9 @@ fn what_cannot_be_done_is_said_in_one_line() {
     off.env(DISABLE_VARIABLE, "compare");
     let off = error_of(&off.output().unwrap(), 3);
     assert!(off.contains("switched off"), "{off}");
-    for message in [huge, nowhere, off] {
+    let endless = error_of(&run(&["--suite", "/dev/zero"]), 2);
+    assert!(endless.contains("too large for a suite"), "{endless}");
+    for message in [huge, nowhere, off, endless] {
         assert!(
             message.starts_with("pagetrail: ") && message.lines().count() == 1,
             "{message}"

@@ -55,6 +55,7 @@ fn wrong_usage_is_one_line() {
         &["record", "--hmtl", "out.html", "--", "true"],
         &["record", "--technique", "mprotect", "--", "true"],
         &["top", "--output", "log", "-p", "1234"],
+        &["rewind", "-p", "1234", "saved", "--at", "2"],
     ];
     let directory = tempfile::tempdir().expect("a temporary directory");
     let lines = cases.iter().map(|arguments| {

@@ -262,7 +262,7 @@ fn recordings_are_brought_along_and_hostile_ones_refused_in_a_line() {
         here.path(),
         &[&arguments[..], &["--measured", "gone.json"]].concat(),
     );
-    assert!(error_line(&missing, 2).contains("cannot read gone.json"));
+    assert!(error_line(&missing, 2).contains("cannot read the recording gone.json"));
     // A recording of the user's own comes first.
     let own =
         r#"{"tables_3_and_4": {"random_read": {"all_slow_percent": 50.0}}, "machine": "Mine"}"#;

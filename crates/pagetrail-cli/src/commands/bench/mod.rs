@@ -13,9 +13,13 @@ use serde::Serialize;
 
 use self::args::BenchArgs;
 use crate::exit;
+use crate::infile;
 use crate::outfile::{Kind, OutFile};
 
 pub(crate) mod args;
+
+/// More bytes than any suite has.
+const SUITE_BYTES_MAX: u64 = 1 << 20;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
@@ -70,7 +74,9 @@ fn run_metrics(args: &BenchArgs) -> Result<ExitCode> {
 
 /// Measures a suite.
 fn run_suite(args: &BenchArgs, file: &Path) -> Result<ExitCode> {
-    let mut definition = suite::definition::Definition::read(file)?;
+    let text = infile::text(file, "suite", SUITE_BYTES_MAX)?;
+    let definition = suite::definition::Definition::parse(&text);
+    let mut definition = definition.with_context(|| format!("{} is no suite", file.display()))?;
     if !args.technique.is_empty() {
         definition.techniques.clone_from(&args.technique);
     }

@@ -4,12 +4,16 @@
 //! address spaces, as far as they work here. What no benchmark of a stock kernel can see (anything
 //! of a hypervisor, for one) is taken from the OoH paper and marked as assumed.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use pagetrail_model::cost::{Cost, CostTable, Metric};
 use serde::Deserialize;
+
+use crate::infile;
+
+/// More bytes than any benchmark writes.
+const BYTES_MAX: u64 = 16 << 20;
 
 /// The document of `pagetrail bench --json`, as far as it is used here.
 #[derive(Deserialize)]
@@ -55,8 +59,7 @@ pub(super) struct Spread {
 impl Results {
     /// Reads a document.
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let text =
-            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = infile::text(path, "result of a benchmark", BYTES_MAX)?;
         Self::parse(&text).with_context(|| path.display().to_string())
     }
 

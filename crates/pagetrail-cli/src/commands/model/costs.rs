@@ -4,15 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use pagetrail_model::cost::{Cost, CostError, CostTable, Metric};
 use serde::Deserialize;
 
 use crate::bench::size::Size;
+use crate::infile;
 
 /// More than any table needs.
 const BYTES_MAX: u64 = 1 << 20;
@@ -72,20 +71,9 @@ pub(crate) fn load(named: &Path) -> Result<CostTable> {
         Some("papers") => return Ok(papers()?),
         _ => {}
     }
-    let cannot = || format!("cannot read the cost table {}", named.display());
-    let mut text = Vec::new();
-    let file = File::open(named).with_context(cannot)?;
-    file.take(BYTES_MAX + 1)
-        .read_to_end(&mut text)
-        .with_context(cannot)?;
-    if text.len() as u64 > BYTES_MAX {
-        bail!("{} is too large for a cost table", named.display());
-    }
+    let text = infile::text(named, "cost table", BYTES_MAX)?;
     let name = named.display().to_string();
-    let text = std::str::from_utf8(&text)
-        .map_err(|_| BadTable::Syntax("not UTF-8".into()))
-        .with_context(|| name.clone())?;
-    parse(text, &name).context(name)
+    parse(&text, &name).context(name)
 }
 
 /// The OoH paper's costs, and the Xen study's for what that paper does not have.

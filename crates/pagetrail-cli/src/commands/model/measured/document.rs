@@ -3,8 +3,6 @@
 //! Whatever a file holds, the answer is a document or one line that says what is wrong with it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -16,6 +14,7 @@ use serde_json::Value;
 
 use super::super::calibrate::{self, Results};
 use super::pick;
+use crate::infile;
 
 /// More than any recording has.
 const BYTES_MAX: u64 = 64 << 20;
@@ -85,17 +84,15 @@ const MARKS: &[(Recording, &str)] = &[
 impl Document {
     /// Reads a file.
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let cannot = || format!("cannot read {}", path.display());
-        let mut text = String::new();
-        let file = File::open(path).with_context(cannot)?;
-        file.take(BYTES_MAX + 1)
-            .read_to_string(&mut text)
-            .with_context(cannot)?;
-        if text.len() as u64 > BYTES_MAX {
-            bail!("{} is too large for a recording", path.display());
-        }
+        let text = infile::text(path, "recording", BYTES_MAX)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let beside = std::fs::read_to_string(path.with_file_name(BESIDE)).unwrap_or_default();
+        // There need not be one.
+        let beside = infile::text(
+            &path.with_file_name(BESIDE),
+            "list of recordings",
+            BYTES_MAX,
+        );
+        let beside = beside.unwrap_or_default();
         Self::parse(&text, &name, &Beside::parse(&beside))
             .with_context(|| path.display().to_string())
     }
