@@ -1,9 +1,9 @@
 //! Checkpoints that CRIU makes and restores: CRIU saves and rebuilds what the kernel keeps for a
 //! process, and the pages go through its page server's protocol to the store and back.
 //!
-//! What the protocol says is in [`protocol`], how a dump becomes a checkpoint in [`dump`] and
-//! [`contents`], how pages get back in [`serve`] and [`images`]; [`server`] puts these together for
-//! connections of any kind; [`records`] reads what is needed of CRIU's other files. Starting CRIU
+//! What the protocol says is in `protocol`, how a dump becomes a checkpoint in `dump` and
+//! `contents`, how pages get back in `serve` and `images`; `server` puts these together for
+//! connections of any kind; `records` reads what is needed of CRIU's other files. Starting CRIU
 //! is for others.
 
 mod contents;
