@@ -153,12 +153,14 @@ fn a_python_program_is_attributed() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let here = directory.path();
     let script = "import sqlite3\nd = sqlite3.connect(':memory:')\nd.execute('create table t(x)')\n\
-                  for i in range(20000): d.execute('insert into t values (?)', ('x' * 200,))";
+                  for i in range(100000): d.execute('insert into t values (?)', ('x' * 200,))";
     let arguments = [
         "record",
         "--stacks=dwarf",
         "--interval",
         "20ms",
+        // However late the first rounds are, one has what the program wrote.
+        "--last-round",
         "--",
         "python3",
         "-c",
