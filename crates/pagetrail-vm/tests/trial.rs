@@ -1,5 +1,7 @@
 //! Runs guests of a few instructions on this machine's KVM, whatever that is.
 
+// Guests are of x86-64.
+#![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
 use pagetrail_vm::{Error, check};

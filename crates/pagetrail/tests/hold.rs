@@ -1,6 +1,9 @@
 //! Holding another process: all threads are stopped, their registers and memory are of one instant,
 //! and they continue unaffected, whatever ends the hold.
 
+// Elsewhere nothing can be held, and registers have other names.
+#![cfg(target_arch = "x86_64")]
+
 mod support;
 
 use pagetrail::{Choice, Hold, Memory, Target, Watch, pages_with_content};

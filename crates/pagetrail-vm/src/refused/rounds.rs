@@ -4,5 +4,9 @@
 mod collected;
 #[path = "../rounds/link.rs"]
 pub(crate) mod link;
+#[path = "../rounds/mappings.rs"]
+mod mappings;
+#[path = "../rounds/source.rs"]
+pub(crate) mod source;
 
 pub use collected::Collected;

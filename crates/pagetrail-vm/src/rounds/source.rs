@@ -395,5 +395,7 @@ fn ended(status: ExitStatus) -> Option<Ended> {
     }
 }
 
+// By its path, since `refused` has this file for other processors.
 #[cfg(test)]
+#[path = "source/tests.rs"]
 mod tests;
