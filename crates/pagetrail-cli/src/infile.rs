@@ -1,5 +1,6 @@
-//! Small files that a user names, such as suites and results: read whole, and refused where they are
-//! larger than any such file, so that `/dev/zero` or a recording named by mistake ends in one line.
+//! Small files that a user names, such as suites and results: read whole, and refused where they
+//! are larger than any such file, so that `/dev/zero` or a recording named by mistake ends in one
+//! line.
 
 use std::fs::File;
 use std::io::Read;

@@ -83,7 +83,7 @@ fn remove_unused(base: &Path, age: Duration) {
     }
 }
 
-/// Whether a directory is this user's, and in nobody's use; `None` if that cannot be found out.
+/// Whether a directory is this user's, and unused; `None` if that cannot be found out.
 fn is_unused(path: &Path, age: Duration) -> Option<bool> {
     let metadata = fs::symlink_metadata(path).ok()?;
     if !metadata.is_dir() || metadata.uid() != geteuid().as_raw() {
