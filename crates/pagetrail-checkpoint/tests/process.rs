@@ -57,6 +57,33 @@ fn a_thread_that_has_not_begun_has_done_no_step() {
     assert_eq!(done, [PAGES + 1]);
 }
 
+/// Registers of a thread take some KiB, most of them zeros, and the manifest is compressed.
+#[test]
+fn manifests_of_many_threads_are_small() {
+    const THREADS: u32 = 64;
+    let Some(victim) = stamps::start(THREADS, 256, 1000) else {
+        return;
+    };
+    let (store, mut writer) = in_memory();
+    let mut process = ProcessCheckpointer::attach(victim.pid(), ProcessOptions::default()).unwrap();
+    let manifest = process.checkpoint(&mut writer).unwrap();
+    let image = store.image(manifest.number).unwrap();
+    let threads = &image.manifest().process.as_ref().unwrap().threads;
+    assert!(threads.len() as u32 >= THREADS, "{} threads", threads.len());
+    let registers = threads.iter().flat_map(|thread| &thread.held.registers);
+    let bytes: usize = registers.map(|set| set.bytes.len()).sum();
+    assert!(bytes > threads.len() * 512, "{bytes} bytes of registers");
+    let limit = 512 * threads.len() as u64 + (16 << 10);
+    assert!(
+        manifest.manifest_bytes < limit,
+        "{} bytes for {} threads",
+        manifest.manifest_bytes,
+        threads.len()
+    );
+    drop(process);
+    victim.finish();
+}
+
 /// Checkpoints a victim at random moments and checks every image whole.
 fn all_of_one_instant(threads: u32, pages: u32, pause_us: u32, count: u32) {
     let subject = format!("checkpoints of {threads} threads");
