@@ -7,7 +7,7 @@
 use crate::error::{Error, Result};
 use crate::page_set::PageSet;
 use crate::proc::map_files;
-use crate::proc::status::Status;
+use crate::proc::status::may_be_swapped;
 use crate::region::Region;
 use crate::sys::pagemap::{Categories, Pagemap, Query, Vector, existing, is_owned};
 use rustix::io::Errno;
@@ -49,7 +49,7 @@ pub fn owned_pages(pid: u32, region: &Region) -> Result<PageSet> {
     let failed = || Error::io("reading pagemap");
     let pagemap = Pagemap::open(Some(pid)).map_err(failed())?;
     // A marker on a write-protected untouched page reads as a swapped page.
-    let swap = Status::of(pid).is_ok_and(|status| status.swap_kib > 0);
+    let swap = may_be_swapped(pid);
     let owned = Query {
         inverted: Categories::FILE,
         all_of: Categories::FILE,
@@ -104,7 +104,7 @@ pub fn mapped_pages(pid: u32, addresses: &PageSet) -> Result<Mapped> {
     let mut found = Mapped::default();
     let pagemap = Pagemap::open(Some(pid)).map_err(Error::io("opening pagemap"))?;
     // A marker on a write-protected untouched page reads as a swapped page.
-    let swap = Status::of(pid).is_ok_and(|status| status.swap_kib > 0);
+    let swap = may_be_swapped(pid);
     let query = Query {
         inverted: Categories::ZERO,
         all_of: Categories::ZERO,

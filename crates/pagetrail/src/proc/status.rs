@@ -101,6 +101,14 @@ pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
     Ok(list_threads(pid)?.to_vec())
 }
 
+/// Whether a process may have memory that is swapped out.
+///
+/// True also where its state cannot be read (no descriptor is left): then markers are taken for
+/// swapped pages, which are false positives, and no swapped page is missed.
+pub(crate) fn may_be_swapped(pid: u32) -> bool {
+    Status::of(pid).map_or(true, |status| status.swap_kib > 0)
+}
+
 /// The thread IDs of a process, the main thread first. Allocates nothing.
 pub(crate) fn list_threads(pid: u32) -> Result<OwnVec<u32>, Errno> {
     let mut tids = OwnVec::new();

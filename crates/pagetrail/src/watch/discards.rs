@@ -25,7 +25,7 @@ mod times;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::map_files;
-use crate::proc::status::Status;
+use crate::proc::status::may_be_swapped;
 use crate::region::Region;
 use crate::sys::pagemap::{Categories, Entry, Pagemap, Query, Vector, is_owned};
 use crate::technique::Missed;
@@ -292,8 +292,7 @@ impl Discards {
 
     /// Whether anything of the process is swapped out.
     fn swaps(&self) -> bool {
-        Status::of(self.pid.unwrap_or_else(std::process::id))
-            .is_ok_and(|status| status.swap_kib > 0)
+        may_be_swapped(self.pid.unwrap_or_else(std::process::id))
     }
 
     /// The pages that a query selects or, where the kernel has no queries, those with a `wanted`

@@ -30,7 +30,7 @@ use super::{ArmError, Armed, Collected, Missed, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::maps::Maps;
-use crate::proc::status::Status;
+use crate::proc::status::may_be_swapped;
 use crate::region::Region;
 use crate::sys::pagemap::{Categories, Pagemap, Query, Vector, existing};
 use crate::sys::uffd::{Features, Mode, Uffd};
@@ -317,7 +317,7 @@ impl PagemapScan {
     fn owned_now(&self) -> Query {
         // A marker reads as a swapped page, so swapped pages are selected only if the process has
         // any.
-        let swap = Status::of(self.pid).is_ok_and(|status| status.swap_kib > 0);
+        let swap = may_be_swapped(self.pid);
         Query {
             any_of: existing(swap),
             ..OWNED
