@@ -364,6 +364,36 @@ fn signals_are_the_programs_business() {
     assert!(message.contains("child process"), "{message}");
 }
 
+/// Without descriptors nothing can be recorded, and the reason is said: the process is there.
+#[test]
+fn few_descriptors_are_no_missing_process() {
+    let directory = directory();
+    let running = Running::known_pages();
+    let mut recorded = 0;
+    for limit in [4, 5, 6, 8, 10, 12, 64] {
+        let script = format!("ulimit -n {limit}; exec \"$0\" record -p \"$1\" --rounds 1");
+        let mut shell = Command::new("sh");
+        shell.current_dir(directory.path()).stdin(Stdio::null());
+        shell.args([
+            "-c",
+            &script,
+            env!("CARGO_BIN_EXE_pagetrail"),
+            &running.pid(),
+        ]);
+        let output = shell.output().expect("a shell");
+        let message = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(0) => recorded += 1,
+            Some(2 | 3) => assert!(
+                message.contains("Too many open files"),
+                "{limit}: {message}"
+            ),
+            _ => panic!("{limit}: {output:?}"),
+        }
+    }
+    assert!(recorded > 0, "64 are enough");
+}
+
 #[test]
 fn limits_end_a_recording() {
     let directory = directory();

@@ -129,13 +129,16 @@ impl Client {
         receive(self.0.as_fd()).map(|(word, _)| word)
     }
 
-    /// The descriptor that the agent has sent before it ended, if it has sent any.
-    pub(super) fn take_fd(&self) -> Option<OwnedFd> {
+    /// The descriptor that the agent has sent before it ended.
+    ///
+    /// Where this process may have no more descriptors, the message comes without it
+    /// (`scm_detach_fds` in `net/core/scm.c`).
+    pub(super) fn take_fd(&self) -> Result<OwnedFd, Errno> {
         let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
-        let is_there = poll(&mut ready, Some(&rustix::event::Timespec::default()));
-        matches!(is_there, Ok(1..))
-            .then(|| receive(self.0.as_fd()))??
-            .1
+        let is_there = poll(&mut ready, Some(&rustix::event::Timespec::default()))?;
+        let message = (is_there > 0).then(|| receive(self.0.as_fd())).flatten();
+        let (_, fd) = message.ok_or(Errno::PIPE)?;
+        fd.ok_or(Errno::MFILE)
     }
 }
 

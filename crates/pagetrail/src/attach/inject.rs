@@ -74,7 +74,9 @@ pub(crate) fn fetch(pid: u32, kernel_faults: bool) -> Result<Fetched> {
     if let Some(short) = short {
         short.warn(pid);
     }
-    let fd = client.take_fd().ok_or(Error::Gone { pid })?;
+    let fd = client
+        .take_fd()
+        .map_err(Error::os("receiving the userfaultfd of a process"))?;
     Ok(Fetched { fd, stopped })
 }
 

@@ -5,7 +5,7 @@ use super::choice;
 use super::config::Config;
 use super::image;
 use super::latent::Unwritable;
-use super::life::{EXEC_PAUSE, EXEC_TIMEOUT, lives};
+use super::life::{EXEC_PAUSE, EXEC_TIMEOUT, has_memory, lives};
 use super::space::Space;
 use crate::attach::launch::{Hold, Image, Launched};
 use crate::attach::target_check::explain;
@@ -14,7 +14,6 @@ use crate::heap::heaps::Heaps;
 use crate::page_set::page_size;
 use crate::proc::maps::{self, Maps};
 use crate::proc::pidfd;
-use crate::proc::status::Status;
 use crate::round::RoundBuffer;
 use crate::target::{Kind, Target};
 use crate::technique::adaptive::{FalsePositiveCost, Precision};
@@ -381,7 +380,7 @@ impl Attached {
 /// A technique that does not attach first needs permission when it opens the target's maps.
 fn permission_or(error: Error, pid: Option<u32>) -> Error {
     if let Some(pid) = pid
-        && !Status::of(pid).is_ok_and(|status| status.has_memory)
+        && !has_memory(pid)
     {
         // If the process has ended, that is the cause, whichever step failed first.
         return Error::Gone { pid };

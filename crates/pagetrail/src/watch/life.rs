@@ -16,7 +16,14 @@ pub(super) fn lives(pid: u32, pidfd: Option<&OwnedFd>) -> bool {
     pidfd.is_some_and(|pidfd| !pidfd::has_ended(pidfd)) && has_memory(pid)
 }
 
-/// Whether the process has an address space, which zombies do not.
+/// Whether the process has an address space, which zombies do not. One whose state cannot be read,
+/// because this process has no descriptor left, is not taken for one that has ended.
 pub(super) fn has_memory(pid: u32) -> bool {
-    Status::of(pid).is_ok_and(|status| status.has_memory && !matches!(status.state, 'Z' | 'X'))
+    match Status::of(pid) {
+        Ok(status) => status.has_memory && !matches!(status.state, 'Z' | 'X'),
+        Err(error) => !matches!(
+            error.raw_os_error(),
+            None | Some(libc::ENOENT | libc::ESRCH)
+        ),
+    }
 }
