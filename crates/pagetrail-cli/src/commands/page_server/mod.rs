@@ -80,14 +80,17 @@ fn listen(listener: TcpListener, server: Arc<PageServer>, done: Sender<Outcome>)
                 continue;
             };
             if serving.load(Ordering::Relaxed) >= CLIENTS_MAX {
+                exit::message(&format!(
+                    "{peer} is not served: there are {CLIENTS_MAX} connections already"
+                ));
                 continue;
             }
             serving.fetch_add(1, Ordering::Relaxed);
-            let (server, done, serving) = (server.clone(), done.clone(), serving.clone());
+            let (server, done, served) = (server.clone(), done.clone(), serving.clone());
             let serve = move || {
                 let began = Instant::now();
                 let handled = handle(&server, stream, peer);
-                serving.fetch_sub(1, Ordering::Relaxed);
+                served.fetch_sub(1, Ordering::Relaxed);
                 let took = began.elapsed();
                 // Nobody waits for it any more when the process ends.
                 let _ = done.send(Outcome {
@@ -97,6 +100,7 @@ fn listen(listener: TcpListener, server: Arc<PageServer>, done: Sender<Outcome>)
                 });
             };
             if let Err(error) = thread::Builder::new().spawn(serve) {
+                serving.fetch_sub(1, Ordering::Relaxed);
                 exit::message(&format!("cannot serve {peer}: {error}"));
             }
         }
