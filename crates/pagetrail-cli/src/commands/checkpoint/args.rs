@@ -140,7 +140,7 @@ pub(crate) struct TakeArgs {
     /// Take one after the other, at this interval with its unit, until the process ends, or Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) every: Option<Duration>,
-    /// Stop after this many checkpoints; without --every, one right behind the other
+    /// Stop after this many checkpoints; without --every, one right after the other
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) count: Option<u32>,
     /// Remove all but the newest N checkpoints of the store as new ones come
