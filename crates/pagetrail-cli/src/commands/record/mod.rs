@@ -182,15 +182,17 @@ impl Session<'_> {
         let mut held = false;
         loop {
             let waited = self.wait_until(schedule.deadline());
+            // After the round of a program that was held at its exit there is nothing to see, even
+            // if another round is due before its end shows.
+            let is_unseen = self.is_program && !self.is_guest && !held;
             if let Waited::Stop(Stop::Ended) = waited {
-                let is_unseen = self.is_program && !self.is_guest && !held;
                 self.unseen = is_unseen.then(|| last.elapsed());
                 return Ok(Stop::Ended);
             }
             match self.take_rounds(recorder, rounds_max) {
                 Err(error) if is_gone(&error) => {
                     match self.is_program {
-                        true => self.unseen = (!self.is_guest).then(|| last.elapsed()),
+                        true => self.unseen = is_unseen.then(|| last.elapsed()),
                         false => self.ended = Some(None),
                     }
                     return Ok(Stop::Ended);
