@@ -251,7 +251,7 @@ fn a_criu_that_cannot_is_named() {
         ),
         2,
     );
-    assert!(line.contains("belongs to the session of process"), "{line}");
+    assert!(line.contains("belongs to the session of "), "{line}");
 
     // What no process can be started from.
     dump(directory);

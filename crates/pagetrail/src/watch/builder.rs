@@ -460,15 +460,20 @@ mod tests {
     #[test]
     fn a_reused_pid_is_not_tracked() {
         // A readable descriptor stands for the pidfd of a process that has ended, and the PID of
-        // this test's parent for one that was reused.
+        // another process for one that was reused.
         let ended = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
-        let parent = rustix::process::getppid().unwrap().as_raw_pid() as u32;
+        let mut other = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
         let target = Target(Kind::Process {
-            pid: parent,
+            pid: other.id(),
             pidfd: Some(ended),
         });
         let builder = Watch::builder().target(target);
         let error = builder.technique(Technique::None).start().unwrap_err();
+        other.kill().unwrap();
+        other.wait().unwrap();
         assert!(matches!(error, Error::Gone { .. }), "{error}");
     }
 }

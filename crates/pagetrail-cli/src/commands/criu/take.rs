@@ -11,7 +11,6 @@ use anyhow::{Context, Result, bail};
 use pagetrail::Target;
 use pagetrail_checkpoint::criu::{Dump, Dumps, frozen};
 use pagetrail_checkpoint::{Error, Manifest};
-use rustix::process::{Pid, getsid};
 
 use super::engine::{self, Engine};
 use super::scratch::Scratch;
@@ -75,13 +74,33 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
     }
 }
 
+/// The leader of a process' session: 0 where it lives outside this PID namespace, as that of a
+/// shell that has entered a container.
+///
+/// Read from `/proc/PID/stat` ([proc_pid_stat(5)]): rustix' `getsid` takes 0 for impossible.
+///
+/// [proc_pid_stat(5)]: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+fn session_of(pid: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // State, parent, process group, session: after the name, which may hold anything.
+    text.rsplit(')')
+        .next()?
+        .split_whitespace()
+        .nth(3)?
+        .parse()
+        .ok()
+}
+
 /// Refuses what CRIU would refuse, in words of our own.
 fn check(pid: u32, args: &TakeArgs) -> Result<()> {
-    let session = Pid::from_raw(pid as i32).and_then(|pid| getsid(Some(pid)).ok());
-    let session = session.map_or(0, |session| session.as_raw_nonzero().get() as u32);
-    if session != pid && !args.criu_arg.iter().any(|arg| arg == SHELL_JOB) {
+    let session = session_of(pid);
+    if session != Some(pid) && !args.criu_arg.iter().any(|arg| arg == SHELL_JOB) {
+        let leader = match session {
+            None | Some(0) => "a process that cannot be seen from here".into(),
+            Some(leader) => format!("process {leader}"),
+        };
         bail!(
-            "process {pid} belongs to the session of process {session}, which would not be saved; start it by \
+            "process {pid} belongs to the session of {leader}, which would not be saved; start it by \
              setsid(1), or pass --criu-arg={SHELL_JOB}, here and to restore, to give it another session's terminal"
         );
     }
