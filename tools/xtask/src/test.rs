@@ -34,6 +34,9 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("documentation", || documentation(repo));
     steps.run("victims", || build_victims(repo));
     steps.run("tests", || tests(repo, &rows, &mut tally));
+    steps.run("attaching inside a PID namespace", || {
+        in_pid_namespace(repo, &mut tally)
+    });
     ship::add(repo, &mut steps);
     steps.run("object stores", || object_stores(repo, &mut tally));
     steps.run("C library", || capi::check(repo));
@@ -129,6 +132,28 @@ fn tests(repo: &Repo, rows: &Path, tally: &mut Tally) -> Result<Outcome> {
         .env("PAGETRAIL_ROWS", rows)
         .env("PAGETRAIL_WHERE", "this machine");
     run_tests(&mut tests, tally).map(Outcome::of)
+}
+
+/// What deals in process IDs, in a PID namespace that was entered from outside, as a container by
+/// `docker exec`: parent and session are in another one there, and the kernel calls them 0.
+fn in_pid_namespace(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
+    let unshare = || {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+        unshare
+    };
+    let probed = unshare().arg("true").stderr(Stdio::null()).status();
+    if !probed.is_ok_and(|status| status.success()) {
+        let reason = "unshare(1) makes no PID namespace (not root?)";
+        return Ok(Outcome::NotHere(reason.to_owned()));
+    }
+    let mut cargo = repo.cargo(&["test", "--quiet", "--workspace", "--no-fail-fast"]);
+    for test in ["agent", "attach", "criu", "hold", "let_go"] {
+        cargo.args(["--test", test]);
+    }
+    let mut command = unshare();
+    command.arg(cargo.get_program()).args(cargo.get_args());
+    run_tests(command.current_dir(&repo.root), tally).map(Outcome::of)
 }
 
 /// What is behind a feature that the other tests leave out, because of all that it brings.
