@@ -3,6 +3,12 @@
 //!
 //! The programs are random (`tests/victims/turmoil.c`): `PAGETRAIL_SEED` repeats one,
 //! `PAGETRAIL_SEEDS` sets their number.
+//!
+//! A page that is not in the page table reads as its file, of which shared memory has one, too. Its
+//! contents are read from there: reading the program's memory would bring the page into the table.
+//! It can come there without a write all the same, as something that only this program owns: a
+//! program that is stopped between the fault of its store and the store itself has a page that it
+//! has not written.
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
@@ -14,6 +20,7 @@ use rustix::process::Signal;
 use std::collections::HashMap;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -34,11 +41,12 @@ const MARKER: u64 = SWAPPED | 0x1f;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
     Contents(u64),
-    /// The page did not exist: it reads as zeros, or as the file.
+    /// The page did not exist: it reads as zeros.
     Nothing,
 }
 
 struct Replica {
+    pid: u32,
     memory: File,
     pagemap: File,
     hasher: RandomState,
@@ -54,6 +62,7 @@ impl Replica {
         let hasher = RandomState::new();
         let zeros = hasher.hash_one(&vec![0u8; page_size() as usize][..]);
         Self {
+            pid,
             memory: open("mem"),
             pagemap: open("pagemap"),
             hasher,
@@ -74,7 +83,7 @@ impl Replica {
     }
 
     fn held(&self, address: u64, entry: u64) -> Option<Held> {
-        if entry & (PRESENT | SWAPPED) == 0 || entry & (PRESENT | MARKER) == MARKER {
+        if is_absent(entry) {
             return Some(Held::Nothing);
         }
         let mut bytes = vec![0; page_size() as usize];
@@ -83,10 +92,53 @@ impl Replica {
             .map(|()| Held::Contents(self.hasher.hash_one(&bytes[..])))
     }
 
-    fn copy(&mut self, start: u64, end: u64) {
+    /// The contents of an absent page in a mapping of a file, `None` if the mapping is gone.
+    fn in_file(&self, address: u64, region: &Region, file: &io::Result<File>) -> Option<Held> {
+        let mut bytes = vec![0; page_size() as usize];
+        let at = region.offset + (address - region.range.start());
+        match file {
+            Ok(file) => match file.read_at(&mut bytes, at).ok()? {
+                0 => Some(Held::Nothing),
+                _ => Some(Held::Contents(self.hasher.hash_one(&bytes[..]))),
+            },
+            // Nobody but root may open it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Some(Held::Nothing),
+            Err(_) => None,
+        }
+    }
+
+    /// Copies pages that were reported; `regions`: the mappings as they were a moment ago.
+    fn copy(&mut self, range: &PageRange, regions: &[Region]) {
+        let mut start = range.start();
+        let first = regions.partition_point(|region| region.range.end() <= start);
+        for region in &regions[first..] {
+            let Some(part) = region.range.intersection(range) else {
+                break;
+            };
+            // Where no mapping is any more nothing can be compared.
+            self.copy_part(start, part.start(), None);
+            self.copy_part(part.start(), part.end(), Some(region));
+            start = part.end();
+        }
+        self.copy_part(start, range.end(), None);
+    }
+
+    fn copy_part(&mut self, start: u64, end: u64, region: Option<&Region>) {
+        if start == end {
+            return;
+        }
         let entries = self.entries(start, end);
+        let region = region.filter(|region| region.inode != 0 || region.permissions.shared);
+        let mut file = None;
         for (address, entry) in (start..end).step_by(page_size() as usize).zip(entries) {
-            match self.held(address, entry) {
+            let held = match region {
+                Some(region) if is_absent(entry) => {
+                    let file = file.get_or_insert_with(|| mapped_file(self.pid, region));
+                    self.in_file(address, region, file)
+                }
+                _ => self.held(address, entry),
+            };
+            match held {
                 Some(held) => self.pages.insert(address, held),
                 None => {
                     self.unread
@@ -100,7 +152,7 @@ impl Replica {
     fn begin(&mut self, regions: &[Region]) {
         // Inaccessible pages are copied once they are accessible.
         for region in regions.iter().filter(|region| is_memory(region)) {
-            self.copy(region.range.start(), region.range.end());
+            self.copy(&region.range, regions);
         }
     }
 
@@ -110,9 +162,23 @@ impl Replica {
             self.pages.retain(|address, _| !remapped.contains(*address));
         }
         let unread = std::mem::take(&mut self.unread).union(round.dirty());
+        let regions = Region::of_process(self.pid).unwrap();
         for range in unread.ranges() {
-            self.copy(range.start(), range.end());
+            self.copy(range, &regions);
         }
+    }
+
+    /// Whether a page that was not reported may have these contents: it was created without a
+    /// write.
+    fn is_unwritten(&self, address: u64, entry: u64, now: u64, region: &Region) -> bool {
+        if now == self.zeros {
+            return true;
+        }
+        if region.permissions.shared || region.inode == 0 {
+            return false;
+        }
+        let file = mapped_file(self.pid, region);
+        entry & OF_FILE != 0 || self.in_file(address, region, &file) == Some(Held::Contents(now))
     }
 
     /// The number of pages whose contents differ from the replica, and a description of some.
@@ -131,9 +197,7 @@ impl Replica {
                 compared += 1;
                 let same = match self.pages.get(&address) {
                     Some(Held::Contents(before)) => *before == now,
-                    // It was created without a write: a page that is only read is zeros, or the
-                    // file's.
-                    _ => now == self.zeros || entry & OF_FILE != 0 && !region.permissions.shared,
+                    _ => self.is_unwritten(address, entry, now, region),
                 };
                 if !same {
                     let known = self.pages.contains_key(&address);
@@ -145,6 +209,17 @@ impl Replica {
         }
         (compared, lost)
     }
+}
+
+/// Whether a page is not in the page table, where a marker counts as nothing.
+fn is_absent(entry: u64) -> bool {
+    entry & (PRESENT | SWAPPED) == 0 || entry & (PRESENT | MARKER) == MARKER
+}
+
+/// The file of a mapping, by `proc_pid_map_files(5)`.
+fn mapped_file(pid: u32, region: &Region) -> io::Result<File> {
+    let (start, end) = (region.range.start(), region.range.end());
+    File::open(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))
 }
 
 fn is_memory(region: &Region) -> bool {
