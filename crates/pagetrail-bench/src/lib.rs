@@ -13,6 +13,7 @@
 mod chart;
 pub mod child;
 pub mod definitions;
+pub mod infile;
 pub mod measure;
 pub mod memory;
 pub mod metrics;

@@ -6,9 +6,6 @@ mod commands;
 mod endpoint;
 mod events;
 mod exit;
-#[cfg(test)]
-mod fuzzing;
-mod infile;
 mod outfile;
 mod recording;
 mod session;

@@ -8,12 +8,12 @@ use anyhow::{Context, Result};
 use pagetrail::{Capabilities, Technique};
 use pagetrail_bench::measure::{self, Plan};
 use pagetrail_bench::oracle::Missed;
-use pagetrail_bench::{child, memory, metrics, page, size::Size, suite, table};
+use pagetrail_bench::{child, infile, memory, metrics, page, suite, table};
+use pagetrail_report::size::Size;
 use serde::Serialize;
 
 use self::args::BenchArgs;
 use crate::exit;
-use crate::infile;
 use crate::outfile::{Kind, OutFile};
 
 pub(crate) mod args;

@@ -9,7 +9,7 @@ use pagetrail_model::reproduce::catalog::Paper;
 use pagetrail_model::technique::TechniqueKind;
 use pagetrail_model::workload::WorkloadKind;
 
-use crate::bench::size::Size;
+use pagetrail_report::size::Size;
 
 /// Arguments of `model`.
 #[derive(Args, Debug)]

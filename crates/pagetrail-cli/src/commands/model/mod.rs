@@ -1,43 +1,28 @@
 //! `pagetrail model`: designs that need other hardware, run on a machine in software and priced.
 //!
-//! The crate `pagetrail-model` does the work. Here are its command line ([`args`]), the cost tables
-//! that users write ([`costs`], [`calibrate`]), programs and recordings ([`program`],
-//! [`recording`]), and the forms of the results.
+//! `pagetrail-model` runs them, and `pagetrail-model-report` makes documents of the runs. Here is
+//! the command line: arguments ([`args`]), files, messages, exit codes.
 
 pub(crate) mod args;
-mod calibrate;
-mod compare;
-mod costs;
-mod measure;
-mod measured;
-mod outcome;
-mod page;
-mod program;
-mod recording;
-mod reproduced;
-mod reproduced_chapter;
-mod reproduced_chart;
-mod reproduced_page;
-mod single;
+mod chapter;
+mod programs;
+mod traces;
 
 use std::io::{self, BufWriter, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{ExitCode, ExitStatus};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use pagetrail_model::reproduce::catalog::Number;
 use pagetrail_model::technique::TechniqueKind;
 use pagetrail_model::{Error, RunError, RunErrorKind};
+use pagetrail_model_report::outcome::Outcome;
+use pagetrail_model_report::reproduced::{self, Listener, Request};
+use pagetrail_model_report::{calibrate, compare, costs, single};
 use serde::Serialize;
 
-use self::args::{
-    CompareArgs, CostsArgs, ModelArgs, ModelCommand, ReproduceArgs, RunArgs, TraceCommand,
-    TraceRecordArgs,
-};
-use self::outcome::Outcome;
-use self::program::Program;
-use self::recording::NoRecorder;
-use self::reproduced_chapter::Chapter;
+use self::args::{CompareArgs, CostsArgs, ModelArgs, ModelCommand, ReproduceArgs, RunArgs};
+use self::chapter::Folder;
 use crate::commands::bench::{clear_progress, progress};
 use crate::exit;
 use crate::outfile::{Kind, OutFile};
@@ -50,33 +35,17 @@ pub(crate) fn run(args: &ModelArgs) -> Result<ExitCode> {
         ModelCommand::Compare(args) => side_by_side(args),
         ModelCommand::Reproduce(args) => reproduce(args),
         ModelCommand::Costs(args) => print_costs(args),
-        ModelCommand::Trace(args) => match &args.command {
-            TraceCommand::Record(args) => record(args),
-            TraceCommand::Import(args) => {
-                recording::import_file(&args.recording, &args.trace, &args.keep)?;
-                Ok(ExitCode::SUCCESS)
-            }
-            TraceCommand::Show(args) => {
-                let summary = recording::summary(&args.trace)?;
-                output(args.json, &summary, recording::write)?;
-                Ok(ExitCode::SUCCESS)
-            }
-        },
+        ModelCommand::Trace(args) => traces::run(&args.command),
     }
 }
 
 fn one(args: &RunArgs) -> Result<ExitCode> {
     let costs = costs::load(&args.program.costs)?;
-    let program = Program::new(&args.program, args.size)?;
+    let program = programs::named(&args.program, args.size)?;
     let waiting = Waiting::during("running the program on the model");
-    let report = program.run(&args.program, args.technique)?;
+    let report = program.run(programs::conditions(&args.program), args.technique)?;
     drop(waiting);
-    let document = single::Document {
-        schema: 1,
-        program: program.words(),
-        costs: costs.name(),
-        outcome: Outcome::of(&report, &costs),
-    };
+    let document = single::Document::new(program.words(), &costs, &report);
     output(args.json, &document, single::write)?;
     if args.json {
         say_unpriced(&document.outcome, &args.program.costs);
@@ -101,21 +70,15 @@ fn side_by_side(args: &CompareArgs) -> Result<ExitCode> {
     if techniques.is_empty() {
         techniques.extend(TechniqueKind::ALL);
     }
-    let mut document = compare::Document {
-        schema: 1,
-        program: String::new(),
-        costs: costs.name(),
-        absent: Vec::new(),
-        results: Vec::new(),
-    };
+    let mut document = compare::Document::new(&costs);
     let waiting = Waiting::during("running the programs on the model");
     for &size in &sizes {
-        let program = Program::new(&args.program, size)?;
+        let program = programs::named(&args.program, size)?;
         if document.program.is_empty() {
             document.program = program.kind();
         }
         for &technique in &techniques {
-            match program.run(&args.program, technique) {
+            match program.run(programs::conditions(&args.program), technique) {
                 Ok(report) => document.results.push(Outcome::of(&report, &costs)),
                 Err(error) if args.technique.is_empty() && is_unsupported(&error) => {
                     document.absent.push(format!("{error:#}"));
@@ -126,7 +89,7 @@ fn side_by_side(args: &CompareArgs) -> Result<ExitCode> {
     }
     drop(waiting);
     if let Some(html) = html {
-        html.write(|out| page::write(&document, out))?;
+        html.write(|out| compare::page::write(&document, out))?;
     }
     output(args.json, &document, compare::write)?;
     Ok(verdict(&document.results))
@@ -135,13 +98,14 @@ fn side_by_side(args: &CompareArgs) -> Result<ExitCode> {
 fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
     let html = open_page(args.html.as_deref())?;
     let report = args.report.as_deref();
-    let report = report.map(|directory| Chapter::open(directory, args.paper.name()));
+    let report = report.map(|directory| Folder::open(directory, args.paper.name()));
     let report = report.transpose()?;
-    let document = reproduced::make(args, progress());
+    let mut terminal = Terminal(progress());
+    let document = reproduced::make(&request(args), &mut terminal);
     clear_progress();
     let document = document?;
     if let Some(html) = html {
-        html.write(|out| reproduced_page::write(&document, out))?;
+        html.write(|out| reproduced::page::write(&document, out))?;
     }
     if let Some(report) = report {
         report.write(&document)?;
@@ -151,6 +115,29 @@ fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(exit::NEGATIVE),
     })
+}
+
+fn request(args: &ReproduceArgs) -> Request {
+    let table = args.table.map(Number::Table);
+    Request {
+        paper: args.paper,
+        number: table.or(args.figure.map(Number::Figure)),
+        recordings: args.measured.clone(),
+        measure: args.measure.then(|| args.size.clone()),
+    }
+}
+
+/// Says on standard error how reproducing gets on.
+struct Terminal<P>(P);
+
+impl<P: FnMut(&str)> Listener for Terminal<P> {
+    fn step(&mut self, step: &str) {
+        self.0(step);
+    }
+
+    fn notice(&mut self, line: &str) {
+        exit::message(line);
+    }
 }
 
 fn print_costs(args: &CostsArgs) -> Result<ExitCode> {
@@ -163,25 +150,6 @@ fn print_costs(args: &CostsArgs) -> Result<ExitCode> {
         .write_all(text.as_bytes())
         .context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn record(args: &TraceRecordArgs) -> Result<ExitCode> {
-    match recording::record(&args.command, &args.output, &args.keep) {
-        Err(error) if error.is::<NoRecorder>() => {
-            exit::message(&error.to_string());
-            Ok(ExitCode::from(exit::MACHINE))
-        }
-        outcome => outcome.map(of_program),
-    }
-}
-
-/// A program's own exit status, as a shell gives it.
-fn of_program(status: ExitStatus) -> ExitCode {
-    exit::of_program(match (status.code(), status.signal()) {
-        (Some(code), _) => Some(pagetrail::Ended::Exited(code)),
-        (_, Some(signal)) => Some(pagetrail::Ended::Killed(signal)),
-        _ => None,
-    })
 }
 
 fn output<T: Serialize>(

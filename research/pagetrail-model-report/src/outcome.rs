@@ -8,52 +8,69 @@ use serde::Serialize;
 
 /// A run.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Outcome {
-    pub(crate) technique: String,
+pub struct Outcome {
+    /// The technique's name.
+    pub technique: String,
     /// The most memory that the program had at once.
-    pub(crate) size_bytes: u64,
-    pub(crate) unit_bytes: u64,
+    pub size_bytes: u64,
+    /// What the technique tells apart: a page, or a part of one.
+    pub unit_bytes: u64,
     /// False where the program has no tracker: then everything is counted and priced.
-    pub(crate) tracked: bool,
-    pub(crate) rounds: Vec<Round>,
+    pub tracked: bool,
+    /// Round by round.
+    pub rounds: Vec<Round>,
     /// All that happened while tracked, zeros left out.
-    pub(crate) events: Counts,
-    pub(crate) bill: Vec<Line>,
-    pub(crate) tracker_ns: f64,
-    pub(crate) tracked_ns: f64,
+    pub events: Counts,
+    /// What the events cost.
+    pub bill: Vec<Line>,
+    /// The sum of what the tracker waits for.
+    pub tracker_ns: f64,
+    /// The sum of what the tracked program waits for.
+    pub tracked_ns: f64,
     /// What the bill has no cost for: the sums are lower bounds then.
-    pub(crate) unpriced: Vec<&'static str>,
-    /// The OoH paper's formulas 2 and 4, where they say anything.
-    pub(crate) formula_tracker_ns: Option<f64>,
-    pub(crate) formula_tracked_ns: Option<f64>,
+    pub unpriced: Vec<&'static str>,
+    /// The OoH paper's formula 2, where it says anything.
+    pub formula_tracker_ns: Option<f64>,
+    /// The OoH paper's formula 4, where it says anything.
+    pub formula_tracked_ns: Option<f64>,
 }
 
 /// Events by name.
-pub(crate) type Counts = BTreeMap<&'static str, u64>;
+pub type Counts = BTreeMap<&'static str, u64>;
 
 /// A round.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Round {
-    pub(crate) written: u64,
-    pub(crate) reported: u64,
-    pub(crate) missed: u64,
-    pub(crate) monitor: Counts,
-    pub(crate) collect: Counts,
+pub struct Round {
+    /// Units that the program wrote.
+    pub written: u64,
+    /// Units that the technique reported.
+    pub reported: u64,
+    /// Units that were written and not reported.
+    pub missed: u64,
+    /// What happened while the program ran.
+    pub monitor: Counts,
+    /// What happened while the tracker collected.
+    pub collect: Counts,
 }
 
 /// A line of a bill.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Line {
-    pub(crate) metric: &'static str,
-    pub(crate) payer: &'static str,
-    pub(crate) events: u64,
-    pub(crate) cost_ns: Option<f64>,
-    pub(crate) assumed: bool,
+pub struct Line {
+    /// What is paid for.
+    pub metric: &'static str,
+    /// Who waits: "tracker" or "tracked".
+    pub payer: &'static str,
+    /// How often.
+    pub events: u64,
+    /// What all of it takes; `None` where the table has no cost.
+    pub cost_ns: Option<f64>,
+    /// Whether the cost was not measured.
+    pub assumed: bool,
 }
 
 impl Outcome {
     /// Prices a run.
-    pub(crate) fn of(report: &Report, costs: &CostTable) -> Self {
+    pub fn of(report: &Report, costs: &CostTable) -> Self {
         let tracked = !report.rounds.is_empty() || report.stop != Events::default();
         let events = match tracked {
             true => report.tracking(),
@@ -88,12 +105,12 @@ impl Outcome {
     }
 
     /// How often something happened.
-    pub(crate) fn count(&self, event: &str) -> u64 {
+    pub fn count(&self, event: &str) -> u64 {
         self.events.get(event).copied().unwrap_or(0)
     }
 
     /// A figure of all rounds together.
-    pub(crate) fn sum(&self, figure: fn(&Round) -> u64) -> u64 {
+    pub fn sum(&self, figure: fn(&Round) -> u64) -> u64 {
         self.rounds.iter().map(figure).sum()
     }
 }

@@ -1,12 +1,15 @@
 //! Techniques side by side, for people and as JSON.
 
+pub mod page;
+
 use std::io::{self, Write};
 
+use pagetrail_bench::table::{Sheet, write_sheet};
+use pagetrail_model::cost::CostTable;
+use pagetrail_report::words;
 use serde::Serialize;
 
-use super::outcome::Outcome;
-use crate::bench::table::{Sheet, write_sheet};
-use crate::report::words;
+use crate::outcome::Outcome;
 
 /// Under the tables of times.
 const TIMES: &str = "per round, starting and ending included; a plus: the table has no cost for some of it, which \
@@ -16,23 +19,27 @@ const EVENTS: &str = "all rounds together; reported and written in units of the 
 
 /// The document of `model compare --json`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Document<'a> {
-    pub(crate) schema: u32,
-    pub(crate) program: String,
-    pub(crate) costs: &'a str,
+pub struct Document<'a> {
+    /// The version of its fields.
+    pub schema: u32,
+    /// The program, in words.
+    pub program: String,
+    /// The cost table's name.
+    pub costs: &'a str,
     /// Why a technique is not in it.
-    pub(crate) absent: Vec<String>,
-    pub(crate) results: Vec<Outcome>,
+    pub absent: Vec<String>,
+    /// A run per technique and size.
+    pub results: Vec<Outcome>,
 }
 
 /// Who waits, and how that is called.
-pub(crate) const PAYERS: [(&str, &str); 2] = [
+pub const PAYERS: [(&str, &str); 2] = [
     ("tracked", "on the tracked program"),
     ("tracker", "on the tracker"),
 ];
 
 /// What `payer` waits for, per round.
-pub(crate) fn time(outcome: &Outcome, payer: &str) -> f64 {
+pub fn time(outcome: &Outcome, payer: &str) -> f64 {
     let ns = match payer {
         "tracker" => outcome.tracker_ns,
         _ => outcome.tracked_ns,
@@ -41,7 +48,7 @@ pub(crate) fn time(outcome: &Outcome, payer: &str) -> f64 {
 }
 
 /// A plus where that is not all.
-pub(crate) fn plus(outcome: &Outcome, payer: &str) -> &'static str {
+pub fn plus(outcome: &Outcome, payer: &str) -> &'static str {
     let mut bill = outcome.bill.iter();
     match bill.any(|line| line.payer == payer && line.cost_ns.is_none()) {
         true => "+",
@@ -55,9 +62,20 @@ fn sorted<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     names.into_iter().collect()
 }
 
-impl Document<'_> {
+impl<'a> Document<'a> {
+    /// A document without results yet.
+    pub fn new(costs: &'a CostTable) -> Self {
+        Self {
+            schema: 1,
+            program: String::new(),
+            costs: costs.name(),
+            absent: Vec::new(),
+            results: Vec::new(),
+        }
+    }
+
     /// One line about all of it.
-    pub(crate) fn setting(&self) -> String {
+    pub fn setting(&self) -> String {
         format!("{}; costs: {}", self.program, self.costs)
     }
 
@@ -80,7 +98,7 @@ impl Document<'_> {
     }
 
     /// What has no cost, and what has one that was not measured, technique by technique.
-    pub(crate) fn price_notes(&self) -> Vec<String> {
+    pub fn price_notes(&self) -> Vec<String> {
         let lines = self.techniques().into_iter().flat_map(|technique| {
             let of = || {
                 self.results
@@ -102,7 +120,7 @@ impl Document<'_> {
     }
 
     /// The tables: times by size, and events of the largest size.
-    pub(crate) fn sheets(&self) -> Vec<Sheet> {
+    pub fn sheets(&self) -> Vec<Sheet> {
         let times = PAYERS.map(|(payer, whose)| self.times(payer, whose));
         times.into_iter().chain([self.events()]).collect()
     }
@@ -167,7 +185,7 @@ impl Document<'_> {
 }
 
 /// Writes the tables.
-pub(crate) fn write(document: &Document<'_>, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(document: &Document<'_>, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", document.setting())?;
     for line in &document.absent {
         writeln!(out, "not here: {line}")?;

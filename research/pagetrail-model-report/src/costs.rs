@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use pagetrail_model::cost::{Cost, CostError, CostTable, Metric};
 use serde::Deserialize;
 
-use crate::bench::size::Size;
-use crate::infile;
+use pagetrail_bench::infile;
+use pagetrail_report::size::Size;
 
 /// More than any table needs.
 const BYTES_MAX: u64 = 1 << 20;
@@ -21,15 +21,18 @@ const PER_PAGE: &str = "per-page";
 
 /// What cannot be read as a cost table.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BadTable {
+pub enum BadTable {
     /// Not TOML, or not of this form.
     #[error("not a cost table: {0}")]
     Syntax(String),
     /// A key that is no size.
     #[error("cost table: {metric}: '{key}' is no size such as \"10M\": {reason}")]
     Size {
+        /// The metric that it is for.
         metric: String,
+        /// The key.
         key: String,
+        /// What is wrong with it.
         reason: String,
     },
     /// Two ways at once to give a cost.
@@ -63,8 +66,9 @@ enum Entry {
     Table(BTreeMap<String, f64>),
 }
 
-/// The table that `--costs` names: one of ours by its name, or a file.
-pub(crate) fn load(named: &Path) -> Result<CostTable> {
+/// The table of a name: `ooh`, `xen`, `papers` (both together), or a file. Fails where that is no
+/// table.
+pub fn load(named: &Path) -> Result<CostTable> {
     match named.to_str() {
         Some("ooh") => return Ok(CostTable::ooh_paper()),
         Some("xen") => return Ok(CostTable::xen_study()),
@@ -93,7 +97,7 @@ fn papers() -> Result<CostTable, CostError> {
 }
 
 /// Reads a table; `name` is its name where it gives itself none.
-pub(crate) fn parse(text: &str, name: &str) -> Result<CostTable, BadTable> {
+pub fn parse(text: &str, name: &str) -> Result<CostTable, BadTable> {
     let document: Document = toml::from_str(text).map_err(|error| {
         // Its own words would show the place in three lines.
         let at = error.span().map(|span| line_of(text, span.start));
@@ -147,7 +151,7 @@ fn by_size(metric: &str, points: BTreeMap<String, f64>) -> Result<Cost, BadTable
 }
 
 /// The table as a file that [`parse`] reads.
-pub(crate) fn render(table: &CostTable) -> String {
+pub fn render(table: &CostTable) -> String {
     let mut out = format!(
         "# Costs in nanoseconds; docs/model-format.md says what each is.\nname = {}\n",
         quoted(table.name())

@@ -3,8 +3,9 @@
 
 use std::fmt::Write as _;
 
-use super::reproduced::{Reproduced, Row, figure};
-use crate::report::html::escape;
+use pagetrail_report::html::escape;
+
+use super::{Reproduced, Row, figure};
 
 const WIDTH: f64 = 900.0;
 /// Where bars begin, and where the longest ends.

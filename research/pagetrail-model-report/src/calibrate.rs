@@ -10,61 +10,61 @@ use anyhow::{Context, Result, bail};
 use pagetrail_model::cost::{Cost, CostTable, Metric};
 use serde::Deserialize;
 
-use crate::infile;
+use pagetrail_bench::infile;
 
 /// More bytes than any benchmark writes.
 const BYTES_MAX: u64 = 16 << 20;
 
 /// The document of `pagetrail bench --json`, as far as it is used here.
 #[derive(Deserialize)]
-pub(super) struct Results {
+pub(crate) struct Results {
     schema: u32,
-    pub(super) kernel: String,
-    pub(super) results: Vec<Measured>,
+    pub(crate) kernel: String,
+    pub(crate) results: Vec<Measured>,
 }
 
 /// One technique at one size.
 #[derive(Deserialize)]
-pub(super) struct Measured {
-    pub(super) technique: String,
-    pub(super) tracked: String,
-    pub(super) size_bytes: u64,
-    pub(super) pages_written: u64,
-    pub(super) untracked_pass_ns: Spread,
-    pub(super) tracked_pass_ns: Spread,
-    pub(super) overhead_on_tracked_percent: Spread,
-    pub(super) overhead_on_tracker_percent: Spread,
-    pub(super) steps: Steps,
+pub(crate) struct Measured {
+    pub(crate) technique: String,
+    pub(crate) tracked: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) pages_written: u64,
+    pub(crate) untracked_pass_ns: Spread,
+    pub(crate) tracked_pass_ns: Spread,
+    pub(crate) overhead_on_tracked_percent: Spread,
+    pub(crate) overhead_on_tracker_percent: Spread,
+    pub(crate) steps: Steps,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Steps {
-    pub(super) arm_ns: Spread,
-    pub(super) attach_stopped_ns: Spread,
-    pub(super) collect_ns: Spread,
+pub(crate) struct Steps {
+    pub(crate) arm_ns: Spread,
+    pub(crate) attach_stopped_ns: Spread,
+    pub(crate) collect_ns: Spread,
     clean_collect_ns: Spread,
-    pub(super) fault: Option<Fault>,
+    pub(crate) fault: Option<Fault>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Fault {
-    pub(super) ns_per_page: Spread,
+pub(crate) struct Fault {
+    pub(crate) ns_per_page: Spread,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Spread {
-    pub(super) median: f64,
+pub(crate) struct Spread {
+    pub(crate) median: f64,
 }
 
 impl Results {
     /// Reads a document.
-    pub(super) fn read(path: &Path) -> Result<Self> {
+    pub(crate) fn read(path: &Path) -> Result<Self> {
         let text = infile::text(path, "result of a benchmark", BYTES_MAX)?;
         Self::parse(&text).with_context(|| path.display().to_string())
     }
 
     /// Reads a document's text.
-    pub(super) fn parse(text: &str) -> Result<Self> {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
         let results: Self =
             serde_json::from_str(text).context("not what pagetrail bench --json writes")?;
         match results.schema {
@@ -75,13 +75,14 @@ impl Results {
     }
 }
 
-/// Reads the document and makes the table.
-pub(crate) fn table(path: &Path) -> Result<CostTable> {
+/// The cost table of the machine where `path`, a document of `pagetrail bench --json`, was made.
+/// Fails where it is none, and where it has no technique that the model knows.
+pub fn table(path: &Path) -> Result<CostTable> {
     calibrate(&Results::read(path)?).with_context(|| path.display().to_string())
 }
 
 /// The costs that a benchmark measured, and the paper's for the rest.
-pub(super) fn calibrate(results: &Results) -> Result<CostTable> {
+pub(crate) fn calibrate(results: &Results) -> Result<CostTable> {
     let paper = CostTable::ooh_paper();
     // The paper splits a fault into the way into the kernel (M1) and the rest; a benchmark sees
     // both together.
@@ -170,8 +171,9 @@ fn less(points: &[(u64, f64)], part: impl Fn(u64) -> Option<f64>) -> Vec<(u64, f
 
 #[cfg(test)]
 mod tests {
+    use pagetrail_bench::testing;
+
     use super::*;
-    use crate::bench::testing;
 
     #[test]
     fn what_was_measured_is_there_and_the_rest_is_marked() {
@@ -197,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_recorded_benchmark_can_be_read() {
-        let text = include_str!("../../../../../bench/results/bench.json");
+        let text = include_str!("../recordings/bench.json");
         let table = calibrate(&Results::parse(text).unwrap()).unwrap();
         for metric in [
             Metric::FaultKernel,
@@ -207,7 +209,7 @@ mod tests {
             assert!(!table.is_assumed(metric), "{metric}");
         }
         assert!(table.is_assumed(Metric::ClearRefs));
-        let read = super::super::costs::parse(&super::super::costs::render(&table), "x");
+        let read = crate::costs::parse(&crate::costs::render(&table), "x");
         assert_eq!(read.unwrap(), table);
     }
 
@@ -228,7 +230,7 @@ mod tests {
 
     #[test]
     fn fuzz() {
-        let good = include_str!("../../../../../bench/results/bench.json");
+        let good = include_str!("../recordings/bench.json");
         crate::fuzzing::for_seeds(500, |random| {
             let mut text = good.as_bytes().to_vec();
             crate::fuzzing::mutate(random, &mut text);

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use super::compare::{Document, PAYERS, plus, time};
-use crate::bench::page::{CHART_STYLE, html_table};
-use crate::report::html::{STYLE_SHEET, escape, fill, notice_list};
-use crate::report::lines::{self, Line, Point, Scale};
-use crate::report::words;
+use pagetrail_bench::page::{CHART_STYLE, html_table};
+use pagetrail_report::html::{STYLE_SHEET, escape, fill, notice_list};
+use pagetrail_report::lines::{self, Line, Point, Scale};
+use pagetrail_report::words;
+
+use super::{Document, PAYERS, plus, time};
 
 /// In nanoseconds, per round.
 const SCALE: Scale = Scale {
@@ -18,11 +19,11 @@ const SCALE: Scale = Scale {
 };
 
 /// Writes the page.
-pub(crate) fn write(document: &Document<'_>, out: &mut dyn Write) -> io::Result<()> {
-    fill(include_str!("page/page.html"), out, |name| match name {
+pub fn write(document: &Document<'_>, out: &mut dyn Write) -> io::Result<()> {
+    fill(include_str!("page.html"), out, |name| match name {
         "css" => STYLE_SHEET.into(),
         "chart-css" => CHART_STYLE.into(),
-        "model-css" => include_str!("page/page.css").into(),
+        "model-css" => include_str!("../style.css").into(),
         "setting" => escape(&document.setting()).into_owned().into(),
         "notices" => notices(document).into(),
         "charts" => charts(document).into(),

@@ -12,18 +12,15 @@ use pagetrail_model::machine::PAGE_BYTES;
 use pagetrail_model::trace::lackey::{LackeyError, LackeyOptions, import};
 use pagetrail_model::trace::{self, MAGIC};
 use pagetrail_model::workload::Op;
+use pagetrail_report::words;
 use serde::Serialize;
 
-use super::args::KeepArgs;
-use super::program;
-use crate::exit;
-use crate::report::words;
-use crate::session::waiting::Waiting;
+use crate::program;
 
 /// The recorder is not installed.
 #[derive(Debug, thiserror::Error)]
 #[error("valgrind is not installed here, and it is what records")]
-pub(crate) struct NoRecorder;
+pub struct NoRecorder;
 
 /// Why a trace may not be written there.
 fn check_target(path: &Path) -> Result<()> {
@@ -62,35 +59,34 @@ fn keep(ops: Vec<Op>, path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn options(keep: &KeepArgs) -> LackeyOptions {
-    LackeyOptions {
-        round_every: keep.round_every,
-        once_per_round: !keep.all,
-        limit: keep.limit,
-        ..LackeyOptions::default()
-    }
-}
-
-/// Turns a recording into a trace.
-pub(crate) fn import_file(recording: &Path, trace: &Path, args: &KeepArgs) -> Result<()> {
+/// Turns a recording of Valgrind's lackey into a trace. Returns whether the trace has all of it: it
+/// stops at `options.limit`. A file at `trace` that is no trace is not overwritten.
+pub fn import_file(recording: &Path, trace: &Path, options: LackeyOptions) -> Result<bool> {
     check_target(trace)?;
     let named = || recording.display().to_string();
     let file = File::open(recording).with_context(named)?;
-    let waiting = Waiting::during("importing the recording");
-    let imported = import(BufReader::new(file), options(args)).with_context(named)?;
-    drop(waiting);
-    if !imported.complete {
-        exit::message(&format!(
-            "the trace has the first {} loads and stores; a larger --limit takes more",
-            words::count(args.limit)
-        ));
-    }
-    keep(imported.ops, trace)
+    let imported = import(BufReader::new(file), options).with_context(named)?;
+    keep(imported.ops, trace)?;
+    Ok(imported.complete)
 }
 
-/// Runs a program under lackey and turns what that prints into a trace. Returns how the program
-/// ended.
-pub(crate) fn record(command: &[OsString], trace: &Path, args: &KeepArgs) -> Result<ExitStatus> {
+/// How a program ended whose trace was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// By itself: its exit status.
+    Ended(ExitStatus),
+    /// It was killed when the trace had `limit` loads and stores.
+    AtLimit,
+}
+
+/// Runs a program under lackey and turns what that prints into a trace; calls `started` once the
+/// program runs. A file at `trace` that is no trace is not overwritten.
+pub fn record(
+    command: &[OsString],
+    trace: &Path,
+    options: LackeyOptions,
+    started: impl FnOnce(),
+) -> Result<Recorded> {
     check_target(trace)?;
     // Standard error is the program's own; lackey writes to a pipe that both inherit.
     let (from, to) = rustix::pipe::pipe().context("cannot make a pipe")?;
@@ -109,14 +105,10 @@ pub(crate) fn record(command: &[OsString], trace: &Path, args: &KeepArgs) -> Res
         _ => anyhow::Error::from(error).context("cannot start valgrind"),
     })?;
     drop(to);
-    exit::message("recording by Valgrind: the program runs up to 1000 times slower");
+    started();
     let mut log = BufReader::new(File::from(from));
-    let imported = import(&mut log, options(args));
+    let imported = import(&mut log, options);
     if matches!(&imported, Ok(imported) if !imported.complete) {
-        exit::message(&format!(
-            "ended the program after {} loads and stores; a larger --limit records more",
-            words::count(args.limit)
-        ));
         // Valgrind would let it run on, as slowly. It has ended if that fails.
         let _ = child.kill();
     }
@@ -127,19 +119,19 @@ pub(crate) fn record(command: &[OsString], trace: &Path, args: &KeepArgs) -> Res
         Ok(imported) => {
             keep(imported.ops, trace)?;
             if !imported.complete {
-                return Ok(ExitStatus::default());
+                return Ok(Recorded::AtLimit);
             }
         }
         // It could not be started, and valgrind has said so.
         Err(LackeyError::Empty) if matches!(status.code(), Some(126 | 127)) => {}
         Err(error) => return Err(error).context("valgrind's recording"),
     }
-    Ok(status)
+    Ok(Recorded::Ended(status))
 }
 
 /// What a trace holds; serialized, it is the document of `model trace show --json`.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Summary {
+pub struct Summary {
     schema: u32,
     steps: u64,
     rounds: u64,
@@ -152,8 +144,8 @@ pub(crate) struct Summary {
     file_bytes: u64,
 }
 
-/// Reads a trace to its end.
-pub(crate) fn summary(path: &Path) -> Result<Summary> {
+/// Reads a trace to its end. Fails where it is damaged or cut short.
+pub fn summary(path: &Path) -> Result<Summary> {
     let mut summary = Summary {
         schema: 1,
         ..Summary::default()
@@ -181,7 +173,7 @@ pub(crate) fn summary(path: &Path) -> Result<Summary> {
 }
 
 /// The summary for people.
-pub(crate) fn write(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
         "{} in {}; {}, {} of {} ({})\n{} reads, {} writes",
@@ -217,11 +209,11 @@ mod tests {
     const RECORDING: &str = "==1== Lackey\nI  0401ab70,3\n S 1fff000728,8\n L 1fff000720,8\n M 00401000,4\n\
                              I  0401b771,7\n S 00402ffc,8\n==1== done\n";
 
-    fn args() -> KeepArgs {
-        KeepArgs {
+    fn options() -> LackeyOptions {
+        LackeyOptions {
             round_every: 2,
-            all: false,
-            limit: u64::MAX,
+            once_per_round: true,
+            ..LackeyOptions::default()
         }
     }
 
@@ -231,13 +223,13 @@ mod tests {
         let recording = directory.path().join("recording");
         let trace = directory.path().join("trace");
         std::fs::write(&recording, RECORDING).unwrap();
-        import_file(&recording, &trace, &args()).unwrap();
+        import_file(&recording, &trace, options()).unwrap();
         let summary = summary(&trace).unwrap();
         assert_eq!((summary.reads, summary.writes, summary.rounds), (2, 4, 2));
         assert_eq!(summary.mapped_bytes, 4 * PAGE_BYTES);
         // Again over itself, but over nothing else.
-        import_file(&recording, &trace, &args()).unwrap();
-        let refused = import_file(&recording, &recording, &args()).unwrap_err();
+        import_file(&recording, &trace, options()).unwrap();
+        let refused = import_file(&recording, &recording, options()).unwrap_err();
         assert!(
             refused.to_string().contains("only a trace is overwritten"),
             "{refused}"
@@ -249,7 +241,7 @@ mod tests {
         crate::fuzzing::for_seeds(4000, |random| {
             let mut bytes = RECORDING.as_bytes().to_vec();
             crate::fuzzing::mutate(random, &mut bytes);
-            match import(&bytes[..], options(&args())) {
+            match import(&bytes[..], options()) {
                 Ok(Imported { ops, .. }) => {
                     let mut out = Vec::new();
                     let steps = trace::write(ops.iter().copied(), &mut out).unwrap();

@@ -10,16 +10,23 @@ use pagetrail_model::trace::Reader;
 use pagetrail_model::workload::{Workload, WorkloadKind};
 use pagetrail_model::{Report, RunConfig, VmConfig, run};
 
-use super::args::ProgramArgs;
-use crate::bench::size::Size;
-use crate::report::words;
+use pagetrail_report::words;
 
 /// Page tables and what the machine knows of each page take memory here: about 1 GiB for so much.
 const BYTES_MAX: u64 = 64 << 30;
 
+/// What a program runs under, whatever the technique.
+#[derive(Clone, Copy, Debug)]
+pub struct Conditions {
+    /// Pages of the ring buffer between the kernel module and the tracker.
+    pub ring_pages: u64,
+    /// Another process gets the processor for a moment after so many accesses.
+    pub switch_every: Option<u64>,
+}
+
 /// A program.
 #[derive(Clone, Debug)]
-pub(crate) enum Program {
+pub enum Program {
     /// Generated.
     Generated(Workload),
     /// Recorded.
@@ -27,36 +34,31 @@ pub(crate) enum Program {
 }
 
 impl Program {
-    /// The program that the arguments name, at `size`; a trace is read once to its end to see that
-    /// it is whole.
-    pub(crate) fn new(args: &ProgramArgs, size: Size) -> Result<Self> {
-        let Some(kind) = args.workload else {
-            let path = args.trace.clone().context("no program")?;
-            open(&path)?
-                .finish()
-                .with_context(|| path.display().to_string())?;
-            return Ok(Self::Recorded(path));
-        };
-        if size.bytes() > BYTES_MAX {
+    /// A generated program. Fails where it is larger than the model takes.
+    pub fn generated(workload: Workload) -> Result<Self> {
+        if workload.bytes > BYTES_MAX {
             let most = words::bytes(BYTES_MAX as f64);
-            bail!("--size {size}: the model takes programs of {most} at most");
+            bail!("the model takes programs of {most} at most");
         }
-        Ok(Self::Generated(Workload {
-            kind,
-            bytes: size.bytes(),
-            rounds: args.rounds,
-            seed: args.seed,
-        }))
+        Ok(Self::Generated(workload))
     }
 
-    /// Runs it.
-    pub(crate) fn run(&self, args: &ProgramArgs, technique: TechniqueKind) -> Result<Report> {
+    /// The program of a trace, which is read once to its end. Fails where that is not whole.
+    pub fn recorded(path: &Path) -> Result<Self> {
+        let whole = open(path)?.finish();
+        whole.with_context(|| path.display().to_string())?;
+        Ok(Self::Recorded(path.to_owned()))
+    }
+
+    /// Runs it under `technique`. Fails where the model lacks what the technique needs (the cause
+    /// is [`pagetrail_model::RunError`] then), and where a trace cannot be read.
+    pub fn run(&self, conditions: Conditions, technique: TechniqueKind) -> Result<Report> {
         let mut config = RunConfig {
             options: Options {
-                ring_pages: args.ring_pages,
+                ring_pages: conditions.ring_pages,
                 ..Options::default()
             },
-            switch_every: args.switch_every,
+            switch_every: conditions.switch_every,
             ..RunConfig::new(technique)
         };
         let report = match self {
@@ -70,7 +72,7 @@ impl Program {
     }
 
     /// One line about it, its size left out.
-    pub(crate) fn kind(&self) -> String {
+    pub fn kind(&self) -> String {
         match self {
             Self::Generated(workload) => {
                 format!(
@@ -86,7 +88,7 @@ impl Program {
     }
 
     /// One line about it.
-    pub(crate) fn words(&self) -> String {
+    pub fn words(&self) -> String {
         match self {
             Self::Generated(workload) => {
                 let size = words::bytes(workload.bytes as f64);

@@ -2,31 +2,27 @@
 
 use std::io::{self, Write};
 
-use super::reproduced::{Document, LEGEND, Reproduced};
-use super::reproduced_chart as chart;
-use crate::bench::page::{CHART_STYLE, html_table};
-use crate::report::html::{STYLE_SHEET, escape, fill};
+use pagetrail_bench::page::{CHART_STYLE, html_table};
+use pagetrail_report::html::{STYLE_SHEET, escape, fill};
+
+use super::{Document, LEGEND, Reproduced, chart};
 
 /// Writes the page.
-pub(crate) fn write(document: &Document, out: &mut dyn Write) -> io::Result<()> {
-    fill(
-        include_str!("page/reproduced.html"),
-        out,
-        |name| match name {
-            "css" => STYLE_SHEET.into(),
-            "chart-css" => CHART_STYLE.into(),
-            "model-css" => include_str!("page/page.css").into(),
-            "title" => escape(document.title),
-            "legend" => escape(LEGEND),
-            "tables" => document
-                .tables
-                .iter()
-                .map(section)
-                .collect::<String>()
-                .into(),
-            other => unreachable!("the template names {other}"),
-        },
-    )
+pub fn write(document: &Document, out: &mut dyn Write) -> io::Result<()> {
+    fill(include_str!("page.html"), out, |name| match name {
+        "css" => STYLE_SHEET.into(),
+        "chart-css" => CHART_STYLE.into(),
+        "model-css" => include_str!("../style.css").into(),
+        "title" => escape(document.title),
+        "legend" => escape(LEGEND),
+        "tables" => document
+            .tables
+            .iter()
+            .map(section)
+            .collect::<String>()
+            .into(),
+        other => unreachable!("the template names {other}"),
+    })
 }
 
 /// A table with its verdict, notes and statements.
@@ -48,36 +44,14 @@ fn section(table: &Reproduced) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod testing {
-    use super::super::args::ReproduceArgs;
-    use pagetrail_model::reproduce::catalog::Paper;
-
-    /// Arguments that write nothing but standard output.
-    pub(in super::super) fn arguments(paper: Paper, table: Option<u8>) -> ReproduceArgs {
-        ReproduceArgs {
-            paper,
-            table,
-            figure: None,
-            measured: Vec::new(),
-            measure: false,
-            size: Vec::new(),
-            html: None,
-            report: None,
-            json: false,
-        }
-    }
-}
-
-#[cfg(test)]
 mod tests {
-    use super::super::reproduced;
     use super::*;
+    use crate::reproduced::testing;
     use pagetrail_model::reproduce::catalog::Paper;
 
     #[test]
     fn a_page_has_every_verdict_note_and_statement() {
-        let arguments = testing::arguments(Paper::Xen, Some(13));
-        let document = reproduced::make(&arguments, |_| {}).unwrap();
+        let document = testing::table(Paper::Xen, 13);
         let mut out = Vec::new();
         write(&document, &mut out).unwrap();
         let page = String::from_utf8(out).unwrap();

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 /// Reads the text of `what` from a file of at most `bytes_max` bytes.
-pub(crate) fn text(path: &Path, what: &str, bytes_max: u64) -> Result<String> {
+pub fn text(path: &Path, what: &str, bytes_max: u64) -> Result<String> {
     let cannot = || format!("cannot read the {what} {}", path.display());
     let file = File::open(path).with_context(cannot)?;
     let mut bytes = Vec::new();

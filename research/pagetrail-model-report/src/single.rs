@@ -2,27 +2,45 @@
 
 use std::io::{self, Write};
 
+use pagetrail_bench::table::{Sheet, write_sheet};
+use pagetrail_model::Report;
+use pagetrail_model::cost::CostTable;
+use pagetrail_report::words;
 use serde::Serialize;
 
-use super::outcome::Outcome;
-use crate::bench::table::{Sheet, write_sheet};
-use crate::report::words;
+use crate::outcome::{Counts, Outcome};
 
 /// Rounds that are shown; JSON has them all.
 const ROUNDS_SHOWN: usize = 12;
 
 /// The document of `model run --json`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Document<'a> {
-    pub(crate) schema: u32,
-    pub(crate) program: String,
-    pub(crate) costs: &'a str,
+pub struct Document<'a> {
+    /// The version of its fields.
+    pub schema: u32,
+    /// The program, in words.
+    pub program: String,
+    /// The cost table's name.
+    pub costs: &'a str,
+    /// What the run came to.
     #[serde(flatten)]
-    pub(crate) outcome: Outcome,
+    pub outcome: Outcome,
+}
+
+impl<'a> Document<'a> {
+    /// The document of a run, priced.
+    pub fn new(program: String, costs: &'a CostTable, report: &Report) -> Self {
+        Self {
+            schema: 1,
+            program,
+            costs: costs.name(),
+            outcome: Outcome::of(report, costs),
+        }
+    }
 }
 
 /// Writes the tables.
-pub(crate) fn write(document: &Document<'_>, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(document: &Document<'_>, out: &mut dyn Write) -> io::Result<()> {
     let outcome = &document.outcome;
     writeln!(out, "{} on {}", outcome.technique, document.program)?;
     if outcome.tracked {
@@ -82,8 +100,7 @@ fn rounds(outcome: &Outcome) -> Sheet {
     let shown = outcome.rounds.iter().take(ROUNDS_SHOWN);
     let rows = shown.zip(1..).map(|(round, number)| {
         let both = |event| {
-            let count =
-                |counts: &super::outcome::Counts| counts.get(event).copied().unwrap_or_default();
+            let count = |counts: &Counts| counts.get(event).copied().unwrap_or_default();
             count(&round.monitor) + count(&round.collect)
         };
         let numbers = [

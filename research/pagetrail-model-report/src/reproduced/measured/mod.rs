@@ -23,7 +23,7 @@ pub(super) struct Recordings {
 /// A file of `bench/results`, by its name there.
 macro_rules! recorded {
     ($($name:literal)+) => {
-        &[$(($name, include_str!(concat!("../../../../../../bench/results/", $name)))),+]
+        &[$(($name, include_str!(concat!("../../../recordings/", $name)))),+]
     };
 }
 
@@ -63,7 +63,7 @@ impl Recordings {
 
     /// Adds the recordings that the command brings along, after all others.
     pub(super) fn with_brought(mut self) -> Result<Self> {
-        let beside = include_str!("../../../../../../bench/results/provenance.json");
+        let beside = include_str!("../../../recordings/provenance.json");
         let beside = Beside::parse(beside);
         for (name, text) in BROUGHT {
             let document = Document::parse(text, name, &beside);
@@ -151,7 +151,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn results(name: &str) -> PathBuf {
-        let here = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/results/");
+        let here = concat!(env!("CARGO_MANIFEST_DIR"), "/recordings/");
         PathBuf::from(here).join(name)
     }
 

@@ -1,15 +1,15 @@
-//! `model reproduce --measure`: makes the recordings that this machine can make by itself, and
+//! Makes the recordings that this machine can make by itself, and
 //! names the others, with what makes them.
 
 use anyhow::{Context, Result};
 use pagetrail::{Capabilities, Technique};
+use pagetrail_bench::measure::{self, Plan};
+use pagetrail_bench::{memory, metrics};
 use pagetrail_model::reproduce::Table;
 use pagetrail_model::reproduce::recording::Recording;
+use pagetrail_report::size::Size;
 
-use crate::bench::measure::{self, Plan};
-use crate::bench::size::Size;
-use crate::bench::{memory, metrics};
-use crate::exit;
+use super::Listener;
 
 /// Runs of each measurement.
 const RUNS: u32 = 3;
@@ -21,9 +21,9 @@ const TECHNIQUES: [Technique; 2] = [Technique::Userfaultfd, Technique::SoftDirty
 pub(super) fn all(
     tables: &[&Table],
     only: &[Size],
-    mut progress: impl FnMut(&str),
+    listener: &mut dyn Listener,
 ) -> Result<Vec<String>> {
-    let sizes = sizes(tables, only);
+    let sizes = sizes(tables, only, listener);
     let mut wanted: Vec<Recording> = tables.iter().flat_map(|table| table.recordings()).collect();
     wanted.sort_unstable();
     wanted.dedup();
@@ -31,9 +31,9 @@ pub(super) fn all(
     let mut elsewhere = Vec::new();
     for recording in wanted {
         match recording {
-            Recording::Bench => documents.extend(techniques(&sizes, &mut progress)?),
+            Recording::Bench => documents.extend(techniques(&sizes, listener)?),
             Recording::Metrics => {
-                let found = metrics::run(&sizes, RUNS, &mut progress)?;
+                let found = metrics::run(&sizes, RUNS, |step| listener.step(step))?;
                 documents.push(serde_json::to_string(&found)?);
             }
             // With a machine that has soft-dirty bits, the first is all there is to measure.
@@ -42,7 +42,7 @@ pub(super) fn all(
         }
     }
     if !elsewhere.is_empty() {
-        exit::message(&format!(
+        listener.notice(&format!(
             "not measured now, shown as recorded: {}",
             elsewhere.join("; ")
         ));
@@ -64,7 +64,7 @@ fn works(technique: Technique) -> bool {
 }
 
 /// The sizes that rows are about, as far as there is memory for them.
-fn sizes(tables: &[&Table], only: &[Size]) -> Vec<Size> {
+fn sizes(tables: &[&Table], only: &[Size], listener: &mut dyn Listener) -> Vec<Size> {
     let rows = tables.iter().flat_map(|table| &table.rows);
     let quantities = rows.filter_map(|row| row.quantity.as_ref());
     let mut bytes: Vec<u64> = quantities.filter_map(|quantity| quantity.bytes()).collect();
@@ -79,17 +79,17 @@ fn sizes(tables: &[&Table], only: &[Size]) -> Vec<Size> {
         .filter(|&size| match memory::check(&[size], &TECHNIQUES) {
             Ok(()) => true,
             Err(error) => {
-                exit::message(&format!("not measured: {error:#}"));
+                listener.notice(&format!("not measured: {error:#}"));
                 false
             }
         })
         .collect()
 }
 
-fn techniques(sizes: &[Size], progress: impl FnMut(&str)) -> Result<Option<String>> {
+fn techniques(sizes: &[Size], listener: &mut dyn Listener) -> Result<Option<String>> {
     let techniques: Vec<Technique> = TECHNIQUES.into_iter().filter(|&t| works(t)).collect();
     if techniques.is_empty() || sizes.is_empty() {
-        exit::message("no technique of the paper works here; recorded values are shown");
+        listener.notice("no technique of the paper works here; recorded values are shown");
         return Ok(None);
     }
     let plan = Plan {
@@ -97,6 +97,6 @@ fn techniques(sizes: &[Size], progress: impl FnMut(&str)) -> Result<Option<Strin
         techniques,
         runs: RUNS,
     };
-    let results = measure::run(&plan, progress).context("cannot measure")?;
+    let results = measure::run(&plan, |step| listener.step(step)).context("cannot measure")?;
     Ok(Some(serde_json::to_string(&results)?))
 }

@@ -4,7 +4,7 @@
 use pagetrail_model::cost::formula;
 use pagetrail_model::technique::TechniqueKind;
 
-use super::super::calibrate::{Measured, Results};
+use crate::calibrate::{Measured, Results};
 
 /// The time that a technique adds to a pass, in per cent.
 pub(super) fn overhead_on_tracked(of: &Results, kind: TechniqueKind, bytes: u64) -> Option<f64> {

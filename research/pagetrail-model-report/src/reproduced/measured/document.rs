@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use pagetrail_bench::infile;
 use pagetrail_model::cost::CostTable;
 use pagetrail_model::reproduce::Source;
 use pagetrail_model::reproduce::recording::Recording;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::super::calibrate::{self, Results};
 use super::pick;
-use crate::infile;
+use crate::calibrate::{self, Results};
 
 /// More than any recording has.
 const BYTES_MAX: u64 = 64 << 20;
@@ -177,9 +177,9 @@ mod tests {
     #[test]
     fn whatever_a_file_holds_the_answer_is_one_line() {
         let good = [
-            include_str!("../../../../../../bench/results/checkpointer_guest.json"),
-            include_str!("../../../../../../bench/results/bare_loop.json"),
-            include_str!("../../../../../../bench/results/tier_guest_faults.json"),
+            include_str!("../../../recordings/checkpointer_guest.json"),
+            include_str!("../../../recordings/bare_loop.json"),
+            include_str!("../../../recordings/tier_guest_faults.json"),
         ];
         crate::fuzzing::for_seeds(500, |random| {
             let mut text = good[random.usize(0..good.len())].as_bytes().to_vec();

@@ -1,30 +1,65 @@
 //! A paper's tables beside the model's and what was measured, for people and as JSON.
 
+mod chapter;
+mod chart;
+mod measure;
+mod measured;
+pub mod page;
+
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use pagetrail_bench::table::{Sheet, write_sheet};
 use pagetrail_model::reproduce::catalog::{Entry, Number, Paper};
 use pagetrail_model::reproduce::{self, Source, Table};
+use pagetrail_report::size::Size;
+use pagetrail_report::words;
 use serde::Serialize;
 
-use super::args::ReproduceArgs;
-use super::measure;
-use super::measured::Recordings;
-use crate::bench::table::{Sheet, write_sheet};
-use crate::report::words;
+use self::measured::Recordings;
+
+pub use self::chapter::Chapter;
+
+/// What of a paper is reproduced, and what stands beside it.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The paper.
+    pub paper: Paper,
+    /// One table or figure; all where it is `None`.
+    pub number: Option<Number>,
+    /// Files of recordings, whose values come before those that this crate has; of several that
+    /// have a value, the first gives it.
+    pub recordings: Vec<PathBuf>,
+    /// Whether to measure now what this machine can, and which sizes, of those that the paper has;
+    /// all where that is empty.
+    pub measure: Option<Vec<Size>>,
+}
+
+/// Receives reports of how reproducing gets on.
+pub trait Listener {
+    /// What is done next.
+    fn step(&mut self, step: &str);
+    /// A line about something that was left out, and why.
+    fn notice(&mut self, line: &str);
+}
 
 /// The document of `model reproduce --json`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Document {
-    pub(crate) schema: u32,
-    pub(crate) paper: &'static str,
-    pub(crate) title: &'static str,
-    pub(crate) tables: Vec<Reproduced>,
+pub struct Document {
+    /// The version of its fields.
+    pub schema: u32,
+    /// The paper's short name.
+    pub paper: &'static str,
+    /// The paper's title.
+    pub title: &'static str,
+    /// Its tables and figures, in order.
+    pub tables: Vec<Reproduced>,
 }
 
 /// A table or figure.
 #[derive(Debug, Serialize)]
-pub(crate) struct Reproduced {
+pub struct Reproduced {
     /// "table 1", "figure 4".
     numbers: Vec<String>,
     name: &'static str,
@@ -103,36 +138,38 @@ struct Statement {
     because: Option<&'static str>,
 }
 
-/// Reproduces what was asked for; calls `progress` with what is done next.
-pub(crate) fn make(args: &ReproduceArgs, mut progress: impl FnMut(&str)) -> Result<Document> {
-    let wanted = match (args.table, args.figure) {
-        (Some(number), _) => Some(Number::Table(number)),
-        (_, Some(number)) => Some(Number::Figure(number)),
-        _ => None,
-    };
-    let paper = args.paper;
+/// The paper's entries that `number` names, or all.
+fn entries(paper: Paper, number: Option<Number>) -> Result<Vec<&'static Entry>> {
     let entries = paper.entries().iter();
     let entries: Vec<&Entry> = entries
-        .filter(|entry| wanted.is_none_or(|wanted| entry.numbers.contains(&wanted)))
+        .filter(|entry| number.is_none_or(|number| entry.numbers.contains(&number)))
         .collect();
-    if let (Some(wanted), []) = (wanted, entries.as_slice()) {
+    if let (Some(number), []) = (number, entries.as_slice()) {
         bail!(
-            "{wanted} of {} is not reproduced; there are {}",
+            "{number} of {} is not reproduced; there are {}",
             paper.name(),
             numbers(paper).join(", ")
         );
     }
+    Ok(entries)
+}
+
+/// Reproduces what was asked for. Fails where the paper has no such table, a file is no recording,
+/// or measuring fails.
+pub fn make(request: &Request, listener: &mut dyn Listener) -> Result<Document> {
+    let paper = request.paper;
+    let entries = entries(paper, request.number)?;
     // Before a minute of running, not after.
-    let mut recordings = Recordings::read(&args.measured)?;
+    let mut recordings = Recordings::read(&request.recordings)?;
     let mut tables: Vec<(&Entry, Table)> = Vec::new();
     for entry in entries {
         let names: Vec<String> = entry.numbers.iter().map(Number::to_string).collect();
-        progress(&format!("{}, {}", paper.name(), names.join(", ")));
+        listener.step(&format!("{}, {}", paper.name(), names.join(", ")));
         tables.push((entry, entry.make().context("the model cannot run it")?));
     }
-    if args.measure {
+    if let Some(sizes) = &request.measure {
         let made: Vec<&Table> = tables.iter().map(|(_, table)| table).collect();
-        recordings.measured_now(&measure::all(&made, &args.size, &mut progress)?)?;
+        recordings.measured_now(&measure::all(&made, sizes, listener)?)?;
     }
     let recordings = recordings.with_brought()?;
     let tables = tables.into_iter().map(|(entry, mut table)| {
@@ -228,7 +265,7 @@ fn recorded(source: &Source) -> Recorded {
 
 impl Document {
     /// Whether the model bears out all that the paper states.
-    pub(crate) fn all_hold(&self) -> bool {
+    pub fn all_hold(&self) -> bool {
         let mut statements = self.tables.iter().flat_map(|table| &table.statements);
         statements.all(|statement| statement.holds)
     }
@@ -426,7 +463,7 @@ fn mark(notes: &mut Vec<String>, note: String) -> String {
 }
 
 /// Writes the tables, with the notes below each.
-pub(crate) fn write(document: &Document, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(document: &Document, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", document.title)?;
     for table in &document.tables {
         writeln!(out, "\n{}: {}", table.heading(), table.about)?;
@@ -465,4 +502,28 @@ fn capital(text: &str) -> String {
     let mut chars = text.chars();
     let first = chars.next().map(|c| c.to_ascii_uppercase());
     first.into_iter().chain(chars).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// A listener that does nothing.
+    struct Silent;
+
+    impl Listener for Silent {
+        fn step(&mut self, _: &str) {}
+        fn notice(&mut self, _: &str) {}
+    }
+
+    /// A table of a paper, beside the recordings that the crate has.
+    pub(crate) fn table(paper: Paper, number: u8) -> Document {
+        let request = Request {
+            paper,
+            number: Some(Number::Table(number)),
+            recordings: Vec::new(),
+            measure: None,
+        };
+        make(&request, &mut Silent).expect("the table is reproduced")
+    }
 }
