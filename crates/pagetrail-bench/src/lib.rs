@@ -27,5 +27,4 @@ pub mod table;
 pub mod testing;
 mod workload;
 
-pub use pagetrail_report::size;
 pub use predicted::Predicted;

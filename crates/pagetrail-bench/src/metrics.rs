@@ -12,12 +12,12 @@ use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use pagetrail::PageRange;
+use pagetrail_report::size::Size;
 use serde::Serialize;
 
 use super::measure::{command, kernel, machine};
 use super::results::Spread;
 use super::workload::{Memory, Writer};
-use crate::size::Size;
 
 /// Calls of one sample of M1.
 const CALLS: u32 = 100_000;

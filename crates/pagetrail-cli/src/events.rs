@@ -15,7 +15,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::report::words::printable;
+use pagetrail_report::words::printable;
 
 /// The variable that names a level.
 const VARIABLE: &str = "PAGETRAIL_LOG";

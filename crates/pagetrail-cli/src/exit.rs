@@ -6,9 +6,9 @@ use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 use pagetrail::{Ended, Error};
+use pagetrail_report::words::printable;
 
 use crate::commands::criu::engine::Lacking;
-use crate::report::words::printable;
 
 /// A negative finding.
 pub(crate) const NEGATIVE: u8 = 1;

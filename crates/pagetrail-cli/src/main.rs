@@ -16,10 +16,6 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
-use pagetrail_bench as bench;
-use pagetrail_report as report;
-#[cfg(test)]
-use pagetrail_report::testing;
 
 use crate::args::{Cli, Command};
 

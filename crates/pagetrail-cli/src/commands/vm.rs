@@ -4,11 +4,11 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use pagetrail_report::size::Size;
 use pagetrail_vm::Settings;
 use pagetrail_vm::check::{Report, report, try_accesses, try_guest};
 use serde::Serialize;
 
-use crate::bench::size::Size;
 use crate::exit;
 use crate::session::subpage;
 use crate::vm::args::{CheckArgs, RunArgs, VmArgs, VmCommand};

@@ -121,9 +121,9 @@ fn note(reason: &str, regions: &[&Region]) -> String {
 #[cfg(test)]
 mod tests {
     use pagetrail::{PageRange, Permissions};
+    use pagetrail_report::testing;
 
     use super::*;
-    use crate::testing;
 
     fn region(first: u64, pages: u64, name: &str, write: bool) -> Region {
         let permissions = Permissions {

@@ -3,8 +3,9 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use pagetrail_report::words;
+
 use super::recorder::Totals;
-use crate::report::words;
 
 /// Time before the line appears: short recordings show none.
 const QUIET: Duration = Duration::from_secs(1);

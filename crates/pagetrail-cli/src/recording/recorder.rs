@@ -144,9 +144,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pagetrail.trail");
         let mut earlier = Vec::new();
-        crate::testing::program(2).write(&mut earlier).unwrap();
+        pagetrail_report::testing::program(2)
+            .write(&mut earlier)
+            .unwrap();
         fs::write(&path, &earlier).unwrap();
-        let header = crate::testing::program(0).header;
+        let header = pagetrail_report::testing::program(0).header;
         let output = Output::open(&path).unwrap();
         let recorder = Recorder::new(&output, header.clone());
         assert_eq!(recorder.finish(&End::Exited(3)).unwrap().rounds, 0);

@@ -2,12 +2,12 @@
 //! possible. Where it is not, one line says so and the recording goes on without.
 
 use pagetrail::{DirtySource, PageSet, Technique};
+use pagetrail_report::words;
 use pagetrail_stacks::{Mark, Options, Period, Sampler, Unwind};
 use pagetrail_trail::{Attribution, StackTable};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit;
-use crate::report::words;
 
 /// A sampler of the target's page faults.
 pub(crate) struct Stacks(Sampler);

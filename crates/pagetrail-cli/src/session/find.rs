@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::report::words;
+use pagetrail_report::words;
 
 /// Largest number of processes that a message lists.
 const LISTED_MAX: usize = 6;

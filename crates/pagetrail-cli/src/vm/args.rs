@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
+use pagetrail_report::size::Size;
 
 use crate::args::PARTS;
-use crate::bench::size::Size;
 
 /// Arguments of `vm`.
 #[derive(Args, Debug)]

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use pagetrail_checkpoint::{Error, Image, Manifest, Pruned, Store, spans};
+use pagetrail_report::words;
 
 use super::args::{DiffArgs, LogArgs, PruneArgs, RepairArgs, ShowArgs, SquashArgs};
 use super::{json, open_writer, plain, text, writer};
 use crate::exit;
-use crate::report::words;
 use crate::session::waiting::Waiting;
 
 /// Runs `log`.

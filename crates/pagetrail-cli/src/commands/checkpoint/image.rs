@@ -8,12 +8,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use pagetrail_checkpoint::{Error, Store};
+use pagetrail_report::words;
 use serde_json::json;
 
 use super::args::{ExportArgs, RewindArgs};
 use super::{plain, text};
 use crate::exit;
-use crate::report::words;
 use crate::session::waiting::Waiting;
 
 /// Of how many descriptors is said how they differ.

@@ -17,10 +17,10 @@ use pagetrail_checkpoint::storage::{self, Fault, Faulty};
 use pagetrail_checkpoint::{Error, Store, Writer, WriterOptions};
 
 use args::{CheckpointCommand, WritingArgs};
+use pagetrail_report::words;
 
 use crate::commands::criu;
 use crate::exit;
-use crate::report::words;
 
 /// For tests: the number of the step to the store at which this process kills itself.
 const KILL_VARIABLE: &str = "PAGETRAIL_KILL_AT_STORE_STEP";

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use pagetrail::{State, Target};
 use pagetrail_checkpoint::{Error, Manifest, Mode, ProcessCheckpointer, ProcessOptions, Writer};
+use pagetrail_report::words;
 
 use super::args::{ModeArg, TakeArgs};
 use super::metrics::Metrics;
 use super::{json, plain, text, writer};
 use crate::exit;
-use crate::report::words;
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
 use crate::vm::guest;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use comfy_table::{Table, presets};
 use pagetrail_checkpoint::{Manifest, MappingDiff, Process};
 
-use crate::report::words;
+use pagetrail_report::words;
 
 /// How many processes of a dump are named.
 const SPACES_NAMED: usize = 3;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use pagetrail_checkpoint::criu::{Handled, PageServer, regular_files};
 use pagetrail_checkpoint::{Error, Image, Store, WriterOptions};
+use pagetrail_report::words;
 use serde_json::json;
 
 use super::args::RestoreArgs;
@@ -18,7 +19,6 @@ use super::scratch::Scratch;
 use crate::commands::checkpoint::chain::image;
 use crate::commands::checkpoint::{plain, text};
 use crate::exit;
-use crate::report::words;
 use crate::session::signals::{Addressee, Signals};
 
 /// What CRIU calls the socket at which it waits for a restored process.

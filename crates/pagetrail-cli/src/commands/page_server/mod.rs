@@ -19,10 +19,10 @@ use pagetrail_checkpoint::criu::{Handled, PageServer};
 use serde_json::json;
 
 use args::PageServerArgs;
+use pagetrail_report::words;
 
 use crate::commands::checkpoint::{self, json as documents, plain, text};
 use crate::exit;
-use crate::report::words;
 use crate::session::signals::{Addressee, Signals};
 
 /// How soon a signal is noticed.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pagetrail::{DirtySource, Ended, Error, Round, State, TrackMode};
+use pagetrail_report::{joined, words};
 use pagetrail_trail::End;
 
 use self::args::RecordArgs;
@@ -19,7 +20,6 @@ use crate::recording::progress::Progress;
 use crate::recording::recorder::{Recorder, Totals};
 use crate::recording::round;
 use crate::recording::stacks::Stacks;
-use crate::report::{joined, words};
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
 use crate::session::{find, start};

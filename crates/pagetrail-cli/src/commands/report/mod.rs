@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
+use pagetrail_report::writers::Writers;
+use pagetrail_report::{self as report, Format, Style, joined};
 use pagetrail_trail::Trail;
 
 use self::args::{PictureArgs, ReportArgs};
 use crate::args::DEFAULT_FILE;
 use crate::color;
 use crate::outfile::{Kind, OutFile};
-use crate::report::writers::Writers;
-use crate::report::{self, Format, Style, joined};
 
 /// Columns if standard output is not a terminal and `COLUMNS` is not set.
 const WIDTH_ELSEWHERE: usize = 100;

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use pagetrail_report::size::Size;
 
 use super::config::SourceKind;
 use crate::args::duration;
-use crate::bench::size::Size;
 use crate::endpoint::Address;
 use crate::session::find;
 

@@ -9,12 +9,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use pagetrail::{Capabilities, Technique, TrackMode};
+use pagetrail_report::size::Size;
 use pagetrail_tier::source::{Damon, PageIdle, Source, Watched, WatchedKind};
 use pagetrail_tier::{Error, Settings};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::args::duration;
-use crate::bench::size::Size;
 use crate::endpoint::Address;
 
 /// A longer file is no configuration.

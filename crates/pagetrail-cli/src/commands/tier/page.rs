@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use base64::Engine as _;
+use pagetrail_report::html::{STYLE_SHEET, escape, fill, notice_list};
+use pagetrail_report::{palette, words};
 use pagetrail_tier::WindowReport;
 
 use super::config::Mode;
 use super::daemon::{Daemon, Shares};
 use super::heat::{Heat, History};
 use super::status::Status;
-use crate::report::html::{STYLE_SHEET, escape, fill, notice_list};
-use crate::report::{palette, words};
 
 const WIDTH: f64 = 600.0;
 const HEIGHT: f64 = 200.0;

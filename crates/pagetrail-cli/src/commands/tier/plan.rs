@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use comfy_table::{Table, presets};
 use pagetrail::{DirtySource, Memory, PageRange};
+use pagetrail_report::words;
 use pagetrail_tier::mover::{DryRun, Ledger, Mover, NodeMover, NodeOptions};
 use pagetrail_tier::source::{Replay, Rounds, Source};
 use pagetrail_tier::{Plan, Settings, TierLoop, TierLoopOptions, Unit};
@@ -21,7 +22,6 @@ use super::daemon::machine_limit;
 use super::heat::History;
 use super::page::{self, Entry};
 use crate::outfile::{Kind, OutFile};
-use crate::report::words;
 use crate::session::waiting::Waiting;
 use crate::vm::guest;
 

@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use anyhow::Result;
+use pagetrail_report::size::Size;
+use pagetrail_report::words;
 use pagetrail_tier::mover::{DryRun, Mover, NodeMover, NodeOptions, SwapMover};
 use pagetrail_tier::{Demand, TierLoop, TierLoopOptions};
 
 use super::config::{Config, Memory, Slow, SourceKind};
 use super::heat::History;
 use super::status::ProcessStatus;
-use crate::bench::size::Size;
-use crate::report::words;
 
 /// What moves the pages of a process.
 pub(crate) fn mover(

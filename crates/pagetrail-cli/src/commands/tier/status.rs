@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 
 use comfy_table::{Table, presets};
+use pagetrail_report::words;
 use serde::{Deserialize, Serialize};
 
 use super::config::Mode;
-use crate::report::words;
 
 /// The whole daemon.
 #[derive(Clone, Debug, Deserialize, Serialize)]

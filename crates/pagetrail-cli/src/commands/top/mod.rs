@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pagetrail::{DirtySource, Error, State};
+use pagetrail_report::words;
 use pagetrail_trail::{End, Event, Mapping};
 
 use self::args::TopArgs;
@@ -24,7 +25,6 @@ use self::view::Action;
 use crate::exit;
 use crate::recording::layout::Layout;
 use crate::recording::round;
-use crate::report::words;
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
 use crate::session::start;

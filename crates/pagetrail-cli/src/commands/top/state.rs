@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use pagetrail_trail::analysis::MappingCounts;
 use pagetrail_trail::{Analysis, End, Header, Mapping, Round, Trail};
 
-use crate::report::joined;
+use pagetrail_report::joined;
 
 /// Rounds in view: at the usual interval the last twelve seconds.
 const ROUNDS_MAX: usize = 120;
@@ -158,8 +158,9 @@ impl TopState {
 
 #[cfg(test)]
 mod tests {
+    use pagetrail_report::testing;
+
     use super::*;
-    use crate::testing;
 
     fn watched(rounds: u32) -> TopState {
         let trail = testing::program(rounds);

@@ -1,5 +1,6 @@
 //! Draws the live view: a pure function of its state.
 
+use pagetrail_report::{bands, palette, words};
 use pagetrail_trail::Heatmap;
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
@@ -9,7 +10,6 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table};
 
 use super::state::TopState;
-use crate::report::{bands, palette, words};
 
 /// The action of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,12 +189,12 @@ fn draw_foot(frame: &mut Frame<'_>, state: &TopState, area: Rect) {
 
 #[cfg(test)]
 mod tests {
+    use pagetrail_report::testing;
     use pagetrail_trail::End;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::testing;
 
     fn screen(state: &TopState, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("it has no I/O");
