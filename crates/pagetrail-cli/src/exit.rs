@@ -8,8 +8,6 @@ use std::process::ExitCode;
 use pagetrail::{Ended, Error};
 use pagetrail_report::words::printable;
 
-use crate::commands::criu::engine::Lacking;
-
 /// A negative finding.
 pub(crate) const NEGATIVE: u8 = 1;
 /// A usage or operation error.
@@ -113,7 +111,7 @@ fn code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref() {
         Some(Error::Spawn { source, .. }) => of_spawn(source),
         Some(error) if error.is_machine_limit() => MACHINE,
-        _ if of_tier(error) || error.is::<Lacking>() => MACHINE,
+        _ if of_tier(error) || of_criu(error) => MACHINE,
         _ => of_vm(error),
     }
 }
@@ -141,6 +139,11 @@ fn of_spawn(error: &io::Error) -> u8 {
 fn of_tier(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<pagetrail_tier::Error>();
     error.is_some_and(pagetrail_tier::Error::is_machine_limit)
+}
+
+fn of_criu(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<pagetrail_criu::Error>();
+    error.is_some_and(pagetrail_criu::Error::is_machine_limit)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

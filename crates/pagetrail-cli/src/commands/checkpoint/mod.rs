@@ -15,10 +15,9 @@ use std::sync::Arc;
 use anyhow::Result;
 use pagetrail_checkpoint::storage::{self, Fault, Faulty};
 use pagetrail_checkpoint::{Error, Store, Writer, WriterOptions};
-
-use args::{CheckpointCommand, WritingArgs};
 use pagetrail_report::words;
 
+use self::args::{CheckpointCommand, WritingArgs};
 use crate::commands::criu;
 use crate::exit;
 

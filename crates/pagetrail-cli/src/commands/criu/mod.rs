@@ -1,9 +1,7 @@
 //! Checkpoints that CRIU makes and restores: `checkpoint --restorable` and `restore`. CRIU is the
-//! program on `PATH`; its pages go through a socket pair to and from the store, its other files
-//! through a directory that is gone afterwards.
+//! program on `PATH`, which `pagetrail-criu` runs; its pages go through a socket pair to and from
+//! the store, its other files through a directory that is gone afterwards.
 
 pub(crate) mod args;
-pub(crate) mod engine;
 pub(crate) mod restore;
-mod scratch;
 pub(crate) mod take;

@@ -1,30 +1,22 @@
 //! `pagetrail restore`: a process started anew from a checkpoint that CRIU made.
 
 use std::fs;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, ExitCode};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use pagetrail_checkpoint::criu::{Handled, PageServer, regular_files};
-use pagetrail_checkpoint::{Error, Image, Store, WriterOptions};
+use pagetrail_checkpoint::criu::regular_files;
+use pagetrail_checkpoint::{Image, Store};
+use pagetrail_criu::{Engine, Lazy, Scratch, reason};
 use pagetrail_report::words;
 use serde_json::json;
 
 use super::args::RestoreArgs;
-use super::engine::{self, Engine};
-use super::scratch::Scratch;
 use crate::commands::checkpoint::chain::image;
 use crate::commands::checkpoint::{plain, text};
-use crate::exit;
 use crate::session::signals::{Addressee, Signals};
 
-/// What CRIU calls the socket at which it waits for a restored process.
-const LAZY_SOCKET: &str = "lazy-pages.socket";
-/// How often is looked whether it is there.
-const SOCKET_POLL: Duration = Duration::from_millis(2);
 /// The file in which CRIU says the process that it started.
 const PID_FILE: &str = "pagetrail.pid";
 /// Without this a checkpoint cannot be restored from the store alone.
@@ -63,7 +55,7 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     command.args(&args.criu_arg);
     let status = command.status().context("cannot run CRIU")?;
     if !status.success() {
-        let reason = engine::reason("restore", scratch.path());
+        let reason = reason("restore", scratch.path());
         drop(lazy);
         bail!("CRIU cannot restore checkpoint {number}: {reason}");
     }
@@ -160,73 +152,4 @@ fn check_files(directory: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// CRIU's other half of a lazy restore, and the thread that gives it pages. Dropped, both end.
-struct Lazy {
-    child: Child,
-    serving: Option<JoinHandle<Result<Handled, Error>>>,
-    ours: UnixStream,
-}
-
-impl Lazy {
-    fn start(engine: &Engine, directory: &Path, store: &Store, number: u64) -> Result<Self> {
-        let (ours, theirs) = UnixStream::pair().context("cannot make a pair of sockets")?;
-        let child = engine::start_with(engine.command("lazy-pages", directory), theirs.into())?;
-        let writable = store.clone();
-        let open = move || writable.writer(WriterOptions::default());
-        let server = PageServer::new(store.clone(), Some(number), open);
-        let stream = ours.try_clone().context("cannot share a socket")?;
-        let serving = thread::Builder::new().spawn(move || server.handle(stream));
-        let mut lazy = Self {
-            child,
-            serving: Some(serving.context("cannot start a thread")?),
-            ours,
-        };
-        while !directory.join(LAZY_SOCKET).exists() {
-            if lazy
-                .child
-                .try_wait()
-                .context("cannot wait for CRIU")?
-                .is_some()
-            {
-                let reason = engine::reason("lazy-pages", directory);
-                bail!("CRIU cannot restore checkpoint {number} lazily: {reason}");
-            }
-            thread::sleep(SOCKET_POLL);
-        }
-        Ok(lazy)
-    }
-
-    /// Waits until the process has all its pages; says how many were given.
-    fn finish(mut self, directory: &Path) -> Result<u64> {
-        let status = self.child.wait().context("cannot wait for CRIU")?;
-        let handled = match self.serving.take().map(JoinHandle::join) {
-            Some(Ok(handled)) => handled,
-            _ => bail!("the thread that gives out pages has failed"),
-        };
-        if !status.success() && handled.is_ok() {
-            let reason = engine::reason("lazy-pages", directory);
-            bail!("the process may lack pages: CRIU could not go on: {reason}");
-        }
-        match handled {
-            Ok(Handled::Served { pages, .. }) => Ok(pages),
-            Ok(_) => Ok(0),
-            Err(error) => {
-                exit::message("the process lacks pages, and ends when it touches them");
-                Err(plain(error))
-            }
-        }
-    }
-}
-
-impl Drop for Lazy {
-    fn drop(&mut self) {
-        if self.serving.is_some() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-            // The thread reads from it.
-            let _ = self.ours.shutdown(std::net::Shutdown::Both);
-        }
-    }
 }

@@ -11,9 +11,8 @@ use anyhow::{Context, Result, bail};
 use pagetrail::Target;
 use pagetrail_checkpoint::criu::{Dump, Dumps, frozen};
 use pagetrail_checkpoint::{Error, Manifest};
+use pagetrail_criu::{Engine, Scratch, is_log, reason, start_with};
 
-use super::engine::{self, Engine};
-use super::scratch::Scratch;
 use crate::commands::checkpoint::args::TakeArgs;
 use crate::commands::checkpoint::{json, plain, text, writer};
 use crate::session::schedule::Schedule;
@@ -120,7 +119,7 @@ fn take(pid: u32, args: &TakeArgs, engine: &Engine, dumps: &mut Dumps) -> Result
     let mut command = engine.command("dump", scratch.path());
     command.args(["--leave-running", "-t", &pid.to_string()]);
     command.args(&args.criu_arg);
-    let mut child = engine::start_with(command, theirs.into())?;
+    let mut child = start_with(command, theirs.into())?;
     let taken = dumps.take_with(&ours, |dump| finish(dump, &mut child, scratch.path()));
     // CRIU waits for nothing more: where the store failed, it undoes what it did and goes.
     drop(ours);
@@ -139,7 +138,7 @@ fn take(pid: u32, args: &TakeArgs, engine: &Engine, dumps: &mut Dumps) -> Result
 }
 
 fn failed(pid: u32, directory: &Path) -> anyhow::Error {
-    let reason = engine::reason("dump", directory);
+    let reason = reason("dump", directory);
     anyhow::anyhow!("CRIU cannot save process {pid}, which goes on: {reason}")
 }
 
@@ -154,7 +153,7 @@ fn finish(dump: &mut Dump<'_>, child: &mut Child, directory: &Path) -> Result<Du
     if !status.success() {
         return Err(Error::Refused(format!(
             "CRIU cannot save the process, which goes on: {}",
-            engine::reason("dump", directory)
+            reason("dump", directory)
         )));
     }
     let unread = |cause| io("cannot read CRIU's files", cause);
@@ -164,7 +163,7 @@ fn finish(dump: &mut Dump<'_>, child: &mut Child, directory: &Path) -> Result<Du
         let is_file = entry.file_type().map_err(unread)?.is_file();
         if let Ok(name) = entry.file_name().into_string()
             && is_file
-            && !engine::is_log(&name)
+            && !is_log(&name)
         {
             names.push(name);
         }

@@ -3,7 +3,6 @@
 //! Each connection has a thread of its own, a bounded number of them at a time.
 
 pub(crate) mod args;
-mod peer;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
@@ -16,11 +15,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use pagetrail_checkpoint::WriterOptions;
 use pagetrail_checkpoint::criu::{Handled, PageServer};
+use pagetrail_criu::check_peer;
+use pagetrail_report::words;
 use serde_json::json;
 
-use args::PageServerArgs;
-use pagetrail_report::words;
-
+use self::args::PageServerArgs;
 use crate::commands::checkpoint::{self, json as documents, plain, text};
 use crate::exit;
 use crate::session::signals::{Addressee, Signals};
@@ -110,7 +109,7 @@ fn listen(listener: TcpListener, server: Arc<PageServer>, done: Sender<Outcome>)
 }
 
 fn handle(server: &PageServer, stream: TcpStream, peer: SocketAddr) -> Result<Handled> {
-    peer::check(peer, stream.local_addr()?)?;
+    check_peer(peer, stream.local_addr()?)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
     stream.set_write_timeout(Some(IDLE_TIMEOUT))?;

@@ -4,16 +4,17 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
-use anyhow::{Result, bail};
+use crate::error::{Error, Result};
 
 /// The columns of `/proc/net/tcp` that are wanted (`proc_pid_net(5)`).
 const LOCAL: usize = 1;
 const REMOTE: usize = 2;
 const UID: usize = 7;
 
-/// Fails when the other end is another user's program on this machine, and not root's. Programs on
-/// other machines pass: listening there was asked for.
-pub(super) fn check(peer: SocketAddr, own: SocketAddr) -> Result<()> {
+/// Fails when the other end of a connection, `peer` as this end (`own`) sees it, is another user's
+/// program on this machine, and not root's. Programs on other machines pass: listening there was
+/// asked for.
+pub fn check(peer: SocketAddr, own: SocketAddr) -> Result<()> {
     let (peer, own) = (canonical(peer), canonical(own));
     if !peer.ip().is_loopback() && peer.ip() != own.ip() {
         return Ok(());
@@ -25,9 +26,13 @@ pub(super) fn check(peer: SocketAddr, own: SocketAddr) -> Result<()> {
         .find_map(|table| owner(&fs::read_to_string(table).unwrap_or_default(), peer, own));
     match owner {
         Some(owner) if owner == uid || owner == 0 => Ok(()),
-        Some(owner) => bail!("refused {peer}: it belongs to user {owner}"),
-        None => bail!("refused {peer}: whose it is cannot be found out"),
+        Some(owner) => refused(peer, format!("it belongs to user {owner}")),
+        None => refused(peer, "whose it is cannot be found out".into()),
     }
+}
+
+fn refused(peer: SocketAddr, reason: String) -> Result<()> {
+    Err(Error::Stranger { peer, reason })
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {

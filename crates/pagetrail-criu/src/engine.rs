@@ -7,8 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context, Result};
 use rustix::io::{FdFlags, fcntl_setfd};
+
+use crate::error::{Error, Result};
 
 /// Where it is besides `PATH`, which lacks these for some users.
 const ELSEWHERE: &[&str] = &["/usr/local/sbin", "/usr/sbin", "/sbin"];
@@ -17,20 +18,16 @@ const OLDEST: (u32, u32) = (4, 1);
 /// What CRIU calls an error although it goes on.
 const HARMLESS: &[&str] = &["RLIMIT_NOFILE"];
 
-/// What this machine lacks for CRIU.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Lacking(String);
-
 /// CRIU, which is there and new enough.
-pub(super) struct Engine {
+#[derive(Clone, Debug)]
+pub struct Engine {
     path: PathBuf,
 }
 
 impl Engine {
-    /// Finds it, and what it needs.
-    pub(super) fn find() -> Result<Self> {
-        let lacking = |reason: String| Err(Lacking(reason).into());
+    /// Finds it, and what it needs. Fails with [`Error::Lacking`] where something is not there.
+    pub fn find() -> Result<Self> {
+        let lacking = |reason: String| Err(Error::Lacking(reason));
         let search = env::var_os("PATH").unwrap_or_default();
         let directories = env::split_paths(&search).chain(ELSEWHERE.iter().map(PathBuf::from));
         let mut programs = directories.map(|directory| directory.join("criu"));
@@ -42,7 +39,7 @@ impl Engine {
             );
         };
         let said = Command::new(&path).arg("--version").output();
-        let said = said.with_context(|| format!("cannot run {}", path.display()))?;
+        let said = said.map_err(Error::io(format!("cannot run {}", path.display())))?;
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
         match version(&said) {
             Some(found) if found >= OLDEST => {}
@@ -62,7 +59,7 @@ impl Engine {
 
     /// One of its commands on images in a directory, where it keeps its log as well. A signal from
     /// the keyboard is not for it: half a dump must be undone, not killed.
-    pub(super) fn command(&self, verb: &str, directory: &Path) -> Command {
+    pub fn command(&self, verb: &str, directory: &Path) -> Command {
         let mut command = Command::new(&self.path);
         command.arg(verb).arg("-D").arg(directory);
         command.arg("-o").arg(log(verb));
@@ -77,20 +74,21 @@ fn log(verb: &str) -> String {
 }
 
 /// Starts a command to which the page server is a socket.
-pub(super) fn start_with(mut command: Command, socket: OwnedFd) -> Result<Child> {
-    fcntl_setfd(&socket, FdFlags::empty()).context("cannot hand over a socket")?;
+pub fn start_with(mut command: Command, socket: OwnedFd) -> Result<Child> {
+    let kept = fcntl_setfd(&socket, FdFlags::empty());
+    kept.map_err(|error| Error::io("cannot hand over a socket")(error.into()))?;
     command.args(["--page-server", "--ps-socket"]);
     command.arg(socket.as_raw_fd().to_string());
-    command.spawn().context("cannot run CRIU")
+    command.spawn().map_err(Error::io("cannot run CRIU"))
 }
 
 /// Whether a file of the directory of images is a log.
-pub(super) fn is_log(name: &str) -> bool {
+pub fn is_log(name: &str) -> bool {
     name.ends_with(".log")
 }
 
 /// Why a command failed, by its log.
-pub(super) fn reason(verb: &str, directory: &Path) -> String {
+pub fn reason(verb: &str, directory: &Path) -> String {
     let text = fs::read(directory.join(log(verb))).unwrap_or_default();
     let said = first_error(&String::from_utf8_lossy(&text));
     said.unwrap_or_else(|| "it does not say why".into())

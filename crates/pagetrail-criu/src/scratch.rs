@@ -11,9 +11,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
+
+use crate::error::{Error, Result};
 
 /// How many names are tried.
 const NAMES_TRIED: u32 = 16;
@@ -24,7 +25,8 @@ const PREFIX: &str = "pagetrail-criu-";
 const IN_USE: Duration = Duration::from_secs(60);
 
 /// A directory that goes when this is dropped.
-pub(super) struct Scratch {
+#[derive(Debug)]
+pub struct Scratch {
     path: PathBuf,
     /// The directory, locked.
     _lock: File,
@@ -32,7 +34,7 @@ pub(super) struct Scratch {
 
 impl Scratch {
     /// Makes one where the system keeps temporary files, and removes those that were left there.
-    pub(super) fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         let base = std::env::temp_dir();
         remove_unused(&base, IN_USE);
         Self::new_in(&base)
@@ -45,19 +47,22 @@ impl Scratch {
             match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 outcome => {
-                    let cannot = || format!("cannot make {}", path.display());
-                    outcome.with_context(cannot)?;
-                    let lock = File::open(&path).with_context(cannot)?;
+                    let cannot = format!("cannot make {}", path.display());
+                    let opened = outcome.and_then(|()| File::open(&path));
+                    let lock = opened.map_err(Error::io(cannot))?;
+                    let cannot = format!("cannot lock {}", path.display());
                     flock(&lock, FlockOperation::NonBlockingLockExclusive)
-                        .with_context(|| format!("cannot lock {}", path.display()))?;
+                        .map_err(|error| Error::io(cannot)(error.into()))?;
                     return Ok(Self { path, _lock: lock });
                 }
             }
         }
-        anyhow::bail!("cannot make a directory in {}", base.display())
+        let cannot = format!("cannot make a directory in {}", base.display());
+        Err(Error::io(cannot)(ErrorKind::AlreadyExists.into()))
     }
 
-    pub(super) fn path(&self) -> &Path {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 }
