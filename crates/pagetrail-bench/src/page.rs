@@ -7,7 +7,8 @@ use super::results::{Figure, Results, Tracked};
 use super::table;
 use super::{chart, definitions};
 use pagetrail_report::html::{STYLE_SHEET, escape, fill, notice_list};
-pub use pagetrail_report::{lines::CHART_STYLE, sheet::html_table};
+use pagetrail_report::lines::CHART_STYLE;
+use pagetrail_report::sheet::html_table;
 
 /// What the charts show.
 const FIGURES: [(&str, Figure); 2] = [

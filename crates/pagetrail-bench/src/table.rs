@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use super::definitions;
 use super::predicted::Predicted;
 use super::results::{Fault, Figure, Measured, Results, Spread, Steps, Tracked};
-pub use pagetrail_report::sheet::{Sheet, write_sheet};
+use pagetrail_report::sheet::{Sheet, write_sheet};
 use pagetrail_report::words;
 
 /// The tables: overheads and steps, for each place of the writer.

@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
-use pagetrail_bench::table::{Sheet, write_sheet};
 use pagetrail_model::Report;
 use pagetrail_model::cost::CostTable;
+use pagetrail_report::sheet::{Sheet, write_sheet};
 use pagetrail_report::words;
 use serde::Serialize;
 

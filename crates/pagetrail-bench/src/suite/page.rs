@@ -7,8 +7,9 @@ use super::chart::{self, Group};
 use super::goals::Goals;
 use super::results::{Measured, ProgramMeasured, Suite};
 use super::table;
-use crate::page::{CHART_STYLE, html_table};
 use pagetrail_report::html::{STYLE_SHEET, escape, fill, notice_list};
+use pagetrail_report::lines::CHART_STYLE;
+use pagetrail_report::sheet::html_table;
 use pagetrail_report::words;
 
 /// Writes the page.

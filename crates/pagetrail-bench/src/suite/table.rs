@@ -6,7 +6,7 @@ use super::goals::Goals;
 use super::results::Suite;
 use crate::predicted::Predicted;
 use crate::results::Spread;
-use crate::table::{Sheet, write_sheet};
+use pagetrail_report::sheet::{Sheet, write_sheet};
 use pagetrail_report::words;
 
 /// Under the tables.

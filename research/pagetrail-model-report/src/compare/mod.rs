@@ -4,8 +4,8 @@ pub mod page;
 
 use std::io::{self, Write};
 
-use pagetrail_bench::table::{Sheet, write_sheet};
 use pagetrail_model::cost::CostTable;
+use pagetrail_report::sheet::{Sheet, write_sheet};
 use pagetrail_report::words;
 use serde::Serialize;
 

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use pagetrail_bench::page::{CHART_STYLE, html_table};
 use pagetrail_report::html::{STYLE_SHEET, escape, fill, notice_list};
-use pagetrail_report::lines::{self, Line, Point, Scale};
+use pagetrail_report::lines::{self, CHART_STYLE, Line, Point, Scale};
+use pagetrail_report::sheet::html_table;
 use pagetrail_report::words;
 
 use super::{Document, PAYERS, plus, time};

@@ -10,9 +10,9 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use pagetrail_bench::table::{Sheet, write_sheet};
 use pagetrail_model::reproduce::catalog::{Entry, Number, Paper};
 use pagetrail_model::reproduce::{self, Source, Table};
+use pagetrail_report::sheet::{Sheet, write_sheet};
 use pagetrail_report::size::Size;
 use pagetrail_report::words;
 use serde::Serialize;

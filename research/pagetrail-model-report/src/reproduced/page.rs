@@ -2,8 +2,9 @@
 
 use std::io::{self, Write};
 
-use pagetrail_bench::page::{CHART_STYLE, html_table};
 use pagetrail_report::html::{STYLE_SHEET, escape, fill};
+use pagetrail_report::lines::CHART_STYLE;
+use pagetrail_report::sheet::html_table;
 
 use super::{Document, LEGEND, Reproduced, chart};
 
