@@ -36,6 +36,16 @@ impl Entry {
         self.0 & 1 << 62 != 0
     }
 
+    /// Whether the page does not exist, and its entry is a mark of write-protection alone: it reads
+    /// as swapped out, of the last swap type (bits 0 to 4; `SWP_PTE_MARKER` in
+    /// `include/linux/swap.h`).
+    ///
+    /// Readers without CAP_SYS_ADMIN get no swap type, and `false`.
+    pub const fn is_marker(self) -> bool {
+        let kinds = 1 << 63 | 1 << 62 | 1 << 57;
+        self.0 & kinds == 1 << 62 | 1 << 57 && self.0 & 0x1f == 0x1f
+    }
+
     /// Whether the page is in memory (bit 63).
     pub const fn is_present(self) -> bool {
         self.0 & 1 << 63 != 0

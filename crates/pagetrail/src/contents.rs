@@ -5,13 +5,14 @@
 //! These functions only inspect page tables and files.
 
 use crate::error::{Error, Result};
-use crate::page_set::PageSet;
+use crate::page_set::{PageSet, page_size};
 use crate::proc::map_files;
 use crate::proc::status::may_be_swapped;
 use crate::region::Region;
-use crate::sys::pagemap::{Categories, Pagemap, Query, Vector, existing, is_owned};
+use crate::sys::pagemap::{Categories, Entry, Pagemap, Query, Vector, existing, is_owned};
 use rustix::io::Errno;
 use std::fs::File;
+use std::io;
 
 /// The pages of a mapping of process `pid` that are more than untouched memory and more than a copy
 /// of the mapped file:
@@ -45,31 +46,63 @@ pub fn pages_with_content(pid: u32, region: &Region) -> Result<PageSet> {
 ///
 /// [`Error::Io`] if the process's `pagemap` cannot be opened or read.
 pub fn owned_pages(pid: u32, region: &Region) -> Result<PageSet> {
-    let mut found = PageSet::new();
     let failed = || Error::io("reading pagemap");
     let pagemap = Pagemap::open(Some(pid)).map_err(failed())?;
-    // A marker on a write-protected untouched page reads as a swapped page.
-    let swap = may_be_swapped(pid);
-    let owned = Query {
-        inverted: Categories::FILE,
-        all_of: Categories::FILE,
-        any_of: existing(swap),
-        ..Query::ALL
-    };
-    let mut vector = Vector::new();
-    match pagemap.scan(region.range, owned, &mut vector, |range| {
-        found.insert(range)
-    }) {
-        Ok(()) => Ok(found),
-        // Linux before 6.7 has no PAGEMAP_SCAN.
+    let mut found = PageSet::new();
+    let mut elsewhere = PageSet::new();
+    let outcome =
+        pagemap.scan_kinds(
+            region.range,
+            OWNED,
+            &mut Vector::new(),
+            |range, kinds| match kinds.contains(Categories::PRESENT) {
+                true => found.insert(range),
+                false => elsewhere.insert(range),
+            },
+        );
+    match outcome {
+        Ok(()) => {}
+        // Linux before 6.7 has no PAGEMAP_SCAN, and no markers without a userfaultfd of ours.
         Err(Errno::NOTTY) => {
             pagemap
                 .matching_entries(region.range, is_owned, &mut found)
                 .map_err(failed())?;
-            Ok(found)
+            return Ok(found);
         }
-        Err(errno) => Err(Error::os("PAGEMAP_SCAN")(errno)),
+        Err(errno) => return Err(Error::os("PAGEMAP_SCAN")(errno)),
     }
+    if !may_be_swapped(pid) {
+        elsewhere = without_markers(&pagemap, &elsewhere).map_err(failed())?;
+    }
+    found.union_with(&elsewhere);
+    Ok(found)
+}
+
+/// Selects the pages that a process owns, and markers; says which are in memory.
+const OWNED: Query = Query {
+    inverted: Categories::FILE,
+    all_of: Categories::FILE,
+    any_of: Categories::PRESENT.union(Categories::SWAPPED),
+    report: Categories::PRESENT,
+    ..Query::ALL
+};
+
+/// Removes the markers from pages that read as swapped out, where nothing is swapped out: the
+/// others are just being migrated to other physical memory, or their huge page is being split.
+///
+/// Without CAP_SYS_ADMIN entries do not tell, and all pages stay: markers read as zeros, or as the
+/// file.
+fn without_markers(pagemap: &Pagemap, pages: &PageSet) -> io::Result<PageSet> {
+    let exists = |entry: Entry| entry.is_populated() && !entry.is_marker();
+    // A call for each page table (2 MiB with 4 KiB pages), instead of one for each run of pages.
+    let table = page_size() * (page_size() / 8);
+    let ranges = pages.ranges().iter();
+    let tables: PageSet = ranges.map(|range| range.align_outwards(table)).collect();
+    let mut found = PageSet::new();
+    for range in tables.ranges() {
+        pagemap.matching_entries(*range, exists, &mut found)?;
+    }
+    Ok(found.intersection(pages))
 }
 
 /// The pages that a process's page tables map.

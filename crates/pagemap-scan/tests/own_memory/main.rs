@@ -115,6 +115,7 @@ fn classic_entries_agree_with_the_scan() {
     assert!(protected.is_present() && written.is_present());
     assert!(protected.is_write_protected() && !written.is_write_protected());
     assert!(!written.is_file() && !written.is_swapped());
+    assert!(!protected.is_marker() && !written.is_marker());
 }
 
 #[test]

@@ -86,7 +86,8 @@ impl Pagemap {
         out: &mut PageSet,
     ) -> io::Result<()> {
         let page = page_size();
-        let mut entries = vec![Entry::default(); 1 << 14];
+        let len = range.page_count().min(1 << 14) as usize;
+        let mut entries = vec![Entry::default(); len];
         let mut start = range.start();
         while start < range.end() {
             let len = entries.len().min(((range.end() - start) / page) as usize);
