@@ -93,6 +93,9 @@ pub(super) struct Discards {
     owned: PageSet,
     /// Pages that the process owned and that are not in memory: swapped out or discarded.
     swapped: PageSet,
+    /// Pages that the process owned before the last check, but not at it. They are reported once
+    /// more: one that was only being migrated then may have been discarded since.
+    gone: PageSet,
     shared: Vec<Shared>,
     /// Whether the note about the missing permission was given.
     has_noted: bool,
@@ -116,6 +119,7 @@ impl Discards {
             private: PageSet::new(),
             owned: PageSet::new(),
             swapped: PageSet::new(),
+            gone: PageSet::new(),
             shared: Vec::new(),
             has_noted: false,
         }
@@ -135,6 +139,7 @@ impl Discards {
         let new = private.difference(&self.private);
         self.owned = self.owned.intersection(&private);
         self.swapped = self.swapped.intersection(&private);
+        self.gone = self.gone.intersection(&private);
         self.private = private;
         let owned = self.scan(&new, OWNED, owned_now)?;
         self.owned.union_with(&owned);
@@ -208,6 +213,8 @@ impl Discards {
         let now = self.scan(&self.private.clone(), OWNED, owned_now)?;
         let gone = self.owned.difference(&now);
         self.owned = now;
+        let before = std::mem::replace(&mut self.gone, gone.clone());
+        out.union_with(&before.difference(&self.owned));
         if gone.is_empty() && self.swapped.is_empty() {
             return Ok(());
         }
