@@ -269,8 +269,8 @@ impl Drop for Program {
 }
 
 /// Tracks one random program; returns how many pages were compared, and which differed.
-fn run(seed: u64, technique: Technique, launched: bool) -> (u64, Vec<String>) {
-    let mut command = Command::new(victim_program("turmoil").unwrap());
+fn run(victim: &str, seed: u64, technique: Technique, launched: bool) -> (u64, Vec<String>) {
+    let mut command = Command::new(victim_program(victim).unwrap());
     command
         .args(["600", &seed.to_string()])
         .stdout(Stdio::null());
@@ -337,8 +337,12 @@ fn run(seed: u64, technique: Technique, launched: bool) -> (u64, Vec<String>) {
 
 fn replicas(technique: Technique, launched: bool) {
     let kind = if launched { "a command" } else { "a process" };
+    replicas_of("turmoil", kind, technique, launched);
+}
+
+fn replicas_of(victim: &str, kind: &str, technique: Technique, launched: bool) {
     let subject = format!("replica of {kind}");
-    if working(&subject, &[technique]).is_empty() || victim_program("turmoil").is_none() {
+    if working(&subject, &[technique]).is_empty() || victim_program(victim).is_none() {
         return;
     }
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
@@ -351,7 +355,7 @@ fn replicas(technique: Technique, launched: bool) {
     let mut compared = 0;
     for seed in seeds {
         println!("{technique}, {kind}: PAGETRAIL_SEED={seed}");
-        let (pages, lost) = run(seed, technique, launched);
+        let (pages, lost) = run(victim, seed, technique, launched);
         assert!(
             lost.is_empty(),
             "{technique}, {kind}, PAGETRAIL_SEED={seed}: {} of {pages} pages lost: {:#?}",
@@ -397,4 +401,11 @@ fn rounds_of_compare_make_a_replica() {
 #[test]
 fn rounds_of_userfaultfd_make_a_replica() {
     replicas(Userfaultfd, false);
+}
+
+#[test]
+fn pages_of_split_huge_pages_are_not_overlooked() {
+    for technique in [PagemapScan, Adaptive, SoftDirty, Compare, Userfaultfd] {
+        replicas_of("splits", "split huge pages", technique, false);
+    }
 }

@@ -23,6 +23,7 @@
 //!   `EPERM`, also where nothing is re-armed. Untouched memory is checked, too: a mapping that
 //!   replaced it may own no page by the selection above.
 
+mod fresh;
 mod leaving;
 mod sparse;
 
@@ -30,10 +31,10 @@ use super::{ArmError, Armed, Collected, Missed, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::maps::Maps;
-use crate::proc::status::may_be_swapped;
 use crate::region::Region;
-use crate::sys::pagemap::{Categories, Pagemap, Query, Vector, existing};
+use crate::sys::pagemap::{Categories, Pagemap, Query, Vector};
 use crate::sys::uffd::{Features, Mode, Uffd};
+use fresh::Fresh;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use sparse::Sparse;
@@ -91,8 +92,8 @@ pub(crate) struct PagemapScan {
     /// The part of private `armed` memory in which every page-table entry is armed, or was written
     /// since.
     seen: PageSet,
-    /// Entries that the last collect dropped; see [`Self::drop_never_touched`].
-    unconfirmed: PageSet,
+    /// Memory that was armed lately.
+    fresh: Fresh,
     /// Which memory to scan, computed from the sets above and kept until one of them changes, so
     /// that a round that finds nothing new allocates nothing.
     plan: Option<Plan>,
@@ -166,7 +167,7 @@ impl PagemapScan {
             holes: PageSet::new(),
             sparse: Vec::new(),
             seen: PageSet::new(),
-            unconfirmed: PageSet::new(),
+            fresh: Fresh::default(),
             plan: None,
             rearming: true,
         })
@@ -198,8 +199,10 @@ impl PagemapScan {
         // shared mappings need; their huge pages are split in any case.
         self.scan_leaving(&plan.seen, WRITTEN_SMALL, left, out, replaced)?;
         self.scan_leaving(&self.shared.clone(), WRITTEN, left, out, replaced)?;
+        // One that is being migrated reads as swapped out.
         let whole = Query {
-            all_of: Categories::HUGE | Categories::PRESENT,
+            all_of: Categories::HUGE,
+            any_of: Categories::PRESENT | Categories::SWAPPED,
             ..Query::ALL
         };
         for range in plan.seen.ranges() {
@@ -274,56 +277,6 @@ impl PagemapScan {
             .map_err(self.failed("PAGEMAP_SCAN without re-arming"))
     }
 
-    /// Removes from `found` the entries of the blocks `fresh` that are empty because they were
-    /// never touched; `owned`: the pages in them that existed before the scan.
-    ///
-    /// A page that was created between the two scans, and is being migrated to other physical
-    /// memory during the second, reads as an empty entry; so the next collect rechecks the dropped
-    /// entries.
-    fn drop_never_touched(
-        &mut self,
-        fresh: &PageSet,
-        owned: PageSet,
-        found: &mut PageSet,
-    ) -> Result<()> {
-        let suspicious = found.intersection(fresh).difference(&self.shared);
-        let mut owned = owned;
-        let mut now = PageSet::new();
-        let query = self.owned_now();
-        for range in fresh.ranges() {
-            self.select(*range, query, &mut now)?;
-        }
-        owned.union_with(&now);
-        self.unconfirmed = suspicious.difference(&owned);
-        *found = found.difference(&self.unconfirmed);
-        Ok(())
-    }
-
-    /// Adds the unconfirmed pages of the last collect that turn out to exist.
-    fn recheck_unconfirmed(&mut self, out: &mut PageSet) -> Result<()> {
-        let exists = Query {
-            inverted: Categories::FILE | Categories::ZERO,
-            all_of: Categories::FILE | Categories::ZERO | Categories::PRESENT,
-            ..Query::ALL
-        };
-        for range in self.unconfirmed.clone().ranges() {
-            self.select(*range, exists, out)?;
-        }
-        self.unconfirmed.clear();
-        Ok(())
-    }
-
-    /// Selects the pages that the process owns, in memory that also has markers.
-    fn owned_now(&self) -> Query {
-        // A marker reads as a swapped page, so swapped pages are selected only if the process has
-        // any.
-        let swap = may_be_swapped(self.pid);
-        Query {
-            any_of: existing(swap),
-            ..OWNED
-        }
-    }
-
     /// Maps the errno of a failed scan to an error.
     fn failed(&self, what: &'static str) -> impl Fn(Errno) -> Error {
         let pid = self.pid;
@@ -365,6 +318,7 @@ impl PagemapScan {
         }
         let mut owned = PageSet::new();
         self.select(range, OWNED, &mut owned)?;
+        self.fresh.existed(&owned);
         let tables = blocks(&owned).intersection(&PageSet::from_iter([range]));
         for part in tables.ranges() {
             self.pagemap.arm(*part).map_err(failed)?;
@@ -398,7 +352,7 @@ impl Tracker for PagemapScan {
             out.union_with(&whole.difference(&self.holes));
             return Ok(());
         }
-        self.select(region.range, self.owned_now(), out)
+        self.add_existing(region, out)
     }
 
     fn misses(&self) -> Missed {
@@ -407,14 +361,10 @@ impl Tracker for PagemapScan {
 
     fn forget(&mut self, range: PageRange) {
         self.plan = None;
-        for set in [
-            &mut self.armed,
-            &mut self.shared,
-            &mut self.seen,
-            &mut self.unconfirmed,
-        ] {
+        for set in [&mut self.armed, &mut self.shared, &mut self.seen] {
             set.remove(range);
         }
+        self.fresh.forget(range);
         self.forget_holes(range);
     }
 
@@ -466,6 +416,7 @@ impl PagemapScan {
         out: &mut PageSet,
     ) -> Result<Collected> {
         let mut collected = Collected::default();
+        self.fresh.begin();
         self.arm_filled_holes(out, &mut collected.replaced)?;
         let mut plan = match self.plan.take() {
             Some(plan) => plan,
@@ -490,7 +441,7 @@ impl PagemapScan {
             self.scan_unarmed(&plan, &fresh, out, &mut collected.replaced)?;
         }
         let mut late = PageSet::new();
-        let rechecked = self.recheck_unconfirmed(&mut late).and_then(|()| {
+        let rechecked = self.look_again(&mut late).and_then(|()| {
             if fresh.is_empty() {
                 return Ok(());
             }
