@@ -11,12 +11,12 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use common::guest::{compiled, no_guest};
-use common::{address, number, run};
+use common::{address, number, pagetrail, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -255,4 +255,50 @@ fn a_plan_of_tiering_knows_the_pages_that_a_guest_uses() {
         return;
     }
     panic!("its pages are not hot: {last}");
+}
+
+/// A daemon starts a guest, knows which of its pages are in use, and ends with it.
+#[test]
+fn tiering_keeps_a_guest_that_it_starts() {
+    const HOT_BYTES: u64 = 100 * PAGE;
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    let program = compiled(here, "known_pages.c", &[]);
+    let config = format!(
+        "listen = \"unix:{}\"\nwindow = \"250ms\"\nperiod = \"5s\"\n\
+         [[target]]\nname = \"known\"\nguest = [{program:?}, \"100000\"]\nfast = \"1M\"\n",
+        here.join("socket").display()
+    );
+    fs::write(here.join("tier.toml"), config).expect("a file");
+    let arguments = ["tier", "run", "--config", "tier.toml", "--dry-run"];
+    let mut daemon = Running(pagetrail(here, &arguments).spawn().expect("tier run"));
+    let began = Instant::now();
+    let pid = loop {
+        let status = run(here, &["tier", "status", "--config", "tier.toml", "--json"]);
+        let status: Value = serde_json::from_slice(&status.stdout).unwrap_or_default();
+        let process = &status["targets"][0]["processes"][0];
+        if process["demand_bytes"].as_u64() >= Some(HOT_BYTES / 2) {
+            assert_eq!(process["source"], "kvm", "{status}");
+            assert!(number(&process["fast_bytes"]) >= HOT_BYTES, "{status}");
+            break number(&process["pid"]) as i32;
+        }
+        assert_eq!(daemon.0.try_wait().expect("a process"), None, "{status}");
+        assert!(began.elapsed() < TIMEOUT, "its pages are not hot: {status}");
+        sleep(Duration::from_millis(100));
+    };
+    kill_process(Pid::from_raw(pid).expect("a PID"), Signal::KILL).expect("the guest runs");
+    assert_eq!(daemon.0.wait().expect("a process").code(), Some(0));
+}
+
+/// A process that ends with its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

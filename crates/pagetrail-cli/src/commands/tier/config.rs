@@ -160,7 +160,7 @@ impl SourceKind {
             Self::Writes => Ok(TrackMode::Writes),
             Self::Turns => Ok(TrackMode::Alternate),
             Self::Damon | Self::Idle => {
-                bail!("of a guest, the virtual machine itself tells of accesses")
+                bail!("the virtual machine reports a guest's accesses: leave out the source")
             }
         }
     }
@@ -174,6 +174,8 @@ pub(crate) struct Target {
     pub(crate) pid: Option<u32>,
     pub(crate) command: Option<String>,
     pub(crate) cgroup: Option<PathBuf>,
+    /// A program to start as a guest of KVM, and its arguments.
+    pub(crate) guest: Option<Vec<String>>,
     #[serde(deserialize_with = "size")]
     pub(crate) fast: Size,
     #[serde(default)]
@@ -205,6 +207,22 @@ where
 {
     let text = String::deserialize(deserializer)?;
     text.parse().map(Some).map_err(de::Error::custom)
+}
+
+fn check_guest(name: &str, words: &[String], source: SourceKind) -> Result<()> {
+    ensure!(
+        words.first().is_some_and(|program| !program.is_empty()),
+        "target '{name}' starts no program: guest is a list, the program and its arguments"
+    );
+    ensure!(
+        !words.iter().any(|word| word.contains('\0')),
+        "target '{name}' starts a program by a text with a NUL byte"
+    );
+    ensure!(
+        !matches!(source, SourceKind::Damon | SourceKind::Idle),
+        "target '{name}' is a guest, whose accesses the virtual machine reports: leave out source"
+    );
+    Ok(())
 }
 
 impl Config {
@@ -257,16 +275,20 @@ impl Config {
                 target.pid.is_some(),
                 target.command.is_some(),
                 target.cgroup.is_some(),
+                target.guest.is_some(),
             ];
             ensure!(
                 ways.into_iter().filter(|given| *given).count() == 1,
-                "target '{name}' needs one of pid, command and cgroup"
+                "target '{name}' needs one of pid, command, cgroup and guest"
             );
             ensure!(
                 target.command.as_deref() != Some("")
                     && target.cgroup.as_deref() != Some(Path::new("")),
                 "target '{name}' is named by an empty text"
             );
+            if let Some(words) = &target.guest {
+                check_guest(name, words, target.source)?;
+            }
             sum = sum
                 .checked_add(target.fast.bytes())
                 .context("the targets' shares are more than there are addresses")?;
@@ -346,6 +368,10 @@ mod tests {
         name = "batch"
         cgroup = "/batch.slice"
         fast = "512M"
+        [[target]]
+        name = "started"
+        guest = ["/usr/bin/prog", "--argument"]
+        fast = "512M"
     "#;
 
     #[test]
@@ -391,6 +417,18 @@ mod tests {
             "needs one of",
         );
         with(&target.replace("pid = 1", "command = \"\""), "empty");
+        for (guest, what) in [
+            ("[]", "starts no program"),
+            ("[\"\"]", "starts no program"),
+            ("[\"a\\u0000\"]", "NUL"),
+            ("[\"a\"]\nsource = \"damon\"", "virtual machine"),
+            ("\"prog\"", "line 3"),
+        ] {
+            with(
+                &target.replace("pid = 1", &format!("guest = {guest}")),
+                what,
+            );
+        }
         with(&target.replace("\"a\"", "\"a\\u0007\""), "characters");
         with(&target.replace("1M", "1"), "unit");
         let much = target.replace("1M", "17179869183G");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use pagetrail_tier::{Demand, Error, Pool, nodes};
 
 use super::config::{Config, Mode, Slow, Target};
@@ -34,6 +34,8 @@ struct Kept {
     refused: BTreeMap<u32, (String, Instant)>,
     /// What ended targets did, for the page.
     ended: Vec<(u32, History)>,
+    /// Whether the program of a guest was started, or could not be.
+    is_started: bool,
 }
 
 /// What each target was allowed at a time.
@@ -109,11 +111,21 @@ impl Daemon {
         Ok(())
     }
 
-    /// Begins to keep processes that are new.
+    /// Whether all targets were guests, which have ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.kept.iter().all(Kept::is_over)
+    }
+
+    /// Begins to keep processes that are new, and starts the guests that are to be started.
     fn search(&mut self, now: Instant) -> Result<()> {
         let first = self.shares.is_empty();
         let mut limits = Vec::new();
         for kept in &mut self.kept {
+            match kept.start_guest(&self.config, self.dry_run) {
+                Err(error) if first => return Err(error),
+                Err(error) => exit::message(&format!("{}: {error:#}", kept.target.name)),
+                Ok(()) => {}
+            }
             for pid in find::processes(&kept.target) {
                 let known = kept.processes.iter().any(|process| process.pid == pid);
                 let refused = kept.refused.get(&pid);
@@ -212,6 +224,7 @@ impl Daemon {
             check_memory(&config)?;
         }
         let fresh_pool = pool(&config)?;
+        self.check_guests(&config)?;
         if config.listen != self.config.listen {
             // The old address first: it may be the same socket by another name.
             let endpoint = config.listen.as_ref().map(Endpoint::listen).transpose()?;
@@ -226,11 +239,13 @@ impl Daemon {
             let mut kept = Kept::new(target.clone());
             if let Some(mut known) = known.map(|index| before.swap_remove(index)) {
                 let same_source = known.target.source == target.source;
+                let is_guest = known.is_guest_of(target);
+                kept.is_started = is_guest && known.is_started;
                 if same_memory && same_source {
                     let means = find::processes(target);
                     known
                         .processes
-                        .retain(|process| means.contains(&process.pid));
+                        .retain(|process| is_guest || means.contains(&process.pid));
                     kept.processes = known.processes;
                     for process in &mut kept.processes {
                         process.reload(&config)?;
@@ -243,6 +258,24 @@ impl Daemon {
         self.pool = fresh_pool;
         self.config = config;
         self.searched = None;
+        Ok(())
+    }
+
+    /// Refuses what a running guest cannot take: its tracking cannot begin again.
+    fn check_guests(&self, config: &Config) -> Result<()> {
+        for target in &config.targets {
+            let mut kept = self.kept.iter();
+            let guest = kept.find(|kept| kept.target.name == target.name);
+            let Some(guest) = guest.filter(|kept| kept.is_guest_of(target)) else {
+                continue;
+            };
+            let stays = guest.target.source == target.source && self.config.memory == config.memory;
+            ensure!(
+                stays || guest.processes.is_empty(),
+                "target '{}' is a guest that runs, so its source and [memory] stay as they are",
+                target.name
+            );
+        }
         Ok(())
     }
 
@@ -310,7 +343,29 @@ impl Kept {
             processes: Vec::new(),
             refused: BTreeMap::new(),
             ended: Vec::new(),
+            is_started: false,
         }
+    }
+
+    /// Starts the program of a target that is a guest, once.
+    fn start_guest(&mut self, config: &Config, dry_run: bool) -> Result<()> {
+        let Some(command) = self.target.guest.as_ref().filter(|_| !self.is_started) else {
+            return Ok(());
+        };
+        self.is_started = true;
+        let process = Process::guest(command, self.target.source, config, dry_run)?;
+        self.processes.push(process);
+        Ok(())
+    }
+
+    /// Whether the program of a guest has come and gone.
+    fn is_over(&self) -> bool {
+        self.target.guest.is_some() && self.is_started && self.processes.is_empty()
+    }
+
+    /// Whether a target of another configuration is the program that was started for this one.
+    fn is_guest_of(&self, target: &Target) -> bool {
+        self.target.guest.is_some() && self.target.guest == target.guest
     }
 
     /// Gives every process its turn; those that have ended are let go.

@@ -4,6 +4,7 @@ pub(crate) mod args;
 mod config;
 mod daemon;
 mod find;
+mod guest;
 mod heat;
 mod metrics;
 mod page;
@@ -56,6 +57,9 @@ fn keep(args: &RunArgs) -> Result<ExitCode> {
     let mut schedule = Schedule::new(start, daemon.window(), args.duration);
     'windows: loop {
         daemon.turn()?;
+        if daemon.is_over() {
+            break;
+        }
         let now = Instant::now();
         if schedule.is_over(now) {
             break;

@@ -9,21 +9,21 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use comfy_table::{Table, presets};
-use pagetrail::{DirtySource, Memory, PageRange};
+use pagetrail::{Memory, PageRange};
 use pagetrail_report::words;
 use pagetrail_tier::mover::{DryRun, Ledger, Mover, NodeMover, NodeOptions};
-use pagetrail_tier::source::{Replay, Rounds, Source};
+use pagetrail_tier::source::{Replay, Source};
 use pagetrail_tier::{Plan, Settings, TierLoop, TierLoopOptions, Unit};
 use pagetrail_trail::{Reader, Record};
 use serde::Serialize;
 
 use super::args::PlanArgs;
 use super::daemon::machine_limit;
+use super::guest;
 use super::heat::History;
 use super::page::{self, Entry};
 use crate::outfile::{Kind, OutFile};
 use crate::session::waiting::Waiting;
-use crate::vm::guest;
 
 /// Lines of a plan in each direction.
 const LINES_MAX: usize = 20;
@@ -90,14 +90,9 @@ impl Subject {
         Self::of_source(args, pid, source)
     }
 
-    /// A program that is started as a guest. Its output does not mix with the plan.
+    /// A program that is started as a guest.
     fn guest(args: &PlanArgs) -> Result<Self> {
-        let track = args.source.of_guest()?;
-        let guest = guest::start(&args.command, Some(track), None, guest::set_apart)?;
-        let pid = guest.pid();
-        // The program's mappings are complete once it serves a round.
-        let mut source: Box<dyn Source> = Box::new(Rounds::new(guest, "kvm", track));
-        source.window().map_err(machine_limit)?;
+        let (pid, source) = guest::start(&args.command, args.source)?;
         Ok(Self {
             may_end: true,
             ..Self::of_source(args, pid, source)?

@@ -1,14 +1,18 @@
 //! [`Process`]: a process under tiering: its loop, its periods, and its status.
 
+use std::ffi::OsString;
 use std::time::Instant;
 
 use anyhow::Result;
 use pagetrail_report::size::Size;
 use pagetrail_report::words;
 use pagetrail_tier::mover::{DryRun, Mover, NodeMover, NodeOptions, SwapMover};
+use pagetrail_tier::source::Source;
 use pagetrail_tier::{Demand, TierLoop, TierLoopOptions};
 
 use super::config::{Config, Memory, Slow, SourceKind};
+use super::daemon::machine_limit;
+use super::guest;
 use super::heat::History;
 use super::status::ProcessStatus;
 
@@ -76,8 +80,33 @@ impl Process {
         capacity: u64,
         dry_run: bool,
     ) -> Result<Self, pagetrail_tier::Error> {
+        // First, so that what cannot be moved is not watched.
         let mover = mover(pid, &config.memory, dry_run)?;
         let source = kind.start(pid, config.window)?;
+        Self::of_source(pid, source, mover, config, capacity)
+    }
+
+    /// Starts a program as a guest, and begins to keep it.
+    pub(crate) fn guest(
+        command: &[String],
+        kind: SourceKind,
+        config: &Config,
+        dry_run: bool,
+    ) -> Result<Self> {
+        let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+        let (pid, source) = guest::start(&command, kind)?;
+        let process = mover(pid, &config.memory, dry_run)
+            .and_then(|mover| Self::of_source(pid, source, mover, config, 0));
+        process.map_err(machine_limit)
+    }
+
+    fn of_source(
+        pid: u32,
+        source: Box<dyn Source>,
+        mover: Box<dyn Mover>,
+        config: &Config,
+        capacity: u64,
+    ) -> Result<Self, pagetrail_tier::Error> {
         let options = TierLoopOptions {
             settings: config.policy.clone(),
             capacity,
