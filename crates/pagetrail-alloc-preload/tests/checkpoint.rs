@@ -32,14 +32,14 @@ fn start(parts: &str) -> Option<Child> {
 
 #[test]
 fn a_rewound_program_finds_all_objects_of_one_instant() {
-    for (parts, trust_units) in [("1", true), ("8", true), ("8", false), ("64", true)] {
+    for (parts, trust_subpages) in [("1", true), ("8", true), ("8", false), ("64", true)] {
         let Some(mut child) = start(parts) else {
             return;
         };
         let store = Store::create_on(Arc::new(InMemory::new())).unwrap();
         let mut writer = store.writer(WriterOptions::default()).unwrap();
         let options = ProcessOptions {
-            trust_units,
+            trust_subpages,
             ..ProcessOptions::default()
         };
         let mut process = ProcessCheckpointer::attach(child.id(), options).unwrap();

@@ -90,7 +90,7 @@ fn a_bad_number_of_parts_gets_one_line_and_the_program_runs() {
         assert!(output.status.success());
         assert_eq!(
             text(&output),
-            "pagetrail-alloc: PAGETRAIL_PARTS must be 1, 2, 4, 8, 16, 32 or 64; taking 8\n",
+            "pagetrail-alloc: PAGETRAIL_SUBPAGES must be 1, 2, 4, 8, 16, 32 or 64; taking 8\n",
             "{parts:?}"
         );
     }

@@ -5,7 +5,7 @@ use crate::subpage_count::{BadSubpageCount, SubpageCount};
 use crate::sys::environment::with_variable;
 
 /// The variable for the number of sub-pages per page.
-const VARIABLE: &str = "PAGETRAIL_PARTS";
+const VARIABLE: &str = "PAGETRAIL_SUBPAGES";
 
 /// The number of sub-pages per page for the heap of the process. A bad value is reported once, and
 /// the default is taken.
@@ -20,7 +20,7 @@ pub(crate) fn subpages() -> SubpageCount {
         Some(Ok(subpages)) => subpages,
         Some(Err(BadSubpageCount)) => {
             fatal::say(
-                "PAGETRAIL_PARTS must be 1, 2, 4, 8, 16, 32 or 64; taking 8",
+                "PAGETRAIL_SUBPAGES must be 1, 2, 4, 8, 16, 32 or 64; taking 8",
                 None,
                 "",
             );

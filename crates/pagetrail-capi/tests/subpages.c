@@ -96,7 +96,7 @@ int main(int argc, char **argv)
     CHECK(pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0);
     /* The program gets our standard input and output, and our environment. */
     CHECK(dup2(to[0], 0) == 0 && dup2(from[1], 1) == 1);
-    CHECK(setenv("LD_PRELOAD", library, 1) == 0 && setenv("PAGETRAIL_PARTS", "8", 1) == 0);
+    CHECK(setenv("LD_PRELOAD", library, 1) == 0 && setenv("PAGETRAIL_SUBPAGES", "8", 1) == 0);
     const char *const words[] = {argv[0], "child", NULL};
     pagetrail_options options = {0};
     pagetrail_watch *watch;

@@ -83,7 +83,7 @@ pub(crate) enum Command {
         pagetrail record -p 1234 --interval 1s --technique compare -o slow.trail\n  \
         pagetrail record -p 1234 --access\n  \
         pagetrail record --vm --access -- ./prog\n  \
-        pagetrail record --parts 8 -- ./prog"
+        pagetrail record --subpages 8 -- ./prog"
     )]
     Record(crate::commands::record::args::RecordArgs),
     /// Show what a recording holds
@@ -170,7 +170,7 @@ pub(crate) struct CheckArgs {
 }
 
 /// Numbers of sub-pages into which a sub-page heap can divide a page.
-pub(crate) const PARTS: [&str; 7] = ["1", "2", "4", "8", "16", "32", "64"];
+pub(crate) const SUBPAGES: [&str; 7] = ["1", "2", "4", "8", "16", "32", "64"];
 
 /// The target: a process or a program to start.
 #[derive(Args, Debug)]

@@ -1,5 +1,5 @@
-//! `pagetrail record --parts` and `report`: a program with many small objects, recorded by parts of
-//! pages, from its start and while it runs.
+//! `pagetrail record --subpages` and `report`: a program with many small objects, recorded by
+//! sub-pages, from its start and while it runs.
 
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
@@ -29,7 +29,7 @@ fn units_stand_beside_pages() {
             "record",
             "--interval",
             "5ms",
-            "--parts",
+            "--subpages",
             &count,
             "--",
             "./nodes",
@@ -53,7 +53,7 @@ fn units_stand_beside_pages() {
     program.arg("60").stdout(Stdio::piped());
     program
         .env("LD_PRELOAD", &library)
-        .env("PAGETRAIL_PARTS", "8");
+        .env("PAGETRAIL_SUBPAGES", "8");
     let mut running = program.spawn().expect("it starts");
     let stdout = running.stdout.take().expect("it is piped");
     let mut line = String::new();
@@ -73,7 +73,10 @@ fn units_stand_beside_pages() {
 #[test]
 fn a_library_that_is_not_there_is_named() {
     let temporary = tempfile::tempdir().expect("a directory");
-    let mut command = pagetrail(temporary.path(), &["record", "--parts", "8", "--", "true"]);
+    let mut command = pagetrail(
+        temporary.path(),
+        &["record", "--subpages", "8", "--", "true"],
+    );
     let nowhere = "/nowhere/libpagetrail_alloc.so";
     let output = command.env(PLACE, nowhere).output().expect("it starts");
     let said = error_line(&output, 2);

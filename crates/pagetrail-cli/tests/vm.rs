@@ -310,7 +310,7 @@ fn a_recording_has_dirty_sub_pages() {
         "--vm",
         "--interval",
         "20ms",
-        "--parts",
+        "--subpages",
         "16",
         "--",
         "./nodes",

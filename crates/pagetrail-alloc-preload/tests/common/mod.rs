@@ -61,7 +61,7 @@ pub(crate) fn under(program: impl AsRef<std::ffi::OsStr>, parts: &str) -> Comman
     let mut command = Command::new(program);
     command
         .env("LD_PRELOAD", library())
-        .env("PAGETRAIL_PARTS", parts)
+        .env("PAGETRAIL_SUBPAGES", parts)
         .stdin(Stdio::null());
     command
 }

@@ -39,8 +39,8 @@ pub unsafe fn fork_or_fail(fork: unsafe extern "C" fn() -> libc::pid_t) -> libc:
 /// assert_eq!(numbers.iter().sum::<u64>(), 499_500);
 /// ```
 ///
-/// The environment variable `PAGETRAIL_PARTS` sets the number of sub-pages per page; the default is
-/// 8.
+/// The environment variable `PAGETRAIL_SUBPAGES` sets the number of sub-pages per page; the default
+/// is 8.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GlobalHeap;
 

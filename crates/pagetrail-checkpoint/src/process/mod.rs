@@ -52,10 +52,10 @@ pub struct ProcessOptions {
     /// How much is kept in memory before it is written, in bytes; what is written by the program
     /// while more than that is copied may be stored twice.
     pub buffer_bytes: u64,
-    /// Of a page of a sub-page heap, store only what its written units say has changed. A program
-    /// that writes past the end of an object into another part of the page makes such an image
+    /// Of a page of a sub-page heap, store only the sub-pages that were written. A program that
+    /// writes past the end of an object into another sub-page of the page makes such an image
     /// damaged, so it has to be trusted not to; otherwise its pages are stored whole.
-    pub trust_units: bool,
+    pub trust_subpages: bool,
     /// Read what was written before a checkpoint once more for the next one: for memory that is
     /// written through pinned pages, see
     /// [`WatchBuilder::report_pages`](pagetrail::WatchBuilder::report_pages). Such a write is
@@ -74,7 +74,7 @@ impl Default for ProcessOptions {
             mode: Mode::Precopy,
             technique: Choice::Auto,
             buffer_bytes: 256 << 20,
-            trust_units: false,
+            trust_subpages: false,
             report_again: false,
             trust_shared: false,
         }
@@ -420,7 +420,7 @@ impl ProcessCheckpointer {
             Some(units) => units.at_first_aliases(round.dirty()),
             None => round.dirty().clone(),
         };
-        let (in_parts, changed) = match round.subpages().filter(|_| self.options.trust_units) {
+        let (in_parts, changed) = match round.subpages().filter(|_| self.options.trust_subpages) {
             Some(units) => (units.pages().clone(), units.bytes().clone()),
             None => Default::default(),
         };

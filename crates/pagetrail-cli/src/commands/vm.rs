@@ -26,8 +26,8 @@ fn become_guest(args: &RunArgs) -> Result<ExitCode> {
     let mut settings = Settings::default();
     settings.accesses = args.accesses;
     settings.memory_bytes_max = args.memory.map(Size::bytes);
-    if let Some(parts) = &args.parts {
-        let variables = subpage::variables(parts)?;
+    if let Some(subpages) = &args.subpages {
+        let variables = subpage::variables(subpages)?;
         settings.variables = variables.map(|(name, value)| (name.into(), value)).into();
     }
     match args.rounds {

@@ -27,7 +27,7 @@ pub(crate) struct Wanted<'a> {
     /// Whether a started program is held at its exit; a guest always is.
     pub(crate) last_round: bool,
     /// The number of sub-pages for a program that is started on the sub-page allocator.
-    pub(crate) parts: Option<&'a str>,
+    pub(crate) subpages: Option<&'a str>,
 }
 
 /// Starts tracking a process, or starts a program and tracks it. `set_streams` may redirect the
@@ -38,7 +38,7 @@ pub(crate) fn start(
 ) -> Result<Box<dyn DirtySource>> {
     if wanted.guest.vm {
         let command = &wanted.target.command;
-        let source = guest::start(command, wanted.track, wanted.parts, set_streams)?;
+        let source = guest::start(command, wanted.track, wanted.subpages, set_streams)?;
         return Ok(Box::new(source));
     }
     Ok(Box::new(watch(wanted, set_streams)?))
@@ -59,8 +59,8 @@ fn watch(
     let target = match (target.pid, target.command.split_first()) {
         (None, Some((program, arguments))) => {
             let mut command = command(program, arguments);
-            if let Some(parts) = wanted.parts {
-                subpage::preload(&mut command, parts)?;
+            if let Some(subpages) = wanted.subpages {
+                subpage::preload(&mut command, subpages)?;
             }
             set_streams(&mut command)?;
             Target::command(command)

@@ -13,20 +13,23 @@ const LIBRARY: &str = "libpagetrail_alloc.so";
 /// Environment variable with the path of the library, if it is not next to `pagetrail`.
 const PLACE: &str = "PAGETRAIL_ALLOC_LIBRARY";
 
-/// Starts the program with a heap whose pages are divided into `parts` sub-pages.
-pub(crate) fn preload(command: &mut Command, parts: &str) -> Result<()> {
-    command.envs(variables(parts)?);
+/// Starts the program with a heap whose pages are divided into `subpages` sub-pages.
+pub(crate) fn preload(command: &mut Command, subpages: &str) -> Result<()> {
+    command.envs(variables(subpages)?);
     Ok(())
 }
 
 /// Environment variables that give a program such a heap.
-pub(crate) fn variables(parts: &str) -> Result<[(&'static str, OsString); 2]> {
+pub(crate) fn variables(subpages: &str) -> Result<[(&'static str, OsString); 2]> {
     let mut libraries = OsString::from(library()?);
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         libraries.push(":");
         libraries.push(others);
     }
-    Ok([("LD_PRELOAD", libraries), ("PAGETRAIL_PARTS", parts.into())])
+    Ok([
+        ("LD_PRELOAD", libraries),
+        ("PAGETRAIL_SUBPAGES", subpages.into()),
+    ])
 }
 
 fn library() -> Result<PathBuf> {

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{Args, Subcommand};
 use pagetrail_report::size::Size;
 
-use crate::args::PARTS;
+use crate::args::SUBPAGES;
 
 /// Arguments of `vm`.
 #[derive(Args, Debug)]
@@ -55,10 +55,10 @@ pub(crate) struct RunArgs {
     /// Limit the program's writable memory; mappings beyond the limit fail with ENOMEM
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<Size>,
-    /// Start the program on the sub-page allocator, as record --parts does: each sub-page is then
-    /// written through an alias of its own
-    #[arg(long, value_name = "N", hide_possible_values = true, value_parser = PARTS)]
-    pub(crate) parts: Option<String>,
+    /// Start the program on the sub-page allocator, as record --subpages does: each sub-page is
+    /// then written through an alias of its own
+    #[arg(long, value_name = "N", hide_possible_values = true, value_parser = SUBPAGES)]
+    pub(crate) subpages: Option<String>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

@@ -15,7 +15,7 @@ use pagetrail_vm::GuestSource;
 pub(crate) fn start(
     command: &[OsString],
     track: Option<TrackMode>,
-    parts: Option<&str>,
+    subpages: Option<&str>,
     set_streams: impl FnOnce(&mut Command) -> Result<()>,
 ) -> Result<GuestSource> {
     let track = track.unwrap_or_default();
@@ -28,14 +28,18 @@ pub(crate) fn start(
     let mut guest = Command::new(env::current_exe().context("cannot find this program")?);
     guest
         .args(["vm", "run", "--rounds", &link.as_raw_fd().to_string()])
-        .args(parts.iter().flat_map(|parts| ["--parts", parts]))
+        .args(
+            subpages
+                .iter()
+                .flat_map(|subpages| ["--subpages", subpages]),
+        )
         .args((track != TrackMode::Writes).then_some("--accesses"))
         .arg("--")
         .args(command);
     set_streams(&mut guest)?;
     let child = guest.spawn().context("cannot start the virtual machine")?;
     drop(link);
-    Ok(GuestSource::new(rounds, child, track, parts.is_some()))
+    Ok(GuestSource::new(rounds, child, track, subpages.is_some()))
 }
 
 /// Keeps a program's streams apart from those of a subcommand that writes a result to standard

@@ -108,7 +108,7 @@ fn of_program(
             fs::remove_dir_all(&store)?;
         }
         let status = Command::new(&kit.pagetrail)
-            .args(["checkpoint", "--trust-units", "--compression", "none"])
+            .args(["checkpoint", "--trust-subpages", "--compression", "none"])
             .args(["--every", EVERY, "--count"])
             .arg((increments + 1).to_string())
             .arg("-p")

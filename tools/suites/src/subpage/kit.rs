@@ -137,7 +137,7 @@ impl Kit {
         command.args(&words[1..]).env("PYTHONMALLOC", "malloc");
         if let Some(parts) = parts {
             command.env("LD_PRELOAD", &self.library);
-            command.env("PAGETRAIL_PARTS", parts);
+            command.env("PAGETRAIL_SUBPAGES", parts);
         }
         command
     }
@@ -157,7 +157,7 @@ impl Kit {
         let trail = self.programs.join("subpage.trail");
         let mut command = Command::new(&self.pagetrail);
         command
-            .args(["record", "--last-round", "--parts", parts, "--interval"])
+            .args(["record", "--last-round", "--subpages", parts, "--interval"])
             .arg(format!("{interval_ms}ms"))
             .arg("-o")
             .arg(&trail)

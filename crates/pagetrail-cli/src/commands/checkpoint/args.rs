@@ -100,7 +100,7 @@ const RECORDED_ONLY: [&str; 8] = [
     "vm",
     "mode",
     "technique",
-    "trust_units",
+    "trust_subpages",
     "report_again",
     "trust_shared",
     "metrics_file",
@@ -152,10 +152,10 @@ pub(crate) struct TakeArgs {
     /// How to notice writes; auto is the cheapest that works for the process
     #[arg(long, value_name = "TECHNIQUE", default_value = "auto", value_parser = technique_parser())]
     pub(crate) technique: TechniqueChoice,
-    /// Store of pages of a sub-page heap only the units written; trusts the program not to write
-    /// past its objects
+    /// Store of pages of a sub-page heap only the sub-pages written; trusts the program not to
+    /// write past its objects
     #[arg(long)]
-    pub(crate) trust_units: bool,
+    pub(crate) trust_subpages: bool,
     /// Read what was written before a checkpoint once more for the next one: for memory that is
     /// written through pinned pages (process_vm_writev, O_DIRECT, io_uring)
     #[arg(long)]

@@ -44,7 +44,7 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
             ModeArg::Stop => Mode::Stop,
         },
         technique: args.technique.0,
-        trust_units: args.trust_units,
+        trust_subpages: args.trust_subpages,
         report_again: args.report_again,
         trust_shared: args.trust_shared,
         ..ProcessOptions::default()

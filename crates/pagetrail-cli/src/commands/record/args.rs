@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use pagetrail::TrackMode;
 use pagetrail_stacks::Unwind;
 
-use crate::args::{DEFAULT_FILE, PARTS, TargetArgs, TechniqueArgs, duration};
+use crate::args::{DEFAULT_FILE, SUBPAGES, TargetArgs, TechniqueArgs, duration};
 use crate::commands::report::args::PictureArgs;
 use crate::vm::args::GuestArgs;
 
@@ -35,9 +35,9 @@ pub(crate) struct RecordArgs {
         value_name = "N",
         conflicts_with = "pid",
         hide_possible_values = true,
-        value_parser = PARTS
+        value_parser = SUBPAGES
     )]
-    pub(crate) parts: Option<String>,
+    pub(crate) subpages: Option<String>,
     /// Record a last round at the program's exit. The program runs under ptrace(2) for this, with
     /// side effects: LeakSanitizer fails, debuggers and set-user-ID are refused, signals take
     /// longer

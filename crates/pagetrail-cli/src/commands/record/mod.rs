@@ -43,7 +43,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         guest: &args.guest,
         track: args.access.map(TrackMode::from),
         last_round: args.last_round,
-        parts: args.parts.as_deref(),
+        subpages: args.subpages.as_deref(),
     };
     let mut source = match start::start(&wanted, |_| Ok(())) {
         Ok(source) => source,

@@ -43,7 +43,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
         guest: &args.guest,
         track: None,
         last_round: false,
-        parts: None,
+        subpages: None,
     };
     let mut source = start::start(&wanted, |command| {
         let (stdout, stderr) = program_output(args)?;

@@ -32,7 +32,7 @@ fn run(python: &Path, allocator: Allocator<'_>, test: &str) -> Result<Failures> 
         .args(["-m", "test", "-v", "--timeout", "1200", test])
         .env("PYTHONMALLOC", "malloc")
         .env("LD_PRELOAD", allocator.preload())
-        .env("PAGETRAIL_PARTS", allocator.parts());
+        .env("PAGETRAIL_SUBPAGES", allocator.parts());
     let (output, text) = output(&mut command)?;
     let mut failures = Failures {
         tests: failed(&text).map(str::to_owned).collect(),

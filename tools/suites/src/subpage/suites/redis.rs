@@ -140,7 +140,7 @@ impl Suite {
             .args(["--clients", "2", "--dump-logs", "--skiptest", OF_JEMALLOC])
             .args(files.iter().flat_map(|file| ["--single", file]))
             .env(PRELOAD, allocator.preload())
-            .env("PAGETRAIL_PARTS", allocator.parts());
+            .env("PAGETRAIL_SUBPAGES", allocator.parts());
         let (_, text) = output(&mut command)?;
         for line in text.lines() {
             if let Some(test) = line.strip_prefix("[err]: ") {
