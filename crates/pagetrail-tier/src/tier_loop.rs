@@ -37,7 +37,7 @@ pub struct WindowReport {
     pub index: u64,
     /// Bytes that the source reported as accessed, including pages that are backed off.
     pub touched_bytes: u64,
-    /// Faults that the target took for being kind.
+    /// Page faults that sampling cost the target.
     pub faults: u64,
     /// Whether samples of backed-off pages were not accessed: a phase change, after which all pages
     /// are sampled again.
@@ -77,7 +77,7 @@ pub struct Totals {
     pub pauses: u64,
     /// Number of periods that were tracked because their probe found a phase change.
     pub alarms: u64,
-    /// Faults that the target took for being kind.
+    /// Page faults that sampling cost the target.
     pub faults: u64,
     /// Bytes moved into fast memory.
     pub promoted_bytes: u64,

@@ -250,7 +250,7 @@ impl<'a> Decoder<'a> {
             .checked_add(bytes)
             .and_then(|end| PageRange::new(start, end));
         let Some(range) = range else {
-            return self.wrong("a mapping that is empty or ends behind the address space");
+            return self.wrong("a mapping that is empty or ends after the last address");
         };
         let first_round = self.number_u32()?;
         let last_round = match self.number()?.checked_sub(1) {
@@ -386,7 +386,7 @@ impl<'a> Decoder<'a> {
                 .and_then(|(start, length)| start.checked_add(length))
                 .filter(|end| *end <= end_max);
             let (Some(start), Some(end)) = (start, end) else {
-                return self.wrong("a range that ends behind the address space");
+                return self.wrong("a range that ends after the last address");
             };
             if let Some(range) = PageRange::new(start << shift, end << shift) {
                 set.insert(range);

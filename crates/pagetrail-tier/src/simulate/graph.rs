@@ -1,9 +1,9 @@
 //! [`page_rank`] and [`breadth_first`]: graph kernels that run, and count what they touch.
 //!
 //! The graph is R-MAT's (the one of graph500): a few vertices have most of the edges. Its arrays
-//! lie one behind the other in the order in which such a program makes them: offsets, edges, and
-//! what is computed for each vertex. Neighbouring elements that are used one after the other are
-//! one access for each line of 64 bytes, everything else is one for each use; there is no other
+//! lie next to each other in the order in which such a program makes them: offsets, edges, and what
+//! is computed for each vertex. Neighbouring elements that are used one after the other count as
+//! one access per cache line of 64 bytes, and every other use counts as one; there is no other
 //! cache.
 
 use fastrand::Rng;
@@ -14,7 +14,7 @@ const PAGE_BYTES: usize = 4096;
 const LINE_BYTES: usize = 64;
 /// Edges for each vertex.
 const EDGES: usize = 16;
-/// Of a pass over the graph: windows.
+/// Windows of a pass over the graph.
 const WINDOWS_PER_PASS: u64 = 20;
 
 /// An array of the program: where it begins, and how large an element is.
@@ -30,7 +30,7 @@ struct Tracer {
     windows: Vec<Accesses>,
     made: u64,
     per_window: u64,
-    /// Of each array the line that was used last.
+    /// The line of each array that was used last.
     last_lines: Vec<(usize, usize)>,
 }
 

@@ -1,17 +1,17 @@
 //! [`recorded`]: a recording of a real program as a program on a simulated machine.
 //!
-//! A recording does not count accesses: it tells whether a page was touched in a round. A page that
-//! was written in a round of writes counts as one write, a page that was touched in a round of
-//! accesses, and not written in the round of writes beside it, as one read. What is used again
-//! within a round costs nothing, as if it stayed in the processor's cache.
+//! A recording does not count accesses: it has the pages that were touched in a round. A page in a
+//! round of writes counts as one write. A page in a round of accesses counts as one read, unless
+//! the round of writes beside it has it. What is used again within a round costs nothing, as if it
+//! stayed in the processor's cache.
 
 use pagetrail::{AccessKind, PageSet};
 use pagetrail_trail::Trail;
 
 use super::program::{Accesses, Recorded};
 
-/// The program of a recording with rounds of writes and of accesses in turns; so many rounds, of
-/// either kind, are a window.
+/// Makes a program of a recording whose rounds are of writes and of accesses in turns. A window is
+/// `rounds` rounds of either kind.
 ///
 /// Its pages are those that were touched, in the order of their addresses. What is reported only
 /// because its mapping is new is no access. Rounds at the end that make no whole window are left

@@ -143,7 +143,7 @@ impl PageIdle {
                     .collect();
                 let first = batch.first().map_or(0, |(index, _)| *index);
                 call(&self.bitmap, &mut bytes, first * WORD_BYTES).map_err(|source| Error::Io {
-                    what: "asking which pages are idle".into(),
+                    what: "reading which pages are idle".into(),
                     source,
                 })?;
                 for ((_, word), read) in batch.iter_mut().zip(words(&bytes)) {

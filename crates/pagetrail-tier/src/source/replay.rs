@@ -1,7 +1,7 @@
 //! [`Replay`]: a recorded trail as a source: what a policy would have done.
 //!
 //! A round is a window, whichever technique recorded it; two rounds of the same time, one of writes
-//! and one of accesses, are one that tells both, as HMM-V's scanner of a guest's page tables does
+//! and one of accesses, are one window with both, as HMM-V's scanner of a guest's page tables does
 //! (`pagetrail record --vm --access`). A recording does not know which pages existed before they
 //! were touched, or which were given back: they come into being with their first touch, all small,
 //! and stay.

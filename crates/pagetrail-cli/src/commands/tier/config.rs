@@ -52,7 +52,7 @@ pub(crate) enum Mode {
     /// Each has its share.
     #[default]
     Island,
-    /// The sated give to the hungry.
+    /// Targets that need less than their share leave it to those that need more.
     Pool,
 }
 
@@ -106,11 +106,11 @@ impl<'de> Deserialize<'de> for Slow {
     }
 }
 
-/// What tells which pages are used.
+/// What reports which pages are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum SourceKind {
-    /// accesses where the kernel tells of them, else writes
+    /// accesses where the kernel reports them, else writes
     #[default]
     Auto,
     /// reads and writes alike (access-scan, Linux 7.3)

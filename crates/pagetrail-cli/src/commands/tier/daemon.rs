@@ -89,7 +89,7 @@ impl Daemon {
         self.config.window
     }
 
-    /// Turns the loop of every process once. `Err` only where this machine cannot do what was asked
+    /// Runs the loop of every process once. `Err` only where this machine cannot do what was asked
     /// for at all.
     pub(crate) fn turn(&mut self) -> Result<()> {
         let now = Instant::now();
@@ -400,7 +400,7 @@ impl Kept {
             Some(demands) if demands.iter().any(|demand| *demand > 0) => demands,
             _ => vec![1; self.processes.len()],
         };
-        // Half of it alike, so that who was idle once is not without for ever.
+        // Half of it in equal parts, so that a process that was idle once gets some again.
         let sum: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
         for (process, weight) in self.processes.iter_mut().zip(weights) {
             let alike = bytes / 2 / count;

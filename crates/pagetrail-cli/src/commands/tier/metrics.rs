@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::config::Mode;
-use super::status::{ProcessStatus, Status};
+use super::status::{ProcessStatus, Status, TargetStatus};
 
 /// What the text is, by HTTP.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -61,7 +61,7 @@ const FIGURES: &[Figure] = &[
     },
     Figure {
         name: "faults",
-        help: "Faults that the process took for being kind.",
+        help: "Page faults that sampling cost the process.",
         counter: true,
         value: |p| p.faults as f64,
     },
@@ -79,7 +79,7 @@ const FIGURES: &[Figure] = &[
     },
     Figure {
         name: "busy_seconds",
-        help: "Time for asking, deciding and moving.",
+        help: "Time for sampling, deciding and moving.",
         counter: true,
         value: |p| p.busy_s,
     },
@@ -88,98 +88,108 @@ const FIGURES: &[Figure] = &[
 /// All numbers.
 pub(crate) fn text(status: &Status) -> String {
     let mut out = String::new();
-    gauge(
-        &mut out,
+    of_daemon(status, &mut out);
+    of_targets(&status.targets, &mut out);
+    for figure in FIGURES {
+        of_processes(figure, &status.targets, &mut out);
+    }
+    not_moved(&status.targets, &mut out);
+    out + "# EOF\n"
+}
+
+/// Numbers of all targets together.
+fn of_daemon(status: &Status, out: &mut String) {
+    let mut one = |name, help, value| gauge(out, name, help, &[(String::new(), value)]);
+    one(
         "fast_bytes",
         "Fast memory of all targets together.",
-        &[(String::new(), status.fast_bytes as f64)],
+        status.fast_bytes as f64,
     );
-    gauge(
-        &mut out,
+    one(
         "fast_free_bytes",
         "Fast memory that no target may use.",
-        &[(String::new(), status.fast_free_bytes as f64)],
+        status.fast_free_bytes as f64,
     );
-    gauge(
-        &mut out,
+    one(
         "pool",
         "Whether targets share fast memory.",
-        &[(
-            String::new(),
-            f64::from(u8::from(status.mode == Mode::Pool)),
-        )],
+        f64::from(u8::from(status.mode == Mode::Pool)),
     );
-    let by_target =
-        |value: &dyn Fn(&super::status::TargetStatus) -> Option<f64>| -> Vec<(String, f64)> {
-            let targets = status.targets.iter();
-            targets
-                .filter_map(|target| {
-                    Some((
-                        format!("{{target=\"{}\"}}", label(&target.name)),
-                        value(target)?,
-                    ))
-                })
-                .collect()
-        };
-    gauge(
-        &mut out,
-        "target_share_bytes",
-        "The target's own share.",
-        &by_target(&|t| Some(t.share_bytes as f64)),
-    );
-    gauge(
-        &mut out,
-        "target_allowed_bytes",
-        "Fast memory that the target may use.",
-        &by_target(&|t| Some(t.allowed_bytes as f64)),
-    );
-    gauge(
-        &mut out,
-        "target_demand_bytes",
-        "Fast memory that the target could use.",
-        &by_target(&|t| t.demand_bytes.map(|bytes| bytes as f64)),
-    );
-    let processes = || {
-        status.targets.iter().flat_map(|target| {
-            let of = move |process| (label(&target.name), process);
-            target.processes.iter().map(of)
+}
+
+/// A number of a target, if it has it.
+type OfTarget = fn(&TargetStatus) -> Option<f64>;
+
+/// Numbers of each target.
+fn of_targets(targets: &[TargetStatus], out: &mut String) {
+    let gauges: [(&str, &str, OfTarget); 3] = [
+        ("target_share_bytes", "The target's own share.", |target| {
+            Some(target.share_bytes as f64)
+        }),
+        (
+            "target_allowed_bytes",
+            "Fast memory that the target may use.",
+            |target| Some(target.allowed_bytes as f64),
+        ),
+        (
+            "target_demand_bytes",
+            "Fast memory that the target could use.",
+            |target| target.demand_bytes.map(|bytes| bytes as f64),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        let values = targets.iter().filter_map(|target| {
+            let labels = format!("{{target=\"{}\"}}", label(&target.name));
+            Some((labels, value(target)?))
+        });
+        gauge(out, name, help, &values.collect::<Vec<_>>());
+    }
+}
+
+/// All processes, with the labels that name each.
+fn processes(targets: &[TargetStatus]) -> impl Iterator<Item = (String, &ProcessStatus)> {
+    targets.iter().flat_map(|target| {
+        let name = label(&target.name);
+        let processes = target.processes.iter();
+        processes.map(move |process| {
+            (
+                format!("target=\"{name}\",pid=\"{}\"", process.pid),
+                process,
+            )
         })
+    })
+}
+
+/// A number of each process.
+fn of_processes(figure: &Figure, targets: &[TargetStatus], out: &mut String) {
+    let (kind, suffix) = match figure.counter {
+        true => ("counter", "_total"),
+        false => ("gauge", ""),
     };
-    for figure in FIGURES {
-        let kind = if figure.counter { "counter" } else { "gauge" };
-        head(&mut out, figure.name, kind, figure.help);
-        let suffix = if figure.counter { "_total" } else { "" };
-        for (target, process) in processes() {
-            line(
-                &mut out,
-                format_args!(
-                    "pagetrail_tier_{}{suffix}{{target=\"{target}\",pid=\"{}\"}} {}",
-                    figure.name,
-                    process.pid,
-                    (figure.value)(process)
-                ),
-            );
-        }
+    head(out, figure.name, kind, figure.help);
+    for (labels, process) in processes(targets) {
+        let (name, value) = (figure.name, (figure.value)(process));
+        line(
+            out,
+            format_args!("pagetrail_tier_{name}{suffix}{{{labels}}} {value}"),
+        );
     }
-    head(
-        &mut out,
-        "not_moved_pages",
-        "counter",
-        "Pages that were not moved, by reason.",
-    );
-    for (target, process) in processes() {
+}
+
+fn not_moved(targets: &[TargetStatus], out: &mut String) {
+    let help = "Pages that were not moved, by reason.";
+    head(out, "not_moved_pages", "counter", help);
+    for (labels, process) in processes(targets) {
         for (reason, count) in &process.not_moved {
+            let reason = label(reason);
             line(
-                &mut out,
+                out,
                 format_args!(
-                    "pagetrail_tier_not_moved_pages_total{{target=\"{target}\",pid=\"{}\",reason=\"{}\"}} {count}",
-                    process.pid,
-                    label(reason)
+                    "pagetrail_tier_not_moved_pages_total{{{labels},reason=\"{reason}\"}} {count}"
                 ),
             );
         }
     }
-    out + "# EOF\n"
 }
 
 fn gauge(out: &mut String, name: &str, help: &str, values: &[(String, f64)]) {
@@ -211,7 +221,6 @@ fn label(text: &str) -> String {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::super::status::TargetStatus;
     use super::*;
 
     #[test]

@@ -54,7 +54,7 @@ struct Planned {
     /// Of a recording: what had been moved before, over all windows.
     promoted_bytes: u64,
     demoted_bytes: u64,
-    /// What asking cost the program, or would have.
+    /// Page faults that sampling cost the program, or would have.
     faults: u64,
 }
 
@@ -100,7 +100,7 @@ impl Subject {
     }
 
     fn of_source(args: &PlanArgs, pid: u32, source: Box<dyn Source>) -> Result<Self> {
-        // Wherever slow memory is: it is not asked for.
+        // Where slow memory is does not matter here.
         let options = NodeOptions {
             fast: args.fast_node,
             ..NodeOptions::default()
@@ -279,7 +279,7 @@ fn sum(document: &Planned, plan: &Plan) -> String {
 fn text(document: &Planned, plan: &Plan, writes_only: bool) -> String {
     let mut out = sum(document, plan) + "\n";
     if writes_only {
-        out += "this source tells of writes only: what is only read counts as cold\n";
+        out += "this source reports writes only: what is only read counts as cold\n";
     }
     let size = |bytes: u64| words::bytes(bytes as f64);
     if document.promoted_bytes + document.demoted_bytes > 0 {

@@ -46,7 +46,7 @@ pub(crate) struct TargetStatus {
 pub(crate) struct ProcessStatus {
     pub(crate) pid: u32,
     pub(crate) command: String,
-    /// What tells which pages are used.
+    /// What reports which pages are used.
     pub(crate) source: String,
     /// `tracking`, `waiting` for the next period, or `paused` because the last ones were calm.
     pub(crate) state: String,
@@ -62,7 +62,7 @@ pub(crate) struct ProcessStatus {
     pub(crate) demoted_bytes: u64,
     /// Pages that were not moved, by reason.
     pub(crate) not_moved: BTreeMap<String, u64>,
-    /// Time for asking, deciding and moving.
+    /// Time for sampling, deciding and moving.
     pub(crate) busy_s: f64,
 }
 
