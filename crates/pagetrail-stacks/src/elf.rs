@@ -25,6 +25,8 @@ pub(crate) struct Elf {
     pub(crate) file_bytes: u64,
     /// Loadable segments: offsets in the file, and the address of the first.
     segments: Vec<(Range<u64>, u64)>,
+    /// Bytes in memory of each segment.
+    memory_bytes: Vec<u64>,
 }
 
 /// The sections by which stacks are unwound.
@@ -48,13 +50,14 @@ impl Elf {
             if let Ok(Some(id)) = object.build_id() {
                 elf.build_id = id[..id.len().min(BUILD_ID_BYTES_MAX)].to_vec();
             }
-            elf.segments = object
+            (elf.segments, elf.memory_bytes) = object
                 .segments()
                 .filter_map(|segment| {
                     let (offset, bytes) = segment.file_range();
-                    Some((offset..offset.checked_add(bytes)?, segment.address()))
+                    let range = offset..offset.checked_add(bytes)?;
+                    Some(((range, segment.address()), segment.size()))
                 })
-                .collect();
+                .unzip();
         }
         Some(elf)
     }
@@ -66,6 +69,20 @@ impl Elf {
             .iter()
             .find(|(range, _)| range.contains(&offset))?;
         address.checked_add(offset - range.start)
+    }
+
+    /// Where the segment that is mapped from `offset` on ends in memory, in bytes from there; `None`
+    /// if all of it comes from the file.
+    pub(crate) fn zeroed_after(&self, offset: u64) -> Option<u64> {
+        let page = pagetrail::page_size();
+        let segments = self.segments.iter().zip(&self.memory_bytes);
+        let mut writable = segments.filter(|((range, _), bytes)| {
+            // A mapping may begin after the part that is read-only once it is relocated.
+            (range.start & !(page - 1)..range.end).contains(&offset)
+                && **bytes > range.end - range.start
+        });
+        let ((range, _), bytes) = writable.next()?;
+        range.start.checked_add(*bytes)?.checked_sub(offset)
     }
 }
 
@@ -87,6 +104,15 @@ impl UnwindSections {
             eh_frame_header: section(".eh_frame_hdr"),
         })
     }
+}
+
+/// Whether a file has a section of that name.
+pub(crate) fn has_section(path: &Path, name: &str) -> bool {
+    open(path).is_some_and(|(file, _)| {
+        let cache = ReadCache::new(file);
+        let object = object::File::parse(&cache);
+        object.is_ok_and(|object| object.section_by_name(name).is_some())
+    })
 }
 
 /// Opens a regular file; its length.

@@ -6,6 +6,7 @@
 //! the process. A sample at an address attributes the page of that address; a page that was
 //! reported without a sample stays unattributed and is never guessed. [`Symbolizer`] finds the
 //! names of functions later, also on another machine, by the build IDs that the stacks carry.
+//! [`MemoryNames`] says what memory without a name is for: stacks, heaps, code.
 //!
 //! The crate writes nothing into the process and takes nothing from it but time: [`Period`] bounds
 //! how much.
@@ -15,6 +16,7 @@ mod budget;
 mod elf;
 mod error;
 mod events;
+mod names;
 mod pending;
 mod perf_map;
 mod price;
@@ -26,5 +28,6 @@ mod sys;
 mod unwind;
 
 pub use error::{Error, Result};
+pub use names::MemoryNames;
 pub use sampler::{Mark, Options, Period, Sampler, Summary, Unwind};
 pub use symbolize::{Function, Symbolizer};

@@ -4,3 +4,4 @@ pub(crate) mod cpu_clock;
 pub(crate) mod event;
 pub(crate) mod faults;
 pub(crate) mod ring;
+pub(crate) mod robust_list;
