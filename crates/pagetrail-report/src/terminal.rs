@@ -84,7 +84,7 @@ fn entry(name: &str, text: &str, style: Style, out: &mut dyn Write) -> io::Resul
 }
 
 /// Breaks at spaces; a word longer than a line stays whole, so that paths can be copied.
-fn wrap(text: &str, width: usize) -> Vec<String> {
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_inclusive(' ') {
         let last = lines.last_mut().expect("there is always a line");
@@ -124,7 +124,7 @@ fn table(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Re
     for joined in written.iter().take(MAPPINGS_SHOWN) {
         let counts = &joined.counts;
         let mut row = vec![
-            shorten(&words::mapping(joined.first), label_width),
+            shorten(&label(joined), label_width),
             format!("{:#x}", joined.first.range.start()),
             words::bytes(joined.bytes as f64),
             words::rate(counts.pages_per_second),
@@ -177,6 +177,15 @@ fn table(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Re
         writeln!(out, "and {more} {less} less; --json and --html list all")?;
     }
     Ok(())
+}
+
+/// The name of joined mappings, and in how many places they lie.
+fn label(joined: &joined::Joined<'_>) -> String {
+    let name = words::mapping(joined.first);
+    match joined.gaps {
+        0 => name.into_owned(),
+        gaps => format!("{name}, {} places", words::count(gaps as u64 + 1)),
+    }
 }
 
 /// Eight characters wide, an eighth of a character fine.

@@ -193,6 +193,9 @@ pub fn mapping(mapping: &Mapping) -> Cow<'_, str> {
 /// A mapping's name without its directories: `libc.so.6`.
 pub fn mapping_short(whole: &Mapping) -> String {
     let name = mapping(whole);
+    if name.starts_with('[') {
+        return name.into_owned();
+    }
     match name.rsplit_once('/') {
         Some((_, file)) if !file.is_empty() => file.to_owned(),
         _ => name.into_owned(),
