@@ -2,12 +2,14 @@
 //!
 //! A trail lists writable mappings and others that have dirty pages. A mapping is the same one as
 //! long as its addresses and name stay. A mapping that the technique cannot track is listed with
-//! the reason.
+//! the reason. Memory that the kernel does not name has the name that its contents give it, once
+//! they do: until then it is another mapping, which vanishes.
 
 use std::collections::BTreeMap;
 use std::mem;
 
 use pagetrail::{PageSet, Region, UntrackedRegion};
+use pagetrail_stacks::MemoryNames;
 use pagetrail_trail::Mapping;
 
 /// A mapping and its number in the order of appearance.
@@ -37,9 +39,19 @@ pub(crate) struct Layout {
     present: Vec<Numbered>,
     /// Number of mappings so far, including those that vanished.
     count: usize,
+    /// Names memory that has none.
+    names: Option<MemoryNames>,
 }
 
 impl Layout {
+    /// A layout that names the memory of a process.
+    pub(crate) fn naming(pid: u32) -> Self {
+        Self {
+            names: Some(MemoryNames::new(pid)),
+            ..Self::default()
+        }
+    }
+
     /// Mappings that existed in the last round, in ascending order of addresses.
     pub(crate) fn present(&self) -> &[Numbered] {
         &self.present
@@ -54,6 +66,9 @@ impl Layout {
         written: &PageSet,
     ) -> Changes {
         let mut changes = Changes::default();
+        if let Some(names) = &mut self.names {
+            names.examine(regions);
+        }
         let mut compared = BTreeMap::<&str, Vec<&Region>>::new();
         let mut before = mem::take(&mut self.present).into_iter().peekable();
         for region in regions {
@@ -61,9 +76,12 @@ impl Layout {
             while let Some(gone) = before.next_if(is_gone) {
                 changes.gone.push(gone);
             }
-            let same = before.next_if(|known| {
-                known.mapping.range == region.range && known.mapping.name == region.name
-            });
+            let name = match &self.names {
+                Some(names) => names.name(region),
+                None => &region.name,
+            };
+            let same = before
+                .next_if(|known| known.mapping.range == region.range && known.mapping.name == name);
             if let Some(same) = same {
                 self.present.push(same);
                 continue;
@@ -79,7 +97,7 @@ impl Layout {
             }
             let mapping = Mapping {
                 range: region.range,
-                name: region.name.clone(),
+                name: name.into(),
                 permissions: region.permissions.to_string(),
                 untracked: refused
                     .filter(|refused| !refused.compared)

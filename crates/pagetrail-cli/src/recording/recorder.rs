@@ -42,9 +42,9 @@ impl<'a> Recorder<'a> {
     pub(crate) fn new(output: &'a Output, header: Header) -> Self {
         Self {
             output,
+            layout: Layout::naming(header.pid),
             header,
             writer: None,
-            layout: Layout::default(),
             totals: Totals::default(),
             stacks: None,
             new_stacks: StackTable::default(),

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
     let name = words::command(&header.command);
     let mut live = Live {
         state: TopState::new(header),
-        layout: Layout::default(),
+        layout: Layout::naming(source.pid()),
         past: Vec::new(),
         is_guest: args.guest.vm,
         is_over: false,
