@@ -13,6 +13,7 @@ pub mod heatmap;
 mod history;
 mod model;
 mod pages;
+mod parts;
 mod payload;
 mod reader;
 mod stacks;
@@ -25,6 +26,7 @@ pub use error::{ReadError, WriteError};
 pub use format::is_trail;
 pub use heatmap::Heatmap;
 pub use model::{End, Event, Header, Mapping, Predicted, Round, SubpageWrites, Trail};
+pub use parts::{Part, for_each_part};
 pub use reader::{Reader, Record};
 pub use stacks::{
     Attribution, BUILD_ID_BYTES_MAX, Frame, Module, STACK_FRAMES_MAX, Stack, StackTable,
