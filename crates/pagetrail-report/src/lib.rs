@@ -15,6 +15,7 @@ use pagetrail_trail::{Analysis, Trail};
 mod axis;
 pub mod bands;
 mod canvas;
+pub mod comparison;
 mod facts;
 mod flame;
 mod functions;

@@ -141,6 +141,16 @@ fn names(trail: &Trail, symbolizer: &mut Symbolizer<'_>, number: u32) -> Vec<(St
     names
 }
 
+/// Name and file of the function that wrote, the innermost of a stack.
+pub(crate) fn innermost(
+    trail: &Trail,
+    symbolizer: &mut Symbolizer<'_>,
+    stack: u32,
+) -> (String, String) {
+    let names = names(trail, symbolizer, stack);
+    names.into_iter().next().unwrap_or_default()
+}
+
 fn thread_name(trail: &Trail, id: u32) -> String {
     // After an execve(2) it has a new name.
     let mut threads = trail.stacks.threads.iter().rev();
