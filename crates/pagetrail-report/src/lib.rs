@@ -15,6 +15,7 @@ use pagetrail_trail::{Analysis, Trail};
 mod axis;
 pub mod bands;
 mod canvas;
+mod chrome_trace;
 pub mod comparison;
 mod facts;
 mod flame;
@@ -24,6 +25,7 @@ pub mod joined;
 mod json;
 pub mod lines;
 pub mod palette;
+mod parquet;
 mod png;
 mod pprof;
 pub mod sheet;
@@ -56,6 +58,10 @@ pub enum Format {
     Folded,
     /// The call stacks as a profile for pprof.
     Pprof,
+    /// A table of the pages written, as an Apache Parquet file.
+    Parquet,
+    /// The rounds as a trace for Perfetto and Chrome (JSON).
+    ChromeTrace,
 }
 
 /// Writes the report on `trail`; the only errors are those of `out`.
@@ -70,6 +76,11 @@ pub fn write_with(
     format: Format,
     out: &mut dyn Write,
 ) -> io::Result<()> {
+    match format {
+        Format::Parquet => return parquet::write(trail, out),
+        Format::ChromeTrace => return chrome_trace::write(trail, out),
+        _ => {}
+    }
     if let Format::FlameGraph | Format::Folded | Format::Pprof = format {
         let none = Writers::default();
         let writers = writers.unwrap_or(&none);
@@ -208,6 +219,8 @@ mod tests {
                 Format::Json,
                 Format::Html,
                 Format::Png,
+                Format::Parquet,
+                Format::ChromeTrace,
             ] {
                 for access_kind in [AccessKind::Writes, AccessKind::Accesses] {
                     trail.rounds[3].access_kind = access_kind;

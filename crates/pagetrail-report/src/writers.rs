@@ -1,8 +1,9 @@
 //! [`Writers`]: the functions that dirtied pages, counted over a recording, and its call stacks as
 //! text.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
+use std::rc::Rc;
 
 use pagetrail_stacks::Symbolizer;
 use pagetrail_trail::Trail;
@@ -139,6 +140,35 @@ fn names(trail: &Trail, symbolizer: &mut Symbolizer<'_>, number: u32) -> Vec<(St
         names.insert(0, (top.into(), String::new()));
     }
     names
+}
+
+/// The stacks of a recording as text, each made once.
+pub(crate) struct Stacks<'a> {
+    trail: &'a Trail,
+    symbolizer: Symbolizer<'a>,
+    texts: HashMap<u32, Rc<str>>,
+}
+
+impl<'a> Stacks<'a> {
+    pub(crate) fn of(trail: &'a Trail) -> Self {
+        Self {
+            trail,
+            symbolizer: Symbolizer::new(&trail.stacks),
+            texts: HashMap::new(),
+        }
+    }
+
+    /// The functions of a stack, outermost first: `outer;inner`.
+    pub(crate) fn folded(&mut self, stack: u32) -> Rc<str> {
+        if let Some(text) = self.texts.get(&stack) {
+            return text.clone();
+        }
+        let names = names(self.trail, &mut self.symbolizer, stack);
+        let frames = names.iter().rev().map(|(name, _)| name.replace(';', ":"));
+        let text: Rc<str> = frames.collect::<Vec<_>>().join(";").into();
+        self.texts.insert(stack, text.clone());
+        text
+    }
 }
 
 /// Name and file of the function that wrote, the innermost of a stack.
