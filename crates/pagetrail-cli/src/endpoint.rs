@@ -34,6 +34,9 @@ const REQUEST_BYTES_MAX: u64 = 1 << 14;
 /// Errors of a listener that come at once again, when descriptors have run out, say.
 const REST: Duration = Duration::from_millis(100);
 
+/// What OpenMetrics text is, by HTTP.
+pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
 /// Where to listen, or to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {

@@ -6,6 +6,7 @@
 //! the terminal meanwhile. The command decides when to take a round.
 
 pub(crate) mod layout;
+pub(crate) mod metrics;
 pub(crate) mod output;
 pub(crate) mod progress;
 pub(crate) mod recorder;

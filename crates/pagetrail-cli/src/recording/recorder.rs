@@ -22,6 +22,14 @@ pub(crate) struct Totals {
     pub(crate) last_pages: u64,
     /// Child processes of the target, which are not recorded.
     pub(crate) children: u32,
+    /// Length of all rounds.
+    pub(crate) duration_ns: u64,
+    /// Time for collecting rounds.
+    pub(crate) collect_ns: u64,
+    /// Time for which the target was stopped in rounds.
+    pub(crate) stopped_ns: u64,
+    /// Page faults that tracking caused, where they are counted.
+    pub(crate) faults: Option<u64>,
 }
 
 /// A trail that is being written. Its file is truncated only when the first round is written.
@@ -111,12 +119,23 @@ impl<'a> Recorder<'a> {
         self.totals.rounds = index + 1;
         self.totals.last_pages = round.written.page_count();
         self.totals.page_writes += self.totals.last_pages;
+        self.totals.duration_ns += round.duration_ns;
+        self.totals.collect_ns += round.collect_ns;
+        self.totals.stopped_ns += round.stopped_ns;
+        if let Some(faults) = round.faults {
+            *self.totals.faults.get_or_insert(0) += faults;
+        }
         for event in &round.events {
             if let Event::Children(count) = event {
                 self.totals.children = self.totals.children.max(*count);
             }
         }
         Ok(())
+    }
+
+    /// Facts of the whole recording.
+    pub(crate) fn header(&self) -> &Header {
+        &self.header
     }
 
     /// Counts of the recording so far.

@@ -9,6 +9,7 @@ use pagetrail_stacks::Unwind;
 
 use crate::args::{DEFAULT_FILE, SUBPAGES, TargetArgs, TechniqueArgs, duration};
 use crate::commands::report::args::PictureArgs;
+use crate::endpoint::Address;
 use crate::vm::args::GuestArgs;
 
 /// Arguments of `record`.
@@ -72,8 +73,20 @@ pub(crate) struct RecordArgs {
     /// File for the recording; an earlier recording is overwritten, any other file is not
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE)]
     pub(crate) output: PathBuf,
+    /// Serve counts as OpenMetrics text at /metrics while recording: ADDRESS:PORT or unix:PATH.
+    /// Only addresses of this machine are taken; port 0 is any
+    #[arg(long, value_name = "ADDRESS", value_parser = metrics_address)]
+    pub(crate) metrics: Option<Address>,
     #[command(flatten)]
     pub(crate) pictures: PictureArgs,
+}
+
+fn metrics_address(text: &str) -> Result<Address, String> {
+    let address: Address = text.parse()?;
+    match address.is_local() {
+        true => Ok(address),
+        false => Err("it must be an address of this machine: others could read it".into()),
+    }
 }
 
 /// Accesses to track in addition to writes.

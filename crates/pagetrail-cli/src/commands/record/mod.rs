@@ -15,6 +15,7 @@ use self::args::RecordArgs;
 use super::report::{Pictures, read};
 use crate::args::DEFAULT_FILE;
 use crate::exit;
+use crate::recording::metrics::Metrics;
 use crate::recording::output::Output;
 use crate::recording::progress::Progress;
 use crate::recording::recorder::{Recorder, Totals};
@@ -29,6 +30,7 @@ const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
+    let metrics = args.metrics.as_ref().map(Metrics::listen).transpose()?;
     let output = Output::open(&args.output)?;
     let pictures = match Pictures::open(&args.pictures, &args.output) {
         Ok(pictures) => pictures,
@@ -65,7 +67,11 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     if let Some(pid) = args.target.pid {
         announce(pid, &*source, &output);
     }
+    if let Some(metrics) = &metrics {
+        metrics.announce();
+    }
     let mut session = Session {
+        metrics,
         signals: Signals::take(addressee).context("cannot handle signals")?,
         // A program started here may use the terminal as it likes.
         progress: Progress::new(!is_program),
@@ -131,6 +137,8 @@ struct Session<'a> {
     source: &'a mut dyn DirtySource,
     signals: Signals,
     progress: Progress,
+    /// Serves counts of the recording.
+    metrics: Option<Metrics>,
     /// Whether pagetrail started the target.
     is_program: bool,
     /// Whether the program is a guest of KVM, which sends a round at its end.
@@ -213,6 +221,9 @@ impl Session<'_> {
             }
             schedule.advance(now);
             self.progress.update(recorder.totals());
+            if let Some(metrics) = &self.metrics {
+                metrics.publish(recorder.header(), recorder.totals());
+            }
         }
     }
 

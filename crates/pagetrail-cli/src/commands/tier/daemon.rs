@@ -13,7 +13,7 @@ use super::heat::History;
 use super::metrics;
 use super::process::Process;
 use super::status::{Status, TargetStatus};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, OPEN_METRICS};
 use crate::exit;
 use crate::outfile::OutFile;
 
@@ -317,7 +317,7 @@ impl Daemon {
         let status = self.status();
         let json = serde_json::to_string(&status).unwrap_or_default();
         if let Some(endpoint) = &self.endpoint {
-            endpoint.set("/metrics", metrics::CONTENT_TYPE, metrics::text(&status));
+            endpoint.set("/metrics", OPEN_METRICS, metrics::text(&status));
             endpoint.set("/status", "application/json", json);
         }
     }

@@ -5,9 +5,6 @@ use std::fmt::Write as _;
 use super::config::Mode;
 use super::status::{ProcessStatus, Status, TargetStatus};
 
-/// What the text is, by HTTP.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
 /// A gauge or a counter of a process.
 struct Figure {
     name: &'static str,

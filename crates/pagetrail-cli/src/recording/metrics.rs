@@ -1,0 +1,167 @@
+//! [`Metrics`]: the counts of a recording as OpenMetrics text, for Prometheus to fetch while it
+//! grows.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use pagetrail_trail::Header;
+
+use super::recorder::Totals;
+use crate::endpoint::{Address, Endpoint, OPEN_METRICS};
+use crate::exit;
+
+/// The path that the text is served at.
+const PATH: &str = "/metrics";
+
+/// Serves counts.
+#[derive(Debug)]
+pub(crate) struct Metrics(Endpoint);
+
+/// A gauge or a counter.
+struct Figure {
+    name: &'static str,
+    help: &'static str,
+    is_counter: bool,
+    value: fn(&Totals) -> Option<f64>,
+}
+
+const FIGURES: &[Figure] = &[
+    Figure {
+        name: "rounds",
+        help: "Rounds recorded.",
+        is_counter: true,
+        value: |totals| Some(totals.rounds.into()),
+    },
+    Figure {
+        name: "page_writes",
+        help: "Pages written (or accessed, where only accesses are tracked), once per round.",
+        is_counter: true,
+        value: |totals| Some(totals.page_writes as f64),
+    },
+    Figure {
+        name: "dirty_pages",
+        help: "Pages of the last round.",
+        is_counter: false,
+        value: |totals| Some(totals.last_pages as f64),
+    },
+    Figure {
+        name: "seconds",
+        help: "Length of all rounds.",
+        is_counter: true,
+        value: |totals| Some(totals.duration_ns as f64 / 1e9),
+    },
+    Figure {
+        name: "collect_seconds",
+        help: "Time for collecting rounds.",
+        is_counter: true,
+        value: |totals| Some(totals.collect_ns as f64 / 1e9),
+    },
+    Figure {
+        name: "stopped_seconds",
+        help: "Time for which the process was stopped, without attaching.",
+        is_counter: true,
+        value: |totals| Some(totals.stopped_ns as f64 / 1e9),
+    },
+    Figure {
+        name: "faults",
+        help: "Page faults that tracking caused; absent where they are not counted.",
+        is_counter: true,
+        value: |totals| totals.faults.map(|faults| faults as f64),
+    },
+];
+
+impl Metrics {
+    /// Listens. Until the first round there are no counts.
+    pub(crate) fn listen(address: &Address) -> Result<Self> {
+        let endpoint = Endpoint::listen(address)?;
+        endpoint.set(PATH, OPEN_METRICS, "# EOF\n".into());
+        Ok(Self(endpoint))
+    }
+
+    /// Says where the text is.
+    pub(crate) fn announce(&self) {
+        exit::message(&match self.0.address() {
+            Address::Tcp(address) => format!("metrics are at http://{address}{PATH}"),
+            unix @ Address::Unix(_) => format!("metrics are at {unix}, path {PATH}"),
+        });
+    }
+
+    /// Serves these counts from now on.
+    pub(crate) fn publish(&self, header: &Header, totals: &Totals) {
+        self.0.set(PATH, OPEN_METRICS, text(header, totals));
+    }
+}
+
+fn text(header: &Header, totals: &Totals) -> String {
+    let mut out = String::new();
+    let labels = format!(
+        "{{pid=\"{}\",technique=\"{}\"}}",
+        header.pid,
+        label(&header.technique)
+    );
+    let page_size = (
+        "page_size_bytes",
+        "Bytes per page.",
+        header.page_size as f64,
+    );
+    put(&mut out, page_size, false, &labels);
+    for figure in FIGURES {
+        if let Some(value) = (figure.value)(totals) {
+            let figure_of = (figure.name, figure.help, value);
+            put(&mut out, figure_of, figure.is_counter, &labels);
+        }
+    }
+    out + "# EOF\n"
+}
+
+fn put(out: &mut String, (name, help, value): (&str, &str, f64), is_counter: bool, labels: &str) {
+    let (kind, suffix) = match is_counter {
+        true => ("counter", "_total"),
+        false => ("gauge", ""),
+    };
+    writeln!(
+        out,
+        "# TYPE pagetrail_record_{name} {kind}\n# HELP pagetrail_record_{name} {help}\n\
+         pagetrail_record_{name}{suffix}{labels} {value}"
+    )
+    .expect("a String takes all");
+}
+
+/// Text made safe within quotes.
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_sample_has_its_family() {
+        let totals = Totals {
+            rounds: 3,
+            page_writes: 70,
+            faults: None,
+            ..Totals::default()
+        };
+        let header = Header {
+            pid: 7,
+            technique: "a\"\n".into(),
+            ..Header::default()
+        };
+        let text = text(&header, &totals);
+        let labels = "{pid=\"7\",technique=\"a\\\"\\n\"}";
+        assert!(text.contains(&format!("pagetrail_record_page_writes_total{labels} 70\n")));
+        assert!(
+            text.ends_with("# EOF\n") && !text.contains("faults"),
+            "{text}"
+        );
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split('{').next().unwrap_or_default();
+            let family = name.strip_suffix("_total").unwrap_or(name);
+            assert!(text.contains(&format!("# TYPE {family} ")), "{line}");
+        }
+    }
+}
