@@ -86,11 +86,13 @@ pub(crate) enum Command {
         pagetrail record --subpages 8 -- ./prog"
     )]
     Record(crate::commands::record::args::RecordArgs),
-    /// Show what a recording holds
+    /// Show what a recording holds, or how two differ
     #[command(after_help = "Examples:\n  \
         pagetrail report\n  \
         pagetrail report slow.trail --json\n  \
-        pagetrail report --html out.html --png out.png")]
+        pagetrail report --html out.html --png out.png\n  \
+        pagetrail report before.trail after.trail --fail-if 'written>1.1x'\n  \
+        pagetrail report --parquet pages.parquet")]
     Report(crate::commands::report::args::ReportArgs),
     /// Watch live what a program writes
     ///

@@ -27,7 +27,7 @@ pub(crate) const MEANINGS: &[(u8, &str)] = &[
     (
         NEGATIVE,
         "A negative finding: check found no technique that works, bench or model a write that was missed, model that a \
-         statement of a paper does not hold, verify damage.",
+         statement of a paper does not hold, verify damage, report a condition of --fail-if that holds.",
     ),
     (
         OPERATION,

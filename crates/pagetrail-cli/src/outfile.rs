@@ -23,6 +23,10 @@ pub(crate) enum Kind {
     Folded,
     /// A profile for pprof.
     Profile,
+    /// A table: Apache Parquet.
+    Parquet,
+    /// A trace in Chrome's format.
+    ChromeTrace,
 }
 
 impl Kind {
@@ -33,6 +37,8 @@ impl Kind {
             Self::Drawing => "SVG picture",
             Self::Folded => "file of folded stacks",
             Self::Profile => "profile",
+            Self::Parquet => "Parquet file",
+            Self::ChromeTrace => "trace in Chrome's format",
         }
     }
 
@@ -44,6 +50,8 @@ impl Kind {
             Self::Drawing => first.starts_with(b"<svg "),
             // The type of the samples comes first: two numbers of strings.
             Self::Profile => first.starts_with(&[0x0a, 4, 0x08, 1, 0x10, 2]),
+            Self::Parquet => first.starts_with(b"PAR1"),
+            Self::ChromeTrace => first.starts_with(b"{\"displayTimeUnit\""),
             // The thread's name, and at least one function.
             Self::Folded => first
                 .iter()

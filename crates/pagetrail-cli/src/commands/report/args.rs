@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::args::DEFAULT_FILE;
+use pagetrail_report::comparison::Condition;
 
 /// Arguments of `report`.
 #[derive(Args, Debug)]
@@ -12,6 +13,15 @@ pub(crate) struct ReportArgs {
     /// The recording
     #[arg(value_name = "FILE", default_value = DEFAULT_FILE)]
     pub(crate) file: PathBuf,
+    /// A second recording, after a change: what is different, by mapping and function
+    #[arg(value_name = "AFTER")]
+    pub(crate) after: Option<PathBuf>,
+    /// Exit with 1 if this holds of the two recordings: FIGURE[:NAME]OPERATOR BOUND, where FIGURE is
+    /// written (pages per second) or working-set (different pages in a second), NAME a mapping or
+    /// function, OPERATOR one of > >= < <=, and BOUND pages, or with an x times as many as before:
+    /// 'written>1.1x'. It can be given several times
+    #[arg(long, value_name = "CONDITION", requires = "after")]
+    pub(crate) fail_if: Vec<Condition>,
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
@@ -29,6 +39,30 @@ pub(crate) struct ReportArgs {
     /// recording's name with .pb
     #[arg(long, value_name = "OUT", num_args = 0..=1)]
     pub(crate) pprof: Option<Option<PathBuf>>,
+    /// Write a table of all pages written, as an Apache Parquet file for DuckDB, Spark and others;
+    /// without OUT it takes the recording's name with .parquet
+    #[arg(long, value_name = "OUT", num_args = 0..=1)]
+    pub(crate) parquet: Option<Option<PathBuf>>,
+    /// Write the rounds as a trace in Chrome's format, for Perfetto; without OUT it takes the
+    /// recording's name with .trace.json
+    #[arg(long, value_name = "OUT", num_args = 0..=1)]
+    pub(crate) chrome_trace: Option<Option<PathBuf>>,
+}
+
+impl ReportArgs {
+    /// A flag that was given and is of one recording only.
+    pub(crate) fn of_one_recording(&self) -> Option<&'static str> {
+        let flags = [
+            ("--png", &self.pictures.png),
+            ("--flamegraph", &self.flamegraph),
+            ("--folded", &self.folded),
+            ("--pprof", &self.pprof),
+            ("--parquet", &self.parquet),
+            ("--chrome-trace", &self.chrome_trace),
+        ];
+        let mut given = flags.into_iter().filter(|(_, out)| out.is_some());
+        given.next().map(|(flag, _)| flag)
+    }
 }
 
 /// Pictures to write in addition to the report.

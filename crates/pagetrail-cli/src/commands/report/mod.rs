@@ -1,6 +1,7 @@
 //! `pagetrail report`: reads a recording and writes reports of it.
 
 pub(crate) mod args;
+mod compare;
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
@@ -22,6 +23,9 @@ const WIDTH_ELSEWHERE: usize = 100;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
+    if let Some(after) = &args.after {
+        return compare::run(args, after);
+    }
     let mut trail = read(&args.file)?;
     // The JSON document lists mappings as recorded; its consumer can group them.
     let recorded = joined::group(&mut trail);
@@ -41,6 +45,20 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
         }
         if let Some(file) = open(path, &args.file, extension, kind)? {
             file.write(|out| report::write_with(&trail, writers.as_ref(), format, out))?;
+        }
+    }
+    let tables = [
+        (&args.parquet, "parquet", Kind::Parquet, Format::Parquet),
+        (
+            &args.chrome_trace,
+            "trace.json",
+            Kind::ChromeTrace,
+            Format::ChromeTrace,
+        ),
+    ];
+    for (path, extension, kind, format) in tables {
+        if let Some(file) = open(path, &args.file, extension, kind)? {
+            file.write(|out| report::write(&trail, format, out))?;
         }
     }
     let format = match args.json {
