@@ -96,7 +96,8 @@ pub(crate) enum Command {
     Report(crate::commands::report::args::ReportArgs),
     /// Watch live what a program writes
     ///
-    /// Keys: q or Esc quits, s changes the order of the mappings.
+    /// Keys: q or Esc quits, s changes the order of the mappings, f changes between mappings and the
+    /// functions of --stacks.
     ///
     /// A program started here (--) gets no input, and its output is thrown away unless --output
     /// names a file: the screen is taken. It runs on when the view is left.
@@ -104,6 +105,7 @@ pub(crate) enum Command {
         override_usage = "pagetrail top [OPTIONS] -p <PID>\n       pagetrail top [OPTIONS] -- <CMD>...",
         after_help = "Examples:\n  \
         pagetrail top -p 1234\n  \
+        pagetrail top --stacks -p 1234\n  \
         pagetrail top --interval 100ms --output prog.log -- ./prog"
     )]
     Top(crate::commands::top::args::TopArgs),

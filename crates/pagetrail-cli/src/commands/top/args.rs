@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::args::{TargetArgs, TechniqueArgs, duration};
+use crate::commands::record::args::StacksArg;
 use crate::vm::args::GuestArgs;
 
 /// Arguments of `top`.
@@ -20,6 +21,15 @@ pub(crate) struct TopArgs {
     /// Time from round to round, with its unit
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
     pub(crate) interval: Duration,
+    /// Sample which functions write, by their call stacks as in record; f shows them
+    #[arg(
+        long,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "fp"
+    )]
+    pub(crate) stacks: Option<StacksArg>,
     /// File for the standard output and error of the started program
     #[arg(
         long,

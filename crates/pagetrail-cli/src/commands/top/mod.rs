@@ -4,6 +4,7 @@
 //! to actions, and [`screen::Screen`] controls the terminal.
 
 pub(crate) mod args;
+mod functions;
 mod screen;
 mod state;
 mod view;
@@ -25,6 +26,7 @@ use self::view::Action;
 use crate::exit;
 use crate::recording::layout::Layout;
 use crate::recording::round;
+use crate::recording::stacks::Stacks;
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
 use crate::session::start;
@@ -52,8 +54,16 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
     })?;
     let header = start::header(&*source, &args.target, args.interval);
     let name = words::command(&header.command);
+    let stacks = args
+        .stacks
+        .and_then(|how| Stacks::start(&*source, how.into(), None));
+    let mut state = TopState::new(header);
+    if stacks.is_some() {
+        state.show_functions();
+    }
     let mut live = Live {
-        state: TopState::new(header),
+        state,
+        stacks,
         layout: Layout::naming(source.pid()),
         past: Vec::new(),
         is_guest: args.guest.vm,
@@ -83,6 +93,8 @@ fn program_output(args: &TopArgs) -> Result<(Stdio, Stdio)> {
 /// The live view and the mappings that it needs from round to round.
 struct Live {
     state: TopState,
+    /// Samples which functions write.
+    stacks: Option<Stacks>,
     layout: Layout,
     /// Mappings that vanished but are still in view.
     past: Vec<Mapping>,
@@ -117,6 +129,7 @@ impl Live {
             match screen.input(timeout)? {
                 Some(Input::Action(Action::Quit) | Input::Gone) => return Ok(ended),
                 Some(Input::Action(Action::Sort)) => self.state.next_sort(),
+                Some(Input::Action(Action::Functions)) => self.state.switch_table(),
                 Some(Input::Resized) => {}
                 None => changed = false,
             }
@@ -172,6 +185,7 @@ impl Live {
     }
 
     fn take_round(&mut self, source: &mut dyn DirtySource) -> Result<()> {
+        let began = self.stacks.as_ref().map(Stacks::mark);
         let collected = source.collect()?;
         let index = round::index(&collected)?;
         let changes = self.layout.update(
@@ -185,6 +199,10 @@ impl Live {
             .events
             .extend(changes.notes.into_iter().map(Event::Note));
         collected.commit();
+        if let Some((stacks, began)) = self.stacks.as_mut().zip(began) {
+            let (attribution, new) = stacks.attribute(began, &round.written);
+            self.state.push_functions(&attribution, new);
+        }
         let rounds = &self.state.trail().rounds;
         let first_in_view = rounds.first().map_or(index, |round| round.index);
         self.past

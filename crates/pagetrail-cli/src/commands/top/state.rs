@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 
 use pagetrail_trail::analysis::MappingCounts;
-use pagetrail_trail::{Analysis, End, Header, Mapping, Round, Trail};
+use pagetrail_trail::{Analysis, Attribution, End, Header, Mapping, Round, StackTable, Trail};
 
+use super::functions::{FunctionLine, Functions};
 use pagetrail_report::joined;
 
 /// Rounds in view: at the usual interval the last twelve seconds.
@@ -53,6 +54,10 @@ pub(crate) struct TopState {
     /// Pages written in the last round, per mapping.
     last_pages: Vec<u64>,
     sort: Sort,
+    /// Functions, where they are sampled.
+    functions: Option<Functions>,
+    /// Whether the table is of functions.
+    shows_functions: bool,
 }
 
 impl TopState {
@@ -66,7 +71,38 @@ impl TopState {
             analysis: Analysis::default(),
             last_pages: Vec::new(),
             sort: Sort::LastRound,
+            functions: None,
+            shows_functions: false,
         }
+    }
+
+    /// Says that functions are sampled, and shows them.
+    pub(crate) fn show_functions(&mut self) {
+        self.functions = Some(Functions::default());
+        self.shows_functions = true;
+    }
+
+    /// Changes between the table of mappings and that of functions, where there is one.
+    pub(crate) fn switch_table(&mut self) {
+        self.shows_functions = self.functions.is_some() && !self.shows_functions;
+    }
+
+    /// Adds what functions wrote in the round that comes next.
+    pub(crate) fn push_functions(&mut self, attribution: &Attribution, new: StackTable) {
+        if let Some(functions) = &mut self.functions {
+            functions.push_round(attribution, new);
+        }
+    }
+
+    /// Whether functions are sampled.
+    pub(crate) fn has_functions(&self) -> bool {
+        self.functions.is_some()
+    }
+
+    /// The functions in view, if the table is of functions.
+    pub(crate) fn function_lines(&self) -> Option<Vec<FunctionLine>> {
+        let functions = self.functions.as_ref().filter(|_| self.shows_functions);
+        functions.map(Functions::lines)
     }
 
     /// Adds the next round, with all mappings that rounds in view refer to.
@@ -153,6 +189,9 @@ impl TopState {
         // The last round is kept, whatever its size.
         let behind = rounds.len() - kept.count().max(1).min(rounds.len());
         rounds.drain(..behind);
+        if let Some(functions) = &mut self.functions {
+            functions.keep(rounds.len());
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table};
 
+use super::functions::FunctionLine;
 use super::state::TopState;
 
 /// The action of a key.
@@ -18,6 +19,8 @@ pub(crate) enum Action {
     Quit,
     /// Show the mappings in the next order.
     Sort,
+    /// Change between mappings and functions.
+    Functions,
 }
 
 /// Returns the action for the bytes of one read from the terminal. Function keys arrive as
@@ -30,6 +33,7 @@ pub(crate) fn action(keys: &[u8]) -> Option<Action> {
             // Ctrl-C in raw mode.
             b'q' | 0x03 => Some(Action::Quit),
             b's' => Some(Action::Sort),
+            b'f' => Some(Action::Functions),
             _ => None,
         }),
     }
@@ -42,7 +46,11 @@ const LABEL_WIDTH: u16 = 20;
 
 /// Draws the whole view.
 pub(crate) fn draw(frame: &mut Frame<'_>, state: &TopState) {
-    let lines = state.lines().len() as u16;
+    let functions = state.function_lines();
+    let lines = match &functions {
+        Some(functions) => functions.len().min(usize::from(u16::MAX) - 1) as u16,
+        None => state.lines().len() as u16,
+    };
     let height = frame.area().height;
     // The table takes up to half of the screen, the heatmap the rest.
     let table = (lines + 1).min(height.saturating_sub(9) / 2).max(3);
@@ -58,7 +66,10 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &TopState) {
     .areas(frame.area());
     draw_head(frame, state, head);
     draw_rate(frame, state, rate);
-    draw_mappings(frame, state, mappings);
+    match functions {
+        Some(functions) => draw_functions(frame, state, &functions, mappings),
+        None => draw_mappings(frame, state, mappings),
+    }
     draw_heat(frame.buffer_mut(), state, heat);
     draw_foot(frame, state, foot);
 }
@@ -151,6 +162,42 @@ fn draw_mappings(frame: &mut Frame<'_>, state: &TopState, area: Rect) {
     frame.render_widget(table, area);
 }
 
+fn draw_functions(frame: &mut Frame<'_>, state: &TopState, functions: &[FunctionLine], area: Rect) {
+    let number = |text: String| Cell::from(Line::from(text).alignment(Alignment::Right));
+    let seconds = state.analysis().seconds.max(f64::MIN_POSITIVE);
+    let all: u64 = functions
+        .iter()
+        .map(|line| line.pages)
+        .fold(0, u64::saturating_add);
+    let rows = functions.iter().take(usize::from(area.height)).map(|line| {
+        Row::new([
+            Cell::from(words::printable(&line.name).into_owned()),
+            Cell::from(Span::styled(
+                words::printable(&line.file).into_owned(),
+                SOFT,
+            )),
+            number(words::count(line.last_pages)),
+            number(words::rate(line.pages as f64 / seconds)),
+            number(words::percent(line.pages as f64 / all.max(1) as f64)),
+        ])
+    });
+    let widths = [
+        Constraint::Fill(2),
+        Constraint::Fill(1),
+        Constraint::Length(10),
+        Constraint::Length(9),
+        Constraint::Length(6),
+    ];
+    let head = ["last round", "pages/s", "share"];
+    let head = [Cell::from("function"), Cell::from("file")]
+        .into_iter()
+        .chain(head.map(|name| number(name.into())));
+    let table = Table::new(rows, widths)
+        .header(Row::new(head).style(SOFT))
+        .column_spacing(2);
+    frame.render_widget(table, area);
+}
+
 /// One column per round, the newest at the right.
 fn draw_heat(buffer: &mut Buffer, state: &TopState, area: Rect) {
     let label_width = LABEL_WIDTH.min(area.width);
@@ -180,6 +227,16 @@ fn draw_foot(frame: &mut Frame<'_>, state: &TopState, area: Rect) {
         Span::styled("s", BOLD),
         Span::raw(format!(" sort: {}", state.sort().name())),
     ];
+    if state.has_functions() {
+        spans.extend([
+            Span::raw("  "),
+            Span::styled("f", BOLD),
+            Span::raw(match state.function_lines() {
+                Some(_) => " mappings",
+                None => " functions",
+            }),
+        ]);
+    }
     if !state.trail().is_cut_off() {
         spans.push(Span::raw("  "));
         spans.push(Span::styled(words::end(state.trail()), BOLD));
@@ -225,6 +282,41 @@ mod tests {
     }
 
     #[test]
+    fn functions_take_the_place_of_mappings() {
+        let trail = testing::program_with_stacks(20);
+        let mut state = TopState::new(trail.header.clone());
+        state.show_functions();
+        for round in &trail.rounds {
+            let new = match round.index {
+                0 => trail.stacks.clone(),
+                _ => pagetrail_trail::StackTable::default(),
+            };
+            let attribution = round.attribution.as_ref().expect("sampled");
+            state.push_functions(attribution, new);
+            state.push_round(round, &trail.mappings);
+        }
+        let shown = screen(&state, 100, 24);
+        assert!(
+            shown.contains("recurse") && shown.contains("f mappings"),
+            "{shown}"
+        );
+        assert!(!shown.contains("distinct"), "{shown}");
+        state.switch_table();
+        let shown = screen(&state, 100, 24);
+        assert!(
+            shown.contains("distinct") && shown.contains("f functions"),
+            "{shown}"
+        );
+        let mut without = watched(3);
+        without.switch_table();
+        assert!(without.function_lines().is_none());
+        for (width, height) in [(1, 1), (10, 3), (40, 12)] {
+            state.switch_table();
+            screen(&state, width, height);
+        }
+    }
+
+    #[test]
     fn the_end_is_said() {
         let mut state = watched(3);
         state.finish(End::Killed(9));
@@ -245,6 +337,7 @@ mod tests {
         assert_eq!(action(b"\x03"), Some(Action::Quit));
         assert_eq!(action(b"\x1b"), Some(Action::Quit));
         assert_eq!(action(b"s"), Some(Action::Sort));
+        assert_eq!(action(b"f"), Some(Action::Functions));
         assert_eq!(action(b"c"), None);
         // Shift-Tab and a paste that has an s in it.
         assert_eq!(action(b"\x1b[Z"), None);
