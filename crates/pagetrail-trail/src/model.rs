@@ -34,7 +34,8 @@ pub struct Header {
 pub struct Mapping {
     /// The addresses of the mapping.
     pub range: PageRange,
-    /// Path, or the kernel's name in brackets, or empty for anonymous memory (`proc_pid_maps(5)`).
+    /// Path, or the kernel's name in brackets (`proc_pid_maps(5)`), or a name in brackets that the
+    /// recorder gave to anonymous memory, or empty.
     pub name: String,
     /// Permissions as in `proc_pid_maps(5)`, for example `rw-p`.
     pub permissions: String,
