@@ -145,6 +145,12 @@ pub enum Error {
         /// The program's name.
         command: String,
     },
+    /// The target is no tree of processes, or is one where a single target is needed.
+    #[error("this is no target of this kind: {reason}")]
+    WrongTree {
+        /// The reason, in one line.
+        reason: String,
+    },
     /// A range is not mapped, not writable, or not made of whole pages.
     #[error("range {start:#x}..{end:#x} cannot be tracked: {reason}")]
     Range {
@@ -228,6 +234,7 @@ impl Error {
             | Self::KernelThread { .. }
             | Self::ThirtyTwoBit { .. }
             | Self::Attach { .. }
+            | Self::WrongTree { .. }
             | Self::Range { .. } => ErrorKind::InvalidTarget,
             Self::NoSuchProcess { .. } => ErrorKind::NotFound,
             Self::Traced { .. } | Self::NotStopping { .. } | Self::Frozen { .. } => ErrorKind::Busy,

@@ -47,6 +47,7 @@ mod source;
 mod sys;
 mod target;
 mod technique;
+mod tree;
 mod types;
 mod watch;
 
@@ -67,6 +68,7 @@ pub use target::{Target, pages_of};
 pub use technique::adaptive::{FalsePositiveCost, Precision};
 pub use technique::pagemap_scan::HugePages;
 pub use technique::userfaultfd::BLOCK_PAGES_MAX;
+pub use tree::{Change, Member, Origin, Tree};
 pub use types::{
     AccessKind, AtExit, Choice, CollectAt, Event, PredictionStats, ReportPages, RoundCost, Status,
     Technique, TrackMode, UnknownTechnique, UntrackedPolicy, UntrackedRegion,

@@ -3,8 +3,9 @@
 use crate::attach::target_check;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
-use crate::proc::pidfd;
+use crate::proc::{cgroup, pidfd};
 use rustix::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// Describes the memory that is tracked.
@@ -21,6 +22,17 @@ pub(crate) enum Kind {
         pidfd: Option<OwnedFd>,
     },
     Command(Box<Command>),
+    /// Several processes, each with its pidfd.
+    Tree(Vec<Root>),
+    /// All processes of a control group: its directory.
+    Cgroup(PathBuf),
+}
+
+/// A process with which a tree begins.
+#[derive(Debug)]
+pub(crate) struct Root {
+    pub(crate) pid: u32,
+    pub(crate) pidfd: Option<OwnedFd>,
 }
 
 impl Target {
@@ -120,6 +132,63 @@ impl Target {
         Self(Kind::Command(Box::new(command)))
     }
 
+    /// Running processes and all that descend from them, for
+    /// [`WatchBuilder::start_tree`](crate::WatchBuilder::start_tree). A single process or a command
+    /// is a tree, too: [`Self::process`], [`Self::command`].
+    ///
+    /// ```no_run
+    /// # fn main() -> pagetrail::Result<()> {
+    /// use pagetrail::{Target, Watch};
+    /// # let (pid, other) = (1234, 5678);
+    /// let mut tree = Watch::builder().target(Target::tree([pid, other])?).start_tree()?;
+    /// loop {
+    ///     std::thread::sleep(std::time::Duration::from_millis(100));
+    ///     tree.follow();
+    ///     for member in tree.members_mut() {
+    ///         let pid = member.pid();
+    ///         let Ok(round) = member.watch_mut().collect() else {
+    ///             continue; // it has ended
+    ///         };
+    ///         println!("process {pid}: {} dirty pages", round.dirty().page_count());
+    ///         round.commit();
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::process`]; [`Error::WrongTree`] without any process.
+    pub fn tree(pids: impl IntoIterator<Item = u32>) -> Result<Self> {
+        let mut roots = Vec::<Root>::new();
+        for pid in pids {
+            if roots.iter().all(|root| root.pid != pid) {
+                let pidfd = pidfd::open(pid);
+                target_check::check(pid)?;
+                roots.push(Root { pid, pidfd });
+            }
+        }
+        match roots.is_empty() {
+            true => Err(Error::WrongTree {
+                reason: "it has no process".into(),
+            }),
+            false => Ok(Self(Kind::Tree(roots))),
+        }
+    }
+
+    /// All processes of a control group (version 2) and of the groups below it, those that come
+    /// later included, for [`WatchBuilder::start_tree`](crate::WatchBuilder::start_tree). `path` is
+    /// the group's directory, for example `/sys/fs/cgroup/system.slice/nginx.service`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongTree`] if `path` is not the directory of such a group.
+    pub fn cgroup(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        cgroup::check(&path)?;
+        Ok(Self(Kind::Cgroup(path)))
+    }
+
     /// Describes the kind of target in words, for messages.
     pub(crate) fn describe(&self) -> &'static str {
         match self.0 {
@@ -127,6 +196,8 @@ impl Target {
             Kind::Own => "all of the own process",
             Kind::Process { .. } => "another process",
             Kind::Command(_) => "a program to be started",
+            Kind::Tree(_) => "several processes",
+            Kind::Cgroup(_) => "a control group",
         }
     }
 

@@ -6,6 +6,7 @@
 //! mapping names are arbitrary bytes (it panics on some and refuses others), and because a round
 //! compares the raw text of `maps` with the last one before parsing anything.
 
+pub(crate) mod cgroup;
 pub(crate) mod command_line;
 #[cfg(all(feature = "attach", target_arch = "x86_64"))]
 pub(crate) mod freezer;

@@ -18,6 +18,7 @@ pub(crate) mod pagemap;
 #[cfg(all(feature = "attach", target_arch = "x86_64"))]
 pub(crate) mod ptrace;
 pub(crate) mod remote_memory;
+pub(crate) mod same_memory;
 pub(crate) mod scratch;
 pub(crate) mod segv;
 pub(crate) mod shared_words;

@@ -18,6 +18,7 @@ use crate::round::RoundBuffer;
 use crate::target::{Kind, Target};
 use crate::technique::adaptive::{FalsePositiveCost, Precision};
 use crate::technique::pagemap_scan::HugePages;
+use crate::tree::Tree;
 use crate::types::{
     AtExit, Choice, CollectAt, ReportPages, Technique, TrackMode, UntrackedPolicy, UntrackedRegion,
 };
@@ -35,6 +36,17 @@ pub struct WatchBuilder {
     track: Option<TrackMode>,
     hold: Hold,
     config: Config,
+    membership: Membership,
+    follow_children: bool,
+}
+
+/// What a watch that belongs to a [`Tree`](crate::Tree) does differently.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Membership {
+    /// The process came to be while the tree was followed: its first round reports all its pages.
+    pub(crate) is_new: bool,
+    /// Its children are followed, so that they need not be counted.
+    pub(crate) has_followed_children: bool,
 }
 
 impl Default for WatchBuilder {
@@ -55,6 +67,8 @@ impl Default for WatchBuilder {
                 false_positive_cost: None,
                 precision: Precision::AsDetected,
             },
+            membership: Membership::default(),
+            follow_children: true,
         }
     }
 }
@@ -168,6 +182,38 @@ impl WatchBuilder {
         self
     }
 
+    /// Sets whether [`Self::start_tree`] follows child processes; it does by default.
+    pub fn follow_children(mut self, follow: bool) -> Self {
+        self.follow_children = follow;
+        self
+    }
+
+    /// Starts tracking a tree of processes: the target and, unless [`Self::follow_children`] says
+    /// otherwise, all processes that descend from it. All are tracked with the settings of this
+    /// builder.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::start`] for the target; [`Error::WrongTree`] if it is memory of the
+    /// own process. A descendant that cannot be tracked is no error: see [`Change::Refused`].
+    ///
+    /// [`Change::Refused`]: crate::Change::Refused
+    pub fn start_tree(mut self) -> Result<Tree> {
+        let target = std::mem::replace(&mut self.target, Target::own());
+        let follow = self.follow_children;
+        Tree::start(self, target, follow)
+    }
+
+    /// A builder with the same settings for one process of a tree.
+    pub(crate) fn for_member(&self, target: Target, membership: Membership) -> Self {
+        Self {
+            target,
+            config: self.config.clone(),
+            membership,
+            ..*self
+        }
+    }
+
     /// Starts tracking; later writes are detected. If the target process executes another program
     /// meanwhile, the new program is tracked.
     ///
@@ -223,7 +269,12 @@ impl WatchBuilder {
             track,
             hold,
             mut config,
+            membership,
+            follow_children: _,
         } = self;
+        if let Kind::Tree(_) | Kind::Cgroup(_) = target.0 {
+            return Err(needs_start_tree());
+        }
         let own = target.is_own();
         let pick = |target: &_, barred| {
             choice::pick(
@@ -277,6 +328,7 @@ impl WatchBuilder {
                 process = pidfd;
                 (Some(pid), image)
             }
+            Kind::Tree(_) | Kind::Cgroup(_) => return Err(needs_start_tree()),
             Kind::Command(command) => {
                 let mut started = Launched::start(*command, image::need(technique), hold)?;
                 let image = started
@@ -294,6 +346,7 @@ impl WatchBuilder {
             image,
             launched,
             pidfd: process,
+            membership,
         })
     }
 }
@@ -310,6 +363,7 @@ pub struct Attached {
     launched: Option<Launched>,
     /// Of a process that was running already.
     pidfd: Option<OwnedFd>,
+    membership: Membership,
 }
 
 impl std::fmt::Debug for Attached {
@@ -337,6 +391,7 @@ impl Attached {
             image,
             mut launched,
             pidfd,
+            membership,
         } = self;
         let technique = picked.technique;
         let space = config
@@ -348,7 +403,15 @@ impl Attached {
         if let Ok(Some(regions)) = Maps::open(pid).and_then(|mut maps| maps.changed()) {
             heaps.begin(&regions);
         }
-        let stopped = space.arm().map_err(|error| permission_or(error, pid))?;
+        let mut rounds = RoundBuffer::new();
+        let armed = match membership.is_new {
+            true => {
+                let pending = rounds.of(space.access_kind());
+                space.arm_as_fresh(pending).map(|()| Duration::ZERO)
+            }
+            false => space.arm(),
+        };
+        let stopped = armed.map_err(|error| permission_or(error, pid))?;
         if let Some(launched) = &mut launched {
             launched.go();
         }
@@ -365,12 +428,20 @@ impl Attached {
             heaps,
             launched,
             pidfd,
-            rounds: RoundBuffer::new(),
+            rounds,
+            has_followed_children: membership.has_followed_children,
             unarmed: Default::default(),
             children: BTreeSet::new(),
             attach_stopped: image.stopped + stopped,
             config,
         })
+    }
+}
+
+/// The error for a target of several processes where one is needed.
+fn needs_start_tree() -> Error {
+    Error::WrongTree {
+        reason: "several processes are tracked by WatchBuilder::start_tree".into(),
     }
 }
 

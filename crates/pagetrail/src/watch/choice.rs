@@ -103,7 +103,9 @@ fn candidates(target: &Target, track: TrackMode, predicting: bool) -> Vec<Techni
         // Not `userfaultfd`: its faults wait for the tracker. While the tracker is stopped, so is
         // the target, and the kernel does not wait for a thread that exits (`handle_userfault` in
         // fs/userfaultfd.c): its robust mutexes stay locked.
-        Kind::Process { .. } | Kind::Command(_) => &[PagemapScan, SoftDirty, Compare],
+        Kind::Process { .. } | Kind::Command(_) | Kind::Tree(_) | Kind::Cgroup(_) => {
+            &[PagemapScan, SoftDirty, Compare]
+        }
     };
     adaptive.into_iter().chain(others.iter().copied()).collect()
 }

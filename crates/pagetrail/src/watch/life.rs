@@ -18,7 +18,7 @@ pub(super) fn lives(pid: u32, pidfd: Option<&OwnedFd>) -> bool {
 
 /// Whether the process has an address space, which zombies do not. One whose state cannot be read,
 /// because this process has no descriptor left, is not taken for one that has ended.
-pub(super) fn has_memory(pid: u32) -> bool {
+pub(crate) fn has_memory(pid: u32) -> bool {
     match Status::of(pid) {
         Ok(status) => status.has_memory && !matches!(status.state, 'Z' | 'X'),
         Err(error) => !matches!(

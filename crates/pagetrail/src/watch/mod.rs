@@ -29,7 +29,8 @@ use crate::types::{AccessKind, Event, RoundCost, Technique, UntrackedRegion};
 #[cfg(doc)]
 use builder::WatchBuilder;
 use config::Config;
-use life::{EXEC_PAUSE, EXEC_TIMEOUT, has_memory};
+pub(crate) use life::has_memory;
+use life::{EXEC_PAUSE, EXEC_TIMEOUT};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use space::Space;
 use std::collections::BTreeSet;
@@ -72,6 +73,8 @@ pub struct Watch {
     /// Pages that were reported and have not been re-armed since.
     unarmed: PageSet,
     children: BTreeSet<u32>,
+    /// Whether children are watched by a tree, and need not be counted.
+    has_followed_children: bool,
     attach_stopped: Duration,
 }
 
@@ -296,6 +299,11 @@ impl Watch {
             || self.pidfd.as_ref().is_some_and(pidfd::has_ended)
     }
 
+    /// Whether the target has ended, where nothing but `/proc` says so.
+    pub(crate) fn is_known_to_be_gone(&self) -> bool {
+        self.launched.is_none() && self.pidfd.is_none() && !has_memory(self.pid)
+    }
+
     /// Tracks the target's current address space, after an `execve`.
     fn follow_exec(&mut self) -> Result<(AccessKind, space::CollectStats)> {
         let gone = Error::Gone { pid: self.pid };
@@ -347,7 +355,7 @@ impl Watch {
     }
 
     fn count_children(&mut self, access_kind: AccessKind) {
-        if self.own {
+        if self.own || self.has_followed_children {
             return;
         }
         let before = self.children.len();

@@ -1,0 +1,280 @@
+//! Trees of processes: every child is found, however it was made, and no page is missing that it
+//! wrote since its birth.
+
+// Elsewhere nothing can be attached to.
+#![cfg(target_arch = "x86_64")]
+
+mod support;
+
+use pagetrail::{Change, Error, Origin, PageSet, State, Target, Tree, Watch};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::victim_program;
+
+/// The memory of `tests/victims/family.c`.
+const BASE: u64 = 0x100_0000_0000;
+const PAGE: u64 = 4096;
+
+/// The family; it ends with the test, and its children with it.
+struct Family {
+    parent: Child,
+    answers: BufReader<ChildStdout>,
+    pids: Vec<u32>,
+}
+
+impl Family {
+    fn start() -> Option<Self> {
+        let mut command = Command::new(victim_program("family")?);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut parent = command.spawn().expect("it starts");
+        let answers = BufReader::new(parent.stdout.take().expect("it is piped"));
+        let mut family = Self {
+            parent,
+            answers,
+            pids: Vec::new(),
+        };
+        assert_eq!(family.line(), "ready");
+        Some(family)
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("a line");
+        line.trim_end().into()
+    }
+
+    fn ask(&mut self, order: &str) -> u32 {
+        let stdin = self.parent.stdin.as_mut().expect("it is piped");
+        writeln!(stdin, "{order}").expect("it listens");
+        self.line().parse().expect("a number")
+    }
+
+    /// Makes a child, in one of the family's ways, and returns its PID.
+    fn child(&mut self, way: &str) -> u32 {
+        let pid = self.ask(way);
+        self.pids.push(pid);
+        pid
+    }
+
+    fn track(&self) -> Tree {
+        let target = Target::tree([self.parent.id()]).unwrap();
+        Watch::builder().target(target).start_tree().unwrap()
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        self.pids.iter().copied().for_each(kill);
+        let _ = self.parent.kill();
+        let _ = self.parent.wait();
+    }
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).expect("a PID");
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}
+
+/// Follows the tree and collects a round of each member, by PID: its dirty pages of the family's
+/// memory, as numbers.
+fn round(tree: &mut Tree) -> BTreeMap<u32, Vec<u64>> {
+    for change in tree.follow() {
+        assert!(!matches!(change, Change::Refused { .. }), "{change:?}");
+    }
+    let mut rounds = BTreeMap::new();
+    for member in tree.members_mut() {
+        let pid = member.pid();
+        match member.watch_mut().collect() {
+            Ok(round) => {
+                rounds.insert(pid, pages(round.dirty()));
+                round.commit();
+            }
+            Err(Error::Gone { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    rounds
+}
+
+fn pages(dirty: &PageSet) -> Vec<u64> {
+    (0..64)
+        .filter(|page| dirty.contains(BASE + page * PAGE))
+        .collect()
+}
+
+#[test]
+fn children_are_found_with_what_they_wrote_since_their_birth() {
+    let Some(mut family) = Family::start() else {
+        return;
+    };
+    let mut tree = family.track();
+    let parent = family.parent.id();
+    for (number, way) in ["fork", "thread", "vfork", "spawn"].into_iter().enumerate() {
+        let pid = family.child(way);
+        let first = round(&mut tree);
+        let page = number as u64;
+        assert!(first[&pid].contains(&page), "{way}: {first:?}");
+        let member = tree.members().iter().find(|member| member.pid() == pid);
+        let member = member.expect("it is a member");
+        assert_eq!(member.origin(), Origin::New);
+        assert_eq!(member.parent(), Some(0));
+        assert_eq!(member.number() as usize, number + 1);
+        assert_eq!(round(&mut tree)[&pid], [], "{way}: nothing was written");
+        family.ask(&format!("write {number} 50"));
+        family.ask("own 51");
+        let next = round(&mut tree);
+        assert_eq!(next[&pid], [50], "{way}");
+        assert_eq!(next[&parent], [51], "{way}");
+    }
+}
+
+#[test]
+fn descendants_that_are_there_report_only_what_they_write_from_then_on() {
+    let Some(mut family) = Family::start() else {
+        return;
+    };
+    let (one, other) = (family.child("fork"), family.child("spawn"));
+    let nested = family.child("nest 0");
+    let mut tree = family.track();
+    let origins: Vec<_> = tree
+        .members()
+        .iter()
+        .map(|member| member.origin())
+        .collect();
+    assert_eq!(origins[0], Origin::Root);
+    assert_eq!(origins[1..], [Origin::Present; 3]);
+    family.ask("write 1 9");
+    let rounds = round(&mut tree);
+    assert_eq!(rounds[&one], []);
+    assert_eq!(rounds[&nested], []);
+    assert_eq!(rounds[&other], [9]);
+    let grandchild = tree.members().iter().find(|member| member.pid() == nested);
+    let child = tree.members().iter().find(|member| member.pid() == one);
+    assert_eq!(grandchild.unwrap().parent(), Some(child.unwrap().number()));
+}
+
+#[test]
+fn a_grandchild_is_followed_when_its_parent_ends_after_it_was_seen() {
+    let Some(mut family) = Family::start() else {
+        return;
+    };
+    let mut tree = family.track();
+    let child = family.child("fork");
+    let grandchild = family.child("nest 0");
+    let rounds = round(&mut tree);
+    assert!(rounds[&grandchild].contains(&40), "{rounds:?}");
+    let orphan = family.child("leave 0");
+    let changes = tree.follow();
+    let ended = changes
+        .iter()
+        .any(|change| matches!(change, Change::Ended { number: 1, .. }));
+    assert!(ended, "{changes:?}");
+    let pids: Vec<_> = tree.members().iter().map(|member| member.pid()).collect();
+    assert!(!pids.contains(&child), "{pids:?}");
+    assert!(pids.contains(&grandchild), "{pids:?}");
+    // The other was born and orphaned between two looks: the limit that the book names.
+    assert!(!pids.contains(&orphan), "{pids:?}");
+}
+
+#[test]
+fn without_children_only_the_named_processes_are_tracked() {
+    let Some(mut family) = Family::start() else {
+        return;
+    };
+    let one = family.child("fork");
+    let parent = family.parent.id();
+    // Named twice, tracked once.
+    let target = Target::tree([parent, one, parent]).unwrap();
+    let builder = Watch::builder().target(target).follow_children(false);
+    let mut tree = builder.start_tree().unwrap();
+    family.child("fork");
+    let rounds = round(&mut tree);
+    assert_eq!(rounds.keys().copied().collect::<Vec<_>>(), {
+        let mut both = [parent, one];
+        both.sort_unstable();
+        both
+    });
+}
+
+#[test]
+fn a_storm_of_forks_harms_neither_side() {
+    let Some(mut family) = Family::start() else {
+        return;
+    };
+    let mut tree = family.track();
+    let until = Instant::now() + Duration::from_millis(1500);
+    let storm = std::thread::spawn(move || {
+        let made = family.ask("storm 1500");
+        (family, made)
+    });
+    let mut seen = 0;
+    while Instant::now() < until {
+        seen = seen.max(round(&mut tree).len());
+    }
+    let (mut family, made) = storm.join().unwrap();
+    assert!(made > 0);
+    println!("{made} children in 1.5 s; at most {seen} members at once");
+    // What is left of it are no members.
+    round(&mut tree);
+    assert_eq!(round(&mut tree).len(), 1);
+    family.ask("own 7");
+    assert_eq!(round(&mut tree)[&family.parent.id()], [7]);
+}
+
+#[test]
+fn a_tree_ends_with_its_roots() {
+    let Some(mut family) = Family::start() else {
+        return;
+    };
+    let other = Family::start().unwrap();
+    family.child("fork");
+    let target = Target::tree([family.parent.id(), other.parent.id()]).unwrap();
+    let mut tree = Watch::builder().target(target).start_tree().unwrap();
+    assert_eq!(tree.wait(Duration::from_millis(20)), State::Running);
+    drop(other);
+    assert_eq!(tree.wait(Duration::from_millis(20)), State::Running);
+    drop(family);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while tree.wait(Duration::from_millis(20)) == State::Running {
+        assert!(Instant::now() < deadline, "it does not end");
+    }
+}
+
+#[test]
+fn a_program_is_a_tree_from_its_first_instruction() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "sleep 30 & wait"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut tree = Watch::builder()
+        .target(Target::command(command))
+        .start_tree()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while tree.members().len() < 2 && Instant::now() < deadline {
+        tree.follow();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let members = tree.members().len();
+    for member in tree.members().iter().rev() {
+        kill(member.pid());
+    }
+    assert_eq!(members, 2, "no child is found");
+}
+
+#[test]
+fn what_is_no_tree_is_refused() {
+    let error = Target::tree([]).unwrap_err();
+    assert!(matches!(error, Error::WrongTree { .. }), "{error}");
+    let error = Watch::builder().start_tree().unwrap_err();
+    assert!(matches!(error, Error::WrongTree { .. }), "{error}");
+    let error = Target::cgroup("/proc").unwrap_err();
+    assert!(matches!(error, Error::WrongTree { .. }), "{error}");
+    let Some(family) = Family::start() else {
+        return;
+    };
+    let target = Target::tree([family.parent.id()]).unwrap();
+    let error = Watch::builder().target(target).start().unwrap_err();
+    assert!(matches!(error, Error::WrongTree { .. }), "{error}");
+}

@@ -1,0 +1,154 @@
+/* A process that makes children in every way, and has them write known pages, on request: one command a line on stdin,
+ * one line of answer on stdout.
+ *
+ *   fork | thread | vfork | spawn    a child; it writes page N, N counted from 0, then the answer is its PID
+ *   write N PAGE                     child N writes that page
+ *   nest N                           child N forks a grandchild that writes page 40; the answer is its PID
+ *   leave N                          child N forks a grandchild, as `nest`, and ends
+ *   storm MS                         children that end at once, for so long; the answer is their number
+ *   own PAGE                         the parent itself writes that page
+ */
+#include "victim.h"
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#define BASE ((char *)0x10000000000)
+enum { PAGES = 64, PAGE = 4096, CHILDREN = 32, GRANDCHILDS = 40 };
+
+static struct {
+    int pid, to, from;
+} children[CHILDREN];
+static int count;
+static char *program;
+extern char **environ;
+
+static void map(void) {
+    CHECK(mmap(BASE, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == BASE);
+    memset(BASE, 1, PAGES * PAGE);
+}
+
+static int grandchild(void) {
+    int said[2];
+    CHECK(pipe(said) == 0);
+    int pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        BASE[GRANDCHILDS * PAGE]++;
+        CHECK(write(said[1], "x", 1) == 1);
+        for (;;) pause();
+    }
+    char x;
+    CHECK(read(said[0], &x, 1) == 1);
+    close(said[0]), close(said[1]);
+    return pid;
+}
+
+/* The life of a child after its first write: it does what it is told, and ends with its parent. */
+static void obey(int from, int to, int number) {
+    BASE[number * PAGE]++;
+    int answer = getpid(), order;
+    do {
+        CHECK(write(to, &answer, sizeof answer) == sizeof answer);
+        if (read(from, &order, sizeof order) != sizeof order) _exit(0);
+        if (order >= 0)
+            BASE[order % PAGES * PAGE]++;
+        else
+            answer = grandchild();
+    } while (order != -2);
+    CHECK(write(to, &answer, sizeof answer) == sizeof answer);
+    _exit(0);
+}
+
+struct birth {
+    const char *how;
+    int from, to;
+};
+
+static void *give_birth(void *argument) {
+    struct birth *birth = argument;
+    char number[12], from[12], to[12];
+    snprintf(number, sizeof number, "%d", count);
+    snprintf(from, sizeof from, "%d", birth->from);
+    snprintf(to, sizeof to, "%d", birth->to);
+    char *words[] = {program, "child", number, from, to, NULL};
+    int pid = -1;
+    if (!strcmp(birth->how, "spawn")) {
+        CHECK(posix_spawn(&pid, program, NULL, NULL, words, environ) == 0);
+    } else if (!strcmp(birth->how, "vfork")) {
+        pid = vfork();
+        if (pid == 0) {
+            execve(program, words, environ);
+            _exit(127);
+        }
+    } else {
+        pid = fork();
+        if (pid == 0) obey(birth->from, birth->to, count);
+    }
+    CHECK(pid > 0);
+    children[count].pid = pid;
+    return NULL;
+}
+
+static int birth(const char *how) {
+    int down[2], up[2], pid;
+    CHECK(count < CHILDREN && pipe(down) == 0 && pipe(up) == 0);
+    struct birth birth = {how, down[0], up[1]};
+    if (!strcmp(how, "thread")) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, give_birth, &birth) == 0);
+        pthread_join(thread, NULL);
+    } else {
+        give_birth(&birth);
+    }
+    close(down[0]), close(up[1]);
+    children[count].to = down[1], children[count].from = up[0];
+    CHECK(read(up[0], &pid, sizeof pid) == sizeof pid && pid == children[count].pid);
+    count++;
+    return pid;
+}
+
+static int tell(int child, int order) {
+    int answer;
+    CHECK(child < count && write(children[child].to, &order, sizeof order) == sizeof order);
+    CHECK(read(children[child].from, &answer, sizeof answer) == sizeof answer);
+    return answer;
+}
+
+static int storm(int milliseconds) {
+    int made = 0;
+    for (double until = now() + milliseconds / 1e3; now() < until; made++) {
+        int pid = fork();
+        CHECK(pid >= 0);
+        if (pid == 0) BASE[made % PAGES * PAGE]++, _exit(0);
+        CHECK(waitpid(pid, NULL, 0) == pid);
+    }
+    return made;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 5 && !strcmp(argv[1], "child")) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        map();
+        obey(atoi(argv[3]), atoi(argv[4]), atoi(argv[2]));
+    }
+    program = argv[0];
+    signal(SIGCHLD, SIG_DFL);
+    map();
+    puts("ready");
+    fflush(stdout);
+    char line[100], word[100];
+    while (fgets(line, sizeof line, stdin)) {
+        int one = 0, two = 0, answer = 0;
+        CHECK(sscanf(line, "%99s %d %d", word, &one, &two) >= 1);
+        if (!strcmp(word, "write")) answer = tell(one, two);
+        else if (!strcmp(word, "nest")) answer = tell(one, -1);
+        else if (!strcmp(word, "leave")) answer = tell(one, -2), waitpid(children[one].pid, NULL, 0);
+        else if (!strcmp(word, "storm")) answer = storm(one);
+        else if (!strcmp(word, "own")) BASE[one * PAGE]++;
+        else answer = birth(word);
+        printf("%d\n", answer);
+        fflush(stdout);
+    }
+    return 0;
+}
