@@ -14,7 +14,7 @@ pub fn is_trail(first_bytes: &[u8]) -> bool {
 /// Version of the format that is written, and the only major version that is read.
 pub(crate) const MAJOR: u16 = 1;
 /// A later minor version adds record types, event kinds, and fields at the end of payloads.
-pub(crate) const MINOR: u16 = 3;
+pub(crate) const MINOR: u16 = 4;
 /// The first minor version in which a round has an access kind.
 pub(crate) const MINOR_ACCESS_KIND: u16 = 1;
 /// The first minor version in which a round has the pages that were predicted dirty.
@@ -23,6 +23,8 @@ pub(crate) const MINOR_PREDICTED: u16 = 2;
 pub(crate) const MINOR_SUBPAGES: u16 = 2;
 /// The first minor version that has call stacks.
 pub(crate) const MINOR_STACKS: u16 = 3;
+/// The first minor version that has several processes.
+pub(crate) const MINOR_PROCESSES: u16 = 4;
 
 /// Length of signature, version and their checksum.
 pub(crate) const PROLOGUE_BYTES: usize = 16;
@@ -45,6 +47,9 @@ pub(crate) mod kind {
     pub(crate) const ROUND: u8 = 4;
     pub(crate) const END: u8 = 5;
     pub(crate) const STACKS: u8 = 6;
+    pub(crate) const PROCESS: u8 = 7;
+    pub(crate) const OF_PROCESS: u8 = 8;
+    pub(crate) const PROCESS_ENDED: u8 = 9;
 }
 
 /// The first bytes of a trail of the given version.

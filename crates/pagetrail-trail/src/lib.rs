@@ -1,12 +1,13 @@
 //! The trail: the dirty pages of a program, round by round, as `pagetrail record` writes them to a
 //! file.
 //!
-//! [`Trail`] is a recording in memory; [`Analysis`] and [`Heatmap`] are computed from it.
+//! [`Trail`] is a recording of one process in memory, [`TreeTrail`] one of several; [`Analysis`] and [`Heatmap`] are computed from it.
 //! [`Writer`] appends to a trail file during the recording; [`Reader`] and [`Trail::read`] read
 //! one. `docs/trail-format.md` documents every byte of the file.
 #![forbid(unsafe_code)]
 
 pub mod analysis;
+mod contents;
 mod error;
 mod format;
 pub mod heatmap;
@@ -18,7 +19,7 @@ mod payload;
 mod reader;
 mod stacks;
 mod subpages;
-
+mod tree;
 mod writer;
 
 pub use analysis::Analysis;
@@ -33,4 +34,5 @@ pub use stacks::{
     StackWrites, Thread,
 };
 pub use subpages::SubpageCounts;
+pub use tree::{Origin, Process, ProcessTrail, TreeTrail};
 pub use writer::Writer;

@@ -6,8 +6,10 @@
 
 use pagetrail::{AccessKind, PageRange, PageSet};
 
+mod processes;
 mod stacks;
 
+pub(crate) use processes::{put_of_process, put_process, put_process_ended};
 pub(crate) use stacks::{Counts, put_stacks};
 
 use crate::{End, Event, Header, Mapping, Predicted, Round, SubpageWrites, format};

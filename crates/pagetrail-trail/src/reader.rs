@@ -7,13 +7,14 @@
 
 use std::io::{BufRead, ErrorKind, Read};
 
+use crate::contents::Contents;
 use crate::error::ReadError;
 use crate::format::{
     self, CHECKSUM_BYTES, MAGIC, PAYLOAD_BYTES_MAX, PROLOGUE_BYTES, RECORD_HEADER_BYTES,
     ZERO_TAIL_BYTES_MIN, kind,
 };
-use crate::payload::{Counts, Decoder, Wrong};
-use crate::{End, Header, Mapping, Round, StackTable, Trail};
+use crate::payload::{Decoder, Wrong};
+use crate::{End, Header, Mapping, Process, Round, StackTable, Trail};
 
 /// One record after the header, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +33,26 @@ pub enum Record {
     Round(Round),
     /// Call stacks and what they consist of; to be appended to the table of earlier ones.
     Stacks(StackTable),
+    /// A process appeared after the first. Processes are numbered in the order of these records,
+    /// from 1; 0 is the process of the header.
+    Process(Process),
+    /// A record of a process other than the first: a mapping, a round, or stacks. Mappings, rounds
+    /// and stacks are numbered for each process by itself.
+    Of {
+        /// The number of the process.
+        process: u32,
+        /// The record.
+        record: Box<Record>,
+    },
+    /// A process ended while the recording went on.
+    ProcessEnded {
+        /// The number of the process.
+        process: u32,
+        /// When, in nanoseconds since the recording started.
+        at_ns: u64,
+        /// How it ended.
+        end: End,
+    },
     /// The recording ended; no record follows.
     End(End),
 }
@@ -46,11 +67,8 @@ pub struct Reader<R> {
     header: Header,
     /// The minor version that wrote the file.
     minor: u16,
-    /// Whether each mapping has vanished.
-    mappings: Vec<bool>,
-    rounds: u32,
-    /// How many stacks, frames and modules there are so far.
-    counts: Counts,
+    /// What each process has so far.
+    processes: Vec<Contents>,
     /// Whether no further record can be read, because of the end, a cut or an error.
     over: bool,
 }
@@ -70,9 +88,7 @@ impl<R: BufRead> Reader<R> {
             buffer: Vec::new(),
             header: Header::default(),
             minor: format::MINOR,
-            mappings: Vec::new(),
-            rounds: 0,
-            counts: Counts::default(),
+            processes: vec![Contents::default()],
             over: false,
         };
         reader.prologue()?;
@@ -168,36 +184,8 @@ impl<R: BufRead> Reader<R> {
     }
 
     fn record(&mut self, at: u64, kind: u8) -> Result<Option<Record>, ReadError> {
+        let count = self.processes.len();
         Ok(Some(match kind {
-            kind::MAPPING => {
-                let mapping = self.decode(at, |payload| payload.mapping())?;
-                self.mappings.push(mapping.last_round.is_some());
-                Record::Mapping(mapping)
-            }
-            kind::MAPPING_GONE => {
-                let (index, last_round) = self.decode(at, |payload| payload.mapping_gone())?;
-                match self.mappings.get_mut(index) {
-                    Some(gone @ false) => *gone = true,
-                    Some(true) => return damaged(at, "a mapping vanishes twice"),
-                    None => return damaged(at, "a mapping vanishes that never appeared"),
-                }
-                Record::MappingGone { index, last_round }
-            }
-            kind::ROUND => {
-                let index = self.rounds;
-                let Some(rounds) = index.checked_add(1) else {
-                    return damaged(at, "more than 2^32 rounds");
-                };
-                self.rounds = rounds;
-                let counts = self.counts;
-                Record::Round(self.decode(at, |payload| payload.round(index, counts))?)
-            }
-            kind::STACKS if self.minor >= format::MINOR_STACKS => {
-                let before = self.counts;
-                let stacks = self.decode(at, |payload| payload.stacks(before))?;
-                self.counts = before.and(&stacks);
-                Record::Stacks(stacks)
-            }
             kind::END => {
                 let end = self.decode(at, |payload| payload.end())?;
                 if self.peek()?.0 > 0 {
@@ -206,8 +194,38 @@ impl<R: BufRead> Reader<R> {
                 Record::End(end)
             }
             kind::HEADER => return damaged(at, "a second header"),
-            _ if self.minor > format::MINOR => return Ok(None),
-            _ => return damaged(at, "an unknown type of record"),
+            kind::PROCESS if self.minor >= format::MINOR_PROCESSES => {
+                let process = self.decode(at, |payload| payload.process(count))?;
+                self.processes.push(Contents::default());
+                Record::Process(process)
+            }
+            kind::PROCESS_ENDED if self.minor >= format::MINOR_PROCESSES => {
+                let (process, at_ns, end) =
+                    self.decode(at, |payload| payload.process_ended(count))?;
+                Record::ProcessEnded {
+                    process,
+                    at_ns,
+                    end,
+                }
+            }
+            kind::OF_PROCESS if self.minor >= format::MINOR_PROCESSES => {
+                let mut payload = Decoder::new(&self.buffer, self.minor);
+                let (process, kind) = payload
+                    .of_process(count)
+                    .map_err(|wrong| wrong_field(at, &wrong))?;
+                let contents = &mut self.processes[process as usize];
+                match part(contents, payload, at, kind, self.minor)? {
+                    Some(record) => Record::Of {
+                        process,
+                        record: Box::new(record),
+                    },
+                    None => return Ok(None),
+                }
+            }
+            kind => {
+                let payload = Decoder::new(&self.buffer, self.minor);
+                return part(&mut self.processes[0], payload, at, kind, self.minor);
+            }
         }))
     }
 
@@ -220,10 +238,7 @@ impl<R: BufRead> Reader<R> {
         let mut payload = Decoder::new(&self.buffer, self.minor);
         take(&mut payload)
             .and_then(|value| payload.finish().map(|()| value))
-            .map_err(|wrong| ReadError::Damaged {
-                offset: at + (RECORD_HEADER_BYTES + wrong.position) as u64,
-                what: wrong.what,
-            })
+            .map_err(|wrong| wrong_field(at, &wrong))
     }
 
     /// Reads the next `length` bytes into the buffer, fewer at the end of the file. The buffer
@@ -281,28 +296,95 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
+/// Decodes a record of the type `kind` that belongs to one process, and checks it against what that
+/// process has; `None` for a type of a later version.
+fn part(
+    contents: &mut Contents,
+    mut payload: Decoder<'_>,
+    at: u64,
+    kind: u8,
+    minor: u16,
+) -> Result<Option<Record>, ReadError> {
+    let wrong = |wrong| wrong_field(at, &wrong);
+    let record = match kind {
+        kind::MAPPING => {
+            let mapping = payload.mapping().map_err(wrong)?;
+            contents.add_mapping(mapping.last_round.is_some());
+            Record::Mapping(mapping)
+        }
+        kind::MAPPING_GONE => {
+            let (index, last_round) = payload.mapping_gone().map_err(wrong)?;
+            match contents.is_mapped(index) {
+                Some(true) => contents.remove_mapping(index),
+                Some(false) => return damaged(at, "a mapping vanishes twice"),
+                None => return damaged(at, "a mapping vanishes that never appeared"),
+            }
+            Record::MappingGone { index, last_round }
+        }
+        kind::ROUND => {
+            let index = contents.rounds;
+            let Some(rounds) = index.checked_add(1) else {
+                return damaged(at, "more than 2^32 rounds");
+            };
+            contents.rounds = rounds;
+            Record::Round(payload.round(index, contents.counts).map_err(wrong)?)
+        }
+        kind::STACKS if minor >= format::MINOR_STACKS => {
+            let stacks = payload.stacks(contents.counts).map_err(wrong)?;
+            contents.add_stacks(&stacks);
+            Record::Stacks(stacks)
+        }
+        _ if minor > format::MINOR => return Ok(None),
+        _ => return damaged(at, "an unknown type of record"),
+    };
+    payload.finish().map_err(wrong)?;
+    Ok(Some(record))
+}
+
+/// The error for a field of the record that begins at `at`.
+fn wrong_field(at: u64, wrong: &Wrong) -> ReadError {
+    ReadError::Damaged {
+        offset: at + (RECORD_HEADER_BYTES + wrong.position) as u64,
+        what: wrong.what,
+    }
+}
+
 fn damaged<T>(offset: u64, what: &'static str) -> Result<T, ReadError> {
     Err(ReadError::Damaged { offset, what })
 }
 
 impl Trail {
-    /// Reads a whole trail. A trail that is cut off is no error: the result has all whole records
-    /// and [`Trail::is_cut_off`] is true.
+    /// Reads the whole trail of the first process: the one that was named or started. A trail that
+    /// is cut off is no error: the result has all whole records and [`Trail::is_cut_off`] is true.
+    /// [`TreeTrail::read`](crate::TreeTrail::read) reads the other processes, too.
     pub fn read(input: impl BufRead) -> Result<Self, ReadError> {
         let mut reader = Reader::open(input)?;
         let mut trail = Self::default();
         while let Some(record) = reader.next_record()? {
-            match record {
-                Record::Mapping(mapping) => trail.mappings.push(mapping),
-                Record::MappingGone { index, last_round } => {
-                    trail.mappings[index].last_round = Some(last_round);
-                }
-                Record::Round(round) => trail.rounds.push(round),
-                Record::Stacks(stacks) => trail.stacks.append(stacks),
-                Record::End(end) => trail.end = Some(end),
-            }
+            trail.take(record);
         }
         trail.header = reader.header;
         Ok(trail)
+    }
+
+    /// Takes in a record of this process, and passes over those of others.
+    pub(crate) fn take(&mut self, record: Record) {
+        match record {
+            Record::Mapping(mapping) => self.mappings.push(mapping),
+            Record::MappingGone { index, last_round } => {
+                if let Some(mapping) = self.mappings.get_mut(index) {
+                    mapping.last_round = Some(last_round);
+                }
+            }
+            Record::Round(round) => self.rounds.push(round),
+            Record::Stacks(stacks) => self.stacks.append(stacks),
+            Record::End(end) => {
+                self.end.get_or_insert(end);
+            }
+            Record::ProcessEnded {
+                process: 0, end, ..
+            } => self.end = Some(end),
+            Record::ProcessEnded { .. } | Record::Process(_) | Record::Of { .. } => {}
+        }
     }
 }

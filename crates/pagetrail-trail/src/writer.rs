@@ -2,10 +2,11 @@
 
 use std::io::Write;
 
+use crate::contents::Contents;
 use crate::error::WriteError;
 use crate::format::{self, CHECKSUM_BYTES, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES, kind};
-use crate::payload::{self, Counts};
-use crate::{End, Header, Mapping, Round, StackTable, Trail};
+use crate::payload;
+use crate::{End, Header, Mapping, Process, Round, StackTable, Trail};
 
 /// Writes a trail, record by record.
 ///
@@ -21,11 +22,10 @@ pub struct Writer<W> {
     offset: u64,
     /// Reused for every record, to allocate only once.
     buffer: Vec<u8>,
-    /// Whether each mapping has vanished.
-    mappings: Vec<bool>,
-    rounds: u32,
-    /// How many stacks, frames and modules there are so far.
-    counts: Counts,
+    /// What each process has so far.
+    processes: Vec<Contents>,
+    /// The number of the process to which the next records belong.
+    selected: u32,
     failed: bool,
 }
 
@@ -40,9 +40,8 @@ impl<W: Write> Writer<W> {
             output,
             offset: 0,
             buffer: Vec::new(),
-            mappings: Vec::new(),
-            rounds: 0,
-            counts: Counts::default(),
+            processes: vec![Contents::default()],
+            selected: 0,
             failed: false,
         };
         let prologue = format::prologue(format::MAJOR, format::MINOR);
@@ -51,31 +50,72 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
+    /// Adds a process, and returns its number. Mappings, rounds and stacks are added to it after
+    /// [`Self::select`].
+    pub fn process(&mut self, process: &Process) -> Result<u32, WriteError> {
+        self.check_open()?;
+        let Ok(number) = u32::try_from(self.processes.len()) else {
+            return invalid("more than 2^32 processes");
+        };
+        if process.parent.is_some_and(|parent| parent >= number) {
+            return invalid("the parent has not appeared");
+        }
+        if !process.header.page_size.is_power_of_two() {
+            return invalid("the page size is not a power of two");
+        }
+        self.record(kind::PROCESS, |out| payload::put_process(out, process))?;
+        self.processes.push(Contents::default());
+        Ok(number)
+    }
+
+    /// Selects the process to which the next mappings, rounds and stacks belong; at first it is 0,
+    /// that of the header. Each process has mappings, rounds and stacks that are numbered for
+    /// itself.
+    pub fn select(&mut self, process: u32) -> Result<(), WriteError> {
+        if process as usize >= self.processes.len() {
+            return invalid("the process has not appeared");
+        }
+        self.selected = process;
+        Ok(())
+    }
+
+    /// Records that a process ended while the recording goes on; `at_ns` is since it started.
+    pub fn process_ended(&mut self, process: u32, at_ns: u64, end: &End) -> Result<(), WriteError> {
+        self.check_open()?;
+        if process as usize >= self.processes.len() {
+            return invalid("the process has not appeared");
+        }
+        self.record(kind::PROCESS_ENDED, |out| {
+            payload::put_process_ended(out, process, at_ns, end);
+        })
+    }
+
     /// Adds a mapping that appeared, before the first round that covers it. Returns the index of
     /// the mapping in [`Trail::mappings`], which [`Writer::mapping_gone`] takes.
     pub fn mapping(&mut self, mapping: &Mapping) -> Result<usize, WriteError> {
         self.check_open()?;
-        let index = self.mappings.len();
+        let index = self.contents().next_mapping();
         if u32::try_from(index).is_err() {
             return invalid("more than 2^32 mappings");
         }
-        self.record(kind::MAPPING, |out| payload::put_mapping(out, mapping))?;
-        self.mappings.push(mapping.last_round.is_some());
+        self.part(kind::MAPPING, |out| payload::put_mapping(out, mapping))?;
+        self.contents_mut()
+            .add_mapping(mapping.last_round.is_some());
         Ok(index)
     }
 
     /// Records that a mapping has vanished; `last_round` is the last round that covers it.
     pub fn mapping_gone(&mut self, index: usize, last_round: u32) -> Result<(), WriteError> {
         self.check_open()?;
-        match self.mappings.get(index) {
-            Some(false) => {}
-            Some(true) => return invalid("the mapping has vanished before"),
+        match self.contents().is_mapped(index) {
+            Some(true) => {}
+            Some(false) => return invalid("the mapping has vanished before"),
             None => return invalid("the mapping that vanishes never appeared"),
         }
-        self.record(kind::MAPPING_GONE, |out| {
+        self.part(kind::MAPPING_GONE, |out| {
             payload::put_mapping_gone(out, index, last_round);
         })?;
-        self.mappings[index] = true;
+        self.contents_mut().remove_mapping(index);
         Ok(())
     }
 
@@ -83,21 +123,21 @@ impl<W: Write> Writer<W> {
     /// those added before.
     pub fn stacks(&mut self, stacks: &StackTable) -> Result<(), WriteError> {
         self.check_open()?;
-        if let Some(what) = self.counts.refuse(stacks) {
+        if let Some(what) = self.contents().counts.refuse(stacks) {
             return invalid(what);
         }
-        self.record(kind::STACKS, |out| payload::put_stacks(out, stacks))?;
-        self.counts = self.counts.and(stacks);
+        self.part(kind::STACKS, |out| payload::put_stacks(out, stacks))?;
+        self.contents_mut().add_stacks(stacks);
         Ok(())
     }
 
     /// Adds a round. Rounds are numbered from 0 without gaps.
     pub fn round(&mut self, round: &Round) -> Result<(), WriteError> {
         self.check_open()?;
-        if round.index != self.rounds {
+        if round.index != self.contents().rounds {
             return invalid("the round is out of order");
         }
-        let Some(next) = self.rounds.checked_add(1) else {
+        let Some(next) = self.contents().rounds.checked_add(1) else {
             return invalid("more than 2^32 rounds");
         };
         let writers = round.attribution.iter().flat_map(|found| &found.writers);
@@ -112,11 +152,13 @@ impl<W: Write> Writer<W> {
             }
         }
         let refused = round.attribution.as_ref();
-        if let Some(what) = refused.and_then(|found| self.counts.refuse_attribution(found)) {
+        if let Some(what) =
+            refused.and_then(|found| self.contents().counts.refuse_attribution(found))
+        {
             return invalid(what);
         }
-        self.record(kind::ROUND, |out| payload::put_round(out, round))?;
-        self.rounds = next;
+        self.part(kind::ROUND, |out| payload::put_round(out, round))?;
+        self.contents_mut().rounds = next;
         Ok(())
     }
 
@@ -136,6 +178,26 @@ impl<W: Write> Writer<W> {
     /// Bytes written so far.
     pub fn bytes(&self) -> u64 {
         self.offset
+    }
+
+    /// What the selected process has so far.
+    fn contents(&self) -> &Contents {
+        &self.processes[self.selected as usize]
+    }
+
+    fn contents_mut(&mut self) -> &mut Contents {
+        &mut self.processes[self.selected as usize]
+    }
+
+    /// Writes a record that belongs to the selected process.
+    fn part(&mut self, kind: u8, put_payload: impl FnOnce(&mut Vec<u8>)) -> Result<(), WriteError> {
+        match self.selected {
+            0 => self.record(kind, put_payload),
+            process => self.record(kind::OF_PROCESS, |out| {
+                payload::put_of_process(out, process, kind);
+                put_payload(out);
+            }),
+        }
     }
 
     fn check_open(&self) -> Result<(), WriteError> {
@@ -185,7 +247,7 @@ impl<W: Write> Writer<W> {
     fn io(&self, source: std::io::Error) -> WriteError {
         WriteError::Io {
             offset: self.offset,
-            rounds: self.rounds,
+            rounds: self.contents().rounds,
             source,
         }
     }

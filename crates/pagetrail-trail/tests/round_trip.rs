@@ -6,7 +6,10 @@ use std::io::{self, Write};
 
 use common::forge;
 use pagetrail::{AccessKind, PageRange, PageSet};
-use pagetrail_trail::{End, Header, ReadError, Reader, Record, Round, Trail, WriteError, Writer};
+use pagetrail_trail::{
+    End, Header, Origin, Process, ReadError, Reader, Record, Round, Trail, TreeTrail, WriteError,
+    Writer,
+};
 
 #[test]
 fn random_trails_come_back() {
@@ -41,9 +44,9 @@ fn a_forged_file_reads_like_the_written_one() {
 }
 
 /// The minor version that is written.
-const CURRENT: u16 = 3;
+const CURRENT: u16 = 4;
 /// A minor version that does not exist yet.
-const LATER: u16 = 4;
+const LATER: u16 = 5;
 
 #[test]
 fn a_later_minor_version_is_read_without_what_it_adds() {
@@ -441,4 +444,123 @@ fn the_end_is_the_last_record() {
         last = Some(record);
     }
     assert_eq!(last, Some(Record::End(End::Exited(1))));
+}
+
+/// A trail of three processes whose records alternate.
+fn three_processes() -> (Vec<u8>, Trail) {
+    let small = common::small();
+    let mut writer = Writer::create(Vec::new(), &small.trail.header).unwrap();
+    for (parent, origin) in [(Some(0), Origin::Present), (None, Origin::New)] {
+        let header = Header {
+            pid: 5000,
+            ..small.trail.header.clone()
+        };
+        let process = Process {
+            parent,
+            origin,
+            appeared_ns: 5,
+            header,
+        };
+        writer.process(&process).unwrap();
+    }
+    for process in 0..3 {
+        writer.select(process).unwrap();
+        writer.stacks(&small.trail.stacks).unwrap();
+    }
+    for round in &small.trail.rounds {
+        for process in 0..3 {
+            writer.select(process).unwrap();
+            for mapping in &small.trail.mappings {
+                if mapping.first_round == round.index {
+                    writer.mapping(mapping).unwrap();
+                }
+            }
+            writer.round(round).unwrap();
+        }
+    }
+    writer.process_ended(1, 99, &End::Killed(9)).unwrap();
+    let bytes = writer.finish(&End::Exited(1)).unwrap();
+    (bytes, small.trail)
+}
+
+#[test]
+fn processes_come_back_each_with_its_trail() {
+    let (bytes, trail) = three_processes();
+    let tree = TreeTrail::read(&bytes[..]).unwrap();
+    assert_eq!(tree.processes.len(), 3);
+    assert_eq!(tree.processes[0].trail, trail);
+    let [_, one, other] = &tree.processes[..] else {
+        panic!("three processes")
+    };
+    assert_eq!((one.parent, one.origin), (Some(0), Origin::Present));
+    assert_eq!((other.parent, other.origin), (None, Origin::New));
+    assert_eq!((one.appeared_ns, one.ended_ns), (5, Some(99)));
+    assert_eq!(one.trail.end, Some(End::Killed(9)));
+    assert_eq!(other.trail.end, Some(End::Detached));
+    for process in [one, other] {
+        assert_eq!(process.trail.rounds, trail.rounds);
+        assert_eq!(process.trail.mappings, trail.mappings);
+        assert_eq!(process.trail.stacks, trail.stacks);
+        assert_eq!(process.trail.header.pid, 5000);
+    }
+    // Whoever asks for one trail gets that of the first process, as a reader of an earlier version
+    // does.
+    assert_eq!(Trail::read(&bytes[..]).unwrap(), trail);
+}
+
+#[test]
+fn a_tree_that_is_cut_off_anywhere_is_read_up_to_there() {
+    let (bytes, trail) = three_processes();
+    for length in 16..bytes.len() {
+        let Ok(tree) = TreeTrail::read(&bytes[..length]) else {
+            continue;
+        };
+        assert!(tree.processes[0].trail.is_cut_off());
+        for process in &tree.processes {
+            assert!(trail.rounds.starts_with(&process.trail.rounds));
+        }
+    }
+}
+
+#[test]
+fn records_of_processes_that_do_not_exist_are_damage() {
+    let (bytes, trail) = three_processes();
+    let records = forge::records(&bytes);
+    let of_one = records.iter().find(|(kind, _)| *kind == 8).unwrap().1[1..].to_vec();
+    let process = records
+        .iter()
+        .find(|(kind, _)| *kind == 7)
+        .unwrap()
+        .1
+        .clone();
+    let mut orphan = process.clone();
+    orphan[0] = 9;
+    let mut odd = process;
+    odd[1] = 9;
+    let with = |first: u8| [&[first][..], &of_one].concat();
+    for (kind, payload, complaint) in [
+        (8, with(0), "first process"),
+        (8, with(7), "has not appeared"),
+        (8, vec![1, 5, 1, 0, 0, 0, 0], "unknown type"),
+        (9, vec![7, 0, 1, 0, 0, 0, 0], "has not appeared"),
+        (7, orphan, "parent that has not appeared"),
+        (7, odd, "origin"),
+    ] {
+        let mut records = forge::records(&bytes);
+        records.insert(3, (kind, payload));
+        let error = TreeTrail::read(&forge::file(CURRENT, &records)[..]).unwrap_err();
+        assert!(error.to_string().contains(complaint), "{error}");
+        // A version without processes has no such record.
+        let error = Trail::read(&forge::file(3, &records)[..]).unwrap_err();
+        assert!(error.to_string().contains("unknown type"), "{error}");
+    }
+    let mut writer = Writer::create(Vec::new(), &trail.header).unwrap();
+    assert!(writer.select(1).is_err());
+    assert!(writer.process_ended(1, 0, &End::Gone).is_err());
+    let process = Process {
+        parent: Some(1),
+        header: trail.header,
+        ..Process::default()
+    };
+    assert!(writer.process(&process).is_err());
 }
