@@ -67,7 +67,10 @@ pub(crate) enum Command {
     /// Record what a program writes, round by round, into a file
     ///
     /// Tracks a running process (-p), or starts a program and tracks it from its first instruction
-    /// to its end (--). Child processes are not recorded.
+    /// to its end (--). Child processes are recorded, too, each by itself (--no-children leaves them
+    /// out): those that are there, and those that come. They are found at each round, so one that
+    /// lives shorter than --interval may be missed. The recording ends with the processes that were
+    /// named, or with the program.
     ///
     /// A program started here has the terminal to itself: an interrupt from the keyboard is for the
     /// program, and is ignored by pagetrail; SIGTERM and SIGHUP are passed on to it. When the
@@ -76,9 +79,10 @@ pub(crate) enum Command {
     ///
     /// A process followed by -p is left alone when the recording ends, by an interrupt or a limit.
     #[command(
-        override_usage = "pagetrail record [OPTIONS] -p <PID>\n       pagetrail record [OPTIONS] -- <CMD>...",
+        override_usage = "pagetrail record [OPTIONS] -p <PID>\n       pagetrail record [OPTIONS] --cgroup <PATH>\n       pagetrail record [OPTIONS] -- <CMD>...",
         after_help = "Examples:\n  \
         pagetrail record -- ./prog --its-option\n  \
+        pagetrail record --cgroup /sys/fs/cgroup/system.slice/cron.service\n  \
         pagetrail record -p 1234 --duration 10s --html out.html\n  \
         pagetrail record -p 1234 --interval 1s --technique compare -o slow.trail\n  \
         pagetrail record -p 1234 --access\n  \
@@ -183,6 +187,22 @@ pub(crate) struct TargetArgs {
     /// A running process, by its PID or its name
     #[arg(short, long, value_name = "PID", value_parser = find::process)]
     pub(crate) pid: Option<u32>,
+    /// A program to start, and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// The targets: processes, a control group, or a program to start.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub(crate) struct TreeArgs {
+    /// A running process, by its PID or its name; several with one -p each
+    #[arg(short, long, value_name = "PID", value_parser = find::process)]
+    pub(crate) pid: Vec<u32>,
+    /// All processes of a control group (version 2), those that come later included; PATH is its
+    /// directory
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cgroup: Option<PathBuf>,
     /// A program to start, and its arguments
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

@@ -28,7 +28,7 @@ struct Figure {
 const FIGURES: &[Figure] = &[
     Figure {
         name: "rounds",
-        help: "Rounds recorded.",
+        help: "Rounds recorded, of the process that has most of them.",
         is_counter: true,
         value: |totals| Some(totals.rounds.into()),
     },
@@ -46,7 +46,7 @@ const FIGURES: &[Figure] = &[
     },
     Figure {
         name: "seconds",
-        help: "Length of all rounds.",
+        help: "Length of all rounds, of all processes.",
         is_counter: true,
         value: |totals| Some(totals.duration_ns as f64 / 1e9),
     },

@@ -1,53 +1,91 @@
 //! [`Stacks`]: samples which code dirties the pages of a recording, where that is asked for and
 //! possible. Where it is not, one line says so and the recording goes on without.
 
+use std::collections::BTreeSet;
+
 use pagetrail::{DirtySource, PageSet, Technique};
 use pagetrail_report::words;
-use pagetrail_stacks::{Mark, Options, Period, Sampler, Unwind};
+use pagetrail_stacks::{Mark, Options, Period, Sampler, Summary, Unwind};
 use pagetrail_trail::{Attribution, StackTable};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit;
 
-/// A sampler of the target's page faults.
-pub(crate) struct Stacks(Sampler);
+/// How the processes of a recording are sampled.
+pub(crate) struct Sampling {
+    options: Options,
+    /// What has been said, so that it is said once and not for each process.
+    said: BTreeSet<String>,
+}
 
-impl Stacks {
-    /// Begins to sample the target of a source: one of `period` faults, or as many as cost little.
-    pub(crate) fn start(
-        source: &dyn DirtySource,
-        unwind: Unwind,
-        period: Option<u32>,
-    ) -> Option<Self> {
+impl Sampling {
+    /// Samples one of `period` faults, or as many as cost little.
+    pub(crate) fn new(unwind: Unwind, period: Option<u32>) -> Self {
+        Self {
+            options: Options {
+                unwind,
+                period: period.map_or_else(Period::default, Period::Fixed),
+            },
+            said: BTreeSet::new(),
+        }
+    }
+
+    /// Begins to sample the target of a source.
+    pub(crate) fn start(&mut self, source: &dyn DirtySource) -> Option<Stacks> {
         let technique = source.technique_name();
         if !makes_writes_fault(technique) {
-            exit::message(&format!(
+            self.say(format!(
                 "--stacks has no effect with {technique}, which makes no write fault"
             ));
             return None;
         }
         raise_descriptor_limit();
-        let options = Options {
-            unwind,
-            period: period.map_or_else(Period::default, Period::Fixed),
-        };
-        match Sampler::attach(source.pid(), &options) {
+        match Sampler::attach(source.pid(), &self.options) {
             Ok(sampler) => {
                 if !sampler.sees_kernel() {
-                    exit::message(
+                    self.say(
                         "pages that system calls write stay unattributed: sampling them needs \
-                         CAP_PERFMON, or kernel.perf_event_paranoid at most 1",
+                         CAP_PERFMON, or kernel.perf_event_paranoid at most 1"
+                            .into(),
                     );
                 }
-                Some(Self(sampler))
+                Some(Stacks(sampler))
             }
             Err(error) => {
-                exit::message(&format!("recording without stacks: {error}"));
+                self.say(format!("recording without stacks: {error}"));
                 None
             }
         }
     }
 
+    fn say(&mut self, line: String) {
+        if !self.said.contains(&line) {
+            exit::message(&line);
+            self.said.insert(line);
+        }
+    }
+}
+
+/// What was sampled, in one process or several.
+#[derive(Clone, Copy)]
+pub(crate) struct Sampled(Summary);
+
+impl Sampled {
+    /// What was sampled in both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        let (mut sum, other) = (self.0, other.0);
+        sum.samples += other.samples;
+        sum.lost += other.lost;
+        sum.period = sum.period.max(other.period);
+        sum.sample_ns = sum.sample_ns.max(other.sample_ns);
+        Self(sum)
+    }
+}
+
+/// A sampler of the target's page faults.
+pub(crate) struct Stacks(Sampler);
+
+impl Stacks {
     /// The present, to be taken before a collect.
     pub(crate) fn mark(&self) -> Mark {
         self.0.mark()
@@ -59,9 +97,16 @@ impl Stacks {
         self.0.attribute(began, dirty)
     }
 
-    /// One line about what was sampled.
-    pub(crate) fn summary(&self) -> String {
-        let summary = self.0.summary();
+    /// What was sampled so far.
+    pub(crate) fn sampled(&self) -> Sampled {
+        Sampled(self.0.summary())
+    }
+}
+
+impl Sampled {
+    /// One line about it.
+    pub(crate) fn line(self) -> String {
+        let summary = self.0;
         let period = match summary.period {
             1 => "each fault".into(),
             n => format!("one of {} faults", words::count(n.into())),
@@ -86,8 +131,9 @@ fn makes_writes_fault(technique: &str) -> bool {
     )
 }
 
-/// Each thread takes descriptors on each processor. Programs that are started have been by now.
-fn raise_descriptor_limit() {
+/// Raises the limit of descriptors: each tracked process takes some, and each sampled thread some
+/// on each processor. Programs that are started have been by now.
+pub(crate) fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // If it fails, the sampler says what is missing.
     let _ = setrlimit(

@@ -1,8 +1,8 @@
 //! How a tracking session starts and ends, and when its rounds are due: common to `record`, `top`,
 //! `tier` and the checkpoint commands.
 //!
-//! [`find`] finds processes by name, [`start`] turns flags into a source of rounds, [`subpage`]
-//! starts a program on the sub-page allocator, [`schedule::Schedule`] computes when the next round
+//! [`find`] finds processes by name, [`start`] turns flags into a source of rounds,
+//! [`subject::Subject`] is what `record` tracks, [`subpage`] starts a program on the sub-page allocator, [`schedule::Schedule`] computes when the next round
 //! is due, [`signals::Signals`] collects the signals that ask to stop, and [`waiting::Waiting`]
 //! shows that a long step runs. [`crate::recording`] processes the rounds.
 
@@ -10,5 +10,6 @@ pub(crate) mod find;
 pub(crate) mod schedule;
 pub(crate) mod signals;
 pub(crate) mod start;
+pub(crate) mod subject;
 pub(crate) mod subpage;
 pub(crate) mod waiting;

@@ -1,24 +1,47 @@
 //! Starts a source of rounds from the flags of the command, and makes the header of its trail.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 use pagetrail::{
     AtExit, Choice, DirtySource, Precision, ReportPages, Target, Technique, TrackMode, Watch,
+    WatchBuilder,
 };
 use pagetrail_trail::Header;
 
 use crate::args::{HugePagesArg, TargetArgs, TechniqueArgs};
 use crate::exit;
+use crate::session::subject::Subject;
 use crate::session::subpage;
 use crate::vm::args::GuestArgs;
 use crate::vm::guest;
 
+/// The target that the command line names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Named<'a> {
+    /// Running processes.
+    Processes(&'a [u32]),
+    /// A control group, by its directory.
+    Cgroup(&'a Path),
+    /// A program to be started, and its arguments.
+    Program(&'a [OsString]),
+}
+
+impl<'a> From<&'a TargetArgs> for Named<'a> {
+    fn from(args: &'a TargetArgs) -> Self {
+        match &args.pid {
+            Some(pid) => Self::Processes(std::slice::from_ref(pid)),
+            None => Self::Program(&args.command),
+        }
+    }
+}
+
 /// What to track, and how.
 pub(crate) struct Wanted<'a> {
-    pub(crate) target: &'a TargetArgs,
+    pub(crate) target: Named<'a>,
     pub(crate) technique: &'a TechniqueArgs,
     /// Whether a program to be started is to be a guest of KVM.
     pub(crate) guest: &'a GuestArgs,
@@ -37,27 +60,58 @@ pub(crate) fn start(
     set_streams: impl FnOnce(&mut Command) -> Result<()>,
 ) -> Result<Box<dyn DirtySource>> {
     if wanted.guest.vm {
-        let command = &wanted.target.command;
-        let source = guest::start(command, wanted.track, wanted.subpages, set_streams)?;
-        return Ok(Box::new(source));
+        return start_guest(wanted, set_streams);
     }
-    Ok(Box::new(watch(wanted, set_streams)?))
+    let watch = builder(wanted, set_streams)?.start()?;
+    warn(wanted.technique, watch.technique());
+    Ok(Box::new(watch))
 }
 
-/// Starts a watch.
-fn watch(
+/// Starts tracking processes, or starts a program and tracks it; `follow`: with all that descend
+/// from them.
+pub(crate) fn start_tree(wanted: &Wanted<'_>, follow: bool) -> Result<Subject> {
+    if wanted.guest.vm {
+        return Ok(Subject::Guest(start_guest(wanted, |_| Ok(()))?));
+    }
+    let builder = builder(wanted, |_| Ok(()))?;
+    let tree = builder.follow_children(follow).start_tree()?;
+    if let Some(first) = tree.members().first() {
+        warn(wanted.technique, first.watch().technique());
+    }
+    Ok(Subject::Tree(tree))
+}
+
+fn start_guest(
     wanted: &Wanted<'_>,
     set_streams: impl FnOnce(&mut Command) -> Result<()>,
-) -> Result<Watch> {
-    let (target, technique) = (wanted.target, wanted.technique);
+) -> Result<Box<dyn DirtySource>> {
+    // The parser refuses it for processes.
+    let command = match wanted.target {
+        Named::Program(command) => command,
+        Named::Processes(_) | Named::Cgroup(_) => &[],
+    };
+    let source = guest::start(command, wanted.track, wanted.subpages, set_streams)?;
+    Ok(Box::new(source))
+}
+
+/// Describes the watch, or the watches of a tree.
+fn builder(
+    wanted: &Wanted<'_>,
+    set_streams: impl FnOnce(&mut Command) -> Result<()>,
+) -> Result<WatchBuilder> {
+    let technique = wanted.technique;
     // Checked before anything is started.
     if let Choice::Technique(requested) = technique.technique.0
         && let Some(line) = without_effect(technique, requested).first()
     {
         bail!("{line}");
     }
-    let target = match (target.pid, target.command.split_first()) {
-        (None, Some((program, arguments))) => {
+    let target = match wanted.target {
+        Named::Program(words) => {
+            // The parser refuses a command line without a target; no program has no name.
+            let Some((program, arguments)) = words.split_first() else {
+                bail!("no program is named");
+            };
             let mut command = command(program, arguments);
             if let Some(subpages) = wanted.subpages {
                 subpage::preload(&mut command, subpages)?;
@@ -65,10 +119,11 @@ fn watch(
             set_streams(&mut command)?;
             Target::command(command)
         }
-        // The parser refuses a command line with neither; no process has PID 0.
-        (pid, _) => Target::process(pid.unwrap_or(0))?,
+        Named::Processes(&[pid]) => Target::process(pid)?,
+        Named::Processes(pids) => Target::tree(pids.iter().copied())?,
+        Named::Cgroup(path) => Target::cgroup(path)?,
     };
-    let mut watch = Watch::builder()
+    let mut builder = Watch::builder()
         .target(target)
         .at_exit(match wanted.last_round {
             true => AtExit::Hold,
@@ -82,19 +137,22 @@ fn watch(
         })
         .block_pages(technique.block_pages);
     if let Some(cost) = technique.false_positive_cost {
-        watch = watch.false_positive_cost(cost);
+        builder = builder.false_positive_cost(cost);
     }
     if technique.exact {
-        watch = watch.precision(Precision::Exact);
+        builder = builder.precision(Precision::Exact);
     }
     if let Some(track) = wanted.track {
-        watch = watch.track(track);
+        builder = builder.track(track);
     }
-    let watch = watch.start()?;
-    for line in without_effect(technique, watch.technique()) {
+    Ok(builder)
+}
+
+/// Says which flags have no effect with the technique in use.
+fn warn(args: &TechniqueArgs, technique: Technique) {
+    for line in without_effect(args, technique) {
         exit::message(&line);
     }
-    Ok(watch)
 }
 
 /// One line for each flag that has no effect with this technique.
@@ -134,14 +192,14 @@ pub(crate) fn command(program: &OsString, arguments: &[OsString]) -> Command {
     command
 }
 
-/// Makes the header of a trail that records this source.
-pub(crate) fn header(source: &dyn DirtySource, target: &TargetArgs, interval: Duration) -> Header {
-    let command = match target.pid {
-        Some(pid) => pagetrail::command_line(pid),
-        None => {
-            let words = target.command.iter();
+/// Makes the header of a trail that records this source; `target` names a program that was started.
+pub(crate) fn header(source: &dyn DirtySource, target: Named<'_>, interval: Duration) -> Header {
+    let command = match target {
+        Named::Program(words) => {
+            let words = words.iter();
             words.map(|word| word.to_string_lossy().into()).collect()
         }
+        Named::Processes(_) | Named::Cgroup(_) => pagetrail::command_line(source.pid()),
     };
     Header {
         command,

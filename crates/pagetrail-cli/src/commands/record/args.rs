@@ -7,16 +7,20 @@ use clap::{Args, ValueEnum};
 use pagetrail::TrackMode;
 use pagetrail_stacks::Unwind;
 
-use crate::args::{DEFAULT_FILE, SUBPAGES, TargetArgs, TechniqueArgs, duration};
+use crate::args::{DEFAULT_FILE, SUBPAGES, TechniqueArgs, TreeArgs, duration};
 use crate::commands::report::args::PictureArgs;
 use crate::endpoint::Address;
+use crate::session::start::Named;
 use crate::vm::args::GuestArgs;
 
 /// Arguments of `record`.
 #[derive(Args, Debug)]
 pub(crate) struct RecordArgs {
     #[command(flatten)]
-    pub(crate) target: TargetArgs,
+    pub(crate) target: TreeArgs,
+    /// Track only the processes that are named, not their children
+    #[arg(long, conflicts_with_all = ["cgroup", "vm"])]
+    pub(crate) no_children: bool,
     #[command(flatten)]
     pub(crate) technique: TechniqueArgs,
     /// Track reads too: rounds of writes and of accesses in turns, or of accesses only (Linux 7.3).
@@ -34,7 +38,7 @@ pub(crate) struct RecordArgs {
     #[arg(
         long,
         value_name = "N",
-        conflicts_with = "pid",
+        conflicts_with_all = ["pid", "cgroup"],
         hide_possible_values = true,
         value_parser = SUBPAGES
     )]
@@ -42,7 +46,7 @@ pub(crate) struct RecordArgs {
     /// Record a last round at the program's exit. The program runs under ptrace(2) for this, with
     /// side effects: LeakSanitizer fails, debuggers and set-user-ID are refused, signals take
     /// longer
-    #[arg(long, conflicts_with_all = ["pid", "vm"])]
+    #[arg(long, conflicts_with_all = ["pid", "cgroup", "vm"])]
     pub(crate) last_round: bool,
     #[command(flatten)]
     pub(crate) guest: GuestArgs,
@@ -79,6 +83,17 @@ pub(crate) struct RecordArgs {
     pub(crate) metrics: Option<Address>,
     #[command(flatten)]
     pub(crate) pictures: PictureArgs,
+}
+
+impl RecordArgs {
+    /// The target that is named.
+    pub(crate) fn named(&self) -> Named<'_> {
+        match (&self.target.cgroup, self.target.pid.is_empty()) {
+            (Some(path), _) => Named::Cgroup(path),
+            (None, false) => Named::Processes(&self.target.pid),
+            (None, true) => Named::Program(&self.target.command),
+        }
+    }
 }
 
 fn metrics_address(text: &str) -> Result<Address, String> {

@@ -2,12 +2,13 @@
 //! file.
 
 pub(crate) mod args;
+mod follow;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use pagetrail::{DirtySource, Ended, Error, Round, State, TrackMode};
+use pagetrail::{Ended, Error, State, TrackMode};
 use pagetrail_report::{joined, words};
 use pagetrail_trail::End;
 
@@ -20,10 +21,12 @@ use crate::recording::output::Output;
 use crate::recording::progress::Progress;
 use crate::recording::recorder::{Recorder, Totals};
 use crate::recording::round;
-use crate::recording::stacks::Stacks;
+use crate::recording::stacks::{Sampling, raise_descriptor_limit};
+use crate::session::find;
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
-use crate::session::{find, start};
+use crate::session::start::{self, Named};
+use crate::session::subject::Subject;
 
 /// Longest time until a signal is handled.
 const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -39,16 +42,17 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
             return Err(error);
         }
     };
+    let named = args.named();
     let wanted = start::Wanted {
-        target: &args.target,
+        target: named,
         technique: &args.technique,
         guest: &args.guest,
         track: args.access.map(TrackMode::from),
         last_round: args.last_round,
         subpages: args.subpages.as_deref(),
     };
-    let mut source = match start::start(&wanted, |_| Ok(())) {
-        Ok(source) => source,
+    let mut subject = match start::start_tree(&wanted, !args.no_children) {
+        Ok(subject) => subject,
         Err(error) => {
             pictures.discard();
             output.discard();
@@ -58,14 +62,16 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
             };
         }
     };
-    let is_program = args.target.pid.is_none();
-    let addressee = match is_program {
-        true => Addressee::Program(source.pid()),
-        false => Addressee::Us,
+    // Programs that are started have been by now.
+    raise_descriptor_limit();
+    let is_program = matches!(named, Named::Program(_));
+    let addressee = match (is_program, subject.first()) {
+        (true, Some(source)) => Addressee::Program(source.pid()),
+        _ => Addressee::Us,
     };
     // A program started here has the terminal to itself.
-    if let Some(pid) = args.target.pid {
-        announce(pid, &*source, &output);
+    if !is_program {
+        announce(&subject, args, &output);
     }
     if let Some(metrics) = &metrics {
         metrics.announce();
@@ -75,9 +81,15 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         signals: Signals::take(addressee).context("cannot handle signals")?,
         // A program started here may use the terminal as it likes.
         progress: Progress::new(!is_program),
-        source: &mut *source,
+        subject: &mut subject,
+        named,
+        interval: args.interval,
+        sampling: args
+            .stacks
+            .map(|how| Sampling::new(how.into(), args.stacks_period)),
         is_program,
         is_guest: args.guest.vm,
+        is_behind: false,
         ended: None,
         unseen: None,
     };
@@ -134,7 +146,11 @@ enum Waited {
 }
 
 struct Session<'a> {
-    source: &'a mut dyn DirtySource,
+    subject: &'a mut Subject,
+    named: Named<'a>,
+    interval: Duration,
+    /// How processes are sampled for the code that writes, if that is asked for.
+    sampling: Option<Sampling>,
     signals: Signals,
     progress: Progress,
     /// Serves counts of the recording.
@@ -143,6 +159,8 @@ struct Session<'a> {
     is_program: bool,
     /// Whether the program is a guest of KVM, which sends a round at its end.
     is_guest: bool,
+    /// Whether it was said that processes come faster than they can be attached to.
+    is_behind: bool,
     /// How the target ended, once it has; the inner value is known only for a program started here.
     ended: Option<Option<Ended>>,
     /// Time before a program's exit that no round covers.
@@ -154,19 +172,16 @@ impl Session<'_> {
     fn record(&mut self, args: &RecordArgs, output: &Output) -> Result<Totals> {
         let to_file = || output.path().display().to_string();
         let mut schedule = Schedule::new(Instant::now(), args.interval, args.duration);
-        let header = start::header(self.source, &args.target, args.interval);
-        let stacks = args
-            .stacks
-            .and_then(|how| Stacks::start(self.source, how.into(), args.stacks_period));
-        let mut recorder = Recorder::new(output, header).with_stacks(stacks);
+        let mut recorder = Recorder::new(output);
+        self.add_present(&mut recorder);
         let stop = self.rounds(
             &mut recorder,
             &mut schedule,
             args.rounds.unwrap_or(u32::MAX),
         );
         self.progress.erase();
-        if let Some(stacks) = recorder.stacks() {
-            exit::message(&stacks.summary());
+        if let Some(sampled) = recorder.sampled() {
+            exit::message(&sampled.line());
         }
         let end = match stop {
             Ok(Stop::Ended) => round::end(self.wait_for_end()),
@@ -211,7 +226,7 @@ impl Session<'_> {
             match waited {
                 Waited::Stop(stop) => return Ok(stop),
                 // The process ends now, unless other threads outlive its main thread.
-                Waited::Exiting => self.source.release_exit(),
+                Waited::Exiting => self.subject.release_exit(),
                 Waited::Due => {}
             }
             held = matches!(waited, Waited::Exiting);
@@ -221,20 +236,8 @@ impl Session<'_> {
             }
             schedule.advance(now);
             self.progress.update(recorder.totals());
-            if let Some(metrics) = &self.metrics {
-                metrics.publish(recorder.header(), recorder.totals());
-            }
-        }
-    }
-
-    /// Takes a round, and the others of its interval.
-    fn take_rounds(&mut self, recorder: &mut Recorder<'_>, rounds_max: u32) -> Result<()> {
-        loop {
-            recorder.take_round(self.source)?;
-            if recorder.totals().rounds >= rounds_max
-                || self.source.wait(Duration::ZERO) != State::Ready
-            {
-                return Ok(());
+            if let (Some(metrics), Some(header)) = (&self.metrics, recorder.header()) {
+                metrics.publish(header, recorder.totals());
             }
         }
     }
@@ -249,7 +252,7 @@ impl Session<'_> {
     fn wait_until(&mut self, deadline: Instant) -> Waited {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.source.wait(left.min(SIGNAL_POLL_INTERVAL)) {
+            match self.subject.wait(left.min(SIGNAL_POLL_INTERVAL)) {
                 State::Ended(ended) => {
                     self.ended = Some(ended);
                     return Waited::Stop(Stop::Ended);
@@ -269,13 +272,11 @@ impl Session<'_> {
             if let Some(ended) = self.ended {
                 return ended;
             }
-            match self.source.wait(SIGNAL_POLL_INTERVAL) {
+            match self.subject.wait(SIGNAL_POLL_INTERVAL) {
                 State::Ended(ended) => self.ended = Some(ended),
-                State::Exiting => self.source.release_exit(),
+                State::Exiting => self.subject.release_exit(),
                 // Nobody wants it any more.
-                State::Ready => {
-                    let _ = self.source.collect().map(Round::commit);
-                }
+                State::Ready => self.subject.drop_round(),
                 _ => {
                     self.signals.stop_requested();
                 }
@@ -333,13 +334,39 @@ fn milliseconds(time: Duration) -> String {
 
 /// Prints what is recorded and which child processes are not. If standard error is not a terminal,
 /// it is the only message until the end.
-fn announce(pid: u32, source: &dyn DirtySource, output: &Output) {
+fn announce(subject: &Subject, args: &RecordArgs, output: &Output) {
+    let Some(first) = subject.first() else {
+        return exit::message(&format!(
+            "waiting for processes of the control group, to record them into {}; it ends by Ctrl-C or \
+             SIGTERM",
+            output.path().display()
+        ));
+    };
+    let roots = match args.named() {
+        Named::Cgroup(_) => vec![first.pid()],
+        _ => subject.roots(),
+    };
+    let others = match subject.count() - roots.len() {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    let (what, it) = match roots.len() {
+        1 => ("process", "it ends with the process"),
+        _ => ("processes", "it ends with them"),
+    };
     exit::message(&format!(
-        "recording process {} by {} into {}; it ends with the process, or by Ctrl-C or SIGTERM",
-        find::list(&[pid]),
-        source.technique_name(),
+        "recording {what} {}{others} by {} into {}; {it}, or by Ctrl-C or SIGTERM",
+        find::list(&roots),
+        first.technique_name(),
         output.path().display()
     ));
+    if args.no_children {
+        roots.iter().for_each(|root| leave_out_children(*root));
+    }
+}
+
+/// Prints which child processes of a process are not recorded.
+fn leave_out_children(pid: u32) {
     let children = find::children(pid);
     if !children.is_empty() {
         let of = match children.len() {
@@ -347,7 +374,7 @@ fn announce(pid: u32, source: &dyn DirtySource, output: &Output) {
             n => format!("its {n} child processes are"),
         };
         exit::message(&format!(
-            "{of} not tracked; track each with -p: {}",
+            "{of} not tracked, by --no-children: {}",
             find::list(&children)
         ));
     }
@@ -357,9 +384,13 @@ fn announce(pid: u32, source: &dyn DirtySource, output: &Output) {
 fn summary(totals: &Totals, unseen: Option<Duration>, output: &Output) {
     let path = output.path();
     let mut line = format!(
-        "recorded {}, {} page writes, in {}",
+        "recorded {}, {} page writes{}, in {}",
         words::plural(totals.rounds.into(), "round"),
         words::count(totals.page_writes),
+        match totals.processes {
+            0 | 1 => String::new(),
+            n => format!(" of {} processes", words::count(n.into())),
+        },
         path.display()
     );
     if let Some(unseen) = unseen {

@@ -26,10 +26,10 @@ use self::view::Action;
 use crate::exit;
 use crate::recording::layout::Layout;
 use crate::recording::round;
-use crate::recording::stacks::Stacks;
+use crate::recording::stacks::{Sampling, Stacks};
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
-use crate::session::start;
+use crate::session::start::{self, Named};
 
 /// Longest time until a signal, or the end of the program, is handled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
         bail!("top needs a terminal as standard output; without one use `pagetrail record`");
     }
     let wanted = start::Wanted {
-        target: &args.target,
+        target: Named::from(&args.target),
         technique: &args.technique,
         guest: &args.guest,
         track: None,
@@ -52,11 +52,11 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         Ok(())
     })?;
-    let header = start::header(&*source, &args.target, args.interval);
+    let header = start::header(&*source, Named::from(&args.target), args.interval);
     let name = words::command(&header.command);
     let stacks = args
         .stacks
-        .and_then(|how| Stacks::start(&*source, how.into(), None));
+        .and_then(|how| Sampling::new(how.into(), None).start(&*source));
     let mut state = TopState::new(header);
     if stacks.is_some() {
         state.show_functions();

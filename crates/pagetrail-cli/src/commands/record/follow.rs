@@ -1,0 +1,144 @@
+//! Takes the rounds of all processes of a recording, those included that come while it runs.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use pagetrail::{Change, DirtySource, Member, State, Tree};
+use pagetrail_trail::{Origin, Process};
+
+use super::{Session, is_gone};
+use crate::exit;
+use crate::recording::recorder::Recorder;
+use crate::recording::round;
+use crate::recording::stacks::Sampling;
+use crate::session::find;
+use crate::session::start::{self, Named};
+use crate::session::subject::Subject;
+
+impl Session<'_> {
+    /// Adds the processes with which the recording begins.
+    pub(super) fn add_present(&mut self, recorder: &mut Recorder<'_>) {
+        match &*self.subject {
+            Subject::Guest(source) => {
+                let process = Process {
+                    header: start::header(&**source, self.named, self.interval),
+                    ..Process::default()
+                };
+                let stacks = sample(&mut self.sampling, &**source);
+                recorder.add(0, process, stacks);
+            }
+            Subject::Tree(tree) => {
+                for member in tree.members() {
+                    let process = describe(member, self.named, self.interval);
+                    let stacks = sample(&mut self.sampling, member.watch());
+                    recorder.add(member.number(), process, stacks);
+                }
+            }
+        }
+    }
+
+    /// Takes a round of each process, and the others of its interval.
+    ///
+    /// Fails with [`pagetrail::Error::Gone`] when the only process that was named has ended.
+    pub(super) fn take_rounds(
+        &mut self,
+        recorder: &mut Recorder<'_>,
+        rounds_max: u32,
+    ) -> Result<()> {
+        recorder.begin_round();
+        loop {
+            match &mut *self.subject {
+                Subject::Guest(source) => recorder.take_round(0, &mut **source)?,
+                Subject::Tree(tree) => {
+                    for change in tree.follow() {
+                        let tree = &*tree;
+                        match change {
+                            Change::Appeared { number } => {
+                                let mut members = tree.members().iter();
+                                if let Some(member) =
+                                    members.find(|member| member.number() == number)
+                                {
+                                    let process = describe(member, self.named, self.interval);
+                                    let stacks = sample(&mut self.sampling, member.watch());
+                                    recorder.add(number, process, stacks);
+                                }
+                            }
+                            // The end of the program that was started comes by `wait`.
+                            Change::Ended { number, ended } => {
+                                let at = nanoseconds(tree.began().elapsed());
+                                recorder.ended(number, at, &round::end(ended))?;
+                            }
+                            Change::Refused { pid, error } => exit::message(&format!(
+                                "process {} is not recorded: {error}",
+                                find::list(&[pid])
+                            )),
+                            Change::Behind { waiting } if !self.is_behind => {
+                                self.is_behind = true;
+                                exit::message(&format!(
+                                    "processes come faster than they can be attached to: {waiting} \
+                                     wait for the next round"
+                                ));
+                            }
+                            _ => {}
+                        }
+                    }
+                    collect(tree, recorder)?;
+                }
+            }
+            if recorder.totals().rounds >= rounds_max
+                || self.subject.wait(Duration::ZERO) != State::Ready
+            {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Takes a round of each member.
+fn collect(tree: &mut Tree, recorder: &mut Recorder<'_>) -> Result<()> {
+    let roots = |member: &&Member| member.origin() == pagetrail::Origin::Root;
+    let has_one_root = tree.members().iter().filter(roots).count() == 1;
+    let mut gone = None;
+    for member in tree.members_mut() {
+        let is_root = member.origin() == pagetrail::Origin::Root;
+        match recorder.take_round(member.number(), member.watch_mut()) {
+            Err(error) if is_gone(&error) => {
+                if is_root && has_one_root {
+                    gone = Some(error);
+                }
+            }
+            taken => taken?,
+        }
+    }
+    gone.map_or(Ok(()), Err)
+}
+
+/// What the trail says of a process when it appears.
+fn describe(member: &Member, named: Named<'_>, interval: Duration) -> Process {
+    let named = match member.origin() {
+        pagetrail::Origin::Root => named,
+        // Not the program that was started.
+        _ => Named::Processes(&[]),
+    };
+    Process {
+        parent: member.parent(),
+        origin: match member.origin() {
+            pagetrail::Origin::Root => Origin::Root,
+            pagetrail::Origin::Present => Origin::Present,
+            _ => Origin::New,
+        },
+        appeared_ns: nanoseconds(member.appeared()),
+        header: start::header(member.watch(), named, interval),
+    }
+}
+
+fn sample(
+    sampling: &mut Option<Sampling>,
+    source: &dyn DirtySource,
+) -> Option<crate::recording::stacks::Stacks> {
+    sampling.as_mut()?.start(source)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,70 @@
+//! [`Subject`]: what `record` tracks: a tree of processes, or a guest of KVM.
+
+use std::time::Duration;
+
+use pagetrail::{DirtySource, Origin, Round, State, Tree};
+
+/// What is tracked.
+pub(crate) enum Subject {
+    /// Processes, each with a watch.
+    Tree(Tree),
+    /// A guest, which is one source.
+    Guest(Box<dyn DirtySource>),
+}
+
+impl Subject {
+    /// The source with which a recording begins: the process that was named or started. A control
+    /// group may have none yet.
+    pub(crate) fn first(&self) -> Option<&dyn DirtySource> {
+        match self {
+            Self::Tree(tree) => {
+                let first = tree.members().first()?;
+                Some(first.watch())
+            }
+            Self::Guest(source) => Some(&**source),
+        }
+    }
+
+    /// The PIDs of the processes that were named or started.
+    pub(crate) fn roots(&self) -> Vec<u32> {
+        match self {
+            Self::Tree(tree) => {
+                let members = tree.members().iter();
+                let roots = members.filter(|member| member.origin() == Origin::Root);
+                roots.map(|member| member.pid()).collect()
+            }
+            Self::Guest(source) => vec![source.pid()],
+        }
+    }
+
+    /// The number of processes that are tracked.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::Tree(tree) => tree.members().len(),
+            Self::Guest(_) => 1,
+        }
+    }
+
+    /// Waits until the state changes, but at most for `timeout`.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> State {
+        match self {
+            Self::Tree(tree) => tree.wait(timeout),
+            Self::Guest(source) => source.wait(timeout),
+        }
+    }
+
+    /// Releases a program that is held at its end.
+    pub(crate) fn release_exit(&mut self) {
+        match self {
+            Self::Tree(tree) => tree.release_exit(),
+            Self::Guest(source) => source.release_exit(),
+        }
+    }
+
+    /// Takes a round that nobody wants, so that a guest can go on.
+    pub(crate) fn drop_round(&mut self) {
+        if let Self::Guest(source) = self {
+            let _ = source.collect().map(Round::commit);
+        }
+    }
+}
