@@ -10,6 +10,7 @@ use pagetrail_trail::analysis::{self, MappingCounts, RoundCounts};
 use pagetrail_trail::{Analysis, Mapping, Predicted, Round, SubpageCounts};
 use serde::{Serialize, Serializer};
 
+use super::processes::ProcessRow;
 use super::writers::Writers;
 use super::{Recording, words};
 
@@ -54,6 +55,7 @@ pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Resul
         accesses: accesses.map(summary),
         subpages: SubpageCounts::of(&recording.main.trail).map(|counts| subpages(&counts, page)),
         writers: recording.writers.map(writers),
+        processes: recording.processes,
     };
     serde_json::to_writer(&mut *out, &document)?;
     out.write_all(b"\n")
@@ -84,6 +86,9 @@ struct Document<'a, R: Serialize, M: Serialize> {
     /// Which code wrote, where that was sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     writers: Option<WritersView<'a>>,
+    /// All processes of the recording, where there are several; the rest is about one of them.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    processes: &'a [ProcessRow],
 }
 
 /// Functions and stacks; their pages are counted once per round, times the sample period.

@@ -28,6 +28,7 @@ pub mod palette;
 mod parquet;
 mod png;
 mod pprof;
+pub mod processes;
 pub mod sheet;
 pub mod size;
 mod terminal;
@@ -38,6 +39,7 @@ pub mod writers;
 
 pub use terminal::Style;
 
+use processes::ProcessRow;
 use writers::Writers;
 
 /// The forms of a report.
@@ -76,6 +78,22 @@ pub fn write_with(
     format: Format,
     out: &mut dyn Write,
 ) -> io::Result<()> {
+    write_process(trail, writers, &[], format, out)
+}
+
+/// Writes the report on one process of a recording of several; `processes` are all of them, for the
+/// JSON document.
+///
+/// # Errors
+///
+/// Those of `out`.
+pub fn write_process(
+    trail: &Trail,
+    writers: Option<&Writers>,
+    processes: &[ProcessRow],
+    format: Format,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     match format {
         Format::Parquet => return parquet::write(trail, out),
         Format::ChromeTrace => return chrome_trace::write(trail, out),
@@ -92,6 +110,7 @@ pub fn write_with(
     }
     let recording = Recording {
         writers,
+        processes,
         ..Recording::of(trail)
     };
     match format {
@@ -114,6 +133,8 @@ pub(crate) struct Recording<'a> {
     pub(crate) is_at_once: bool,
     /// Which code wrote, if that was sampled.
     pub(crate) writers: Option<&'a Writers>,
+    /// All processes of the recording, if there are several.
+    pub(crate) processes: &'a [ProcessRow],
 }
 
 /// The rounds of one kind.
@@ -146,6 +167,7 @@ impl<'a> Recording<'a> {
                 accesses: Some(in_turns(AccessKind::Accesses)),
                 is_at_once,
                 writers: None,
+                processes: &[],
             },
             (_, accesses) => Self {
                 whole,
@@ -159,6 +181,7 @@ impl<'a> Recording<'a> {
                 accesses: None,
                 is_at_once,
                 writers: None,
+                processes: &[],
             },
         }
     }

@@ -109,7 +109,8 @@ impl Target {
     /// armed; after that it is not traced, so what it writes after the last collect is missed.
     /// [`WatchBuilder::at_exit`] holds it at its end, too. If the program replaces itself by
     /// `execve(2)`, the new program is tracked from the next collect on, which reports all its
-    /// pages. Child processes are not tracked. A set-user-ID program is refused
+    /// pages. Child processes are tracked by
+    /// [`WatchBuilder::start_tree`](crate::WatchBuilder::start_tree) only. A set-user-ID program is refused
     /// ([`Error::Privileged`](crate::Error::Privileged)) if the tracker lacks `CAP_SYS_PTRACE`.
     ///
     /// ```no_run

@@ -263,6 +263,66 @@ fn a_program_is_a_tree_from_its_first_instruction() {
     assert_eq!(members, 2, "no child is found");
 }
 
+/// A control group of version 2 that is removed at the end; `None` where none can be made.
+struct Cgroup(std::path::PathBuf);
+
+impl Cgroup {
+    fn new() -> Option<Self> {
+        let mounts = std::fs::read_to_string("/proc/mounts").ok()?;
+        let mount = mounts.lines().find(|line| line.contains(" cgroup2 "))?;
+        let mount = std::path::Path::new(mount.split(' ').nth(1)?);
+        let path = mount.join(format!("pagetrail-test-{}", std::process::id()));
+        std::fs::create_dir(&path).ok()?;
+        Some(Self(path))
+    }
+
+    fn take(&self, pid: u32) {
+        std::fs::write(self.0.join("cgroup.procs"), pid.to_string()).expect("it takes a process");
+    }
+
+    fn is_gone(&self) -> bool {
+        std::fs::remove_dir(&self.0).is_ok()
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_control_group_has_its_processes_and_those_that_come() {
+    let Some(mut family) = Family::start() else {
+        return;
+    };
+    let Some(group) = Cgroup::new() else {
+        pagetrail_skips::not_here("no control group of version 2 can be made here");
+        return;
+    };
+    let target = Target::cgroup(&group.0).unwrap();
+    let mut tree = Watch::builder().target(target).start_tree().unwrap();
+    assert!(tree.members().is_empty());
+    assert_eq!(tree.wait(Duration::ZERO), State::Running);
+    group.take(family.parent.id());
+    round(&mut tree);
+    let child = family.child("fork");
+    let first = round(&mut tree);
+    assert!(first[&child].contains(&0), "{first:?}");
+    assert_eq!(first.len(), 2);
+    // An orphan stays in its group, unlike in a tree of descendants.
+    let orphan = family.child("leave 0");
+    let rounds = round(&mut tree);
+    assert!(rounds[&orphan].contains(&40), "{rounds:?}");
+    drop(family);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !group.is_gone() {
+        assert!(Instant::now() < deadline, "its processes do not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(tree.wait(Duration::ZERO), State::Ended(None));
+}
+
 #[test]
 fn what_is_no_tree_is_refused() {
     let error = Target::tree([]).unwrap_err();

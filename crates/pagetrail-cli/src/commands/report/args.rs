@@ -25,6 +25,10 @@ pub(crate) struct ReportArgs {
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
+    /// The process to report on, by its PID or its program's name, where the recording has several;
+    /// without it the report lists all processes, and pictures show the first
+    #[arg(long, value_name = "PID")]
+    pub(crate) process: Option<String>,
     #[command(flatten)]
     pub(crate) pictures: PictureArgs,
     /// Draw the call stacks of `record --stacks` as a flame graph (SVG); without OUT it takes the

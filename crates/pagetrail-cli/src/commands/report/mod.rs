@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
+use pagetrail_report::processes::{self, ProcessRow};
 use pagetrail_report::writers::Writers;
 use pagetrail_report::{self as report, Format, Style, joined};
-use pagetrail_trail::Trail;
+use pagetrail_trail::{Trail, TreeTrail};
 
 use self::args::{PictureArgs, ReportArgs};
 use crate::args::DEFAULT_FILE;
@@ -26,7 +27,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
     if let Some(after) = &args.after {
         return compare::run(args, after);
     }
-    let mut trail = read(&args.file)?;
+    let (mut trail, processes) = select(read_all(&args.file)?, args)?;
     // The JSON document lists mappings as recorded; its consumer can group them.
     let recorded = joined::group(&mut trail);
     Pictures::open(&args.pictures, &args.file)?.write(&trail)?;
@@ -69,10 +70,69 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
         false => Format::Terminal(style()),
     };
     let mut out = BufWriter::new(io::stdout().lock());
-    report::write_with(&trail, writers.as_ref(), format, &mut out)
+    overview(args, &trail, &processes, &mut out)
+        .and_then(|()| {
+            report::write_process(&trail, writers.as_ref(), &processes, format, &mut out)
+        })
         .and_then(|()| out.flush())
         .context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The process to report on, and all processes if there are several.
+fn select(mut tree: TreeTrail, args: &ReportArgs) -> Result<(Trail, Vec<ProcessRow>)> {
+    let rows = match tree.processes.len() {
+        0 | 1 if args.process.is_none() => Vec::new(),
+        _ => processes::rows(&tree),
+    };
+    let number = match &args.process {
+        Some(wanted) => find(&rows, wanted)?,
+        None => 0,
+    };
+    let process = tree.processes.swap_remove(number);
+    let rows = if rows.len() > 1 { rows } else { Vec::new() };
+    Ok((process.trail, rows))
+}
+
+/// The number of the process with a PID or a name. Of processes with one PID, one after the other,
+/// it is the first.
+fn find(rows: &[ProcessRow], wanted: &str) -> Result<usize> {
+    if let Ok(pid) = wanted.parse::<u32>() {
+        let found = rows.iter().position(|row| row.pid == pid);
+        return found.with_context(|| format!("no process {pid} is in the recording"));
+    }
+    let called = |row: &&ProcessRow| row.name() == wanted;
+    let found: Vec<&ProcessRow> = rows.iter().filter(called).collect();
+    match found[..] {
+        [] => bail!("no process of the recording is called {wanted}"),
+        [one] => Ok(one.number as usize),
+        _ => {
+            let pids = found.iter().take(6).map(|row| row.pid.to_string());
+            bail!(
+                "{} processes of the recording are called {wanted}, name one by its PID: {}",
+                found.len(),
+                pids.collect::<Vec<_>>().join(", ")
+            )
+        }
+    }
+}
+
+/// Lists the processes before the text about the first, if there are several and none was chosen.
+fn overview(
+    args: &ReportArgs,
+    trail: &Trail,
+    rows: &[ProcessRow],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    if rows.is_empty() || args.json || args.process.is_some() {
+        return Ok(());
+    }
+    processes::write_table(rows, out)?;
+    writeln!(
+        out,
+        "\nprocess {}, the first; --process PID reports on another\n",
+        trail.header.pid
+    )
 }
 
 /// The picture files of `report` and `record`, opened before there is anything to write.
@@ -147,8 +207,19 @@ fn open(
     Ok(Some(file))
 }
 
-/// Reads a recording, for `report` and `record`.
+/// Reads the first process of a recording, for `record`.
 pub(crate) fn read(path: &Path) -> Result<Trail> {
+    let file = open_recording(path)?;
+    Trail::read(file).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Reads all processes of a recording.
+fn read_all(path: &Path) -> Result<TreeTrail> {
+    let file = open_recording(path)?;
+    TreeTrail::read(file).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn open_recording(path: &Path) -> Result<BufReader<File>> {
     let file = File::open(path).map_err(|error| {
         let cure = if path == Path::new(DEFAULT_FILE) {
             "; name a recording, or make one with `pagetrail record`"
@@ -157,7 +228,7 @@ pub(crate) fn read(path: &Path) -> Result<Trail> {
         };
         anyhow!("cannot open {}: {error}{cure}", path.display())
     })?;
-    Trail::read(BufReader::new(file)).with_context(|| format!("cannot read {}", path.display()))
+    Ok(BufReader::new(file))
 }
 
 /// Width and colour for standard output.
