@@ -702,7 +702,7 @@ fn children_of_a_program_are_recorded_with_what_they_wrote() {
             rounds.clone().any(|round| round.written.contains(address))
         };
         let pages = (0..PAGES).step_by(STEP as usize);
-        assert_eq!(pages.clone().filter(is_written).count(), pages.len());
+        assert_eq!(pages.clone().filter(is_written).count(), pages.count());
     }
 }
 
