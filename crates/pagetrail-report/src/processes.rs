@@ -86,12 +86,12 @@ impl ProcessRow {
 /// The command line of a process; after an `execve(2)` the last one.
 fn command(trail: &Trail) -> String {
     let events = trail.rounds.iter().flat_map(|round| &round.events);
-    let executed = events.filter_map(|event| match event {
+    let mut executed = events.filter_map(|event| match event {
         Event::Exec(command) => Some(command.clone()),
         _ => None,
     });
     executed
-        .last()
+        .next_back()
         .unwrap_or_else(|| words::command(&trail.header.command))
 }
 
@@ -198,7 +198,7 @@ mod tests {
 
     fn tree(parents: &[Option<u32>]) -> TreeTrail {
         let processes = parents.iter().enumerate().map(|(number, parent)| {
-            let mut trail = testing::program(2 + number % 3);
+            let mut trail = testing::program(2 + number as u32 % 3);
             trail.header.pid = 100 + number as u32;
             ProcessTrail {
                 parent: *parent,
