@@ -2,10 +2,11 @@
 //! program that clears, since CRIU's pre-dump, next pre-dump and dump are three programs.
 //!
 //! A holder is forked by the first program that needs it, listens on an abstract Unix socket named
-//! after its target, and ends when the target does. If it is killed, the watch ends with it, and
-//! all pages count as written. It answers root and its own user. One request is one connection: a
+//! after its target, and ends when the target does, or the process for which it is held. If it is
+//! killed, the watch ends with it, and all pages count as written. It answers root and its own user. One request is one connection: a
 //! byte, answered by what is armed or by why not.
 
+use crate::settings;
 use crate::sys::process;
 use pagetrail::{
     Attached, PageRange, PageSet, Region, Target, Technique, UntrackedPolicy, Unwritable, Watch,
@@ -134,17 +135,22 @@ enum Hold {
 
 /// The holder's life.
 fn hold(pid: u32, listener: &UnixListener) {
-    let target = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let Some(Ok(end)) = target.map(|target| pidfd_open(target, PidfdFlags::empty())) else {
-        return;
-    };
+    // It ends with each of these.
+    let mut ends = Vec::new();
+    for pid in [Some(pid), settings::held_for()].into_iter().flatten() {
+        let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let Some(Ok(end)) = process.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else {
+            return;
+        };
+        ends.push(end);
+    }
     let mut hold = Hold::Nothing;
     loop {
-        let mut fds = [
-            PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(end.as_fd(), PollFlags::IN),
-        ];
-        if poll(&mut fds, None).is_err() || !fds[1].revents().is_empty() {
+        let mut fds = vec![PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
+        let ended = ends.iter().map(AsFd::as_fd);
+        fds.extend(ended.map(|end| PollFd::from_borrowed_fd(end, PollFlags::IN)));
+        let polled = poll(&mut fds, None);
+        if polled.is_err() || fds[1..].iter().any(|end| !end.revents().is_empty()) {
             return;
         }
         if let Ok((stream, _)) = listener.accept() {

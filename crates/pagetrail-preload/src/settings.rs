@@ -10,6 +10,9 @@ const MODE: &std::ffi::CStr = c"PAGETRAIL_SOFTDIRTY";
 /// Who reads the own bits: `any` (the default) or `collector`.
 const READER: &std::ffi::CStr = c"PAGETRAIL_SOFTDIRTY_READER";
 
+/// A process with which the watches on other processes end, by its PID.
+const HELD_FOR: &std::ffi::CStr = c"PAGETRAIL_SOFTDIRTY_HELD_FOR";
+
 /// A file to which messages are appended; without it there are none.
 const LOG: &std::ffi::CStr = c"PAGETRAIL_SOFTDIRTY_LOG";
 
@@ -53,6 +56,19 @@ pub(crate) fn is_for_collector() -> bool {
             false
         }
     }
+}
+
+/// The process with which the watches on other processes end.
+pub(crate) fn held_for() -> Option<u32> {
+    let value = kernel::variable(HELD_FOR).filter(|value| !value.is_empty())?;
+    let text = String::from_utf8_lossy(value);
+    let pid = text.parse().ok();
+    if pid.is_none() {
+        log(format_args!(
+            "PAGETRAIL_SOFTDIRTY_HELD_FOR={text} is no PID; watches last as long as their targets"
+        ));
+    }
+    pid
 }
 
 /// Appends a line to the log file, if there is one.

@@ -271,3 +271,36 @@ fn an_inherited_pagemap_is_answered() {
     target.write_all_pages();
     assert_eq!((target.dirty(), target.dirty_by_inherited()), (4, 4));
 }
+
+/// How many sockets of a target's holder there are: one, or none.
+fn holders(pid: u32) -> usize {
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    sockets
+        .matches(&format!("@pagetrail-softdirty/{pid}/"))
+        .count()
+}
+
+#[test]
+fn a_watch_ends_with_the_process_for_which_it_is_held() {
+    if !can_answer() {
+        return;
+    }
+    let Some(target) = Target::start() else {
+        return;
+    };
+    let mut owner = Command::new("sleep").arg("1000").spawn().unwrap();
+    let script = "echo 4 > /proc/$1/clear_refs";
+    let pid = target.child.id();
+    let mut clear = under_library("sh");
+    clear.args(["-c", script, "sh", &pid.to_string()]);
+    clear.env("PAGETRAIL_SOFTDIRTY_HELD_FOR", owner.id().to_string());
+    let cleared = clear.status().unwrap().success();
+    let held = holders(pid);
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    assert!(cleared);
+    assert_eq!(held, 1);
+    while holders(pid) > 0 {
+        std::thread::yield_now();
+    }
+}
