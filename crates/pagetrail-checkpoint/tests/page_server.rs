@@ -162,6 +162,107 @@ fn pages_are_given_as_they_were() {
     }
 }
 
+/// Lets a client send each part of a dump: all but the last are pre-dumps, between which the memory
+/// changes.
+fn take_parts(dumps: &mut Dumps, memory: &mut Memory, parts: u32, seed: u64) -> Manifest {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let taken = dumps.take_by(|dump| {
+        for part in 1..=parts {
+            let (here, there) = UnixStream::pair().unwrap();
+            let is_last = part == parts;
+            let received = thread::scope(|scope| {
+                let dumping = scope.spawn(|| {
+                    let mut client = Client {
+                        stream: here,
+                        long: false,
+                    };
+                    client.dump_part(memory, is_last).unwrap()
+                });
+                let received = match is_last {
+                    true => dump.pages(there),
+                    false => dump.pre_dump(there),
+                };
+                assert_eq!(dumping.join().unwrap(), 0);
+                received
+            });
+            received?;
+            if !is_last {
+                memory.change(&mut random);
+            }
+        }
+        Ok(Duration::ZERO)
+    });
+    taken.unwrap()
+}
+
+#[test]
+fn pre_dumps_belong_to_the_dump_that_follows() {
+    let mut random = random("pre-dumps");
+    for _ in 0..times(20, 300) {
+        let store = store();
+        let mut dumps = Dumps::new(store.writer(WriterOptions::default()).unwrap());
+        let mut memory = Memory::default();
+        let mut states = Vec::new();
+        for number in 1..=random.u64(1..6) {
+            memory.change(&mut random);
+            let parts = random.u32(1..4);
+            let manifest = take_parts(&mut dumps, &mut memory, parts, random.u64(..));
+            assert_eq!(manifest.number, number);
+            assert_eq!(manifest.parent.is_some(), number > 1);
+            let cost = manifest.cost;
+            assert!(cost.stopped_pages <= cost.copied_pages);
+            states.push(memory.clone());
+        }
+        for (state, number) in states.iter().zip(1..) {
+            check(&store, number, state);
+        }
+        assert!(store.verify().unwrap().is_sound());
+    }
+}
+
+#[test]
+fn a_dump_builds_on_any_checkpoint_that_is_named() {
+    let mut random = random("branches");
+    for _ in 0..times(20, 300) {
+        let store = store();
+        let mut memory = Memory::default();
+        let mut states: Vec<Memory> = Vec::new();
+        let mut dumps = Dumps::new(store.writer(WriterOptions::default()).unwrap());
+        for number in 1..=8 {
+            // It goes on from a state of before, as a restored process does.
+            let from = random.u64(0..number);
+            if from > 0 {
+                memory = states[from as usize - 1].clone();
+                let pages = memory
+                    .spaces
+                    .values_mut()
+                    .flat_map(|pages| pages.values_mut());
+                pages.for_each(|page| page.dirty = true);
+                dumps.build_on(from).unwrap();
+            }
+            memory.change(&mut random);
+            let (before, seed) = (memory.clone(), random.u64(..));
+            let manifest = take_parts(&mut dumps, &mut memory, 1, seed);
+            assert!(memory == before.cleaned());
+            let parent = manifest.parent.map(|parent| parent.number);
+            let newest = (number > 1).then(|| number - 1);
+            assert_eq!(parent, (from > 0).then_some(from).or(newest));
+            states.push(memory.clone());
+        }
+        for (state, number) in states.iter().zip(1..) {
+            check(&store, number, state);
+        }
+        let writer = dumps.writer();
+        writer.squash(2, 4).unwrap();
+        writer.prune(3).unwrap();
+        for number in store.numbers().unwrap() {
+            check(&store, number, &states[number as usize - 1]);
+        }
+        assert!(store.verify().unwrap().is_sound());
+        assert!(dumps.build_on(99).is_err());
+    }
+}
+
 #[test]
 fn other_image_files_belong_to_the_checkpoint() {
     let store = store();

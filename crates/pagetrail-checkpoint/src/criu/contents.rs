@@ -11,7 +11,7 @@ use crate::limits;
 use crate::storage::Name;
 use crate::store::image::Image;
 use pagetrail::{PageRange, PageSet};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 const MAGIC: &[u8; 8] = b"PTCRIU\x00\x01";
 /// The magic, and the length of what follows.
@@ -60,6 +60,20 @@ pub(crate) fn is_file_name(name: &str) -> bool {
 impl Contents {
     pub(crate) fn space(&self, id: SpaceId) -> Option<&Space> {
         self.spaces.iter().find(|space| space.id == id)
+    }
+
+    /// Where the spaces lie.
+    pub(crate) fn slots(&self) -> BTreeMap<SpaceId, u16> {
+        let slots = self.spaces.iter().map(|space| (space.id, space.slot));
+        slots.collect()
+    }
+
+    /// The first slot after those of all spaces.
+    pub(crate) fn next_slot(&self) -> u16 {
+        let slots = self.spaces.iter().map(|space| space.slot);
+        slots
+            .max()
+            .map_or(FIRST_SLOT, |slot| slot.saturating_add(1))
     }
 
     /// The bytes, without the pages of the spaces: the manifest's mappings say these.

@@ -1,7 +1,7 @@
 //! [`Dump`]: a dump on its way into the store, as one checkpoint, published whole or not at all.
 
 use super::contents::{Contents, ImageFile, Space, is_file_name};
-use super::link::broken;
+use super::link::{Link, broken};
 use super::protocol::{IN_PARENT, LAZY, PRESENT};
 use super::space::{CONTENTS_SLOT, FILES_SLOT, FIRST_SLOT, SpaceId, base_of, place};
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use crate::limits;
 use crate::store::writer::{Description, Draft, Writer};
 use pagetrail::{PageRange, PageSet, Permissions};
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 /// What a page of a dump takes of memory until it is published: its hash, where it lies, its part
@@ -36,15 +36,29 @@ pub struct Dump<'w> {
     began: Instant,
 }
 
+/// What a dump builds on.
+#[derive(Debug)]
+pub(super) struct Before {
+    /// What the checkpoint says.
+    pub(super) contents: Contents,
+    /// Whether CRIU may say of a page that it is as it was then.
+    pub(super) is_tracked: bool,
+}
+
 /// What has been said of the pages so far.
 pub(super) struct State {
     page_size: u64,
+    /// What has the pages of which CRIU says that they were not written since.
     parent: Option<Contents>,
+    /// Where spaces lay so far; they lie there again, so that pages that are the same are found.
+    slots: BTreeMap<SpaceId, u16>,
     spaces: BTreeMap<SpaceId, Open>,
     next_slot: u16,
     /// What may still come, in bytes of memory that it takes here.
     room: u64,
+    /// Pages that came with their contents: all, and those that came while the processes ran.
     pages: u64,
+    early_pages: u64,
 }
 
 /// A space that is being received.
@@ -54,37 +68,59 @@ struct Open {
 }
 
 impl<'w> Dump<'w> {
-    /// Begins a dump: an increment over `parent`, what the checkpoint before says, if the writer
-    /// still builds on it.
-    pub(super) fn new(writer: &'w mut Writer, parent: Option<Contents>) -> Self {
+    /// Begins a dump: an increment over `before`, the checkpoint that the writer builds on, if it
+    /// still does.
+    pub(super) fn new(writer: &'w mut Writer, before: Option<Before>) -> Self {
         let page_size = pagetrail::page_size();
-        let slots = parent.iter().flat_map(|parent| &parent.spaces);
-        let mut next_slot = slots
-            .map(|space| space.slot + 1)
-            .max()
-            .unwrap_or(FIRST_SLOT);
-        if next_slot > RENUMBERED_SLOT {
+        let is_full = |before: &Before| before.contents.next_slot() > RENUMBERED_SLOT;
+        if before.as_ref().is_some_and(is_full) {
             writer.begin_anew();
         }
         let draft = writer.draft(page_size as u32);
-        let parent = parent.filter(|_| !draft.is_base());
-        if parent.is_none() {
-            next_slot = FIRST_SLOT;
-        }
+        let before = before.filter(|_| !draft.is_base());
+        let slots = before.as_ref().map(|before| before.contents.slots());
+        let next_slot = before.as_ref().map(|before| before.contents.next_slot());
+        let parent = before.filter(|before| before.is_tracked);
         Self {
             state: State {
                 page_size,
-                parent,
+                parent: parent.map(|before| before.contents),
+                slots: slots.unwrap_or_default(),
                 spaces: BTreeMap::new(),
-                next_slot,
+                next_slot: next_slot.unwrap_or(FIRST_SLOT),
                 room: limits::bytes_at_once(),
                 pages: 0,
+                early_pages: 0,
             },
             draft,
             files: Vec::new(),
             files_end: base_of(FILES_SLOT),
             began: Instant::now(),
         }
+    }
+
+    /// Takes a pre-dump that comes over a connection: pages copied while the processes ran. The part
+    /// that comes next, another pre-dump or the dump, may refer to them. CRIU hears that they are
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// The connection ends early, what comes is not as it should be, or the storage fails.
+    pub fn pre_dump<S: Read + Write>(&mut self, stream: S) -> Result<()> {
+        self.pages(stream)?;
+        self.state.begin_part()
+    }
+
+    /// Takes the pages of the dump that come over a connection, after those of any pre-dumps. CRIU
+    /// hears that they are there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::pre_dump`].
+    pub fn pages<S: Read + Write>(&mut self, stream: S) -> Result<()> {
+        let link = &mut Link::new(stream);
+        self.receive(link, None)?;
+        link.done()
     }
 
     /// The state of what was received, and the draft that takes the pages.
@@ -165,7 +201,7 @@ impl<'w> Dump<'w> {
             cost: Cost {
                 pause_ns: frozen.as_nanos() as u64,
                 copied_pages: self.state.pages,
-                stopped_pages: self.state.pages,
+                stopped_pages: self.state.pages - self.state.early_pages,
                 ..Cost::default()
             },
             elapsed: self.began.elapsed(),
@@ -202,14 +238,17 @@ impl State {
 
     /// Opens a space; tells whether there is a parent of it.
     pub(super) fn open(&mut self, id: SpaceId) -> Result<bool> {
-        let before = self.parent.as_ref().and_then(|parent| parent.space(id));
-        let slot = before.map_or(self.next_slot, |space| space.slot);
-        if before.is_none() {
-            if slot == u16::MAX {
+        let slot = match self.slots.get(&id) {
+            Some(slot) => *slot,
+            None if self.next_slot == u16::MAX => {
                 return Err(broken(Malformed("too many processes")));
             }
-            self.next_slot += 1;
-        }
+            None => {
+                self.next_slot += 1;
+                self.next_slot - 1
+            }
+        };
+        self.slots.insert(id, slot);
         let entries = Vec::new();
         if self.spaces.insert(id, Open { slot, entries }).is_some() {
             return Err(broken(Malformed("the same process or memory twice")));
@@ -253,6 +292,18 @@ impl State {
                 "the dump has more pages than this machine has memory to keep account of".into(),
             )
         })?;
+        Ok(())
+    }
+
+    /// Makes what came so far the parent of what comes next. Spaces that did not come have none:
+    /// CRIU's pre-dumps leave shared memory out, and forget what was written there.
+    fn begin_part(&mut self) -> Result<()> {
+        let spaces = self.settle()?;
+        self.early_pages = self.pages;
+        self.parent = Some(Contents {
+            spaces,
+            files: Vec::new(),
+        });
         Ok(())
     }
 

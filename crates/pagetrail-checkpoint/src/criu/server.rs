@@ -2,7 +2,7 @@
 //! checkpoints one over the other.
 
 use super::contents::Contents;
-use super::dump::Dump;
+use super::dump::{Before, Dump};
 use super::link::{Link, broken};
 use super::protocol::Request;
 use super::serve::serve;
@@ -24,14 +24,39 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Dumps {
     writer: Writer,
-    last: Option<Contents>,
+    before: Option<Before>,
 }
 
 impl Dumps {
     /// Of a store that one may write to; the first is whole.
     pub fn new(mut writer: Writer) -> Self {
         writer.begin_anew();
-        Self { writer, last: None }
+        Self {
+            writer,
+            before: None,
+        }
+    }
+
+    /// Makes the next dump an increment over a checkpoint that CRIU made, the one that the process
+    /// was restored from, say: it takes of the store what has changed since. CRIU has to send all
+    /// pages, as it cannot know which these are.
+    ///
+    /// # Errors
+    ///
+    /// There is no such checkpoint, CRIU did not make it, it is damaged, or the storage fails. The
+    /// next dump is whole then.
+    pub fn build_on(&mut self, number: u64) -> Result<()> {
+        self.before = None;
+        self.writer.begin_anew();
+        let contents = Contents::of(&mut self.writer.store().image(number)?)?;
+        let contents = contents
+            .ok_or_else(|| Error::Refused(format!("checkpoint {number} was not made by CRIU")))?;
+        self.writer.build_on(number)?;
+        self.before = Some(Before {
+            contents,
+            is_tracked: false,
+        });
+        Ok(())
     }
 
     /// The writer, to prune, say.
@@ -62,10 +87,8 @@ impl Dumps {
         stream: S,
         finish: impl FnOnce(&mut Dump<'_>) -> Result<Duration>,
     ) -> Result<Manifest> {
-        let link = &mut Link::new(stream);
-        self.publish(|dump| {
-            dump.receive(link, None)?;
-            link.done()?;
+        self.take_by(|dump| {
+            dump.pages(stream)?;
             finish(dump)
         })
     }
@@ -75,7 +98,7 @@ impl Dumps {
         link: &mut Link<S>,
         first: Option<Request>,
     ) -> Result<Manifest> {
-        let manifest = self.publish(|dump| {
+        let manifest = self.take_by(|dump| {
             dump.receive(link, first)?;
             Ok(Duration::ZERO)
         })?;
@@ -84,16 +107,25 @@ impl Dumps {
         Ok(manifest)
     }
 
-    fn publish(
+    /// Takes a dump of several parts as one checkpoint: `fill` lets the pre-dumps, the pages and
+    /// the image files come, and says how long the processes stood still.
+    ///
+    /// # Errors
+    ///
+    /// What `fill` fails with, and the storage. The store is as it was.
+    pub fn take_by(
         &mut self,
         fill: impl FnOnce(&mut Dump<'_>) -> Result<Duration>,
     ) -> Result<Manifest> {
         self.writer.catch_up()?;
-        let mut dump = Dump::new(&mut self.writer, self.last.take());
+        let mut dump = Dump::new(&mut self.writer, self.before.take());
         let published = fill(&mut dump).and_then(|frozen| dump.publish(frozen));
         match published {
             Ok((manifest, contents)) => {
-                self.last = Some(contents);
+                self.before = Some(Before {
+                    contents,
+                    is_tracked: true,
+                });
                 Ok(manifest)
             }
             Err(error) => {

@@ -248,6 +248,33 @@ impl Writer {
         }
     }
 
+    /// Makes the next checkpoint an increment over the one numbered.
+    ///
+    /// # Errors
+    ///
+    /// There is no such checkpoint; it, one that it builds on, or a pack that it needs is damaged
+    /// or missing.
+    pub(crate) fn build_on(&mut self, number: u64) -> Result<()> {
+        let chain = self.store.chain(number)?;
+        let (map, packs) = flatten(&chain);
+        for name in &packs {
+            if !self.known.packs.contains(name) {
+                self.known
+                    .add(Pack::open(self.store.storage(), *name)?.index);
+            }
+        }
+        let mut numbers = self.known.packs.clone();
+        let map = super::renumbered(&map, &packs, &mut numbers);
+        self.head = chain.last().map(|manifest| Head {
+            parent: Parent {
+                number,
+                id: manifest.id,
+            },
+            map,
+        });
+        Ok(())
+    }
+
     /// Forgets what the last checkpoint was: the next one is a base.
     pub fn begin_anew(&mut self) {
         self.head = None;

@@ -97,7 +97,16 @@ impl<S: Read + Write> Client<S> {
 
     /// Dumps memory: what is dirty, or all where there is no parent.
     pub(crate) fn dump(&mut self, memory: &mut Memory) -> io::Result<i32> {
+        self.dump_part(memory, true)
+    }
+
+    /// A dump, or a pre-dump, which leaves shared memory out and yet forgets what was written there.
+    pub(crate) fn dump_part(&mut self, memory: &mut Memory, is_last: bool) -> io::Result<i32> {
         for (whose, pages) in &mut memory.spaces {
+            if !is_last && whose & 2 != 0 {
+                pages.values_mut().for_each(|page| page.dirty = false);
+                continue;
+            }
             let has_parent = self.open(*whose)?;
             let numbers: Vec<u64> = pages.keys().copied().collect();
             for run in numbers.chunk_by(|a, b| a + 1 == *b) {
@@ -140,6 +149,13 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    /// What it is once it has been dumped.
+    pub(crate) fn cleaned(mut self) -> Self {
+        let pages = self.spaces.values_mut().flat_map(BTreeMap::values_mut);
+        pages.for_each(|page| page.dirty = false);
+        self
+    }
+
     /// Something happens to it.
     pub(crate) fn change(&mut self, random: &mut fastrand::Rng) {
         let known = [process(77), process(4096), shared(0), shared(1 << 40)];
