@@ -67,6 +67,16 @@ impl Engine {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
+
+    /// The command that finds out whether it can use something of this machine: its exit code
+    /// says.
+    pub fn check(&self, feature: &str) -> Command {
+        let mut command = Command::new(&self.path);
+        command.args(["check", "--feature", feature]);
+        command.stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
 }
 
 fn log(verb: &str) -> String {

@@ -3,5 +3,8 @@
 //! the store, its other files through a directory that is gone afterwards.
 
 pub(crate) mod args;
+mod chain;
+mod lineage;
 pub(crate) mod restore;
 pub(crate) mod take;
+mod tracking;

@@ -13,6 +13,7 @@ use pagetrail_report::words;
 use serde_json::json;
 
 use super::args::RestoreArgs;
+use super::lineage;
 use crate::commands::checkpoint::chain::image;
 use crate::commands::checkpoint::{plain, text};
 use crate::session::signals::{Addressee, Signals};
@@ -62,6 +63,7 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let running = began.elapsed();
     let pid = fs::read_to_string(scratch.path().join(PID_FILE)).unwrap_or_default();
     let pid: u32 = pid.trim().parse().unwrap_or(0);
+    lineage::note(pid, image.manifest());
     if !args.json {
         let rest = match written.lazy_pages {
             0 => String::new(),

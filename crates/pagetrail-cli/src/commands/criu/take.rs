@@ -1,20 +1,23 @@
 //! `pagetrail checkpoint --restorable`: checkpoints by CRIU, which keep the process running.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::{Child, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pagetrail::Target;
-use pagetrail_checkpoint::criu::{Dump, Dumps, frozen};
-use pagetrail_checkpoint::{Error, Manifest};
-use pagetrail_criu::{Engine, Scratch, is_log, reason, start_with};
+use pagetrail_checkpoint::Manifest;
+use pagetrail_checkpoint::criu::Dumps;
 
+use pagetrail_criu::Engine;
+
+use super::chain::Chain;
+use super::lineage;
+use super::tracking::Tracking;
 use crate::commands::checkpoint::args::TakeArgs;
 use crate::commands::checkpoint::{json, plain, text, writer};
+use crate::exit;
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
 
@@ -35,16 +38,32 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
     let engine = Engine::find()?;
     check(pid, args)?;
     let mut dumps = Dumps::new(writer(&args.store, &args.writing, true)?);
+    if let Some(number) = lineage::find(pid, dumps.writer().store()) {
+        // Where that is damaged, the first is a base.
+        let _ = dumps.build_on(number);
+    }
     let mut signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
     let interval = args.every.unwrap_or(NO_INTERVAL);
     let count = args.count.or(args.every.is_none().then_some(1));
     let mut schedule = Schedule::new(Instant::now(), interval, None);
+    let mut chain = Chain {
+        engine: &engine,
+        pid,
+        passed_on: &args.criu_arg,
+        tracking: None,
+        before: None,
+    };
+    if count != Some(1) {
+        // Tracking costs the processes something until this ends.
+        chain.tracking = Tracking::find(&engine);
+    }
     let mut taken = 0;
     loop {
         if taken > 0 && Target::process(pid).is_err() {
             return Ok(ExitCode::SUCCESS);
         }
-        let manifest = take(pid, args, &engine, &mut dumps)?;
+        let manifest = take(&mut chain, &mut dumps)?;
+        lineage::note(pid, &manifest);
         if let Some(keep) = args.keep {
             dumps.writer().prune(keep as usize).map_err(plain)?;
         }
@@ -113,66 +132,16 @@ fn check(pid: u32, args: &TakeArgs) -> Result<()> {
     }
 }
 
-fn take(pid: u32, args: &TakeArgs, engine: &Engine, dumps: &mut Dumps) -> Result<Manifest> {
-    let scratch = Scratch::new()?;
-    let (ours, theirs) = UnixStream::pair().context("cannot make a pair of sockets")?;
-    let mut command = engine.command("dump", scratch.path());
-    command.args(["--leave-running", "-t", &pid.to_string()]);
-    command.args(&args.criu_arg);
-    let mut child = start_with(command, theirs.into())?;
-    let taken = dumps.take_with(&ours, |dump| finish(dump, &mut child, scratch.path()));
-    // CRIU waits for nothing more: where the store failed, it undoes what it did and goes.
-    drop(ours);
-    let status = child.wait().context("cannot wait for CRIU")?;
-    taken.map_err(|error| {
-        let is_about_criu = match &error {
-            Error::Peer(_) => true,
-            Error::Io { what, .. } => what.contains("connection"),
-            _ => false,
-        };
-        match is_about_criu && !status.success() {
-            true => failed(pid, scratch.path()),
-            false => plain(error),
+/// Takes the next; without tracking from the first time on that it fails with it.
+fn take(chain: &mut Chain<'_>, dumps: &mut Dumps) -> Result<Manifest> {
+    match chain.take(dumps) {
+        Err(error) if chain.tracking.take().is_some() => {
+            let manifest = chain.take(dumps)?;
+            exit::message(&format!(
+                "all pages are read from now on, while the process stands still: {error:#}"
+            ));
+            Ok(manifest)
         }
-    })
-}
-
-fn failed(pid: u32, directory: &Path) -> anyhow::Error {
-    let reason = reason("dump", directory);
-    anyhow::anyhow!("CRIU cannot save process {pid}, which goes on: {reason}")
-}
-
-/// Waits for CRIU's end, and adds its files.
-fn finish(dump: &mut Dump<'_>, child: &mut Child, directory: &Path) -> Result<Duration, Error> {
-    let io = |what: &str, cause| Error::Io {
-        what: what.into(),
-        cause,
-    };
-    let status = child.wait();
-    let status = status.map_err(|cause| io("cannot wait for CRIU", cause))?;
-    if !status.success() {
-        return Err(Error::Refused(format!(
-            "CRIU cannot save the process, which goes on: {}",
-            reason("dump", directory)
-        )));
+        outcome => outcome,
     }
-    let unread = |cause| io("cannot read CRIU's files", cause);
-    let mut names = Vec::new();
-    for entry in fs::read_dir(directory).map_err(unread)? {
-        let entry = entry.map_err(unread)?;
-        let is_file = entry.file_type().map_err(unread)?.is_file();
-        if let Ok(name) = entry.file_name().into_string()
-            && is_file
-            && !is_log(&name)
-        {
-            names.push(name);
-        }
-    }
-    names.sort();
-    for name in &names {
-        let mut file = File::open(directory.join(name)).map_err(unread)?;
-        dump.add_file(name, &mut file)?;
-    }
-    let stats = fs::read(directory.join("stats-dump")).unwrap_or_default();
-    Ok(frozen(&stats).unwrap_or_default())
 }
