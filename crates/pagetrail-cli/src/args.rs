@@ -118,15 +118,22 @@ pub(crate) enum Command {
     /// Start a process anew from a checkpoint that was taken with --restorable
     ///
     /// CRIU (4.1 or newer, on PATH) starts it, with the PIDs, files and memory that it had; so
-    /// these PIDs must be free, and its files must be there and have the sizes that they had. A
-    /// checkpoint can be restored as often as you like, one at a time.
+    /// these PIDs must be free, and its files must be there and have the sizes that they had. The
+    /// next checkpoint of it in the same store is an increment of this one. A checkpoint can be
+    /// restored as often as you like.
     ///
     /// With --lazy the process runs at once, and gets its pages as it touches them, the others
-    /// behind; pagetrail ends when it has all. Killed before that, it takes the process with it.
+    /// after; pagetrail ends when it has all. Killed before that, it takes the process with it.
+    ///
+    /// With --count copies are started, all of them or none, in PID and mount namespaces of their
+    /// own, so their PIDs are always free. They share files and the network: of a program with a
+    /// TCP or UDP port or an abstract socket there is one copy at a time. A copy ends with its
+    /// first process, which is named.
     #[command(after_help = "Examples:\n  \
         pagetrail checkpoint --restorable -p 1234 --store saved\n  \
         pagetrail restore saved\n  \
-        pagetrail restore saved --at 3 --lazy")]
+        pagetrail restore saved --at 3 --lazy\n  \
+        pagetrail restore saved --count 8 --wait")]
     Restore(crate::commands::criu::args::RestoreArgs),
     /// Take the dumps of CRIU into a store, and give their pages back when it restores them
     ///

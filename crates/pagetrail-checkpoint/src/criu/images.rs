@@ -5,6 +5,7 @@ use super::pagemap::Pagemap;
 use super::space::{FIRST_SLOT, SpaceId, base_of, slot_of};
 use crate::error::{Error, Result};
 use crate::export::{create, write_contents};
+use crate::limits;
 use crate::store::image::Image;
 use pagetrail::PageRange;
 use std::os::unix::fs::FileExt;
@@ -32,6 +33,32 @@ impl Image {
         let contents = Contents::of(self)?;
         let names = |contents: Contents| contents.files.into_iter().map(|file| file.name);
         Ok(contents.map(|contents| names(contents).collect()))
+    }
+
+    /// The contents of one of CRIU's other image files; `None` if it has none of this name.
+    ///
+    /// # Errors
+    ///
+    /// The store is damaged, or fails.
+    pub fn criu_file(&mut self, name: &str) -> Result<Option<Vec<u8>>> {
+        let contents = Contents::of(self)?;
+        let files = contents.map(|contents| contents.files);
+        let file = files
+            .into_iter()
+            .flatten()
+            .find(|file| file.name == name && file.bytes <= limits::bytes_at_once());
+        let Some(file) = file else {
+            return Ok(None);
+        };
+        let page_size = u64::from(self.manifest().page_size);
+        let end = file.start + file.bytes.next_multiple_of(page_size);
+        let mut bytes = Vec::new();
+        if let Some(range) = PageRange::new(file.start, end) {
+            bytes.resize(range.bytes() as usize, 0);
+            self.read(range, &mut bytes)?;
+        }
+        bytes.truncate(file.bytes as usize);
+        Ok(Some(bytes))
     }
 
     /// The PIDs of the processes in it that have memory, if CRIU made it.

@@ -21,7 +21,7 @@ mod space;
 pub use contents::ImageFile;
 pub use dump::Dump;
 pub use images::Written;
-pub use records::{RegularFile, frozen, regular_files};
+pub use records::{RegularFile, SocketAddress, frozen, regular_files, socket_addresses};
 pub use server::{Dumps, Handled, PageServer};
 pub use space::SpaceId;
 

@@ -19,6 +19,8 @@ pub(crate) enum CheckpointCommand {
     /// A checkpoint is for putting the living process back (rewind) and for debuggers (export
     /// --core). One that is taken with --restorable is for starting the process anew (restore):
     /// CRIU takes it, of the process and its children, which stand still meanwhile and then go on.
+    /// With --every or --count, most is copied while they run, where soft-dirty bits tell what they
+    /// write: the kernel's, or those of libpagetrail_softdirty.so beside pagetrail.
     ///
     /// Pages are copied while the process runs, those that it writes meanwhile are copied again,
     /// and for what is left it is stopped: each checkpoint is of one instant. The first of each run

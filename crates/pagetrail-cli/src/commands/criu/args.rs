@@ -17,6 +17,16 @@ pub(crate) struct RestoreArgs {
     /// all
     #[arg(long)]
     pub(crate) lazy: bool,
+    /// Start so many copies, each in a PID namespace and a mount namespace of its own; beside the
+    /// original, if it still runs
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) count: Option<u32>,
+    /// Stay until all copies have ended; they end when this is ended
+    #[arg(long, requires = "count")]
+    pub(crate) wait: bool,
+    /// Be the first process of a copy's namespaces
+    #[arg(long, hide = true, conflicts_with_all = ["count", "json"])]
+    pub(crate) first_of_copy: bool,
     /// Pass an argument on to criu restore, --tcp-established say; may be given several times
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     pub(crate) criu_arg: Vec<String>,

@@ -4,6 +4,8 @@
 
 pub(crate) mod args;
 mod chain;
+mod copies;
+mod first;
 mod lineage;
 pub(crate) mod restore;
 pub(crate) mod take;

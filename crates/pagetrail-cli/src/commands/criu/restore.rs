@@ -3,17 +3,17 @@
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use pagetrail_checkpoint::criu::regular_files;
+use pagetrail_checkpoint::criu::{Written, regular_files};
 use pagetrail_checkpoint::{Image, Store};
 use pagetrail_criu::{Engine, Lazy, Scratch, reason};
 use pagetrail_report::words;
 use serde_json::json;
 
 use super::args::RestoreArgs;
-use super::lineage;
+use super::{copies, first, lineage};
 use crate::commands::checkpoint::chain::image;
 use crate::commands::checkpoint::{plain, text};
 use crate::session::signals::{Addressee, Signals};
@@ -27,6 +27,36 @@ const NAMELESS: &[&str] = &["remap-fpath", "mountpoints-", "ghost-file"];
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
+    match args.count {
+        Some(count) => copies::run(args, count),
+        None if args.first_of_copy => first::run(args),
+        None => one(args),
+    }
+}
+
+/// A process that runs, and what it still needs.
+pub(super) struct Started {
+    pub(super) pid: u32,
+    number: u64,
+    written: Written,
+    began: Instant,
+    pub(super) running: Duration,
+    lazy: Option<Lazy>,
+    scratch: Scratch,
+}
+
+impl Started {
+    /// Waits until the process has all its pages; says how many were given.
+    pub(super) fn finish(self) -> Result<u64> {
+        match self.lazy {
+            Some(lazy) => Ok(lazy.finish(self.scratch.path())?),
+            None => Ok(0),
+        }
+    }
+}
+
+/// Starts the process, once all is there that it needs.
+pub(super) fn start(args: &RestoreArgs) -> Result<Started> {
     let engine = Engine::find()?;
     let store = Store::open(&args.store).map_err(plain)?;
     let mut image = image(&store, args.at)?;
@@ -44,8 +74,6 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     {
         check_files(scratch.path())?;
     }
-    // From here on the program may need its pages: an interrupt is for it, not for its memory.
-    let _signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
     let lazy = match args.lazy {
         true => Some(Lazy::start(&engine, scratch.path(), &store, number)?),
         false => None,
@@ -64,6 +92,24 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let pid = fs::read_to_string(scratch.path().join(PID_FILE)).unwrap_or_default();
     let pid: u32 = pid.trim().parse().unwrap_or(0);
     lineage::note(pid, image.manifest());
+    Ok(Started {
+        pid,
+        number,
+        written,
+        began,
+        running,
+        lazy,
+        scratch,
+    })
+}
+
+/// Starts the process with the PIDs that it had.
+fn one(args: &RestoreArgs) -> Result<ExitCode> {
+    // The program may need its pages: an interrupt is for it, not for its memory.
+    let _signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
+    let started = start(args)?;
+    let (pid, number, written) = (started.pid, started.number, started.written);
+    let (began, running) = (started.began, started.running);
     if !args.json {
         let rest = match written.lazy_pages {
             0 => String::new(),
@@ -77,10 +123,7 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
             words::time(running.as_nanos() as f64)
         ))?;
     }
-    let given = match lazy {
-        Some(lazy) => lazy.finish(scratch.path())?,
-        None => 0,
-    };
+    let given = started.finish()?;
     if args.json {
         let document = json!({
             "schema": 1,
@@ -103,7 +146,7 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
 }
 
 /// Refuses checkpoints that hold no more than pages; gives the names of the other files.
-fn check_kind(image: &mut Image) -> Result<Vec<String>> {
+pub(super) fn check_kind(image: &mut Image) -> Result<Vec<String>> {
     let number = image.manifest().number;
     match image.criu_files().map_err(plain)? {
         None => bail!(
@@ -127,13 +170,26 @@ fn check_pids(image: &Image) -> Result<()> {
     for pid in pids {
         if Path::new(&format!("/proc/{pid}")).exists() {
             bail!(
-                "checkpoint {} needs PID {pid}, which another process has; end that, or restore in a PID namespace \
-                 of its own: unshare --pid --fork --mount-proc pagetrail restore ..",
-                image.manifest().number
+                "checkpoint {} needs PID {pid}, which {} has; end that, or start a copy in a PID namespace of its own: \
+                 restore --count 1",
+                image.manifest().number,
+                holder(pid)
             );
         }
     }
     Ok(())
+}
+
+/// Who has a PID.
+fn holder(pid: u32) -> &'static str {
+    // The state follows the name, which may hold anything (`proc_pid_stat(5)`).
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let stat = String::from_utf8_lossy(&stat).into_owned();
+    let rest = stat.rsplit(')').next().unwrap_or_default();
+    match rest.trim_start().starts_with('Z') {
+        true => "a process that has ended, for which its parent has not waited,",
+        false => "another process",
+    }
 }
 
 /// Refuses files that are not what they were: CRIU compares their sizes.
