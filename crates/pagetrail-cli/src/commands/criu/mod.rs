@@ -3,10 +3,7 @@
 //! the store, its other files through a directory that is gone afterwards.
 
 pub(crate) mod args;
-mod chain;
 mod copies;
 mod first;
-mod lineage;
 pub(crate) mod restore;
 pub(crate) mod take;
-mod tracking;

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use pagetrail_checkpoint::criu::{Written, regular_files};
 use pagetrail_checkpoint::{Image, Store};
-use pagetrail_criu::{Engine, Lazy, Scratch, reason};
+use pagetrail_criu::{Engine, Lazy, Scratch, lineage, reason};
 use pagetrail_report::words;
 use serde_json::json;
 
 use super::args::RestoreArgs;
-use super::{copies, first, lineage};
+use super::{copies, first};
 use crate::commands::checkpoint::chain::image;
 use crate::commands::checkpoint::{plain, text};
 use crate::session::signals::{Addressee, Signals};

@@ -10,11 +10,8 @@ use pagetrail::Target;
 use pagetrail_checkpoint::Manifest;
 use pagetrail_checkpoint::criu::Dumps;
 
-use pagetrail_criu::Engine;
+use pagetrail_criu::{Chain, Engine, lineage};
 
-use super::chain::Chain;
-use super::lineage;
-use super::tracking::Tracking;
 use crate::commands::checkpoint::args::TakeArgs;
 use crate::commands::checkpoint::{json, plain, text, writer};
 use crate::exit;
@@ -46,16 +43,9 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
     let interval = args.every.unwrap_or(NO_INTERVAL);
     let count = args.count.or(args.every.is_none().then_some(1));
     let mut schedule = Schedule::new(Instant::now(), interval, None);
-    let mut chain = Chain {
-        engine: &engine,
-        pid,
-        passed_on: &args.criu_arg,
-        tracking: None,
-        before: None,
-    };
+    let mut chain = Chain::new(&engine, pid, &args.criu_arg);
     if count != Some(1) {
-        // Tracking costs the processes something until this ends.
-        chain.tracking = Tracking::find(&engine);
+        chain.track();
     }
     let mut taken = 0;
     loop {
@@ -134,9 +124,9 @@ fn check(pid: u32, args: &TakeArgs) -> Result<()> {
 
 /// Takes the next; without tracking from the first time on that it fails with it.
 fn take(chain: &mut Chain<'_>, dumps: &mut Dumps) -> Result<Manifest> {
-    match chain.take(dumps) {
-        Err(error) if chain.tracking.take().is_some() => {
-            let manifest = chain.take(dumps)?;
+    match chain.take(dumps).map_err(plain) {
+        Err(error) if chain.stop_tracking() => {
+            let manifest = chain.take(dumps).map_err(plain)?;
             exit::message(&format!(
                 "all pages are read from now on, while the process stands still: {error:#}"
             ));

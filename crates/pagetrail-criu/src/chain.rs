@@ -9,37 +9,64 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
 use pagetrail_checkpoint::criu::{Dump, Dumps, frozen};
 use pagetrail_checkpoint::{Error, Manifest};
-use pagetrail_criu::{Engine, Scratch, is_log, reason, start_with};
 
-use super::tracking::Tracking;
-use crate::commands::checkpoint::plain;
+use crate::engine::{Engine, is_log, reason, start_with};
+use crate::scratch::Scratch;
+use crate::tracking::Tracking;
 
 /// The parts of a checkpoint, and their directories.
 const PRE_DUMP: &str = "pre-dump";
 const DUMP: &str = "dump";
 
-/// What the next checkpoint is taken of, and with.
-pub(super) struct Chain<'a> {
-    pub(super) engine: &'a Engine,
-    pub(super) pid: u32,
+/// Checkpoints of the tree of a process.
+#[derive(Debug)]
+pub struct Chain<'a> {
+    engine: &'a Engine,
+    pid: u32,
     /// Arguments for CRIU, as they are.
-    pub(super) passed_on: &'a [String],
-    pub(super) tracking: Option<Tracking>,
+    passed_on: &'a [String],
+    tracking: Option<Tracking>,
     /// The image files of the checkpoint before, if CRIU knows what was written since.
-    pub(super) before: Option<Scratch>,
+    before: Option<Scratch>,
 }
 
-impl Chain<'_> {
+impl<'a> Chain<'a> {
+    /// Begins one of a process and its children, with arguments that are passed on to CRIU.
+    pub fn new(engine: &'a Engine, pid: u32, passed_on: &'a [String]) -> Self {
+        Self {
+            engine,
+            pid,
+            passed_on,
+            tracking: None,
+            before: None,
+        }
+    }
+
+    /// Makes it one of pre-dumps and increments where soft-dirty bits are to be had. That costs
+    /// the processes a page fault for each page that they write, until this program ends.
+    pub fn track(&mut self) {
+        self.tracking = Tracking::find(self.engine);
+    }
+
+    /// Gives that up; tells whether there was something to give up.
+    pub fn stop_tracking(&mut self) -> bool {
+        self.before = None;
+        self.tracking.take().is_some()
+    }
+
     /// Takes one; the processes go on afterwards, whatever comes of it.
-    pub(super) fn take(&mut self, dumps: &mut Dumps) -> Result<Manifest> {
-        let images = Scratch::new()?;
+    ///
+    /// # Errors
+    ///
+    /// CRIU cannot save the processes, and says why; the storage fails. The store is as it was.
+    pub fn take(&mut self, dumps: &mut Dumps) -> Result<Manifest, Error> {
+        let images = Scratch::new().map_err(refused)?;
         // After a failure CRIU knows nothing of what was written before.
         let before = self.before.take();
         let taken = dumps.take_by(|dump| self.parts(dump, images.path(), before.as_ref()));
-        let manifest = taken.map_err(plain)?;
+        let manifest = taken?;
         self.before = self.tracking.is_some().then_some(images);
         Ok(manifest)
     }
@@ -89,7 +116,7 @@ impl Chain<'_> {
         let pair = UnixStream::pair();
         let (ours, theirs) = pair.map_err(|cause| io("cannot make a pair of sockets", cause))?;
         let started = start_with(command, theirs.into());
-        let mut child = started.map_err(|error| Error::Refused(format!("{error:#}")))?;
+        let mut child = started.map_err(refused)?;
         let received = match verb {
             PRE_DUMP => dump.pre_dump(&ours),
             _ => dump.pages(&ours),
@@ -117,6 +144,10 @@ fn relative(parent: &Path) -> PathBuf {
     let (own, above) = (names.next(), names.next());
     let names = above.into_iter().chain(own);
     names.fold(PathBuf::from("../.."), |path, name| path.join(name))
+}
+
+fn refused(error: crate::Error) -> Error {
+    Error::Refused(error.to_string())
 }
 
 fn io(what: &str, cause: std::io::Error) -> Error {

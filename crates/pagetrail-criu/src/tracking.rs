@@ -5,7 +5,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pagetrail_criu::Engine;
+use crate::engine::Engine;
 
 const LIBRARY: &str = "libpagetrail_softdirty.so";
 /// Where the library is, from the directory of this program: where Cargo builds it, and where it

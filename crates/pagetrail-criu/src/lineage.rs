@@ -16,12 +16,12 @@ const DIRECTORY: &str = "/run/pagetrail";
 const RECORD_BYTES_MAX: usize = 256;
 
 /// Notes the checkpoint of a process. Where that cannot be noted, the next is a base.
-pub(super) fn note(pid: u32, manifest: &Manifest) {
+pub fn note(pid: u32, manifest: &Manifest) {
     let _ = note_in(Path::new(DIRECTORY), pid, manifest);
 }
 
 /// The checkpoint of this store that a process was last saved in or restored from.
-pub(super) fn find(pid: u32, store: &Store) -> Option<u64> {
+pub fn find(pid: u32, store: &Store) -> Option<u64> {
     find_in(Path::new(DIRECTORY), pid, store)
 }
 
@@ -117,7 +117,7 @@ mod tests {
     fn store() -> (Store, Manifest) {
         let store = Store::create_on(Arc::new(InMemory::default())).unwrap();
         let mut dumps = Dumps::new(store.writer(WriterOptions::default()).unwrap());
-        let page_size = pagetrail::page_size();
+        let page_size = rustix::param::page_size() as u64;
         let mut sent = Vec::new();
         for (command, pages, address) in [(3_u32, 0_u32, 0), (1, 1, page_size), (0x1023, 0, 0)] {
             sent.extend(command.to_ne_bytes());
