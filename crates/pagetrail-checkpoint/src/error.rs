@@ -1,5 +1,6 @@
 //! [`Error`]: what can go wrong, each variant one line that names the cause and the cure.
 
+use crate::storage::Name;
 use std::io;
 
 /// Why a store could not be used, or a checkpoint not be taken.
@@ -25,6 +26,12 @@ pub enum Error {
     /// The directory holds something else, or nothing.
     #[error("{place} is not a checkpoint store")]
     NotAStore {
+        /// Where.
+        place: String,
+    },
+    /// The store is encrypted, and no key was given.
+    #[error("{place} is encrypted, and needs its key")]
+    Encrypted {
         /// Where.
         place: String,
     },
@@ -63,6 +70,20 @@ pub enum Error {
 }
 
 impl Error {
+    /// What reading an object has come to. That it is not what was written is damage.
+    pub(crate) fn reading(object: Name, cause: io::Error) -> Self {
+        match cause.kind() {
+            io::ErrorKind::InvalidData => Self::Damaged {
+                object: object.to_string(),
+                reason: cause.to_string(),
+            },
+            _ => Self::Io {
+                what: format!("cannot read {object}"),
+                cause,
+            },
+        }
+    }
+
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |cause| Self::Io { what, cause }

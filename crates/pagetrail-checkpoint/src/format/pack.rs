@@ -295,16 +295,10 @@ pub(crate) struct Pack {
 
 impl Pack {
     pub(crate) fn open(storage: &dyn Storage, name: Hash) -> Result<Self> {
-        let failed = |cause| Error::Io {
-            what: format!("cannot read {}", Name::Pack(name)),
-            cause,
-        };
+        let failed = |cause| Error::reading(Name::Pack(name), cause);
         let object = match storage.open(Name::Pack(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(damaged(name, "it is missing"));
-            }
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                return Err(damaged(name, &error.to_string()));
             }
             outcome => outcome.map_err(failed)?,
         };
@@ -375,10 +369,7 @@ impl Pack {
             .ok_or_else(|| damaged(name, "a page beyond its end is wanted"))?;
         let hashes = self.index.pages_of(frame);
         let page_size = self.index.page_size as usize;
-        let failed = |cause| Error::Io {
-            what: format!("cannot read {}", Name::Pack(name)),
-            cause,
-        };
+        let failed = |cause| Error::reading(Name::Pack(name), cause);
         if entry.codec == RAW {
             self.object.read_at(entry.offset, pages).map_err(failed)?;
         } else {

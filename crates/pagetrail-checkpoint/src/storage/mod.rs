@@ -9,6 +9,8 @@ mod bucket;
 #[cfg(feature = "object-store")]
 mod bucket_lease;
 mod directory;
+#[cfg(feature = "encryption")]
+mod encrypted;
 mod faulty;
 mod memory;
 
@@ -22,6 +24,8 @@ use std::sync::Arc;
 #[cfg(feature = "object-store")]
 pub use bucket::Bucket;
 pub use directory::Directory;
+#[cfg(feature = "encryption")]
+pub use encrypted::{Encrypted, Key};
 pub use faulty::{Fault, Faulty};
 pub use memory::InMemory;
 

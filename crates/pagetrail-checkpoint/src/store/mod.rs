@@ -19,9 +19,9 @@ pub(crate) mod verify;
 pub(crate) mod writer;
 
 use crate::error::{Error, Result};
-use crate::format::MARKER;
 use crate::format::manifest::Manifest;
 use crate::format::wire::Malformed;
+use crate::format::{ENCRYPTED_MARKER, MARKER};
 use crate::hash::Hash;
 use crate::limits;
 use crate::map::{PageMap, Source};
@@ -71,6 +71,9 @@ impl Store {
         let store = Self { storage };
         match store.read(Name::Marker)? {
             Some(marker) if marker == MARKER => Ok(store),
+            Some(marker) if marker.starts_with(ENCRYPTED_MARKER) => Err(Error::Encrypted {
+                place: store.storage.place(),
+            }),
             Some(_) => Err(store.damaged(Name::Marker, "it is of another format, or has changed")),
             None => Err(Error::NotAStore {
                 place: store.storage.place(),
@@ -253,13 +256,10 @@ impl Store {
 
     /// All of an object; `None` where there is none.
     fn read(&self, name: Name) -> Result<Option<Vec<u8>>> {
-        let failed = || Error::io(format!("cannot read {name}"));
+        let failed = |cause| Error::reading(name, cause);
         let object = match self.storage.open(name) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) if error.kind() == ErrorKind::InvalidData => {
-                return Err(self.damaged(name, &error.to_string()));
-            }
-            outcome => outcome.map_err(failed())?,
+            outcome => outcome.map_err(failed)?,
         };
         if object.bytes() > limits::bytes_at_once() {
             return Err(self.damaged(name, "it is impossibly long"));
@@ -269,7 +269,7 @@ impl Store {
         if matches!(name, Name::Manifest(_)) && object.bytes() >= start.len() as u64 {
             match object.read_at(0, &mut start) {
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-                outcome => outcome.map_err(failed())?,
+                outcome => outcome.map_err(failed)?,
             }
             if !crate::format::manifest::is_beginning(&start) {
                 return Err(self.damaged(name, "it does not begin as a manifest"));
@@ -279,7 +279,7 @@ impl Store {
         match object.read_at(0, &mut bytes) {
             // In an object store it may go after it was opened.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            outcome => outcome.map_err(failed()).map(|()| Some(bytes)),
+            outcome => outcome.map_err(failed).map(|()| Some(bytes)),
         }
     }
 }
