@@ -55,6 +55,9 @@ pub enum Error {
         /// Which there are, in words.
         there: String,
     },
+    /// No checkpoint has this label.
+    #[error("no checkpoint in the store has the label {0}")]
+    NoSuchLabel(String),
     /// A store without any checkpoint.
     #[error("the store has no checkpoint yet")]
     Empty,

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Model, contents, store};
 use pagetrail_checkpoint::storage::{Directory, InMemory, Name, Storage};
-use pagetrail_checkpoint::{Error, Pruned, Store, Writer, WriterOptions};
+use pagetrail_checkpoint::{Error, Pruned, Retention, Store, Writer, WriterOptions};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -212,7 +212,7 @@ fn damaged_checkpoints_displace_no_whole_ones() {
         assert!(matches!(refused, Error::Damaged { .. }), "{refused}");
         assert_eq!(store.numbers().unwrap(), [1, 2, 3, 4]);
         let pruned = match reading {
-            true => writer.prune_verified(1).unwrap(),
+            true => writer.prune_verified(&Retention::last(1)).unwrap(),
             false => writer.prune(1).unwrap(),
         };
         assert_eq!((pruned.checkpoints, pruned.damaged), (1, 2));
@@ -232,7 +232,10 @@ fn whole_checkpoints_stay_whole_that_build_on_one_without_its_pack() {
     type Shorten = fn(&mut Writer) -> Pruned;
     let ways: [(Shorten, &[u64]); 3] = [
         (|writer| writer.prune(1).unwrap(), &[4]),
-        (|writer| writer.prune_verified(1).unwrap(), &[4]),
+        (
+            |writer| writer.prune_verified(&Retention::last(1)).unwrap(),
+            &[4],
+        ),
         (|writer| writer.squash(1, 3).unwrap(), &[3, 4]),
     ];
     for (shorten, left) in ways {

@@ -4,6 +4,7 @@ use super::codec::{Compression, RAW, decompress};
 use super::is_page_size;
 use super::wire::{Decoded, Decoder, Encoder, Malformed};
 use crate::hash::Hash;
+use crate::label::Label;
 use crate::limits;
 use crate::map::{PageMap, Run, Source};
 use pagetrail::{HeldThread, PageRange, PageSet, Permissions, RegisterSet};
@@ -13,12 +14,18 @@ use std::borrow::Cow;
 const MAGIC: &[u8; 8] = b"PTIMAGE\x01";
 /// Of one whose bytes are compressed.
 const MAGIC_COMPRESSED: &[u8; 8] = b"PTIMAGE\x02";
+/// Of one whose bytes are compressed and end with fields.
+const MAGIC_FIELDS: &[u8; 8] = b"PTIMAGE\x03";
+/// The field that is a label.
+const LABEL: u8 = 1;
 /// A compressed byte stands for at most so many (the format of LZ4 blocks).
 const EXPANSION_MAX: u64 = 255;
 
 /// Whether an object may be a manifest, by its first bytes.
 pub(crate) fn is_beginning(start: &[u8]) -> bool {
-    start == MAGIC || start == MAGIC_COMPRESSED
+    [MAGIC, MAGIC_COMPRESSED, MAGIC_FIELDS]
+        .iter()
+        .any(|magic| start == *magic)
 }
 
 /// Which checkpoint another one builds on.
@@ -123,6 +130,8 @@ pub struct Manifest {
     pub id: Hash,
     /// The checkpoint that it is an increment over; `None` for a base.
     pub parent: Option<Parent>,
+    /// The name that somebody gave it.
+    pub label: Option<Label>,
     /// When it was taken, in nanoseconds since 1970.
     pub taken_unix_ns: u64,
     /// Size of its pages, in bytes.
@@ -166,7 +175,11 @@ impl Manifest {
         let body = &body[MAGIC.len()..];
         let mut compressed = Vec::new();
         let codec = Compression::Lz4.compress(body, &mut compressed);
-        let mut out = Encoder(MAGIC_COMPRESSED.to_vec());
+        let magic = match self.label {
+            None => MAGIC_COMPRESSED,
+            Some(_) => MAGIC_FIELDS,
+        };
+        let mut out = Encoder(magic.to_vec());
         out.u8(codec);
         out.number(body.len() as u64);
         let mut bytes = out.0;
@@ -225,6 +238,12 @@ impl Manifest {
             }
             at = run.start + run.pages * page_size;
         });
+        if let Some(label) = &self.label {
+            out.list(&[label], |out, label| {
+                out.u8(LABEL);
+                out.bytes(label.as_str().as_bytes());
+            });
+        }
         out.0
     }
 
@@ -237,9 +256,10 @@ impl Manifest {
             return Err(Malformed("it has changed"));
         }
         let mut input = Decoder(bytes);
-        let body = match input.take(MAGIC.len())? {
+        let magic = input.take(MAGIC.len())?;
+        let body = match magic {
             magic if magic == MAGIC => Cow::Borrowed(input.0),
-            magic if magic == MAGIC_COMPRESSED => {
+            magic if magic == MAGIC_COMPRESSED || magic == MAGIC_FIELDS => {
                 let (codec, length) = (input.u8()?, input.number()?);
                 let most = (input.0.len() as u64).saturating_mul(EXPANSION_MAX);
                 if length > most.min(limits::bytes_at_once()) {
@@ -251,13 +271,13 @@ impl Manifest {
             }
             _ => return Err(Malformed("it does not begin as a manifest")),
         };
-        let mut manifest = Self::decode_body(&body)?;
+        let mut manifest = Self::decode_body(&body, magic == MAGIC_FIELDS)?;
         manifest.manifest_bytes = manifest_bytes;
         Ok(manifest)
     }
 
     /// Without what keeps everything else from being reached by damage.
-    fn decode_body(bytes: &[u8]) -> Decoded<Self> {
+    fn decode_body(bytes: &[u8], has_fields: bool) -> Decoded<Self> {
         let mut input = Decoder(bytes);
         let number = input.u64()?;
         let id = input.hash()?;
@@ -291,11 +311,16 @@ impl Manifest {
         };
         let packs = input.list(Decoder::hash)?;
         let map = decode_map(&mut input, page_size.into(), packs.len())?;
+        let label = match has_fields {
+            true => decode_label(&mut input)?,
+            false => None,
+        };
         input.end()?;
         let manifest = Self {
             number,
             id,
             parent,
+            label,
             taken_unix_ns,
             page_size,
             process,
@@ -310,6 +335,23 @@ impl Manifest {
             return Err(Malformed("a page outside all mappings"));
         }
         Ok(manifest)
+    }
+}
+
+/// The fields at the end: a tag and bytes each. A reader that does not know one cannot know what it
+/// changes.
+fn decode_label(input: &mut Decoder<'_>) -> Decoded<Option<Label>> {
+    let fields = input.list(|input| match input.u8()? {
+        LABEL => {
+            let text = std::str::from_utf8(input.bytes()?).ok();
+            let label = text.and_then(Label::parse);
+            label.ok_or(Malformed("its label is none"))
+        }
+        _ => Err(Malformed("it has a field of a later version")),
+    })?;
+    match fields.len() {
+        0 | 1 => Ok(fields.into_iter().next()),
+        _ => Err(Malformed("it has two labels")),
     }
 }
 

@@ -35,6 +35,7 @@ use pagetrail::{
 use precopy::{Next, Rule};
 use recheck::Seen;
 use staging::{Parts, Staging};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 pub use precopy::Mode;
@@ -118,6 +119,20 @@ impl ProcessCheckpointer {
             .technique(options.technique)
             .start()?;
         Self::new(Box::new(watch), options, Identity::of(pid)?)
+    }
+
+    /// Starts a program, and to watch it with its first instruction.
+    ///
+    /// # Errors
+    ///
+    /// The program cannot be started; no technique works for it.
+    pub fn launch(command: Command, options: ProcessOptions) -> Result<Self> {
+        let watch = Watch::builder()
+            .target(Target::command(command))
+            .technique(options.technique)
+            .start()?;
+        let identity = Identity::of(watch.pid())?;
+        Self::new(Box::new(watch), options, identity)
     }
 
     /// Takes checkpoints of a guest of KVM, or of another target that is not the program of its

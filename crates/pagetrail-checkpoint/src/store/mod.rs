@@ -14,6 +14,7 @@ pub(crate) mod packs;
 pub(crate) mod places;
 pub(crate) mod prune;
 pub(crate) mod repair;
+pub(crate) mod retention;
 pub(crate) mod survey;
 pub(crate) mod verify;
 pub(crate) mod writer;
@@ -23,6 +24,7 @@ use crate::format::manifest::Manifest;
 use crate::format::wire::Malformed;
 use crate::format::{ENCRYPTED_MARKER, MARKER};
 use crate::hash::Hash;
+use crate::label::Label;
 use crate::limits;
 use crate::map::{PageMap, Source};
 use crate::storage::{self, Name, Publish, Storage};
@@ -120,6 +122,24 @@ impl Store {
     /// There is none, or the storage fails.
     pub fn newest(&self) -> Result<u64> {
         self.numbers()?.last().copied().ok_or(Error::Empty)
+    }
+
+    /// The number of the newest checkpoint that has a label.
+    ///
+    /// # Errors
+    ///
+    /// None has it; a newer one cannot be read, and may have it; the storage fails.
+    pub fn labelled(&self, label: &Label) -> Result<u64> {
+        for number in self.numbers()?.into_iter().rev() {
+            match self.manifest(number) {
+                // A writer has removed it meanwhile.
+                Err(Error::NoSuchCheckpoint { .. }) => {}
+                Err(error) => return Err(error),
+                Ok(manifest) if manifest.label.as_ref() == Some(label) => return Ok(number),
+                Ok(_) => {}
+            }
+        }
+        Err(Error::NoSuchLabel(label.to_string()))
     }
 
     /// A checkpoint's description.

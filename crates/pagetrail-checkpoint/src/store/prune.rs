@@ -6,6 +6,7 @@
 
 use super::packs::Packs;
 use super::places::Places;
+use super::retention::Retention;
 use super::writer::Writer;
 use super::{Store, flatten, renumbered};
 use crate::error::{Error, Result};
@@ -34,7 +35,8 @@ pub struct Pruned {
 
 impl Writer {
     /// Removes all checkpoints but the newest `keep` (at least one) of those that have all their
-    /// packs. The contents of packs are not read: [`prune_verified`](Self::prune_verified) does.
+    /// packs, and those with a label. The contents of packs are not read:
+    /// [`prune_verified`](Self::prune_verified) does.
     ///
     /// # Errors
     ///
@@ -43,39 +45,39 @@ impl Writer {
         self.catch_up()?;
         let survey = self.store.survey()?;
         let mut damaged = survey.lost().len() as u64;
-        let numbers: Vec<u64> = survey.whole().map(|manifest| manifest.number).collect();
-        let mut going = numbers.clone();
+        let whole: Vec<&Manifest> = survey.whole().collect();
+        let mut going = Vec::new();
         let mut kept = 0;
-        while kept < keep.max(1)
-            && let Some(number) = going.pop()
-        {
-            match self.store.examine(number) {
+        for manifest in whole.iter().rev().filter(|m| m.label.is_none()) {
+            if kept == keep.max(1) {
+                going.push(manifest.number);
+                continue;
+            }
+            match self.store.examine(manifest.number) {
                 Ok(_) => kept += 1,
                 Err(Error::Damaged { .. }) => damaged += 1,
                 Err(error) => return Err(error),
             }
         }
+        going.reverse();
+        let numbers: Vec<u64> = whole.iter().map(|manifest| manifest.number).collect();
         self.remove(&numbers, &going, damaged)
     }
 
-    /// Reads the whole store, and removes all checkpoints but the newest `keep` (at least one) of
-    /// those without damage.
+    /// Reads the whole store, and removes the checkpoints without damage that the rule does not
+    /// keep. Damaged ones stay and do not count.
     ///
     /// # Errors
     ///
     /// The store fails or is damaged. What is left is whole.
-    pub fn prune_verified(&mut self, keep: usize) -> Result<Pruned> {
+    pub fn prune_verified(&mut self, retention: &Retention) -> Result<Pruned> {
         self.catch_up()?;
-        let lost = self.store.verify()?.lost;
-        let numbers: Vec<u64> = self.store.survey()?.whole().map(|m| m.number).collect();
-        let mut going = numbers.clone();
-        going.retain(|number| !lost.contains(number));
-        going.truncate(going.len().saturating_sub(keep.max(1)));
-        self.remove(&numbers, &going, lost.len() as u64)
+        let plan = self.store.plan(retention)?;
+        self.remove(&plan.whole, &plan.going, plan.damaged)
     }
 
     /// Merges a span: of the checkpoints from `first` to `last`, only the last remains, with the
-    /// same contents as before. They are read first: checkpoints give way to a whole one only.
+    /// same contents as before, and those with a label. They are read first: checkpoints give way to a whole one only.
     ///
     /// # Errors
     ///
@@ -91,8 +93,11 @@ impl Writer {
         self.store.image(last)?.read_all()?;
         let survey = self.store.survey()?;
         let numbers: Vec<u64> = survey.whole().map(|manifest| manifest.number).collect();
-        let mut going = numbers.clone();
-        going.retain(|number| (first..last).contains(number));
+        let going: Vec<u64> = survey
+            .whole()
+            .filter(|m| m.label.is_none() && (first..last).contains(&m.number))
+            .map(|manifest| manifest.number)
+            .collect();
         self.remove(&numbers, &going, survey.lost().len() as u64)
     }
 
@@ -308,6 +313,15 @@ fn moved(manifest: &mut Manifest, from: u32, to: Hash, places: &BTreeMap<u32, u3
     manifest.map = map;
 }
 
+/// What a rule keeps of a store and what it does not.
+struct Plan {
+    /// All checkpoints that can be read, ascending.
+    whole: Vec<u64>,
+    /// Those of them that go.
+    going: Vec<u64>,
+    damaged: u64,
+}
+
 /// What is needed of a pack. All of it are pages that the pack has.
 #[derive(Default)]
 pub(super) struct Used {
@@ -341,6 +355,29 @@ impl Needs {
 }
 
 impl Store {
+    /// Reads the whole store, and says which checkpoints
+    /// [`prune_verified`](Writer::prune_verified) would remove now, ascending.
+    ///
+    /// # Errors
+    ///
+    /// The storage fails.
+    pub fn prunable(&self, retention: &Retention) -> Result<Vec<u64>> {
+        Ok(self.plan(retention)?.going)
+    }
+
+    fn plan(&self, retention: &Retention) -> Result<Plan> {
+        let lost = self.verify()?.lost;
+        let survey = self.survey()?;
+        let sound = || survey.whole().filter(|m| !lost.contains(&m.number));
+        let kept = retention.kept(sound());
+        let going = sound().map(|manifest| manifest.number);
+        Ok(Plan {
+            whole: survey.whole().map(|manifest| manifest.number).collect(),
+            going: going.filter(|number| !kept.contains(number)).collect(),
+            damaged: lost.len() as u64,
+        })
+    }
+
     /// Which pages of which packs the checkpoints need.
     pub(super) fn needs(&self) -> Result<Needs> {
         let mut used: BTreeMap<Hash, Used> = BTreeMap::new();

@@ -12,6 +12,7 @@ use crate::format::manifest::{Cost, Manifest, Mapping, Parent, Process};
 use crate::format::pack::Pack;
 use crate::format::pack_writer::PackWriter;
 use crate::hash::Hash;
+use crate::label::Label;
 use crate::map::{PageMap, Run, Source};
 use crate::storage::{Name, Publish};
 use pagetrail::PageSet;
@@ -50,6 +51,8 @@ pub struct Writer {
     /// The checkpoint that the next one builds on.
     pub(super) head: Option<Head>,
     next: u64,
+    /// The label of the next checkpoint.
+    label: Option<Label>,
     /// What was damaged when this was found out last, a line each.
     damages: Vec<String>,
     /// Packs that a late write of the writer before this one may name yet.
@@ -99,6 +102,7 @@ impl Writer {
             known: Known::default(),
             head: None,
             next: 1,
+            label: None,
             damages: Vec::new(),
             spared: BTreeSet::new(),
             lock: None,
@@ -275,6 +279,11 @@ impl Writer {
         Ok(())
     }
 
+    /// Gives the next checkpoint that is published a label.
+    pub fn label_next(&mut self, label: Label) {
+        self.label = Some(label);
+    }
+
     /// Forgets what the last checkpoint was: the next one is a base.
     pub fn begin_anew(&mut self) {
         self.head = None;
@@ -352,6 +361,7 @@ impl Draft<'_> {
             number: self.writer.next,
             id: Hash::default(),
             parent,
+            label: self.writer.label.clone(),
             taken_unix_ns: now.map_or(0, |time| time.as_nanos() as u64),
             page_size: self.page_size,
             process: description.process,
@@ -362,6 +372,7 @@ impl Draft<'_> {
             map,
         };
         self.writer.publish_new(&mut manifest)?;
+        self.writer.label = None;
         self.writer.head = Some(Head {
             parent: Parent {
                 number: manifest.number,

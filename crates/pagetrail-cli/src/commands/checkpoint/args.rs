@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use pagetrail_checkpoint::Compression;
+use pagetrail_checkpoint::{Compression, Label, Retention, Store};
 
 use crate::args::{TechniqueChoice, duration, technique_parser};
 use crate::session::find;
@@ -31,15 +31,22 @@ pub(crate) enum CheckpointCommand {
     /// A checkpoint that fails, because the disk is full, leaves the store as it was, and the next
     /// has what it should have had.
     ///
+    /// A program that it starts (-- CMD) keeps the terminal and its input and output; the first
+    /// checkpoint is taken an interval after its start, signals are passed on to it, and the exit
+    /// code is its own. What is told about checkpoints goes to standard error then.
+    ///
     /// Of a guest (--vm) a checkpoint has the memory, and no registers: it is for looking at, not
     /// for rewinding. The program gets no input, its output goes to standard error, and it runs on
     /// when the command ends before it.
     #[command(
         override_usage = "pagetrail checkpoint [OPTIONS] --store <STORE> -p <PID>\n       \
+        pagetrail checkpoint [OPTIONS] --store <STORE> --every <TIME> -- <CMD>...\n       \
         pagetrail checkpoint [OPTIONS] --store <STORE> --vm -- <CMD>...",
         after_help = "Examples:\n  \
         pagetrail checkpoint -p 1234 --store saved\n  \
         pagetrail checkpoint -p 1234 --store saved --every 5s --keep 10\n  \
+        pagetrail checkpoint -p 1234 --store saved --label before-upgrade\n  \
+        pagetrail checkpoint --store saved --every 1m --keep 10 -- ./prog\n  \
         pagetrail checkpoint --restorable -p 1234 --store saved\n  \
         pagetrail checkpoint --vm --store saved --every 5s -- ./prog"
     )]
@@ -59,10 +66,16 @@ pub(crate) enum CheckpointCommand {
     /// names it.
     #[command(after_help = "Examples:\n  pagetrail verify saved")]
     Verify(LogArgs),
-    /// Remove all checkpoints of a store but the newest
+    /// Remove checkpoints of a store: all that no rule keeps
+    ///
+    /// Each rule keeps some, and what one keeps stays; the newest stays in any case, and so do those
+    /// with a label, unless --labelled. Hours, days and weeks are those of UTC, weeks begin on
+    /// Monday, and those without a checkpoint do not count.
     ///
     /// All of the store is read first: only checkpoints without damage count, and the others stay.
-    #[command(after_help = "Examples:\n  pagetrail prune saved --keep 3")]
+    #[command(after_help = "Examples:\n  \
+        pagetrail prune saved --keep-last 3\n  \
+        pagetrail prune saved --keep-hourly 24 --keep-daily 7 --keep-weekly 4 --dry-run")]
     Prune(PruneArgs),
     /// Set aside what is damaged in a store, with the checkpoints that need it; the others stay as
     /// they are
@@ -72,7 +85,7 @@ pub(crate) enum CheckpointCommand {
     Repair(RepairArgs),
     /// Merge a span of checkpoints into its last
     ///
-    /// The last is read first: if it is damaged, nothing is removed.
+    /// The last is read first: if it is damaged, nothing is removed. Those with a label stay.
     #[command(after_help = "Examples:\n  pagetrail squash saved 2 7")]
     Squash(SquashArgs),
     /// Make files of a checkpoint: an ELF core for debuggers, the plain contents, images for CRIU
@@ -119,7 +132,7 @@ pub(crate) struct TakeArgs {
     /// pagetrail vm)
     #[arg(long, requires = "command", conflicts_with_all = ["pid", "technique", "report_again"])]
     pub(crate) vm: bool,
-    /// A program to start as a guest, with --vm, and its arguments
+    /// A program to start, and its arguments; with --vm, as a guest
     #[arg(last = true, value_name = "CMD", conflicts_with = "pid")]
     pub(crate) command: Vec<OsString>,
     /// The store: a directory, made where there is none, or s3://BUCKET/PREFIX and the like where
@@ -145,7 +158,12 @@ pub(crate) struct TakeArgs {
     /// Stop after this many checkpoints; without --every, one right after the other
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) count: Option<u32>,
-    /// Remove all but the newest N checkpoints of the store as new ones come
+    /// Give the checkpoint a name, by which the other subcommands know it; it stays until it is
+    /// pruned by --labelled
+    #[arg(long, value_name = "LABEL", value_parser = Label::new, conflicts_with_all = ["every", "count"])]
+    pub(crate) label: Option<Label>,
+    /// Remove all but the newest N checkpoints of the store, and those with a label, as new ones
+    /// come
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) keep: Option<u32>,
     /// Copy while the process runs and stop it for the rest, or stop it for all
@@ -185,9 +203,20 @@ pub(crate) struct WritingArgs {
     /// How to compress: none, lz4, zstd, or zstd:LEVEL from 1 to 22
     #[arg(long, value_name = "HOW", default_value = "lz4", value_parser = compression)]
     pub(crate) compression: Compression,
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
     /// Use the store even in a directory in which everybody may write
     #[arg(long)]
     pub(crate) allow_world_writable: bool,
+}
+
+/// The key of a store.
+#[derive(Args, Debug)]
+pub(crate) struct KeyArgs {
+    /// The store is encrypted, by the key in this file: 32 random bytes, or 64 hexadecimal digits;
+    /// a store that is made new becomes encrypted
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
 }
 
 /// When to stop the process.
@@ -205,6 +234,8 @@ pub(crate) struct LogArgs {
     /// The store
     #[arg(value_name = "STORE")]
     pub(crate) store: PathBuf,
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
@@ -216,9 +247,11 @@ pub(crate) struct ShowArgs {
     /// The store
     #[arg(value_name = "STORE")]
     pub(crate) store: PathBuf,
-    /// The checkpoint; the newest when left out
-    #[arg(value_name = "N")]
-    pub(crate) number: Option<u64>,
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
+    /// The checkpoint, by its number or its label; the newest when left out
+    #[arg(value_name = "N", value_parser = Which::parse)]
+    pub(crate) number: Option<Which>,
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
@@ -230,12 +263,14 @@ pub(crate) struct DiffArgs {
     /// The store
     #[arg(value_name = "STORE")]
     pub(crate) store: PathBuf,
-    /// One checkpoint
-    #[arg(value_name = "A")]
-    pub(crate) first: u64,
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
+    /// One checkpoint, by its number or its label
+    #[arg(value_name = "A", value_parser = Which::parse)]
+    pub(crate) first: Which,
     /// The other
-    #[arg(value_name = "B")]
-    pub(crate) second: u64,
+    #[arg(value_name = "B", value_parser = Which::parse)]
+    pub(crate) second: Which,
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
@@ -247,14 +282,79 @@ pub(crate) struct PruneArgs {
     /// The store
     #[arg(value_name = "STORE")]
     pub(crate) store: PathBuf,
-    /// How many to keep
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) keep: u32,
+    #[command(flatten)]
+    pub(crate) rules: RetentionArgs,
+    /// Say what would be removed, and remove nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
     #[command(flatten)]
     pub(crate) writing: WritingArgs,
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Which checkpoints stay.
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("rules").required(true).multiple(true))]
+pub(crate) struct RetentionArgs {
+    /// Keep the newest N
+    #[arg(long, alias = "keep", value_name = "N", group = "rules", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep_last: Option<u32>,
+    /// Keep the newest of each of the newest N hours that have any
+    #[arg(long, value_name = "N", group = "rules", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep_hourly: Option<u32>,
+    /// Keep the newest of each of the newest N days that have any
+    #[arg(long, value_name = "N", group = "rules", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep_daily: Option<u32>,
+    /// Keep the newest of each of the newest N weeks that have any
+    #[arg(long, value_name = "N", group = "rules", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep_weekly: Option<u32>,
+    /// Treat checkpoints with a label as the others
+    #[arg(long)]
+    pub(crate) labelled: bool,
+}
+
+impl RetentionArgs {
+    pub(crate) fn rule(&self) -> Retention {
+        Retention {
+            last: self.keep_last.unwrap_or(0),
+            hourly: self.keep_hourly.unwrap_or(0),
+            daily: self.keep_daily.unwrap_or(0),
+            weekly: self.keep_weekly.unwrap_or(0),
+            labels_go: self.labelled,
+        }
+    }
+}
+
+/// A checkpoint, as somebody names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// By its number.
+    Number(u64),
+    /// By its label: the newest that has it.
+    Label(Label),
+}
+
+impl Which {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        if text.bytes().all(|b| b.is_ascii_digit()) {
+            let number = text.parse().map(Self::Number);
+            return number.map_err(|error: std::num::ParseIntError| error.to_string());
+        }
+        match Label::new(text) {
+            Ok(label) => Ok(Self::Label(label)),
+            Err(error) => Err(format!("it is no number, and {error}")),
+        }
+    }
+
+    /// The number in a store.
+    pub(crate) fn number(&self, store: &Store) -> pagetrail_checkpoint::Result<u64> {
+        match self {
+            Self::Number(number) => Ok(*number),
+            Self::Label(label) => store.labelled(label),
+        }
+    }
 }
 
 /// Arguments of `repair`.
@@ -276,12 +376,12 @@ pub(crate) struct SquashArgs {
     /// The store
     #[arg(value_name = "STORE")]
     pub(crate) store: PathBuf,
-    /// The first checkpoint of the span; it goes
-    #[arg(value_name = "FIRST")]
-    pub(crate) first: u64,
+    /// The first checkpoint of the span, by its number or its label; it goes
+    #[arg(value_name = "FIRST", value_parser = Which::parse)]
+    pub(crate) first: Which,
     /// The last one; it stays, with all that it has
-    #[arg(value_name = "LAST")]
-    pub(crate) last: u64,
+    #[arg(value_name = "LAST", value_parser = Which::parse)]
+    pub(crate) last: Which,
     #[command(flatten)]
     pub(crate) writing: WritingArgs,
     /// Write one JSON document to standard output
@@ -296,6 +396,8 @@ pub(crate) struct ExportArgs {
     /// The store
     #[arg(value_name = "STORE")]
     pub(crate) store: PathBuf,
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
     /// Write an ELF core file
     #[arg(long, value_name = "OUT", group = "form")]
     pub(crate) core: Option<PathBuf>,
@@ -309,9 +411,9 @@ pub(crate) struct ExportArgs {
     /// Leave pages that can be restored when they are first touched to a page server
     #[arg(long, requires = "criu")]
     pub(crate) lazy: bool,
-    /// The checkpoint; the newest when left out
-    #[arg(long, value_name = "N")]
-    pub(crate) at: Option<u64>,
+    /// The checkpoint, by its number or its label; the newest when left out
+    #[arg(long, value_name = "N", value_parser = Which::parse)]
+    pub(crate) at: Option<Which>,
     /// Replace files that exist
     #[arg(long)]
     pub(crate) force: bool,
@@ -329,9 +431,11 @@ pub(crate) struct RewindArgs {
     /// The store
     #[arg(value_name = "STORE")]
     pub(crate) store: PathBuf,
-    /// The checkpoint
-    #[arg(long, value_name = "N")]
-    pub(crate) to: u64,
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
+    /// The checkpoint, by its number or its label
+    #[arg(long, value_name = "N", value_parser = Which::parse)]
+    pub(crate) to: Which,
     /// Rewind even where other descriptors are open than then
     #[arg(long)]
     pub(crate) force: bool,
@@ -361,6 +465,16 @@ fn compression(text: &str) -> Result<Compression, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn checkpoints_are_named_by_numbers_and_labels() {
+        assert_eq!(Which::parse("12"), Ok(Which::Number(12)));
+        let label = Label::new("v1").unwrap();
+        assert_eq!(Which::parse("v1"), Ok(Which::Label(label)));
+        for wrong in ["", "-1", "a b", "99999999999999999999"] {
+            assert!(Which::parse(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn compressions_are_named() {

@@ -5,17 +5,17 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use pagetrail_checkpoint::{Error, Image, Manifest, Pruned, Store, spans};
+use pagetrail_checkpoint::{Error, Image, Manifest, Pruned, Retention, Store, spans};
 use pagetrail_report::words;
 
-use super::args::{DiffArgs, LogArgs, PruneArgs, RepairArgs, ShowArgs, SquashArgs};
-use super::{json, open_writer, plain, text, writer};
+use super::args::{DiffArgs, LogArgs, PruneArgs, RepairArgs, ShowArgs, SquashArgs, Which};
+use super::{json, open, open_writer, plain, text, writer};
 use crate::exit;
 use crate::session::waiting::Waiting;
 
 /// Runs `log`.
 pub(super) fn log(args: &LogArgs) -> Result<ExitCode> {
-    let store = Store::open(&args.store).map_err(plain)?;
+    let store = open(&args.store, &args.key)?;
     let survey = store.survey().map_err(plain)?;
     let manifests: Vec<&Manifest> = survey.whole().collect();
     text::print(&match args.json {
@@ -35,8 +35,8 @@ pub(super) fn log(args: &LogArgs) -> Result<ExitCode> {
 
 /// Runs `show`.
 pub(super) fn show(args: &ShowArgs) -> Result<ExitCode> {
-    let store = Store::open(&args.store).map_err(plain)?;
-    let image = image(&store, args.number)?;
+    let store = open(&args.store, &args.key)?;
+    let image = image(&store, args.number.as_ref())?;
     let contents = image.pages().bytes();
     text::print(&match args.json {
         true => json::show(image.manifest(), contents).to_string(),
@@ -46,8 +46,9 @@ pub(super) fn show(args: &ShowArgs) -> Result<ExitCode> {
 }
 
 /// Opens a checkpoint, or else the newest.
-pub(crate) fn image(store: &Store, number: Option<u64>) -> Result<Image> {
-    if let Some(number) = number {
+pub(crate) fn image(store: &Store, which: Option<&Which>) -> Result<Image> {
+    if let Some(which) = which {
+        let number = which.number(store).map_err(plain)?;
         return store.image(number).map_err(plain);
     }
     match store.newest_image() {
@@ -65,15 +66,19 @@ pub(crate) fn image(store: &Store, number: Option<u64>) -> Result<Image> {
 
 /// Runs `diff`.
 pub(super) fn diff(args: &DiffArgs) -> Result<ExitCode> {
-    let store = Store::open(&args.store).map_err(plain)?;
+    let store = open(&args.store, &args.key)?;
     let waiting = Waiting::during("comparing the checkpoints");
-    let diffs = store.diff(args.first, args.second).map_err(plain)?;
+    let (first, second) = (
+        args.first.number(&store).map_err(plain)?,
+        args.second.number(&store).map_err(plain)?,
+    );
+    let diffs = store.diff(first, second).map_err(plain)?;
     drop(waiting);
     text::print(&match args.json {
-        true => json::diff(args.first, args.second, &diffs).to_string(),
+        true => json::diff(first, second, &diffs).to_string(),
         false => {
-            let first = store.manifest(args.first).map_err(plain)?;
-            let second = store.manifest(args.second).map_err(plain)?;
+            let first = store.manifest(first).map_err(plain)?;
+            let second = store.manifest(second).map_err(plain)?;
             text::diff(&diffs, first.saved_bytes().max(second.saved_bytes()))
         }
     })?;
@@ -83,13 +88,13 @@ pub(super) fn diff(args: &DiffArgs) -> Result<ExitCode> {
 /// Runs `verify`.
 pub(super) fn verify(args: &LogArgs) -> Result<ExitCode> {
     let sound = |found: bool| ExitCode::from(if found { 0 } else { exit::NEGATIVE });
-    let store = match Store::open(&args.store) {
+    let store = match open(&args.store, &args.key) {
         // The marker is a part of the store like any other.
-        Err(error @ pagetrail_checkpoint::Error::Damaged { .. }) => {
+        Err(error) if matches!(error.downcast_ref(), Some(Error::Damaged { .. })) => {
             exit::message(&error.to_string());
             return Ok(sound(false));
         }
-        outcome => outcome.map_err(plain)?,
+        outcome => outcome?,
     };
     let waiting = Waiting::during("verifying the store");
     let found = store.verify().map_err(plain)?;
@@ -138,18 +143,42 @@ pub(super) fn verify(args: &LogArgs) -> Result<ExitCode> {
 
 /// Runs `prune`.
 pub(super) fn prune(args: &PruneArgs) -> Result<ExitCode> {
+    let rule = args.rules.rule();
+    if args.dry_run {
+        return prunable(args, &rule);
+    }
     let mut writer = writer(&args.store, &args.writing, false)?;
     let waiting = Waiting::during("verifying and pruning the store");
-    let pruned = writer.prune_verified(args.keep as usize).map_err(plain)?;
+    let pruned = writer.prune_verified(&rule).map_err(plain)?;
     drop(waiting);
     tell(&pruned, args.json)
+}
+
+/// Says what `prune` would remove.
+fn prunable(args: &PruneArgs, rule: &Retention) -> Result<ExitCode> {
+    let store = open(&args.store, &args.writing.key)?;
+    let waiting = Waiting::during("verifying the store");
+    let going = store.prunable(rule).map_err(plain)?;
+    drop(waiting);
+    text::print(&match args.json {
+        true => json::prunable(&going).to_string(),
+        false if going.is_empty() => "nothing would be removed".into(),
+        false => format!(
+            "{} would be removed: {}",
+            words::plural(going.len() as u64, "checkpoint"),
+            spans(&going)
+        ),
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs `squash`.
 pub(super) fn squash(args: &SquashArgs) -> Result<ExitCode> {
     let mut writer = writer(&args.store, &args.writing, false)?;
     let waiting = Waiting::during("merging checkpoints");
-    let pruned = writer.squash(args.first, args.last).map_err(plain)?;
+    let first = args.first.number(writer.store()).map_err(plain)?;
+    let last = args.last.number(writer.store()).map_err(plain)?;
+    let pruned = writer.squash(first, last).map_err(plain)?;
     drop(waiting);
     tell(&pruned, args.json)
 }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use pagetrail_checkpoint::{Error, Store};
+use pagetrail_checkpoint::Error;
 use pagetrail_report::words;
 use serde_json::json;
 
 use super::args::{ExportArgs, RewindArgs};
-use super::{plain, text};
+use super::{open, plain, text};
 use crate::exit;
 use crate::session::waiting::Waiting;
 
@@ -21,8 +21,8 @@ const DESCRIPTORS_SAID: usize = 10;
 
 /// Runs `export`.
 pub(super) fn export(args: &ExportArgs) -> Result<ExitCode> {
-    let store = Store::open(&args.store).map_err(plain)?;
-    let mut image = super::chain::image(&store, args.at)?;
+    let store = open(&args.store, &args.key)?;
+    let mut image = super::chain::image(&store, args.at.as_ref())?;
     let number = image.manifest().number;
     if args.force {
         let map = args.raw.as_ref().map(|path| suffixed(path));
@@ -99,8 +99,9 @@ pub(crate) fn make_directory(path: &Path) -> Result<()> {
 
 /// Runs `rewind`.
 pub(super) fn rewind(args: &RewindArgs) -> Result<ExitCode> {
-    let store = Store::open(&args.store).map_err(plain)?;
-    let mut image = store.image(args.to).map_err(plain)?;
+    let store = open(&args.store, &args.key)?;
+    let number = args.to.number(&store).map_err(plain)?;
+    let mut image = store.image(number).map_err(plain)?;
     let rewound = match args.force {
         true => image.rewind_whatever_is_open(args.pid),
         false => image.rewind(args.pid),
@@ -128,7 +129,7 @@ pub(super) fn rewind(args: &RewindArgs) -> Result<ExitCode> {
     }
     let document = json!({
         "schema": 1,
-        "number": args.to,
+        "number": number,
         "pages": rewound.pages,
         "pause_ns": rewound.pause.as_nanos() as u64,
         "later_bytes": rewound.later_bytes,
@@ -139,7 +140,7 @@ pub(super) fn rewind(args: &RewindArgs) -> Result<ExitCode> {
         false => format!(
             "process {} is back at checkpoint {}: {} put back, stood still for {}",
             args.pid,
-            args.to,
+            number,
             words::plural(rewound.pages, "page"),
             words::time(rewound.pause.as_nanos() as f64)
         ),

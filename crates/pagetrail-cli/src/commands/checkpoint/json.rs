@@ -1,7 +1,7 @@
 //! Checkpoints as JSON, schema 1. Within a schema number fields are only ever added; addresses are
 //! hexadecimal text, sizes bytes, times nanoseconds.
 
-use pagetrail_checkpoint::{Manifest, MappingDiff, Pruned, Repaired, Survey, Verified};
+use pagetrail_checkpoint::{Label, Manifest, MappingDiff, Pruned, Repaired, Survey, Verified};
 use serde_json::{Value, json};
 
 const SCHEMA: u32 = 1;
@@ -14,6 +14,7 @@ pub(crate) fn checkpoint(manifest: &Manifest) -> Value {
         "number": manifest.number,
         "id": manifest.id.to_string(),
         "parent": manifest.parent.map(|parent| parent.number),
+        "label": manifest.label.as_ref().map(Label::as_str),
         "taken_unix_ns": manifest.taken_unix_ns,
         "pid": manifest.process.as_ref().map(|process| process.pid),
         "command": manifest.process.as_ref().map(|process| &process.command),
@@ -149,6 +150,14 @@ pub(super) fn pruned(pruned: &Pruned) -> Value {
         "removed_packs": pruned.packs,
         "repacked_packs": pruned.repacked,
         "damaged_checkpoints": pruned.damaged,
+    })
+}
+
+/// What `prune --dry-run` found.
+pub(super) fn prunable(going: &[u64]) -> Value {
+    json!({
+        "schema": SCHEMA,
+        "would_remove": going,
     })
 }
 

@@ -13,11 +13,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
-use pagetrail_checkpoint::storage::{self, Fault, Faulty};
+use pagetrail_checkpoint::storage::{self, Encrypted, Fault, Faulty, Key, Storage};
 use pagetrail_checkpoint::{Error, Store, Writer, WriterOptions};
 use pagetrail_report::words;
 
-use self::args::{CheckpointCommand, WritingArgs};
+use self::args::{CheckpointCommand, KeyArgs, WritingArgs};
 use crate::commands::criu;
 use crate::exit;
 
@@ -45,6 +45,9 @@ pub(crate) fn run(command: &CheckpointCommand) -> Result<ExitCode> {
 pub(crate) fn plain(error: Error) -> anyhow::Error {
     match error {
         Error::Process(error) => error.into(),
+        Error::Encrypted { .. } => {
+            anyhow::anyhow!("{error}; --key-file says where it is")
+        }
         Error::WorldWritable { .. } => {
             anyhow::anyhow!("{error}; --allow-world-writable lets it be used all the same")
         }
@@ -76,18 +79,40 @@ fn open_writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writer> {
     store(path, args, make)?.writer(options).map_err(plain)
 }
 
+/// Opens the store at a place to read.
+pub(crate) fn open(path: &Path, key: &KeyArgs) -> Result<Store> {
+    let Some(key) = read_key(key)? else {
+        return Store::open(path).map_err(plain);
+    };
+    let place = storage::open(path).map_err(plain)?;
+    let encrypted = Encrypted::open(place, &key).map_err(plain)?;
+    Store::on(Arc::new(encrypted)).map_err(plain)
+}
+
+/// Reads the key file, where there is to be one.
+fn read_key(args: &KeyArgs) -> Result<Option<Key>> {
+    let key = args.key_file.as_deref().map(Key::from_file);
+    key.transpose().map_err(plain)
+}
+
 /// Opens the store at a place that may be written to; with `make`, also where there is none yet.
 pub(crate) fn store(path: &Path, args: &WritingArgs, make: bool) -> Result<Store> {
     if !make {
-        Store::open(path).map_err(plain)?;
+        open(path, &args.key)?;
     }
-    let place = storage::create(path, args.allow_world_writable).map_err(plain)?;
+    let key = read_key(&args.key)?;
+    let place: Arc<dyn Storage> =
+        storage::create(path, args.allow_world_writable).map_err(plain)?;
     let kill = std::env::var(KILL_VARIABLE)
         .ok()
         .and_then(|text| text.parse().ok());
-    let store = match kill {
-        Some(step) => Store::create_on(Arc::new(Faulty::new(place, step, Fault::Kill))),
-        None => Store::create_on(place),
+    let place = match kill {
+        Some(step) => Arc::new(Faulty::new(place, step, Fault::Kill)),
+        None => place,
     };
-    store.map_err(plain)
+    let store = match key {
+        Some(key) => Encrypted::create(place, &key).map(|place| Store::create_on(Arc::new(place))),
+        None => Ok(Store::create_on(place)),
+    };
+    store.and_then(|store| store).map_err(plain)
 }

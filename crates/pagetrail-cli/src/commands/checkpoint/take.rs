@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use pagetrail::{State, Target};
+use pagetrail::{Ended, State, Target};
 use pagetrail_checkpoint::{Error, Manifest, Mode, ProcessCheckpointer, ProcessOptions, Writer};
 use pagetrail_report::words;
 
@@ -15,6 +15,7 @@ use super::{json, plain, text, writer};
 use crate::exit;
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
+use crate::session::start;
 use crate::vm::guest;
 
 /// How soon a signal is noticed.
@@ -33,9 +34,13 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
         None if args.vm => {
             pagetrail_vm::check::report()?;
         }
-        None => {
-            bail!("it starts a program only with --vm; else it takes a running process: -p PID")
+        None if args.every.is_none() => bail!(
+            "a program that has just started has nothing worth saving; --every TIME says how often it is saved"
+        ),
+        None if args.json => {
+            bail!("--json needs standard output, which is the program's; -p PID does without")
         }
+        None => {}
     }
     let mut writer = writer(&args.store, &args.writing, true)?;
     let options = ProcessOptions {
@@ -49,20 +54,34 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
         trust_shared: args.trust_shared,
         ..ProcessOptions::default()
     };
-    let signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
+    if let Some(label) = &args.label {
+        writer.label_next(label.clone());
+    }
     let metrics = Metrics::new(args.metrics_file.clone(), args.metrics_listen)?;
     let process = match args.pid {
         Some(pid) => ProcessCheckpointer::attach(pid, options),
-        None => of_guest(args, options)?,
+        None if args.vm => of_guest(args, options)?,
+        None => launch(args, options),
     };
     let process = process.map_err(plain)?;
+    let is_program = args.pid.is_none() && !args.vm;
+    let addressee = match is_program {
+        true => Addressee::Program(process.pid()),
+        false => Addressee::Us,
+    };
+    let signals = Signals::take(addressee).context("cannot handle signals")?;
     let mut session = Session {
         args,
         process,
         signals,
         metrics,
+        is_program,
+        ended: None,
         shown: false,
     };
+    if is_program {
+        return session.of_program(&mut writer);
+    }
     match (args.every, args.count) {
         (Some(interval), _) => session.repeat(&mut writer, interval),
         (None, Some(_)) => session.repeat(&mut writer, NO_INTERVAL),
@@ -88,11 +107,25 @@ fn of_guest(
     ))
 }
 
+/// Starts a program, which has the terminal.
+fn launch(
+    args: &TakeArgs,
+    options: ProcessOptions,
+) -> pagetrail_checkpoint::Result<ProcessCheckpointer> {
+    // The parser refuses a command line with neither a process nor a program.
+    let (program, arguments) = args.command.split_first().unwrap_or_else(|| unreachable!());
+    ProcessCheckpointer::launch(start::command(program, arguments), options)
+}
+
 struct Session<'a> {
     args: &'a TakeArgs,
     process: ProcessCheckpointer,
     signals: Signals,
     metrics: Metrics,
+    /// Whether the process is a program that was started here.
+    is_program: bool,
+    /// How it ended, once that is known.
+    ended: Option<Option<Ended>>,
     /// Whether the progress line is on the screen.
     shown: bool,
 }
@@ -111,8 +144,33 @@ impl Session<'_> {
             true => json::checkpoint(&manifest).to_string(),
             false => text::taken(&manifest),
         };
-        writeln!(io::stdout(), "{line}").context("cannot write to standard output")?;
+        match self.is_program {
+            true => exit::message(&line),
+            false => writeln!(io::stdout(), "{line}").context("cannot write to standard output")?,
+        }
         Ok(manifest)
+    }
+
+    /// Takes checkpoints of a program from an interval after its start on, and waits for its end.
+    fn of_program(&mut self, writer: &mut Writer) -> Result<ExitCode> {
+        let interval = self.args.every.unwrap_or(NO_INTERVAL);
+        let failure = match self.wait_until(Instant::now() + interval, 0) {
+            true => self.repeat(writer, interval),
+            false => Ok(ExitCode::SUCCESS),
+        };
+        // Reported now, since the program may run for a long time.
+        let failure = failure.err().filter(|error| !has_ended(error));
+        let failure = failure.map(|error| exit::report(&error));
+        let ended = loop {
+            if let Some(ended) = self.ended {
+                break ended;
+            }
+            self.signals.stop_requested();
+            if let State::Ended(ended) = self.process.wait(SIGNAL_POLL) {
+                self.ended = Some(ended);
+            }
+        };
+        Ok(failure.unwrap_or_else(|| exit::of_program(ended)))
     }
 
     /// Takes one after the other. One that fails is reported, and tried again when the next is due.
@@ -160,7 +218,10 @@ impl Session<'_> {
 
     /// Whether trying again cannot help.
     fn is_lasting(&mut self, error: &anyhow::Error) -> bool {
-        let ended = matches!(self.process.wait(Duration::ZERO), State::Ended(_));
+        if let State::Ended(ended) = self.process.wait(Duration::ZERO) {
+            self.ended = Some(ended);
+        }
+        let ended = self.ended.is_some();
         // Another writer may come while this one could not reach the store.
         let full_or_busy = matches!(
             error.downcast_ref(),
@@ -192,7 +253,10 @@ impl Session<'_> {
                 left.as_secs_f64().ceil()
             ));
             match self.process.wait(left.min(SIGNAL_POLL)) {
-                State::Ended(_) => return false,
+                State::Ended(ended) => {
+                    self.ended = Some(ended);
+                    return false;
+                }
                 // A guest's last one, at its end.
                 State::Exiting | State::Ready => return true,
                 _ => {}
@@ -201,7 +265,8 @@ impl Session<'_> {
     }
 
     fn show(&mut self, line: &str) {
-        if io::stderr().is_terminal() && !self.args.json {
+        // A program that was started here may use the terminal as it likes.
+        if io::stderr().is_terminal() && !self.args.json && !self.is_program {
             self.shown = true;
             let _ = write!(io::stderr(), "\r{line}\x1b[K");
         }

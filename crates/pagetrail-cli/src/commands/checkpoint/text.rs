@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use comfy_table::{Table, presets};
-use pagetrail_checkpoint::{Manifest, MappingDiff, Process};
+use pagetrail_checkpoint::{Label, Manifest, MappingDiff, Process};
 
 use pagetrail_report::words;
 
@@ -81,14 +81,19 @@ fn name(mapping: &str) -> String {
 
 /// The list of `log`.
 pub(super) fn log(manifests: &[&Manifest]) -> String {
-    let mut table = plain_table(&["number", "taken", "kind", "of", "pages", "stored", "pause"]);
+    let mut header = vec!["number", "taken", "kind", "of", "pages", "stored", "pause"];
+    let has_labels = manifests.iter().any(|manifest| manifest.label.is_some());
+    if has_labels {
+        header.push("label");
+    }
+    let mut table = plain_table(&header);
     for manifest in manifests {
         let of = match &manifest.process {
             Some(process) => format!("{} {}", process.pid, command(process)),
             None if manifest.is_by_criu() => format!("CRIU: {}", spaces(manifest)),
             None => "own regions".into(),
         };
-        table.add_row([
+        let mut row = vec![
             manifest.number.to_string(),
             time(manifest.taken_unix_ns),
             kind(manifest),
@@ -96,7 +101,9 @@ pub(super) fn log(manifests: &[&Manifest]) -> String {
             words::count(manifest.changed_pages()),
             words::bytes(manifest.bytes_in_store() as f64),
             words::time(manifest.cost.pause_ns as f64),
-        ]);
+        ];
+        row.extend(manifest.label.as_ref().map(Label::to_string));
+        table.add_row(row);
     }
     lines(&table)
 }
@@ -112,6 +119,12 @@ pub(super) fn show(manifest: &Manifest, contents: u64) -> String {
             None => "a base".into(),
         }
     )];
+    out.extend(
+        manifest
+            .label
+            .as_ref()
+            .map(|label| format!("label: {label}")),
+    );
     out.push(format!(
         "memory: {} with contents of {} saved; {} differ from before",
         words::bytes(contents as f64),

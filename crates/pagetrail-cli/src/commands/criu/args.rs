@@ -4,15 +4,19 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::commands::checkpoint::args::{KeyArgs, Which};
+
 /// Arguments of `restore`.
 #[derive(Args, Debug)]
 pub(crate) struct RestoreArgs {
     /// The store
     #[arg(value_name = "STORE")]
     pub(crate) store: PathBuf,
-    /// The checkpoint; the newest when left out
-    #[arg(long, value_name = "N")]
-    pub(crate) at: Option<u64>,
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
+    /// The checkpoint, by its number or its label; the newest when left out
+    #[arg(long, value_name = "N", value_parser = Which::parse)]
+    pub(crate) at: Option<Which>,
     /// Start the program at once, and give it its pages as it touches them; this ends when it has
     /// all
     #[arg(long)]

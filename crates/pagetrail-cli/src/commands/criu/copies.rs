@@ -46,7 +46,7 @@ pub(super) fn run(args: &RestoreArgs, count: u32) -> Result<ExitCode> {
     // What all copies would fail at is said once.
     Engine::find()?;
     let store = Store::open(&args.store).map_err(plain)?;
-    let mut image = image(&store, args.at)?;
+    let mut image = image(&store, args.at.as_ref())?;
     check_kind(&mut image)?;
     let number = image.manifest().number;
     if count > 1 {

@@ -68,7 +68,7 @@ fn watch_owner() -> Result<Receiver<()>> {
 /// Keeps the processes that work here from taking the PIDs that the program needs.
 fn keep_pids_free(args: &RestoreArgs) -> Result<()> {
     let store = pagetrail_checkpoint::Store::open(&args.store).map_err(plain)?;
-    let pids = chain::image(&store, args.at)?.criu_processes();
+    let pids = chain::image(&store, args.at.as_ref())?.criu_processes();
     if let Some(last) = pids.iter().max() {
         // Where it cannot be written, the PIDs are most likely free all the same.
         let _ = fs::write(LAST_PID, (last + PIDS_APART).to_string());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use pagetrail_checkpoint::criu::{Written, regular_files};
-use pagetrail_checkpoint::{Image, Store};
+use pagetrail_checkpoint::Image;
 use pagetrail_criu::{Engine, Lazy, Scratch, lineage, reason};
 use pagetrail_report::words;
 use serde_json::json;
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::args::RestoreArgs;
 use super::{copies, first};
 use crate::commands::checkpoint::chain::image;
-use crate::commands::checkpoint::{plain, text};
+use crate::commands::checkpoint::{open, plain, text};
 use crate::session::signals::{Addressee, Signals};
 
 /// The file in which CRIU says the process that it started.
@@ -58,8 +58,8 @@ impl Started {
 /// Starts the process, once all is there that it needs.
 pub(super) fn start(args: &RestoreArgs) -> Result<Started> {
     let engine = Engine::find()?;
-    let store = Store::open(&args.store).map_err(plain)?;
-    let mut image = image(&store, args.at)?;
+    let store = open(&args.store, &args.key)?;
+    let mut image = image(&store, args.at.as_ref())?;
     let number = image.manifest().number;
     let names = check_kind(&mut image)?;
     check_pids(&image)?;

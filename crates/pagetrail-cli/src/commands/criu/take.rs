@@ -39,6 +39,9 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
         // Where that is damaged, the first is a base.
         let _ = dumps.build_on(number);
     }
+    if let Some(label) = &args.label {
+        dumps.writer().label_next(label.clone());
+    }
     let mut signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
     let interval = args.every.unwrap_or(NO_INTERVAL);
     let count = args.count.or(args.every.is_none().then_some(1));

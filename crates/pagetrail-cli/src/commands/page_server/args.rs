@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::commands::checkpoint::args::WritingArgs;
+use crate::commands::checkpoint::args::{Which, WritingArgs};
 
 /// Where it listens by default.
 const LISTEN_DEFAULT: &str = "127.0.0.1:9466";
@@ -20,9 +20,9 @@ pub(crate) struct PageServerArgs {
     /// Listen at this address and port; port 0 is one that is free, which is said
     #[arg(long, value_name = "ADDRESS", default_value = LISTEN_DEFAULT)]
     pub(crate) listen: SocketAddr,
-    /// Give out pages of this checkpoint; of the newest when left out
-    #[arg(long, value_name = "N")]
-    pub(crate) at: Option<u64>,
+    /// Give out pages of this checkpoint, by its number or its label; of the newest when left out
+    #[arg(long, value_name = "N", value_parser = Which::parse)]
+    pub(crate) at: Option<Which>,
     /// End after the first dump or restore, with exit code 2 if it failed
     #[arg(long)]
     pub(crate) once: bool,

@@ -38,7 +38,9 @@ const REST: Duration = Duration::from_millis(100);
 pub(crate) fn run(args: &PageServerArgs) -> Result<ExitCode> {
     let signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
     let store = checkpoint::store(&args.store, &args.writing, args.at.is_none())?;
-    if let Some(number) = args.at {
+    let at = args.at.as_ref().map(|which| which.number(&store));
+    let at = at.transpose().map_err(plain)?;
+    if let Some(number) = at {
         // Now, and not when a restored process waits for it.
         store.image(number).map_err(plain)?;
     }
@@ -47,7 +49,7 @@ pub(crate) fn run(args: &PageServerArgs) -> Result<ExitCode> {
         ..WriterOptions::default()
     };
     let writable = store.clone();
-    let server = PageServer::new(store, args.at, move || writable.writer(options));
+    let server = PageServer::new(store, at, move || writable.writer(options));
     let listener = TcpListener::bind(args.listen)
         .with_context(|| format!("cannot listen at {}", args.listen))?;
     let own = listener.local_addr().context("cannot listen")?;
