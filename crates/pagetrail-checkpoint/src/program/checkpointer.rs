@@ -10,7 +10,7 @@ use crate::store::image::Image;
 use crate::store::intake;
 use crate::store::writer::{Description, Writer, WriterOptions};
 use crate::sys::mapping::Mapping;
-use pagetrail::{Choice, PageRange, PageSet, Permissions, Target, Watch, page_size};
+use pagetrail::{Choice, PageRange, PageSet, Target, Watch, page_size};
 use std::path::Path;
 use std::time::Instant;
 
@@ -340,21 +340,6 @@ impl Region {
     }
 
     fn mapping(&self) -> ImageMapping {
-        ImageMapping {
-            range: self.memory.range(),
-            permissions: Permissions {
-                read: true,
-                write: true,
-                execute: false,
-                shared: false,
-            },
-            offset: 0,
-            device: (0, 0),
-            inode: 0,
-            name: self.name.clone(),
-            build_id: Vec::new(),
-            saved: true,
-            own_writes_only: false,
-        }
+        super::region(self.memory.range(), &self.name)
     }
 }

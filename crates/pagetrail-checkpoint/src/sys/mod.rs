@@ -4,4 +4,5 @@
     reason = "the fence: kernel interfaces are unsafe, everything above is safe"
 )]
 
+pub(crate) mod kept;
 pub(crate) mod mapping;
