@@ -35,7 +35,7 @@ pub use hash::Hash;
 pub use label::Label;
 pub use process::rewind::Rewound;
 pub use process::{Mode, ProcessCheckpointer, ProcessOptions};
-pub use program::checkpointer::{Checkpointer, CheckpointerBuilder};
+pub use program::checkpointer::{Checkpointer, CheckpointerBuilder, Completion};
 pub use program::cow::CowSnapshot;
 pub use program::snapshot::{Arena, Reset, Snapshot};
 pub use store::Store;

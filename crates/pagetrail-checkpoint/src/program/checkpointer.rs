@@ -12,6 +12,8 @@ use crate::store::writer::{Description, Writer, WriterOptions};
 use crate::sys::mapping::Mapping;
 use pagetrail::{Choice, PageRange, PageSet, Target, Watch, page_size};
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Describes the memory to be kept; made by [`Checkpointer::builder`].
@@ -126,7 +128,10 @@ impl CheckpointerBuilder {
         Ok(Checkpointer {
             watch,
             regions,
-            writer,
+            store,
+            options: self.options,
+            writer: Some(writer),
+            saving: None,
             restored,
             pending: PageSet::new(),
         })
@@ -218,7 +223,12 @@ pub struct Checkpointer {
     /// Before the regions: it ends first.
     watch: Watch,
     regions: Vec<Region>,
-    writer: Writer,
+    store: Store,
+    options: WriterOptions,
+    /// `None` while a thread has it.
+    writer: Option<Writer>,
+    /// The checkpoint that is on its way.
+    saving: Option<Saving>,
     restored: Option<u64>,
     /// Pages that the store is to get with the next checkpoint.
     pending: PageSet,
@@ -279,48 +289,144 @@ impl Checkpointer {
     ///
     /// # Errors
     ///
-    /// The store fails; it is as it was, and the next checkpoint has everything.
+    /// The store fails; it is as it was, and the next checkpoint has everything. One that is on its
+    /// way is waited for.
     pub fn checkpoint(&mut self) -> Result<Manifest> {
         let began = Instant::now();
-        self.writer.catch_up()?;
-        let mut draft = self.writer.draft(page_size() as u32);
-        if draft.is_base() {
+        let mut writer = self.writer()?;
+        let saved = self.collect(&mut writer).and_then(|()| {
+            let chunks = self.chunks();
+            let mut draft = writer.draft(page_size() as u32);
+            let ranges: Vec<_> = chunks.iter().map(|(_, ranges)| ranges.clone()).collect();
+            draft.put_each(&ranges, |at, buffer| {
+                let (region, ranges) = &chunks[at];
+                if let [whole] = &ranges[..] {
+                    return Ok(Some(region.contents(whole)));
+                }
+                buffer.clear();
+                let parts = ranges.iter().map(|range| region.contents(range));
+                parts.for_each(|part| buffer.extend_from_slice(part));
+                Ok(None)
+            })?;
+            draft.publish(self.description(began))
+        });
+        self.writer = Some(writer);
+        let manifest = saved?;
+        self.pending.clear();
+        Ok(manifest)
+    }
+
+    /// Begins to save what was written since the last checkpoint: what the regions hold now is
+    /// copied, and compressed, hashed and written by a thread of its own, while the program goes on
+    /// writing to them. There is one at a time: one that is on its way is waited for first.
+    ///
+    /// It takes as much memory as has pages that were written, and the first as much as all
+    /// regions. Dropping the checkpointer waits for it.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be written to, or no thread be started. What fails later, the
+    /// [`Completion`] says; the next checkpoint has everything then.
+    pub fn checkpoint_in_background(&mut self) -> Result<Completion> {
+        let began = Instant::now();
+        let mut writer = self.writer()?;
+        if let Err(error) = self.collect(&mut writer) {
+            self.writer = Some(writer);
+            return Err(error);
+        }
+        let copied = |(region, ranges): (&Region, Vec<PageRange>)| {
+            let contents: Vec<&[u8]> = ranges.iter().map(|range| region.contents(range)).collect();
+            let contents = contents.concat();
+            (ranges, contents)
+        };
+        let copies: Vec<_> = self.chunks().into_iter().map(copied).collect();
+        let mut description = self.description(began);
+        let (sender, receiver) = mpsc::channel();
+        let publish = move || {
+            let mut put = || -> Result<Manifest> {
+                let ranges: Vec<_> = copies.iter().map(|(ranges, _)| ranges.clone()).collect();
+                let mut draft = writer.draft(page_size() as u32);
+                draft.put_each(&ranges, |at, _| Ok(Some(&copies[at].1[..])))?;
+                description.elapsed = began.elapsed();
+                draft.publish(std::mem::take(&mut description))
+            };
+            let outcome = put();
+            let is_published = outcome.is_ok();
+            // Nobody has to wait for it.
+            let _ = sender.send(outcome);
+            (writer, is_published)
+        };
+        let thread = std::thread::Builder::new()
+            .name("pagetrail-save".into())
+            .spawn(publish)
+            .map_err(Error::io("cannot start a thread"))?;
+        self.saving = Some(Saving {
+            thread: Some(thread),
+            pages: std::mem::take(&mut self.pending),
+        });
+        Ok(Completion(receiver))
+    }
+
+    /// The writer, once what is on its way has ended; where a thread took it to its own end,
+    /// another one.
+    fn writer(&mut self) -> Result<Writer> {
+        if let Some(mut saving) = self.saving.take() {
+            let ended = saving.thread.take().and_then(|thread| thread.join().ok());
+            let is_published = ended
+                .as_ref()
+                .is_some_and(|(_, is_published)| *is_published);
+            if !is_published {
+                self.pending.union_with(&saving.pages);
+            }
+            self.writer = ended.map(|(writer, _)| writer);
+        }
+        match self.writer.take() {
+            Some(writer) => Ok(writer),
+            None => self.store.writer(self.options),
+        }
+    }
+
+    /// Adds what was written to what the store is to get.
+    fn collect(&mut self, writer: &mut Writer) -> Result<()> {
+        writer.catch_up()?;
+        if writer.draft(page_size() as u32).is_base() {
             self.pending
                 .extend(self.regions.iter().map(|region| region.memory.range()));
         }
         let round = self.watch.collect()?;
         self.pending.union_with(round.dirty());
         round.commit();
+        Ok(())
+    }
+
+    /// What the store is to get, by regions in the order of their addresses.
+    fn chunks(&self) -> Vec<(&Region, Vec<PageRange>)> {
+        let mut chunks = Vec::new();
+        for region in self.sorted() {
+            let own = [region.memory.range()].into_iter().collect();
+            let pending = self.pending.intersection(&own);
+            let parts = intake::chunks(pending.ranges(), page_size());
+            chunks.extend(parts.into_iter().map(|part| (region, part)));
+        }
+        chunks
+    }
+
+    fn sorted(&self) -> Vec<&Region> {
         let mut regions: Vec<&Region> = self.regions.iter().collect();
         regions.sort_by_key(|region| region.memory.range());
-        let (mut chunks, mut of) = (Vec::new(), Vec::new());
-        for region in &regions {
-            let pending = self
-                .pending
-                .intersection(&[region.memory.range()].into_iter().collect());
-            chunks.extend(intake::chunks(pending.ranges(), page_size()));
-            of.resize(chunks.len(), *region);
-        }
-        draft.put_each(&chunks, |at, buffer| {
-            if let [whole] = &chunks[at][..] {
-                return Ok(Some(of[at].contents(whole)));
-            }
-            buffer.clear();
-            let parts = chunks[at].iter().map(|range| of[at].contents(range));
-            parts.for_each(|part| buffer.extend_from_slice(part));
-            Ok(None)
-        })?;
-        let manifest = draft.publish(Description {
+        regions
+    }
+
+    fn description(&self, began: Instant) -> Description {
+        Description {
             process: None,
-            mappings: regions.iter().map(|region| region.mapping()).collect(),
+            mappings: self.sorted().into_iter().map(Region::mapping).collect(),
             cost: Cost {
                 copied_pages: self.pending.page_count(),
                 ..Cost::default()
             },
             elapsed: began.elapsed(),
-        })?;
-        self.pending.clear();
-        Ok(manifest)
+        }
     }
 
     /// Removes all checkpoints but the newest `keep`.
@@ -329,7 +435,57 @@ impl Checkpointer {
     ///
     /// The store fails; what is left is whole.
     pub fn prune(&mut self, keep: usize) -> Result<()> {
-        self.writer.prune(keep).map(drop)
+        let mut writer = self.writer()?;
+        let pruned = writer.prune(keep);
+        self.writer = Some(writer);
+        pruned.map(drop)
+    }
+}
+
+/// A checkpoint that a thread publishes. Dropped, it waits for the thread.
+#[derive(Debug)]
+struct Saving {
+    /// Gives the writer back, and says whether it is published.
+    thread: Option<JoinHandle<(Writer, bool)>>,
+    /// The pages that it has.
+    pages: PageSet,
+}
+
+impl Drop for Saving {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A checkpoint that is on its way to the store. Dropped, it goes on.
+#[derive(Debug)]
+#[must_use]
+pub struct Completion(mpsc::Receiver<Result<Manifest>>);
+
+impl Completion {
+    /// Waits for its end. When this returns the checkpoint survives a loss of power.
+    ///
+    /// # Errors
+    ///
+    /// The store fails; it is as it was, and the next checkpoint has everything.
+    pub fn wait(self) -> Result<Manifest> {
+        let lost = || Error::Refused("the thread that saved the checkpoint has panicked".into());
+        self.0.recv().unwrap_or_else(|_| Err(lost()))
+    }
+
+    /// How it ended, if it has; the completion, if it has not.
+    ///
+    /// # Errors
+    ///
+    /// The completion: it is still on its way.
+    pub fn ended(self) -> Result<Result<Manifest>, Self> {
+        match self.0.try_recv() {
+            Ok(outcome) => Ok(outcome),
+            Err(mpsc::TryRecvError::Empty) => Err(self),
+            Err(mpsc::TryRecvError::Disconnected) => Ok(self.wait()),
+        }
     }
 }
 
