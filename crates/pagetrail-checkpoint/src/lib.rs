@@ -33,6 +33,7 @@ pub use format::codec::Compression;
 pub use format::manifest::{Cost, Descriptor, Manifest, Mapping, Parent, Process, Thread};
 pub use hash::Hash;
 pub use label::Label;
+pub use process::changed::Change;
 pub use process::rewind::Rewound;
 pub use process::{Mode, ProcessCheckpointer, ProcessOptions};
 pub use program::checkpointer::{Checkpointer, CheckpointerBuilder, Completion};

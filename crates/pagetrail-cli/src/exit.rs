@@ -27,7 +27,8 @@ pub(crate) const MEANINGS: &[(u8, &str)] = &[
     (
         NEGATIVE,
         "A negative finding: check found no technique that works, bench or model a write that was missed, model that a \
-         statement of a paper does not hold, verify damage, report a condition of --fail-if that holds.",
+         statement of a paper does not hold, verify damage, changed no change, report a condition of --fail-if that \
+         holds.",
     ),
     (
         OPERATION,

@@ -16,6 +16,7 @@
 //! say, leaves the store as it was, and the next has what it should have had.
 
 pub(crate) mod build_id;
+pub(crate) mod changed;
 pub(crate) mod describe;
 pub(crate) mod layout;
 pub(crate) mod precopy;

@@ -57,6 +57,16 @@ pub(crate) enum CheckpointCommand {
     /// Show what a checkpoint holds: threads, mappings, descriptors
     #[command(after_help = "Examples:\n  pagetrail show saved\n  pagetrail show saved 3")]
     Show(ShowArgs),
+    /// Say whether a process holds something else than its newest checkpoint; exit code 1 if not
+    ///
+    /// Its memory is read once while it runs, up to the first page that differs. Nothing changed
+    /// means that its mappings are the same, and that every page held, at one moment of the scan,
+    /// what the checkpoint has: a page that was written and holds again what it held is as it was.
+    /// Registers are not compared, nor files and connections. A process of which the store has no
+    /// checkpoint has changed.
+    #[command(after_help = "Examples:\n  \
+        pagetrail changed -p 1234 --store saved && pagetrail checkpoint -p 1234 --store saved")]
+    Changed(ChangedArgs),
     /// Show which pages differ between two checkpoints, mapping by mapping
     #[command(after_help = "Examples:\n  pagetrail diff saved 2 3")]
     Diff(DiffArgs),
@@ -252,6 +262,25 @@ pub(crate) struct ShowArgs {
     /// The checkpoint, by its number or its label; the newest when left out
     #[arg(value_name = "N", value_parser = Which::parse)]
     pub(crate) number: Option<Which>,
+    /// Write one JSON document to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `changed`.
+#[derive(Args, Debug)]
+pub(crate) struct ChangedArgs {
+    /// The process, by its PID or its name
+    #[arg(short, long, value_name = "PID", value_parser = find::process)]
+    pub(crate) pid: u32,
+    /// The store
+    #[arg(long, value_name = "STORE")]
+    pub(crate) store: PathBuf,
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
+    /// The checkpoint of this process, by its number or its label; the newest when left out
+    #[arg(long, value_name = "N", value_parser = Which::parse)]
+    pub(crate) at: Option<Which>,
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,

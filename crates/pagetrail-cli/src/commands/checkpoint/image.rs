@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use pagetrail_checkpoint::Error;
+use pagetrail_checkpoint::{Change, Error};
 use pagetrail_report::words;
 use serde_json::json;
 
-use super::args::{ExportArgs, RewindArgs};
+use super::args::{ChangedArgs, ExportArgs, RewindArgs};
 use super::{open, plain, text};
 use crate::exit;
 use crate::session::waiting::Waiting;
@@ -95,6 +95,48 @@ pub(crate) fn make_directory(path: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         outcome => outcome.with_context(|| format!("cannot make {}", path.display())),
     }
+}
+
+/// Runs `changed`.
+pub(super) fn changed(args: &ChangedArgs) -> Result<ExitCode> {
+    let store = open(&args.store, &args.key)?;
+    let number = match &args.at {
+        Some(which) => Some(which.number(&store).map_err(plain)?),
+        None => store.newest_of_process(args.pid).map_err(plain)?,
+    };
+    let waiting = Waiting::during("reading the memory of the process");
+    let change = match number {
+        Some(number) => store
+            .image(number)
+            .map_err(plain)?
+            .change_since(args.pid)
+            .map_err(plain)?,
+        None => None,
+    };
+    drop(waiting);
+    let (what, range) = match change {
+        Some(Change::Mapping(range)) => ("mapping", Some(range)),
+        Some(Change::Page(range)) => ("page", Some(range)),
+        _ => ("none", None),
+    };
+    let is_changed = number.is_none() || change.is_some();
+    let document = json!({
+        "schema": 1,
+        "changed": is_changed,
+        "number": number,
+        "differs": what,
+        "start": range.map(|range| format!("{:#x}", range.start())),
+        "end": range.map(|range| format!("{:#x}", range.end())),
+    });
+    text::print(&match (args.json, number, range) {
+        (true, ..) => document.to_string(),
+        (_, None, _) => format!("the store has no checkpoint of process {}", args.pid),
+        (_, Some(number), Some(range)) => {
+            format!("changed since checkpoint {number}: the {what} at {range}")
+        }
+        (_, Some(number), None) => format!("nothing has changed since checkpoint {number}"),
+    })?;
+    Ok(ExitCode::from(if is_changed { 0 } else { exit::NEGATIVE }))
 }
 
 /// Runs `rewind`.

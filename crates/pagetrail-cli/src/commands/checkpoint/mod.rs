@@ -31,6 +31,7 @@ pub(crate) fn run(command: &CheckpointCommand) -> Result<ExitCode> {
         CheckpointCommand::Checkpoint(args) => take::run(args),
         CheckpointCommand::Log(args) => chain::log(args),
         CheckpointCommand::Show(args) => chain::show(args),
+        CheckpointCommand::Changed(args) => image::changed(args),
         CheckpointCommand::Diff(args) => chain::diff(args),
         CheckpointCommand::Verify(args) => chain::verify(args),
         CheckpointCommand::Prune(args) => chain::prune(args),

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use pagetrail_checkpoint::criu::{Written, regular_files};
 use pagetrail_checkpoint::Image;
+use pagetrail_checkpoint::criu::{Written, regular_files};
 use pagetrail_criu::{Engine, Lazy, Scratch, lineage, reason};
 use pagetrail_report::words;
 use serde_json::json;

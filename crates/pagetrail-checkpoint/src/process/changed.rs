@@ -1,0 +1,179 @@
+//! Whether a living process holds something else than a checkpoint of it: one scan of its memory.
+//!
+//! Nothing is left in a process to remember what it writes while nobody watches it. So its memory
+//! is read and hashed, and compared with the hashes that the store has; the contents in the store
+//! are not read.
+
+use super::describe;
+use crate::error::{Error, Result};
+use crate::format::manifest::Mapping;
+use crate::hash::Hash;
+use crate::map::Source;
+use crate::store::Store;
+use crate::store::image::Image;
+use crate::store::intake::chunks;
+use pagetrail::{Memory, PageRange, PageSet, Region, owned_pages, page_size, pages_with_content};
+use std::collections::BTreeMap;
+
+/// What differs first between a process and a checkpoint of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Change {
+    /// A mapping that has come, gone or changed its rights, by its addresses.
+    Mapping(PageRange),
+    /// A page that holds something else.
+    Page(PageRange),
+}
+
+impl Store {
+    /// The number of the newest checkpoint of a living process; `None` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// The process has ended; a newer checkpoint cannot be read, and may be the one; the storage
+    /// fails.
+    pub fn newest_of_process(&self, pid: u32) -> Result<Option<u64>> {
+        let Some(start_ticks) = describe::start_ticks(pid) else {
+            return Err(pagetrail::Error::Gone { pid }.into());
+        };
+        for number in self.numbers()?.into_iter().rev() {
+            let process = match self.manifest(number) {
+                // A writer has removed it meanwhile.
+                Err(Error::NoSuchCheckpoint { .. }) => continue,
+                manifest => manifest?.process,
+            };
+            let is_it = |process: &crate::format::manifest::Process| {
+                process.pid == pid && process.start_ticks == start_ticks
+            };
+            if process.as_ref().is_some_and(is_it) {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Image {
+    /// Looks for something that the process holds otherwise than this checkpoint of it; `None`
+    /// means that every page held, at one moment of the scan, what the checkpoint has.
+    ///
+    /// Compared are mappings and what they hold, not registers, nor what the kernel keeps for the
+    /// process. A page that was written and holds again what it held is as it was. Left out is the
+    /// vDSO, and shared memory of which the checkpoint has the process's own writes only.
+    ///
+    /// # Errors
+    ///
+    /// The process is another one, or has ended; its memory may not be read; the checkpoint is of a
+    /// guest of KVM.
+    pub fn change_since(&self, pid: u32) -> Result<Option<Change>> {
+        let is_it = self.manifest().process.as_ref().is_some_and(|process| {
+            process.pid == pid
+                && Some(process.start_ticks) == describe::start_ticks(pid)
+                && !process.threads.is_empty()
+        });
+        if !is_it {
+            let reason = format!("process {pid} is not the one of this checkpoint");
+            return Err(Error::Refused(reason));
+        }
+        let memory = Memory::of(pid)?;
+        let regions = memory.mappings()?;
+        let then = &self.manifest().mappings;
+        if let Some(range) = other_mapping(then, &regions) {
+            return Ok(Some(Change::Mapping(range)));
+        }
+        for (mapping, region) in then.iter().zip(&regions) {
+            if mapping.own_writes_only || mapping.name == "[vdso]" {
+                continue;
+            }
+            if let Some(page) = self.other_page(pid, &memory, mapping, region)? {
+                return Ok(Some(Change::Page(page)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A page of a mapping that holds something else than in the image.
+    fn other_page(
+        &self,
+        pid: u32,
+        memory: &Memory,
+        mapping: &Mapping,
+        region: &Region,
+    ) -> Result<Option<PageRange>> {
+        let size = page_size();
+        let mut then = BTreeMap::new();
+        for run in self.map.within(mapping.range) {
+            for n in 0..run.pages {
+                let source = match run.source {
+                    Source::Stored { pack, page } => Source::Stored {
+                        pack,
+                        page: page + n as u32,
+                    },
+                    other => other,
+                };
+                then.insert(run.start + n * size, self.hash_at(source));
+            }
+        }
+        let range = PageSet::from_iter([mapping.range]);
+        let known: PageSet = then
+            .keys()
+            .filter_map(|page| PageRange::new(*page, page + size))
+            .collect();
+        let now = match mapping.saved {
+            true => pages_with_content(pid, region)?,
+            // The rest is as the file, of which there is no image.
+            false if known.is_empty() && mapping.permissions.shared => return Ok(None),
+            false => owned_pages(pid, region)?,
+        };
+        let now = now.intersection(&range);
+        if !mapping.saved
+            && let Some(owned) = now.difference(&known).ranges().first()
+        {
+            return Ok(PageRange::new(owned.start(), owned.start() + size));
+        }
+        let zeros = Hash::of(&vec![0; size as usize]);
+        let mut buffer = Vec::new();
+        for ranges in chunks(now.union(&known).ranges(), size) {
+            let bytes: u64 = ranges.iter().map(PageRange::bytes).sum();
+            buffer.resize(bytes as usize, 0);
+            // What cannot be read was not read for the checkpoint either, and is zeros in both.
+            memory.read(&ranges, &mut buffer)?;
+            let contents: Vec<&[u8]> = buffer.chunks_exact(size as usize).collect();
+            let pages = ranges
+                .iter()
+                .flat_map(|range| (range.start()..range.end()).step_by(size as usize));
+            for (page, hash) in pages.zip(Hash::of_pages(&contents)) {
+                let expected = then.get(&page).copied().flatten().unwrap_or(zeros);
+                if hash != expected {
+                    return Ok(PageRange::new(page, page + size));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A mapping that is not the same then and now. Both lists ascend.
+fn other_mapping(then: &[Mapping], now: &[Region]) -> Option<PageRange> {
+    let differ = |(then, now): &(&Mapping, &Region)| {
+        (
+            then.range,
+            then.permissions,
+            then.offset,
+            then.device,
+            then.inode,
+        ) != (
+            now.range,
+            now.permissions,
+            now.offset,
+            now.device,
+            now.inode,
+        )
+    };
+    if let Some((mapping, region)) = then.iter().zip(now).find(differ) {
+        return Some(std::cmp::min(mapping.range, region.range));
+    }
+    let rest_then = then.iter().map(|mapping| mapping.range).nth(now.len());
+    let rest_now = now.iter().map(|region| region.range).nth(then.len());
+    rest_then.or(rest_now)
+}
