@@ -82,7 +82,8 @@ impl Image {
             return Ok(Some(Change::Mapping(range)));
         }
         for (mapping, region) in then.iter().zip(&regions) {
-            if mapping.own_writes_only || mapping.name == "[vdso]" {
+            // The kernel's own pages ([vvar] and the like) are in no image.
+            if mapping.own_writes_only || mapping.name == "[vdso]" || !region.is_trackable() {
                 continue;
             }
             if let Some(page) = self.other_page(pid, &memory, mapping, region)? {
