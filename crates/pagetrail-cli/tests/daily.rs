@@ -227,9 +227,10 @@ fn a_program_that_is_started_is_saved_until_its_end() {
 fn whether_a_process_has_changed_is_found_by_a_scan() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let here = directory.path();
-    // It writes when it gets a line, and at no other time.
+    // It writes when it gets a line, and at no other time. It stays on one processor: on which one it
+    // runs, the kernel writes to its memory (rseq(2)).
     let mut command = Command::new("python3");
-    command.args(["-c", "import sys\nkept = bytearray(1 << 20)\nwhile True:\n  print('.', flush=True)\n  if not sys.stdin.readline(): break\n  kept[500000] = (kept[500000] + 1) % 256"]);
+    command.args(["-c", "import os, sys\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nkept = bytearray(1 << 20)\nwhile True:\n  print('.', flush=True)\n  if not sys.stdin.readline(): break\n  kept[500000] = (kept[500000] + 1) % 256"]);
     let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let Ok(mut python) = started else {
         return pagetrail_skips::not_here("python3 is missing");

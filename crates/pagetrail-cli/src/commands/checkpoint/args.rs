@@ -62,8 +62,9 @@ pub(crate) enum CheckpointCommand {
     /// Its memory is read once while it runs, up to the first page that differs. Nothing changed
     /// means that its mappings are the same, and that every page held, at one moment of the scan,
     /// what the checkpoint has: a page that was written and holds again what it held is as it was.
-    /// Registers are not compared, nor files and connections. A process of which the store has no
-    /// checkpoint has changed.
+    /// The kernel itself writes to it when a thread goes on on another processor (rseq(2)): that
+    /// counts. Registers are not compared, nor files and connections. A process of which the store
+    /// has no checkpoint has changed.
     #[command(after_help = "Examples:\n  \
         pagetrail changed -p 1234 --store saved && pagetrail checkpoint -p 1234 --store saved")]
     Changed(ChangedArgs),
