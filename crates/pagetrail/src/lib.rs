@@ -70,8 +70,9 @@ pub use technique::pagemap_scan::HugePages;
 pub use technique::userfaultfd::BLOCK_PAGES_MAX;
 pub use tree::{Change, Member, Origin, Tree};
 pub use types::{
-    AccessKind, AtExit, Choice, CollectAt, Event, PredictionStats, ReportPages, RoundCost, Status,
-    Technique, TrackMode, UnknownTechnique, UntrackedPolicy, UntrackedRegion,
+    AccessKind, AtExit, Choice, CollectAt, Event, KernelState, PendingSignal, PredictionStats,
+    ReportPages, RoundCost, RseqArea, SignalAction, Status, Technique, ThreadState, TrackMode,
+    UnknownTechnique, UntrackedPolicy, UntrackedRegion,
 };
 pub use watch::builder::{Attached, WatchBuilder};
 pub use watch::{Unwritable, Watch};

@@ -116,6 +116,11 @@ pub(crate) mod hold {
             match self.0 {}
         }
 
+        /// Finds out what the kernel keeps for the process.
+        pub fn kernel_state(&mut self) -> Result<crate::types::KernelState> {
+            match self.0 {}
+        }
+
         /// Lets the process go; returns for how long it stood still.
         pub fn release(self) -> Duration {
             match self.0 {}

@@ -10,6 +10,7 @@ use crate::attach::launch::Ended;
 use crate::error::Result;
 use crate::region::Region;
 use crate::round::Round;
+use crate::types::KernelState;
 use crate::types::UntrackedRegion;
 use std::fmt;
 use std::time::Duration;
@@ -48,6 +49,16 @@ pub trait Held: fmt::Debug {
     /// It was let go by somebody else: see [`Hold::check`].
     fn check(&self) -> Result<()>;
 
+    /// What the kernel keeps for the target, and tells the target alone: see
+    /// [`Hold::kernel_state`]. `None` where the source cannot find out.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Hold::kernel_state`].
+    fn kernel_state(&mut self) -> Result<Option<KernelState>> {
+        Ok(None)
+    }
+
     /// Lets the target go; returns for how long it stood still.
     fn release(self: Box<Self>) -> Duration;
 }
@@ -63,6 +74,10 @@ impl Held for Hold {
 
     fn check(&self) -> Result<()> {
         Self::check(self)
+    }
+
+    fn kernel_state(&mut self) -> Result<Option<KernelState>> {
+        Self::kernel_state(self).map(Some)
     }
 
     fn release(self: Box<Self>) -> Duration {

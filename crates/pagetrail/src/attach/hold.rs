@@ -9,8 +9,10 @@
 use super::agent::{self, Client, Link};
 use super::failure::Failure;
 use super::keeper::{self, Board, Found, FoundThread, Order, Task, Wanted, turn};
+use super::kernel_state;
 use super::target_check;
 use crate::error::{Error, Result};
+use crate::types::KernelState;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -183,6 +185,20 @@ impl Hold {
             }
         }
         Ok(wanted)
+    }
+
+    /// Finds out what the kernel keeps for the process besides memory and registers: its threads
+    /// are made to ask, and are as they were then. It takes about a millisecond. If what holds the
+    /// process, a process of its own, is killed meanwhile, the process is killed with it.
+    ///
+    /// # Errors
+    ///
+    /// Its seccomp filters do not allow it, it has 32-bit threads, it has no vDSO, or more than 32
+    /// signals wait in a queue. The process is as it was.
+    pub fn kernel_state(&mut self) -> Result<KernelState> {
+        turn(&self.board).kernel_state = kernel_state::room(self.threads.len());
+        self.order(Order::KernelState)?;
+        Ok(std::mem::take(&mut turn(&self.board).kernel_state))
     }
 
     /// Writes at addresses, multiples of 8, what is there: nobody can tell but the page tables.

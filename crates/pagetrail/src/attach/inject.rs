@@ -385,7 +385,7 @@ fn finish_helper(created: &Tracee, backoff: &mut Backoff) {
 }
 
 /// The next change of state.
-fn next(tracee: &Tracee, backoff: &mut Backoff) -> Attempt<Change> {
+pub(super) fn next(tracee: &Tracee, backoff: &mut Backoff) -> Attempt<Change> {
     loop {
         match tracee.poll() {
             Ok(Some(change)) => return Ok(change),

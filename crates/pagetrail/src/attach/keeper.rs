@@ -6,11 +6,13 @@
 use super::agent::Link;
 use super::failure::{Attempt, Failure};
 use super::interrupted::Short;
+use super::kernel_state;
 use super::stop::{OUT_OF_MEMORY, Stopped, Waiting, first, seize, untried};
 use super::{interrupted, restart};
 use crate::sys::own_vec::OwnVec;
 use crate::sys::ptrace::{self, REGISTER_SET_BYTES_MAX, RegisterBytes, Tracee, option};
 use crate::sys::remote_memory;
+use crate::types::KernelState;
 use rustix::io::Errno;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -36,6 +38,8 @@ pub(super) enum Order {
     SetRegisters,
     /// To write to the addresses what is there.
     Rewrite,
+    /// To find out what the kernel keeps.
+    KernelState,
 }
 
 impl Order {
@@ -45,6 +49,7 @@ impl Order {
             Self::KillIfAbandoned,
             Self::SetRegisters,
             Self::Rewrite,
+            Self::KernelState,
         ];
         let known = orders.into_iter().find(|&order| order as u8 == word);
         known.unwrap_or(Self::LetGo)
@@ -69,6 +74,8 @@ pub(super) struct Board {
     pub(super) failure: Option<Failure>,
     pub(super) wanted: Vec<Wanted>,
     pub(super) addresses: Vec<u64>,
+    /// Room for what the kernel keeps.
+    pub(super) kernel_state: KernelState,
     /// When the last thread was let go.
     pub(super) let_go: Option<Instant>,
 }
@@ -161,6 +168,7 @@ fn obey(pid: u32, threads: &[Stopped], link: &Link, board: &Mutex<Board>) -> End
             Order::LetGo | Order::GoOnIfAbandoned => kill_if_abandoned(threads, false),
             Order::KillIfAbandoned => kill_if_abandoned(threads, true),
             Order::SetRegisters => set_registers(pid, threads, &board.wanted),
+            Order::KernelState => kernel_state::ask(pid, threads, &mut board.kernel_state),
             Order::Rewrite => {
                 rewrite(pid, threads, &mut board.addresses);
                 Ok(())

@@ -4,6 +4,7 @@
 //! `nix` is not used here: its wait status cannot represent real-time signals, which Java, Go and
 //! glibc send.
 
+use crate::types::RseqArea;
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -67,6 +68,7 @@ type Request = libc::c_uint;
 const GETSIGMASK: Request = 0x420a;
 const SETSIGMASK: Request = 0x420b;
 const SECCOMP_GET_FILTER: Request = 0x420c;
+const PEEK_SIGINFO: Request = 0x4209;
 const GET_RSEQ_CONFIGURATION: Request = 0x420f;
 const GET_SYSCALL_USER_DISPATCH_CONFIG: Request = 0x4211;
 
@@ -320,6 +322,51 @@ impl Tracee {
             .filter(|&address| address != 0)
     }
 
+    /// The restartable sequences of a stopped thread; `None` without any, and before Linux 5.13.
+    pub(crate) fn rseq_configuration(&self) -> Option<RseqArea> {
+        // `struct __ptrace_rseq_configuration`: address, size, signature, flags, padding.
+        let mut words = [0u64; 3];
+        // SAFETY: the kernel writes at most as many bytes as the second argument gives, the size of
+        // `words`.
+        let outcome = unsafe {
+            self.request(
+                GET_RSEQ_CONFIGURATION,
+                size_of_val(&words) as *mut _,
+                words.as_mut_ptr().cast(),
+            )
+        };
+        outcome.ok().filter(|()| words[0] != 0).map(|()| RseqArea {
+            address: words[0],
+            bytes: words[1] as u32,
+            signature: (words[1] >> 32) as u32,
+        })
+    }
+
+    /// Copies the signal of this index that waits for a stopped thread, or with `shared` for any
+    /// thread of its process; false when there is none.
+    pub(crate) fn peek_signal(
+        &self,
+        shared: bool,
+        index: u64,
+        into: &mut [u8; 128],
+    ) -> Result<bool, Errno> {
+        // `struct ptrace_peeksiginfo_args`: offset, flags, number.
+        let mut arguments = [index, 1 << 32 | u64::from(shared)];
+        // SAFETY: the kernel reads 16 bytes of `arguments` and writes one `siginfo_t`, of 128 bytes.
+        let count = unsafe {
+            libc::ptrace(
+                PEEK_SIGINFO,
+                self.tid,
+                arguments.as_mut_ptr().cast::<libc::c_void>(),
+                into.as_mut_ptr().cast::<libc::c_void>(),
+            )
+        };
+        match count {
+            -1 => Err(last_errno()),
+            count => Ok(count > 0),
+        }
+    }
+
     /// Whether system calls of a stopped thread are turned into signals
     /// (`PR_SET_SYSCALL_USER_DISPATCH`); false before Linux 6.4, which does not report it.
     pub(crate) fn dispatches_calls(&self) -> bool {
@@ -496,6 +543,25 @@ impl Change {
             libc::PTRACE_EVENT_EXIT => Some(Self::Exit),
             _ => None,
         }
+    }
+}
+
+/// The list of robust futexes of a thread (`get_robust_list(2)`): its head and that one's length.
+pub(crate) fn robust_list(tid: u32) -> Result<[u64; 2], Errno> {
+    let mut list = [0u64; 2];
+    let [head, length] = &mut list;
+    // SAFETY: the kernel writes a pointer to `head` and a `size_t` to `length`.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_get_robust_list,
+            libc::c_long::from(tid),
+            &raw mut *head,
+            &raw mut *length,
+        )
+    };
+    match result {
+        -1 => Err(last_errno()),
+        _ => Ok(list),
     }
 }
 

@@ -3,11 +3,13 @@
 //! These files import nothing but each other and [`crate::region`], so that every other module can
 //! import them without a circle.
 
+mod kernel_state;
 mod round;
 mod settings;
 mod technique;
 mod untracked;
 
+pub use kernel_state::{KernelState, PendingSignal, RseqArea, SignalAction, ThreadState};
 pub use round::{AccessKind, Event, PredictionStats, RoundCost};
 pub use settings::{AtExit, Choice, CollectAt, ReportPages, TrackMode, UntrackedPolicy};
 pub use technique::{Status, Technique, UnknownTechnique};
