@@ -2,6 +2,7 @@
 
 use super::codec::{Compression, RAW, decompress};
 use super::is_page_size;
+use super::state::ProcessState;
 use super::wire::{Decoded, Decoder, Encoder, Malformed};
 use crate::hash::Hash;
 use crate::label::Label;
@@ -18,6 +19,8 @@ const MAGIC_COMPRESSED: &[u8; 8] = b"PTIMAGE\x02";
 const MAGIC_FIELDS: &[u8; 8] = b"PTIMAGE\x03";
 /// The field that is a label.
 const LABEL: u8 = 1;
+/// The field that says what the process is, so that it can be started anew.
+const STATE: u8 = 2;
 /// A compressed byte stands for at most so many (the format of LZ4 blocks).
 const EXPANSION_MAX: u64 = 255;
 
@@ -100,6 +103,8 @@ pub struct Process {
     pub threads: Vec<Thread>,
     /// Its open descriptors.
     pub descriptors: Vec<Descriptor>,
+    /// What it takes to start it anew; `None` unless that was asked for.
+    pub state: Option<ProcessState>,
 }
 
 /// What taking a checkpoint took.
@@ -166,6 +171,11 @@ impl Manifest {
         saved.map(|mapping| mapping.range.bytes()).sum()
     }
 
+    /// What it takes to start the process anew.
+    pub fn state(&self) -> Option<&ProcessState> {
+        self.process.as_ref()?.state.as_ref()
+    }
+
     /// The bytes, and the id where there is none yet.
     pub(crate) fn seal(&mut self) -> Vec<u8> {
         if self.id == Hash::default() {
@@ -175,9 +185,9 @@ impl Manifest {
         let body = &body[MAGIC.len()..];
         let mut compressed = Vec::new();
         let codec = Compression::Lz4.compress(body, &mut compressed);
-        let magic = match self.label {
-            None => MAGIC_COMPRESSED,
-            Some(_) => MAGIC_FIELDS,
+        let magic = match (&self.label, self.state()) {
+            (None, None) => MAGIC_COMPRESSED,
+            _ => MAGIC_FIELDS,
         };
         let mut out = Encoder(magic.to_vec());
         out.u8(codec);
@@ -238,10 +248,19 @@ impl Manifest {
             }
             at = run.start + run.pages * page_size;
         });
+        let mut fields = Vec::new();
         if let Some(label) = &self.label {
-            out.list(&[label], |out, label| {
-                out.u8(LABEL);
-                out.bytes(label.as_str().as_bytes());
+            fields.push((LABEL, label.as_str().as_bytes().to_vec()));
+        }
+        if let Some(state) = self.state() {
+            let mut bytes = Encoder(Vec::new());
+            state.encode(&mut bytes);
+            fields.push((STATE, bytes.0));
+        }
+        if !fields.is_empty() {
+            out.list(&fields, |out, (kind, bytes)| {
+                out.u8(*kind);
+                out.bytes(bytes);
             });
         }
         out.0
@@ -295,7 +314,7 @@ impl Manifest {
         if !is_page_size(page_size) {
             return Err(Malformed("an impossible size of pages"));
         }
-        let process = input.option(decode_process)?;
+        let mut process = input.option(decode_process)?;
         let mappings = input.list(|input| decode_mapping(input, page_size.into()))?;
         if !mappings.is_sorted_by(|a, b| a.range.end() <= b.range.start()) {
             return Err(Malformed("its mappings overlap"));
@@ -311,10 +330,21 @@ impl Manifest {
         };
         let packs = input.list(Decoder::hash)?;
         let map = decode_map(&mut input, page_size.into(), packs.len())?;
-        let label = match has_fields {
-            true => decode_label(&mut input)?,
-            false => None,
-        };
+        let mut label = None;
+        for field in match has_fields {
+            true => input.list(decode_field)?,
+            false => Vec::new(),
+        } {
+            match field {
+                Field::Label(new) if label.is_none() => label = Some(new),
+                Field::State(new) => match &mut process {
+                    Some(process) if process.state.is_none() => process.state = Some(*new),
+                    Some(_) => return Err(Malformed("it has two states")),
+                    None => return Err(Malformed("the state of no process")),
+                },
+                Field::Label(_) => return Err(Malformed("it has two labels")),
+            }
+        }
         input.end()?;
         let manifest = Self {
             number,
@@ -340,18 +370,29 @@ impl Manifest {
 
 /// The fields at the end: a tag and bytes each. A reader that does not know one cannot know what it
 /// changes.
-fn decode_label(input: &mut Decoder<'_>) -> Decoded<Option<Label>> {
-    let fields = input.list(|input| match input.u8()? {
+/// What a manifest may say besides.
+enum Field {
+    Label(Label),
+    State(Box<ProcessState>),
+}
+
+fn decode_field(input: &mut Decoder<'_>) -> Decoded<Field> {
+    let kind = input.u8()?;
+    let mut bytes = Decoder(input.bytes()?);
+    match kind {
         LABEL => {
-            let text = std::str::from_utf8(input.bytes()?).ok();
+            let text = std::str::from_utf8(bytes.0).ok();
             let label = text.and_then(Label::parse);
-            label.ok_or(Malformed("its label is none"))
+            label
+                .map(Field::Label)
+                .ok_or(Malformed("its label is none"))
+        }
+        STATE => {
+            let state = ProcessState::decode(&mut bytes)?;
+            bytes.end()?;
+            Ok(Field::State(Box::new(state)))
         }
         _ => Err(Malformed("it has a field of a later version")),
-    })?;
-    match fields.len() {
-        0 | 1 => Ok(fields.into_iter().next()),
-        _ => Err(Malformed("it has two labels")),
     }
 }
 
@@ -453,6 +494,7 @@ fn decode_process(input: &mut Decoder<'_>) -> Decoded<Process> {
                 flags: input.u32()?,
             })
         })?,
+        state: None,
     })
 }
 

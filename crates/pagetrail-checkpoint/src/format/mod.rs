@@ -7,6 +7,7 @@ pub(crate) mod manifest;
 pub(crate) mod pack;
 pub(crate) mod pack_writer;
 pub(crate) mod patch;
+pub(crate) mod state;
 pub(crate) mod wire;
 
 /// What [`Name::Marker`](crate::storage::Name::Marker) holds.

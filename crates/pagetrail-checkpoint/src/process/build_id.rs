@@ -45,8 +45,8 @@ impl BuildIds {
     }
 }
 
-/// `NT_GNU_BUILD_ID` of a 64-bit ELF file's notes, `elf(5)`.
-fn build_id(file: &[u8]) -> Option<Vec<u8>> {
+/// `NT_GNU_BUILD_ID` of a 64-bit ELF file's notes (`elf(5)`), from the beginning of the file.
+pub fn build_id(file: &[u8]) -> Option<Vec<u8>> {
     const PT_NOTE: u64 = 4;
     const NT_GNU_BUILD_ID: u64 = 3;
     let number = |at: usize, bytes: usize| -> Option<u64> {

@@ -49,6 +49,11 @@ impl Layout {
         }
     }
 
+    /// The present mappings.
+    pub(crate) fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
     /// Where contents belong in the image.
     pub(crate) fn addresses(&self) -> &PageSet {
         &self.addresses

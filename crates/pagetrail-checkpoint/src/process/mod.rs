@@ -23,9 +23,11 @@ pub(crate) mod precopy;
 pub(crate) mod recheck;
 pub(crate) mod rewind;
 pub(crate) mod staging;
+pub(crate) mod state;
 
 use crate::error::{Error, Result};
 use crate::format::manifest::{Cost, Manifest, Process, Thread};
+use crate::format::state::ProcessState;
 use crate::store::writer::{Description, Draft, Writer};
 use describe::Identity;
 use layout::Layout;
@@ -68,6 +70,9 @@ pub struct ProcessOptions {
     /// write there, or the process by `write(2)`, the images then do not have; they say so
     /// ([`own_writes_only`](crate::Mapping::own_writes_only)).
     pub trust_shared: bool,
+    /// Save all that it takes to start the process anew ([`Process::state`]), which adds about a
+    /// millisecond to the pause. A process that could not be started anew is refused then.
+    pub restartable: bool,
 }
 
 impl Default for ProcessOptions {
@@ -79,6 +84,7 @@ impl Default for ProcessOptions {
             trust_subpages: false,
             report_again: false,
             trust_shared: false,
+            restartable: false,
         }
     }
 }
@@ -290,7 +296,7 @@ impl ProcessCheckpointer {
                 }
             }
         }
-        let hold = self.source.hold()?;
+        let mut hold = self.source.hold()?;
         let found = match self.absorb(Some(&*hold)) {
             Ok(found) if !self.replaced => found,
             outcome => return outcome.map(|_| None),
@@ -332,6 +338,7 @@ impl ProcessCheckpointer {
         };
         let descriptors = describe::descriptors_at_rest(self.pid());
         let threads = hold.threads().to_vec();
+        let state = self.state(&mut *hold);
         let has_stood_still = hold.check();
         cost.pause_ns = hold.release().as_nanos() as u64;
         has_stood_still?;
@@ -340,6 +347,7 @@ impl ProcessCheckpointer {
         cost.copied_pages += cost.stopped_pages;
         let process = Process {
             descriptors: descriptors.unwrap_or_else(|| describe::descriptors(self.pid())),
+            state: state?,
             ..self.process(threads)
         };
         let parts = Parts {
@@ -350,6 +358,20 @@ impl ProcessCheckpointer {
         self.seen = seen;
         self.seen_in_files = seen_in_files;
         Ok(Some(manifest))
+    }
+
+    /// What it takes to start the process anew, if that is wanted.
+    fn state(&self, hold: &mut dyn Held) -> Result<Option<ProcessState>> {
+        if !self.options.restartable {
+            return Ok(None);
+        }
+        let mut state = state::of(self.pid(), self.layout.regions())?;
+        let Some(kernel) = hold.kernel_state()? else {
+            let reason = "a guest of KVM cannot be started anew from a checkpoint";
+            return Err(Error::Refused(reason.into()));
+        };
+        state.kernel = kernel;
+        Ok(Some(state))
     }
 
     /// Where memory is read again at each instant.

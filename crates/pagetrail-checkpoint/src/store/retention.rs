@@ -59,7 +59,7 @@ impl Retention {
             // A set, since a clock that was put back visits a period twice.
             let mut seen = BTreeSet::new();
             for (number, taken, _) in &plain {
-                if seen.len() as u64 == count.into() {
+                if seen.len() as u64 == u64::from(count) {
                     break;
                 }
                 if seen.insert(period(*taken)) {

@@ -6,3 +6,4 @@
 
 pub(crate) mod kept;
 pub(crate) mod mapping;
+pub(crate) mod same_file;

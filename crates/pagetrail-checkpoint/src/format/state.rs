@@ -1,0 +1,406 @@
+//! [`ProcessState`]: what it takes, besides memory and registers, to start a process anew.
+
+use super::wire::{Decoded, Decoder, Encoder, Malformed};
+use pagetrail::{KernelState, PendingSignal, RseqArea, SignalAction, ThreadState};
+
+/// What a process is besides its memory and registers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessState {
+    /// What the kernel tells the process alone.
+    pub kernel: KernelState,
+    /// Where the kernel says that the parts of its memory are.
+    pub parts: MemoryParts,
+    /// Its working directory.
+    pub directory: String,
+    /// Its umask.
+    pub umask: u32,
+    /// Its `personality(2)`.
+    pub personality: u32,
+    /// Whether it leads a session.
+    pub leads_session: bool,
+    /// Whether it leads a process group.
+    pub leads_group: bool,
+    /// Its limits (`getrlimit(2)`), in the order of their numbers: soft, then hard;
+    /// `u64::MAX` is none.
+    pub limits: Vec<(u64, u64)>,
+    /// Who it is for the kernel.
+    pub credentials: Credentials,
+    /// Its open descriptors, ascending.
+    pub files: Vec<OpenFile>,
+}
+
+/// Fields of `proc_pid_stat(5)` that `PR_SET_MM_MAP` of `prctl(2)` sets: addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryParts {
+    /// Beginning and end of the code.
+    pub code: (u64, u64),
+    /// Beginning and end of the data.
+    pub data: (u64, u64),
+    /// Beginning of the heap.
+    pub heap_start: u64,
+    /// Beginning of the stack.
+    pub stack_start: u64,
+    /// Beginning and end of the command line.
+    pub arguments: (u64, u64),
+    /// Beginning and end of the environment.
+    pub environment: (u64, u64),
+}
+
+/// Who a process is for the kernel, as `/proc/PID/status` says it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// Real, effective, saved and file-system user.
+    pub users: [u32; 4],
+    /// Real, effective, saved and file-system group.
+    pub groups: [u32; 4],
+    /// Supplementary groups.
+    pub supplementary: Vec<u32>,
+    /// Inheritable, permitted, effective, bounding and ambient capabilities, a bit each.
+    pub capabilities: [u64; 5],
+    /// Whether no program that it executes gives it more rights.
+    pub no_new_privileges: bool,
+}
+
+/// An open descriptor that can be opened anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenFile {
+    /// Its number.
+    pub number: u32,
+    /// The flags of `open(2)`, `O_CLOEXEC` among them.
+    pub flags: u32,
+    /// The position, in bytes.
+    pub position: u64,
+    /// A lower number that shares its position and flags with this one (`dup(2)`).
+    pub same_as: Option<u32>,
+    /// What it leads to.
+    pub kind: FileKind,
+}
+
+/// What a descriptor leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
+    Regular {
+        /// Its path.
+        path: String,
+        /// How long it was, in bytes.
+        bytes: u64,
+    },
+    /// A directory, or a device that has no state (`/dev/null`), by its path.
+    Stateless {
+        /// Its path.
+        path: String,
+    },
+    /// A terminal, by its path.
+    Terminal {
+        /// Its path.
+        path: String,
+    },
+    /// An end of a pipe whose other end another process has.
+    Pipe,
+    /// `eventfd(2)`.
+    Counter {
+        /// Its value.
+        value: u64,
+        /// Whether each read takes one from it.
+        semaphore: bool,
+    },
+    /// `timerfd_create(2)`.
+    Timer {
+        /// The clock's number.
+        clock: u32,
+        /// The flags with which it was set.
+        set_flags: u32,
+        /// What is left, seconds and nanoseconds; zeros if it is not set.
+        value: (u64, u64),
+        /// The interval, seconds and nanoseconds.
+        interval: (u64, u64),
+    },
+    /// `signalfd(2)`.
+    Signals {
+        /// Which, one bit each, signal 1 the lowest.
+        mask: u64,
+    },
+    /// `epoll_create(2)`.
+    Epoll {
+        /// What it waits for: descriptor, events, data.
+        targets: Vec<(u32, u32, u64)>,
+    },
+}
+
+impl ProcessState {
+    pub(super) fn encode(&self, out: &mut Encoder) {
+        kernel(out, &self.kernel);
+        let parts = &self.parts;
+        for address in [
+            parts.code.0,
+            parts.code.1,
+            parts.data.0,
+            parts.data.1,
+            parts.heap_start,
+            parts.stack_start,
+            parts.arguments.0,
+            parts.arguments.1,
+            parts.environment.0,
+            parts.environment.1,
+        ] {
+            out.number(address);
+        }
+        out.text(&self.directory);
+        out.u32(self.umask);
+        out.u32(self.personality);
+        out.u8(u8::from(self.leads_session) | u8::from(self.leads_group) << 1);
+        out.list(&self.limits, |out, &(soft, hard)| {
+            out.u64(soft);
+            out.u64(hard);
+        });
+        let who = &self.credentials;
+        for id in who.users.into_iter().chain(who.groups) {
+            out.u32(id);
+        }
+        out.list(&who.supplementary, |out, &id| out.u32(id));
+        who.capabilities.iter().for_each(|&set| out.u64(set));
+        out.u8(who.no_new_privileges.into());
+        out.list(&self.files, file);
+    }
+
+    pub(super) fn decode(input: &mut Decoder<'_>) -> Decoded<Self> {
+        let kernel = decode_kernel(input)?;
+        let parts = MemoryParts {
+            code: (input.number()?, input.number()?),
+            data: (input.number()?, input.number()?),
+            heap_start: input.number()?,
+            stack_start: input.number()?,
+            arguments: (input.number()?, input.number()?),
+            environment: (input.number()?, input.number()?),
+        };
+        let directory = input.text()?;
+        let (umask, personality) = (input.u32()?, input.u32()?);
+        let leads = input.u8()?;
+        if leads > 3 {
+            return Err(Malformed("an impossible process"));
+        }
+        Ok(Self {
+            kernel,
+            parts,
+            directory,
+            umask,
+            personality,
+            leads_session: leads & 1 != 0,
+            leads_group: leads & 2 != 0,
+            limits: input.list(|input| Ok((input.u64()?, input.u64()?)))?,
+            credentials: Credentials {
+                users: array(input, Decoder::u32)?,
+                groups: array(input, Decoder::u32)?,
+                supplementary: input.list(Decoder::u32)?,
+                capabilities: array(input, Decoder::u64)?,
+                no_new_privileges: truth(input)?,
+            },
+            files: input.list(decode_file)?,
+        })
+    }
+}
+
+/// As many values as the type has.
+fn array<'a, T: Copy + Default, const N: usize>(
+    input: &mut Decoder<'a>,
+    each: impl Fn(&mut Decoder<'a>) -> Decoded<T>,
+) -> Decoded<[T; N]> {
+    let mut values = [T::default(); N];
+    for value in &mut values {
+        *value = each(input)?;
+    }
+    Ok(values)
+}
+
+fn truth(input: &mut Decoder<'_>) -> Decoded<bool> {
+    match input.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Malformed("neither yes nor no")),
+    }
+}
+
+fn kernel(out: &mut Encoder, kernel: &KernelState) {
+    out.list(&kernel.actions, |out, action| {
+        out.u32(action.signal);
+        for field in [
+            action.handler,
+            action.flags,
+            action.restorer,
+            action.blocked,
+        ] {
+            out.number(field);
+        }
+    });
+    kernel
+        .timers
+        .as_flattened()
+        .iter()
+        .for_each(|&field| out.number(field));
+    out.number(kernel.heap_end);
+    out.list(&kernel.pending, |out, signal| out.bytes(signal));
+    out.list(&kernel.threads, |out, thread| {
+        out.u32(thread.tid);
+        thread
+            .alternate_stack
+            .iter()
+            .for_each(|&field| out.number(field));
+        out.number(thread.clear_tid);
+        thread
+            .robust_list
+            .iter()
+            .for_each(|&field| out.number(field));
+        out.option(thread.rseq.as_ref(), |out, rseq| {
+            out.number(rseq.address);
+            out.u32(rseq.bytes);
+            out.u32(rseq.signature);
+        });
+        out.list(&thread.pending, |out, signal| out.bytes(signal));
+    });
+}
+
+fn signal(input: &mut Decoder<'_>) -> Decoded<PendingSignal> {
+    let bytes = input.bytes()?.try_into();
+    bytes.map_err(|_| Malformed("a signal of another length"))
+}
+
+fn decode_kernel(input: &mut Decoder<'_>) -> Decoded<KernelState> {
+    let actions = input.list(|input| {
+        Ok(SignalAction {
+            signal: input.u32()?,
+            handler: input.number()?,
+            flags: input.number()?,
+            restorer: input.number()?,
+            blocked: input.number()?,
+        })
+    })?;
+    let mut timers = [[0; 4]; 3];
+    for field in timers.as_flattened_mut() {
+        *field = input.number()?;
+    }
+    let heap_end = input.number()?;
+    let pending = input.list(signal)?;
+    let threads = input.list(|input| {
+        Ok(ThreadState {
+            tid: input.u32()?,
+            alternate_stack: array(input, Decoder::number)?,
+            clear_tid: input.number()?,
+            robust_list: array(input, Decoder::number)?,
+            rseq: input.option(|input| {
+                Ok(RseqArea {
+                    address: input.number()?,
+                    bytes: input.u32()?,
+                    signature: input.u32()?,
+                })
+            })?,
+            pending: input.list(signal)?,
+        })
+    })?;
+    Ok(KernelState {
+        actions,
+        timers,
+        heap_end,
+        threads,
+        pending,
+    })
+}
+
+const REGULAR: u8 = 1;
+const STATELESS: u8 = 2;
+const TERMINAL: u8 = 3;
+const PIPE: u8 = 4;
+const COUNTER: u8 = 5;
+const TIMER: u8 = 6;
+const SIGNALS: u8 = 7;
+const EPOLL: u8 = 8;
+
+fn file(out: &mut Encoder, file: &OpenFile) {
+    out.u32(file.number);
+    out.u32(file.flags);
+    out.number(file.position);
+    out.option(file.same_as.as_ref(), |out, &other| out.u32(other));
+    match &file.kind {
+        FileKind::Regular { path, bytes } => {
+            out.u8(REGULAR);
+            out.text(path);
+            out.number(*bytes);
+        }
+        FileKind::Stateless { path } => {
+            out.u8(STATELESS);
+            out.text(path);
+        }
+        FileKind::Terminal { path } => {
+            out.u8(TERMINAL);
+            out.text(path);
+        }
+        FileKind::Pipe => out.u8(PIPE),
+        FileKind::Counter { value, semaphore } => {
+            out.u8(COUNTER);
+            out.number(*value);
+            out.u8((*semaphore).into());
+        }
+        FileKind::Timer {
+            clock,
+            set_flags,
+            value,
+            interval,
+        } => {
+            out.u8(TIMER);
+            out.u32(*clock);
+            out.u32(*set_flags);
+            for part in [value.0, value.1, interval.0, interval.1] {
+                out.number(part);
+            }
+        }
+        FileKind::Signals { mask } => {
+            out.u8(SIGNALS);
+            out.u64(*mask);
+        }
+        FileKind::Epoll { targets } => {
+            out.u8(EPOLL);
+            out.list(targets, |out, &(number, events, data)| {
+                out.u32(number);
+                out.u32(events);
+                out.u64(data);
+            });
+        }
+    }
+}
+
+fn decode_file(input: &mut Decoder<'_>) -> Decoded<OpenFile> {
+    Ok(OpenFile {
+        number: input.u32()?,
+        flags: input.u32()?,
+        position: input.number()?,
+        same_as: input.option(Decoder::u32)?,
+        kind: match input.u8()? {
+            REGULAR => FileKind::Regular {
+                path: input.text()?,
+                bytes: input.number()?,
+            },
+            STATELESS => FileKind::Stateless {
+                path: input.text()?,
+            },
+            TERMINAL => FileKind::Terminal {
+                path: input.text()?,
+            },
+            PIPE => FileKind::Pipe,
+            COUNTER => FileKind::Counter {
+                value: input.number()?,
+                semaphore: truth(input)?,
+            },
+            TIMER => FileKind::Timer {
+                clock: input.u32()?,
+                set_flags: input.u32()?,
+                value: (input.number()?, input.number()?),
+                interval: (input.number()?, input.number()?),
+            },
+            SIGNALS => FileKind::Signals { mask: input.u64()? },
+            EPOLL => FileKind::Epoll {
+                targets: input.list(|input| Ok((input.u32()?, input.u32()?, input.u64()?)))?,
+            },
+            _ => return Err(Malformed("an open file of an unknown kind")),
+        },
+    })
+}
