@@ -1,0 +1,94 @@
+//! What is checked before anything is started: files that are mapped and open, identifiers that
+//! must be free, and that the checkpoint is of such a machine.
+
+use crate::error::{Error, Result};
+use crate::files;
+use crate::options::RestoreOptions;
+use crate::space::is_kernels;
+use pagetrail_checkpoint::{Manifest, Mapping, Process, ProcessState, build_id_of};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+
+/// How much of a file is looked at for its build ID, in bytes.
+const HEAD_BYTES: u64 = 1 << 14;
+
+/// Checks all of it.
+pub(crate) fn check(
+    manifest: &Manifest,
+    process: &Process,
+    state: &ProcessState,
+    options: &RestoreOptions,
+) -> Result<()> {
+    if u64::from(manifest.page_size) != pagetrail::page_size() {
+        return Err(Error::refused("the checkpoint has pages of another size"));
+    }
+    let threads = process.threads.iter().map(|thread| thread.held.tid);
+    if !threads.eq(state.kernel.threads.iter().map(|thread| thread.tid)) {
+        return Err(Error::refused(
+            "the checkpoint contradicts itself about threads",
+        ));
+    }
+    if process.threads.is_empty() || process.threads[0].held.tid != process.pid {
+        return Err(Error::refused("the main thread of the process had ended"));
+    }
+    if std::fs::metadata(&state.directory).is_err() {
+        return Err(Error::refused(format!(
+            "the working directory {} is not there now",
+            state.directory
+        )));
+    }
+    check_mapped(manifest, options)?;
+    for file in &state.files {
+        files::decide(file, options)?;
+    }
+    Ok(())
+}
+
+fn check_mapped(manifest: &Manifest, options: &RestoreOptions) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for mapping in &manifest.mappings {
+        if mapping.inode == 0 || is_kernels(&mapping.name) {
+            continue;
+        }
+        if seen.insert(&mapping.name) {
+            check_file(mapping, options)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_file(mapping: &Mapping, options: &RestoreOptions) -> Result<()> {
+    let name = &mapping.name;
+    let unreadable = |error| {
+        Error::refused(format!(
+            "the program had mapped {name}, which cannot be opened now: {error}"
+        ))
+    };
+    let file = File::open(name).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    let changed = || {
+        Err(Error::refused(format!(
+            "the program had mapped {name}, which has changed since the checkpoint"
+        )))
+    };
+    if options.allow_changed_files {
+        return Ok(());
+    }
+    if mapping.build_id.is_empty() {
+        // The number is all that is known of the file then.
+        return match metadata.ino() == mapping.inode {
+            true => Ok(()),
+            false => changed(),
+        };
+    }
+    let mut head = Vec::new();
+    file.take(HEAD_BYTES)
+        .read_to_end(&mut head)
+        .map_err(unreadable)?;
+    match build_id_of(&head).is_some_and(|id| id == mapping.build_id) {
+        true => Ok(()),
+        false => changed(),
+    }
+}

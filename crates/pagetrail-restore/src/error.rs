@@ -1,0 +1,55 @@
+//! [`Error`]: why a process could not be started anew, each one line.
+
+use rustix::io::Errno;
+
+/// Why a process could not be started anew. Nothing of it is left then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// This checkpoint cannot be restored, or not here, for the reason given.
+    #[error("{0}")]
+    Refused(String),
+    /// Another process has the PID.
+    #[error("another process has PID {pid}")]
+    PidTaken {
+        /// The PID.
+        pid: u32,
+    },
+    /// It takes a capability to choose a PID.
+    #[error("it takes the capability CAP_CHECKPOINT_RESTORE to give the process PID {pid}")]
+    NoPrivilege {
+        /// The PID.
+        pid: u32,
+    },
+    /// The kernel refused a step.
+    #[error("cannot {what}: {cause}")]
+    Step {
+        /// What was to be done.
+        what: String,
+        /// What the kernel said.
+        cause: std::io::Error,
+    },
+    /// The store failed, or is damaged.
+    #[error(transparent)]
+    Store(#[from] pagetrail_checkpoint::Error),
+    /// The new process could not be looked at.
+    #[error(transparent)]
+    Process(#[from] pagetrail::Error),
+}
+
+impl Error {
+    pub(crate) fn step(what: impl Into<String>) -> impl FnOnce(Errno) -> Self {
+        let what = what.into();
+        move |errno| Self::Step {
+            what,
+            cause: errno.into(),
+        }
+    }
+
+    pub(crate) fn refused(reason: impl Into<String>) -> Self {
+        Self::Refused(reason.into())
+    }
+}
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

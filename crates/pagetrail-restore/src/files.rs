@@ -1,0 +1,249 @@
+//! The descriptors: opened anew by the process itself, at their numbers.
+
+use crate::error::{Error, Result};
+use crate::options::{Missing, RestoreOptions, Stdio};
+use crate::remote::{Argument, Remote};
+use pagetrail_checkpoint::{FileKind, OpenFile};
+
+/// Flags of `open(2)` that are of the moment of opening only.
+const ONCE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC;
+
+/// What a descriptor is opened as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// This process's descriptor of the same number.
+    Inherited,
+    /// `/dev/null`.
+    Null,
+    /// What it was.
+    Anew,
+}
+
+/// Decides what a descriptor becomes, and checks that it can.
+pub(crate) fn decide(file: &OpenFile, options: &RestoreOptions) -> Result<Opening> {
+    let number = file.number;
+    let missing = |reason: String| match options.on_missing {
+        Missing::Null => Ok(Opening::Null),
+        Missing::Fail => Err(Error::Refused(reason)),
+    };
+    match &file.kind {
+        FileKind::Terminal { .. } | FileKind::Pipe if number <= 2 => Ok(match options.stdio {
+            Stdio::Inherit => Opening::Inherited,
+            Stdio::Null => Opening::Null,
+        }),
+        FileKind::Pipe => missing(format!(
+            "descriptor {number} was an end of a pipe to another process; it can become /dev/null"
+        )),
+        FileKind::Terminal { path } | FileKind::Stateless { path } => {
+            match std::fs::metadata(path) {
+                Ok(_) => Ok(Opening::Anew),
+                Err(error) => missing(format!(
+                    "descriptor {number} was {path}, which is not there now: {error}"
+                )),
+            }
+        }
+        FileKind::Regular { path, bytes } => match std::fs::metadata(path) {
+            Err(error) => missing(format!(
+                "descriptor {number} was {path}, which is not there now: {error}"
+            )),
+            Ok(now) if !now.is_file() => missing(format!(
+                "descriptor {number} was {path}, which is no regular file now"
+            )),
+            Ok(now) if now.len() != *bytes && !options.allow_changed_files => {
+                Err(Error::Refused(format!(
+                    "descriptor {number} was {path}, which has changed since: it has {} bytes now and \
+                     had {bytes}",
+                    now.len()
+                )))
+            }
+            Ok(_) => Ok(Opening::Anew),
+        },
+        FileKind::Counter { .. }
+        | FileKind::Timer { .. }
+        | FileKind::Signals { .. }
+        | FileKind::Epoll { .. } => Ok(Opening::Anew),
+    }
+}
+
+/// Opens all descriptors.
+pub(crate) fn open_all(
+    remote: &Remote,
+    files: &[OpenFile],
+    options: &RestoreOptions,
+) -> Result<()> {
+    for number in 0..=2 {
+        if !files.iter().any(|file| file.number == number) {
+            // One that is closed here already is no error.
+            let close = remote.call(
+                remote.main,
+                "close a descriptor",
+                libc::SYS_close,
+                &[number.into()],
+            );
+            drop(close);
+        }
+    }
+    for file in files {
+        match file.same_as {
+            Some(other) => place(remote, other.into(), file, false)?,
+            None => open(remote, file, &decide(file, options)?)?,
+        }
+    }
+    for file in files.iter().filter(|file| file.same_as.is_none()) {
+        if let FileKind::Epoll { targets } = &file.kind {
+            wait_for(remote, file.number, targets)?;
+        }
+    }
+    Ok(())
+}
+
+fn open(remote: &Remote, file: &OpenFile, opening: &Opening) -> Result<()> {
+    let flags = file.flags as i32;
+    let some = |wanted: i32| flags & wanted;
+    let what = format!("open descriptor {}", file.number);
+    let call = |number: i64, arguments: &[Argument<'_>]| {
+        remote.call(remote.main, &what, number, arguments)
+    };
+    let path = |path: &str| {
+        let mut name = path.as_bytes().to_vec();
+        name.push(0);
+        let flags = flags & !ONCE | libc::O_NOCTTY;
+        remote.call(
+            remote.main,
+            &format!("open {path}"),
+            libc::SYS_openat,
+            &[
+                libc::AT_FDCWD.into(),
+                name.as_slice().into(),
+                flags.into(),
+                0u64.into(),
+            ],
+        )
+    };
+    let number = match (opening, &file.kind) {
+        (Opening::Inherited, _) => {
+            let set = if some(libc::O_CLOEXEC) != 0 {
+                libc::FD_CLOEXEC
+            } else {
+                0
+            };
+            call(
+                libc::SYS_fcntl,
+                &[file.number.into(), libc::F_SETFD.into(), set.into()],
+            )
+            .map_err(|_| {
+                Error::refused(format!(
+                    "descriptor {} shall be this command's, which is closed",
+                    file.number
+                ))
+            })?;
+            return Ok(());
+        }
+        (Opening::Null, _) | (_, FileKind::Pipe) => path("/dev/null")?,
+        (
+            _,
+            FileKind::Regular { path: name, .. }
+            | FileKind::Stateless { path: name }
+            | FileKind::Terminal { path: name },
+        ) => {
+            let number = path(name)?;
+            if file.position != 0 && !matches!(file.kind, FileKind::Terminal { .. }) {
+                call(
+                    libc::SYS_lseek,
+                    &[number.into(), file.position.into(), libc::SEEK_SET.into()],
+                )?;
+            }
+            number
+        }
+        (_, FileKind::Counter { value, semaphore }) => {
+            let semaphore = if *semaphore { libc::EFD_SEMAPHORE } else { 0 };
+            let flags = some(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) | semaphore;
+            let number = call(libc::SYS_eventfd2, &[0u64.into(), flags.into()])?;
+            if *value != 0 {
+                let bytes = value.to_ne_bytes();
+                call(
+                    libc::SYS_write,
+                    &[number.into(), bytes.as_slice().into(), 8u64.into()],
+                )?;
+            }
+            number
+        }
+        (
+            _,
+            FileKind::Timer {
+                clock,
+                value,
+                interval,
+                ..
+            },
+        ) => {
+            let flags = some(libc::TFD_NONBLOCK | libc::TFD_CLOEXEC);
+            let number = call(libc::SYS_timerfd_create, &[(*clock).into(), flags.into()])?;
+            if *value != (0, 0) {
+                let words = [interval.0, interval.1, value.0, value.1];
+                let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
+                // What is left is relative, however it was set.
+                call(
+                    libc::SYS_timerfd_settime,
+                    &[number.into(), 0u64.into(), bytes.as_slice().into()],
+                )?;
+            }
+            number
+        }
+        (_, FileKind::Signals { mask }) => {
+            let flags = some(libc::SFD_NONBLOCK | libc::SFD_CLOEXEC);
+            let bytes = mask.to_ne_bytes();
+            call(
+                libc::SYS_signalfd4,
+                &[
+                    (-1).into(),
+                    bytes.as_slice().into(),
+                    8u64.into(),
+                    flags.into(),
+                ],
+            )?
+        }
+        (_, FileKind::Epoll { .. }) => {
+            call(libc::SYS_epoll_create1, &[some(libc::EPOLL_CLOEXEC).into()])?
+        }
+    };
+    place(remote, number, file, true)
+}
+
+/// Gives a descriptor its number.
+fn place(remote: &Remote, from: u64, file: &OpenFile, moved: bool) -> Result<()> {
+    if from == file.number.into() {
+        return Ok(());
+    }
+    let mut list = remote.list(remote.main);
+    let flags = file.flags as i32 & libc::O_CLOEXEC;
+    list.call(
+        &format!("open descriptor {}", file.number),
+        libc::SYS_dup3,
+        &[from.into(), file.number.into(), flags.into()],
+    )?;
+    if moved {
+        list.call("close a descriptor", libc::SYS_close, &[from.into()])?;
+    }
+    list.run()
+}
+
+fn wait_for(remote: &Remote, number: u32, targets: &[(u32, u32, u64)]) -> Result<()> {
+    let mut list = remote.list(remote.main);
+    for &(target, events, data) in targets {
+        // `struct epoll_event` is packed on x86-64.
+        let mut event = events.to_ne_bytes().to_vec();
+        event.extend(data.to_ne_bytes());
+        list.call(
+            &format!("wait for descriptor {target} by {number}"),
+            libc::SYS_epoll_ctl,
+            &[
+                number.into(),
+                libc::EPOLL_CTL_ADD.into(),
+                target.into(),
+                event.as_slice().into(),
+            ],
+        )?;
+    }
+    list.run()
+}

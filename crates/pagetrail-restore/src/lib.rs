@@ -1,0 +1,33 @@
+//! Starting a process anew from a checkpoint, without privilege: one process, its threads, and
+//! ordinary descriptors.
+//!
+//! [`restore`] executes the program's own executable and stops it before its first instruction: the
+//! new process has the right `/proc/PID/exe` so, which nothing but privilege could set later. Then
+//! a stub of some thirty bytes is all that it executes: the stub makes the system calls that this
+//! process writes down for it. They unmap everything, map what the image has, and restore signal
+//! actions, descriptors and threads. At last each thread gets its registers, and goes on. No code
+//! is injected into a running program, and no libc takes part.
+//!
+//! What is restored, and what is not, is in the book. Only checkpoints that were taken with
+//! [`ProcessOptions::restartable`](pagetrail_checkpoint::ProcessOptions::restartable) can be.
+//!
+//! An image decides what the new process executes and opens, with the rights of who restores it:
+//! restore only what you trust as you trust a program.
+#![deny(unsafe_code)]
+#![cfg(target_arch = "x86_64")]
+
+mod check;
+mod error;
+mod files;
+mod holes;
+mod options;
+mod process;
+mod remote;
+mod restore;
+mod space;
+mod sys;
+mod threads;
+
+pub use error::{Error, Result};
+pub use options::{Missing, PidChoice, RestoreOptions, Stdio};
+pub use restore::{Restored, restore};

@@ -1,0 +1,279 @@
+//! What the kernel keeps for the process as a whole: signal actions, timers, limits, credentials,
+//! and where it believes the parts of its memory to be.
+
+use crate::error::{Error, Result};
+use crate::remote::Remote;
+use crate::sys::ptrace::Tracee;
+use crate::threads::number;
+use pagetrail_checkpoint::{Credentials, Manifest, Process, ProcessState};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+/// `PR_SET_MM` and `PR_SET_MM_MAP` of `prctl(2)`.
+const SET_MM: u64 = 35;
+const SET_MM_MAP: u64 = 14;
+/// `RLIMIT_*`, in the order of their numbers.
+const LIMITS: [Resource; 16] = [
+    Resource::Cpu,
+    Resource::Fsize,
+    Resource::Data,
+    Resource::Stack,
+    Resource::Core,
+    Resource::Rss,
+    Resource::Nproc,
+    Resource::Nofile,
+    Resource::Memlock,
+    Resource::As,
+    Resource::Locks,
+    Resource::Sigpending,
+    Resource::Msgqueue,
+    Resource::Nice,
+    Resource::Rtprio,
+    Resource::Rttime,
+];
+
+/// Restores the directory, the umask, sessions and signal actions.
+pub(crate) fn begin(remote: &Remote, state: &ProcessState, foreground: bool) -> Result<()> {
+    let mut list = remote.list(remote.main);
+    let mut directory = state.directory.as_bytes().to_vec();
+    directory.push(0);
+    list.call(
+        &format!("go to the directory {}", state.directory),
+        libc::SYS_chdir,
+        &[directory.as_slice().into()],
+    )?;
+    list.call("set the umask", libc::SYS_umask, &[state.umask.into()])?;
+    list.call(
+        "set the personality",
+        libc::SYS_personality,
+        &[state.personality.into()],
+    )?;
+    match (foreground, state.leads_session, state.leads_group) {
+        (true, _, _) | (_, false, false) => {}
+        (false, true, _) => list.call("begin a session", libc::SYS_setsid, &[])?,
+        (false, false, true) => list.call(
+            "begin a process group",
+            libc::SYS_setpgid,
+            &[0u64.into(), 0u64.into()],
+        )?,
+    }
+    for action in &state.kernel.actions {
+        let words = [
+            action.handler,
+            action.flags,
+            action.restorer,
+            action.blocked,
+        ];
+        let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
+        list.call(
+            &format!("set the action at signal {}", action.signal),
+            libc::SYS_rt_sigaction,
+            &[
+                action.signal.into(),
+                bytes.as_slice().into(),
+                0u64.into(),
+                8u64.into(),
+            ],
+        )?;
+    }
+    list.run()
+}
+
+/// Tells the kernel where the parts of the memory are; gives what is lost where it does not let
+/// itself be told.
+pub(crate) fn set_parts(
+    remote: &Remote,
+    process: &Process,
+    state: &ProcessState,
+) -> Result<Option<String>> {
+    let parts = &state.parts;
+    let auxv_at = remote.data_address() + MAP_BYTES;
+    let words = [
+        parts.code.0,
+        parts.code.1,
+        parts.data.0,
+        parts.data.1,
+        parts.heap_start,
+        state.kernel.heap_end,
+        parts.stack_start,
+        parts.arguments.0,
+        parts.arguments.1,
+        parts.environment.0,
+        parts.environment.1,
+        auxv_at,
+    ];
+    // `struct prctl_mm_map`: addresses, the length of the auxiliary vector, no other executable.
+    let mut map: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
+    map.extend((process.auxv.len() as u32).to_ne_bytes());
+    map.extend(u32::MAX.to_ne_bytes());
+    debug_assert_eq!(map.len() as u64, MAP_BYTES);
+    map.extend(&process.auxv);
+    let told = remote.call(
+        remote.main,
+        "say where the parts of the memory are",
+        libc::SYS_prctl,
+        &[
+            SET_MM.into(),
+            SET_MM_MAP.into(),
+            map.as_slice().into(),
+            MAP_BYTES.into(),
+            0u64.into(),
+        ],
+    );
+    match told {
+        Ok(_) => Ok(None),
+        Err(Error::Step { cause, .. }) => Ok(Some(format!(
+            "the kernel does not take where heap, command line and auxiliary vector are ({cause}): brk(2) fails, \
+             and ps shows another command line"
+        ))),
+        Err(error) => Err(error),
+    }
+}
+
+/// How long `struct prctl_mm_map` is, in bytes.
+const MAP_BYTES: u64 = 12 * 8 + 8;
+
+/// Sends the signals that waited for the process, and starts its timers.
+pub(crate) fn end(remote: &Remote, state: &ProcessState) -> Result<()> {
+    let mut list = remote.list(remote.main);
+    for signal in &state.kernel.pending {
+        list.call(
+            "send a signal that waited",
+            libc::SYS_rt_sigqueueinfo,
+            &[
+                remote.pid.into(),
+                number(signal).into(),
+                signal.as_slice().into(),
+            ],
+        )?;
+    }
+    for (which, timer) in state.kernel.timers.iter().enumerate() {
+        if timer[2..] == [0, 0] {
+            continue;
+        }
+        let bytes: Vec<u8> = timer.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        list.call(
+            "set a timer",
+            libc::SYS_setitimer,
+            &[(which as u64).into(), bytes.as_slice().into()],
+        )?;
+    }
+    list.run()
+}
+
+/// Sets the limit on descriptors, or all others; gives those that cannot be set.
+pub(crate) fn set_limits(pid: u32, state: &ProcessState, descriptors: bool) -> Vec<String> {
+    let Some(pid) = Pid::from_raw(pid as i32) else {
+        return Vec::new();
+    };
+    let finite = |limit: u64| (limit != u64::MAX).then_some(limit);
+    let wanted = LIMITS.into_iter().zip(&state.limits);
+    let wanted = wanted.filter(|(which, _)| (*which == Resource::Nofile) == descriptors);
+    wanted
+        .filter_map(|(which, &(soft, hard))| {
+            let now = rustix::process::getrlimit(which);
+            let new = Rlimit {
+                current: finite(soft),
+                maximum: finite(hard),
+            };
+            if now == new {
+                return None;
+            }
+            let set = prlimit(Some(pid), which, new);
+            set.err()
+                .map(|errno| format!("the limit {which:?} cannot be what it was: {errno}"))
+        })
+        .collect()
+}
+
+/// Makes a thread who it was for the kernel; gives what it cannot be.
+pub(crate) fn become_who_it_was(
+    remote: &Remote,
+    thread: Tracee,
+    then: &Credentials,
+    now: &Credentials,
+) -> Result<Vec<String>> {
+    let mut lost = Vec::new();
+    let mut list = remote.list(thread);
+    if then.no_new_privileges && !now.no_new_privileges {
+        list.call(
+            "forbid new privileges",
+            libc::SYS_prctl,
+            &[libc::PR_SET_NO_NEW_PRIVS.into(), 1u64.into()],
+        )?;
+    }
+    let [.., bounding, _] = now.capabilities;
+    let [.., wanted, _] = then.capabilities;
+    for bit in (0..64u64).filter(|bit| bounding & !wanted & 1 << bit != 0) {
+        list.call(
+            "give up a capability",
+            libc::SYS_prctl,
+            &[libc::PR_CAPBSET_DROP.into(), bit.into()],
+        )?;
+    }
+    if then.supplementary != now.supplementary {
+        let groups: Vec<u8> = then
+            .supplementary
+            .iter()
+            .flat_map(|group| group.to_ne_bytes())
+            .collect();
+        let count = then.supplementary.len() as u64;
+        list.call(
+            "set the groups",
+            libc::SYS_setgroups,
+            &[count.into(), groups.as_slice().into()],
+        )?;
+    }
+    for (call, then, now) in [
+        (libc::SYS_setresgid, then.groups, now.groups),
+        (libc::SYS_setresuid, then.users, now.users),
+    ] {
+        if then != now {
+            let [real, effective, saved, _] = then;
+            list.call(
+                "become the user that it was",
+                call,
+                &[real.into(), effective.into(), saved.into()],
+            )?;
+        }
+    }
+    let [inheritable, permitted, effective, ..] = then.capabilities;
+    let has = now.capabilities[1];
+    if then.users != now.users && permitted != 0 || permitted & !has != 0 {
+        lost.push(format!(
+            "it had capabilities that it has not now: {:#x}",
+            permitted & !has
+        ));
+    } else if then.capabilities[..3] != now.capabilities[..3] && then.users == now.users {
+        // `_LINUX_CAPABILITY_VERSION_3`; each set in two halves.
+        let header: Vec<u8> = [0x2008_0522u32, 0]
+            .into_iter()
+            .flat_map(u32::to_ne_bytes)
+            .collect();
+        let sets = [effective, permitted, inheritable & has];
+        let halves = [0, 32].map(|shift| sets.map(|set| (set >> shift) as u32));
+        let data: Vec<u8> = halves
+            .as_flattened()
+            .iter()
+            .flat_map(|half| half.to_ne_bytes())
+            .collect();
+        list.call(
+            "set the capabilities",
+            libc::SYS_capset,
+            &[header.as_slice().into(), data.as_slice().into()],
+        )?;
+    }
+    list.run()?;
+    Ok(lost)
+}
+
+/// The process in a manifest, and what it takes to start it anew.
+pub(crate) fn of(manifest: &Manifest) -> Result<(&Process, &ProcessState)> {
+    let found = manifest.process.as_ref();
+    let found = found.and_then(|process| Some((process, process.state.as_ref()?)));
+    found.ok_or_else(|| {
+        Error::refused(format!(
+            "checkpoint {} was not made to start a process from",
+            manifest.number
+        ))
+    })
+}

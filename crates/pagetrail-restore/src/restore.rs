@@ -1,0 +1,163 @@
+//! [`restore`]: all steps in their order.
+
+use crate::error::{Error, Result};
+use crate::options::{PidChoice, RestoreOptions};
+use crate::remote::Remote;
+use crate::space::Kernels;
+use crate::sys::ptrace::{Stop, Tracee};
+use crate::sys::spawn;
+use crate::{check, files, process, space, threads};
+use pagetrail::PageSet;
+use pagetrail_checkpoint::{Image, ProcessState, credentials_of};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use std::ffi::CString;
+use std::time::{Duration, Instant};
+
+/// A process that was started anew. It is a child of this process.
+#[derive(Debug)]
+pub struct Restored {
+    /// Its PID.
+    pub pid: u32,
+    /// How many threads it has.
+    pub threads: usize,
+    /// How many pages were written.
+    pub pages: u64,
+    /// What it lacks of what it had, a line each.
+    pub lost: Vec<String>,
+    /// How long it took until it ran.
+    pub elapsed: Duration,
+}
+
+/// Starts the process of an image anew; it runs when this returns.
+///
+/// # Errors
+///
+/// The image lacks what it takes, or is damaged; files are missing or have changed; the PID is
+/// taken; the kernel refuses a step. Nothing of the process is left then.
+pub fn restore(image: &mut Image, options: &RestoreOptions) -> Result<Restored> {
+    let began = Instant::now();
+    let manifest = image.manifest().clone();
+    let (process, state) = process::of(&manifest)?;
+    check::check(&manifest, process, state, options)?;
+    let executable = CString::new(process.executable.as_str())
+        .map_err(|_| Error::refused("the path of the executable is none"))?;
+    let wanted = match options.pid {
+        PidChoice::Same => Some(process.pid),
+        PidChoice::Any => None,
+    };
+    let pid =
+        spawn::traced(&executable, wanted).map_err(|errno| not_started(errno, process.pid))?;
+    // Killed unless all goes well.
+    let started = Started(Some(pid));
+    let main = Tracee(pid);
+    await_program(main, &process.executable)?;
+    main.set_options()
+        .map_err(Error::step("trace the new process"))?;
+    let mut lost = Vec::new();
+
+    let regions = space::regions(pid)?;
+    let kernels = Kernels::find(&regions, &manifest)?;
+    kernels.check(pid, image)?;
+    let mut taken: PageSet = regions.iter().map(|region| region.range).collect();
+    let mapped = manifest.mappings.iter().map(|mapping| mapping.range);
+    taken.union_with(&mapped.collect());
+    taken.union_with(&kernels.places());
+    let remote = Remote::begin(main, &taken)?;
+    lost.extend(process::set_limits(pid, state, true));
+    process::begin(&remote, state, options.foreground)?;
+    let places = space::clear(&remote, &kernels, &taken)?;
+    let pages = space::fill(&remote, image)?;
+    space::settle(&remote, &places)?;
+    lost.extend(process::set_parts(&remote, process, state)?);
+    files::open_all(&remote, &state.files, options)?;
+
+    let all = threads::create(&remote, &process.threads, options.pid)?;
+    let each = || all.iter().copied().zip(&process.threads);
+    for ((tracee, thread), kept) in each().zip(&state.kernel.threads) {
+        threads::tell(&remote, tracee, thread, kept)?;
+    }
+    lost.extend(process::set_limits(pid, state, false));
+    lost.extend(change_credentials(&remote, &all, state)?);
+    process::end(&remote, state)?;
+    remote.end()?;
+    for (tracee, thread) in each() {
+        threads::set_registers(tracee, thread)?;
+    }
+    if options.pid == PidChoice::Any && pid != process.pid {
+        lost.push(format!(
+            "it has PID {pid} instead of {}, which it may remember",
+            process.pid
+        ));
+    }
+    for tracee in all.iter().rev() {
+        let detached = tracee.detach();
+        detached.map_err(Error::step("let the new process go"))?;
+    }
+    started.keep();
+    Ok(Restored {
+        pid,
+        threads: all.len(),
+        pages,
+        lost,
+        elapsed: began.elapsed(),
+    })
+}
+
+fn not_started(errno: Errno, pid: u32) -> Error {
+    match errno {
+        Errno::EXIST => Error::PidTaken { pid },
+        Errno::PERM => Error::NoPrivilege { pid },
+        errno => Error::step("start a process")(errno),
+    }
+}
+
+/// Waits until the program is in place.
+fn await_program(main: Tracee, executable: &str) -> Result<()> {
+    match main.wait().map_err(Error::step("wait for a process"))? {
+        Stop::Signal(libc::SIGTRAP) => Ok(()),
+        Stop::Ended { code, .. } => Err(Error::step(format!("execute {executable}"))(
+            Errno::from_raw_os_error(code),
+        )),
+        _ => Err(Error::refused(format!("{executable} does not start"))),
+    }
+}
+
+fn change_credentials(
+    remote: &Remote,
+    threads: &[Tracee],
+    state: &ProcessState,
+) -> Result<Vec<String>> {
+    let now = credentials_of(remote.pid)
+        .ok_or_else(|| Error::refused("the credentials of the new process cannot be read"))?;
+    if now == state.credentials {
+        return Ok(Vec::new());
+    }
+    let mut lost = Vec::new();
+    for &thread in threads {
+        lost = process::become_who_it_was(remote, thread, &state.credentials, &now)?;
+    }
+    Ok(lost)
+}
+
+/// A process that is killed when this is dropped, unless it is kept.
+struct Started(Option<u32>);
+
+impl Started {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let pid = self.0.and_then(|pid| Pid::from_raw(pid as i32));
+        if let Some(pid) = pid {
+            // It may have ended by itself.
+            let _ = kill_process(pid, Signal::KILL);
+            while waitpid(Some(pid), WaitOptions::empty()).is_ok_and(|status| {
+                status.is_some_and(|(_, status)| !(status.exited() || status.signaled()))
+            }) {}
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The threads: their IDs, what the kernel keeps for each, and their registers.
+
+use crate::error::{Error, Result};
+use crate::options::PidChoice;
+use crate::remote::Remote;
+use crate::sys::ptrace::{self, Registers, Tracee};
+use crate::sys::spawn::CloneArguments;
+use pagetrail::{PendingSignal, RegisterSet, ThreadState};
+use pagetrail_checkpoint::Thread;
+
+/// `NT_PRSTATUS`, here the general registers alone.
+const GENERAL: u32 = 1;
+/// `SS_DISABLE` and `SS_ONSTACK` of `sigaltstack(2)`.
+const DISABLED: u64 = 2;
+const ON_STACK: u64 = 1;
+/// Internal results of a system call that was interrupted, after which it begins anew:
+/// `ERESTARTSYS`, `ERESTARTNOINTR`, `ERESTARTNOHAND`, `ERESTART_RESTARTBLOCK`
+/// (include/linux/errno.h).
+const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
+/// Length of the `syscall` instruction, in bytes.
+const SYSCALL_LEN: u64 = 2;
+
+/// What all threads of a process have in common.
+const SHARED: i32 = libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM;
+
+/// Creates the threads besides the main one; gives all of them, in the order of the image.
+pub(crate) fn create(remote: &Remote, threads: &[Thread], pid: PidChoice) -> Result<Vec<Tracee>> {
+    let mut created = vec![remote.main];
+    remote
+        .main
+        .block_signals(u64::MAX)
+        .map_err(Error::step("block signals"))?;
+    for thread in threads.iter().skip(1) {
+        let tid = thread.held.tid;
+        let same = pid == PidChoice::Same;
+        // The wanted ID lies right after the arguments.
+        let arguments = CloneArguments {
+            flags: SHARED as u64,
+            set_tid: match same {
+                true => remote.data_address() + size_of::<CloneArguments>() as u64,
+                false => 0,
+            },
+            set_tid_size: same.into(),
+            ..CloneArguments::default()
+        };
+        let new = remote.create_thread(&arguments.to_bytes(), &tid.to_ne_bytes())?;
+        new.block_signals(u64::MAX)
+            .map_err(Error::step("block signals"))?;
+        created.push(new);
+    }
+    Ok(created)
+}
+
+/// Tells the kernel what it has to keep for a thread.
+pub(crate) fn tell(
+    remote: &Remote,
+    tracee: Tracee,
+    thread: &Thread,
+    state: &ThreadState,
+) -> Result<()> {
+    let mut list = remote.list(tracee);
+    list.call(
+        "set where a thread's end is shown",
+        libc::SYS_set_tid_address,
+        &[state.clear_tid.into()],
+    )?;
+    let [head, length] = state.robust_list;
+    if head != 0 {
+        list.call(
+            "set the list of robust futexes",
+            libc::SYS_set_robust_list,
+            &[head.into(), length.into()],
+        )?;
+    }
+    let [start, flags, bytes] = state.alternate_stack;
+    if flags & DISABLED == 0 {
+        let words = [start, flags & !ON_STACK, bytes];
+        let stack: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
+        list.call(
+            "set the alternate stack",
+            libc::SYS_sigaltstack,
+            &[stack.as_slice().into(), 0u64.into()],
+        )?;
+    }
+    if let Some(rseq) = state.rseq {
+        list.call(
+            "register restartable sequences",
+            libc::SYS_rseq,
+            &[
+                rseq.address.into(),
+                rseq.bytes.into(),
+                0u64.into(),
+                rseq.signature.into(),
+            ],
+        )?;
+    }
+    let mut name = thread.name.as_bytes().to_vec();
+    name.push(0);
+    list.call(
+        "name a thread",
+        libc::SYS_prctl,
+        &[libc::PR_SET_NAME.into(), name.as_slice().into()],
+    )?;
+    for signal in &state.pending {
+        list.call(
+            "send a signal that waited",
+            libc::SYS_rt_tgsigqueueinfo,
+            &[
+                remote.pid.into(),
+                tracee.0.into(),
+                number(signal).into(),
+                signal.as_slice().into(),
+            ],
+        )?;
+    }
+    list.run()
+}
+
+/// The number in a `siginfo_t`.
+pub(crate) fn number(signal: &PendingSignal) -> i32 {
+    i32::from_ne_bytes([signal[0], signal[1], signal[2], signal[3]])
+}
+
+/// The general registers of a thread, with which it goes on: a system call that was interrupted
+/// begins anew.
+fn general(sets: &[RegisterSet]) -> Option<Registers> {
+    let set = sets.iter().find(|set| set.note == GENERAL)?;
+    let mut registers = ptrace::from_bytes(set.bytes.as_slice().try_into().ok()?);
+    let call = registers.orig_rax as i64;
+    if call >= 0 && RESTARTS.contains(&(registers.rax as i64)) {
+        registers.rax = call as u64;
+        registers.rip -= SYSCALL_LEN;
+    }
+    registers.orig_rax = u64::MAX;
+    Some(registers)
+}
+
+/// Gives a thread its registers and the signals that it blocks. It must not execute the stub any
+/// more.
+pub(crate) fn set_registers(tracee: Tracee, thread: &Thread) -> Result<()> {
+    let tid = thread.held.tid;
+    let sets = &thread.held.registers;
+    let general = general(sets)
+        .ok_or_else(|| Error::refused(format!("the checkpoint lacks registers of thread {tid}")))?;
+    for set in sets.iter().filter(|set| set.note != GENERAL) {
+        tracee.set_register_set(set.note, &set.bytes).map_err(|_| {
+            Error::refused(format!(
+                "the checkpoint was taken on another processor: this one does not take the \
+                 registers of thread {tid}"
+            ))
+        })?;
+    }
+    tracee
+        .set_registers(&general)
+        .and_then(|()| tracee.block_signals(thread.held.blocked_signals))
+        .map_err(Error::step(format!("set the registers of thread {tid}")))
+}
