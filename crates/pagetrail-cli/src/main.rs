@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         Command::Report(args) => commands::report::run(args),
         Command::Top(args) => commands::top::run(args),
         Command::Checkpoints(command) => commands::checkpoint::run(command),
-        Command::Restore(args) => commands::criu::restore::run(args),
+        Command::Restore(args) => commands::restore::run(args),
         Command::PageServer(args) => commands::page_server::run(args),
         Command::Bench(args) => commands::bench::run(args),
         #[cfg(feature = "model")]

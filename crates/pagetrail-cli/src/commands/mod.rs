@@ -10,6 +10,7 @@ pub(crate) mod model;
 pub(crate) mod page_server;
 pub(crate) mod record;
 pub(crate) mod report;
+pub(crate) mod restore;
 pub(crate) mod tier;
 pub(crate) mod top;
 pub(crate) mod vm;

@@ -121,17 +121,16 @@ pub(crate) enum CheckpointCommand {
     Rewind(RewindArgs),
 }
 
-/// What means nothing where CRIU takes the checkpoint.
-const RECORDED_ONLY: [&str; 8] = [
-    "vm",
-    "mode",
-    "technique",
-    "trust_subpages",
-    "report_again",
-    "trust_shared",
-    "metrics_file",
-    "metrics_listen",
-];
+/// Who saves what it takes to start a process anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Restorer {
+    /// CRIU, as root: the process and its children
+    Criu,
+    /// Pagetrail itself: one process with ordinary descriptors
+    Own,
+    /// Own where that is possible, else CRIU
+    Auto,
+}
 
 /// Arguments of `checkpoint`.
 #[derive(Args, Debug)]
@@ -150,10 +149,18 @@ pub(crate) struct TakeArgs {
     /// this is built in
     #[arg(long, value_name = "STORE")]
     pub(crate) store: PathBuf,
-    /// Save all that it takes to start the process and its children anew, by CRIU (4.1 or newer, on
-    /// PATH), as root
-    #[arg(long, conflicts_with_all = RECORDED_ONLY)]
-    pub(crate) restorable: bool,
+    /// Save all that it takes to start the process anew: criu saves it and its children, by CRIU
+    /// (4.1 or newer, on PATH), as root; own needs neither, saves a process alone, without sockets,
+    /// and takes increments
+    #[arg(
+        long,
+        value_name = "BY",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "criu"
+    )]
+    pub(crate) restorable: Option<Restorer>,
     /// With --restorable, pass an argument on to criu dump, --tcp-established say; may be given
     /// several times
     #[arg(
@@ -231,7 +238,7 @@ pub(crate) struct KeyArgs {
 }
 
 /// When to stop the process.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModeArg {
     /// copy while it runs, stop it for the rest
     Precopy,

@@ -5,6 +5,7 @@ pub(crate) mod chain;
 mod image;
 pub(crate) mod json;
 mod metrics;
+mod restorable;
 mod take;
 pub(crate) mod text;
 
@@ -18,7 +19,6 @@ use pagetrail_checkpoint::{Error, Store, Writer, WriterOptions};
 use pagetrail_report::words;
 
 use self::args::{CheckpointCommand, KeyArgs, WritingArgs};
-use crate::commands::criu;
 use crate::exit;
 
 /// For tests: the number of the step to the store at which this process kills itself.
@@ -27,8 +27,7 @@ const KILL_VARIABLE: &str = "PAGETRAIL_KILL_AT_STORE_STEP";
 /// Runs one of the subcommands.
 pub(crate) fn run(command: &CheckpointCommand) -> Result<ExitCode> {
     match command {
-        CheckpointCommand::Checkpoint(args) if args.restorable => criu::take::run(args),
-        CheckpointCommand::Checkpoint(args) => take::run(args),
+        CheckpointCommand::Checkpoint(args) => restorable::take(args),
         CheckpointCommand::Log(args) => chain::log(args),
         CheckpointCommand::Show(args) => chain::show(args),
         CheckpointCommand::Changed(args) => image::changed(args),

@@ -24,8 +24,8 @@ const SIGNAL_POLL: Duration = Duration::from_millis(100);
 /// The next is due at once.
 const NO_INTERVAL: Duration = Duration::from_nanos(1);
 
-/// Runs the subcommand.
-pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
+/// Runs the subcommand; with `restartable`, a process can be started anew from what it takes.
+pub(super) fn run(args: &TakeArgs, restartable: bool) -> Result<ExitCode> {
     // First, so that a wrong PID leaves no empty store.
     match args.pid {
         Some(pid) => {
@@ -52,6 +52,7 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
         trust_subpages: args.trust_subpages,
         report_again: args.report_again,
         trust_shared: args.trust_shared,
+        restartable,
         ..ProcessOptions::default()
     };
     if let Some(label) = &args.label {

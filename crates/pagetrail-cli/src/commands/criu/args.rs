@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::commands::checkpoint::args::{KeyArgs, Which};
+use crate::commands::restore::args::OwnRestoreArgs;
 
 /// Arguments of `restore`.
 #[derive(Args, Debug)]
@@ -25,8 +26,9 @@ pub(crate) struct RestoreArgs {
     /// original, if it still runs
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) count: Option<u32>,
-    /// Stay until all copies have ended; they end when this is ended
-    #[arg(long, requires = "count")]
+    /// Stay until the program ends, and end with its exit status, or until all copies have ended,
+    /// which end when this is ended
+    #[arg(long)]
     pub(crate) wait: bool,
     /// Be the first process of a copy's namespaces
     #[arg(long, hide = true, conflicts_with_all = ["count", "json"])]
@@ -34,6 +36,8 @@ pub(crate) struct RestoreArgs {
     /// Pass an argument on to criu restore, --tcp-established say; may be given several times
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     pub(crate) criu_arg: Vec<String>,
+    #[command(flatten)]
+    pub(crate) own: OwnRestoreArgs,
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,

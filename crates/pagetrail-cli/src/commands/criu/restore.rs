@@ -30,6 +30,9 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     match args.count {
         Some(count) => copies::run(args, count),
         None if args.first_of_copy => first::run(args),
+        None if args.wait => bail!(
+            "a process that CRIU starts is not this command's child, so it cannot be waited for; with --count 1 it can"
+        ),
         None => one(args),
     }
 }

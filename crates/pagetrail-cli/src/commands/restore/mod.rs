@@ -1,0 +1,23 @@
+//! `pagetrail restore`: a process started anew from a checkpoint, by who can read that.
+
+pub(crate) mod args;
+mod own;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::commands::checkpoint::chain::image;
+use crate::commands::checkpoint::open;
+use crate::commands::criu;
+use crate::commands::criu::args::RestoreArgs;
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
+    let store = open(&args.store, &args.key)?;
+    let image = image(&store, args.at.as_ref())?;
+    match image.manifest().state() {
+        Some(_) => own::run(args, image),
+        None => criu::restore::run(args),
+    }
+}
