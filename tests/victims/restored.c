@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -151,6 +152,11 @@ int main(int argc, char **argv) {
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0xfeedface12345678};
     epoll_ctl(poll, EPOLL_CTL_ADD, counter, &event);
 
+    uint64_t *shared = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    uint64_t *guarded = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    guarded[512] = 0x6a;
+    mprotect(guarded, 8192, PROT_NONE);
+
     struct worker *all = calloc(threads, sizeof *all);
     for (int i = 0; i < threads; i++) all[i].seed = 77 + i;
     begin(&all[0]);
@@ -180,6 +186,13 @@ int main(int argc, char **argv) {
         if (strcmp(name, "victim (name)")) FAIL("the name");
         if (initialised != 0x1234567890abcdef + round) FAIL("initialised data");
         initialised++;
+        if (shared[4096] != round) FAIL("shared memory");
+        shared[4096]++;
+        if (round % 64 == 0) {
+            mprotect(guarded, 8192, PROT_READ);
+            if (guarded[0] || guarded[512] != 0x6a) FAIL("memory without access");
+            mprotect(guarded, 8192, PROT_NONE);
+        }
         mode_t mask = umask(027);
         if (mask != 027) FAIL("the umask");
         void *end = sbrk(4096);

@@ -4,7 +4,7 @@
 use crate::error::{Error, Result};
 use crate::files;
 use crate::options::RestoreOptions;
-use crate::space::is_kernels;
+use crate::space::{is_file, is_kernels};
 use pagetrail_checkpoint::{Manifest, Mapping, Process, ProcessState, build_id_of};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -49,7 +49,7 @@ pub(crate) fn check(
 fn check_mapped(manifest: &Manifest, options: &RestoreOptions) -> Result<()> {
     let mut seen = BTreeSet::new();
     for mapping in &manifest.mappings {
-        if mapping.inode == 0 || is_kernels(&mapping.name) {
+        if !is_file(mapping) || is_kernels(&mapping.name) {
             continue;
         }
         if seen.insert(&mapping.name) {

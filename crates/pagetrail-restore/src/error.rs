@@ -1,5 +1,6 @@
 //! [`Error`]: why a process could not be started anew, each one line.
 
+#[cfg(target_arch = "x86_64")]
 use rustix::io::Errno;
 
 /// Why a process could not be started anew. Nothing of it is left then.
@@ -37,6 +38,7 @@ pub enum Error {
     Process(#[from] pagetrail::Error),
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Error {
     pub(crate) fn step(what: impl Into<String>) -> impl FnOnce(Errno) -> Self {
         let what = what.into();

@@ -8,6 +8,9 @@ use pagetrail_checkpoint::{FileKind, OpenFile};
 /// Flags of `open(2)` that are of the moment of opening only.
 const ONCE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC;
 
+/// `TFD_IOC_SET_TICKS` of `timerfd_create(2)`.
+const SET_TICKS: u64 = 0x4008_5400;
+
 /// What a descriptor is opened as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
@@ -172,6 +175,7 @@ fn open(remote: &Remote, file: &OpenFile, opening: &Opening) -> Result<()> {
             _,
             FileKind::Timer {
                 clock,
+                ticks,
                 value,
                 interval,
                 ..
@@ -186,6 +190,13 @@ fn open(remote: &Remote, file: &OpenFile, opening: &Opening) -> Result<()> {
                 call(
                     libc::SYS_timerfd_settime,
                     &[number.into(), 0u64.into(), bytes.as_slice().into()],
+                )?;
+            }
+            if *ticks != 0 {
+                let bytes = ticks.to_ne_bytes();
+                call(
+                    libc::SYS_ioctl,
+                    &[number.into(), SET_TICKS.into(), bytes.as_slice().into()],
                 )?;
             }
             number

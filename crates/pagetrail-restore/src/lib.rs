@@ -14,20 +14,33 @@
 //! An image decides what the new process executes and opens, with the rights of who restores it:
 //! restore only what you trust as you trust a program.
 #![deny(unsafe_code)]
-#![cfg(target_arch = "x86_64")]
 
+#[cfg(target_arch = "x86_64")]
 mod check;
 mod error;
+#[cfg(target_arch = "x86_64")]
 mod files;
+#[cfg(target_arch = "x86_64")]
 mod holes;
 mod options;
+#[cfg(target_arch = "x86_64")]
 mod process;
+#[cfg(target_arch = "x86_64")]
 mod remote;
+#[cfg(target_arch = "x86_64")]
 mod restore;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_restore.rs"]
+mod restore;
+mod restored;
+#[cfg(target_arch = "x86_64")]
 mod space;
+#[cfg(target_arch = "x86_64")]
 mod sys;
+#[cfg(target_arch = "x86_64")]
 mod threads;
 
 pub use error::{Error, Result};
 pub use options::{Missing, PidChoice, RestoreOptions, Stdio};
-pub use restore::{Restored, restore};
+pub use restore::restore;
+pub use restored::Restored;

@@ -147,6 +147,13 @@ pub(crate) fn end(remote: &Remote, state: &ProcessState) -> Result<()> {
         )?;
     }
     for (which, timer) in state.kernel.timers.iter().enumerate() {
+        let &[seconds, microseconds, ..] = timer;
+        let mut timer = *timer;
+        if timer[2..] == [0, 0] {
+            // It has expired; the kernel starts it again when the signal, which waits, is
+            // delivered.
+            timer[2..].copy_from_slice(&[seconds, microseconds]);
+        }
         if timer[2..] == [0, 0] {
             continue;
         }

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::options::{PidChoice, RestoreOptions};
 use crate::remote::Remote;
+use crate::restored::Restored;
 use crate::space::Kernels;
 use crate::sys::ptrace::{Stop, Tracee};
 use crate::sys::spawn;
@@ -12,22 +13,7 @@ use pagetrail_checkpoint::{Image, ProcessState, credentials_of};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::ffi::CString;
-use std::time::{Duration, Instant};
-
-/// A process that was started anew. It is a child of this process.
-#[derive(Debug)]
-pub struct Restored {
-    /// Its PID.
-    pub pid: u32,
-    /// How many threads it has.
-    pub threads: usize,
-    /// How many pages were written.
-    pub pages: u64,
-    /// What it lacks of what it had, a line each.
-    pub lost: Vec<String>,
-    /// How long it took until it ran.
-    pub elapsed: Duration,
-}
+use std::time::Instant;
 
 /// Starts the process of an image anew; it runs when this returns.
 ///
@@ -106,10 +92,19 @@ pub fn restore(image: &mut Image, options: &RestoreOptions) -> Result<Restored> 
 
 fn not_started(errno: Errno, pid: u32) -> Error {
     match errno {
+        Errno::EXIST if is_zombie(pid) => Error::refused(format!(
+            "process {pid} has ended, but its parent has not waited for it yet, so that its PID is taken"
+        )),
         Errno::EXIST => Error::PidTaken { pid },
         Errno::PERM => Error::NoPrivilege { pid },
         errno => Error::step("start a process")(errno),
     }
+}
+
+fn is_zombie(pid: u32) -> bool {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after_name = stat.rsplit(|&byte| byte == b')').next();
+    after_name.is_some_and(|rest| rest.trim_ascii_start().starts_with(b"Z"))
 }
 
 /// Waits until the program is in place.

@@ -6,7 +6,7 @@ use crate::holes;
 use crate::remote::{List, Remote};
 use crate::sys::memory;
 use pagetrail::{Memory, PageRange, PageSet, Region};
-use pagetrail_checkpoint::{Image, Manifest, Mapping};
+use pagetrail_checkpoint::{Image, Manifest, Mapping, is_shared_anonymous};
 
 /// How much is copied at a time, in bytes.
 const CHUNK_BYTES: u64 = 4 << 20;
@@ -148,6 +148,11 @@ fn protection(mapping: &Mapping) -> i32 {
         | flag(rights.execute, libc::PROT_EXEC)
 }
 
+/// Whether a mapping is of a file that has a name.
+pub(crate) fn is_file(mapping: &Mapping) -> bool {
+    mapping.inode != 0 && !is_shared_anonymous(&mapping.name)
+}
+
 /// What is mapped for a mapping of the image.
 struct Wanted {
     mapping: Mapping,
@@ -157,7 +162,7 @@ struct Wanted {
 
 impl Wanted {
     fn is_file(&self) -> bool {
-        self.mapping.inode != 0
+        is_file(&self.mapping)
     }
 
     /// Whether it has to be writable to be filled, and is not in the end.
@@ -216,7 +221,7 @@ pub(crate) fn fill(remote: &Remote, image: &mut Image) -> Result<u64> {
     let wanted = mappings.map(|mapping| {
         let range = PageSet::from_iter([mapping.range]);
         Wanted {
-            pages: match mapping.inode != 0 && mapping.saved {
+            pages: match is_file(mapping) && mapping.saved {
                 true => range,
                 false => known.intersection(&range),
             },
@@ -328,7 +333,7 @@ fn copy(pid: u32, image: &mut Image, wanted: &Wanted) -> Result<u64> {
                 index += 1;
                 continue;
             }
-            if wanted.mapping.permissions.shared {
+            if wanted.mapping.permissions.shared && wanted.is_file() {
                 return Err(Error::refused(format!(
                     "{}, which the program has mapped shared, has changed since the checkpoint",
                     wanted.mapping.name

@@ -111,6 +111,8 @@ pub enum FileKind {
         clock: u32,
         /// The flags with which it was set.
         set_flags: u32,
+        /// How often it has expired since it was read.
+        ticks: u64,
         /// What is left, seconds and nanoseconds; zeros if it is not set.
         value: (u64, u64),
         /// The interval, seconds and nanoseconds.
@@ -343,13 +345,14 @@ fn file(out: &mut Encoder, file: &OpenFile) {
         FileKind::Timer {
             clock,
             set_flags,
+            ticks,
             value,
             interval,
         } => {
             out.u8(TIMER);
             out.u32(*clock);
             out.u32(*set_flags);
-            for part in [value.0, value.1, interval.0, interval.1] {
+            for part in [*ticks, value.0, value.1, interval.0, interval.1] {
                 out.number(part);
             }
         }
@@ -393,6 +396,7 @@ fn decode_file(input: &mut Decoder<'_>) -> Decoded<OpenFile> {
             TIMER => FileKind::Timer {
                 clock: input.u32()?,
                 set_flags: input.u32()?,
+                ticks: input.number()?,
                 value: (input.number()?, input.number()?),
                 interval: (input.number()?, input.number()?),
             },
@@ -403,4 +407,109 @@ fn decode_file(input: &mut Decoder<'_>) -> Decoded<OpenFile> {
             _ => return Err(Malformed("an open file of an unknown kind")),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> ProcessState {
+        let open = |number, kind| OpenFile {
+            number,
+            flags: 0o2000002,
+            position: 77,
+            same_as: (number > 3).then_some(3),
+            kind,
+        };
+        let path = || "/some/file".to_owned();
+        ProcessState {
+            kernel: KernelState {
+                actions: vec![SignalAction {
+                    signal: 10,
+                    handler: 0x1234,
+                    flags: 4,
+                    restorer: 0x99,
+                    blocked: u64::MAX,
+                }],
+                timers: [[1, 2, 3, 4]; 3],
+                heap_end: 0x5555_0000_1234,
+                threads: vec![ThreadState {
+                    tid: 7,
+                    alternate_stack: [0x1000, 2, 0x2000],
+                    clear_tid: 0x3000,
+                    robust_list: [0x4000, 24],
+                    rseq: Some(RseqArea {
+                        address: 0x5000,
+                        bytes: 32,
+                        signature: 0x5305_3053,
+                    }),
+                    pending: vec![[3; 128]],
+                }],
+                pending: vec![[4; 128]; 2],
+            },
+            parts: MemoryParts {
+                code: (1, 2),
+                data: (3, 4),
+                heap_start: 5,
+                stack_start: 6,
+                arguments: (7, 8),
+                environment: (9, 10),
+            },
+            directory: "/somewhere".into(),
+            umask: 0o27,
+            personality: 0x40000,
+            leads_session: true,
+            leads_group: false,
+            limits: vec![(1, u64::MAX); 16],
+            credentials: Credentials {
+                users: [1, 2, 3, 4],
+                groups: [5, 6, 7, 8],
+                supplementary: vec![9, 10],
+                capabilities: [1, 2, 3, 4, 5],
+                no_new_privileges: true,
+            },
+            files: vec![
+                open(0, FileKind::Regular { path: path(), bytes: 5 }),
+                open(1, FileKind::Stateless { path: path() }),
+                open(2, FileKind::Terminal { path: path() }),
+                open(3, FileKind::Pipe),
+                open(4, FileKind::Counter { value: u64::MAX, semaphore: true }),
+                open(
+                    5,
+                    FileKind::Timer {
+                        clock: 1,
+                        set_flags: 1,
+                        ticks: 2,
+                        value: (3, 4),
+                        interval: (5, 6),
+                    },
+                ),
+                open(6, FileKind::Signals { mask: 0x4800 }),
+                open(7, FileKind::Epoll { targets: vec![(4, 1, u64::MAX)] }),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_state_comes_back_whole_and_damage_is_no_panic() {
+        let state = example();
+        let mut out = Encoder(Vec::new());
+        state.encode(&mut out);
+        let mut input = Decoder(&out.0);
+        assert_eq!(ProcessState::decode(&mut input).ok(), Some(state));
+        assert!(input.end().is_ok());
+        for length in 0..out.0.len() {
+            assert!(ProcessState::decode(&mut Decoder(&out.0[..length])).is_err());
+        }
+        let mut random = fastrand::Rng::with_seed(4);
+        for _ in 0..3000 {
+            let mut noise = out.0.clone();
+            for _ in 0..random.usize(1..9) {
+                let at = random.usize(0..noise.len());
+                noise[at] = random.u8(..);
+            }
+            // Whatever it is taken for.
+            let _ = ProcessState::decode(&mut Decoder(&noise));
+        }
+    }
 }

@@ -116,10 +116,8 @@ fn process_wide(
         caller.call(at, libc::SYS_getitimer, [which as u64, answers, 0, 0, 0, 0])?;
         *timer = words(pid, answers)?;
     }
-    for signal in 1..=SIGNALS {
-        if signal == libc::SIGKILL as u32 || signal == libc::SIGSTOP as u32 {
-            continue;
-        }
+    let handled = handled_signals(pid)?;
+    for signal in (1..=SIGNALS).filter(|signal| handled & 1 << (signal - 1) != 0) {
         let call = [signal.into(), 0, answers, 8, 0, 0];
         caller.call(at, libc::SYS_rt_sigaction, call)?;
         let [handler, flags, restorer, blocked] = words(pid, answers)?;
@@ -159,6 +157,20 @@ fn of_thread(
         [state.clear_tid] = words(pid, answers)?;
         Ok(())
     })
+}
+
+/// The signals whose actions may be others than the default, one bit each: those that are ignored
+/// or have handlers, and that of children, whose default action has flags that mean something.
+fn handled_signals(pid: u32) -> Attempt<u64> {
+    let mut handled = 1 << (libc::SIGCHLD - 1);
+    text::lines(format_args!("/proc/{pid}/status"), |line| {
+        let mut words = line.split(|&byte| byte == b'\t');
+        if let (Some(b"SigIgn:" | b"SigCgt:"), Some(set)) = (words.next(), words.next()) {
+            handled |= text::hex(set).unwrap_or(0);
+        }
+    })
+    .map_err(Failure::of("read its signals"))?;
+    Ok(handled)
 }
 
 /// The signals that wait, as many as there is room for.

@@ -142,13 +142,10 @@ fn special<'a>(
                     nanoseconds.trim().parse().ok()?,
                 ))
             };
-            // One that has expired unread would have to be so again.
-            if number("ticks")? != 0 {
-                return None;
-            }
             let flags = field("settime flags")?;
             Some(FileKind::Timer {
                 clock: number("clockid")? as u32,
+                ticks: number("ticks")?,
                 set_flags: u32::from_str_radix(flags, 8).ok()?,
                 value: pair("it_value")?,
                 interval: pair("it_interval")?,

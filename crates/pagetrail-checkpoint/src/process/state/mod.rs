@@ -113,8 +113,20 @@ fn check_mappings(regions: &[Region]) -> Result<(), Refused> {
             }
         } else if name.starts_with("/SYSV") {
             "System V shared memory"
-        } else if name.starts_with("/dev/zero") || name.starts_with("[anon_shmem") {
-            "shared anonymous memory"
+        } else if is_shared_anonymous(name) {
+            let here = |other: &&Region| {
+                (other.inode, other.device) == (region.inode, region.device)
+                    && other.range != region.range
+                    && other.offset < region.offset + region.range.bytes()
+                    && region.offset < other.offset + other.range.bytes()
+            };
+            if regions.iter().any(|other| here(&other)) {
+                "shared memory at several addresses"
+            } else if !region.permissions.write {
+                "shared memory that it may not write"
+            } else {
+                continue;
+            }
         } else if name.starts_with("/memfd:") {
             "memory of memfd_create(2)"
         } else if name.starts_with("/anon_hugepage") {
@@ -135,6 +147,11 @@ fn check_mappings(regions: &[Region]) -> Result<(), Refused> {
         return Err(format!("it has mapped {what}: {} {name}", region.range));
     }
     Ok(())
+}
+
+/// Whether a mapping is `MAP_SHARED | MAP_ANONYMOUS`, by its name.
+pub fn is_shared_anonymous(name: &str) -> bool {
+    name == "/dev/zero (deleted)" || name.starts_with("[anon_shmem:")
 }
 
 fn read(pid: u32) -> Result<ProcessState, Refused> {

@@ -1,0 +1,311 @@
+//! Programs that check themselves go through checkpoint, death and restore at random instants, and
+//! notice nothing; what cannot be started anew is refused by its name.
+
+#![cfg(target_arch = "x86_64")]
+#![allow(clippy::print_stdout, reason = "tests print what they did")]
+
+#[path = "../../pagetrail/tests/support/mod.rs"]
+mod support;
+
+use pagetrail_checkpoint::storage::InMemory;
+use pagetrail_checkpoint::{
+    Image, ProcessCheckpointer, ProcessOptions, Store, WriterOptions, check_restartable,
+};
+use pagetrail_restore::{Error, Missing, PidChoice, RestoreOptions, Stdio, restore};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio as Standard};
+use std::sync::Arc;
+use std::time::Duration;
+use support::{random, times};
+use tempfile::TempDir;
+
+/// A program in a directory of its own, a child of this process: started, or restored.
+struct Program {
+    pid: Pid,
+    directory: TempDir,
+}
+
+impl Program {
+    /// Starts a command with nothing open but files.
+    fn start(command: &mut Command, directory: TempDir) -> Self {
+        let output = File::create(directory.path().join("output")).unwrap();
+        let child = command
+            .stdin(Standard::null())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_raw(child.id() as i32).unwrap();
+        Self { pid, directory }
+    }
+
+    fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get() as u32
+    }
+
+    fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.directory.path().join(name)).unwrap_or_default()
+    }
+
+    /// Waits until the program has something said; fails if it ends before.
+    fn await_output(&self, wanted: &str) {
+        while !self.text("output").contains(wanted) {
+            self.assert_running();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn assert_running(&self) {
+        let ended = waitpid(Some(self.pid), WaitOptions::NOHANG).unwrap();
+        assert!(ended.is_none(), "{ended:?}: {}", self.text("output"));
+    }
+
+    fn kill(&self) {
+        kill_process(self.pid, Signal::KILL).unwrap();
+        waitpid(Some(self.pid), WaitOptions::empty()).unwrap();
+    }
+
+    /// Waits for the end; gives the exit code.
+    fn exit_code(&self) -> Option<i32> {
+        let status = waitpid(Some(self.pid), WaitOptions::empty()).unwrap();
+        status.unwrap().1.exit_status()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended, and been waited for.
+        let _ = kill_process(self.pid, Signal::KILL);
+        let _ = waitpid(Some(self.pid), WaitOptions::empty());
+    }
+}
+
+/// A checkpoint of a process, in a store in memory.
+fn checkpoint(pid: u32) -> Image {
+    let store = Store::create_on(Arc::new(InMemory::new())).unwrap();
+    let mut writer = store.writer(WriterOptions::default()).unwrap();
+    let options = ProcessOptions {
+        restartable: true,
+        ..ProcessOptions::default()
+    };
+    let mut process = ProcessCheckpointer::attach(pid, options).unwrap();
+    process.checkpoint(&mut writer).unwrap();
+    store.newest_image().unwrap()
+}
+
+/// What the harness leaves open in its children does not matter, and files have grown since.
+fn options() -> RestoreOptions {
+    RestoreOptions {
+        on_missing: Missing::Null,
+        allow_changed_files: true,
+        ..RestoreOptions::default()
+    }
+}
+
+/// Whether this machine lets a process choose its PID; otherwise the test is skipped.
+fn may_choose_pids() -> bool {
+    let may = support::is_root();
+    if !may {
+        pagetrail_skips::not_here("processes get the PIDs that they had only by root");
+    }
+    may
+}
+
+fn goes_on(threads: u32, rounds: u32) {
+    let Some(program) = support::victim_program("restored") else {
+        return;
+    };
+    if !may_choose_pids() {
+        return;
+    }
+    let mut random = random("restore");
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(program);
+    command.arg(directory.path()).arg(threads.to_string());
+    let mut running = Program::start(&mut command, directory);
+    running.await_output("ready");
+    let mut slowest = Duration::ZERO;
+    for _ in 0..rounds {
+        std::thread::sleep(Duration::from_micros(random.u64(0..20_000)));
+        running.assert_running();
+        let mut image = checkpoint(running.pid());
+        running.kill();
+        let restored = restore(&mut image, &options()).unwrap();
+        assert_eq!(restored.pid, running.pid());
+        assert_eq!(restored.threads, threads as usize);
+        assert_eq!(restored.lost, [""; 0]);
+        slowest = slowest.max(restored.elapsed);
+    }
+    // It is still at work, and comes to its end by itself.
+    let before = running.text("alive");
+    while running.text("alive") == before {
+        running.assert_running();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    File::create(running.directory.path().join("stop")).unwrap();
+    let code = running.exit_code();
+    assert_eq!(code, Some(0), "{}", running.text("output"));
+    assert!(running.text("output").ends_with("clean\n"));
+    println!("{rounds} restores of {threads} threads, the slowest in {slowest:?}");
+}
+
+#[test]
+fn a_program_goes_on_from_any_instant() {
+    goes_on(1, times(30, 300));
+}
+
+#[test]
+fn threads_go_on_from_any_instant() {
+    goes_on(5, times(30, 300));
+}
+
+/// A program that does nothing for a long time.
+fn sleeper() -> Command {
+    let mut command = Command::new("sleep");
+    command.arg("1000");
+    command
+}
+
+/// What is said of a program that is started by a command.
+fn refusal(command: &mut Command) -> String {
+    let child = command.spawn().unwrap();
+    let pid = Pid::from_raw(child.id() as i32).unwrap();
+    let program = Program {
+        pid,
+        directory: tempfile::tempdir().unwrap(),
+    };
+    // Until it executes the program it has descriptors of this one.
+    while fs::read_to_string(format!("/proc/{}/comm", program.pid())).unwrap() != "sleep\n" {
+        std::thread::yield_now();
+    }
+    check_restartable(program.pid()).unwrap_err().to_string()
+}
+
+#[test]
+fn what_cannot_be_started_anew_is_refused_by_its_name() {
+    let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let message = refusal(sleeper().stdin(std::os::fd::OwnedFd::from(socket)));
+    assert!(message.contains("descriptor 0 is a socket"), "{message}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let gone = File::create(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let message = refusal(sleeper().stdout(gone));
+    assert!(message.contains("no name any more"), "{message}");
+
+    let locked = File::create(&path).unwrap();
+    rustix::fs::flock(&locked, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let message = refusal(sleeper().stdout(locked));
+    assert!(message.contains("lock"), "{message}");
+
+    let mut parent = Command::new("sh");
+    parent.args(["-c", "sleep 1000; true"]);
+    let mut parent = parent.process_group_of_its_own().spawn().unwrap();
+    let message = loop {
+        match check_restartable(parent.id()) {
+            Err(error) if error.to_string().contains("child") => break error.to_string(),
+            _ => std::thread::yield_now(),
+        }
+    };
+    assert!(message.contains("has a child"), "{message}");
+    let group = Pid::from_raw(parent.id() as i32).unwrap();
+    rustix::process::kill_process_group(group, Signal::KILL).unwrap();
+    parent.wait().unwrap();
+}
+
+/// So that a program and its children can be ended together.
+trait OwnGroup {
+    fn process_group_of_its_own(&mut self) -> &mut Self;
+}
+
+impl OwnGroup for Command {
+    fn process_group_of_its_own(&mut self) -> &mut Self {
+        std::os::unix::process::CommandExt::process_group(self, 0)
+    }
+}
+
+#[test]
+fn what_is_not_as_it_was_is_said_before_anything_starts() {
+    if !may_choose_pids() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("output");
+    let program = Program::start(&mut sleeper(), directory);
+    while !Path::new(&format!("/proc/{}/exe", program.pid())).exists()
+        || check_restartable(program.pid()).is_err()
+        || fs::read_to_string(format!("/proc/{}/syscall", program.pid())).is_ok_and(|call| {
+            // `clock_nanosleep(2)`.
+            !call.starts_with("230 ")
+        })
+    {
+        std::thread::yield_now();
+    }
+    let mut image = checkpoint(program.pid());
+    let strict = RestoreOptions {
+        on_missing: Missing::Fail,
+        allow_changed_files: false,
+        stdio: Stdio::Null,
+        ..options()
+    };
+    let lenient = RestoreOptions {
+        on_missing: Missing::Null,
+        ..strict
+    };
+    let refused = |image: &mut Image, options: &RestoreOptions| match restore(image, options) {
+        Ok(restored) => panic!("{restored:?}"),
+        Err(error) => error.to_string(),
+    };
+    assert!(matches!(
+        restore(&mut image, &lenient),
+        Err(Error::PidTaken { .. })
+    ));
+    // Copies beside it have other PIDs, and say so.
+    for _ in 0..3 {
+        let restored = restore(
+            &mut image,
+            &RestoreOptions {
+                pid: PidChoice::Any,
+                ..lenient
+            },
+        )
+        .unwrap();
+        let copy = Program {
+            pid: Pid::from_raw(restored.pid as i32).unwrap(),
+            directory: tempfile::tempdir().unwrap(),
+        };
+        copy.assert_running();
+        assert_eq!(restored.lost.len(), 1, "{restored:?}");
+        let name = |pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+        assert_eq!(name(restored.pid), name(program.pid()));
+    }
+    program.kill();
+    fs::write(&path, "more than it was").unwrap();
+    let message = refused(&mut image, &lenient);
+    assert!(message.contains("has changed since"), "{message}");
+    fs::remove_file(&path).unwrap();
+    let message = refused(&mut image, &strict);
+    assert!(message.contains("is not there now"), "{message}");
+    let restored = restore(&mut image, &lenient).unwrap();
+    let pid = Pid::from_raw(restored.pid as i32).unwrap();
+    assert_eq!(pid, program.pid);
+    program.assert_running();
+    let output = fs::read_link(format!("/proc/{}/fd/1", restored.pid)).unwrap();
+    assert_eq!(output, Path::new("/dev/null"));
+}
+
+#[test]
+fn a_checkpoint_that_was_not_made_for_it_is_refused() {
+    let program = Program::start(&mut sleeper(), tempfile::tempdir().unwrap());
+    let store = Store::create_on(Arc::new(InMemory::new())).unwrap();
+    let mut writer = store.writer(WriterOptions::default()).unwrap();
+    let mut process =
+        ProcessCheckpointer::attach(program.pid(), ProcessOptions::default()).unwrap();
+    process.checkpoint(&mut writer).unwrap();
+    let mut image = store.newest_image().unwrap();
+    let message = restore(&mut image, &options()).unwrap_err().to_string();
+    assert!(message.contains("was not made to start a process"), "{message}");
+}
