@@ -117,10 +117,11 @@ pub(crate) enum Command {
     Checkpoints(crate::commands::checkpoint::args::CheckpointCommand),
     /// Start a process anew from a checkpoint that was taken with --restorable
     ///
-    /// CRIU (4.1 or newer, on PATH) starts it, with the PIDs, files and memory that it had; so
-    /// these PIDs must be free, and its files must be there and have the sizes that they had. The
-    /// next checkpoint of it in the same store is an increment of this one. A checkpoint can be
-    /// restored as often as you like.
+    /// It starts with the PIDs, files and memory that it had; so these PIDs must be free, and its
+    /// files must be there and have the sizes that they had. A checkpoint can be restored as often
+    /// as you like. One that was taken with --restorable=own is restored by pagetrail itself, others
+    /// by CRIU (4.1 or newer, on PATH); of those the next checkpoint in the same store is an
+    /// increment of the one restored.
     ///
     /// With --lazy the process runs at once, and gets its pages as it touches them, the others
     /// after; pagetrail ends when it has all. Killed before that, it takes the process with it.
@@ -133,7 +134,9 @@ pub(crate) enum Command {
         pagetrail checkpoint --restorable -p 1234 --store saved\n  \
         pagetrail restore saved\n  \
         pagetrail restore saved --at 3 --lazy\n  \
-        pagetrail restore saved --count 8 --wait")]
+        pagetrail restore saved --count 8 --wait\n  \
+        pagetrail checkpoint --restorable=own -p 1234 --store own\n  \
+        pagetrail restore own --wait")]
     Restore(crate::commands::criu::args::RestoreArgs),
     /// Take the dumps of CRIU into a store, and give their pages back when it restores them
     ///

@@ -307,5 +307,8 @@ fn a_checkpoint_that_was_not_made_for_it_is_refused() {
     process.checkpoint(&mut writer).unwrap();
     let mut image = store.newest_image().unwrap();
     let message = restore(&mut image, &options()).unwrap_err().to_string();
-    assert!(message.contains("was not made to start a process"), "{message}");
+    assert!(
+        message.contains("was not made to start a process"),
+        "{message}"
+    );
 }

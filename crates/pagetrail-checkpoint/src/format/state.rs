@@ -469,11 +469,23 @@ mod tests {
                 no_new_privileges: true,
             },
             files: vec![
-                open(0, FileKind::Regular { path: path(), bytes: 5 }),
+                open(
+                    0,
+                    FileKind::Regular {
+                        path: path(),
+                        bytes: 5,
+                    },
+                ),
                 open(1, FileKind::Stateless { path: path() }),
                 open(2, FileKind::Terminal { path: path() }),
                 open(3, FileKind::Pipe),
-                open(4, FileKind::Counter { value: u64::MAX, semaphore: true }),
+                open(
+                    4,
+                    FileKind::Counter {
+                        value: u64::MAX,
+                        semaphore: true,
+                    },
+                ),
                 open(
                     5,
                     FileKind::Timer {
@@ -485,7 +497,12 @@ mod tests {
                     },
                 ),
                 open(6, FileKind::Signals { mask: 0x4800 }),
-                open(7, FileKind::Epoll { targets: vec![(4, 1, u64::MAX)] }),
+                open(
+                    7,
+                    FileKind::Epoll {
+                        targets: vec![(4, 1, u64::MAX)],
+                    },
+                ),
             ],
         }
     }

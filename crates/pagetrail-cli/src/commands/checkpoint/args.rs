@@ -21,6 +21,8 @@ pub(crate) enum CheckpointCommand {
     /// CRIU takes it, of the process and its children, which stand still meanwhile and then go on.
     /// With --every or --count, most is copied while they run, where soft-dirty bits tell what they
     /// write: the kernel's, or those of libpagetrail_softdirty.so beside pagetrail.
+    /// With --restorable=own it is of one process, as any other checkpoint, and without CRIU; what
+    /// could not be started anew, sockets say, is refused.
     ///
     /// Pages are copied while the process runs, those that it writes meanwhile are copied again,
     /// and for what is left it is stopped: each checkpoint is of one instant. The first of each run
@@ -48,6 +50,7 @@ pub(crate) enum CheckpointCommand {
         pagetrail checkpoint -p 1234 --store saved --label before-upgrade\n  \
         pagetrail checkpoint --store saved --every 1m --keep 10 -- ./prog\n  \
         pagetrail checkpoint --restorable -p 1234 --store saved\n  \
+        pagetrail checkpoint --restorable=own -p 1234 --store saved --every 5s\n  \
         pagetrail checkpoint --vm --store saved --every 5s -- ./prog"
     )]
     Checkpoint(TakeArgs),
