@@ -157,6 +157,10 @@ int main(int argc, char **argv) {
     guarded[512] = 0x6a;
     mprotect(guarded, 8192, PROT_NONE);
 
+    int ends[2], more[2];
+    if (pipe2(ends, O_NONBLOCK) || pipe(more)) return 2;
+    int twin = dup(more[1]);
+
     struct worker *all = calloc(threads, sizeof *all);
     for (int i = 0; i < threads; i++) all[i].seed = 77 + i;
     begin(&all[0]);
@@ -193,6 +197,10 @@ int main(int argc, char **argv) {
             if (guarded[0] || guarded[512] != 0x6a) FAIL("memory without access");
             mprotect(guarded, 8192, PROT_NONE);
         }
+        char byte = 'x', got = 0;
+        if (read(ends[0], &got, 1) != -1 || errno != EAGAIN) FAIL("an empty pipe");
+        if (write(round % 2 ? more[1] : twin, &byte, 1) != 1 || read(more[0], &got, 1) != 1 || got != 'x')
+            FAIL("a pipe");
         mode_t mask = umask(027);
         if (mask != 027) FAIL("the umask");
         void *end = sbrk(4096);

@@ -37,6 +37,7 @@ pub use label::Label;
 pub use process::build_id::build_id as build_id_of;
 pub use process::changed::Change;
 pub use process::rewind::Rewound;
+pub use process::state::files::{is_stateless_device, is_terminal_name};
 pub use process::state::{check_restartable, credentials_of, is_shared_anonymous};
 pub use process::{Mode, ProcessCheckpointer, ProcessOptions};
 pub use program::checkpointer::{Checkpointer, CheckpointerBuilder, Completion};

@@ -9,7 +9,7 @@ use pagetrail_checkpoint::{Manifest, Mapping, Process, ProcessState, build_id_of
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 /// How much of a file is looked at for its build ID, in bytes.
 const HEAD_BYTES: u64 = 1 << 14;
@@ -41,7 +41,7 @@ pub(crate) fn check(
     }
     check_mapped(manifest, options)?;
     for file in &state.files {
-        files::decide(file, options)?;
+        files::decide(file, &state.files, options)?;
     }
     Ok(())
 }
@@ -66,13 +66,19 @@ fn check_file(mapping: &Mapping, options: &RestoreOptions) -> Result<()> {
             "the program had mapped {name}, which cannot be opened now: {error}"
         ))
     };
-    let file = File::open(name).map_err(unreadable)?;
+    // A named pipe that has taken the file's place is not waited for.
+    let mut how = File::options();
+    how.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = how.open(name).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
     let changed = || {
         Err(Error::refused(format!(
             "the program had mapped {name}, which has changed since the checkpoint"
         )))
     };
+    if !metadata.is_file() {
+        return changed();
+    }
     if options.allow_changed_files {
         return Ok(());
     }

@@ -3,7 +3,8 @@
 use crate::error::{Error, Result};
 use crate::options::{Missing, RestoreOptions, Stdio};
 use crate::remote::{Argument, Remote};
-use pagetrail_checkpoint::{FileKind, OpenFile};
+use pagetrail_checkpoint::{FileKind, OpenFile, is_stateless_device, is_terminal_name};
+use std::os::unix::fs::FileTypeExt;
 
 /// Flags of `open(2)` that are of the moment of opening only.
 const ONCE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC;
@@ -22,24 +23,46 @@ pub(crate) enum Opening {
     Anew,
 }
 
-/// Decides what a descriptor becomes, and checks that it can.
-pub(crate) fn decide(file: &OpenFile, options: &RestoreOptions) -> Result<Opening> {
+/// Decides what a descriptor, one of `files`, becomes, and checks that it can.
+pub(crate) fn decide(
+    file: &OpenFile,
+    files: &[OpenFile],
+    options: &RestoreOptions,
+) -> Result<Opening> {
     let number = file.number;
+    if file.is_inner_pipe(files) {
+        return Ok(Opening::Anew);
+    }
     let missing = |reason: String| match options.on_missing {
         Missing::Null => Ok(Opening::Null),
         Missing::Fail => Err(Error::Refused(reason)),
     };
     match &file.kind {
-        FileKind::Terminal { .. } | FileKind::Pipe if number <= 2 => Ok(match options.stdio {
-            Stdio::Inherit => Opening::Inherited,
-            Stdio::Null => Opening::Null,
-        }),
-        FileKind::Pipe => missing(format!(
+        FileKind::Terminal { .. } | FileKind::Pipe { .. } if number <= 2 => {
+            Ok(match options.stdio {
+                Stdio::Inherit => Opening::Inherited,
+                Stdio::Null => Opening::Null,
+            })
+        }
+        FileKind::Pipe { .. } => missing(format!(
             "descriptor {number} was an end of a pipe to another process; it can become /dev/null"
         )),
         FileKind::Terminal { path } | FileKind::Stateless { path } => {
+            let is_terminal = matches!(file.kind, FileKind::Terminal { .. });
             match std::fs::metadata(path) {
-                Ok(_) => Ok(Opening::Anew),
+                Ok(now)
+                    if is_terminal
+                        && is_terminal_name(path)
+                        && now.file_type().is_char_device() =>
+                {
+                    Ok(Opening::Anew)
+                }
+                Ok(now) if !is_terminal && (now.is_dir() || is_stateless_device(path)) => {
+                    Ok(Opening::Anew)
+                }
+                Ok(_) => missing(format!(
+                    "descriptor {number} was {path}, which is another thing now"
+                )),
                 Err(error) => missing(format!(
                     "descriptor {number} was {path}, which is not there now: {error}"
                 )),
@@ -88,13 +111,24 @@ pub(crate) fn open_all(
     }
     for file in files {
         match file.same_as {
+            // With the pipe itself.
+            _ if file.is_inner_pipe(files) => {}
             Some(other) => place(remote, other.into(), file, false)?,
-            None => open(remote, file, &decide(file, options)?)?,
+            None => open(remote, file, &decide(file, files, options)?)?,
         }
     }
+    open_pipes(remote, files)?;
     for file in files.iter().filter(|file| file.same_as.is_none()) {
         if let FileKind::Epoll { targets } = &file.kind {
-            wait_for(remote, file.number, targets)?;
+            // What became /dev/null is never ready.
+            let is_there = |&&(target, ..): &&(u32, u32, u64)| {
+                files
+                    .iter()
+                    .filter(|file| file.number == target)
+                    .all(|file| !matches!(decide(file, files, options), Ok(Opening::Null)))
+            };
+            let targets: Vec<_> = targets.iter().filter(is_there).copied().collect();
+            wait_for(remote, file.number, &targets)?;
         }
     }
     Ok(())
@@ -142,7 +176,7 @@ fn open(remote: &Remote, file: &OpenFile, opening: &Opening) -> Result<()> {
             })?;
             return Ok(());
         }
-        (Opening::Null, _) | (_, FileKind::Pipe) => path("/dev/null")?,
+        (Opening::Null, _) | (_, FileKind::Pipe { .. }) => path("/dev/null")?,
         (
             _,
             FileKind::Regular { path: name, .. }
@@ -219,6 +253,51 @@ fn open(remote: &Remote, file: &OpenFile, opening: &Opening) -> Result<()> {
         }
     };
     place(remote, number, file, true)
+}
+
+/// Makes the pipes of which the process has both ends.
+fn open_pipes(remote: &Remote, files: &[OpenFile]) -> Result<()> {
+    let inner: Vec<&OpenFile> = files
+        .iter()
+        .filter(|file| file.is_inner_pipe(files))
+        .collect();
+    // Out of the way of all numbers that are wanted.
+    let above = files.iter().map(|file| file.number + 1).max().unwrap_or(0);
+    let what = "make a pipe";
+    let call =
+        |number: i64, arguments: &[Argument<'_>]| remote.call(remote.main, what, number, arguments);
+    for (index, first) in inner.iter().enumerate() {
+        if inner[..index]
+            .iter()
+            .any(|before| before.kind == first.kind)
+        {
+            continue;
+        }
+        let room = [0u8; 8];
+        call(libc::SYS_pipe2, &[room.as_slice().into(), 0u64.into()])?;
+        let ends: [[u8; 4]; 2] = remote.read_data()?;
+        let ends = ends.map(u32::from_ne_bytes);
+        for (end, is_write) in ends.into_iter().zip([false, true]) {
+            let moved = call(
+                libc::SYS_fcntl,
+                &[end.into(), libc::F_DUPFD.into(), above.into()],
+            )?;
+            call(libc::SYS_close, &[end.into()])?;
+            let same = inner
+                .iter()
+                .filter(|file| file.kind == first.kind && file.is_write_only() == is_write);
+            for file in same {
+                let flags = file.flags as i32 & libc::O_NONBLOCK;
+                call(
+                    libc::SYS_fcntl,
+                    &[moved.into(), libc::F_SETFL.into(), flags.into()],
+                )?;
+                place(remote, moved, file, false)?;
+            }
+            call(libc::SYS_close, &[moved.into()])?;
+        }
+    }
+    Ok(())
 }
 
 /// Gives a descriptor its number.

@@ -10,9 +10,10 @@ pub(crate) const END: u64 = 0x7fff_ffff_f000;
 /// The first free range of this many bytes, whole pages, with a free page on either side.
 pub(crate) fn find(taken: &PageSet, bytes: u64) -> Option<PageRange> {
     const PAGE: u64 = 4096;
+    let room = bytes.checked_add(2 * PAGE)?;
     let mut at = FIRST;
     for range in taken.ranges() {
-        if range.start() >= at + bytes + 2 * PAGE {
+        if range.start().saturating_sub(at) >= room {
             break;
         }
         at = at.max(range.end());

@@ -40,7 +40,8 @@ pub struct RestoreOptions {
     pub stdio: Stdio,
     /// What becomes of other descriptors that cannot be opened.
     pub on_missing: Missing,
-    /// Restore also where open or mapped files have changed since.
+    /// Restore also where open or mapped files have changed since; what the program had mapped
+    /// shared and writable is written to the file again.
     pub allow_changed_files: bool,
     /// The process stays in the session and process group of who restores, so that it can read the
     /// terminal; otherwise it has its own where it had.

@@ -34,6 +34,12 @@ const LIMITS: [Resource; 16] = [
 /// Restores the directory, the umask, sessions and signal actions.
 pub(crate) fn begin(remote: &Remote, state: &ProcessState, foreground: bool) -> Result<()> {
     let mut list = remote.list(remote.main);
+    // Being traced, it is killed with its tracer.
+    list.call(
+        "take back that it ends with its parent",
+        libc::SYS_prctl,
+        &[libc::PR_SET_PDEATHSIG.into(), 0u64.into()],
+    )?;
     let mut directory = state.directory.as_bytes().to_vec();
     directory.push(0);
     list.call(

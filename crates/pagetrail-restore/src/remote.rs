@@ -137,6 +137,14 @@ impl Remote {
         self.room.start() + CODE_BYTES + LIST_BYTES
     }
 
+    /// The first bytes of the last list, which calls may have changed.
+    pub(crate) fn read_data<const N: usize, const M: usize>(&self) -> Result<[[u8; N]; M]> {
+        let mut bytes = [[0; N]; M];
+        memory::read(self.pid, self.data_address(), bytes.as_flattened_mut())
+            .map_err(Error::step("read from the new process"))?;
+        Ok(bytes)
+    }
+
     /// Makes a call that creates a thread; gives that one, stopped. `arguments` are those of
     /// `clone3(2)`, at [`Self::data_address`], and `after` lies right after them.
     pub(crate) fn create_thread(&self, arguments: &[u8], after: &[u8]) -> Result<Tracee> {

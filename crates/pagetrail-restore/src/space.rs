@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::holes;
+use crate::options::RestoreOptions;
 use crate::remote::{List, Remote};
 use crate::sys::memory;
 use pagetrail::{Memory, PageRange, PageSet, Region};
@@ -168,7 +169,8 @@ impl Wanted {
     /// Whether it has to be writable to be filled, and is not in the end.
     fn is_opened_up(&self) -> bool {
         let rights = self.mapping.permissions;
-        !rights.shared && !(rights.write && rights.read) && !self.pages.is_empty()
+        let is_open = rights.shared || (rights.read && rights.write);
+        !is_open && !self.pages.is_empty()
     }
 
     fn map(&self, list: &mut List<'_>, file: Option<u64>) -> Result<()> {
@@ -213,7 +215,7 @@ fn physical_bytes() -> u64 {
 }
 
 /// Maps everything, and fills it; gives how many pages were written.
-pub(crate) fn fill(remote: &Remote, image: &mut Image) -> Result<u64> {
+pub(crate) fn fill(remote: &Remote, image: &mut Image, options: &RestoreOptions) -> Result<u64> {
     let known = image.pages();
     let mappings = image.manifest().mappings.iter();
     let mappings =
@@ -232,7 +234,7 @@ pub(crate) fn fill(remote: &Remote, image: &mut Image) -> Result<u64> {
     map_all(remote, &wanted)?;
     let mut written = 0;
     for wanted in &wanted {
-        written += copy(remote.pid, image, wanted)?;
+        written += copy(remote.pid, image, wanted, options.allow_changed_files)?;
     }
     let mut list = remote.list(remote.main);
     for wanted in wanted.iter().filter(|wanted| wanted.is_opened_up()) {
@@ -303,13 +305,14 @@ fn open(remote: &Remote, path: &str, access: i32) -> Result<u64> {
         &[
             libc::AT_FDCWD.into(),
             name.as_slice().into(),
-            (access | libc::O_CLOEXEC | libc::O_NOCTTY).into(),
+            (access | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK).into(),
             0u64.into(),
         ],
     )
 }
 
-fn copy(pid: u32, image: &mut Image, wanted: &Wanted) -> Result<u64> {
+/// Writes what differs; gives how many pages. A shared file is written to only if `may_write`.
+fn copy(pid: u32, image: &mut Image, wanted: &Wanted, may_write: bool) -> Result<u64> {
     let page = image.manifest().page_size as usize;
     let mut written = 0;
     let (mut then, mut now) = (Vec::new(), Vec::new());
@@ -333,7 +336,8 @@ fn copy(pid: u32, image: &mut Image, wanted: &Wanted) -> Result<u64> {
                 index += 1;
                 continue;
             }
-            if wanted.mapping.permissions.shared && wanted.is_file() {
+            let rights = wanted.mapping.permissions;
+            if rights.shared && wanted.is_file() && !(may_write && rights.write) {
                 return Err(Error::refused(format!(
                     "{}, which the program has mapped shared, has changed since the checkpoint",
                     wanted.mapping.name

@@ -3,6 +3,10 @@
 
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
+#![allow(
+    clippy::zombie_processes,
+    reason = "`Program` waits for its process by the PID"
+)]
 
 #[path = "../../pagetrail/tests/support/mod.rs"]
 mod support;
@@ -124,7 +128,7 @@ fn goes_on(threads: u32, rounds: u32) {
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(program);
     command.arg(directory.path()).arg(threads.to_string());
-    let mut running = Program::start(&mut command, directory);
+    let running = Program::start(&mut command, directory);
     running.await_output("ready");
     let mut slowest = Duration::ZERO;
     for _ in 0..rounds {
@@ -311,4 +315,76 @@ fn a_checkpoint_that_was_not_made_for_it_is_refused() {
         message.contains("was not made to start a process"),
         "{message}"
     );
+}
+
+/// Where [`restores_for_another_test`] finds the store.
+const STORE_VARIABLE: &str = "PAGETRAIL_TEST_RESTORE_STORE";
+
+/// No test of its own: the process that another test kills.
+#[test]
+fn restores_for_another_test() {
+    if let Some(store) = std::env::var_os(STORE_VARIABLE) {
+        let mut image = Store::open(Path::new(&store))
+            .unwrap()
+            .newest_image()
+            .unwrap();
+        restore(&mut image, &options()).unwrap();
+    }
+}
+
+#[test]
+fn a_kill_of_who_restores_leaves_no_half_started_process() {
+    let Some(program) = support::victim_program("restored") else {
+        return;
+    };
+    if !may_choose_pids() {
+        return;
+    }
+    // What the killed process leaves becomes a child of this one.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
+    let mut random = random("killed restore");
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(program);
+    command.arg(directory.path()).arg("2");
+    let running = Program::start(&mut command, directory);
+    running.await_output("ready");
+    let place = tempfile::tempdir().unwrap();
+    let store = Store::create(&place.path().join("store"), false).unwrap();
+    let mut writer = store.writer(WriterOptions::default()).unwrap();
+    let options = ProcessOptions {
+        restartable: true,
+        ..ProcessOptions::default()
+    };
+    let mut process = ProcessCheckpointer::attach(running.pid(), options).unwrap();
+    process.checkpoint(&mut writer).unwrap();
+    running.kill();
+    let (mut without, mut with) = (0, 0);
+    for _ in 0..times(40, 400) {
+        let mut helper = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "restores_for_another_test"])
+            .env(STORE_VARIABLE, place.path().join("store"))
+            .stdin(Standard::null())
+            .stdout(Standard::null())
+            .stderr(Standard::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_micros(random.u64(0..80_000)));
+        helper.kill().unwrap();
+        helper.wait().unwrap();
+        // Whatever is there now has been killed with it, or was let go and goes on.
+        match waitpid(Some(running.pid), WaitOptions::NOHANG) {
+            Err(_) => without += 1,
+            Ok(ended) => {
+                std::thread::sleep(Duration::from_millis(5));
+                let output = running.text("output");
+                assert_eq!(output.matches("ready").count(), 1, "{output}");
+                assert!(!output.contains("wrong"), "{output}");
+                if ended.is_none() {
+                    running.kill();
+                }
+                with += 1;
+            }
+        }
+    }
+    println!("no process after {without} kills, one that was killed or goes on after {with}");
 }

@@ -76,6 +76,25 @@ pub struct OpenFile {
     pub kind: FileKind,
 }
 
+impl OpenFile {
+    /// Whether it is for writing and not for reading.
+    pub fn is_write_only(&self) -> bool {
+        // `O_ACCMODE` and `O_WRONLY`.
+        self.flags & 3 == 1
+    }
+
+    /// Whether it is an end of a pipe of which `files` have the other end as well.
+    pub fn is_inner_pipe(&self, files: &[Self]) -> bool {
+        let same = |other: &&Self| other.kind == self.kind;
+        let is_pipe = matches!(self.kind, FileKind::Pipe { .. });
+        is_pipe
+            && files
+                .iter()
+                .filter(same)
+                .any(|other| other.is_write_only() != self.is_write_only())
+    }
+}
+
 /// What a descriptor leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileKind {
@@ -96,8 +115,12 @@ pub enum FileKind {
         /// Its path.
         path: String,
     },
-    /// An end of a pipe whose other end another process has.
-    Pipe,
+    /// An end of a pipe: of one to another process, or of an empty one within this process, where
+    /// descriptors of both ends have this inode.
+    Pipe {
+        /// The pipe's inode.
+        inode: u64,
+    },
     /// `eventfd(2)`.
     Counter {
         /// Its value.
@@ -336,7 +359,10 @@ fn file(out: &mut Encoder, file: &OpenFile) {
             out.u8(TERMINAL);
             out.text(path);
         }
-        FileKind::Pipe => out.u8(PIPE),
+        FileKind::Pipe { inode } => {
+            out.u8(PIPE);
+            out.number(*inode);
+        }
         FileKind::Counter { value, semaphore } => {
             out.u8(COUNTER);
             out.number(*value);
@@ -388,7 +414,9 @@ fn decode_file(input: &mut Decoder<'_>) -> Decoded<OpenFile> {
             TERMINAL => FileKind::Terminal {
                 path: input.text()?,
             },
-            PIPE => FileKind::Pipe,
+            PIPE => FileKind::Pipe {
+                inode: input.number()?,
+            },
             COUNTER => FileKind::Counter {
                 value: input.number()?,
                 semaphore: truth(input)?,
@@ -478,7 +506,7 @@ mod tests {
                 ),
                 open(1, FileKind::Stateless { path: path() }),
                 open(2, FileKind::Terminal { path: path() }),
-                open(3, FileKind::Pipe),
+                open(3, FileKind::Pipe { inode: 1 << 40 }),
                 open(
                     4,
                     FileKind::Counter {

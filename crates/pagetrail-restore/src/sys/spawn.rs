@@ -40,7 +40,8 @@ impl CloneArguments {
 }
 
 /// Starts a program in a child, with no descriptors but 0, 1 and 2, which is traced by the calling
-/// thread; it stops with SIGTRAP once the program is in place. With `tid`, it gets this PID.
+/// thread; it stops with SIGTRAP once the program is in place. It is killed when the calling thread
+/// ends (`PR_SET_PDEATHSIG`), until that is taken back. With `tid`, it gets this PID.
 ///
 /// # Errors
 ///
@@ -55,6 +56,7 @@ pub(crate) fn traced(program: &CStr, tid: Option<u32>) -> Result<u32, Errno> {
         ..CloneArguments::default()
     };
     let argv = [program.as_ptr(), null()];
+    let parent = std::process::id() as libc::pid_t;
     let environment = [null::<libc::c_char>()];
     // SAFETY: without CLONE_VM the child has a copy of this memory and a stack of its own. Until it
     // executes the program or ends, it makes system calls only, by functions of libc that take no
@@ -70,7 +72,11 @@ pub(crate) fn traced(program: &CStr, tid: Option<u32>) -> Result<u32, Errno> {
             0 => {
                 libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
                 reset_signals();
-                if libc::ptrace(libc::PTRACE_TRACEME, 0, null::<u8>(), null::<u8>()) == 0 {
+                // Nobody may run the program from its beginning, should this process be killed now.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::getppid() == parent
+                    && libc::ptrace(libc::PTRACE_TRACEME, 0, null::<u8>(), null::<u8>()) == 0
+                {
                     libc::execve(program.as_ptr(), argv.as_ptr(), environment.as_ptr());
                 }
                 libc::_exit(*libc::__errno_location())

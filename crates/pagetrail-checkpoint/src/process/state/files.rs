@@ -20,6 +20,16 @@ const STATELESS: [&str; 5] = [
     "/dev/urandom",
 ];
 
+/// Whether a path is of a device that has no state: opened anew, it is what it was.
+pub fn is_stateless_device(path: &str) -> bool {
+    STATELESS.contains(&path)
+}
+
+/// Whether a path may be a terminal's.
+pub fn is_terminal_name(path: &str) -> bool {
+    path.starts_with("/dev/pts/") || path.starts_with("/dev/tty")
+}
+
 /// All open descriptors, ascending.
 pub(super) fn of(pid: u32) -> Result<Vec<OpenFile>, Refused> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd"));
@@ -37,7 +47,40 @@ pub(super) fn of(pid: u32) -> Result<Vec<OpenFile>, Refused> {
             .map(|other| other.number);
         files.push(file);
     }
+    for file in &files {
+        if let FileKind::Epoll { targets } = &file.kind
+            && let Some((target, ..)) = targets
+                .iter()
+                .find(|(target, ..)| files.iter().all(|file| file.number != *target))
+        {
+            return Err(format!(
+                "descriptor {} waits for descriptor {target}, which is closed",
+                file.number
+            ));
+        }
+    }
+    for file in files.iter().filter(|file| file.is_inner_pipe(&files)) {
+        check_empty(pid, file.number)?;
+    }
     Ok(files)
+}
+
+/// Refuses a pipe in which bytes are on their way.
+fn check_empty(pid: u32, number: u32) -> Result<(), Refused> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = fs::OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let pipe = options.open(format!("/proc/{pid}/fd/{number}"));
+    let bytes = pipe.and_then(|pipe| Ok(rustix::io::ioctl_fionread(&pipe)?));
+    match bytes {
+        Ok(0) => Ok(()),
+        Ok(bytes) => Err(format!(
+            "descriptor {number} is a pipe within the process with {bytes} unread bytes"
+        )),
+        Err(error) => Err(format!(
+            "cannot look into the pipe of descriptor {number}: {error}"
+        )),
+    }
 }
 
 fn one(pid: u32, number: u32) -> Result<OpenFile, Refused> {
@@ -56,7 +99,12 @@ fn one(pid: u32, number: u32) -> Result<OpenFile, Refused> {
     };
     let kind = match target.split_once(':') {
         Some(("socket", _)) => return refused("a socket"),
-        Some(("pipe", _)) => FileKind::Pipe,
+        Some(("pipe", inode)) => FileKind::Pipe {
+            inode: inode
+                .trim_matches(['[', ']'])
+                .parse()
+                .map_err(|_| format!("descriptor {number} is a pipe of an unknown kind"))?,
+        },
         Some(("anon_inode", kind)) => match special(kind, &info, &field) {
             Some(kind) => kind,
             None => return refused("of a kind that is not restored"),
@@ -94,10 +142,8 @@ fn named(target: &str, metadata: &Metadata) -> Result<FileKind, &'static str> {
     let kind = metadata.file_type();
     if kind.is_char_device() {
         return match () {
-            () if STATELESS.contains(&target) => Ok(FileKind::Stateless { path }),
-            () if target.starts_with("/dev/pts/") || target.starts_with("/dev/tty") => {
-                Ok(FileKind::Terminal { path })
-            }
+            () if is_stateless_device(target) => Ok(FileKind::Stateless { path }),
+            () if is_terminal_name(target) => Ok(FileKind::Terminal { path }),
             () => Err("a device"),
         };
     }

@@ -1,7 +1,7 @@
 //! Finding out a [`ProcessState`]: what it takes to start a process anew, from `/proc`. What cannot
 //! be started anew is refused, by its name.
 
-mod files;
+pub(crate) mod files;
 
 use crate::error::{Error, Result};
 use crate::format::state::{Credentials, MemoryParts, ProcessState};
