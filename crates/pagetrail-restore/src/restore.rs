@@ -11,7 +11,7 @@ use crate::{check, files, process, space, threads};
 use pagetrail::PageSet;
 use pagetrail_checkpoint::{Image, ProcessState, credentials_of};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::CString;
 use std::time::Instant;
 
@@ -146,13 +146,28 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        let pid = self.0.and_then(|pid| Pid::from_raw(pid as i32));
-        if let Some(pid) = pid {
-            // It may have ended by itself.
-            let _ = kill_process(pid, Signal::KILL);
-            while waitpid(Some(pid), WaitOptions::empty()).is_ok_and(|status| {
-                status.is_some_and(|(_, status)| !(status.exited() || status.signaled()))
-            }) {}
+        if let Some(pid) = self.0 {
+            end(pid);
         }
+    }
+}
+
+/// Kills a process that this thread traces, and waits for its end.
+fn end(pid: u32) {
+    if let Some(process) = Pid::from_raw(pid as i32) {
+        // It may have ended by itself.
+        let _ = kill_process(process, Signal::KILL);
+    }
+    // The main thread's end is shown after that of all others, which their tracer has to see.
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let tids = tasks.into_iter().flatten().filter_map(|entry| {
+        let tid: Option<u32> = entry.ok()?.file_name().to_str()?.parse().ok();
+        tid.filter(|&tid| tid != pid)
+    });
+    for tid in tids.chain([pid]) {
+        while Tracee(tid)
+            .wait()
+            .is_ok_and(|stop| !matches!(stop, Stop::Ended { .. }))
+        {}
     }
 }

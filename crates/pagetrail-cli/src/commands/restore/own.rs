@@ -107,10 +107,9 @@ fn plain(error: Error) -> anyhow::Error {
     match error {
         Error::Store(error) => crate::commands::checkpoint::plain(error),
         Error::Process(error) => error.into(),
-        Error::NoPrivilege { .. } | Error::PidTaken { .. } => anyhow::anyhow!(
-            "{error}; --any-pid gives it another, and in a PID namespace it can have its own: unshare --user \
-             --map-root-user --pid --fork --mount-proc pagetrail restore --wait .."
-        ),
+        Error::NoPrivilege { .. } | Error::PidTaken { .. } => {
+            anyhow::anyhow!("{error}; --any-pid gives it another")
+        }
         error => error.into(),
     }
 }
