@@ -84,8 +84,8 @@ pub(crate) fn begin(remote: &Remote, state: &ProcessState, foreground: bool) -> 
     list.run()
 }
 
-/// Tells the kernel where the parts of the memory are; gives what is lost where it does not let
-/// itself be told.
+/// Tells the kernel where the parts of the memory are; gives what is lost where it does not take
+/// that.
 pub(crate) fn set_parts(
     remote: &Remote,
     process: &Process,
@@ -113,7 +113,7 @@ pub(crate) fn set_parts(
     map.extend(u32::MAX.to_ne_bytes());
     debug_assert_eq!(map.len() as u64, MAP_BYTES);
     map.extend(&process.auxv);
-    let told = remote.call(
+    let answer = remote.call(
         remote.main,
         "say where the parts of the memory are",
         libc::SYS_prctl,
@@ -125,7 +125,7 @@ pub(crate) fn set_parts(
             0u64.into(),
         ],
     );
-    match told {
+    match answer {
         Ok(_) => Ok(None),
         Err(Error::Step { cause, .. }) => Ok(Some(format!(
             "the kernel does not take where heap, command line and auxiliary vector are ({cause}): brk(2) fails, \

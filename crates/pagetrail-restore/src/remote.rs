@@ -1,5 +1,4 @@
-//! [`Remote`]: a process that is being restored, and makes the system calls that it is told by the
-//! stub.
+//! [`Remote`]: a process that is being restored, and makes system calls by the stub.
 
 use crate::error::{Error, Result};
 use crate::holes;

@@ -1,5 +1,5 @@
-//! Finding out a [`KernelState`]: what the kernel keeps for a held process and tells nobody but the process: its
-//! signal handlers, alternate stacks, timers, the end of its heap.
+//! Finding out a [`KernelState`]: what the kernel keeps for a held process and tells nobody but the
+//! process: its signal handlers, alternate stacks, timers, the end of its heap.
 //!
 //! The process has to ask, so its threads are made to: they execute the `syscall` instruction of
 //! the vDSO with registers of ours, and get theirs back. No byte of the program is written; the

@@ -1,5 +1,6 @@
 //! Getting hold of another process: checking that it may be watched ([`target_check`]), stopping
-//! threads ([`stop`]), holding it still ([`hold`]) and asking what only it is told ([`kernel_state`]), running one system call in it ([`inject`], by
+//! threads ([`stop`]), holding it still ([`hold`]), finding out what the kernel keeps for it
+//! ([`kernel_state`]), running one system call in it ([`inject`], by
 //! [`code`] of ours, where its [`filter`]s allow it), starting it ([`launch`]), and undoing the
 //! stop so that the program cannot tell ([`restart`], [`interrupted`]).
 //!

@@ -352,7 +352,7 @@ impl Tracee {
     ) -> Result<bool, Errno> {
         // `struct ptrace_peeksiginfo_args`: offset, flags, number.
         let mut arguments = [index, 1 << 32 | u64::from(shared)];
-        // SAFETY: the kernel reads 16 bytes of `arguments` and writes one `siginfo_t`, of 128 bytes.
+        // SAFETY: the kernel reads 16 bytes of `arguments` and writes one `siginfo_t` (128 bytes).
         let count = unsafe {
             libc::ptrace(
                 PEEK_SIGINFO,
