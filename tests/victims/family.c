@@ -44,7 +44,7 @@ static int grandchild(void) {
     return pid;
 }
 
-/* The life of a child after its first write: it does what it is told, and ends with its parent. */
+/* The life of a child after its first write: it obeys orders, and ends with its parent. */
 static void obey(int from, int to, int number) {
     BASE[number * PAGE]++;
     int answer = getpid(), order;

@@ -67,10 +67,10 @@ pub(crate) enum Command {
     /// Record what a program writes, round by round, into a file
     ///
     /// Tracks a running process (-p), or starts a program and tracks it from its first instruction
-    /// to its end (--). Child processes are recorded, too, each by itself (--no-children leaves them
-    /// out): those that are there, and those that come. They are found at each round, so one that
-    /// lives shorter than --interval may be missed. The recording ends with the processes that were
-    /// named, or with the program.
+    /// to its end (--). Child processes are recorded, too, each by itself (--no-children leaves
+    /// them out): those that are there, and those that come. They are found at each round, so one
+    /// that lives shorter than --interval may be missed. The recording ends with the processes that
+    /// were named, or with the program.
     ///
     /// A program started here has the terminal to itself: an interrupt from the keyboard is for the
     /// program, and is ignored by pagetrail; SIGTERM and SIGHUP are passed on to it. When the

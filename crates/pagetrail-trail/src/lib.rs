@@ -1,7 +1,8 @@
 //! The trail: the dirty pages of a program, round by round, as `pagetrail record` writes them to a
 //! file.
 //!
-//! [`Trail`] is a recording of one process in memory, [`TreeTrail`] one of several; [`Analysis`] and [`Heatmap`] are computed from it.
+//! [`Trail`] is a recording of one process in memory, [`TreeTrail`] one of several;
+//! [`Analysis`] and [`Heatmap`] are computed from a [`Trail`].
 //! [`Writer`] appends to a trail file during the recording; [`Reader`] and [`Trail::read`] read
 //! one. `docs/trail-format.md` documents every byte of the file.
 #![forbid(unsafe_code)]

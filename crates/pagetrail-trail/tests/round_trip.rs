@@ -503,8 +503,8 @@ fn processes_come_back_each_with_its_trail() {
         assert_eq!(process.trail.stacks, trail.stacks);
         assert_eq!(process.trail.header.pid, 5000);
     }
-    // Whoever asks for one trail gets that of the first process, as a reader of an earlier version
-    // does.
+    // A caller that asks for one trail gets that of the first process, as a reader of an earlier
+    // version does.
     assert_eq!(Trail::read(&bytes[..]).unwrap(), trail);
 }
 

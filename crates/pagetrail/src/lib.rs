@@ -74,5 +74,6 @@ pub use types::{
     ReportPages, RoundCost, RseqArea, SignalAction, Status, Technique, ThreadState, TrackMode,
     UnknownTechnique, UntrackedPolicy, UntrackedRegion,
 };
-pub use watch::builder::{Attached, WatchBuilder};
+pub use watch::attached::Attached;
+pub use watch::builder::WatchBuilder;
 pub use watch::{Unwritable, Watch};

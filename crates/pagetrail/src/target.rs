@@ -110,8 +110,9 @@ impl Target {
     /// [`WatchBuilder::at_exit`] holds it at its end, too. If the program replaces itself by
     /// `execve(2)`, the new program is tracked from the next collect on, which reports all its
     /// pages. Child processes are tracked by
-    /// [`WatchBuilder::start_tree`](crate::WatchBuilder::start_tree) only. A set-user-ID program is refused
-    /// ([`Error::Privileged`](crate::Error::Privileged)) if the tracker lacks `CAP_SYS_PTRACE`.
+    /// [`WatchBuilder::start_tree`](crate::WatchBuilder::start_tree) only. A set-user-ID
+    /// program is refused ([`Error::Privileged`](crate::Error::Privileged)) if the tracker
+    /// lacks `CAP_SYS_PTRACE`.
     ///
     /// ```no_run
     /// # fn main() -> pagetrail::Result<()> {

@@ -2,8 +2,9 @@
 //! `tier` and the checkpoint commands.
 //!
 //! [`find`] finds processes by name, [`start`] turns flags into a source of rounds,
-//! [`subject::Subject`] is what `record` tracks, [`subpage`] starts a program on the sub-page allocator, [`schedule::Schedule`] computes when the next round
-//! is due, [`signals::Signals`] collects the signals that ask to stop, and [`waiting::Waiting`]
+//! [`subject::Subject`] is what `record` tracks, [`subpage`] starts a program on the sub-page
+//! allocator, [`schedule::Schedule`] computes when the next round is due,
+//! [`signals::Signals`] collects the signals that ask to stop, and [`waiting::Waiting`]
 //! shows that a long step runs. [`crate::recording`] processes the rounds.
 
 pub(crate) mod find;

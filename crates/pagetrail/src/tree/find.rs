@@ -10,17 +10,18 @@ use std::path::PathBuf;
 /// Which processes belong to a tree.
 #[derive(Debug)]
 pub(super) enum Scope {
-    /// Only those with which it began.
+    /// Only the processes with which it began.
     Roots,
-    /// Those with which it began, and their descendants.
+    /// The processes with which it began, and their descendants.
     Descendants,
-    /// Those of a control group.
+    /// The processes of a control group.
     Cgroup(PathBuf),
 }
 
 impl Scope {
-    /// The processes that belong to the tree now, parents before children, each with its parent. `known` are the processes that belong to it in any
-    /// case, which are not listed again.
+    /// The processes that belong to the tree now, parents before children, each
+    /// with its parent. `known` are the processes that belong to it in any case, which are not
+    /// listed again.
     ///
     /// A process of which all ancestors up to a known one have ended is not found, unless by a
     /// control group.
@@ -71,8 +72,8 @@ impl Found {
         }
     }
 
-    /// Whether it is in an uninterruptible wait, as the parent of a `vfork(2)` is: it would not stop
-    /// for the tracker, which would wait for it.
+    /// Whether it is in an uninterruptible wait, as the parent of a `vfork(2)` is: it would not
+    /// stop for the tracker, which would wait for it.
     pub(super) fn cannot_stop(&self) -> bool {
         status::Status::of(self.pid).is_ok_and(|status| status.state == 'D')
     }

@@ -1,20 +1,18 @@
 //! [`WatchBuilder`]: what to track and how, and the start.
 
 use super::Watch;
+use super::attached::Attached;
 use super::choice;
 use super::config::Config;
 use super::image;
 use super::latent::Unwritable;
 use super::life::{EXEC_PAUSE, EXEC_TIMEOUT, has_memory, lives};
-use super::space::Space;
-use crate::attach::launch::{Hold, Image, Launched};
+use crate::attach::launch::{Hold, Launched};
 use crate::attach::target_check::explain;
 use crate::error::{Error, Result};
-use crate::heap::heaps::Heaps;
 use crate::page_set::page_size;
-use crate::proc::maps::{self, Maps};
+use crate::proc::maps;
 use crate::proc::pidfd;
-use crate::round::RoundBuffer;
 use crate::target::{Kind, Target};
 use crate::technique::adaptive::{FalsePositiveCost, Precision};
 use crate::technique::pagemap_scan::HugePages;
@@ -23,8 +21,6 @@ use crate::types::{
     AtExit, Choice, CollectAt, ReportPages, Technique, TrackMode, UntrackedPolicy, UntrackedRegion,
 };
 use crate::{PageRange, PageSet};
-use rustix::fd::OwnedFd;
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// Describes a watch and starts it; made by [`Watch::builder`].
@@ -351,93 +347,6 @@ impl WatchBuilder {
     }
 }
 
-/// A target that is attached to and not tracked yet; made by [`WatchBuilder::attach`].
-#[must_use]
-pub struct Attached {
-    picked: choice::Picked,
-    config: Config,
-    own: bool,
-    pid: Option<u32>,
-    within: Option<PageSet>,
-    image: Image,
-    launched: Option<Launched>,
-    /// Of a process that was running already.
-    pidfd: Option<OwnedFd>,
-    membership: Membership,
-}
-
-impl std::fmt::Debug for Attached {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Attached")
-            .field("pid", &self.pid)
-            .field("technique", &self.picked.technique)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Attached {
-    /// Starts tracking; later writes are detected.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Gone`] when the target has ended, or its memory has been replaced by `execve(2)`.
-    pub fn start(self) -> Result<Watch> {
-        let Self {
-            picked,
-            config,
-            own,
-            pid,
-            within,
-            image,
-            mut launched,
-            pidfd,
-            membership,
-        } = self;
-        let technique = picked.technique;
-        let space = config
-            .tracker(technique, image.fd, pid)
-            .and_then(|tracker| Space::open(pid, within, tracker, &config));
-        let mut space = space.map_err(|error| permission_or(error, pid))?;
-        let mut heaps = Heaps::new(pid.unwrap_or_else(std::process::id));
-        // This must happen before the first write is detected.
-        if let Ok(Some(regions)) = Maps::open(pid).and_then(|mut maps| maps.changed()) {
-            heaps.begin(&regions);
-        }
-        let mut rounds = RoundBuffer::new();
-        let armed = match membership.is_new {
-            true => {
-                let pending = rounds.of(space.access_kind());
-                space.arm_as_fresh(pending).map(|()| Duration::ZERO)
-            }
-            false => space.arm(),
-        };
-        let stopped = armed.map_err(|error| permission_or(error, pid))?;
-        if let Some(launched) = &mut launched {
-            launched.go();
-        }
-        if let (Some(pid), Some(true)) = (pid, pidfd.as_ref().map(pidfd::has_ended)) {
-            // Its PID may have been reused at any step, and what is armed may be another process's.
-            return Err(Error::Gone { pid });
-        }
-        Ok(Watch {
-            technique,
-            reason: picked.reason,
-            pid: pid.unwrap_or_else(std::process::id),
-            own,
-            space,
-            heaps,
-            launched,
-            pidfd,
-            rounds,
-            has_followed_children: membership.has_followed_children,
-            unarmed: Default::default(),
-            children: BTreeSet::new(),
-            attach_stopped: image.stopped + stopped,
-            config,
-        })
-    }
-}
-
 /// The error for a target of several processes where one is needed.
 fn needs_start_tree() -> Error {
     Error::WrongTree {
@@ -449,7 +358,7 @@ fn needs_start_tree() -> Error {
 /// ended.
 ///
 /// A technique that does not attach first needs permission when it opens the target's maps.
-fn permission_or(error: Error, pid: Option<u32>) -> Error {
+pub(super) fn permission_or(error: Error, pid: Option<u32>) -> Error {
     if let Some(pid) = pid
         && !has_memory(pid)
     {

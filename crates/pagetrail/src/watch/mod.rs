@@ -1,6 +1,7 @@
 //! [`Watch`]: rounds of one target. It follows the target's mappings ([`space`]), picks the
 //! technique ([`choice`]), and keeps what was collected until the consumer commits it.
 
+pub(crate) mod attached;
 mod backing;
 pub(crate) mod builder;
 pub(crate) mod choice;
