@@ -6,10 +6,10 @@
 //! operator  = ">" | ">=" | "<" | "<="
 //! ```
 //!
-//! `written>1.1x` holds if the second recording has more than 1.1 times the pages written per second
-//! of the first; `working-set:[heap]>2000` if the different pages that it writes in a second in the
-//! mapping `[heap]` are more than 2000. A name is that of a mapping, in full or its file's name, or
-//! of a function. It may hold operators: the last one counts.
+//! `written>1.1x` holds if the second recording has more than 1.1 times the pages written per
+//! second of the first; `working-set:[heap]>2000` if the different pages that it writes in a second
+//! in the mapping `[heap]` are more than 2000. A name is that of a mapping, in full or its file's
+//! name, or of a function. It may hold operators: the last one counts.
 
 use std::fmt;
 use std::str::FromStr;
