@@ -157,10 +157,10 @@ fn a_program_that_is_started_is_saved_until_its_end() {
     // Its output and its end are its own.
     assert_eq!(output.status.code(), Some(7), "{output:?}");
     assert_eq!(output.stdout, b"done\n");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let lines = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        told.lines().count() >= 1 && told.contains("checkpoint 1 (base)"),
-        "{told}"
+        lines.lines().count() >= 1 && lines.contains("checkpoint 1 (base)"),
+        "{lines}"
     );
     let kept = log(here);
     assert!((1..=3).contains(&kept.len()), "{kept:?}");
@@ -185,15 +185,15 @@ fn a_program_that_is_started_is_saved_until_its_end() {
         .expect("the command starts");
     let mut ready = [0; 6];
     std::io::Read::read_exact(child.stdout.as_mut().expect("a pipe"), &mut ready).expect("ready");
-    // It may not have its handlers yet: it is told until it ends.
+    // It may not have its handlers yet: the signal is sent until it ends.
     let ended = loop {
         if let Some(status) = child.try_wait().expect("a child") {
             break status;
         }
-        let told = Command::new("kill")
+        let sent = Command::new("kill")
             .args(["-TERM", &child.id().to_string()])
             .status();
-        assert!(told.is_ok());
+        assert!(sent.is_ok());
         std::thread::sleep(Duration::from_millis(300));
     };
     assert_eq!(ended.code(), Some(9));
@@ -227,8 +227,8 @@ fn a_program_that_is_started_is_saved_until_its_end() {
 fn whether_a_process_has_changed_is_found_by_a_scan() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let here = directory.path();
-    // It writes when it gets a line, and at no other time. It stays on one processor: on which one it
-    // runs, the kernel writes to its memory (rseq(2)).
+    // It writes when it gets a line, and at no other time. It stays on one processor: the kernel
+    // writes to its memory on which one it runs (rseq(2)).
     let mut command = Command::new("python3");
     command.args(["-c", "import os, sys\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nkept = bytearray(1 << 20)\nwhile True:\n  print('.', flush=True)\n  if not sys.stdin.readline(): break\n  kept[500000] = (kept[500000] + 1) % 256"]);
     let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();

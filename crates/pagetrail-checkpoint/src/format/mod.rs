@@ -13,7 +13,8 @@ pub(crate) mod wire;
 /// What [`Name::Marker`](crate::storage::Name::Marker) holds.
 pub(crate) const MARKER: &[u8] = b"pagetrail checkpoint store, format 1\n";
 
-/// How it begins where everything in the store is encrypted; a salt and the encrypted marker follow.
+/// How the marker begins where everything in the store is encrypted; a salt and the marker itself,
+/// encrypted, follow.
 pub(crate) const ENCRYPTED_MARKER: &[u8] = b"pagetrail checkpoint store, format 1, encrypted\n";
 
 /// Page sizes that the format knows: what Linux has as base pages.

@@ -1,13 +1,13 @@
 //! [`CowSnapshot`]: what memory of the own program held at one instant, read while the program goes
 //! on writing to it; a save without `fork(2)`.
 //!
-//! The ranges are write-protected by a synchronous userfaultfd. A thread that writes to a page waits
-//! until a handler has kept what the page held; then it goes on, and the page is as any other. What
-//! nobody writes is read where it is. Linux 6.4 or newer, and the right to handle faults that the
-//! kernel takes, without which a `read(2)` into such a page would fail.
+//! The ranges are write-protected by a synchronous userfaultfd. A thread that writes to a page
+//! waits until a handler has kept what the page held; then it goes on, and the page is as any
+//! other. What nobody writes is read where it is. Linux 6.4 or newer, and the right to handle
+//! faults that the kernel takes, without which a `read(2)` into such a page would fail.
 //!
-//! The handler allocates nothing, and writes to no memory but its stack and mappings of its own: the
-//! ranges may be the heap.
+//! The handler allocates nothing, and writes to no memory but its stack and mappings of its own:
+//! the ranges may be the heap.
 
 use crate::error::{Error, Result};
 use crate::format::manifest::{Cost, Manifest};
@@ -33,20 +33,23 @@ const WP_UNPOPULATED: u64 = 1 << 13;
 /// The contents of memory at the instant at which [`take`](Self::take) returned.
 ///
 /// All of it is read once, from its beginning to its end. The stacks of the threads that take and
-/// read it must not be part of it, and until it is read the memory must stay where it is: what is unmapped, moved or discarded (`munmap`, `mremap`, `madvise(MADV_DONTNEED)`) meanwhile
-/// is lost or reads as zeros. Not noticed are writes by an alias (a file that is mapped twice),
+/// read it must not be part of it, and until it is read the memory must stay where it is: what is
+/// unmapped, moved or discarded (`munmap`, `mremap`, `madvise(MADV_DONTNEED)`) meanwhile is lost or
+/// reads as zeros. Not noticed are writes by an alias (a file that is mapped twice),
 /// through pages that were pinned before, and by other processes to shared memory.
 ///
 /// ```no_run
 /// use pagetrail_checkpoint::{CowSnapshot, Store, WriterOptions};
-/// # let (range, store): (pagetrail::PageRange, Store) = todo!();
+/// # fn example(range: pagetrail::PageRange, store: Store) -> pagetrail_checkpoint::Result<()> {
 /// let snapshot = CowSnapshot::take(&[range].into_iter().collect())?;
 /// // Other threads go on writing from here on.
 /// let saving = std::thread::spawn(move || {
 ///     let mut writer = store.writer(WriterOptions::default())?;
 ///     snapshot.save(&mut writer, "the data")
 /// });
-/// # Ok::<(), pagetrail_checkpoint::Error>(())
+/// # drop(saving);
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug)]
 pub struct CowSnapshot {

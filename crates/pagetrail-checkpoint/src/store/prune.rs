@@ -77,7 +77,8 @@ impl Writer {
     }
 
     /// Merges a span: of the checkpoints from `first` to `last`, only the last remains, with the
-    /// same contents as before, and those with a label. They are read first: checkpoints give way to a whole one only.
+    /// same contents as before, and those with a label. The last is read first: checkpoints give
+    /// way to a whole one only.
     ///
     /// # Errors
     ///
@@ -317,7 +318,7 @@ fn moved(manifest: &mut Manifest, from: u32, to: Hash, places: &BTreeMap<u32, u3
 struct Plan {
     /// All checkpoints that can be read, ascending.
     whole: Vec<u64>,
-    /// Those of them that go.
+    /// The numbers of those that go.
     going: Vec<u64>,
     damaged: u64,
 }

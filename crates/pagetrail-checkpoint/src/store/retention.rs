@@ -18,9 +18,9 @@ pub struct Retention {
     pub last: u32,
     /// The newest one of each of the newest so many hours that have any.
     pub hourly: u32,
-    /// The same by days.
+    /// The newest one of each of the newest so many days that have any.
     pub daily: u32,
-    /// The same by weeks.
+    /// The newest one of each of the newest so many weeks that have any.
     pub weekly: u32,
     /// Whether those with a label are like the others; else they all stay, and do not count.
     pub labels_go: bool,

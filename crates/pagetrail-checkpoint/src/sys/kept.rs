@@ -30,7 +30,7 @@ pub(crate) struct Kept {
 // SAFETY: the mappings belong to this value alone. States are atomic; contents are written by who
 // has claimed the page only, and read once that is over.
 unsafe impl Send for Kept {}
-// SAFETY: as above.
+// SAFETY: as above; what is shared are the atomic states, and contents that are settled.
 unsafe impl Sync for Kept {}
 
 /// Where a page is.

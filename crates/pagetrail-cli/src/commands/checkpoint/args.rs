@@ -35,7 +35,7 @@ pub(crate) enum CheckpointCommand {
     ///
     /// A program that it starts (-- CMD) keeps the terminal and its input and output; the first
     /// checkpoint is taken an interval after its start, signals are passed on to it, and the exit
-    /// code is its own. What is told about checkpoints goes to standard error then.
+    /// code is its own. Lines about checkpoints go to standard error then.
     ///
     /// Of a guest (--vm) a checkpoint has the memory, and no registers: it is for looking at, not
     /// for rewinding. The program gets no input, its output goes to standard error, and it runs on
@@ -82,9 +82,9 @@ pub(crate) enum CheckpointCommand {
     Verify(LogArgs),
     /// Remove checkpoints of a store: all that no rule keeps
     ///
-    /// Each rule keeps some, and what one keeps stays; the newest stays in any case, and so do those
-    /// with a label, unless --labelled. Hours, days and weeks are those of UTC, weeks begin on
-    /// Monday, and those without a checkpoint do not count.
+    /// Each rule keeps some, and what one keeps stays; the newest stays in any case, and so do
+    /// those with a label, unless --labelled. Hours, days and weeks are those of UTC, weeks begin
+    /// on Monday, and those without a checkpoint do not count.
     ///
     /// All of the store is read first: only checkpoints without damage count, and the others stay.
     #[command(after_help = "Examples:\n  \
