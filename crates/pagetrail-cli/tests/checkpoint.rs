@@ -364,6 +364,6 @@ fn what_cannot_be_done_is_one_line() {
     let forced = [&export[..], &["--force"]].concat();
     assert_eq!(run(here, &forced).status.code(), Some(0));
     let started = ["checkpoint", "--store", "s", "--", "sleep", "1"];
-    assert!(line(&started).contains("takes a running process: -p PID"));
+    assert!(line(&started).contains("--every TIME says how often it is saved"));
     assert!(line(&["rewind", "-p", "1", "open/s", "--to", "1"]).contains("not the process"));
 }
