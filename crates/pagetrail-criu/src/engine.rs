@@ -13,10 +13,28 @@ use crate::error::{Error, Result};
 
 /// Where it is besides `PATH`, which lacks these for some users.
 const ELSEWHERE: &[&str] = &["/usr/local/sbin", "/usr/sbin", "/sbin"];
+/// The program that asks the kernel to end a process with its parent.
+const SETPRIV: &str = "setpriv";
 /// The oldest whose protocol this was tried with.
 const OLDEST: (u32, u32) = (4, 1);
 /// What CRIU calls an error although it goes on.
 const HARMLESS: &[&str] = &["RLIMIT_NOFILE"];
+
+/// What CRIU says when something is missing that it does not name, and what that is.
+const CURES: &[(&str, &str)] = &[
+    (
+        "Can't get 1:16 opt",
+        "CRIU before 4.2 cannot save network sockets on Linux 6.16 and newer",
+    ),
+    (
+        "Can't get rlimit",
+        "that needs CAP_SYS_RESOURCE where the process is not root's",
+    ),
+    (
+        "SysVIPC shmem map",
+        "start it in an IPC namespace of its own: unshare --ipc",
+    ),
+];
 
 /// CRIU, which is there and new enough.
 #[derive(Clone, Debug)]
@@ -60,7 +78,23 @@ impl Engine {
     /// One of its commands on images in a directory, where it keeps its log as well. A signal from
     /// the keyboard is not for it: half a dump must be undone, not killed.
     pub fn command(&self, verb: &str, directory: &Path) -> Command {
-        let mut command = Command::new(&self.path);
+        Self::words(Command::new(&self.path), verb, directory)
+    }
+
+    /// One of its commands that ends with the thread that starts it, however that ends: it waits
+    /// for what nobody would send any more. By setpriv(1), where there is one.
+    pub(crate) fn command_that_ends_with_us(&self, verb: &str, directory: &Path) -> Command {
+        let search = env::var_os("PATH").unwrap_or_default();
+        let mut programs = env::split_paths(&search).map(|directory| directory.join(SETPRIV));
+        let Some(setpriv) = programs.find(|path| path.is_file()) else {
+            return self.command(verb, directory);
+        };
+        let mut command = Command::new(setpriv);
+        command.args(["--pdeathsig", "KILL", "--"]).arg(&self.path);
+        Self::words(command, verb, directory)
+    }
+
+    fn words(mut command: Command, verb: &str, directory: &Path) -> Command {
         command.arg(verb).arg("-D").arg(directory);
         command.arg("-o").arg(log(verb));
         command.stdin(Stdio::null()).process_group(0);
@@ -101,7 +135,16 @@ pub fn is_log(name: &str) -> bool {
 pub fn reason(verb: &str, directory: &Path) -> String {
     let text = fs::read(directory.join(log(verb))).unwrap_or_default();
     let said = first_error(&String::from_utf8_lossy(&text));
-    said.unwrap_or_else(|| "it does not say why".into())
+    said.map_or_else(|| "it does not say why".into(), with_cure)
+}
+
+/// What CRIU said, and what to do about it where that is known.
+fn with_cure(said: String) -> String {
+    let mut cures = CURES.iter();
+    match cures.find(|(found, _)| said.contains(found)) {
+        Some((_, cure)) => format!("{said} ({cure})"),
+        None => said,
+    }
 }
 
 /// The first error in a log that is one.
@@ -140,6 +183,14 @@ mod tests {
         assert_eq!(version("Version: 5\n"), Some((5, 0)));
         assert_eq!(version("Version: x\n"), None);
         assert_eq!(version(""), None);
+    }
+
+    #[test]
+    fn what_helps_is_said_where_it_is_known() {
+        let said = "Can't get rlimit 0: Operation not permitted";
+        let with = with_cure(said.into());
+        assert!(with.starts_with(said) && with.contains("CAP_SYS_RESOURCE"));
+        assert_eq!(with_cure("x".into()), "x");
     }
 
     #[test]

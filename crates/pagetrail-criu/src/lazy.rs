@@ -37,14 +37,24 @@ impl Lazy {
     pub fn start(engine: &Engine, directory: &Path, store: &Store, number: u64) -> Result<Self> {
         let (ours, theirs) =
             UnixStream::pair().map_err(Error::io("cannot make a pair of sockets"))?;
-        let child = engine::start_with(engine.command(VERB, directory), theirs.into())?;
+        let child = engine::start_with(
+            engine.command_that_ends_with_us(VERB, directory),
+            theirs.into(),
+        )?;
         let writable = store.clone();
         let open = move || writable.writer(WriterOptions::default());
         let server = PageServer::new(store.clone(), Some(number), open);
         let stream = ours
             .try_clone()
             .map_err(Error::io("cannot share a socket"))?;
-        let serving = thread::Builder::new().spawn(move || server.handle(stream));
+        let serving = thread::Builder::new().spawn(move || {
+            let handled = server.handle(&stream);
+            if handled.is_err() {
+                // CRIU would wait for its answer, and the process for CRIU. Where it has gone, too.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+            handled
+        });
         let mut lazy = Self {
             child,
             serving: Some(serving.map_err(Error::io("cannot start a thread"))?),
