@@ -2,6 +2,7 @@
 //! knows what its memory must hold (`tests/victims/checkpointed.c`), here and beside the kernel's
 //! own bits in a guest (figures 7 to 9 of the OoH paper).
 
+mod again;
 mod restore;
 mod stats;
 
@@ -129,7 +130,10 @@ fn back_again(repo: &Repo, kit: &Kit, profile: &str) -> Result<()> {
     fs::create_dir_all(&dir)?;
     let tools = restore::Tools::new(repo, kit, profile, &dir)?;
     restore::test(&tools, 16, &dir)?;
-    println!("dumped into a store and restored, in full and lazily; killed in between");
+    again::test(&tools, 16, &dir)?;
+    println!(
+        "dumped into a store and restored, in full and lazily, in chains and copies; killed in between"
+    );
     Ok(())
 }
 

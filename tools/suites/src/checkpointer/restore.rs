@@ -25,7 +25,7 @@ const KILLS: u32 = 6;
 
 /// CRIU and the command, as a user has them.
 pub(super) struct Tools<'a> {
-    kit: &'a Kit,
+    pub(super) kit: &'a Kit,
     pagetrail: PathBuf,
     /// With a `criu` in it.
     programs: PathBuf,
@@ -59,7 +59,7 @@ impl<'a> Tools<'a> {
         })
     }
 
-    fn pagetrail(&self, args: &[&str]) -> Command {
+    pub(super) fn pagetrail(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.pagetrail);
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", self.programs.display()));
@@ -67,7 +67,7 @@ impl<'a> Tools<'a> {
         command
     }
 
-    fn done(&self, args: &[&str]) -> Result<Output> {
+    pub(super) fn done(&self, args: &[&str]) -> Result<Output> {
         let output = self.pagetrail(args).output()?;
         ensure!(
             output.status.success(),
@@ -78,14 +78,14 @@ impl<'a> Tools<'a> {
         Ok(output)
     }
 
-    fn document(&self, args: &[&str]) -> Result<Value> {
+    pub(super) fn document(&self, args: &[&str]) -> Result<Value> {
         let output = self.done(args)?;
         serde_json::from_slice(&output.stdout).context("its document")
     }
 }
 
 /// Ends a process that was restored, and lets its PID be used again.
-fn end(pid: u32) -> Result<()> {
+pub(super) fn end(pid: u32) -> Result<()> {
     kill(pid, "KILL")?;
     let pid = Pid::from_raw(pid as i32).context("a PID")?;
     waitpid(Some(pid), WaitOptions::empty()).context("cannot reap a restored process")?;
@@ -126,7 +126,7 @@ impl Drop for Server {
 }
 
 /// The program checks its memory, writes, and checks again.
-fn goes_on(victim: &mut Victim) -> Result<()> {
+pub(super) fn goes_on(victim: &mut Victim) -> Result<()> {
     for signal in ["USR2", "USR1", "USR2"] {
         victim.step(signal)?;
     }
