@@ -21,7 +21,7 @@ const HELD_FOR: &str = "PAGETRAIL_SOFTDIRTY_HELD_FOR";
 pub(super) enum Tracking {
     /// The kernel's.
     Kernel,
-    /// Those of the library at this path.
+    /// The bits of the library at this path.
     Library(PathBuf),
 }
 

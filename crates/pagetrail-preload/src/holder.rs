@@ -3,8 +3,8 @@
 //!
 //! A holder is forked by the first program that needs it, listens on an abstract Unix socket named
 //! after its target, and ends when the target does, or the process for which it is held. If it is
-//! killed, the watch ends with it, and all pages count as written. It answers root and its own user. One request is one connection: a
-//! byte, answered by what is armed or by why not.
+//! killed, the watch ends with it, and all pages count as written. It answers root and its own
+//! user. One request is one connection: a byte, answered by what is armed or by why not.
 
 use crate::settings;
 use crate::sys::process;

@@ -100,7 +100,7 @@ impl<S: Read + Write> Client<S> {
         self.dump_part(memory, true)
     }
 
-    /// A dump, or a pre-dump, which leaves shared memory out and yet forgets what was written there.
+    /// A dump, or a pre-dump, which leaves shared memory out and yet forgets its writes.
     pub(crate) fn dump_part(&mut self, memory: &mut Memory, is_last: bool) -> io::Result<i32> {
         for (whose, pages) in &mut memory.spaces {
             if !is_last && whose & 2 != 0 {

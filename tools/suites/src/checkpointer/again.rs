@@ -1,6 +1,6 @@
 //! Checkpoints of CRIU that go on: chains by pre-dumps, a checkpoint that is restored twice, copies,
-//! and stores that are full or damaged. The program checks every byte; what restores it is killed
-//! in between.
+//! and stores that are full or damaged. The program checks every byte; what restores it is
+//! killed in between.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -34,7 +34,7 @@ const NAMESPACES: [&str; 6] = [
     "--mount-proc",
     "--kill-child",
 ];
-/// What a copy is told that is to live longer than this.
+/// What a copy reads that is to live longer than this.
 const LEFT_ALONE: &[u8] = b"\n";
 /// How often is looked whether a copy has ended, or a signal has come.
 const POLL: Duration = Duration::from_millis(50);
