@@ -100,8 +100,8 @@ impl<'w> Dump<'w> {
     }
 
     /// Takes a pre-dump that comes over a connection: pages copied while the processes ran. The
-    /// part that comes next, another pre-dump or the dump, may refer to them. CRIU hears that they are
-    /// there.
+    /// part that comes next, another pre-dump or the dump, may refer to them. CRIU hears that they
+    /// are there.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Checkpoints of CRIU that go on: chains by pre-dumps, a checkpoint that is restored twice, copies,
-//! and stores that are full or damaged. The program checks every byte; what restores it is
+//! Checkpoints of CRIU that go on: chains by pre-dumps, a checkpoint restored twice, copies, and
+//! stores that are full or damaged. The program checks every byte; what restores it is
 //! killed in between.
 
 use std::fs;
