@@ -36,9 +36,9 @@ fn main() -> ExitCode {
     let mut trials = Vec::new();
     for technique in Technique::ALL {
         for subject in SUBJECTS {
-            match Capabilities::probe().status(technique) {
+            match status_for(technique, subject) {
                 Status::Works => trials.extend(of_technique(technique, subject, &found)),
-                status => trials.push(not_tried(technique, subject, status.clone(), &found)),
+                status => trials.push(not_tried(technique, subject, status, &found)),
             }
         }
     }
@@ -182,6 +182,17 @@ struct Unwinding<'a>(&'a dyn Fn(Status), &'static str);
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
         (self.0)(Status::Fails(format!("conformance: {}", self.1)));
+    }
+}
+
+/// Whether a technique works here, and other processes can be attached to, if `subject` is one.
+fn status_for(technique: Technique, subject: &Subject) -> Status {
+    let status = Capabilities::probe().status(technique).clone();
+    match status {
+        Status::Works if !subject.own && cfg!(not(target_arch = "x86_64")) => {
+            Status::Absent("attaching works on x86-64 only".to_owned())
+        }
+        status => status,
     }
 }
 
