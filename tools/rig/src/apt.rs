@@ -7,10 +7,29 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::cache::Cache;
 use super::mirror::Mirror;
 use super::process::bound;
 use pagetrail_steps::repo::program;
 use pagetrail_steps::steps::NotHere;
+
+/// A processor, as Debian names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Architecture(pub(super) &'static str);
+
+/// That of the host.
+pub(super) const AMD64: Architecture = Architecture("amd64");
+pub(super) const ARM64: Architecture = Architecture("arm64");
+
+impl Architecture {
+    /// The name of a piece of the cache, or of a directory in it.
+    pub(super) fn piece(self, name: &str) -> String {
+        match self {
+            AMD64 => name.to_owned(),
+            Self(other) => format!("{name}-{other}"),
+        }
+    }
+}
 
 /// apt, looking at some suites of one mirror.
 #[derive(Debug)]
@@ -22,15 +41,32 @@ pub(super) struct Apt {
 impl Apt {
     /// Configures apt in `dir` and fetches the lists of the suites.
     pub(super) fn open(dir: PathBuf, mirror: &Mirror, suites: &[&str]) -> Result<Self> {
-        Self::open_kind("deb", dir, mirror, suites)
+        Self::open_kind("deb", AMD64, dir, mirror, suites)
+    }
+
+    /// The packages of one suite for an architecture, by lists of their own.
+    pub(super) fn open_for(
+        architecture: Architecture,
+        cache: &Cache,
+        mirror: &Mirror,
+        suite: &str,
+    ) -> Result<Self> {
+        let dir = cache.dir.join("apt").join(architecture.piece(suite));
+        Self::open_kind("deb", architecture, dir, mirror, &[suite])
     }
 
     /// Lists of source packages, in a directory of their own: their lists are large.
     pub(super) fn open_sources(dir: PathBuf, mirror: &Mirror, suite: &str) -> Result<Self> {
-        Self::open_kind("deb-src", dir, mirror, &[suite])
+        Self::open_kind("deb-src", AMD64, dir, mirror, &[suite])
     }
 
-    fn open_kind(kind: &str, dir: PathBuf, mirror: &Mirror, suites: &[&str]) -> Result<Self> {
+    fn open_kind(
+        kind: &str,
+        architecture: Architecture,
+        dir: PathBuf,
+        mirror: &Mirror,
+        suites: &[&str],
+    ) -> Result<Self> {
         for tool in ["apt-get", "dpkg-deb", "nice", "setpriv"] {
             if program(tool).is_none() {
                 return Err(NotHere::error(&format!("there is no {tool}")));
@@ -45,7 +81,12 @@ impl Apt {
         };
         let sources: String = suites.iter().map(source).collect();
         fs::write(dir.join("sources.list"), sources)?;
-        fs::write(dir.join("apt.conf"), configuration(&dir)?)?;
+        let mut text = configuration(&dir)?;
+        if architecture != AMD64 {
+            let name = architecture.0;
+            text += &format!("APT::Architecture \"{name}\";\nAPT::Architectures \"{name}\";\n");
+        }
+        fs::write(dir.join("apt.conf"), text)?;
         let apt = Self {
             dir,
             suites: suites.iter().map(|suite| (*suite).to_owned()).collect(),

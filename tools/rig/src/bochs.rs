@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::apt::Apt;
+use super::apt::{AMD64, Apt};
 use super::cache::Cache;
 use super::initrd::Archive;
 use super::kernel::Series;
@@ -150,8 +150,8 @@ impl Bochs {
 
     /// A bootable disc with kernel, RAM disk and program.
     fn disc(&self, cache: &Cache, payload: &[u8], command: &[String]) -> Result<PathBuf> {
-        let kernel = Series::named("6.12")?.fetch(cache)?;
-        let busybox = busybox(cache)?;
+        let kernel = Series::named("6.12")?.fetch(cache, AMD64)?;
+        let busybox = busybox(cache, AMD64)?;
         let mut archive = Archive::default();
         for dir in ["bin", "dev", "proc", "sys", "tmp", "modules"] {
             archive.directory(dir);

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::apt::Apt;
+use super::apt::{Apt, Architecture};
 use super::cache::Cache;
 use super::mirror::Mirror;
 use pagetrail_steps::steps::NotHere;
@@ -52,19 +52,23 @@ impl Series {
             .with_context(|| format!("no kernel '{name}'; there are {}", names.join(", ")))
     }
 
-    fn piece(&self) -> String {
-        format!("linux-{}", self.name)
+    fn piece(&self, architecture: Architecture) -> String {
+        architecture.piece(&format!("linux-{}", self.name))
     }
 
     /// The kernel in the cache.
-    pub(super) fn cached(&self, cache: &Cache) -> Option<Result<Kernel>> {
-        Some(Kernel::open(&cache.existing(&self.piece())?))
+    pub(super) fn cached(
+        &self,
+        cache: &Cache,
+        architecture: Architecture,
+    ) -> Option<Result<Kernel>> {
+        Some(Kernel::open(&cache.existing(&self.piece(architecture))?))
     }
 
     /// The kernel, fetched if need be.
-    pub(super) fn fetch(&self, cache: &Cache) -> Result<Kernel> {
-        let piece = cache.piece(&self.piece(), |fresh| {
-            let offer = self.resolve(cache)?;
+    pub(super) fn fetch(&self, cache: &Cache, architecture: Architecture) -> Result<Kernel> {
+        let piece = cache.piece(&self.piece(architecture), |fresh| {
+            let offer = self.resolve(cache, architecture)?;
             eprintln!("xtask: fetching Linux {}", offer.release);
             let packages: Vec<&str> = offer.packages.iter().map(String::as_str).collect();
             offer.apt.fetch(&packages, offer.suite, fresh)
@@ -73,11 +77,11 @@ impl Series {
     }
 
     /// The first suite that offers this series now.
-    pub(super) fn resolve(&self, cache: &Cache) -> Result<Offer> {
+    pub(super) fn resolve(&self, cache: &Cache, architecture: Architecture) -> Result<Offer> {
         let mirror = Mirror::find()?;
         let mut reasons = Vec::new();
         for suite in self.suites {
-            match Offer::find(cache, &mirror, suite, self.prefix) {
+            match Offer::find(cache, architecture, &mirror, suite, self.prefix) {
                 Ok(offer) => return Ok(offer),
                 Err(error) => reasons.push(format!("{error:#}")),
             }
@@ -100,9 +104,15 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    fn find(cache: &Cache, mirror: &Mirror, suite: &'static str, prefix: &str) -> Result<Self> {
-        let apt = Apt::open(cache.dir.join("apt").join(suite), mirror, &[suite])?;
-        let packages = apt.closure("linux-image-amd64", suite)?;
+    fn find(
+        cache: &Cache,
+        architecture: Architecture,
+        mirror: &Mirror,
+        suite: &'static str,
+        prefix: &str,
+    ) -> Result<Self> {
+        let apt = Apt::open_for(architecture, cache, mirror, suite)?;
+        let packages = apt.closure(&format!("linux-image-{}", architecture.0), suite)?;
         let mut releases = packages.iter().filter_map(|name| {
             let rest = name.strip_prefix("linux-image-")?;
             Some(rest).filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))

@@ -13,6 +13,7 @@
 )]
 
 mod apt;
+pub mod arm64;
 pub mod bochs;
 mod cache;
 pub mod criu;
@@ -37,7 +38,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use apt::Apt;
+use apt::{AMD64, Apt, Architecture};
 use cache::Cache;
 use guest::{End, Guest, Job, Machine};
 use kernel::{Kernel, SERIES, Series};
@@ -85,7 +86,7 @@ pub fn run(repo: &Repo, args: &[String]) -> Result<ExitCode> {
     }
     let options = Options::parse(args)?;
     let rig = Rig::open(repo)?;
-    let kernel = options.series.fetch(&rig.cache)?;
+    let kernel = options.series.fetch(&rig.cache, AMD64)?;
     let job = Job {
         dir: env::current_dir()?,
         command: options.command,
@@ -137,7 +138,7 @@ impl Default for Needs {
 pub fn output(repo: &Repo, series: &str, needs: &Needs, command: Vec<String>) -> Result<Vec<u8>> {
     let series = Series::named(series)?;
     let rig = Rig::open(repo)?;
-    let kernel = series.fetch(&rig.cache)?;
+    let kernel = series.fetch(&rig.cache, AMD64)?;
     let machine = Machine {
         timeout: needs.timeout,
         memory_mib: needs.memory_mib,
@@ -272,8 +273,8 @@ impl Rig {
         }
         let cache = Cache::open()?;
         let of_cache = cache.lock()?;
-        let qemu = Qemu::fetch(&cache)?;
-        let busybox = busybox(&cache)?;
+        let qemu = Qemu::fetch(&cache, qemu::X86)?;
+        let busybox = busybox(&cache, AMD64)?;
         let dir = repo.target.join("vm");
         fs::create_dir_all(&dir)?;
         let of_dir = cache::lock(&dir)?;
@@ -288,7 +289,7 @@ impl Rig {
 
     /// The kernel of a series, fetched if need be.
     pub fn kernel(&self, series: &Series) -> Result<Kernel> {
-        series.fetch(&self.cache)
+        series.fetch(&self.cache, AMD64)
     }
 
     /// The directory of the guest that runs: its files, and what it leaves.
@@ -351,11 +352,12 @@ pub fn place(series: &Series) -> String {
 }
 
 /// A static shell for the initial RAM disk; any Debian's will do.
-fn busybox(cache: &Cache) -> Result<PathBuf> {
-    let piece = cache.piece("busybox", |fresh: &Path| {
+fn busybox(cache: &Cache, architecture: Architecture) -> Result<PathBuf> {
+    let name = architecture.piece("busybox");
+    let piece = cache.piece(&name, |fresh: &Path| {
         let mirror = Mirror::find()?;
         let suite = mirror.host_suite.as_deref().unwrap_or("stable");
-        let apt = Apt::open(cache.dir.join("apt").join(suite), &mirror, &[suite])?;
+        let apt = Apt::open_for(architecture, cache, &mirror, suite)?;
         apt.fetch(&["busybox-static"], suite, fresh)
     })?;
     // Where it is depends on the age of the package.
@@ -384,12 +386,12 @@ fn list() -> Result<ExitCode> {
 }
 
 fn list_qemu(cache: &Cache) -> Result<String> {
-    if let Some(qemu) = Qemu::existing(cache)
+    if let Some(qemu) = Qemu::existing(cache, qemu::X86)
         && let Some(version) = qemu.version()
     {
         return Ok(format!("{version} ({})", qemu.origin()));
     }
-    let offer = qemu::Offer::find(cache)?;
+    let offer = qemu::Offer::find(cache, qemu::X86)?;
     Ok(format!(
         "{} (to be fetched from {})",
         offer.version, offer.suite
@@ -397,10 +399,10 @@ fn list_qemu(cache: &Cache) -> Result<String> {
 }
 
 fn list_kernel(cache: &Cache, series: &Series) -> Result<String> {
-    if let Some(kernel) = series.cached(cache) {
+    if let Some(kernel) = series.cached(cache, AMD64) {
         return Ok(format!("{} (cached)", kernel?.release));
     }
-    let offer = series.resolve(cache)?;
+    let offer = series.resolve(cache, AMD64)?;
     Ok(format!(
         "{} (to be fetched from {})",
         offer.release, offer.suite

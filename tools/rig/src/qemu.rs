@@ -12,8 +12,26 @@ use super::process::bound;
 use pagetrail_steps::repo::program;
 use pagetrail_steps::steps::NotHere;
 
-const PROGRAM: &str = "qemu-system-x86_64";
-const PACKAGE: &str = "qemu-system-x86";
+/// QEMU for one kind of processor.
+#[derive(Debug)]
+pub(super) struct Emulator {
+    program: &'static str,
+    package: &'static str,
+    /// What of the cache it is unpacked to.
+    piece: &'static str,
+}
+
+pub(super) const X86: &Emulator = &Emulator {
+    program: "qemu-system-x86_64",
+    package: "qemu-system-x86",
+    piece: "qemu",
+};
+
+pub(super) const ARM64: &Emulator = &Emulator {
+    program: "qemu-system-aarch64",
+    package: "qemu-system-arm",
+    piece: "qemu-arm64",
+};
 
 /// 7.2 loses guests at random under load (around `cmpxchg16b`); 8 and later were never seen to.
 const MAJOR_MIN: u32 = 8;
@@ -28,41 +46,41 @@ pub(crate) struct Qemu {
 
 impl Qemu {
     /// The host's, or the one in the cache; no fetching.
-    pub(super) fn existing(cache: &Cache) -> Option<Self> {
-        let own = program(PROGRAM).map(|program| Self {
+    pub(super) fn existing(cache: &Cache, emulator: &Emulator) -> Option<Self> {
+        let own = program(emulator.program).map(|program| Self {
             program,
             piece: None,
         });
         let own = own.filter(|qemu| qemu.version().is_some_and(|version| is_recent(&version)));
-        own.or_else(|| Some(Self::unpacked(cache.existing("qemu")?)))
+        own.or_else(|| Some(Self::unpacked(cache.existing(emulator.piece)?, emulator)))
     }
 
     /// An emulator, fetched if need be.
-    pub(super) fn fetch(cache: &Cache) -> Result<Self> {
-        if let Some(qemu) = Self::existing(cache)
+    pub(super) fn fetch(cache: &Cache, emulator: &Emulator) -> Result<Self> {
+        if let Some(qemu) = Self::existing(cache, emulator)
             && qemu.version().is_some()
         {
             return Ok(qemu);
         }
         // One that no longer starts: the host has lost a library that it used.
-        if let Some(broken) = cache.existing("qemu") {
+        if let Some(broken) = cache.existing(emulator.piece) {
             std::fs::remove_dir_all(broken)?;
         }
-        let piece = cache.piece("qemu", |fresh| {
-            let offer = Offer::find(cache)?;
+        let piece = cache.piece(emulator.piece, |fresh| {
+            let offer = Offer::find(cache, emulator)?;
             eprintln!("xtask: fetching QEMU {}", offer.version);
             offer
                 .apt
-                .fetch_with_missing(&[PACKAGE], &offer.suite, fresh)
+                .fetch_with_missing(&[emulator.package], &offer.suite, fresh)
         })?;
-        let qemu = Self::unpacked(piece);
+        let qemu = Self::unpacked(piece, emulator);
         qemu.version().context("the unpacked QEMU does not start")?;
         Ok(qemu)
     }
 
-    fn unpacked(piece: PathBuf) -> Self {
+    fn unpacked(piece: PathBuf, emulator: &Emulator) -> Self {
         Self {
-            program: piece.join("usr/bin").join(PROGRAM),
+            program: piece.join("usr/bin").join(emulator.program),
             piece: Some(piece),
         }
     }
@@ -112,17 +130,18 @@ pub(super) struct Offer {
 
 impl Offer {
     /// The release's own QEMU, or its backport.
-    pub(super) fn find(cache: &Cache) -> Result<Self> {
+    pub(super) fn find(cache: &Cache, emulator: &Emulator) -> Result<Self> {
+        let package = emulator.package;
         let mirror = Mirror::find()?;
         let Some(host) = mirror.host_suite.as_deref() else {
             let reason =
-                format!("needs QEMU {MAJOR_MIN} or later; as root: apt-get install {PACKAGE}");
+                format!("needs QEMU {MAJOR_MIN} or later; as root: apt-get install {package}");
             return Err(NotHere::error(&reason));
         };
         let backports = format!("{host}-backports");
         let apt = Apt::open(cache.dir.join("apt/qemu"), &mirror, &[host, &backports])?;
         for suite in [host, &backports] {
-            if let Some(version) = apt.candidate(PACKAGE, suite)?
+            if let Some(version) = apt.candidate(package, suite)?
                 && is_recent(&version)
             {
                 return Ok(Self {

@@ -1,6 +1,6 @@
 //! Where things are: the repository's root, cargo's target directory, cargo itself, the cache.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -46,6 +46,16 @@ impl Repo {
             .current_dir(&self.root)
             .stdin(Stdio::null());
         command
+    }
+
+    /// Whether the compiler has the standard library of a target.
+    pub fn has_target(&self, target: &str) -> Result<bool> {
+        let output = Command::new("rustc")
+            .args(["--print", "target-libdir", "--target", target])
+            .current_dir(&self.root)
+            .output()?;
+        let dir = String::from_utf8_lossy(&output.stdout);
+        Ok(Path::new(dir.trim()).is_dir())
     }
 
     /// Where `cargo xtask victims` puts its programs.

@@ -10,6 +10,7 @@
     reason = "a task talks to the person who started it"
 )]
 
+pub mod arm64;
 pub mod checkpointer;
 pub mod collector;
 pub mod exact;

@@ -30,7 +30,7 @@ use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::NotHere;
 use pagetrail_steps::{steps, tally, victims};
 use pagetrail_suites::{
-    checkpointer, collector, exact, model, posix, subpage, vm_bench, vm_programs,
+    arm64, checkpointer, collector, exact, model, posix, subpage, vm_bench, vm_programs,
 };
 
 const USAGE: &str = "\
@@ -49,6 +49,8 @@ usage: cargo xtask TASK
                    logging (bochs --help)
   model            the model against machines that this one is not: an emulated processor with
                    page modification logging, nested paging, a kernel with soft-dirty
+  arm64            the conformance suite on arm64, cross-built and in an emulated guest, for programs
+                   that track their own memory
   exact            a program as a guest of KVM, held against what it writes: by page modification
                    logging on that emulated processor, and with nested paging; part of 'test'
   soak [--for TIME]
@@ -134,6 +136,12 @@ fn run(args: &[String]) -> Result<ExitCode> {
             steps.run("model against real machines", || {
                 model::run(&repo, &mut tally)
             });
+            steps.finish()
+        }
+        "arm64" => {
+            let mut steps = steps::Steps::default();
+            let mut tally = tally::Tally::default();
+            steps.run("conformance on arm64", || arm64::run(&repo, &mut tally));
             steps.finish()
         }
         "exact" => {

@@ -1,9 +1,6 @@
 //! `cargo xtask ship`: whether what ships can be published: licences, public items, features, the
 //! other processor, packages.
 
-use std::path::Path;
-use std::process::Command;
-
 use anyhow::Result;
 
 use crate::deny;
@@ -94,20 +91,10 @@ fn aarch64(repo: &Repo) -> Result<Outcome> {
         let cure = "apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross";
         return Ok(Outcome::NotHere(cure.to_owned()));
     }
-    if !has_target(repo)? {
+    if !repo.has_target(AARCH64)? {
         return Ok(Outcome::NotHere(format!("rustup target add {AARCH64}")));
     }
     let mut clippy = repo.cargo(&["clippy", "--quiet", "--workspace", "--lib", "--bins"]);
     clippy.args(["--tests", "--target", AARCH64, "--", "--deny", "warnings"]);
     Ok(Outcome::of(clippy.status()?.success()))
-}
-
-/// Whether the compiler has the standard library for aarch64.
-fn has_target(repo: &Repo) -> Result<bool> {
-    let output = Command::new("rustc")
-        .args(["--print", "target-libdir", "--target", AARCH64])
-        .current_dir(&repo.root)
-        .output()?;
-    let dir = String::from_utf8_lossy(&output.stdout);
-    Ok(Path::new(dir.trim()).is_dir())
 }
