@@ -1,0 +1,49 @@
+//! Dirty tracking for who runs a virtual machine.
+//!
+//! A monitor (VMM) has a guest's memory, its memslots and its vCPUs already. This crate tells it
+//! which pages were written since it looked last, no matter who wrote them: the guest, by KVM's
+//! dirty log or ring ([`kvm`]); and the monitor itself ([`OwnWrites`]).
+//!
+//! * **Superset.** A write that completes before [`Consumer::collect`] returns is in that round or
+//!   in the next. There may be false positives, never false negatives.
+//! * **Rounds are transactions.** A [`Round`] that is dropped without commit comes back.
+//! * **Consumers are independent.** A snapshot and a guest that is given its own log take pages
+//!   from one log; neither loses one to the other.
+//!
+//! ```
+//! use pagetrail_vmm::{OwnWrites, Region, Regions, Start, Tracker};
+//! # let mut memory = vec![0u64; 4 * 512 + 512];
+//! # let start = memory.as_mut_ptr().cast::<u8>();
+//! # let start = start.wrapping_add(start.align_offset(4096));
+//! // SAFETY: the memory is there until the end.
+//! let region = unsafe { Region::new(0, 0x10_0000, start, 4 * 4096) };
+//! let device = OwnWrites::new();
+//! let logs: Vec<Box<dyn pagetrail_vmm::DirtyLog>> = vec![Box::new(device.clone())];
+//! let tracker = Tracker::new(Regions::new([region])?, logs)?;
+//! let snapshots = tracker.consumer(Start::Now)?;
+//!
+//! device.mark(0x10_1ff8, 16); // a device has written these bytes
+//! let round = snapshots.collect()?;
+//! let ranges: Vec<_> = round.ranges().map(|range| (range.guest_address, range.bytes)).collect();
+//! assert_eq!(ranges, [(0x10_1000, 2 * 4096)]);
+//! round.commit();
+//! # Ok::<(), pagetrail_vmm::Error>(())
+//! ```
+#![deny(unsafe_code)]
+
+mod error;
+pub mod kvm;
+mod log;
+mod own_writes;
+mod pages;
+mod regions;
+mod sys;
+mod tracker;
+
+pub use error::{Error, Result};
+pub use log::DirtyLog;
+pub use own_writes::OwnWrites;
+pub use pages::{Bitmap, DirtyPages, DirtyRange};
+pub use regions::Regions;
+pub use sys::memory::Region;
+pub use tracker::{Consumer, Round, Start, Tracker};

@@ -1,0 +1,6 @@
+//! Guests whose writes are known, and everything that must follow from them.
+
+#[cfg(target_arch = "x86_64")]
+mod kvm_logs;
+mod rounds;
+mod sys;

@@ -1,0 +1,174 @@
+//! A guest with one vCPU, in protected mode without paging, that writes given pages.
+
+use super::memory::{Memory, regions};
+use kvm_bindings::{KVM_MEM_LOG_DIRTY_PAGES, kvm_segment, kvm_userspace_memory_region};
+use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
+use pagetrail_vmm::kvm::{self, VcpuRings};
+use pagetrail_vmm::{DirtyLog, Regions};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `mov [edi], eax; add edi, edx; dec ecx; jnz; out 0x10, al; jmp`.
+const CODE: [u8; 11] = [
+    0x89, 0x07, 0x01, 0xd7, 0x49, 0x75, 0xf9, 0xe6, 0x10, 0xeb, 0xf5,
+];
+
+/// `KVM_EXIT_DIRTY_RING_FULL`.
+const EXIT_DIRTY_RING_FULL: u32 = 31;
+
+/// How KVM logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    Log,
+    ManualLog,
+    /// A ring of so many bytes.
+    Ring(u32),
+    /// Not at all.
+    Nothing,
+}
+
+pub(crate) struct Guest {
+    vcpu: VcpuFd,
+    vm: VmFd,
+    how: How,
+    pub(crate) rings: VcpuRings,
+    /// How often the ring was full.
+    pub(crate) full: u32,
+    pub(crate) memories: Vec<Memory>,
+}
+
+impl Guest {
+    /// A guest with this memory; the first page of the first holds its code. `Err` says why it
+    /// cannot be here.
+    pub(crate) fn new(how: How, memories: Vec<Memory>) -> Result<Self, String> {
+        let kvm = Kvm::new().map_err(|error| format!("no /dev/kvm: {error}"))?;
+        let vm = kvm.create_vm().map_err(|error| error.to_string())?;
+        // SAFETY: `vm` is open while it is borrowed.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(vm.as_raw_fd()) };
+        let offers = kvm::Offers::of(borrowed).unwrap();
+        let mut bytes = 0;
+        match how {
+            How::ManualLog if !offers.manual_protect => return Err("no manual protect".into()),
+            How::ManualLog => kvm::enable_manual_protect(borrowed).unwrap(),
+            How::Ring(_) if offers.ring_bytes_max == 0 => return Err("no dirty rings".into()),
+            How::Ring(wanted) => {
+                bytes = wanted;
+                kvm::enable_ring(borrowed, wanted).unwrap();
+            }
+            How::Log | How::Nothing => {}
+        }
+        let logging = if how == How::Nothing {
+            0
+        } else {
+            KVM_MEM_LOG_DIRTY_PAGES
+        };
+        for memory in &memories {
+            let region = kvm_userspace_memory_region {
+                slot: memory.slot,
+                flags: logging,
+                guest_phys_addr: memory.guest_address,
+                memory_size: memory.bytes,
+                userspace_addr: memory.host_address(),
+            };
+            // SAFETY: the memory outlives the virtual machine, which is dropped before it.
+            unsafe { vm.set_user_memory_region(region) }.unwrap();
+        }
+        memories[0].write(0, &CODE);
+        let vcpu = vm.create_vcpu(0).map_err(|error| error.to_string())?;
+        flat(&vcpu);
+        let rings = VcpuRings::new(bytes);
+        if bytes != 0 {
+            // SAFETY: `vcpu` is open while it is borrowed.
+            let fd = unsafe { BorrowedFd::borrow_raw(vcpu.as_raw_fd()) };
+            rings.add(fd).unwrap();
+        }
+        let full = 0;
+        Ok(Self {
+            vcpu,
+            vm,
+            how,
+            rings,
+            full,
+            memories,
+        })
+    }
+
+    pub(crate) fn vm(&self) -> BorrowedFd<'_> {
+        // SAFETY: `vm` is open as long as `self` is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.vm.as_raw_fd()) }
+    }
+
+    pub(crate) fn regions(&self) -> Regions {
+        regions(&self.memories)
+    }
+
+    /// The log that KVM keeps.
+    pub(crate) fn log(&self) -> Box<dyn DirtyLog> {
+        match self.how {
+            How::Ring(_) => {
+                let rings = self.rings.clone();
+                Box::new(kvm::Ring::new(self.vm(), rings, false).unwrap())
+            }
+            how => Box::new(kvm::Log::new(self.vm(), how == How::ManualLog).unwrap()),
+        }
+    }
+
+    /// Writes `value` at `address` and at `count` - 1 addresses after it, `stride` bytes apart;
+    /// `full` is called when the dirty ring is full.
+    pub(crate) fn write(
+        &mut self,
+        address: u64,
+        count: u32,
+        stride: u32,
+        value: u32,
+        full: impl Fn(),
+    ) {
+        let mut regs = self.vcpu.get_regs().unwrap();
+        regs.rip = self.memories[0].guest_address;
+        regs.rflags = 2;
+        regs.rdi = address;
+        regs.rcx = count.into();
+        regs.rdx = stride.into();
+        regs.rax = value.into();
+        self.vcpu.set_regs(&regs).unwrap();
+        loop {
+            match self.vcpu.run() {
+                Ok(VcpuExit::IoOut(0x10, _)) => return,
+                Ok(VcpuExit::Unsupported(EXIT_DIRTY_RING_FULL)) => {
+                    self.full += 1;
+                    full();
+                }
+                Ok(exit) => panic!("the guest stopped: {exit:?}"),
+                Err(error) if error.errno() == libc::EINTR => {}
+                Err(error) => panic!("the guest does not run: {error}"),
+            }
+        }
+    }
+}
+
+/// Protected mode with flat segments.
+fn flat(vcpu: &VcpuFd) {
+    let mut sregs = vcpu.get_sregs().unwrap();
+    let segment = |type_: u8, selector: u16| kvm_segment {
+        base: 0,
+        limit: 0xffff_ffff,
+        selector,
+        type_,
+        present: 1,
+        db: 1,
+        s: 1,
+        g: 1,
+        ..Default::default()
+    };
+    sregs.cs = segment(11, 8);
+    for data in [
+        &mut sregs.ds,
+        &mut sregs.es,
+        &mut sregs.ss,
+        &mut sregs.fs,
+        &mut sregs.gs,
+    ] {
+        *data = segment(3, 16);
+    }
+    sregs.cr0 |= 1;
+    vcpu.set_sregs(&sregs).unwrap();
+}

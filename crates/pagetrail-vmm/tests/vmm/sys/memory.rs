@@ -1,0 +1,100 @@
+//! Memory that a guest may have: a memfd, or anonymous.
+
+use pagetrail_vmm::{Region, Regions};
+use std::os::fd::OwnedFd;
+use std::ptr;
+
+/// Memory that is mapped until this is dropped.
+pub(crate) struct Memory {
+    pub(crate) slot: u32,
+    pub(crate) guest_address: u64,
+    pub(crate) bytes: u64,
+    start: *mut u8,
+    /// The memfd that is mapped.
+    file: Option<OwnedFd>,
+}
+
+// SAFETY: the pointer is to a mapping of the process, which this value owns.
+unsafe impl Send for Memory {}
+// SAFETY: all access is by volatile writes and atomic loads (`Region::copy`).
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps memory of a memfd, in which it begins at the second page, or anonymous memory.
+    pub(crate) fn new(slot: u32, guest_address: u64, bytes: u64, shared: bool) -> Self {
+        let page = pagetrail::page_size();
+        let file = shared.then(|| {
+            let flags = rustix::fs::MemfdFlags::CLOEXEC;
+            let file = rustix::fs::memfd_create("guest", flags).unwrap();
+            rustix::fs::ftruncate(&file, page + bytes).unwrap();
+            file
+        });
+        let flags = rustix::mm::MapFlags::NORESERVE;
+        let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+        let length = bytes as usize;
+        let flags = match file {
+            Some(_) => flags | rustix::mm::MapFlags::SHARED,
+            None => flags | rustix::mm::MapFlags::PRIVATE,
+        };
+        let start = match &file {
+            // SAFETY: without MAP_FIXED the kernel places the mapping where nothing else is.
+            Some(file) => unsafe {
+                rustix::mm::mmap(ptr::null_mut(), length, protection, flags, file, page)
+            },
+            // SAFETY: without MAP_FIXED the kernel places the mapping where nothing else is.
+            None => unsafe {
+                rustix::mm::mmap_anonymous(ptr::null_mut(), length, protection, flags)
+            },
+        };
+        Self {
+            slot,
+            guest_address,
+            bytes,
+            start: start.unwrap().cast(),
+            file,
+        }
+    }
+
+    /// The memory as a region. The memory must outlive it, which tests see to by their order.
+    pub(crate) fn region(&self) -> Region {
+        // SAFETY: the mapping has these bytes; it is written by volatile writes and by guests; its
+        // memslot is made from the same numbers.
+        let region = unsafe { Region::new(self.slot, self.guest_address, self.start, self.bytes) };
+        match self.file {
+            Some(_) => region.with_file_offset(pagetrail::page_size()),
+            None => region,
+        }
+    }
+
+    pub(crate) fn host_address(&self) -> u64 {
+        self.start as u64
+    }
+
+    /// Writes as a monitor's device does.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
+        assert!(offset + bytes.len() as u64 <= self.bytes);
+        for (at, byte) in bytes.iter().enumerate() {
+            // SAFETY: the address is within the mapping, as just checked.
+            unsafe { self.start.add(offset as usize + at).write_volatile(*byte) };
+        }
+    }
+
+    /// All bytes.
+    pub(crate) fn contents(&self) -> Vec<u8> {
+        let mut contents = vec![0; self.bytes as usize];
+        self.region().copy(0, &mut contents);
+        contents
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: this value owns the mapping.
+        unsafe { rustix::mm::munmap(self.start.cast(), self.bytes as usize).unwrap() };
+    }
+}
+
+/// The regions of memories.
+pub(crate) fn regions(memories: &[Memory]) -> Regions {
+    Regions::new(memories.iter().map(Memory::region)).unwrap()
+}
