@@ -25,9 +25,21 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// A call on a userfaultfd or on the page map has failed.
+    #[error("userfaultfd: cannot {what}: {source}")]
+    Userfault {
+        /// What was tried.
+        what: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// An argument makes no sense.
     #[error("{0}")]
     Refused(String),
+    /// The store has failed.
+    #[cfg(feature = "store")]
+    #[error(transparent)]
+    Store(#[from] pagetrail_checkpoint::Error),
 }
 
 impl Error {
@@ -42,6 +54,13 @@ impl Error {
         move |source| Self::Kvm {
             what: what.into(),
             source,
+        }
+    }
+
+    pub(crate) fn userfault<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
+        move |source| Self::Userfault {
+            what: what.into(),
+            source: source.into(),
         }
     }
 }

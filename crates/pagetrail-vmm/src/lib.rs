@@ -37,8 +37,11 @@ mod log;
 mod own_writes;
 mod pages;
 mod regions;
+#[cfg(feature = "store")]
+pub mod store;
 mod sys;
 mod tracker;
+pub mod userfault;
 
 pub use error::{Error, Result};
 pub use log::DirtyLog;

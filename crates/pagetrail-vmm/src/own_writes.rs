@@ -67,8 +67,8 @@ pub(crate) fn follow(sets: &AtomicRegions, regions: &Regions) {
 }
 
 /// Moves all pages of all sets to `dirty`.
-pub(crate) fn take(sets: &AtomicRegions, dirty: &mut DirtyPages) {
-    for (region, set) in sets.read().unwrap_or_else(PoisonError::into_inner).iter() {
+pub(crate) fn take(sets: &[(crate::Region, Arc<AtomicPages>)], dirty: &mut DirtyPages) {
+    for (region, set) in sets {
         if let Some(bitmap) = dirty.of_slot_mut(region.slot()) {
             set.take_into(bitmap);
         }
@@ -105,7 +105,8 @@ impl OwnWrites {
 
 impl DirtyLog for OwnWrites {
     fn drain(&mut self, _regions: &Regions, dirty: &mut DirtyPages) -> Result<()> {
-        take(&self.sets, dirty);
+        let sets = self.sets.read().unwrap_or_else(PoisonError::into_inner);
+        take(&sets, dirty);
         Ok(())
     }
 

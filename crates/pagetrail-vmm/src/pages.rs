@@ -57,6 +57,14 @@ impl Bitmap {
         }
     }
 
+    /// Removes a range of pages.
+    #[cfg(feature = "store")]
+    pub(crate) fn remove(&mut self, pages: Range<u64>) {
+        for page in pages.start..pages.end.min(self.pages) {
+            self.words[(page / 64) as usize] &= !(1 << (page % 64));
+        }
+    }
+
     /// Adds bits in the layout of [`Self::words`]; those beyond the region's end do not exist.
     pub fn insert_words(&mut self, words: &[u64]) {
         for (word, more) in self.words.iter_mut().zip(words) {

@@ -3,6 +3,8 @@
 
 use crate::error::{Error, Result};
 use crate::sys::memory::Region;
+#[cfg(feature = "store")]
+use pagetrail::PageRange;
 use pagetrail::page_size;
 
 /// The memory regions of a guest, by ascending guest address.
@@ -112,4 +114,14 @@ pub(crate) fn guest_range(region: &Region) -> std::ops::Range<u64> {
 
 pub(crate) fn host_range(region: &Region) -> std::ops::Range<u64> {
     region.host_address()..region.host_address() + region.bytes()
+}
+
+/// The guest addresses of a region, which is not empty.
+#[cfg(feature = "store")]
+pub(crate) fn guest_pages(region: &Region) -> PageRange {
+    PageRange::new(
+        region.guest_address(),
+        region.guest_address() + region.bytes(),
+    )
+    .expect("a checked region has pages")
 }

@@ -3,3 +3,4 @@
 pub(crate) mod kvm;
 pub(crate) mod memory;
 pub(crate) mod ring;
+pub(crate) mod userfaultfd;

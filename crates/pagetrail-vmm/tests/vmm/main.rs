@@ -3,4 +3,6 @@
 #[cfg(target_arch = "x86_64")]
 mod kvm_logs;
 mod rounds;
+mod store;
 mod sys;
+mod write_protection;

@@ -85,6 +85,16 @@ impl Memory {
         self.region().copy(0, &mut contents);
         contents
     }
+
+    /// Advises the kernel about pages.
+    pub(crate) fn advise(&self, offset: u64, bytes: u64, advice: rustix::mm::Advice) {
+        assert!(offset + bytes <= self.bytes);
+        // SAFETY: the range is within the mapping, and its contents are not borrowed.
+        unsafe {
+            let start = self.start.add(offset as usize).cast();
+            rustix::mm::madvise(start, bytes as usize, advice).unwrap();
+        }
+    }
 }
 
 impl Drop for Memory {
