@@ -208,14 +208,14 @@ fn first_touches_are_noted_in_their_order() {
     let page = pagetrail::page_size();
     let touches = [200, 17, 90, 18];
     std::thread::scope(|scope| {
-        let _ends = StopOnDrop(stopper.clone());
+        let ends = StopOnDrop(stopper.clone());
         let serving = scope.spawn(|| restore.serve().unwrap());
         for touch in touches {
             let mut word = [0; 8];
             restored[0].region().copy(touch * page, &mut word);
             assert_eq!(word[..], expected[0][(touch * page) as usize..][..8]);
         }
-        stopper.stop();
+        drop(ends);
         assert_eq!(serving.join().unwrap(), Served::Stopped);
     });
     let noted: Vec<u64> = restore
@@ -227,10 +227,10 @@ fn first_touches_are_noted_in_their_order() {
     assert_eq!(noted, touches[..3]);
     assert!(restore.missing_pages() > 0);
     std::thread::scope(|scope| {
-        let _ends = StopOnDrop(stopper.clone());
+        let ends = StopOnDrop(stopper.clone());
         let serving = scope.spawn(|| restore.serve().unwrap());
         assert!(contents(&restored) == expected);
-        stopper.stop();
+        drop(ends);
         serving.join().unwrap();
     });
 }
@@ -248,12 +248,12 @@ fn a_snapshot_while_memory_is_being_restored_is_whole() {
     let (consumer, own) = tracked(&restored, Start::Now);
     let mut snapshots = Snapshots::new(writer(directory.path()), consumer);
     let number = std::thread::scope(|scope| {
-        let _ends = StopOnDrop(stopper.clone());
+        let ends = StopOnDrop(stopper.clone());
         let serving = scope.spawn(|| restore.serve().unwrap());
         restored[0].write(0x5008, &[1, 2, 3]);
         own.mark(0x5008, 3);
         let number = snapshots.take().unwrap().number;
-        stopper.stop();
+        drop(ends);
         serving.join().unwrap();
         number
     });
@@ -272,7 +272,7 @@ fn pages_discarded_during_a_restore_are_zeros() {
     let mut restore = restore(directory.path(), &restored, &uffd).without_prefetch();
     let stopper = restore.stopper();
     std::thread::scope(|scope| {
-        let _ends = StopOnDrop(stopper.clone());
+        let ends = StopOnDrop(stopper.clone());
         let serving = scope.spawn(|| restore.serve().unwrap());
         let mut word = [0; 8];
         // One of them is there already.
@@ -280,7 +280,7 @@ fn pages_discarded_during_a_restore_are_zeros() {
         restored[0].advise(0x1_0000, 0x2_0000, Advice::LinuxDontNeed);
         expected[0][0x1_0000..0x3_0000].fill(0);
         assert!(contents(&restored) == expected);
-        stopper.stop();
+        drop(ends);
         serving.join().unwrap();
     });
 }
