@@ -50,3 +50,8 @@ pub use pages::{Bitmap, DirtyPages, DirtyRange};
 pub use regions::Regions;
 pub use sys::memory::Region;
 pub use tracker::{Consumer, Round, Start, Tracker};
+
+/// The book's chapter, whose example is a test.
+#[cfg(all(doctest, feature = "store"))]
+#[doc = include_str!("../../../docs/book/src/guide/vmm.md")]
+struct Chapter;
