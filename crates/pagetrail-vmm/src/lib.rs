@@ -37,6 +37,8 @@ mod log;
 mod own_writes;
 mod pages;
 mod regions;
+#[cfg(feature = "vm-memory")]
+mod rust_vmm;
 #[cfg(feature = "store")]
 pub mod store;
 mod sys;
@@ -48,6 +50,8 @@ pub use log::DirtyLog;
 pub use own_writes::OwnWrites;
 pub use pages::{Bitmap, DirtyPages, DirtyRange};
 pub use regions::Regions;
+#[cfg(feature = "vm-memory")]
+pub use rust_vmm::{MarkedWrites, MemoryLog};
 pub use sys::memory::Region;
 pub use tracker::{Consumer, Round, Start, Tracker};
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// A bit per page, set by many threads.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct AtomicPages {
     words: Box<[AtomicU64]>,
     pages: u64,
@@ -33,11 +33,18 @@ impl AtomicPages {
         if bytes == 0 {
             return;
         }
-        let last = offset.saturating_add(bytes - 1) / page_size();
-        for page in offset / page_size()..=last.min(self.pages.saturating_sub(1)) {
+        let end = (offset.saturating_add(bytes - 1) / page_size() + 1).min(self.pages);
+        for page in offset / page_size()..end {
             // The contents were written before, and who takes the bit sees them (AcqRel there).
             self.words[(page / 64) as usize].fetch_or(1 << (page % 64), Ordering::Release);
         }
+    }
+
+    #[cfg(feature = "vm-memory")]
+    pub(crate) fn contains(&self, offset: u64) -> bool {
+        let page = offset / page_size();
+        let word = |page| self.words[(page / 64) as usize].load(Ordering::Acquire);
+        page < self.pages && word(page) >> (page % 64) & 1 != 0
     }
 
     /// Moves all pages into a bitmap.
