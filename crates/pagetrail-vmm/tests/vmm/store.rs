@@ -16,7 +16,7 @@ const EVENT_REMOVE: u64 = 1 << 3;
 /// `UFFDIO_REGISTER` knows no mode for missing pages alone in `pagemap-scan`.
 const MODE: pagemap_scan::Mode = pagemap_scan::Mode::WriteProtectAndMissing;
 
-fn memories(shared: bool) -> Vec<Memory> {
+pub(crate) fn memories(shared: bool) -> Vec<Memory> {
     let odd = 5 * pagetrail::page_size();
     vec![
         Memory::new(2, 0, MIB, shared),
@@ -24,7 +24,7 @@ fn memories(shared: bool) -> Vec<Memory> {
     ]
 }
 
-fn writer(directory: &Path) -> Writer {
+pub(crate) fn writer(directory: &Path) -> Writer {
     let store = Store::create(&directory.join("store"), false).unwrap();
     store.writer(WriterOptions::default()).unwrap()
 }
@@ -39,12 +39,12 @@ fn tracked(memories: &[Memory], start: Start) -> (pagetrail_vmm::Consumer, OwnWr
     (tracker.consumer(start).unwrap(), own)
 }
 
-fn contents(memories: &[Memory]) -> Vec<Vec<u8>> {
+pub(crate) fn contents(memories: &[Memory]) -> Vec<Vec<u8>> {
     memories.iter().map(Memory::contents).collect()
 }
 
 /// Ends a restore, also when a test fails.
-struct StopOnDrop(Stopper);
+pub(crate) struct StopOnDrop(pub(crate) Stopper);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
@@ -53,7 +53,7 @@ impl Drop for StopOnDrop {
 }
 
 /// What checkpoint `number` has of these memories.
-fn stored(directory: &Path, number: u64, memories: &[Memory]) -> Vec<Vec<u8>> {
+pub(crate) fn stored(directory: &Path, number: u64, memories: &[Memory]) -> Vec<Vec<u8>> {
     let mut image = opened(directory).image(number).unwrap();
     let read = |memory: &Memory| {
         let end = memory.guest_address + memory.bytes;
@@ -77,7 +77,7 @@ fn write(memories: &[Memory], own: &OwnWrites, random: &mut fastrand::Rng, count
 }
 
 /// A userfaultfd at which these memories are registered, or why there is none.
-fn registered(memories: &[Memory]) -> Option<Userfaultfd> {
+pub(crate) fn registered(memories: &[Memory]) -> Option<Userfaultfd> {
     let features = Features::from_bits(Features::WP_HUGETLBFS_SHMEM.bits() | EVENT_REMOVE);
     let made = Userfaultfd::create(true).and_then(|fd| Userfaultfd::handshake(fd, features));
     match made {
@@ -95,7 +95,7 @@ fn registered(memories: &[Memory]) -> Option<Userfaultfd> {
     }
 }
 
-fn restore(directory: &Path, memories: &[Memory], uffd: &Userfaultfd) -> LazyRestore {
+pub(crate) fn restore(directory: &Path, memories: &[Memory], uffd: &Userfaultfd) -> LazyRestore {
     let image = opened(directory).newest_image().unwrap();
     LazyRestore::new(image, regions(memories), uffd.as_fd()).unwrap()
 }

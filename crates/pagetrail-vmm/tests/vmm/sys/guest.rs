@@ -40,6 +40,12 @@ impl Guest {
     /// A guest with this memory; the first page of the first holds its code. `Err` says why it
     /// cannot be here.
     pub(crate) fn new(how: How, memories: Vec<Memory>) -> Result<Self, String> {
+        memories[0].write(0, &CODE);
+        Self::over(how, memories)
+    }
+
+    /// A guest whose memory has the code already.
+    pub(crate) fn over(how: How, memories: Vec<Memory>) -> Result<Self, String> {
         let kvm = Kvm::new().map_err(|error| format!("no /dev/kvm: {error}"))?;
         let vm = kvm.create_vm().map_err(|error| error.to_string())?;
         // SAFETY: `vm` is open while it is borrowed.
@@ -72,7 +78,6 @@ impl Guest {
             // SAFETY: the memory outlives the virtual machine, which is dropped before it.
             unsafe { vm.set_user_memory_region(region) }.unwrap();
         }
-        memories[0].write(0, &CODE);
         let vcpu = vm.create_vcpu(0).map_err(|error| error.to_string())?;
         flat(&vcpu);
         let rings = VcpuRings::new(bytes);
