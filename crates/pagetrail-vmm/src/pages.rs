@@ -65,6 +65,22 @@ impl Bitmap {
         }
     }
 
+    /// The first page from `from` on.
+    #[cfg(feature = "store")]
+    pub(crate) fn first_from(&self, from: u64) -> Option<u64> {
+        self.next(from, true)
+    }
+
+    /// The first run of pages within a range. Its cost is that of the clean words before it, and of
+    /// the range's pages.
+    #[cfg(feature = "store")]
+    pub(crate) fn first_run(&self, within: &Range<u64>) -> Option<Range<u64>> {
+        let start = self.next(within.start, true)?;
+        let clean = (start..within.end).find(|page| !self.contains(*page));
+        let end = clean.unwrap_or(within.end);
+        (start < end).then_some(start..end)
+    }
+
     /// Adds bits in the layout of [`Self::words`]; those beyond the region's end do not exist.
     pub fn insert_words(&mut self, words: &[u64]) {
         for (word, more) in self.words.iter_mut().zip(words) {
@@ -220,6 +236,17 @@ mod tests {
                 let expected: Vec<u64> = (0..pages).filter(|page| model[*page as usize]).collect();
                 assert_eq!(listed, expected);
                 assert_eq!(bitmap.count(), expected.len() as u64);
+                #[cfg(feature = "store")]
+                for within in [0..pages, start..end, pages / 2..pages] {
+                    let first = expected.iter().find(|page| within.contains(page));
+                    let run = bitmap.first_run(&within);
+                    assert_eq!(run.as_ref().map(|run| run.start), first.copied());
+                    let whole = |run: Range<u64>| {
+                        run.clone().all(|page| bitmap.contains(page))
+                            && (run.end == within.end || !bitmap.contains(run.end))
+                    };
+                    assert!(run.is_none_or(whole));
+                }
             }
             bitmap.insert_words(&vec![u64::MAX; 100]);
             assert!(bitmap.ranges().eq(std::iter::once(0..pages)));

@@ -277,14 +277,16 @@ impl LazyRestore {
             let end = range.end().min(guest_pages(&region).end());
             let first = (range.start() - region.guest_address()) / page_size();
             let last = (end - region.guest_address()).div_ceil(page_size());
-            let Some(run) = self.first_missing(&region, &(first..last)) else {
+            let missing = self.missing.of_slot(region.slot());
+            let next = missing.and_then(|missing| missing.first_from(first));
+            let Some(start) = next.filter(|start| *start < last) else {
                 continue;
             };
-            let stop = last.min((run.start / BATCH_PAGES + 1) * BATCH_PAGES);
+            let stop = last.min((start / BATCH_PAGES + 1) * BATCH_PAGES);
             let rest = PageRange::new(region.guest_address() + stop * page_size(), end);
             rest.into_iter()
                 .for_each(|rest| self.ahead.push_front(rest));
-            self.fetch(&region, run.start..stop)?;
+            self.fetch(&region, start..stop)?;
             return Ok(true);
         }
         Ok(false)
@@ -306,10 +308,7 @@ impl LazyRestore {
 
     /// The first run of missing pages among these.
     fn first_missing(&self, region: &Region, pages: &Range<u64>) -> Option<Range<u64>> {
-        let missing = self.missing.of_slot(region.slot())?;
-        let run = missing.ranges().find(|run| run.end > pages.start)?;
-        let run = run.start.max(pages.start)..run.end.min(pages.end);
-        (run.start < run.end).then_some(run)
+        self.missing.of_slot(region.slot())?.first_run(pages)
     }
 
     /// Fills pages with contents, or zeros. Pages that are there are left as they are.
