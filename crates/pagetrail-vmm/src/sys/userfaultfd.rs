@@ -1,6 +1,10 @@
 //! The calls on a userfaultfd whose handshake its owner has made: see `ioctl_userfaultfd(2)` and
 //! `Documentation/admin-guide/mm/userfaultfd.rst`.
 #![allow(unsafe_code, reason = "calls that fill and protect memory by address")]
+#![cfg_attr(
+    not(feature = "store"),
+    allow(dead_code, reason = "missing pages are filled by restores only")
+)]
 
 use linux_raw_sys::general::{
     self as raw, uffd_msg, uffdio_copy, uffdio_range, uffdio_writeprotect,

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
 const HOW: [How; 3] = [How::Log, How::ManualLog, How::Ring(1 << 20)];
-/// The guest's code is in the first page, which KVM may report when it is mapped: it maps a page for
-/// writing that is only read, and calls it dirty.
+/// The guest's code is in the first page, which KVM may report when it is mapped: it maps a page
+/// for writing that is only read, and calls it dirty.
 const CODE_BYTES: u64 = 4096;
 /// A ring of 256 entries, which the tests fill.
 const SHORT_RING: How = How::Ring(4 << 10);

@@ -3,8 +3,9 @@
 #[cfg(target_arch = "x86_64")]
 mod kvm_logs;
 mod rounds;
+#[cfg(feature = "store")]
 mod store;
 mod sys;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", feature = "store"))]
 mod whole_guests;
 mod write_protection;
