@@ -100,8 +100,8 @@ pub(crate) enum Command {
     Report(crate::commands::report::args::ReportArgs),
     /// Watch live what a program writes
     ///
-    /// Keys: q or Esc quits, s changes the order of the mappings, f changes between mappings and the
-    /// functions of --stacks.
+    /// Keys: q or Esc quits, s changes the order of the mappings, f changes between mappings and
+    /// the functions of --stacks.
     ///
     /// A program started here (--) gets no input, and its output is thrown away unless --output
     /// names a file: the screen is taken. It runs on when the view is left.
@@ -119,8 +119,8 @@ pub(crate) enum Command {
     ///
     /// It starts with the PIDs, files and memory that it had; so these PIDs must be free, and its
     /// files must be there and have the sizes that they had. A checkpoint can be restored as often
-    /// as you like. One that was taken with --restorable=own is restored by pagetrail itself, others
-    /// by CRIU (4.1 or newer, on PATH); of those the next checkpoint in the same store is an
+    /// as you like. One that was taken with --restorable=own is restored by pagetrail itself,
+    /// others by CRIU (4.1 or newer, on PATH); of those the next checkpoint in the same store is an
     /// increment of the one restored.
     ///
     /// With --lazy the process runs at once, and gets its pages as it touches them, the others

@@ -2,7 +2,7 @@
 //! for each range of pages that was written in a round.
 //!
 //! Only what such a table needs of the format is written, in [`file`]; the crate `parquet` would
-//! bring eight crates that nothing else here needs. Text of the recording is written as it is: a
+//! bring seven crates that nothing else here needs. Text of the recording is written as it is: a
 //! reader must take it for what a program says.
 
 mod file;

@@ -71,8 +71,8 @@ impl Elf {
         address.checked_add(offset - range.start)
     }
 
-    /// Where the segment that is mapped from `offset` on ends in memory, in bytes from there; `None`
-    /// if all of it comes from the file.
+    /// Where the segment that is mapped from `offset` on ends in memory, in bytes from there;
+    /// `None` if all of it comes from the file.
     pub(crate) fn zeroed_after(&self, offset: u64) -> Option<u64> {
         let page = pagetrail::page_size();
         let segments = self.segments.iter().zip(&self.memory_bytes);

@@ -1,9 +1,10 @@
-//! [`MemoryNames`]: what anonymous memory of a process is for, where that can be told from outside.
+//! [`MemoryNames`]: what anonymous memory of a process is for, where it shows that.
 //!
 //! The kernel names files and a few mappings; allocators, runtimes and threads map memory without a
 //! name. Most of them leave a structure in it that nothing else has, and which is looked for here.
-//! Each name rests on such evidence, never on a size; on a place only where a runtime documents it.
-//! What shows none stays unnamed. Names are the same from run to run: they hold no address and no thread ID.
+//! Each name rests on such evidence, never on a size; on a place only where a runtime documents
+//! it. What shows none stays unnamed. Names are the same from run to run: they hold no address and
+//! no thread ID.
 //!
 //! The process runs on meanwhile, its memory may hold anything, and it is only read.
 

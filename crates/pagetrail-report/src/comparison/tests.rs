@@ -1,3 +1,5 @@
+//! Comparisons of recordings that are made up.
+
 use super::*;
 use crate::testing;
 

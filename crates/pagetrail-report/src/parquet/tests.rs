@@ -1,3 +1,5 @@
+//! Tables of recordings that are made up; the tests of the command have an independent reader.
+
 use super::*;
 use crate::testing;
 
@@ -31,7 +33,6 @@ fn pages_are_divided_where_their_writer_changes() {
             (4, 6, 2, "b".into()),
             (6, 20, 3, "c".into()),
         ],
-        ..RoundWriters::default()
     };
     let split = |first, pages| {
         let mut parts = Vec::new();

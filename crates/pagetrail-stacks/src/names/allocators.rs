@@ -87,7 +87,8 @@ pub(super) fn is_jemalloc(range: PageRange, memory: &impl Memory) -> bool {
     })
 }
 
-/// Whether a mapping lies where a Go program has its heap, which grows upwards from a fixed address.
+/// Whether a mapping lies where a Go program has its heap, which grows upwards from a fixed
+/// address.
 pub(super) fn is_go(range: PageRange) -> bool {
     (GO_ARENAS..GO_ARENAS + GO_BYTES_MAX).contains(&range.start())
 }

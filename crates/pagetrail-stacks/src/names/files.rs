@@ -1,5 +1,5 @@
-//! What a process's files say of its memory. Data that begins as zeros (`.bss`) lies right after the
-//! file's last mapping, up to where the file's headers say.
+//! What a process's files say of its memory. Data that begins as zeros (`.bss`) lies right after
+//! the file's last mapping, up to where the file's headers say.
 
 use std::collections::HashMap;
 use std::path::Path;

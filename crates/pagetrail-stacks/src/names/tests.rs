@@ -1,3 +1,5 @@
+//! Names of memory that is made up; the tests of the command have real programs.
+
 use std::collections::BTreeMap;
 
 use pagetrail::{PageRange, Permissions};
