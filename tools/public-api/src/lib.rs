@@ -21,9 +21,12 @@ pub const LIBRARIES: &[&str] = &[
     "pagetrail",
     "pagetrail-alloc",
     "pagetrail-checkpoint",
+    "pagetrail-restore",
+    "pagetrail-stacks",
     "pagetrail-tier",
     "pagetrail-trail",
     "pagetrail-vm",
+    "pagetrail-vmm",
 ];
 
 /// The public items of the library whose `src/lib.rs` is `file`, sorted, one a line.
