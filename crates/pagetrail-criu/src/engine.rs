@@ -13,8 +13,6 @@ use crate::error::{Error, Result};
 
 /// Where it is besides `PATH`, which lacks these for some users.
 const ELSEWHERE: &[&str] = &["/usr/local/sbin", "/usr/sbin", "/sbin"];
-/// The program that asks the kernel to end a process with its parent.
-const SETPRIV: &str = "setpriv";
 /// The oldest whose protocol this was tried with.
 const OLDEST: (u32, u32) = (4, 1);
 /// What CRIU calls an error although it goes on.
@@ -78,23 +76,7 @@ impl Engine {
     /// One of its commands on images in a directory, where it keeps its log as well. A signal from
     /// the keyboard is not for it: half a dump must be undone, not killed.
     pub fn command(&self, verb: &str, directory: &Path) -> Command {
-        Self::words(Command::new(&self.path), verb, directory)
-    }
-
-    /// One of its commands that ends with the thread that starts it, however that ends: it waits
-    /// for what nobody would send any more. By setpriv(1), where there is one.
-    pub(crate) fn command_that_ends_with_us(&self, verb: &str, directory: &Path) -> Command {
-        let search = env::var_os("PATH").unwrap_or_default();
-        let mut programs = env::split_paths(&search).map(|directory| directory.join(SETPRIV));
-        let Some(setpriv) = programs.find(|path| path.is_file()) else {
-            return self.command(verb, directory);
-        };
-        let mut command = Command::new(setpriv);
-        command.args(["--pdeathsig", "KILL", "--"]).arg(&self.path);
-        Self::words(command, verb, directory)
-    }
-
-    fn words(mut command: Command, verb: &str, directory: &Path) -> Command {
+        let mut command = Command::new(&self.path);
         command.arg(verb).arg("-D").arg(directory);
         command.arg("-o").arg(log(verb));
         command.stdin(Stdio::null()).process_group(0);

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use pagetrail_checkpoint::Image;
 use pagetrail_checkpoint::criu::{SocketAddress, socket_addresses};
-use pagetrail_checkpoint::{Image, Store};
 use pagetrail_criu::Engine;
 use pagetrail_report::words;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::args::RestoreArgs;
 use super::restore::check_kind;
 use crate::commands::checkpoint::chain::image;
-use crate::commands::checkpoint::{plain, text};
+use crate::commands::checkpoint::{open, plain, text};
 use crate::exit;
 use crate::session::signals::{Addressee, Signals};
 
@@ -45,7 +45,7 @@ const PREFIX: &str = "pagetrail: ";
 pub(super) fn run(args: &RestoreArgs, count: u32) -> Result<ExitCode> {
     // What all copies would fail at is said once.
     Engine::find()?;
-    let store = Store::open(&args.store).map_err(plain)?;
+    let store = open(&args.store, &args.key)?;
     let mut image = image(&store, args.at.as_ref())?;
     check_kind(&mut image)?;
     let number = image.manifest().number;
@@ -145,6 +145,9 @@ impl Copy {
         command.args(["restore", "--first-of-copy", "--at"]);
         command.arg(number.to_string());
         command.args(args.lazy.then_some("--lazy"));
+        if let Some(file) = &args.key.key_file {
+            command.arg("--key-file").arg(file);
+        }
         let passed_on = args.criu_arg.iter();
         command.args(passed_on.map(|arg| format!("--criu-arg={arg}")));
         command.arg("--").arg(&args.store);

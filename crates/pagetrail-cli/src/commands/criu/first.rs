@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::args::RestoreArgs;
 use super::restore;
-use crate::commands::checkpoint::{chain, plain, text};
+use crate::commands::checkpoint::{chain, open, text};
 use crate::session::signals::{Addressee, Signals};
 
 /// Where the kernel has the last PID of a namespace: the next is the one after it.
@@ -67,7 +67,7 @@ fn watch_owner() -> Result<Receiver<()>> {
 
 /// Keeps the processes that work here from taking the PIDs that the program needs.
 fn keep_pids_free(args: &RestoreArgs) -> Result<()> {
-    let store = pagetrail_checkpoint::Store::open(&args.store).map_err(plain)?;
+    let store = open(&args.store, &args.key)?;
     let pids = chain::image(&store, args.at.as_ref())?.criu_processes();
     if let Some(last) = pids.iter().max() {
         // Where it cannot be written, the PIDs are most likely free all the same.

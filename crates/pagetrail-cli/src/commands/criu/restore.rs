@@ -20,6 +20,8 @@ use crate::session::signals::{Addressee, Signals};
 
 /// The file in which CRIU says the process that it started.
 const PID_FILE: &str = "pagetrail.pid";
+/// The PID of the first process of a namespace, with which all others end.
+const FIRST_PID: u32 = 1;
 /// Without this a checkpoint cannot be restored from the store alone.
 const INVENTORY: &str = "inventory.img";
 /// Images of files that have no name any more, and of mounts of their own: paths say nothing then.
@@ -77,8 +79,13 @@ pub(super) fn start(args: &RestoreArgs) -> Result<Started> {
     {
         check_files(scratch.path())?;
     }
-    let lazy = match args.lazy {
-        true => Some(Lazy::start(&engine, scratch.path(), &store, number)?),
+    let mut pids = image.criu_processes();
+    let has_namespace = pids.contains(&FIRST_PID);
+    if has_namespace {
+        pids.clear();
+    }
+    let mut lazy = match args.lazy {
+        true => Some(Lazy::start(&engine, scratch.path(), &store, number, &pids)?),
         false => None,
     };
     let mut command = engine.command("restore", scratch.path());
@@ -94,6 +101,12 @@ pub(super) fn start(args: &RestoreArgs) -> Result<Started> {
     let running = began.elapsed();
     let pid = fs::read_to_string(scratch.path().join(PID_FILE)).unwrap_or_default();
     let pid: u32 = pid.trim().parse().unwrap_or(0);
+    if let Some(lazy) = &mut lazy {
+        if has_namespace {
+            pids.push(pid);
+        }
+        lazy.watch(&pids)?;
+    }
     lineage::note(pid, image.manifest());
     Ok(Started {
         pid,
@@ -166,7 +179,7 @@ pub(super) fn check_kind(image: &mut Image) -> Result<Vec<String>> {
 /// Refuses to restore processes whose PIDs are taken.
 fn check_pids(image: &Image) -> Result<()> {
     let pids = image.criu_processes();
-    if pids.contains(&1) {
+    if pids.contains(&FIRST_PID) {
         // They have a PID namespace of their own.
         return Ok(());
     }
