@@ -52,8 +52,11 @@ const PRESENT: Query = Query {
 };
 
 /// File times that are not exact are the same for two changes within a tick of the clock; a tick is
-/// 10 ms at most.
+/// 10 ms at most. On a machine that hosts too much it comes late, but then the coarse clock stands
+/// still as well: file times are taken from it (`inode_set_ctime_current` in `fs/inode.c`).
 const TICKS_NS: i64 = 20_000_000;
+/// Some file systems know seconds only (ext4 with small inodes), or even ones (FAT).
+const SECONDS_NS: i64 = 2_000_000_000;
 
 /// The attributes of a file that change with it (`statx(2)`).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -353,10 +356,36 @@ fn owned_elsewhere(entry: Entry) -> bool {
 
 /// Whether a change happened so recently that the next one may have the same time.
 fn is_recent(stamp: Stamp) -> bool {
-    let now = clock_gettime(ClockId::Realtime);
+    let now = clock_gettime(ClockId::RealtimeCoarse);
     let now = now
         .tv_sec
         .wrapping_mul(1_000_000_000)
         .wrapping_add(now.tv_nsec);
-    now.wrapping_sub(stamp.changed_ns).abs() <= TICKS_NS
+    let margin = match stamp.changed_ns % 1_000_000_000 {
+        0 => SECONDS_NS,
+        _ => TICKS_NS,
+    };
+    // One in the future is recent, too.
+    now.wrapping_sub(stamp.changed_ns) <= margin
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_recent_for_as_long_as_its_time_may_be_given_again() {
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        let stamp = |sec: i64, nsec: i64| Stamp {
+            changed_ns: (now.tv_sec + sec) * 1_000_000_000 + nsec,
+            modified_ns: 0,
+            bytes: 0,
+            blocks: 0,
+        };
+        assert!(is_recent(stamp(0, now.tv_nsec)) && is_recent(stamp(3, 1)));
+        assert!(!is_recent(stamp(-1, now.tv_nsec.max(1))));
+        // In whole seconds, unless it happened to fall on one.
+        assert!(is_recent(stamp(0, 0)) && is_recent(stamp(-1, 0)));
+        assert!(!is_recent(stamp(-4, 0)));
+    }
 }
