@@ -33,14 +33,28 @@ struct TraceEvent<'a> {
     args: BTreeMap<&'a str, serde_json::Value>,
 }
 
-/// Writes the trace, an event a line.
-pub(crate) fn write(trail: &Trail, out: &mut dyn Write) -> io::Result<()> {
+/// Writes the trace of these processes, an event a line, each with the time at which it was
+/// attached to, in ns since the recording began.
+pub(crate) fn write(processes: &[(u64, &Trail)], out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
+    for ((appeared_ns, trail), at) in processes.iter().zip(0..) {
+        if at > 0 {
+            out.write_all(b",\n")?;
+        }
+        let command = words::command(&trail.header.command);
+        let name = args([("name", command.into())]);
+        put(
+            out,
+            &event("process_name", "M", 0.0, trail.header.pid, name),
+        )?;
+        write_rounds(*appeared_ns, trail, out)?;
+    }
+    out.write_all(b"\n]}\n")
+}
+
+fn write_rounds(appeared_ns: u64, trail: &Trail, out: &mut dyn Write) -> io::Result<()> {
     let pid = trail.header.pid;
     let counted = counted(trail);
-    let command = words::command(&trail.header.command);
-    out.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
-    let name = args([("name", command.into())]);
-    put(out, &event("process_name", "M", 0.0, pid, name))?;
     let mut pages = vec![BTreeMap::<&str, u64>::new(); trail.rounds.len()];
     for_each_part(trail, |part| {
         let name = part.mapping.map_or("", |index| &trail.mappings[index].name);
@@ -52,9 +66,10 @@ pub(crate) fn write(trail: &Trail, out: &mut dyn Write) -> io::Result<()> {
     let nothing = BTreeMap::new();
     let before = std::iter::once(&nothing).chain(&pages);
     for ((round, pages), before) in trail.rounds.iter().zip(&pages).zip(before) {
+        let start_ns = appeared_ns.saturating_add(round.start_ns);
         let kind = words::terms(round.access_kind).written;
         let all = args([(kind, round_pages(round, trail).into())]);
-        write_round(round, pid, all, out)?;
+        write_round(round, start_ns, pid, all, out)?;
         // A counter that stays 0 needs no event.
         let is_used = |name: &&String| {
             let has = |pages: &BTreeMap<&str, u64>| pages.contains_key(name.as_str());
@@ -62,23 +77,23 @@ pub(crate) fn write(trail: &Trail, out: &mut dyn Write) -> io::Result<()> {
         };
         for name in counted.values().filter(is_used) {
             let pages = pages.get(name.as_str()).copied().unwrap_or(0);
-            let start = us(round.start_ns);
-            let counter = event(name, "C", start, pid, args([(kind, pages.into())]));
-            put_next(out, &counter)?;
+            let arguments = args([(kind, pages.into())]);
+            put_next(out, &event(name, "C", us(start_ns), pid, arguments))?;
         }
     }
-    out.write_all(b"\n]}\n")
+    Ok(())
 }
 
 fn write_round(
     round: &Round,
+    start_ns: u64,
     pid: u32,
     pages: BTreeMap<&str, serde_json::Value>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let start = us(round.start_ns);
+    let start = us(start_ns);
     put_next(out, &event("pages in a round", "C", start, pid, pages))?;
-    let end = us(round.start_ns.saturating_add(round.duration_ns));
+    let end = us(start_ns.saturating_add(round.duration_ns));
     let collect = us(round.collect_ns);
     let arguments = args([
         ("round", round.index.into()),
@@ -182,7 +197,7 @@ mod tests {
     fn counters_add_up_to_the_pages_written() {
         let trail = testing::program(20);
         let mut out = Vec::new();
-        write(&trail, &mut out).expect("a Vec takes all");
+        write(&[(0, &trail)], &mut out).expect("a Vec takes all");
         let document: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
         let events = document["traceEvents"].as_array().expect("a list");
         let sum = |is: &dyn Fn(&str) -> bool| -> u64 {

@@ -81,6 +81,25 @@ pub fn write_with(
     write_process(trail, writers, &[], format, out)
 }
 
+/// Writes several processes of a recording, each with the time at which it was attached to, in ns
+/// since the recording began; formats that hold one process alone get the first.
+///
+/// # Errors
+///
+/// Those of `out`.
+pub fn write_all(
+    processes: &[(u64, &Trail)],
+    format: Format,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    match (format, processes.first()) {
+        (Format::Parquet, _) => parquet::write(processes, out),
+        (Format::ChromeTrace, _) => chrome_trace::write(processes, out),
+        (_, Some((_, trail))) => write(trail, format, out),
+        (_, None) => Ok(()),
+    }
+}
+
 /// Writes the report on one process of a recording of several; `processes` are all of them, for the
 /// JSON document.
 ///
@@ -95,8 +114,7 @@ pub fn write_process(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     match format {
-        Format::Parquet => return parquet::write(trail, out),
-        Format::ChromeTrace => return chrome_trace::write(trail, out),
+        Format::Parquet | Format::ChromeTrace => return write_all(&[(0, trail)], format, out),
         _ => {}
     }
     if let Format::FlameGraph | Format::Folded | Format::Pprof = format {

@@ -46,10 +46,19 @@ struct Row<'a> {
     writer: Option<(u32, &'a str)>,
 }
 
-/// Writes the table.
-pub(crate) fn write(trail: &Trail, out: &mut dyn Write) -> io::Result<()> {
-    let metadata = metadata(trail);
+/// Writes the table of these processes, each with the time at which it was attached to, in ns since
+/// the recording began. The first says what holds for the recording.
+pub(crate) fn write(processes: &[(u64, &Trail)], out: &mut dyn Write) -> io::Result<()> {
     let mut file = File::create(out, COLUMNS.map(|(name, kind)| Column::new(name, kind)))?;
+    for (appeared_ns, trail) in processes {
+        add(&mut file, *appeared_ns, trail)?;
+    }
+    let metadata = processes.first().map(|(_, trail)| metadata(trail));
+    file.finish(&metadata.unwrap_or_default())
+}
+
+/// Adds the rows of a process.
+fn add(file: &mut File<'_>, appeared_ns: u64, trail: &Trail) -> io::Result<()> {
     let mut stacks = Stacks::of(trail);
     let mut failed = Ok(());
     let mut writers = RoundWriters::default();
@@ -71,14 +80,19 @@ pub(crate) fn write(trail: &Trail, out: &mut dyn Write) -> io::Result<()> {
                 mapping,
                 writer,
             };
-            put(&mut file, trail, part.round, &row)
+            put(file, trail, appeared_ns, part.round, &row)
         });
     });
-    failed?;
-    file.finish(&metadata)
+    failed
 }
 
-fn put(file: &mut File<'_>, trail: &Trail, position: usize, row: &Row<'_>) -> io::Result<()> {
+fn put(
+    file: &mut File<'_>,
+    trail: &Trail,
+    appeared_ns: u64,
+    position: usize,
+    row: &Row<'_>,
+) -> io::Result<()> {
     let (header, round) = (&trail.header, &trail.rounds[position]);
     let began_us = header.started_unix_ms.saturating_mul(1000);
     let [
@@ -96,7 +110,7 @@ fn put(file: &mut File<'_>, trail: &Trail, position: usize, row: &Row<'_>) -> io
     ] = &mut file.columns;
     number.number(round.index.into());
     time.number(began_us.saturating_add(round.start_ns / 1000));
-    offset.number(round.start_ns);
+    offset.number(appeared_ns.saturating_add(round.start_ns));
     duration.number(round.duration_ns);
     process.number(header.pid.into());
     kind.text(words::terms(round.access_kind).writes);

@@ -5,7 +5,7 @@ use crate::testing;
 
 fn table(trail: &Trail) -> Vec<u8> {
     let mut out = Vec::new();
-    write(trail, &mut out).expect("a Vec takes all");
+    write(&[(0, trail)], &mut out).expect("a Vec takes all");
     out
 }
 

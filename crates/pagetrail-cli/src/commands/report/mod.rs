@@ -27,7 +27,12 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
     if let Some(after) = &args.after {
         return compare::run(args, after);
     }
-    let (mut trail, processes) = select(read_all(&args.file)?, args)?;
+    let mut tree = read_all(&args.file)?;
+    let (number, processes) = select(&tree, args)?;
+    if args.parquet.is_some() || args.chrome_trace.is_some() {
+        write_tables(&mut tree, number, args)?;
+    }
+    let mut trail = tree.processes.swap_remove(number).trail;
     // The JSON document lists mappings as recorded; its consumer can group them.
     let recorded = joined::group(&mut trail);
     Pictures::open(&args.pictures, &args.file)?.write(&trail)?;
@@ -48,20 +53,6 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
             file.write(|out| report::write_with(&trail, writers.as_ref(), format, out))?;
         }
     }
-    let tables = [
-        (&args.parquet, "parquet", Kind::Parquet, Format::Parquet),
-        (
-            &args.chrome_trace,
-            "trace.json",
-            Kind::ChromeTrace,
-            Format::ChromeTrace,
-        ),
-    ];
-    for (path, extension, kind, format) in tables {
-        if let Some(file) = open(path, &args.file, extension, kind)? {
-            file.write(|out| report::write(&trail, format, out))?;
-        }
-    }
     let format = match args.json {
         true => {
             trail.mappings = recorded;
@@ -79,19 +70,52 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The process to report on, and all processes if there are several.
-fn select(mut tree: TreeTrail, args: &ReportArgs) -> Result<(Trail, Vec<ProcessRow>)> {
+/// Writes what is for other tools: of all processes, unless one was chosen.
+fn write_tables(tree: &mut TreeTrail, number: usize, args: &ReportArgs) -> Result<()> {
+    let chosen = match args.process {
+        Some(_) => &mut tree.processes[number..=number],
+        None => &mut tree.processes[..],
+    };
+    let recorded: Vec<_> = chosen
+        .iter_mut()
+        .map(|process| joined::group(&mut process.trail))
+        .collect();
+    let all: Vec<(u64, &Trail)> = chosen
+        .iter()
+        .map(|process| (process.appeared_ns, &process.trail))
+        .collect();
+    let tables = [
+        (&args.parquet, "parquet", Kind::Parquet, Format::Parquet),
+        (
+            &args.chrome_trace,
+            "trace.json",
+            Kind::ChromeTrace,
+            Format::ChromeTrace,
+        ),
+    ];
+    for (path, extension, kind, format) in tables {
+        if let Some(file) = open(path, &args.file, extension, kind)? {
+            file.write(|out| report::write_all(&all, format, out))?;
+        }
+    }
+    for (process, mappings) in chosen.iter_mut().zip(recorded) {
+        process.trail.mappings = mappings;
+    }
+    Ok(())
+}
+
+/// The number of the process to report on, and all processes if there are several.
+fn select(tree: &TreeTrail, args: &ReportArgs) -> Result<(usize, Vec<ProcessRow>)> {
     let rows = match tree.processes.len() {
         0 | 1 if args.process.is_none() => Vec::new(),
-        _ => processes::rows(&tree),
+        _ => processes::rows(tree),
     };
     let number = match &args.process {
         Some(wanted) => find(&rows, wanted)?,
         None => 0,
     };
-    let process = tree.processes.swap_remove(number);
     let rows = if rows.len() > 1 { rows } else { Vec::new() };
-    Ok((process.trail, rows))
+    Ok((number, rows))
 }
 
 /// The number of the process with a PID or a name. Of processes with one PID, one after the other,
