@@ -10,6 +10,16 @@ pub enum Error {
     /// This checkpoint cannot be restored, or not here, for the reason given.
     #[error("{0}")]
     Refused(String),
+    /// A descriptor cannot be opened, for the reason given; with [`Missing::Null`] it becomes
+    /// `/dev/null`.
+    ///
+    /// [`Missing::Null`]: crate::Missing::Null
+    #[error("{0}")]
+    Missing(String),
+    /// A file has changed since the checkpoint, as said; with
+    /// [`allow_changed_files`](crate::RestoreOptions::allow_changed_files) that is no obstacle.
+    #[error("{0}")]
+    Changed(String),
     /// Another process has the PID.
     #[error("another process has PID {pid}")]
     PidTaken {

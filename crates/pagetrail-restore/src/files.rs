@@ -35,7 +35,7 @@ pub(crate) fn decide(
     }
     let missing = |reason: String| match options.on_missing {
         Missing::Null => Ok(Opening::Null),
-        Missing::Fail => Err(Error::Refused(reason)),
+        Missing::Fail => Err(Error::Missing(reason)),
     };
     match &file.kind {
         FileKind::Terminal { .. } | FileKind::Pipe { .. } if number <= 2 => {
@@ -45,7 +45,7 @@ pub(crate) fn decide(
             })
         }
         FileKind::Pipe { .. } => missing(format!(
-            "descriptor {number} was an end of a pipe to another process; it can become /dev/null"
+            "descriptor {number} was an end of a pipe to another process"
         )),
         FileKind::Terminal { path } | FileKind::Stateless { path } => {
             let is_terminal = matches!(file.kind, FileKind::Terminal { .. });
@@ -76,7 +76,7 @@ pub(crate) fn decide(
                 "descriptor {number} was {path}, which is no regular file now"
             )),
             Ok(now) if now.len() != *bytes && !options.allow_changed_files => {
-                Err(Error::Refused(format!(
+                Err(Error::Changed(format!(
                     "descriptor {number} was {path}, which has changed since: it has {} bytes now and \
                      had {bytes}",
                     now.len()

@@ -110,6 +110,10 @@ fn plain(error: Error) -> anyhow::Error {
         Error::NoPrivilege { .. } | Error::PidTaken { .. } => {
             anyhow::anyhow!("{error}; --any-pid gives it another")
         }
+        Error::Changed(_) => {
+            anyhow::anyhow!("{error}; --allow-changed-files restores all the same")
+        }
+        Error::Missing(_) => anyhow::anyhow!("{error}; --on-missing null makes it /dev/null"),
         error => error.into(),
     }
 }
