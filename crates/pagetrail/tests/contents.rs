@@ -2,9 +2,12 @@
 
 mod support;
 
-use pagetrail::{PageRange, PageSet, Permissions, Region, owned_pages, page_size};
+use pagetrail::{
+    PageRange, PageSet, Permissions, Region, Target, Technique, Watch, owned_pages, page_size,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
-use support::{random, times};
+use std::time::{Duration, Instant};
+use support::{Victim, random, times, working};
 
 /// While a huge page is split, its pages are not in the page table for a moment.
 #[test]
@@ -54,4 +57,44 @@ fn owned_pages_are_complete_while_a_huge_page_is_split() {
     });
     // SAFETY: nothing refers to it any more.
     unsafe { libc::munmap(start as *mut _, length) };
+}
+
+/// Other processes store to shared anonymous memory, which changes the times of its file. A process
+/// that only sleeps has written none of it; what it removes and reads again has changed.
+#[test]
+fn shared_memory_that_others_write_is_not_an_idle_process_write() {
+    for technique in working("shared with others", &[Technique::PagemapScan]) {
+        let Some(victim) = Victim::start("sharing", &["600"]) else {
+            return;
+        };
+        let watch = Watch::builder().target(Target::process(victim.pid()).unwrap());
+        let mut watch = watch.technique(technique).start().unwrap();
+        let region = Region::of_process(victim.pid()).unwrap();
+        let shared = region.iter().find(|region| region.permissions.shared);
+        let shared = shared.unwrap().range;
+        let mut collect = || {
+            let round = watch.collect().unwrap();
+            let found = round.dirty().intersection(&PageSet::from_iter([shared]));
+            round.commit();
+            found
+        };
+        // The first find out how many faults it takes.
+        collect();
+        collect();
+        let mut reported = 0;
+        for _ in 0..50 {
+            std::thread::sleep(Duration::from_millis(3));
+            reported += collect().page_count();
+        }
+        assert_eq!(reported, 0, "{technique}: pages of an idle process");
+        let pid = rustix::process::Pid::from_raw(victim.pid() as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
+        let removed = shared.start() + 40 * page_size();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !collect().contains(removed) {
+            assert!(Instant::now() < deadline, "{technique}: it is not reported");
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        victim.finish();
+    }
 }

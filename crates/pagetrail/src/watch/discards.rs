@@ -13,9 +13,13 @@
 //!   the first store to a page that is write-protected (`fault_dirty_shared_page` in
 //!   `mm/memory.c`), which the technique reports. If a file has changed and no page of it was
 //!   reported, or if it has become smaller, all of it counts as written. If pages of it were
-//!   reported, those that have left the page table since the last check count as well.
+//!   reported, those that have left the page table since the last check count as well. Shared
+//!   anonymous memory has no descriptor, so that no system call writes to it: there, other
+//!   processes store to it all the time (PostgreSQL), and one that took no page fault meanwhile has
+//!   none of a removed page's successor in its page table, and is not concerned.
 //!
-//! Limits: a page of shared memory is missed if it is removed and *read* again (so that it exists,
+//! Limits: a page of shared anonymous memory is missed if it is removed, and read again by nobody
+//! but another process that reads this one's memory. A page of shared memory is missed if it is removed and *read* again (so that it exists,
 //! and holds zeros) between two rounds in which the target also stores to other pages of the same
 //! file. Without permission to look at the target's files (`/proc/PID/map_files` needs
 //! CAP_CHECKPOINT_RESTORE) only pages that have left the page table are found.
@@ -25,7 +29,7 @@ mod times;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::map_files;
-use crate::proc::status::may_be_swapped;
+use crate::proc::status::{may_be_swapped, stat_fields};
 use crate::region::Region;
 use crate::sys::pagemap::{Categories, Entry, Pagemap, Query, Vector, is_owned};
 use crate::technique::Missed;
@@ -58,6 +62,10 @@ const TICKS_NS: i64 = 20_000_000;
 /// Some file systems know seconds only (ext4 with small inodes), or even ones (FAT).
 const SECONDS_NS: i64 = 2_000_000_000;
 
+/// Which fields of `proc_pid_stat(5)`, counted from the state, have the page faults.
+const MINOR_FAULTS: usize = 7;
+const MAJOR_FAULTS: usize = 9;
+
 /// The attributes of a file that change with it (`statx(2)`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
@@ -73,6 +81,8 @@ struct Shared {
     /// One mapping of it, with the boundaries that `maps` has.
     mapping: PageRange,
     ranges: PageSet,
+    /// Whether it is anonymous: it has no descriptor.
+    anonymous: bool,
     /// Pages that were in the page table at the last check.
     present: PageSet,
     /// `None` without permission to look at the file.
@@ -100,6 +110,8 @@ pub(super) struct Discards {
     /// more: one that was only being migrated then may have been discarded since.
     gone: PageSet,
     shared: Vec<Shared>,
+    /// The page faults of the process before the last check, where they matter and are known.
+    faults: Option<u64>,
     /// Whether the note about the missing permission was given.
     has_noted: bool,
 }
@@ -124,6 +136,7 @@ impl Discards {
             swapped: PageSet::new(),
             gone: PageSet::new(),
             shared: Vec::new(),
+            faults: None,
             has_noted: false,
         }
     }
@@ -168,6 +181,7 @@ impl Discards {
                     file,
                     mapping: region.range,
                     ranges: part,
+                    anonymous: is_anonymous(region),
                     present: PageSet::new(),
                     stamp: None,
                     exact: false,
@@ -202,10 +216,16 @@ impl Discards {
         self.check_private(out)?;
         let mut checked = Checked::default();
         let mut shared = std::mem::take(&mut self.shared);
+        let faults = match shared.iter().any(|shared| shared.anonymous) {
+            true => self.count_faults(),
+            false => None,
+        };
         let outcome = shared
             .iter_mut()
             .try_for_each(|shared| self.check_shared(shared, written, out, &mut checked));
         self.shared = shared;
+        // Those before the stamps were taken: what comes between belongs to the next check, too.
+        self.faults = faults;
         outcome.map(|()| checked)
     }
 
@@ -256,7 +276,10 @@ impl Discards {
                 let smaller = now.bytes < before.bytes || now.blocks < before.blocks;
                 let reported = shared.ranges.ranges().iter();
                 let reported = reported.copied().any(|range| written.intersects(range));
-                if smaller || !reported {
+                let unconcerned = || {
+                    shared.anonymous && self.faults.is_some() && self.faults == self.count_faults()
+                };
+                if smaller || !reported && !unconcerned() {
                     out.union_with(&shared.ranges);
                 }
             }
@@ -298,6 +321,13 @@ impl Discards {
             bytes: stat.stx_size,
             blocks: stat.stx_blocks,
         }))
+    }
+
+    /// The page faults of the process so far, by all its threads (`proc_pid_stat(5)`).
+    fn count_faults(&self) -> Option<u64> {
+        let fields = stat_fields(self.pid.unwrap_or_else(std::process::id));
+        let field = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        Some(field(MINOR_FAULTS)? + field(MAJOR_FAULTS)?)
     }
 
     /// Whether anything of the process is swapped out.
@@ -345,6 +375,12 @@ const SWAPPED: Query = Query {
     all_of: Categories::FILE.union(Categories::SWAPPED),
     ..OWNED
 };
+
+/// Whether shared memory is anonymous (`shmem_zero_setup` in `mm/shmem.c`), and so without a
+/// descriptor.
+fn is_anonymous(region: &Region) -> bool {
+    region.permissions.shared && region.name == "/dev/zero (deleted)"
+}
 
 fn owned_now(entry: Entry) -> bool {
     entry.is_present() && !entry.is_file()
