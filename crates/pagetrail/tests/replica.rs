@@ -115,10 +115,12 @@ impl Replica {
             let Some(part) = region.range.intersection(range) else {
                 break;
             };
+            // Mappings that change while they are read may overlap.
+            let (from, end) = (part.start().max(start), part.end().max(start));
             // Where no mapping is any more nothing can be compared.
-            self.copy_part(start, part.start(), None);
-            self.copy_part(part.start(), part.end(), Some(region));
-            start = part.end();
+            self.copy_part(start, from, None);
+            self.copy_part(from, end, Some(region));
+            start = end;
         }
         self.copy_part(start, range.end(), None);
     }
