@@ -19,10 +19,11 @@
 //!   none of a removed page's successor in its page table, and is not concerned.
 //!
 //! Limits: a page of shared anonymous memory is missed if it is removed, and read again by nobody
-//! but another process that reads this one's memory. A page of shared memory is missed if it is removed and *read* again (so that it exists,
-//! and holds zeros) between two rounds in which the target also stores to other pages of the same
-//! file. Without permission to look at the target's files (`/proc/PID/map_files` needs
-//! CAP_CHECKPOINT_RESTORE) only pages that have left the page table are found.
+//! but another process that reads this one's memory. A page of shared memory is missed if it is
+//! removed and *read* again (so that it exists, and holds zeros) between two rounds in which the
+//! target also stores to other pages of the same file. Without permission to look at the target's
+//! files (`/proc/PID/map_files` needs CAP_CHECKPOINT_RESTORE) only pages that have left the page
+//! table are found.
 
 mod times;
 
