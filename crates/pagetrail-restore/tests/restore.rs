@@ -220,6 +220,30 @@ fn what_cannot_be_started_anew_is_refused_by_its_name() {
     parent.wait().unwrap();
 }
 
+#[test]
+fn a_thread_that_is_not_as_the_main_one_is_refused() {
+    let Some(program) = support::victim_program("apart") else {
+        return;
+    };
+    for (what, said) in [
+        ("seccomp", "a seccomp filter"),
+        ("files", "descriptors of its own"),
+        ("directory", "a working directory and umask of its own"),
+        ("capabilities", "other users, groups or capabilities"),
+    ] {
+        if what == "capabilities" && !support::is_root() {
+            pagetrail_skips::not_here("a thread gives up its capabilities only where it has some");
+            continue;
+        }
+        let mut command = Command::new(&program);
+        let running = Program::start(command.arg(what), tempfile::tempdir().unwrap());
+        running.await_output("ready");
+        let message = check_restartable(running.pid()).unwrap_err().to_string();
+        assert!(message.contains(said), "{what}: {message}");
+        assert!(message.contains(": thread "), "{what}: {message}");
+    }
+}
+
 /// So that a program and its children can be ended together.
 trait OwnGroup {
     fn process_group_of_its_own(&mut self) -> &mut Self;

@@ -4,6 +4,6 @@
     reason = "the fence: kernel interfaces are unsafe, everything above is safe"
 )]
 
+pub(crate) mod kcmp;
 pub(crate) mod kept;
 pub(crate) mod mapping;
-pub(crate) mod same_file;

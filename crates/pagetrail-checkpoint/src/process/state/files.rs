@@ -2,7 +2,7 @@
 
 use super::Refused;
 use crate::format::state::{FileKind, OpenFile};
-use crate::sys::same_file::same_file;
+use crate::sys::kcmp::same_file;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;

@@ -2,6 +2,7 @@
 //! be started anew is refused, by its name.
 
 pub(crate) mod files;
+mod threads;
 
 use crate::error::{Error, Result};
 use crate::format::state::{Credentials, MemoryParts, ProcessState};
@@ -63,10 +64,7 @@ fn refuse_others(pid: u32) -> Result<(), Refused> {
             _ => {}
         }
     }
-    let status = text(pid, "status")?;
-    if field(&status, "Seccomp").is_some_and(|mode| mode != "0") {
-        return Err("it has a seccomp filter".into());
-    }
+    threads::check(pid)?;
     if let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) {
         for task in tasks.flatten() {
             let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
