@@ -64,6 +64,9 @@ pub enum Error {
     /// What is asked for cannot be done with this process or this image, for the reason given.
     #[error("{0}")]
     Refused(String),
+    /// What is asked for cannot be done at this instant, for the reason given; at another it can.
+    #[error("{0}")]
+    NotNow(String),
     /// The other side of a connection does not keep to the protocol.
     #[error("the other side does not speak CRIU's page-server protocol as it should: {0}")]
     Peer(String),

@@ -366,6 +366,8 @@ impl ProcessCheckpointer {
             return Ok(None);
         }
         let mut state = state::of(self.pid(), self.layout.regions())?;
+        #[cfg(target_arch = "x86_64")]
+        state::padding::check(self.pid(), self.layout.regions(), hold.threads())?;
         let Some(kernel) = hold.kernel_state()? else {
             let reason = "a guest of KVM cannot be started anew from a checkpoint";
             return Err(Error::Refused(reason.into()));

@@ -2,6 +2,8 @@
 //! be started anew is refused, by its name.
 
 pub(crate) mod files;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod padding;
 mod threads;
 
 use crate::error::{Error, Result};

@@ -236,7 +236,8 @@ impl Session<'_> {
                     | pagetrail::Error::Traced { .. }
             )
         );
-        ended || !(full_or_busy || not_now)
+        let mid_transfer = matches!(error.downcast_ref(), Some(Error::NotNow(_)));
+        ended || !(full_or_busy || not_now || mid_transfer)
     }
 
     /// Waits; false when the process has ended or somebody asked to stop.
