@@ -139,6 +139,9 @@ fn check_mappings(regions: &[Region]) -> Result<(), Refused> {
             "a file that is gone"
         } else if name.contains('\u{fffd}') {
             "a file whose name is no text"
+        } else if name.contains("\\012") {
+            // As /proc shows it; a name with a backslash looks the same.
+            "a file whose name has a line break"
         } else if name.starts_with('/') {
             continue;
         } else {
