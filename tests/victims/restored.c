@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fenv.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -148,9 +149,12 @@ int main(int argc, char **argv) {
     int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
     struct itimerspec later = {{1000, 5}, {10000, 0}};
     timerfd_settime(timer, 0, &later, NULL);
-    int poll = epoll_create1(EPOLL_CLOEXEC);
+    int periodic = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+    struct itimerspec often = {{0, 1000000}, {0, 1000000}};
+    timerfd_settime(periodic, 0, &often, NULL);
+    int waits = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0xfeedface12345678};
-    epoll_ctl(poll, EPOLL_CTL_ADD, counter, &event);
+    epoll_ctl(waits, EPOLL_CTL_ADD, counter, &event);
 
     uint64_t *shared = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     uint64_t *guarded = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -224,13 +228,24 @@ int main(int argc, char **argv) {
         if (!(fcntl(append, F_GETFL) & O_APPEND)) FAIL("O_APPEND");
 
         struct epoll_event found = {0};
-        if (epoll_wait(poll, &found, 1, 0) != 1 || found.data.u64 != 0xfeedface12345678)
+        if (epoll_wait(waits, &found, 1, 0) != 1 || found.data.u64 != 0xfeedface12345678)
             FAIL("epoll");
         struct itimerspec left;
         timerfd_gettime(timer, &left);
         if (left.it_interval.tv_sec != 1000 || left.it_interval.tv_nsec != 5 ||
             left.it_value.tv_sec > 10000 || left.it_value.tv_sec < 9000)
             FAIL("timerfd");
+        if (round % 16 == 0) {
+            // Unread most of the time, it has expired, and must tick again once it is read.
+            for (int i = 0; i < 2; i++) {
+                struct pollfd one = {periodic, POLLIN, 0};
+                int is_ready;
+                while ((is_ready = poll(&one, 1, 80000)) < 0 && errno == EINTR) {}
+                uint64_t ticks = 0;
+                if (is_ready != 1 || read(periodic, &ticks, 8) != 8 || ticks == 0)
+                    FAIL("a periodic timerfd");
+            }
+        }
         uint64_t count = 0;
         if (read(counter, &count, 8) != 8 || count != 7) FAIL("eventfd: %lu", (unsigned long)count);
         count = 7;

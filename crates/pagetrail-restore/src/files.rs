@@ -217,8 +217,13 @@ fn open(remote: &Remote, file: &OpenFile, opening: &Opening) -> Result<()> {
         ) => {
             let flags = some(libc::TFD_NONBLOCK | libc::TFD_CLOEXEC);
             let number = call(libc::SYS_timerfd_create, &[(*clock).into(), flags.into()])?;
-            if *value != (0, 0) {
-                let words = [interval.0, interval.1, value.0, value.1];
+            // A periodic one that has expired is started again by the kernel when it is read.
+            let left = match *value {
+                (0, 0) if *ticks != 0 => *interval,
+                left => left,
+            };
+            if left != (0, 0) {
+                let words = [interval.0, interval.1, left.0, left.1];
                 let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
                 // What is left is relative, however it was set.
                 call(
