@@ -68,7 +68,7 @@ pub fn restore(image: &mut Image, options: &RestoreOptions) -> Result<Restored> 
     process::end(&remote, state)?;
     remote.end()?;
     for (tracee, thread) in each() {
-        threads::set_registers(tracee, thread)?;
+        threads::set_registers(pid, tracee, thread)?;
     }
     if options.pid == PidChoice::Any && pid != process.pid {
         lost.push(format!(

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::options::PidChoice;
 use crate::remote::Remote;
+use crate::sys::memory;
 use crate::sys::ptrace::{self, Registers, Tracee};
 use crate::sys::spawn::CloneArguments;
 use pagetrail::{PendingSignal, RegisterSet, ThreadState};
@@ -128,10 +129,21 @@ pub(crate) fn number(signal: &PendingSignal) -> i32 {
 
 /// The general registers of a thread, with which it goes on: a system call that was interrupted
 /// begins anew.
-fn general(sets: &[RegisterSet]) -> Option<Registers> {
+fn general(pid: u32, sets: &[RegisterSet]) -> Option<Registers> {
     let set = sets.iter().find(|set| set.note == GENERAL)?;
     let mut registers = ptrace::from_bytes(set.bytes.as_slice().try_into().ok()?);
-    let call = registers.orig_rax as i64;
+    let mut call = registers.orig_rax as i64;
+    if call == libc::SYS_restart_syscall {
+        // The kernel has forgotten what it was to restart; made anew, it ends with `EINTR`.
+        let mut code = [0; CALL_BYTES];
+        let read = registers
+            .rip
+            .checked_sub(CALL_BYTES as u64)
+            .map(|at| memory::read(pid, at, &mut code));
+        if let (Some(Ok(())), Some(restarted)) = (read, restarted_call(code)) {
+            call = restarted;
+        }
+    }
     if call >= 0 && RESTARTS.contains(&(registers.rax as i64)) {
         registers.rax = call as u64;
         registers.rip -= SYSCALL_LEN;
@@ -140,12 +152,30 @@ fn general(sets: &[RegisterSet]) -> Option<Registers> {
     Some(registers)
 }
 
+/// How long `mov eax, imm32` and `syscall` are, in bytes.
+const CALL_BYTES: usize = 7;
+
+/// The call that the code before a restart made, where it is one that is restarted so.
+fn restarted_call(code: [u8; CALL_BYTES]) -> Option<i64> {
+    let [0xb8, number @ .., 0x0f, 0x05] = code else {
+        return None;
+    };
+    let call = i64::from(i32::from_le_bytes(number));
+    let restarts = [
+        libc::SYS_nanosleep,
+        libc::SYS_clock_nanosleep,
+        libc::SYS_poll,
+        libc::SYS_futex,
+    ];
+    restarts.contains(&call).then_some(call)
+}
+
 /// Gives a thread its registers and the signals that it blocks. It must not execute the stub any
 /// more.
-pub(crate) fn set_registers(tracee: Tracee, thread: &Thread) -> Result<()> {
+pub(crate) fn set_registers(pid: u32, tracee: Tracee, thread: &Thread) -> Result<()> {
     let tid = thread.held.tid;
     let sets = &thread.held.registers;
-    let general = general(sets)
+    let general = general(pid, sets)
         .ok_or_else(|| Error::refused(format!("the checkpoint lacks registers of thread {tid}")))?;
     for set in sets.iter().filter(|set| set.note != GENERAL) {
         tracee.set_register_set(set.note, &set.bytes).map_err(|_| {
@@ -159,4 +189,23 @@ pub(crate) fn set_registers(tracee: Tracee, thread: &Thread) -> Result<()> {
         .set_registers(&general)
         .and_then(|()| tracee.block_signals(thread.held.blocked_signals))
         .map_err(Error::step(format!("set the registers of thread {tid}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_restarted_is_read_from_the_code() {
+        let code = |number: i64| {
+            let number = (number as i32).to_le_bytes();
+            [0xb8, number[0], number[1], number[2], number[3], 0x0f, 0x05]
+        };
+        let sleep = libc::SYS_clock_nanosleep;
+        assert_eq!(restarted_call(code(sleep)), Some(sleep));
+        assert_eq!(restarted_call(code(libc::SYS_write)), None);
+        let mut other = code(sleep);
+        other[0] = 0xb9;
+        assert_eq!(restarted_call(other), None);
+    }
 }

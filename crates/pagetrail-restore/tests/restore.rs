@@ -172,6 +172,34 @@ fn sleeper() -> Command {
     command
 }
 
+/// Waits until a process is in a system call.
+fn await_call(program: &Program, number: i64) {
+    let wanted = format!("{number} ");
+    let call = || fs::read_to_string(format!("/proc/{}/syscall", program.pid()));
+    while call().is_ok_and(|call| !call.starts_with(&wanted)) {
+        program.assert_running();
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_sleep_that_an_earlier_stop_interrupted_begins_anew() {
+    const CLOCK_NANOSLEEP: i64 = 230;
+    const RESTART_SYSCALL: i64 = 219;
+    if !may_choose_pids() {
+        return;
+    }
+    let program = Program::start(&mut sleeper(), tempfile::tempdir().unwrap());
+    await_call(&program, CLOCK_NANOSLEEP);
+    checkpoint(program.pid());
+    await_call(&program, RESTART_SYSCALL);
+    let mut image = checkpoint(program.pid());
+    program.kill();
+    restore(&mut image, &options()).unwrap();
+    await_call(&program, CLOCK_NANOSLEEP);
+    program.assert_running();
+}
+
 /// What is said of a program that is started by a command.
 fn refusal(command: &mut Command) -> String {
     let child = command.spawn().unwrap();
