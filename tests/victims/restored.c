@@ -161,6 +161,16 @@ int main(int argc, char **argv) {
     guarded[512] = 0x6a;
     mprotect(guarded, 8192, PROT_NONE);
 
+    int view_file = open("view", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    if (ftruncate(view_file, 4096)) return 2;
+    volatile char *view = mmap(NULL, 4096, PROT_READ, MAP_SHARED, view_file, 0);
+    close(view_file);
+
+    int table_file = open("table", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    if (write(table_file, "entries", 7) != 7) return 2;
+    const char *table = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, table_file, 0);
+    close(table_file);
+
     int ends[2], more[2];
     if (pipe2(ends, O_NONBLOCK) || pipe(more)) return 2;
     int twin = dup(more[1]);
@@ -200,6 +210,12 @@ int main(int argc, char **argv) {
             mprotect(guarded, 8192, PROT_READ);
             if (guarded[0] || guarded[512] != 0x6a) FAIL("memory without access");
             mprotect(guarded, 8192, PROT_NONE);
+        }
+        if (strcmp(table, "entries")) FAIL("a mapped file");
+        if (round % 64 == 32) {
+            if (mprotect((void *)view, 4096, PROT_READ | PROT_WRITE)) FAIL("a file to be written");
+            (*view)++;
+            mprotect((void *)view, 4096, PROT_READ);
         }
         char byte = 'x', got = 0;
         if (read(ends[0], &got, 1) != -1 || errno != EAGAIN) FAIL("an empty pipe");

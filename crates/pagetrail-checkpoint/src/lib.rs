@@ -31,7 +31,7 @@ mod sys;
 pub use error::{Error, Result};
 pub use format::codec::Compression;
 pub use format::manifest::{Cost, Descriptor, Manifest, Mapping, Parent, Process, Thread};
-pub use format::state::{Credentials, FileKind, MemoryParts, OpenFile, ProcessState};
+pub use format::state::{Credentials, FileKind, MappedFile, MemoryParts, OpenFile, ProcessState};
 pub use hash::Hash;
 pub use label::Label;
 pub use process::build_id::build_id as build_id_of;

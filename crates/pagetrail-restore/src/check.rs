@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::options::RestoreOptions;
 use crate::space::{is_file, is_kernels};
-use pagetrail_checkpoint::{Manifest, Mapping, Process, ProcessState, build_id_of};
+use pagetrail_checkpoint::{Manifest, MappedFile, Mapping, Process, ProcessState, build_id_of};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
@@ -39,27 +39,27 @@ pub(crate) fn check(
             state.directory
         )));
     }
-    check_mapped(manifest, options)?;
+    check_mapped(manifest, state, options)?;
     for file in &state.files {
         files::decide(file, &state.files, options)?;
     }
     Ok(())
 }
 
-fn check_mapped(manifest: &Manifest, options: &RestoreOptions) -> Result<()> {
+fn check_mapped(manifest: &Manifest, state: &ProcessState, options: &RestoreOptions) -> Result<()> {
     let mut seen = BTreeSet::new();
     for mapping in &manifest.mappings {
         if !is_file(mapping) || is_kernels(&mapping.name) {
             continue;
         }
         if seen.insert(&mapping.name) {
-            check_file(mapping, options)?;
+            check_file(mapping, state, options)?;
         }
     }
     Ok(())
 }
 
-fn check_file(mapping: &Mapping, options: &RestoreOptions) -> Result<()> {
+fn check_file(mapping: &Mapping, state: &ProcessState, options: &RestoreOptions) -> Result<()> {
     let name = &mapping.name;
     let unreadable = |error| {
         Error::refused(format!(
@@ -83,11 +83,13 @@ fn check_file(mapping: &Mapping, options: &RestoreOptions) -> Result<()> {
         return Ok(());
     }
     if mapping.build_id.is_empty() {
-        // The number is all that is known of the file then.
-        return match metadata.ino() == mapping.inode {
-            true => Ok(()),
-            false => changed(),
+        let now = MappedFile::of(name, &metadata);
+        let same = match state.mapped.iter().find(|then| then.path == *name) {
+            Some(then) => *then == now,
+            // What it shows of a shared mapping is compared when that is mapped.
+            None => metadata.ino() == mapping.inode,
         };
+        return if same { Ok(()) } else { changed() };
     }
     let mut head = Vec::new();
     file.take(HEAD_BYTES)

@@ -354,6 +354,36 @@ fn what_is_not_as_it_was_is_said_before_anything_starts() {
 }
 
 #[test]
+fn a_mapped_file_that_was_written_since_is_noticed() {
+    let Some(program) = support::victim_program("restored") else {
+        return;
+    };
+    if !may_choose_pids() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(program);
+    command.arg(directory.path()).arg("1");
+    let running = Program::start(&mut command, directory);
+    running.await_output("ready");
+    let mut image = checkpoint(running.pid());
+    running.kill();
+    let strict = RestoreOptions {
+        allow_changed_files: false,
+        ..options()
+    };
+    let table = running.directory.path().join("table");
+    let mut table = File::options().write(true).open(table).unwrap();
+    std::io::Write::write_all(&mut table, b"ENTRIES").unwrap();
+    table.set_modified(std::time::UNIX_EPOCH).unwrap();
+    let message = restore(&mut image, &strict).unwrap_err().to_string();
+    assert!(
+        message.contains("table, which has changed since the checkpoint"),
+        "{message}"
+    );
+}
+
+#[test]
 fn a_checkpoint_that_was_not_made_for_it_is_refused() {
     let program = Program::start(&mut sleeper(), tempfile::tempdir().unwrap());
     let store = Store::create_on(Arc::new(InMemory::new())).unwrap();

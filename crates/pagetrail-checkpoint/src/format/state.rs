@@ -2,6 +2,8 @@
 
 use super::wire::{Decoded, Decoder, Encoder, Malformed};
 use pagetrail::{KernelState, PendingSignal, RseqArea, SignalAction, ThreadState};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 
 /// What a process is besides its memory and registers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +27,12 @@ pub struct ProcessState {
     pub limits: Vec<(u64, u64)>,
     /// Who it is for the kernel.
     pub credentials: Credentials,
+    /// Whether others of its user may look into it (`PR_SET_DUMPABLE`).
+    pub dumpable: bool,
+    /// The files of its private mappings.
+    pub mapped: Vec<MappedFile>,
+    /// Addresses of shared mappings of files that it may not write, but may make writable.
+    pub may_become_writable: Vec<u64>,
     /// Its open descriptors, ascending.
     pub files: Vec<OpenFile>,
 }
@@ -59,6 +67,32 @@ pub struct Credentials {
     pub capabilities: [u64; 5],
     /// Whether no program that it executes gives it more rights.
     pub no_new_privileges: bool,
+}
+
+/// A file as it was when a process had mapped it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedFile {
+    /// Its path.
+    pub path: String,
+    /// Its inode. Its device is not kept: many have another number after the machine has started
+    /// anew.
+    pub inode: u64,
+    /// How long it was, in bytes.
+    pub bytes: u64,
+    /// When its contents were changed last: seconds since 1970, and nanoseconds.
+    pub modified: (i64, i64),
+}
+
+impl MappedFile {
+    /// What the file system says of a file.
+    pub fn of(path: &str, metadata: &Metadata) -> Self {
+        Self {
+            path: path.into(),
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
 }
 
 /// An open descriptor that can be opened anew.
@@ -186,6 +220,15 @@ impl ProcessState {
         out.list(&who.supplementary, |out, &id| out.u32(id));
         who.capabilities.iter().for_each(|&set| out.u64(set));
         out.u8(who.no_new_privileges.into());
+        out.u8(self.dumpable.into());
+        out.list(&self.mapped, |out, file| {
+            out.text(&file.path);
+            out.number(file.inode);
+            out.number(file.bytes);
+            out.u64(file.modified.0 as u64);
+            out.u64(file.modified.1 as u64);
+        });
+        out.list(&self.may_become_writable, |out, &start| out.number(start));
         out.list(&self.files, file);
     }
 
@@ -221,6 +264,16 @@ impl ProcessState {
                 capabilities: array(input, Decoder::u64)?,
                 no_new_privileges: truth(input)?,
             },
+            dumpable: truth(input)?,
+            mapped: input.list(|input| {
+                Ok(MappedFile {
+                    path: input.text()?,
+                    inode: input.number()?,
+                    bytes: input.number()?,
+                    modified: (input.u64()? as i64, input.u64()? as i64),
+                })
+            })?,
+            may_become_writable: input.list(Decoder::number)?,
             files: input.list(decode_file)?,
         })
     }
@@ -496,6 +549,14 @@ mod tests {
                 capabilities: [1, 2, 3, 4, 5],
                 no_new_privileges: true,
             },
+            dumpable: true,
+            mapped: vec![MappedFile {
+                path: path(),
+                inode: 1,
+                bytes: 2,
+                modified: (-3, 4),
+            }],
+            may_become_writable: vec![0x7000, 0x9000],
             files: vec![
                 open(
                     0,

@@ -7,9 +7,11 @@ pub(super) mod padding;
 mod threads;
 
 use crate::error::{Error, Result};
-use crate::format::state::{Credentials, MemoryParts, ProcessState};
+use crate::format::state::{Credentials, MappedFile, MemoryParts, ProcessState};
 use pagetrail::Region;
+use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 /// Why a process cannot be started anew, as the end of a sentence about it.
 pub(super) type Refused = String;
@@ -31,7 +33,7 @@ pub fn check_restartable(pid: u32) -> Result<()> {
 pub(super) fn of(pid: u32, regions: &[Region]) -> Result<ProcessState> {
     let found = refuse_others(pid)
         .and_then(|()| check_mappings(regions))
-        .and_then(|()| read(pid));
+        .and_then(|()| read(pid, regions));
     found.map_err(|reason| {
         Error::Refused(format!(
             "process {pid} could not be started anew from a checkpoint: {reason}"
@@ -157,7 +159,7 @@ pub fn is_shared_anonymous(name: &str) -> bool {
     name == "/dev/zero (deleted)" || name.starts_with("[anon_shmem:")
 }
 
-fn read(pid: u32) -> Result<ProcessState, Refused> {
+fn read(pid: u32, regions: &[Region]) -> Result<ProcessState, Refused> {
     let stat = text(pid, "stat")?;
     let fields: Vec<&str> = stat
         .rsplit(')')
@@ -179,6 +181,7 @@ fn read(pid: u32) -> Result<ProcessState, Refused> {
         .ok_or("its working directory is gone")?;
     let octal = |text: &str| u32::from_str_radix(text, 8).ok();
     let personality = text(pid, "personality").unwrap_or_default();
+    let credentials = credentials(&status).ok_or("its credentials cannot be read")?;
     Ok(ProcessState {
         kernel: Default::default(),
         parts: MemoryParts {
@@ -195,9 +198,50 @@ fn read(pid: u32) -> Result<ProcessState, Refused> {
         leads_session: number(6) == u64::from(pid),
         leads_group: number(5) == u64::from(pid),
         limits: limits(&text(pid, "limits")?),
-        credentials: credentials(&status).ok_or("its credentials cannot be read")?,
+        dumpable: is_dumpable(pid, &credentials),
+        credentials,
+        mapped: mapped(regions)?,
+        may_become_writable: may_become_writable(pid, regions),
         files: files::of(pid)?,
     })
+}
+
+/// Whether others of its user may look into it: its files in `/proc` are this user's then, else
+/// root's. Of a process of root nothing shows it.
+fn is_dumpable(pid: u32, credentials: &Credentials) -> bool {
+    let [_, effective, ..] = credentials.users;
+    fs::metadata(format!("/proc/{pid}/status")).is_ok_and(|file| file.uid() == effective)
+}
+
+/// The files of private mappings, as they are now.
+fn mapped(regions: &[Region]) -> Result<Vec<MappedFile>, Refused> {
+    let private = regions.iter().filter(|region| !region.permissions.shared);
+    let names: BTreeSet<&str> = private
+        .filter(|region| region.inode != 0 && region.name.starts_with('/'))
+        .map(|region| region.name.as_str())
+        .collect();
+    let describe = |name| match fs::metadata(name) {
+        Ok(metadata) => Ok(MappedFile::of(name, &metadata)),
+        Err(error) => Err(format!("it has mapped {name}, which is hidden: {error}")),
+    };
+    names.into_iter().map(describe).collect()
+}
+
+/// Shared mappings of files that are not writable, but whose file was opened for writing
+/// (`/proc/PID/map_files` shows how): `mprotect(2)` may make these writable.
+fn may_become_writable(pid: u32, regions: &[Region]) -> Vec<u64> {
+    const OWNER_MAY_WRITE: u32 = 0o200;
+    let opened_for_writing = |region: &&Region| {
+        let (start, end) = (region.range.start(), region.range.end());
+        fs::symlink_metadata(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))
+            .is_ok_and(|link| link.mode() & OWNER_MAY_WRITE != 0)
+    };
+    let shared = regions.iter().filter(|region| {
+        let rights = region.permissions;
+        region.inode != 0 && rights.shared && !rights.write
+    });
+    let found = shared.filter(opened_for_writing);
+    found.map(|region| region.range.start()).collect()
 }
 
 /// The lines of `/proc/PID/limits`, by the numbers of `RLIMIT_*` on x86-64.
