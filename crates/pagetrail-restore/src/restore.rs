@@ -53,7 +53,7 @@ pub fn restore(image: &mut Image, options: &RestoreOptions) -> Result<Restored> 
     lost.extend(process::set_limits(pid, state, true));
     process::begin(&remote, state, options.foreground)?;
     let places = space::clear(&remote, &kernels, &taken)?;
-    let pages = space::fill(&remote, image, options)?;
+    let pages = space::fill(&remote, image, state, options)?;
     space::settle(&remote, &places)?;
     lost.extend(process::set_parts(&remote, process, state)?);
     files::open_all(&remote, &state.files, options)?;

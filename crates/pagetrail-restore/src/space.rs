@@ -7,7 +7,7 @@ use crate::options::RestoreOptions;
 use crate::remote::{List, Remote};
 use crate::sys::memory;
 use pagetrail::{Memory, PageRange, PageSet, Region};
-use pagetrail_checkpoint::{Image, Manifest, Mapping, is_shared_anonymous};
+use pagetrail_checkpoint::{Image, Manifest, Mapping, ProcessState, is_shared_anonymous};
 
 /// How much is copied at a time, in bytes.
 const CHUNK_BYTES: u64 = 4 << 20;
@@ -159,6 +159,8 @@ struct Wanted {
     mapping: Mapping,
     /// Pages that the image has; of a mapping of a file that it has whole, all.
     pages: PageSet,
+    /// Whether the program may make it writable.
+    may_become_writable: bool,
 }
 
 impl Wanted {
@@ -215,7 +217,12 @@ fn physical_bytes() -> u64 {
 }
 
 /// Maps everything, and fills it; gives how many pages were written.
-pub(crate) fn fill(remote: &Remote, image: &mut Image, options: &RestoreOptions) -> Result<u64> {
+pub(crate) fn fill(
+    remote: &Remote,
+    image: &mut Image,
+    state: &ProcessState,
+    options: &RestoreOptions,
+) -> Result<u64> {
     let known = image.pages();
     let mappings = image.manifest().mappings.iter();
     let mappings =
@@ -227,6 +234,7 @@ pub(crate) fn fill(remote: &Remote, image: &mut Image, options: &RestoreOptions)
                 true => range,
                 false => known.intersection(&range),
             },
+            may_become_writable: state.may_become_writable.contains(&mapping.range.start()),
             mapping: mapping.clone(),
         }
     });
@@ -289,7 +297,7 @@ fn map_all(remote: &Remote, wanted: &[Wanted]) -> Result<()> {
 /// How the file of a mapping must be opened.
 fn access(wanted: &Wanted) -> i32 {
     let rights = wanted.mapping.permissions;
-    match rights.shared && rights.write {
+    match rights.shared && (rights.write || wanted.may_become_writable) {
         true => libc::O_RDWR,
         false => libc::O_RDONLY,
     }
