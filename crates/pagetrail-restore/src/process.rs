@@ -2,7 +2,7 @@
 //! and where it believes the parts of its memory to be.
 
 use crate::error::{Error, Result};
-use crate::remote::Remote;
+use crate::remote::{List, Remote};
 use crate::sys::ptrace::Tracee;
 use crate::threads::number;
 use pagetrail_checkpoint::{Credentials, Manifest, Process, ProcessState};
@@ -198,14 +198,14 @@ pub(crate) fn set_limits(pid: u32, state: &ProcessState, descriptors: bool) -> V
         .collect()
 }
 
-/// Makes a thread who it was for the kernel; gives what it cannot be.
+/// Makes a thread who it was for the kernel, as far as it may.
 pub(crate) fn become_who_it_was(
     remote: &Remote,
     thread: Tracee,
     then: &Credentials,
     now: &Credentials,
-) -> Result<Vec<String>> {
-    let mut lost = Vec::new();
+    dumpable: bool,
+) -> Result<()> {
     let mut list = remote.list(thread);
     if then.no_new_privileges && !now.no_new_privileges {
         list.call(
@@ -236,27 +236,38 @@ pub(crate) fn become_who_it_was(
             &[count.into(), groups.as_slice().into()],
         )?;
     }
-    for (call, then, now) in [
-        (libc::SYS_setresgid, then.groups, now.groups),
-        (libc::SYS_setresuid, then.users, now.users),
+    let becomes_another = then.users != now.users || then.groups != now.groups;
+    if becomes_another {
+        list.call(
+            "keep the capabilities",
+            libc::SYS_prctl,
+            &[libc::PR_SET_KEEPCAPS.into(), 1u64.into()],
+        )?;
+    }
+    for (call, call_for_files, then, now) in [
+        (
+            libc::SYS_setresgid,
+            libc::SYS_setfsgid,
+            then.groups,
+            now.groups,
+        ),
+        (
+            libc::SYS_setresuid,
+            libc::SYS_setfsuid,
+            then.users,
+            now.users,
+        ),
     ] {
         if then != now {
-            let [real, effective, saved, _] = then;
-            list.call(
-                "become the user that it was",
-                call,
-                &[real.into(), effective.into(), saved.into()],
-            )?;
+            let [real, effective, saved, of_files] = then;
+            let what = "become the user that it was";
+            list.call(what, call, &[real.into(), effective.into(), saved.into()])?;
+            list.call(what, call_for_files, &[of_files.into()])?;
         }
     }
-    let [inheritable, permitted, effective, ..] = then.capabilities;
+    let [inheritable, permitted, effective, _, ambient] = then.capabilities;
     let has = now.capabilities[1];
-    if then.users != now.users && permitted != 0 || permitted & !has != 0 {
-        lost.push(format!(
-            "it had capabilities that it has not now: {:#x}",
-            permitted & !has
-        ));
-    } else if then.capabilities[..3] != now.capabilities[..3] && then.users == now.users {
+    if permitted & !has == 0 && (becomes_another || then.capabilities != now.capabilities) {
         // `_LINUX_CAPABILITY_VERSION_3`; each set in two halves.
         let header: Vec<u8> = [0x2008_0522u32, 0]
             .into_iter()
@@ -274,9 +285,72 @@ pub(crate) fn become_who_it_was(
             libc::SYS_capset,
             &[header.as_slice().into(), data.as_slice().into()],
         )?;
+        let ambient = ambient & permitted & inheritable;
+        change_ambient(&mut list, ambient, now.capabilities[4])?;
     }
-    list.run()?;
-    Ok(lost)
+    if becomes_another {
+        list.call(
+            "stop keeping the capabilities",
+            libc::SYS_prctl,
+            &[libc::PR_SET_KEEPCAPS.into(), 0u64.into()],
+        )?;
+    }
+    if dumpable {
+        // A change of users takes it away.
+        list.call(
+            "be open to others of its user",
+            libc::SYS_prctl,
+            &[libc::PR_SET_DUMPABLE.into(), 1u64.into()],
+        )?;
+    }
+    list.run()
+}
+
+fn change_ambient(list: &mut List<'_>, then: u64, now: u64) -> Result<()> {
+    let what = "set the ambient capabilities";
+    let mut change = |how: i32, bit: u64| {
+        list.call(
+            what,
+            libc::SYS_prctl,
+            &[
+                libc::PR_CAP_AMBIENT.into(),
+                how.into(),
+                bit.into(),
+                0u64.into(),
+                0u64.into(),
+            ],
+        )
+    };
+    if now & !then != 0 {
+        change(libc::PR_CAP_AMBIENT_CLEAR_ALL, 0)?;
+    }
+    for bit in (0..64u64).filter(|bit| then & 1 << bit != 0) {
+        change(libc::PR_CAP_AMBIENT_RAISE, bit)?;
+    }
+    Ok(())
+}
+
+/// What differs from who it was.
+pub(crate) fn differences(then: &Credentials, now: &Credentials) -> Vec<String> {
+    let mut lost = Vec::new();
+    if then.users != now.users || then.groups != now.groups {
+        lost.push(format!(
+            "its users and groups are {:?} {:?} instead of {:?} {:?}",
+            now.users, now.groups, then.users, then.groups
+        ));
+    }
+    let missing = then.capabilities[1] & !now.capabilities[1];
+    if missing != 0 {
+        lost.push(format!(
+            "it had capabilities that it has not now: {missing:#x}"
+        ));
+    } else if then.capabilities != now.capabilities {
+        lost.push(format!(
+            "its sets of capabilities are {:x?} instead of {:x?}",
+            now.capabilities, then.capabilities
+        ));
+    }
+    lost
 }
 
 /// The process in a manifest, and what it takes to start it anew.

@@ -125,12 +125,17 @@ fn change_credentials(
 ) -> Result<Vec<String>> {
     let now = credentials_of(remote.pid)
         .ok_or_else(|| Error::refused("the credentials of the new process cannot be read"))?;
-    if now == state.credentials {
-        return Ok(Vec::new());
-    }
+    let then = &state.credentials;
     let mut lost = Vec::new();
-    for &thread in threads {
-        lost = process::become_who_it_was(remote, thread, &state.credentials, &now)?;
+    if now != *then {
+        for &thread in threads {
+            process::become_who_it_was(remote, thread, then, &now, state.dumpable)?;
+        }
+        let is = credentials_of(remote.pid).unwrap_or_default();
+        lost = process::differences(then, &is);
+    }
+    if !state.dumpable && now.users == then.users {
+        lost.push("it was not open to others of its user (PR_SET_DUMPABLE), and is now".into());
     }
     Ok(lost)
 }

@@ -14,6 +14,7 @@ mod support;
 use pagetrail_checkpoint::storage::InMemory;
 use pagetrail_checkpoint::{
     Image, ProcessCheckpointer, ProcessOptions, Store, WriterOptions, check_restartable,
+    credentials_of,
 };
 use pagetrail_restore::{Error, Missing, PidChoice, RestoreOptions, Stdio, restore};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -198,6 +199,41 @@ fn a_sleep_that_an_earlier_stop_interrupted_begins_anew() {
     restore(&mut image, &options()).unwrap();
     await_call(&program, CLOCK_NANOSLEEP);
     program.assert_running();
+}
+
+#[test]
+fn a_process_of_another_user_is_who_it_was() {
+    const CLOCK_NANOSLEEP: i64 = 230;
+    const USER: &str = "65534";
+    if !may_choose_pids() {
+        return;
+    }
+    if !support::has("setpriv") {
+        pagetrail_skips::not_here("no setpriv(1) to start a program with capabilities");
+        return;
+    }
+    for capabilities in [None, Some("+net_bind_service")] {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", USER, "--regid", USER, "--clear-groups"]);
+        if let Some(some) = capabilities {
+            command.args(["--inh-caps", some, "--ambient-caps", some]);
+        }
+        command.args(["sleep", "1000"]);
+        let program = Program::start(&mut command, tempfile::tempdir().unwrap());
+        await_call(&program, CLOCK_NANOSLEEP);
+        let who = || credentials_of(program.pid()).unwrap();
+        let before = who();
+        assert_eq!(before.capabilities[4] != 0, capabilities.is_some());
+        let mut image = checkpoint(program.pid());
+        program.kill();
+        let restored = restore(&mut image, &options()).unwrap();
+        assert_eq!(restored.lost, [""; 0]);
+        assert_eq!(who(), before);
+        // Its files in `/proc` belong to it, not to root.
+        let owner = fs::metadata(format!("/proc/{}/status", program.pid())).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&owner), 65534);
+        program.assert_running();
+    }
 }
 
 /// What is said of a program that is started by a command.
