@@ -1,9 +1,8 @@
 //! [`ProcessState`]: what it takes, besides memory and registers, to start a process anew.
 
+use super::mapped_file::MappedFile;
 use super::wire::{Decoded, Decoder, Encoder, Malformed};
 use pagetrail::{KernelState, PendingSignal, RseqArea, SignalAction, ThreadState};
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
 
 /// What a process is besides its memory and registers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,32 +66,6 @@ pub struct Credentials {
     pub capabilities: [u64; 5],
     /// Whether no program that it executes gives it more rights.
     pub no_new_privileges: bool,
-}
-
-/// A file as it was when a process had mapped it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MappedFile {
-    /// Its path.
-    pub path: String,
-    /// Its inode. Its device is not kept: many have another number after the machine has started
-    /// anew.
-    pub inode: u64,
-    /// How long it was, in bytes.
-    pub bytes: u64,
-    /// When its contents were changed last: seconds since 1970, and nanoseconds.
-    pub modified: (i64, i64),
-}
-
-impl MappedFile {
-    /// What the file system says of a file.
-    pub fn of(path: &str, metadata: &Metadata) -> Self {
-        Self {
-            path: path.into(),
-            inode: metadata.ino(),
-            bytes: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-        }
-    }
 }
 
 /// An open descriptor that can be opened anew.
@@ -221,13 +194,7 @@ impl ProcessState {
         who.capabilities.iter().for_each(|&set| out.u64(set));
         out.u8(who.no_new_privileges.into());
         out.u8(self.dumpable.into());
-        out.list(&self.mapped, |out, file| {
-            out.text(&file.path);
-            out.number(file.inode);
-            out.number(file.bytes);
-            out.u64(file.modified.0 as u64);
-            out.u64(file.modified.1 as u64);
-        });
+        out.list(&self.mapped, |out, file| file.encode(out));
         out.list(&self.may_become_writable, |out, &start| out.number(start));
         out.list(&self.files, file);
     }
@@ -265,14 +232,7 @@ impl ProcessState {
                 no_new_privileges: truth(input)?,
             },
             dumpable: truth(input)?,
-            mapped: input.list(|input| {
-                Ok(MappedFile {
-                    path: input.text()?,
-                    inode: input.number()?,
-                    bytes: input.number()?,
-                    modified: (input.u64()? as i64, input.u64()? as i64),
-                })
-            })?,
+            mapped: input.list(MappedFile::decode)?,
             may_become_writable: input.list(Decoder::number)?,
             files: input.list(decode_file)?,
         })

@@ -7,7 +7,8 @@ pub(super) mod padding;
 mod threads;
 
 use crate::error::{Error, Result};
-use crate::format::state::{Credentials, MappedFile, MemoryParts, ProcessState};
+use crate::format::mapped_file::MappedFile;
+use crate::format::state::{Credentials, MemoryParts, ProcessState};
 use pagetrail::Region;
 use std::collections::BTreeSet;
 use std::fs;
