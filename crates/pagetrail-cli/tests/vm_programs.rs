@@ -185,7 +185,8 @@ fn a_recorded_sqlite_makes_the_same_database() {
 /// The number of distinct dirty pages that are in no file.
 fn anonymous_pages(report: &Value) -> u64 {
     let mappings = report["mappings"].as_array().expect("mappings");
-    let anonymous = mappings.iter().filter(|mapping| mapping["name"] == "");
+    let is_file = |mapping: &Value| mapping["name"].as_str().expect("a name").starts_with('/');
+    let anonymous = mappings.iter().filter(|mapping| !is_file(mapping));
     let bounds = |mapping: &Value| address(&mapping["start"])..address(&mapping["end"]);
     let anonymous: Vec<_> = anonymous.map(bounds).collect();
     let mut written = BTreeSet::new();

@@ -31,7 +31,7 @@ const UNWAITED: &str = "cannot wait for CRIU";
 /// CRIU's half holds the userfaultfd of the process. When that is closed too early, the kernel
 /// gives the process zeros for what it lacks, silently (`userfaultfd_release` in
 /// `fs/userfaultfd.c`). So whatever goes wrong, the processes are ended first, and CRIU's half
-/// after them: by this process, or by a [`Guard`] if this one is killed. Dropped, all end.
+/// after them: by this process, or by a guard if this one is killed. Dropped, all end.
 #[derive(Debug)]
 pub struct Lazy {
     child: Child,

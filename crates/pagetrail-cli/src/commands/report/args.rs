@@ -16,10 +16,10 @@ pub(crate) struct ReportArgs {
     /// A second recording, after a change: what is different, by mapping and function
     #[arg(value_name = "AFTER")]
     pub(crate) after: Option<PathBuf>,
-    /// Exit with 1 if this holds of the two recordings: FIGURE[:NAME]OPERATOR BOUND, where FIGURE
-    /// is written (pages per second) or working-set (different pages in a second), NAME a mapping
-    /// or function, OPERATOR one of > >= < <=, and BOUND pages, or with an x times as many as
-    /// before: 'written>1.1x'. It can be given several times
+    /// Exit with 1 if this holds of the two recordings: FIGURE OPERATOR BOUND, or FIGURE:NAME
+    /// OPERATOR BOUND, where FIGURE is written (pages per second) or working-set (different pages
+    /// in a second), NAME a mapping or function, OPERATOR one of > >= < <=, and BOUND pages, or
+    /// with an x times as many as before: 'written>1.1x'. It can be given several times
     #[arg(long, value_name = "CONDITION", requires = "after")]
     pub(crate) fail_if: Vec<Condition>,
     /// Write one JSON document to standard output
