@@ -19,27 +19,30 @@ pub(crate) mod build_id;
 pub(crate) mod changed;
 pub(crate) mod describe;
 pub(crate) mod layout;
+pub(crate) mod pending;
 pub(crate) mod precopy;
 pub(crate) mod recheck;
 pub(crate) mod rewind;
 pub(crate) mod staging;
 pub(crate) mod state;
+pub(crate) mod transfer;
 
 use crate::error::{Error, Result};
-use crate::format::manifest::{Cost, Manifest, Process, Thread};
+use crate::format::manifest::{Manifest, Process, Thread};
 use crate::format::state::ProcessState;
-use crate::store::writer::{Description, Draft, Writer};
+use crate::store::writer::Writer;
 use describe::Identity;
 use layout::Layout;
 use pagetrail::{
     Choice, DirtySource, Event, Held, HeldThread, Memory, PageSet, State, Subpages, Target,
     Technique, Watch, page_size,
 };
+use pending::{Found, Pending};
 use precopy::{Next, Rule};
-use recheck::Seen;
-use staging::{Parts, Staging};
+use recheck::Rechecked;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use transfer::{Overflow, Transfer};
 
 pub use precopy::Mode;
 
@@ -96,20 +99,9 @@ pub struct ProcessCheckpointer {
     options: ProcessOptions,
     identity: Identity,
     layout: Layout,
-    /// Pages that the store is to get with the next checkpoint.
-    pending: PageSet,
-    /// Pending pages that it gets whole; of the others, what may have changed since the last
-    /// checkpoint.
-    pending_whole: PageSet,
-    pending_bytes: PageSet,
-    /// Addresses at which it has to forget what it knew.
-    remapped: PageSet,
-    /// What was found for the last checkpoint, and for the next, where all is to be read once more.
-    found: [PageSet; 2],
-    /// What the last checkpoint has of memory that others may write to.
-    seen: Seen,
-    /// What the last checkpoint has of pages that are as in a file.
-    seen_in_files: Seen,
+    pending: Pending,
+    /// What the last checkpoint has of memory that is read again at each instant.
+    rechecked: Rechecked,
     /// The process has another program than the last checkpoint.
     replaced: bool,
 }
@@ -174,13 +166,8 @@ impl ProcessCheckpointer {
             source,
             options,
             layout: Layout::new(pid),
-            pending: PageSet::new(),
-            pending_whole: PageSet::new(),
-            pending_bytes: PageSet::new(),
-            remapped: PageSet::new(),
-            found: Default::default(),
-            seen: Seen::default(),
-            seen_in_files: Seen::default(),
+            pending: Pending::new(options.report_again),
+            rechecked: Rechecked::default(),
             replaced: false,
         })
     }
@@ -221,10 +208,8 @@ impl ProcessCheckpointer {
                 writer.begin_anew();
             }
             if let Some(manifest) = self.attempt(writer)? {
-                self.forget_pending();
+                self.pending.settle();
                 self.layout.settle();
-                self.found.swap(0, 1);
-                self.found[1].clear();
                 return Ok(manifest);
             }
         }
@@ -234,130 +219,131 @@ impl ProcessCheckpointer {
         )))
     }
 
-    fn forget_pending(&mut self) {
-        self.pending.clear();
-        self.pending_whole.clear();
-        self.pending_bytes.clear();
-        self.remapped.clear();
-    }
-
     /// `None` when the process has replaced its program meanwhile.
     fn attempt(&mut self, writer: &mut Writer) -> Result<Option<Manifest>> {
-        let began = Instant::now();
-        let mut cost = Cost::default();
-        let mut draft = writer.draft(page_size() as u32);
+        let mut transfer = self.begin(writer)?;
+        let copied = match self.options.mode {
+            Mode::Precopy => self.precopy(&mut transfer)?,
+            Mode::Stop => Some(self.pending.pages().clone()),
+        };
+        let Some(left) = copied else {
+            return Ok(None);
+        };
+        let Some(process) = self.copy_at_rest(&mut transfer, left)? else {
+            return Ok(None);
+        };
+        let trust_shared = self.options.trust_shared;
+        let mappings = self.layout.mappings(&self.memory, trust_shared);
+        let (parts, left_out) = (self.pending.parts(), self.layout.left_out());
+        let (manifest, rechecked) = transfer.publish(&parts, &left_out, process, mappings)?;
+        self.rechecked = rechecked;
+        Ok(Some(manifest))
+    }
+
+    /// Begins a checkpoint, with what was found since the last.
+    fn begin<'writer>(&mut self, writer: &'writer mut Writer) -> Result<Transfer<'writer>> {
+        let draft = writer.draft(page_size() as u32);
         // What a checkpoint has seen that fails the store does not have.
-        let mut seen = std::mem::take(&mut self.seen);
-        let mut seen_in_files = std::mem::take(&mut self.seen_in_files);
-        if draft.is_base() {
+        let rechecked = std::mem::take(&mut self.rechecked);
+        let mut transfer = Transfer::new(draft, rechecked, self.options.buffer_bytes);
+        if transfer.is_base() {
             self.layout = Layout::new(self.pid());
-            self.forget_pending();
-            seen = Seen::default();
-            seen_in_files = Seen::default();
+            self.pending.clear();
         }
-        let mut staging = Staging::new(self.options.buffer_bytes);
         self.absorb(None)?;
-        if self.options.report_again {
-            self.pending.union_with(&self.found[0]);
-            self.pending_whole.union_with(&self.found[0]);
+        self.pending.add_last();
+        if self.pending.has_parts() {
+            transfer.allow_changes();
         }
-        if !self.pending_bytes.is_empty() {
-            draft.allow_changes();
-        }
-        self.pending = self.pending.intersection(self.layout.addresses());
-        draft.forget(&self.remapped);
-        let mut todo = self.pending.clone();
-        if self.options.mode == Mode::Precopy {
-            seen.forget(&self.remapped);
-            let shared = self.shared_contents()?;
-            cost.copied_pages += seen.look(&self.memory, &shared, &mut staging, &mut draft)?;
-            seen_in_files.forget(&self.remapped);
-            let in_files = self.layout.as_in_files()?;
-            seen_in_files.forget(&todo);
-            todo = todo.difference(&in_files);
-            cost.copied_pages +=
-                seen_in_files.look(&self.memory, &in_files, &mut staging, &mut draft)?;
-            todo = todo.difference(&self.compared()).difference(&self.shared());
-            let mut rule = Rule::new(todo.page_count());
-            loop {
-                if self.replaced {
-                    return Ok(None);
-                }
-                cost.rounds += 1;
-                cost.copied_pages += todo.page_count();
-                staging.copy(&self.memory, &todo, Some(&mut draft))?;
-                let found = self.absorb(None)?;
-                seen.forget(&found.remapped);
-                seen_in_files.forget(&found.remapped);
-                todo = found.apply(&mut draft, &mut staging);
-                todo = todo.difference(&self.compared()).difference(&self.shared());
-                if rule.next(todo.page_count()) == Next::Stop {
-                    break;
-                }
+        self.pending.retain(self.layout.addresses());
+        transfer.remap(self.pending.remapped());
+        Ok(transfer)
+    }
+
+    /// Copies what is pending while the process runs, and what it writes meanwhile; gives what is
+    /// left. `None` when the process has replaced its program.
+    fn precopy(&mut self, transfer: &mut Transfer<'_>) -> Result<Option<PageSet>> {
+        transfer.look_at_shared(&self.memory, &self.shared_contents()?)?;
+        let in_files = self.layout.as_in_files()?;
+        transfer.look_at_files(&self.memory, &in_files, self.pending.pages())?;
+        let mut todo = self.to_precopy(&self.pending.pages().difference(&in_files));
+        let mut rule = Rule::new(todo.page_count());
+        while !self.replaced {
+            transfer.cost.rounds += 1;
+            transfer.copy(&self.memory, &todo, Overflow::Store)?;
+            let found = self.absorb(None)?;
+            transfer.remap(&found.remapped);
+            todo = self.to_precopy(&found.pages);
+            if rule.next(todo.page_count()) == Next::Stop {
+                return Ok(Some(todo));
             }
         }
+        Ok(None)
+    }
+
+    /// Of some pages, those that may be copied while the process runs.
+    fn to_precopy(&self, pages: &PageSet) -> PageSet {
+        pages
+            .difference(&self.compared())
+            .difference(&self.shared())
+    }
+
+    /// Holds the process, copies what is `left` and was found since, and lets the process go on;
+    /// describes it as of that instant. `None` when it has replaced its program.
+    fn copy_at_rest(
+        &mut self,
+        transfer: &mut Transfer<'_>,
+        left: PageSet,
+    ) -> Result<Option<Process>> {
         let mut hold = self.source.hold()?;
         let found = match self.absorb(Some(&*hold)) {
             Ok(found) if !self.replaced => found,
             outcome => return outcome.map(|_| None),
         };
-        todo = todo.difference(&found.remapped);
-        let remapped = match self.options.mode {
-            Mode::Precopy => &found.remapped,
-            Mode::Stop => &self.remapped,
-        };
-        seen.forget(remapped);
-        seen_in_files.forget(remapped);
-        todo.union_with(&found.apply(&mut draft, &mut staging));
-        todo.union_with(&self.pending.intersection(&self.compared()));
+        let copied_before = transfer.cost.copied_pages;
+        let copied = self.copy_rest(transfer, &left, &found);
+        let descriptors = describe::descriptors_at_rest(self.pid());
+        let threads = hold.threads().to_vec();
+        let state = self.state(&mut *hold);
+        let has_stood_still = hold.check();
+        transfer.cost.pause_ns = hold.release().as_nanos() as u64;
+        has_stood_still?;
+        copied?;
+        transfer.cost.stopped_pages = transfer.cost.copied_pages - copied_before;
+        Ok(Some(Process {
+            descriptors: descriptors.unwrap_or_else(|| describe::descriptors(self.pid())),
+            state: state?,
+            ..self.process(threads)
+        }))
+    }
+
+    /// Copies what is left when nobody can write.
+    fn copy_rest(
+        &mut self,
+        transfer: &mut Transfer<'_>,
+        left: &PageSet,
+        found: &Found,
+    ) -> Result<()> {
+        transfer.remap(&found.remapped);
+        let mut todo = left.difference(&found.remapped).union(&found.pages);
+        todo.union_with(&self.pending.pages().intersection(&self.compared()));
         let (untouched, reverted_to_file) = self.layout.vanished()?;
-        staging.forget(&untouched);
-        draft.forget(&untouched);
+        transfer.void(&untouched);
         todo.union_with(&reverted_to_file);
         let todo = todo
             .intersection(self.layout.addresses())
             .difference(&untouched)
             .difference(&self.shared());
-        let shared = self.shared_contents()?;
-        let gone = seen.keep(&shared);
-        staging.forget(&gone);
-        draft.forget(&gone);
-        let looked = seen.look(&self.memory, &shared, &mut staging, &mut draft);
-        // A page in `todo` may have older copies of what the process wrote before it discarded
-        // that.
+        transfer.look_at_shared(&self.memory, &self.shared_contents()?)?;
         let in_files = self.layout.as_in_files()?;
-        seen_in_files.forget(&todo);
-        seen_in_files.retain(&in_files);
-        let todo = todo.difference(&in_files);
-        let looked_in_files = seen_in_files.look(&self.memory, &in_files, &mut staging, &mut draft);
+        transfer.look_at_files(&self.memory, &in_files, &todo)?;
         // The store is not waited for while the process stands still, unless memory does not
         // suffice.
-        let outcome = match self.options.mode {
-            Mode::Precopy => staging.copy(&self.memory, &todo, None),
-            Mode::Stop => staging.copy(&self.memory, &todo, Some(&mut draft)),
+        let overflow = match self.options.mode {
+            Mode::Precopy => Overflow::Stay,
+            Mode::Stop => Overflow::Store,
         };
-        let descriptors = describe::descriptors_at_rest(self.pid());
-        let threads = hold.threads().to_vec();
-        let state = self.state(&mut *hold);
-        let has_stood_still = hold.check();
-        cost.pause_ns = hold.release().as_nanos() as u64;
-        has_stood_still?;
-        outcome?;
-        cost.stopped_pages = todo.page_count() + looked? + looked_in_files?;
-        cost.copied_pages += cost.stopped_pages;
-        let process = Process {
-            descriptors: descriptors.unwrap_or_else(|| describe::descriptors(self.pid())),
-            state: state?,
-            ..self.process(threads)
-        };
-        let parts = Parts {
-            pages: self.pending.difference(&self.pending_whole),
-            changed: self.pending_bytes.clone(),
-        };
-        let manifest = self.finish(draft, staging, &parts, process, cost, began)?;
-        self.seen = seen;
-        self.seen_in_files = seen_in_files;
-        Ok(Some(manifest))
+        transfer.copy(&self.memory, &todo.difference(&in_files), overflow)
     }
 
     /// What it takes to start the process anew, if that is wanted.
@@ -390,30 +376,6 @@ impl ProcessCheckpointer {
             true => Ok(PageSet::new()),
             false => self.layout.shared_contents(),
         }
-    }
-
-    /// Puts what is staged, and publishes.
-    fn finish(
-        &mut self,
-        mut draft: Draft<'_>,
-        staging: Staging,
-        parts: &Parts,
-        process: Process,
-        cost: Cost,
-        began: Instant,
-    ) -> Result<Manifest> {
-        let mappings = self
-            .layout
-            .mappings(&self.memory, self.options.trust_shared);
-        staging.drain(&mut draft, parts)?;
-        // Where something else came and went between two looks, nobody has said so.
-        draft.forget(&self.layout.left_out());
-        draft.publish(Description {
-            process: Some(process),
-            mappings,
-            cost,
-            elapsed: began.elapsed(),
-        })
     }
 
     fn process(&self, threads: Vec<HeldThread>) -> Process {
@@ -469,6 +431,8 @@ impl ProcessCheckpointer {
             pages: written
                 .union(&contents)
                 .intersection(self.layout.addresses()),
+            whole,
+            bytes: changed,
             remapped: round.remapped().clone(),
         };
         self.replaced |= round
@@ -476,35 +440,7 @@ impl ProcessCheckpointer {
             .iter()
             .any(|event| matches!(event, Event::Exec { .. }));
         round.commit();
-        self.pending = self.pending.difference(&found.remapped).union(&found.pages);
-        if self.options.report_again {
-            self.found[0] = self.found[0].difference(&found.remapped);
-            self.found[1] = self.found[1]
-                .difference(&found.remapped)
-                .union(&found.pages);
-        }
-        self.pending_whole = self.pending_whole.union(&whole);
-        self.pending_bytes.union_with(&changed);
-        self.remapped.union_with(&found.remapped);
+        self.pending.add(&found);
         Ok(found)
-    }
-}
-
-/// What has happened since the last look.
-struct Found {
-    /// Pages to be copied, again or for the first time.
-    pages: PageSet,
-    /// Where other mappings have come, and copies of before are void.
-    remapped: PageSet,
-}
-
-impl Found {
-    /// Makes void what is; gives the pages.
-    fn apply(self, draft: &mut Draft<'_>, staging: &mut Staging) -> PageSet {
-        if !self.remapped.is_empty() {
-            staging.forget(&self.remapped);
-            draft.forget(&self.remapped);
-        }
-        self.pages
     }
 }

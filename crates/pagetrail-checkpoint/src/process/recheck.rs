@@ -21,6 +21,23 @@ use std::sync::{Mutex, PoisonError};
 /// Chunks that are looked at before what differs is taken in.
 const CHUNKS: usize = 64;
 
+/// What the last checkpoint has of all memory that is read again at each instant.
+#[derive(Debug, Default)]
+pub(crate) struct Rechecked {
+    /// Memory that others may write to.
+    pub(crate) shared: Seen,
+    /// Pages of private mappings that are as in a file.
+    pub(crate) in_files: Seen,
+}
+
+impl Rechecked {
+    /// Forgets pages at which something else has come.
+    pub(crate) fn forget(&mut self, pages: &PageSet) {
+        self.shared.forget(pages);
+        self.in_files.forget(pages);
+    }
+}
+
 /// Pages that others may change, with the hashes of what was staged or stored of them last.
 #[derive(Debug, Default)]
 pub(crate) struct Seen(HashMap<u64, Hash>);

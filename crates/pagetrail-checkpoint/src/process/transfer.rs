@@ -1,0 +1,150 @@
+//! [`Transfer`]: one checkpoint's pages on their way from the process into the store.
+//!
+//! A page that was copied is in one of three places: with the [`Staging`] in memory, in the
+//! [`Draft`], or, of memory that is read again at each instant, known by its hash
+//! ([`Rechecked`]). So whoever says that something else is at an address says it here, once,
+//! and none of the three keeps what was there.
+
+use super::recheck::Rechecked;
+use super::staging::{Parts, Staging};
+use crate::error::Result;
+use crate::format::manifest::{Cost, Manifest, Mapping, Process};
+use crate::store::writer::{Description, Draft};
+use pagetrail::{Memory, PageSet};
+use std::time::Instant;
+
+/// What becomes of copies for which memory does not suffice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overflow {
+    /// The store takes them at once, and the process may have to wait for it.
+    Store,
+    /// They stay in memory, however many they are.
+    Stay,
+}
+
+/// A checkpoint that is being taken. Dropped, it leaves the store as it was.
+pub(crate) struct Transfer<'writer> {
+    draft: Draft<'writer>,
+    staging: Staging,
+    rechecked: Rechecked,
+    began: Instant,
+    /// What it took so far.
+    pub(crate) cost: Cost,
+}
+
+impl<'writer> Transfer<'writer> {
+    /// Begins with what the last checkpoint has of memory that is read again at each instant, and
+    /// keeps at most `bytes_max` bytes of copies before the store takes them.
+    pub(crate) fn new(draft: Draft<'writer>, rechecked: Rechecked, bytes_max: u64) -> Self {
+        // The first of a chain must have all pages.
+        let rechecked = match draft.is_base() {
+            true => Rechecked::default(),
+            false => rechecked,
+        };
+        Self {
+            draft,
+            staging: Staging::new(bytes_max),
+            rechecked,
+            began: Instant::now(),
+            cost: Cost::default(),
+        }
+    }
+
+    /// Whether all pages must be copied, and not only those written since the last checkpoint.
+    pub(crate) fn is_base(&self) -> bool {
+        self.draft.is_base()
+    }
+
+    /// Allows to store only the changes of pages of which it is known what has changed; to be
+    /// called before anything is copied.
+    pub(crate) fn allow_changes(&mut self) {
+        self.draft.allow_changes();
+    }
+
+    /// Other mappings have come to these addresses: what was copied of them, what older checkpoints
+    /// have there, and what is known of them from reading them, is void.
+    pub(crate) fn remap(&mut self, addresses: &PageSet) {
+        self.void(addresses);
+        self.rechecked.forget(addresses);
+    }
+
+    /// Nothing is at these addresses, or nothing that belongs into the image: what was copied of
+    /// them, and what older checkpoints have there, is void.
+    pub(crate) fn void(&mut self, addresses: &PageSet) {
+        if !addresses.is_empty() {
+            self.staging.forget(addresses);
+            self.draft.forget(addresses);
+        }
+    }
+
+    /// Copies pages of the process.
+    pub(crate) fn copy(
+        &mut self,
+        memory: &Memory,
+        pages: &PageSet,
+        overflow: Overflow,
+    ) -> Result<()> {
+        let draft = match overflow {
+            Overflow::Store => Some(&mut self.draft),
+            Overflow::Stay => None,
+        };
+        self.staging.copy(memory, pages, draft)?;
+        self.cost.copied_pages += pages.page_count();
+        Ok(())
+    }
+
+    /// Reads memory that others may write to, and copies what is not as it was read last;
+    /// `contents` is all of it that holds anything.
+    pub(crate) fn look_at_shared(&mut self, memory: &Memory, contents: &PageSet) -> Result<()> {
+        let gone = self.rechecked.shared.keep(contents);
+        self.void(&gone);
+        let seen = &mut self.rechecked.shared;
+        let differing = seen.look(memory, contents, &mut self.staging, &mut self.draft)?;
+        self.cost.copied_pages += differing;
+        Ok(())
+    }
+
+    /// Reads the pages that are as in a file, and copies what is not as it was read last.
+    ///
+    /// Of a page that the process has written meanwhile, and discarded then, there may be a newer
+    /// copy than what was read last: those are `written`.
+    pub(crate) fn look_at_files(
+        &mut self,
+        memory: &Memory,
+        in_files: &PageSet,
+        written: &PageSet,
+    ) -> Result<()> {
+        let seen = &mut self.rechecked.in_files;
+        seen.forget(written);
+        seen.retain(in_files);
+        let differing = seen.look(memory, in_files, &mut self.staging, &mut self.draft)?;
+        self.cost.copied_pages += differing;
+        Ok(())
+    }
+
+    /// Hands what is staged to the store, without what has come and gone at the addresses
+    /// `left_out` between two looks, and publishes.
+    ///
+    /// Gives besides what the checkpoint has of memory that is read again at each instant, for the
+    /// next.
+    pub(crate) fn publish(
+        self,
+        parts: &Parts,
+        left_out: &PageSet,
+        process: Process,
+        mappings: Vec<Mapping>,
+    ) -> Result<(Manifest, Rechecked)> {
+        let Self {
+            mut draft, staging, ..
+        } = self;
+        staging.drain(&mut draft, parts)?;
+        draft.forget(left_out);
+        let manifest = draft.publish(Description {
+            process: Some(process),
+            mappings,
+            cost: self.cost,
+            elapsed: self.began.elapsed(),
+        })?;
+        Ok((manifest, self.rechecked))
+    }
+}
