@@ -50,18 +50,27 @@ impl<'a> Chain<'a> {
         self.tracking = Tracking::find(self.engine);
     }
 
-    /// Gives that up; tells whether there was something to give up.
-    pub fn stop_tracking(&mut self) -> bool {
-        self.before = None;
-        self.tracking.take().is_some()
-    }
-
-    /// Takes one; the processes go on afterwards, whatever comes of it.
+    /// Takes one; the processes go on afterwards, whatever comes of it. From the first time on that
+    /// it fails with tracking it goes without; gives besides why it failed then.
     ///
     /// # Errors
     ///
     /// CRIU cannot save the processes, and says why; the storage fails. The store is as it was.
-    pub fn take(&mut self, dumps: &mut Dumps) -> Result<Manifest, Error> {
+    pub fn take(&mut self, dumps: &mut Dumps) -> Result<(Manifest, Option<Error>), Error> {
+        match self.attempt(dumps) {
+            Err(error) if self.stop_tracking() => Ok((self.attempt(dumps)?, Some(error))),
+            outcome => Ok((outcome?, None)),
+        }
+    }
+
+    /// Ends tracking; tells whether there was any.
+    fn stop_tracking(&mut self) -> bool {
+        self.before = None;
+        self.tracking.take().is_some()
+    }
+
+    /// Takes one as it can be had now.
+    fn attempt(&mut self, dumps: &mut Dumps) -> Result<Manifest, Error> {
         let images = Scratch::new().map_err(refused)?;
         // After a failure CRIU knows nothing of what was written before.
         let before = self.before.take();

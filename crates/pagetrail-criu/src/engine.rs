@@ -75,7 +75,7 @@ impl Engine {
 
     /// One of its commands on images in a directory, where it keeps its log as well. A signal from
     /// the keyboard is not for it: half a dump must be undone, not killed.
-    pub fn command(&self, verb: &str, directory: &Path) -> Command {
+    pub(crate) fn command(&self, verb: &str, directory: &Path) -> Command {
         let mut command = Command::new(&self.path);
         command.arg(verb).arg("-D").arg(directory);
         command.arg("-o").arg(log(verb));
@@ -86,7 +86,7 @@ impl Engine {
 
     /// The command that finds out whether it can use something of this machine: its exit code
     /// says.
-    pub fn check(&self, feature: &str) -> Command {
+    pub(crate) fn check(&self, feature: &str) -> Command {
         let mut command = Command::new(&self.path);
         command.args(["check", "--feature", feature]);
         command.stdin(Stdio::null());
@@ -100,7 +100,7 @@ fn log(verb: &str) -> String {
 }
 
 /// Starts a command to which the page server is a socket.
-pub fn start_with(mut command: Command, socket: OwnedFd) -> Result<Child> {
+pub(crate) fn start_with(mut command: Command, socket: OwnedFd) -> Result<Child> {
     let kept = fcntl_setfd(&socket, FdFlags::empty());
     kept.map_err(|error| Error::io("cannot hand over a socket")(error.into()))?;
     command.args(["--page-server", "--ps-socket"]);
@@ -109,12 +109,12 @@ pub fn start_with(mut command: Command, socket: OwnedFd) -> Result<Child> {
 }
 
 /// Whether a file of the directory of images is a log.
-pub fn is_log(name: &str) -> bool {
+pub(crate) fn is_log(name: &str) -> bool {
     name.ends_with(".log")
 }
 
 /// Why a command failed, by its log.
-pub fn reason(verb: &str, directory: &Path) -> String {
+pub(crate) fn reason(verb: &str, directory: &Path) -> String {
     let text = fs::read(directory.join(log(verb))).unwrap_or_default();
     let said = first_error(&String::from_utf8_lossy(&text));
     said.map_or_else(|| "it does not say why".into(), with_cure)

@@ -33,7 +33,7 @@ const UNWAITED: &str = "cannot wait for CRIU";
 /// `fs/userfaultfd.c`). So whatever goes wrong, the processes are ended first, and CRIU's half
 /// after them: by this process, or by a guard if this one is killed. Dropped, all end.
 #[derive(Debug)]
-pub struct Lazy {
+pub(crate) struct Lazy {
     child: Child,
     serving: Option<JoinHandle<Handling>>,
     ours: UnixStream,
@@ -46,7 +46,7 @@ type Handling = Result<Handled, pagetrail_checkpoint::Error>;
 impl Lazy {
     /// Starts CRIU's half on the images in `directory`, and gives it the pages of checkpoint
     /// `number`, of the processes `pids`; returns when a restored process can be connected.
-    pub fn start(
+    pub(crate) fn start(
         engine: &Engine,
         directory: &Path,
         store: &Store,
@@ -85,7 +85,7 @@ impl Lazy {
     }
 
     /// Takes charge of the processes that run now, and lack pages.
-    pub fn watch(&mut self, pids: &[u32]) -> Result<()> {
+    pub(crate) fn watch(&mut self, pids: &[u32]) -> Result<()> {
         let guard = Guard::start(pids, self.child.id())?;
         std::mem::replace(&mut self.guard, guard).dismiss();
         let known = pids.iter().filter_map(|pid| Pid::from_raw(*pid as i32));
@@ -102,7 +102,7 @@ impl Lazy {
 
     /// Waits until the process has all its pages; returns how many were given. Where it cannot get
     /// them it is ended.
-    pub fn finish(mut self, directory: &Path) -> Result<u64> {
+    pub(crate) fn finish(mut self, directory: &Path) -> Result<u64> {
         let mut handled = None;
         let status = loop {
             if let Some(status) = self.child.try_wait().map_err(Error::io(UNWAITED))? {

@@ -2,23 +2,28 @@
 //!
 //! `pagetrail-checkpoint` speaks CRIU's page-server protocol and reads its images, and starts no
 //! program. Here [`Engine`] is the program `criu` of this machine: finding it, starting it, and
-//! what it said when it failed. [`Scratch`] is a directory for its images, [`Lazy`] the half of a
-//! lazy restore that gives out pages, [`Chain`] takes checkpoints one after the other, [`lineage`]
-//! knows which one a process comes from, and [`check_peer`] decides who may ask for pages over TCP.
+//! what it said when it failed. [`Chain`] takes checkpoints of a process that [`check_target`]
+//! finds to be one that CRIU can save; [`lineage`] knows which checkpoint a process comes from.
+//! [`Restored`] is a process started anew, [`ProcessCopy`] one in namespaces of its own. [`check_peer`]
+//! decides who may ask for pages over TCP.
 #![deny(unsafe_code)]
 
 mod chain;
+mod copies;
 mod engine;
 mod error;
 mod lazy;
 pub mod lineage;
 mod peer;
+mod restore;
 mod scratch;
+mod target;
 mod tracking;
 
 pub use chain::Chain;
-pub use engine::{Engine, is_log, reason, start_with};
+pub use copies::{FirstProcess, ProcessCopy};
+pub use engine::Engine;
 pub use error::{Error, Result};
-pub use lazy::Lazy;
 pub use peer::check as check_peer;
-pub use scratch::Scratch;
+pub use restore::{Given, RestoreOptions, Restored, check_addresses, check_kind};
+pub use target::{SHELL_JOB, check as check_target};

@@ -26,7 +26,7 @@ const IN_USE: Duration = Duration::from_secs(60);
 
 /// A directory that goes when this is dropped.
 #[derive(Debug)]
-pub struct Scratch {
+pub(crate) struct Scratch {
     path: PathBuf,
     /// The directory, locked.
     _lock: File,
@@ -34,7 +34,7 @@ pub struct Scratch {
 
 impl Scratch {
     /// Makes one where the system keeps temporary files, and removes those that were left there.
-    pub fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let base = std::env::temp_dir();
         remove_unused(&base, IN_USE);
         Self::new_in(&base)
@@ -62,7 +62,7 @@ impl Scratch {
     }
 
     /// Where it is.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
