@@ -21,7 +21,6 @@ use crate::pending::{Fault, Pending};
 use crate::price::Price;
 use crate::record::{self, Callers, REGISTERS, Record, Sample};
 use crate::space::Space;
-use crate::sys::cpu_clock::cpu_ns;
 use crate::sys::event::{
     self, Counted, SAMPLE_ADDR, SAMPLE_CALLCHAIN, SAMPLE_IP, SAMPLE_REGS_USER, SAMPLE_STACK_USER,
     SAMPLE_TID, SAMPLE_TIME, Settings, flag,
@@ -117,7 +116,7 @@ struct State {
     price: Price,
     budget: Option<Budget>,
     /// Processor time of the process when the budget was last charged.
-    charged_cpu_ns: u64,
+    charged_cpu: Duration,
     period: u32,
     /// The longest period since the last round.
     period_max: u32,
@@ -167,7 +166,7 @@ impl Sampler {
                 Period::Adaptive(share) => Some(Budget::new(share.max(0.0))),
                 Period::Fixed(_) => None,
             },
-            charged_cpu_ns: cpu_ns(pid).unwrap_or(0),
+            charged_cpu: pagetrail::cpu_time(pid).unwrap_or_default(),
             period,
             period_max: period,
             samples: 0,
@@ -350,10 +349,12 @@ impl State {
         let Some(budget) = &mut self.budget else {
             return;
         };
-        let Some(now) = cpu_ns(self.pid) else { return };
-        let used = now.saturating_sub(self.charged_cpu_ns);
-        self.charged_cpu_ns = now;
-        if let Some(period) = budget.spend(used, cost_ns)
+        let Some(now) = pagetrail::cpu_time(self.pid) else {
+            return;
+        };
+        let used = now.saturating_sub(self.charged_cpu);
+        self.charged_cpu = now;
+        if let Some(period) = budget.spend(used.as_nanos() as u64, cost_ns)
             // The process may be ending; then nothing is left to sample.
             && self.events.set_period(period).is_ok()
         {

@@ -64,6 +64,7 @@ pub use proc::command_line::command_line;
 pub use region::{Permissions, Region};
 pub use round::{Found, Round, RoundBuffer};
 pub use source::{DirtySource, Held, State};
+pub use sys::cpu_clock::cpu_time;
 pub use target::{Target, pages_of};
 pub use technique::adaptive::{FalsePositiveCost, Precision};
 pub use technique::pagemap_scan::HugePages;

@@ -1,6 +1,5 @@
 //! The kernel's interfaces for sampling, and all `unsafe` of this crate.
 
-pub(crate) mod cpu_clock;
 pub(crate) mod event;
 pub(crate) mod faults;
 pub(crate) mod ring;

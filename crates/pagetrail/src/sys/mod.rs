@@ -8,6 +8,7 @@
 )]
 
 pub(crate) mod child;
+pub(crate) mod cpu_clock;
 mod fault_access;
 #[cfg_attr(
     not(all(feature = "attach", target_arch = "x86_64")),
