@@ -151,6 +151,13 @@ pub enum Error {
         /// The reason, in one line.
         reason: String,
     },
+    /// What tracking may cost, or an interval, makes no sense
+    /// ([`WatchBuilder::max_overhead`](crate::WatchBuilder::max_overhead)).
+    #[error("the budget of the watch makes no sense: {reason}")]
+    WrongBudget {
+        /// The reason, in one line.
+        reason: &'static str,
+    },
     /// A range is not mapped, not writable, or not made of whole pages.
     #[error("range {start:#x}..{end:#x} cannot be tracked: {reason}")]
     Range {
@@ -187,6 +194,8 @@ pub enum ErrorKind {
     Permission,
     /// The target has ended.
     Gone,
+    /// A setting makes no sense, whatever the target and the machine.
+    InvalidSetting,
     /// A system call failed for another reason.
     System,
 }
@@ -236,6 +245,7 @@ impl Error {
             | Self::Attach { .. }
             | Self::WrongTree { .. }
             | Self::Range { .. } => ErrorKind::InvalidTarget,
+            Self::WrongBudget { .. } => ErrorKind::InvalidSetting,
             Self::NoSuchProcess { .. } => ErrorKind::NotFound,
             Self::Traced { .. } | Self::NotStopping { .. } | Self::Frozen { .. } => ErrorKind::Busy,
             Self::Permission { .. } | Self::Seccomp { .. } | Self::Privileged { .. } => {

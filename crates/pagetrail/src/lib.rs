@@ -34,6 +34,7 @@ mod attach;
 #[cfg(not(all(feature = "attach", target_arch = "x86_64")))]
 #[path = "no_attach.rs"]
 mod attach;
+mod budget;
 mod capabilities;
 mod contents;
 mod error;
@@ -71,9 +72,9 @@ pub use technique::pagemap_scan::HugePages;
 pub use technique::userfaultfd::BLOCK_PAGES_MAX;
 pub use tree::{Change, Member, Origin, Tree};
 pub use types::{
-    AccessKind, AtExit, Choice, CollectAt, Event, KernelState, PendingSignal, PredictionStats,
-    ReportPages, RoundCost, RseqArea, SignalAction, Status, Technique, ThreadState, TrackMode,
-    UnknownTechnique, UntrackedPolicy, UntrackedRegion,
+    AccessKind, AtExit, Choice, CollectAt, Event, KernelState, Overhead, PendingSignal,
+    PredictionStats, ReportPages, RoundCost, RseqArea, SignalAction, Status, Technique,
+    ThreadState, TrackMode, UnknownTechnique, UntrackedPolicy, UntrackedRegion,
 };
 pub use watch::attached::Attached;
 pub use watch::builder::WatchBuilder;

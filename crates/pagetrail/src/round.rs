@@ -5,7 +5,7 @@ use crate::heap::heaps::Heaps;
 use crate::heap::subpages::Subpages;
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
-use crate::types::{AccessKind, Event, PredictionStats, RoundCost, UntrackedRegion};
+use crate::types::{AccessKind, Event, Overhead, PredictionStats, RoundCost, UntrackedRegion};
 use std::time::{Duration, Instant};
 
 /// Describes the last collect: what it reports, when it ran, and what it cost.
@@ -16,6 +16,7 @@ pub(crate) struct CollectInfo {
     pub(crate) duration: Duration,
     pub(crate) cost: RoundCost,
     pub(crate) prediction: Option<PredictionStats>,
+    pub(crate) overhead: Option<Overhead>,
 }
 
 /// The state that is kept between a collect and its commit.
@@ -161,6 +162,7 @@ impl RoundBuffer {
                 duration,
                 cost,
                 prediction: None,
+                overhead: None,
             });
         }
     }
@@ -321,6 +323,12 @@ impl Round<'_> {
     /// predict.
     pub fn prediction(&self) -> Option<PredictionStats> {
         self.info.prediction
+    }
+
+    /// What the round cost the target, held against the budget; `None` where none was set
+    /// ([`WatchBuilder::max_overhead`](crate::WatchBuilder::max_overhead)).
+    pub fn overhead(&self) -> Option<Overhead> {
+        self.info.overhead
     }
 
     /// All addresses whose mapping is new to the watch or replaced another one, written or not:

@@ -13,7 +13,7 @@ use crate::round::Round;
 use crate::types::KernelState;
 use crate::types::UntrackedRegion;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What [`DirtySource::wait`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +134,16 @@ pub trait DirtySource {
     /// [`Error::Gone`](crate::Error::Gone) when there is nothing more to collect. After any error
     /// `collect` can be called again, and what was found before the error is in the next round.
     fn collect(&mut self) -> Result<Round<'_>>;
+
+    /// When the next collect is due, where the source keeps what it costs the target within a
+    /// budget ([`Watch::next_collect`](crate::Watch::next_collect)); `None` if the consumer alone
+    /// decides.
+    fn next_collect(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Counts time for which the consumer has stopped the target against such a budget.
+    fn count_stop(&mut self, _: Duration) {}
 
     /// Releases a target that is held at its end; see [`State::Exiting`].
     fn release_exit(&mut self);

@@ -270,14 +270,27 @@ impl Drop for Program {
     }
 }
 
+/// The kind of a program that is tracked with a budget.
+const WITHIN_BUDGET: &str = "a process, within a budget";
+
 /// Tracks one random program; returns how many pages were compared, and which differed.
-fn run(victim: &str, seed: u64, technique: Technique, launched: bool) -> (u64, Vec<String>) {
+fn run(
+    victim: &str,
+    seed: u64,
+    technique: Technique,
+    launched: bool,
+    max_overhead: Option<f64>,
+) -> (u64, Vec<String>) {
     let mut command = Command::new(victim_program(victim).unwrap());
     command
         .args(["600", &seed.to_string()])
         .stdout(Stdio::null());
     let start = |target: Target| {
         let watch = Watch::builder().target(target).technique(technique);
+        let watch = match max_overhead {
+            Some(share) => watch.max_overhead(share),
+            None => watch,
+        };
         watch
             .start()
             .unwrap_or_else(|error| panic!("{technique}: {error}"))
@@ -357,7 +370,8 @@ fn replicas_of(victim: &str, kind: &str, technique: Technique, launched: bool) {
     let mut compared = 0;
     for seed in seeds {
         println!("{technique}, {kind}: PAGETRAIL_SEED={seed}");
-        let (pages, lost) = run(victim, seed, technique, launched);
+        let max_overhead = (kind == WITHIN_BUDGET).then_some(0.001);
+        let (pages, lost) = run(victim, seed, technique, launched, max_overhead);
         assert!(
             lost.is_empty(),
             "{technique}, {kind}, PAGETRAIL_SEED={seed}: {} of {pages} pages lost: {:#?}",
@@ -388,6 +402,12 @@ fn rounds_of_pagemap_scan_make_a_replica_of_a_command() {
 #[test]
 fn rounds_of_adaptive_make_a_replica() {
     replicas(Adaptive, false);
+}
+
+/// The budget is far too small, so that as much is predicted as can be.
+#[test]
+fn rounds_within_a_budget_make_a_replica() {
+    replicas_of("turmoil", WITHIN_BUDGET, Adaptive, false);
 }
 
 #[test]

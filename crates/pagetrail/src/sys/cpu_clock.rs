@@ -1,7 +1,8 @@
-//! `clock_getcpuclockid(3)`: the processor time of a process.
+//! `clock_getcpuclockid(3)`: the processor time of a process, and of this thread.
 //!
 //! The calls only write to the variable that they are given.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
 /// Processor time that all threads of a process have used; `None` if it has ended.
@@ -25,4 +26,10 @@ pub fn cpu_time(pid: u32) -> Option<Duration> {
         u64::try_from(time.tv_sec).ok()?,
         u32::try_from(time.tv_nsec).ok()?,
     ))
+}
+
+/// Processor time that this thread has used. Waiting for a processor is no work of the tracker.
+pub(crate) fn of_this_thread() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

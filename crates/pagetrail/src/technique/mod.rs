@@ -11,6 +11,7 @@ pub(crate) mod compare;
 pub(crate) mod mprotect;
 pub(crate) mod none;
 pub(crate) mod pagemap_scan;
+pub(crate) mod price;
 pub(crate) mod soft_dirty;
 pub(crate) mod userfaultfd;
 
@@ -100,6 +101,10 @@ pub(crate) trait Tracker: Send {
 
     /// Drops a range that is no longer mapped; later collects must not report it.
     fn forget(&mut self, range: PageRange);
+
+    /// Sets what a fault counts against a false positive, as a multiple of its price, for a
+    /// technique that predicts.
+    fn weigh_faults(&mut self, _: f64) {}
 
     /// Declares whether the caller keeps the target stopped, until the next call of this.
     fn set_held(&mut self, _: bool) {}

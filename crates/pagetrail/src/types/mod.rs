@@ -4,12 +4,14 @@
 //! import them without a circle.
 
 mod kernel_state;
+mod overhead;
 mod round;
 mod settings;
 mod technique;
 mod untracked;
 
 pub use kernel_state::{KernelState, PendingSignal, RseqArea, SignalAction, ThreadState};
+pub use overhead::Overhead;
 pub use round::{AccessKind, Event, PredictionStats, RoundCost};
 pub use settings::{AtExit, Choice, CollectAt, ReportPages, TrackMode, UntrackedPolicy};
 pub use technique::{Status, Technique, UnknownTechnique};

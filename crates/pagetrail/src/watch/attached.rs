@@ -7,11 +7,13 @@ use super::config::Config;
 use super::space::Space;
 use crate::PageSet;
 use crate::attach::launch::{Image, Launched};
+use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::heap::heaps::Heaps;
 use crate::proc::maps::Maps;
 use crate::proc::pidfd;
 use crate::round::RoundBuffer;
+use crate::technique::price;
 #[cfg(doc)]
 use crate::watch::builder::WatchBuilder;
 use rustix::fd::OwnedFd;
@@ -86,10 +88,15 @@ impl Attached {
             // Its PID may have been reused at any step, and what is armed may be another process's.
             return Err(Error::Gone { pid });
         }
+        let watched = pid.unwrap_or_else(std::process::id);
+        let budget = config.allowance().map(|allowance| {
+            let has_cost = config.false_positive_cost.is_some();
+            Budget::new(allowance, watched, price::at_work(technique), has_cost)
+        });
         Ok(Watch {
             technique,
             reason: picked.reason,
-            pid: pid.unwrap_or_else(std::process::id),
+            pid: watched,
             own,
             space,
             heaps,
@@ -100,6 +107,7 @@ impl Attached {
             unarmed: Default::default(),
             children: BTreeSet::new(),
             attach_stopped: image.stopped + stopped,
+            budget,
             config,
         })
     }

@@ -1,5 +1,7 @@
 //! [`WatchBuilder`]: what to track and how, and the start.
 
+mod overhead;
+
 use super::Watch;
 use super::attached::Attached;
 use super::choice;
@@ -62,6 +64,8 @@ impl Default for WatchBuilder {
                 report_pages: ReportPages::Once,
                 false_positive_cost: None,
                 precision: Precision::AsDetected,
+                max_overhead: None,
+                intervals: overhead::INTERVALS,
             },
             membership: Membership::default(),
             follow_children: true,
@@ -271,16 +275,10 @@ impl WatchBuilder {
         if let Kind::Tree(_) | Kind::Cgroup(_) = target.0 {
             return Err(needs_start_tree());
         }
+        config.check_allowance()?;
         let own = target.is_own();
-        let pick = |target: &_, barred| {
-            choice::pick(
-                choice,
-                track,
-                config.false_positive_cost.is_some(),
-                target,
-                barred,
-            )
-        };
+        let pick =
+            |target: &_, barred| choice::pick(choice, track, config.predicts(), target, barred);
         let mut picked = pick(&target, None)?;
         let mut fetched = None;
         if let Kind::Process { pid, ref pidfd } = target.0 {

@@ -1,6 +1,7 @@
 //! [`Config`]: the settings that a watch keeps after its start, and the tracker that they describe.
 
 use super::latent::Unwritable;
+use crate::budget::Allowance;
 use crate::error::{Error, Result};
 use crate::technique::access_scan::AccessScan;
 use crate::technique::adaptive::{Adaptive, FalsePositiveCost, Precision};
@@ -11,6 +12,8 @@ use crate::technique::userfaultfd::Userfaultfd;
 use crate::technique::{Tracker, compare::Compare, mprotect::Mprotect, none};
 use crate::types::{AccessKind, CollectAt, ReportPages, Technique, TrackMode, UntrackedPolicy};
 use rustix::fd::OwnedFd;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 /// The settings that a watch keeps after its start: an `execve` of the target needs them again.
 #[derive(Clone, Debug)]
@@ -24,9 +27,33 @@ pub(crate) struct Config {
     pub(crate) report_pages: ReportPages,
     pub(crate) false_positive_cost: Option<FalsePositiveCost>,
     pub(crate) precision: Precision,
+    pub(crate) max_overhead: Option<f64>,
+    pub(crate) intervals: RangeInclusive<Duration>,
 }
 
 impl Config {
+    /// Whether a technique that predicts is wanted: the consumer has set what a false positive
+    /// costs, or what tracking may cost.
+    pub(super) fn predicts(&self) -> bool {
+        self.false_positive_cost.is_some() || self.max_overhead.is_some()
+    }
+
+    /// What tracking may cost.
+    pub(super) fn allowance(&self) -> Option<Allowance> {
+        self.max_overhead.map(|share| Allowance {
+            share,
+            intervals: self.intervals.clone(),
+        })
+    }
+
+    /// Refuses an allowance that makes no sense.
+    pub(super) fn check_allowance(&self) -> Result<()> {
+        match self.allowance().and_then(|allowance| allowance.is_wrong()) {
+            Some(reason) => Err(Error::WrongBudget { reason }),
+            None => Ok(()),
+        }
+    }
+
     /// Makes the technique's tracker for an address space; `pid` is `None` for the own one.
     pub(crate) fn tracker(
         &self,

@@ -10,12 +10,14 @@ mod discards;
 mod image;
 mod latent;
 mod life;
+mod overhead;
 mod source;
 pub(crate) mod space;
 mod untracked;
 
 use crate::attach::hold::Hold;
 use crate::attach::launch::{Image, Launched};
+use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::heap::heaps::Heaps;
 use crate::page_set::{PageRange, PageSet};
@@ -24,6 +26,7 @@ use crate::proc::status::{self, Status};
 use crate::region::Region;
 use crate::round::{CollectInfo, Round, RoundBuffer};
 use crate::source::{Held, State};
+use crate::sys::cpu_clock;
 #[cfg(doc)]
 use crate::types::TrackMode;
 use crate::types::{AccessKind, Event, RoundCost, Technique, UntrackedRegion};
@@ -77,6 +80,8 @@ pub struct Watch {
     /// Whether children are watched by a tree, and need not be counted.
     has_followed_children: bool,
     attach_stopped: Duration,
+    /// Keeps what tracking costs the target within bounds, if the consumer has set any.
+    budget: Option<Budget>,
 }
 
 impl Watch {
@@ -178,6 +183,7 @@ impl Watch {
     /// Collects what was written into `pending`.
     fn collect_pending(&mut self) -> Result<CollectInfo> {
         let before = Instant::now();
+        let cpu_before = self.budget.as_ref().map(|_| cpu_clock::of_this_thread());
         self.rounds.forget_info();
         let mut access_kind = self.space.access_kind();
         let mut carried = !self.rounds.of(access_kind).written.is_empty();
@@ -201,13 +207,18 @@ impl Watch {
             faults: collected.faults,
             blind: collected.blind,
         };
-        let info = CollectInfo {
+        let mut info = CollectInfo {
             access_kind,
             began,
             duration,
             cost,
             prediction: collected.prediction,
+            overhead: None,
         };
+        if let Some(before) = cpu_before {
+            let collect = cpu_clock::of_this_thread().saturating_sub(before);
+            info.overhead = self.settle(&info, collect, collected.reported);
+        }
         self.rounds.of(access_kind).info = Some(info);
         Ok(info)
     }

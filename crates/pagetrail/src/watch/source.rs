@@ -7,7 +7,7 @@ use crate::region::Region;
 use crate::round::Round;
 use crate::source::{DirtySource, Held, State};
 use crate::types::UntrackedRegion;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 impl DirtySource for Watch {
     fn pid(&self) -> u32 {
@@ -40,6 +40,14 @@ impl DirtySource for Watch {
 
     fn collect(&mut self) -> Result<Round<'_>> {
         Self::collect(self)
+    }
+
+    fn next_collect(&self) -> Option<Instant> {
+        Self::next_collect(self)
+    }
+
+    fn count_stop(&mut self, time: Duration) {
+        Self::count_stop(self, time);
     }
 
     fn release_exit(&mut self) {

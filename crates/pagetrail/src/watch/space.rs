@@ -6,6 +6,7 @@
 //! else. The tracker itself finds mappings that were replaced by ones that look the same.
 
 mod care;
+mod passed_on;
 
 use super::backing::others;
 use super::config::Config;
@@ -19,7 +20,7 @@ use crate::region::Region;
 use crate::round::Pending;
 use crate::technique::{ArmError, Armed, Tracker, compare::Compare};
 use crate::types::{
-    AccessKind, Event, PredictionStats, ReportPages, TrackMode, UntrackedPolicy, UntrackedRegion,
+    Event, PredictionStats, ReportPages, TrackMode, UntrackedPolicy, UntrackedRegion,
 };
 use care::Care;
 use rustix::io::Errno;
@@ -35,6 +36,8 @@ pub(crate) struct CollectStats {
     pub(crate) faults: Option<u64>,
     pub(crate) stopped: Duration,
     pub(crate) prediction: Option<PredictionStats>,
+    /// Pages that the technique itself reported, where that is counted.
+    pub(crate) reported: u64,
 }
 
 /// One tracked address space.
@@ -73,6 +76,8 @@ pub(crate) struct Space {
     has_been_crowded: bool,
     /// What the last collect found, if everything is reported once more.
     again: Option<PageSet>,
+    /// Whether the pages that the technique reports are counted.
+    counts_reported: bool,
 }
 
 impl Space {
@@ -106,6 +111,7 @@ impl Space {
             crowd: maps::crowd(),
             has_been_crowded: false,
             again: (config.report_pages == ReportPages::Twice).then(PageSet::new),
+            counts_reported: config.max_overhead.is_some(),
         })
     }
 
@@ -144,37 +150,6 @@ impl Space {
     /// Reserves memory for a collect of this many ranges.
     pub(crate) fn reserve(&mut self, ranges: usize) {
         self.collected.reserve(ranges);
-    }
-
-    /// Declares whether the caller keeps all threads of the target stopped during the next
-    /// collects, so that the tracker need not.
-    pub(crate) fn set_held(&mut self, held: bool) {
-        self.tracker.set_held(held);
-    }
-
-    /// Sets whether collects arm what they report; returns false if the technique cannot do
-    /// otherwise.
-    pub(crate) fn set_rearming(&mut self, rearming: bool) -> bool {
-        self.tracker.set_rearming(rearming)
-    }
-
-    /// Arms pages that a collect has left unarmed.
-    pub(crate) fn rearm(&mut self, pages: &PageSet) -> Result<()> {
-        self.tracker.rearm(pages)
-    }
-
-    /// Disarms everything until the next collect.
-    pub(crate) fn suspend(&mut self) -> Result<()> {
-        self.tracker.suspend()
-    }
-
-    pub(crate) fn prepare_for_kernel_write(&mut self, range: PageRange) {
-        self.tracker.prepare_for_kernel_write(range);
-    }
-
-    /// What the next collect reports.
-    pub(crate) fn access_kind(&self) -> AccessKind {
-        self.tracker.access_kind()
     }
 
     /// Adds to `pending` what was written and what is new.
@@ -217,6 +192,10 @@ impl Space {
         } else {
             &self.collected
         };
+        let reported = match self.counts_reported {
+            true => written.page_count(),
+            false => 0,
+        };
         let mut discarded = PageSet::new();
         let checked = self.discards.check(written, &mut discarded)?;
         self.add_discarded(&discarded, checked, pending);
@@ -233,6 +212,7 @@ impl Space {
             stopped: collected.stopped,
             blind: collected.blind,
             prediction: collected.prediction,
+            reported,
         })
     }
 

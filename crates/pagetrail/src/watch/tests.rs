@@ -1,6 +1,9 @@
 //! Rounds of a watch on the own process.
 
 use super::*;
+use crate::error::ErrorKind;
+use crate::page_set::page_size;
+use crate::sys::scratch::Scratch;
 use crate::target::Target;
 
 #[test]
@@ -22,4 +25,135 @@ fn mappings_followed_before_a_collect_are_in_its_round() {
     let round = watch.collect().unwrap();
     assert!(round.dirty().contains(address(&buffer)));
     round.commit();
+}
+
+/// A watch with a budget on a buffer, in which a fault costs what the test says.
+fn with_budget(
+    technique: Technique,
+    range: PageRange,
+    share: f64,
+    fault: Duration,
+) -> Option<Watch> {
+    let builder = Watch::builder()
+        .target(Target::ranges([range]))
+        .technique(technique)
+        .max_overhead(share)
+        .intervals(Duration::from_millis(1)..=Duration::from_secs(3600));
+    match builder.start() {
+        Ok(mut watch) => {
+            watch.budget.as_mut().unwrap().set_price(fault);
+            Some(watch)
+        }
+        Err(error) => {
+            pagetrail_skips::not_here(&error);
+            None
+        }
+    }
+}
+
+/// What a round costs is known where faults cost far more than anything else, and so is when the
+/// next is due.
+#[test]
+fn the_interval_is_what_the_price_of_faults_allows() {
+    for technique in [Technique::PagemapScan, Technique::Adaptive] {
+        let mut memory = Scratch::new(64 * page_size()).unwrap();
+        (0..64).for_each(|page| memory.write(page * page_size(), 1));
+        let fault = Duration::from_secs(1);
+        let Some(mut watch) = with_budget(technique, memory.range(), 0.5, fault) else {
+            return;
+        };
+        (0..10).for_each(|page| memory.write(page * page_size(), 2));
+        let round = watch.collect().unwrap();
+        let overhead = round.overhead().unwrap();
+        assert_eq!(round.dirty().page_count(), 10, "{technique}");
+        assert_eq!(
+            (overhead.faults, overhead.fault),
+            (10, fault),
+            "{technique}"
+        );
+        assert_eq!(overhead.reported_per_written, 1.0);
+        // Ten seconds of faults in a round of far less: twenty seconds are needed at half of the
+        // time, and what this round had too much is saved in eight.
+        assert!(overhead.share > 0.5, "{overhead:?}");
+        let needed = Duration::from_secs(20)..Duration::from_secs(3600);
+        assert!(needed.contains(&overhead.next), "{overhead:?}");
+        round.commit();
+        let due = watch.next_collect().unwrap();
+        assert!(due > Instant::now() + Duration::from_secs(19));
+    }
+}
+
+/// Nothing but collects costs anything, and they are far below the budget.
+#[test]
+fn faults_that_cost_nothing_leave_the_shortest_interval() {
+    let mut memory = Scratch::new(64 * page_size()).unwrap();
+    (0..64).for_each(|page| memory.write(page * page_size(), 1));
+    let price = Duration::ZERO;
+    let Some(mut watch) = with_budget(Technique::PagemapScan, memory.range(), 1.0, price) else {
+        return;
+    };
+    for value in 2..20 {
+        std::thread::sleep(Duration::from_millis(2));
+        (0..64).for_each(|page| memory.write(page * page_size(), value));
+        let round = watch.collect().unwrap();
+        assert_eq!(round.dirty().page_count(), 64);
+        let overhead = round.overhead().unwrap();
+        assert_eq!(overhead.next, Duration::from_millis(1), "{overhead:?}");
+        assert!(overhead.is_kept && overhead.faults <= 64);
+        round.commit();
+    }
+}
+
+/// Where faults are dear, pages that are written in most rounds are predicted, as few faults as
+/// possible are left, and all that was written is in its round.
+#[test]
+fn what_is_dear_is_predicted() {
+    let mut memory = Scratch::new(512 * page_size()).unwrap();
+    (0..512).for_each(|page| memory.write(page * page_size(), 1));
+    let fault = Duration::from_millis(10);
+    let Some(mut watch) = with_budget(Technique::Adaptive, memory.range(), 0.01, fault) else {
+        return;
+    };
+    let mut random = fastrand::Rng::with_seed(3);
+    let (mut faults, mut pages) = (0, 0);
+    for value in 0..120 {
+        // Written in seven rounds of ten.
+        let written: Vec<u64> = (0..400).filter(|_| random.u8(..10) < 7).collect();
+        written
+            .iter()
+            .for_each(|page| memory.write(page * page_size(), value));
+        let round = watch.collect().unwrap();
+        let address = |page: &u64| memory.range().start() + page * page_size();
+        let missed = written
+            .iter()
+            .find(|page| !round.dirty().contains(address(page)));
+        assert_eq!(missed, None, "round {value}");
+        if value >= 60 {
+            faults += round.overhead().unwrap().faults;
+            pages += written.len() as u64;
+        }
+        round.commit();
+    }
+    assert!(faults < pages / 2, "{faults} faults for {pages} pages");
+}
+
+#[test]
+fn a_budget_that_makes_no_sense_is_refused() {
+    let start = |share, intervals| {
+        let builder = Watch::builder().technique(Technique::None);
+        builder.max_overhead(share).intervals(intervals).start()
+    };
+    let ms = Duration::from_millis;
+    for (share, intervals) in [
+        (0.0, ms(10)..=ms(20)),
+        (f64::NAN, ms(10)..=ms(20)),
+        (2.0, ms(10)..=ms(20)),
+        (0.1, ms(0)..=ms(20)),
+        (0.1, ms(30)..=ms(20)),
+    ] {
+        let error = start(share, intervals).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidSetting, "{error}");
+    }
+    let watch = start(0.1, ms(10)..=ms(20)).unwrap();
+    assert!(watch.next_collect().is_some());
 }

@@ -7,14 +7,9 @@
 //! probability, which by Laplace's rule decays by one part in as many rounds as it was seen
 //! written, has come down to where the two are equal.
 
-use super::super::Tracker;
-use super::super::pagemap_scan::{HugePages, PagemapScan};
-use crate::page_set::{PageSet, page_size};
-use crate::region::Region;
-use crate::sys::scratch::Scratch;
-use crate::sys::uffd::Uffd;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use crate::page_set::page_size;
+use crate::technique::price;
+use std::time::Duration;
 
 /// The cost of a false positive to the consumer: of a page that is reported although it was not
 /// written.
@@ -67,9 +62,6 @@ const RECENT: u32 = 2;
 /// `1 << CHECK_LOG_MAX` rounds.
 pub(super) const CHECK_LOG_MAX: u32 = 6;
 
-/// The assumed cost of a fault if it cannot be measured.
-const FAULT_NS_DEFAULT: u64 = 1_000;
-
 /// The costs, and what follows from them.
 #[derive(Debug)]
 pub(super) struct Costs {
@@ -84,15 +76,11 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// Computes the costs with the cost of a fault on this machine.
-    pub(super) fn here(false_positive: FalsePositiveCost) -> Self {
-        static FAULT_NS: OnceLock<u64> = OnceLock::new();
-        let fault_ns = *FAULT_NS.get_or_init(|| {
-            let measured = measure_fault();
-            tracing::debug!(?measured, "a fault costs");
-            measured.map_or(FAULT_NS_DEFAULT, |time| time.as_nanos() as u64)
-        });
-        Self::of(fault_ns, false_positive.ns())
+    /// Computes the costs with the cost of a fault on this machine, which counts as a multiple of
+    /// its price.
+    pub(super) fn here(false_positive: FalsePositiveCost, fault_weight: f64) -> Self {
+        let fault_ns = price::of_protection().as_nanos() as f64 * fault_weight;
+        Self::of(fault_ns as u64, false_positive.ns())
     }
 
     pub(super) fn of(fault_ns: u64, false_positive_ns: u64) -> Self {
@@ -200,34 +188,6 @@ static QUIET: [[Share; 256]; 24] = {
     }
     estimates
 };
-
-/// Measures the cost to a program of a write-protection fault that the kernel handles.
-fn measure_fault() -> Option<Duration> {
-    const PAGES: u64 = 128;
-    const TRIES: u32 = 5;
-    let mut memory = Scratch::new(PAGES * page_size()).ok()?;
-    let fd = Uffd::create(false).ok()?;
-    let mut tracker = PagemapScan::new(fd, None, HugePages::Split).ok()?;
-    let region = Region::scratch(memory.range());
-    let mut pass = || {
-        let began = Instant::now();
-        for page in 0..PAGES {
-            memory.write(page * page_size(), 1);
-        }
-        began.elapsed()
-    };
-    pass();
-    let untracked = (0..TRIES).map(|_| pass()).min()?;
-    tracker.arm(&region).ok()?;
-    let mut out = PageSet::new();
-    let mut tracked = Duration::MAX;
-    for _ in 0..TRIES {
-        tracked = tracked.min(pass());
-        out.clear();
-        tracker.collect(&[], &mut out).ok()?;
-    }
-    Some(tracked.saturating_sub(untracked) / PAGES as u32)
-}
 
 #[cfg(test)]
 mod tests {

@@ -41,13 +41,13 @@ use super::{ArmError, Armed, Collected, Missed, Tracker};
 use crate::error::Result;
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
+use crate::sys::cpu_clock;
 use crate::types::PredictionStats;
 use blocks::Blocks;
 use cost::Costs;
 use decide::CERTAIN;
 use exact::Contents;
 use rustix::fd::OwnedFd;
-use rustix::time::{ClockId, clock_gettime};
 use std::time::Instant;
 use sweeps::Sweeps;
 use table::{Standing, Table};
@@ -77,6 +77,9 @@ pub(crate) struct Adaptive {
     /// hugetlb memory, of which no part can be re-armed: it is never left unprotected.
     whole: PageSet,
     costs: Costs,
+    false_positive: FalsePositiveCost,
+    /// What a fault counts, as a multiple of its price.
+    fault_weight: f64,
     table: Table,
     round: u32,
     /// Blocks that the next scan does not re-arm, because some of their pages are predicted dirty,
@@ -109,6 +112,9 @@ const CALL_NS_FIRST: i64 = 2_000;
 /// Measurements of a call are clamped to this range.
 const CALL_NS: (i64, i64) = (300, 5_000);
 
+/// A fault counts as its price.
+const EVEN: f64 = 1.0;
+
 /// The cost of re-arming one page within a call.
 const REARM_NS: i64 = 25;
 
@@ -128,7 +134,9 @@ impl Adaptive {
             pid,
             writes: PagemapScan::new(fd, pid, huge_pages)?,
             whole: PageSet::new(),
-            costs: Costs::here(false_positive),
+            costs: Costs::here(false_positive, EVEN),
+            false_positive,
+            fault_weight: EVEN,
             table: Table::new(block_bytes()),
             round: 0,
             left: PageSet::new(),
@@ -158,7 +166,7 @@ impl Adaptive {
         if let Some(between) = &mut self.between {
             between(spans, out);
         }
-        let began = cpu_ns();
+        let began = cpu_clock::of_this_thread();
         let mut late = PageSet::new();
         let mut outcome = Ok(());
         for span in spans {
@@ -169,7 +177,7 @@ impl Adaptive {
                 break;
             }
         }
-        let took = cpu_ns() - began;
+        let took = (cpu_clock::of_this_thread() - began).as_nanos() as i64;
         let spans: PageSet = spans.iter().copied().collect();
         let rearmed = spans.intersection(out);
         if let Some(each) =
@@ -277,13 +285,6 @@ impl Adaptive {
     }
 }
 
-/// Processor time of this thread, in nanoseconds: waiting for a processor is not work of the
-/// tracker.
-fn cpu_ns() -> i64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec * 1_000_000_000 + time.tv_nsec
-}
-
 impl Tracker for Adaptive {
     fn arm(&mut self, region: &Region) -> Result<(), ArmError> {
         self.writes.arm(region)?;
@@ -295,6 +296,13 @@ impl Tracker for Adaptive {
 
     fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
         self.writes.add_populated(region, out)
+    }
+
+    fn weigh_faults(&mut self, weight: f64) {
+        if weight != self.fault_weight {
+            self.fault_weight = weight;
+            self.costs = Costs::here(self.false_positive, weight);
+        }
     }
 
     fn distinguishes_shared(&self) -> bool {

@@ -52,6 +52,8 @@ fn config(policy: UntrackedPolicy) -> Config {
         report_pages: ReportPages::Once,
         false_positive_cost: None,
         precision: Default::default(),
+        max_overhead: None,
+        intervals: Duration::ZERO..=Duration::ZERO,
     }
 }
 

@@ -2,6 +2,7 @@
 //! round.
 
 mod accesses;
+mod budget;
 mod discards;
 mod life;
 mod mappings;
@@ -121,6 +122,10 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         name: "hot, with exact precision",
         run: rounds::exact,
+    },
+    Case {
+        name: "within a budget",
+        run: budget::kept_or_not,
     },
     Case {
         name: "a round not committed",
@@ -326,6 +331,7 @@ pub(crate) struct Trial<'a> {
     at_exit: AtExit,
     precision: Precision,
     report_pages: ReportPages,
+    max_overhead: Option<f64>,
     value: u64,
     /// The start and the number of pages of each mapping that was made.
     mapped: Vec<(u64, u64)>,
@@ -351,6 +357,7 @@ impl<'a> Trial<'a> {
             at_exit: AtExit::Run,
             precision: Precision::AsDetected,
             report_pages: ReportPages::Once,
+            max_overhead: None,
             value: 1,
             mapped: Vec::new(),
             reported: 0,
@@ -389,6 +396,10 @@ impl<'a> Trial<'a> {
             .precision(self.precision)
             .report_pages(self.report_pages)
             .collect_at(CollectAt::Safepoint);
+        let builder = match self.max_overhead {
+            Some(share) => builder.max_overhead(share).intervals(budget::INTERVALS),
+            None => builder,
+        };
         match self.track {
             Some(track) => builder.track(track),
             None => builder,

@@ -1,0 +1,88 @@
+//! [`Meter`]: what a target did from one collect to the next, as far as its cost needs it: its
+//! processor time, and its page faults.
+//!
+//! Both are open to everybody who sees the process: no privilege is needed, and none of them costs
+//! the target anything.
+
+use crate::proc::status;
+use crate::sys::cpu_clock;
+use std::time::Duration;
+
+/// Field 10 of `proc_pid_stat(5)`, `minflt`, counted from the state, which is field 3.
+const MINOR_FAULTS: usize = 10 - 3;
+
+/// What a target has used since it began.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reading {
+    cpu: Option<Duration>,
+    minor_faults: Option<u64>,
+}
+
+/// Reads a target's counters.
+#[derive(Debug)]
+pub(super) struct Meter {
+    pid: u32,
+    last: Reading,
+}
+
+/// What a target used since the last reading; `None` where that cannot be read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Used {
+    pub(super) cpu: Option<Duration>,
+    pub(super) minor_faults: Option<u64>,
+}
+
+impl Meter {
+    pub(super) fn new(pid: u32) -> Self {
+        Self {
+            pid,
+            last: read(pid),
+        }
+    }
+
+    /// What the target used since the last call.
+    pub(super) fn used(&mut self) -> Used {
+        let now = read(self.pid);
+        let before = std::mem::replace(&mut self.last, now);
+        let cpu = now.cpu.zip(before.cpu);
+        let faults = now.minor_faults.zip(before.minor_faults);
+        Used {
+            cpu: cpu.map(|(now, before)| now.saturating_sub(before)),
+            minor_faults: faults.map(|(now, before)| now.saturating_sub(before)),
+        }
+    }
+}
+
+fn read(pid: u32) -> Reading {
+    let fields = status::stat_fields(pid);
+    Reading {
+        cpu: cpu_clock::cpu_time(pid),
+        minor_faults: fields
+            .get(MINOR_FAULTS)
+            .and_then(|field| field.parse().ok()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page_set::page_size;
+    use crate::sys::scratch::Scratch;
+
+    #[test]
+    fn faults_and_time_of_this_process_are_seen() {
+        let mut meter = Meter::new(std::process::id());
+        let mut memory = Scratch::new(64 * page_size()).unwrap();
+        (0..64).for_each(|page| memory.write(page * page_size(), 1));
+        let used = meter.used();
+        assert!(used.cpu.unwrap() > Duration::ZERO);
+        assert!(used.minor_faults.unwrap() >= 1, "{used:?}");
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_has_used_nothing_that_is_known() {
+        // Above the highest PID that Linux gives (PID_MAX_LIMIT).
+        let used = Meter::new(1 << 23).used();
+        assert!(used.cpu.is_none() && used.minor_faults.is_none());
+    }
+}

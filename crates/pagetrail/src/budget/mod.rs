@@ -1,0 +1,321 @@
+//! [`Budget`]: keeps what tracking costs a target within a share of its time.
+//!
+//! After each collect it adds up what the round cost the target ([`Spent`]), by counters that the
+//! kernel keeps anyway ([`meter`]) and a price that was measured ([`Prices`] of
+//! [`crate::technique::price`]). Two things are steered: how much a fault weighs against a false
+//! positive, for a technique that predicts ([`weight`]), and when the next round is due ([`pacer`]).
+//! Neither has a say in what is reported: every round is a superset, whatever they decide.
+
+mod meter;
+mod pacer;
+mod weight;
+
+use crate::types::Overhead;
+use meter::{Meter, Used};
+use pacer::Pacer;
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+use weight::{LEVEL_EVEN, Weight};
+
+/// What tracking may cost, as the consumer has set it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Allowance {
+    /// A share of the target's time.
+    pub(crate) share: f64,
+    /// The shortest and the longest time from one collect to the next.
+    pub(crate) intervals: RangeInclusive<Duration>,
+}
+
+/// The largest share that can be set: at twice the time nobody speaks of a budget.
+const SHARE_MAX: f64 = 1.0;
+
+/// A target that runs for a smaller part of the time counts as if it ran for this one: a program
+/// that sleeps is slowed down by nothing that matters.
+const BUSY_MIN: f64 = 0.05;
+
+/// What is left of a target's processor time without the cost, at least.
+const OWN_MIN: f64 = 0.1;
+
+impl Allowance {
+    /// What is wrong with it, in one line.
+    pub(crate) fn is_wrong(&self) -> Option<&'static str> {
+        let (shortest, longest) = (self.intervals.start(), self.intervals.end());
+        if !(self.share > 0.0 && self.share <= SHARE_MAX) {
+            Some("the overhead must be more than 0 and at most 1, which is 100 %")
+        } else if shortest.is_zero() {
+            Some("the shortest interval is zero")
+        } else if shortest > longest {
+            Some("the shortest interval is longer than the longest")
+        } else {
+            None
+        }
+    }
+}
+
+/// What a round cost, besides what the target's own counters say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spent {
+    /// From the last collect to this one.
+    pub(crate) duration: Duration,
+    /// Processor time of the collect, and for how long the target was stopped.
+    pub(crate) collect: Duration,
+    pub(crate) stopped: Duration,
+    /// Faults, where the technique counts them.
+    pub(crate) faults: Option<u64>,
+    /// Pages that the technique reported, and those of them that it did not notice by a fault.
+    pub(crate) reported: u64,
+    pub(crate) predicted: u64,
+    /// Estimate of the predicted pages that were not written.
+    pub(crate) false_positives: u64,
+}
+
+/// The budget of one watch.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    allowance: Allowance,
+    fault: Duration,
+    meter: Meter,
+    pacer: Pacer,
+    weight: Weight,
+    /// Time for which consumers have stopped the target since the last collect.
+    stopped: Duration,
+    /// When the last collect ended.
+    collected: Instant,
+    was_kept: bool,
+}
+
+impl Budget {
+    /// Begins to measure. `fault`: the price of a fault; `has_cost`: whether the consumer has set
+    /// what a false positive costs, so that it would rather have these than faults.
+    pub(crate) fn new(allowance: Allowance, pid: u32, fault: Duration, has_cost: bool) -> Self {
+        let (shortest, longest) = (allowance.intervals.start(), allowance.intervals.end());
+        let least = if has_cost { LEVEL_EVEN } else { 0 };
+        Self {
+            pacer: Pacer::new(allowance.share, ns(*shortest), ns(*longest)),
+            weight: Weight::new(least),
+            meter: Meter::new(pid),
+            allowance,
+            fault,
+            stopped: Duration::ZERO,
+            collected: Instant::now(),
+            was_kept: true,
+        }
+    }
+
+    /// What a fault counts for a technique that predicts, as a multiple of its price.
+    pub(crate) fn fault_weight(&self) -> f64 {
+        self.weight.factor()
+    }
+
+    /// When the next collect is due.
+    pub(crate) fn next_collect(&self) -> Instant {
+        self.collected + self.interval()
+    }
+
+    /// Counts time for which the consumer has stopped the target.
+    pub(crate) fn count_stop(&mut self, time: Duration) {
+        self.stopped += time;
+    }
+
+    /// Ends a round.
+    pub(crate) fn settle(&mut self, spent: Spent) -> Overhead {
+        let used = self.meter.used();
+        let faults = faults(&spent, used);
+        let stopped = spent.collect + spent.stopped + std::mem::take(&mut self.stopped);
+        let round_ns = ns(spent.duration).max(1.0);
+        let faulting_ns = faults as f64 * ns(self.fault);
+        let cost_ns = faulting_ns * stretch(used.cpu, faulting_ns, round_ns) + ns(stopped);
+        self.pacer.spend(round_ns, cost_ns);
+        let written = spent.reported - spent.false_positives.min(spent.reported);
+        self.weight
+            .observe(self.pacer.strain(), spent.reported, written);
+        self.collected = Instant::now();
+        Overhead {
+            allowed: self.allowance.share,
+            share: cost_ns / round_ns,
+            faults,
+            fault: self.fault,
+            stopped,
+            reported_per_written: match written {
+                0 => 1.0,
+                written => spent.reported as f64 / written as f64,
+            },
+            next: self.interval(),
+            is_kept: self.pacer.is_kept(),
+        }
+    }
+
+    /// One line if whether the budget is kept has changed with the last round.
+    pub(crate) fn news(&mut self) -> Option<String> {
+        let is_kept = self.pacer.is_kept();
+        if std::mem::replace(&mut self.was_kept, is_kept) == is_kept {
+            return None;
+        }
+        let allowed = percent(self.allowance.share);
+        let longest = self.allowance.intervals.end().as_millis();
+        Some(match is_kept {
+            true => format!("tracking costs no more than {allowed} again"),
+            false => format!(
+                "tracking costs more than {allowed} even with rounds of {longest} ms; it goes on so"
+            ),
+        })
+    }
+
+    /// Lets a fault cost something else, for tests.
+    #[cfg(test)]
+    pub(crate) fn set_price(&mut self, fault: Duration) {
+        self.fault = fault;
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_nanos(self.pacer.interval_ns() as u64)
+    }
+}
+
+/// The faults that tracking caused. A page that was reported without being predicted has faulted
+/// once; but the target had no more than its minor faults, since others may have written, and a
+/// huge page that is left whole is reported without one.
+fn faults(spent: &Spent, used: Used) -> u64 {
+    let noticed = spent.reported.saturating_sub(spent.predicted);
+    let faults = spent.faults.unwrap_or(noticed);
+    used.minor_faults.map_or(faults, |minor| faults.min(minor))
+}
+
+/// By how much time in a target's processor time has to be stretched to be time of the round: a
+/// target that runs a tenth of the time is slowed down tenfold by the same faults, and one with ten
+/// threads a tenth as much.
+fn stretch(cpu: Option<Duration>, faulting_ns: f64, round_ns: f64) -> f64 {
+    let cpu_ns = cpu.map_or(round_ns, ns);
+    let own_ns = (cpu_ns - faulting_ns).max(cpu_ns * OWN_MIN);
+    round_ns / own_ns.max(round_ns * BUSY_MIN)
+}
+
+/// A share in percent, as it would be typed.
+fn percent(share: f64) -> String {
+    let number = format!("{:.4}", share * 100.0);
+    format!("{}%", number.trim_end_matches('0').trim_end_matches('.'))
+}
+
+fn ns(time: Duration) -> f64 {
+    time.as_nanos() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: f64 = 1e6;
+
+    #[test]
+    fn allowances_are_checked() {
+        let of = |share, shortest, longest| {
+            let intervals = Duration::from_millis(shortest)..=Duration::from_millis(longest);
+            Allowance { share, intervals }.is_wrong().is_some()
+        };
+        assert!(!of(0.03, 20, 1000) && !of(1.0, 100, 100));
+        for share in [0.0, -0.1, 1.01, f64::NAN, f64::INFINITY] {
+            assert!(of(share, 20, 1000), "{share}");
+        }
+        assert!(of(0.03, 0, 10) && of(0.03, 20, 10));
+    }
+
+    #[test]
+    fn faults_are_what_was_noticed_and_happened() {
+        let spent = Spent {
+            reported: 1000,
+            predicted: 300,
+            ..Spent::default()
+        };
+        let used = |minor_faults| Used {
+            minor_faults,
+            ..Used::default()
+        };
+        assert_eq!(faults(&spent, used(None)), 700);
+        assert_eq!(faults(&spent, used(Some(5000))), 700);
+        assert_eq!(faults(&spent, used(Some(20))), 20);
+        let counted = Spent {
+            faults: Some(40),
+            ..spent
+        };
+        assert_eq!(faults(&counted, used(None)), 40);
+    }
+
+    #[test]
+    fn faults_slow_down_the_time_in_which_a_target_runs() {
+        let of = |cpu: f64| {
+            let cpu = Duration::from_nanos(cpu as u64);
+            stretch(Some(cpu), 2.0 * MS, 100.0 * MS)
+        };
+        // All of the time, but for the faults.
+        assert!((of(102.0 * MS) - 1.0).abs() < 1e-9);
+        assert!((of(22.0 * MS) - 5.0).abs() < 1e-9);
+        // Ten threads.
+        assert!((of(1002.0 * MS) - 0.1).abs() < 1e-9);
+        // One that sleeps, and one that does nothing but fault.
+        assert!((of(3.0 * MS) - 20.0).abs() < 1e-9);
+        assert!(of(2.0 * MS) <= 20.0);
+    }
+
+    #[test]
+    fn a_target_that_is_too_dear_is_said_to_be_once() {
+        let allowance = Allowance {
+            share: 0.02,
+            intervals: Duration::from_millis(10)..=Duration::from_millis(50),
+        };
+        let fault = Duration::from_micros(1);
+        // Above the highest PID: its counters cannot be read, and it counts as running.
+        let mut budget = Budget::new(allowance, 1 << 23, fault, false);
+        let mut said = Vec::new();
+        for round in 0..40 {
+            let duration = budget.interval();
+            // Each millisecond 50 pages, then none.
+            let reported = if round < 30 {
+                duration.as_millis() as u64 * 50
+            } else {
+                0
+            };
+            let overhead = budget.settle(Spent {
+                duration,
+                reported,
+                ..Spent::default()
+            });
+            assert_eq!(overhead.next, budget.interval());
+            if let Some(line) = budget.news() {
+                said.push((line, overhead));
+            }
+        }
+        let [(dear, first), (again, _)] = &said[..] else {
+            panic!("{said:?}");
+        };
+        assert!(dear.contains("2% even with rounds of 50 ms"), "{dear}");
+        assert!(again.contains("again"), "{again}");
+        assert!(!first.is_kept && first.share > 0.04, "{first:?}");
+        assert_eq!((first.faults, first.allowed), (2500, 0.02));
+    }
+
+    #[test]
+    fn stops_of_the_consumer_count() {
+        let allowance = Allowance {
+            share: 0.01,
+            intervals: Duration::from_millis(10)..=Duration::from_secs(10),
+        };
+        let mut budget = Budget::new(allowance, 1 << 23, Duration::ZERO, false);
+        budget.count_stop(Duration::from_millis(30));
+        let duration = Duration::from_secs(1);
+        let overhead = budget.settle(Spent {
+            duration,
+            ..Spent::default()
+        });
+        assert!((overhead.share - 0.03).abs() < 1e-9);
+        assert!(overhead.next >= Duration::from_secs(3), "{overhead:?}");
+        assert_eq!(
+            budget
+                .settle(Spent {
+                    duration,
+                    ..Spent::default()
+                })
+                .share,
+            0.0
+        );
+    }
+}
