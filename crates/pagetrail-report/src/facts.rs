@@ -1,8 +1,8 @@
 //! The facts of a recording, decided and worded once: a line for a report in text, and tiles for a
 //! page.
 
-use pagetrail_trail::SubpageCounts;
 use pagetrail_trail::analysis::WorkingSet;
+use pagetrail_trail::{OverheadCounts, SubpageCounts};
 
 use super::words::{self, Terms};
 use super::{Part, Recording};
@@ -55,6 +55,7 @@ pub(crate) fn facts(recording: &Recording<'_>) -> Vec<Fact> {
     all.extend(facts.subpages());
     all.extend(facts.accesses());
     all.extend(facts.predicted());
+    all.extend(facts.overhead());
     if recording.main.analysis.page_writes > 0 {
         all.extend(facts.working_sets());
         all.push(facts.reuse());
@@ -70,6 +71,8 @@ struct Facts<'a> {
     terms: Terms,
     /// Bytes of a page.
     page: f64,
+    /// What tracking cost, where it was held against a budget.
+    overhead: Option<OverheadCounts>,
 }
 
 impl<'a> Facts<'a> {
@@ -79,6 +82,7 @@ impl<'a> Facts<'a> {
             main: &recording.main,
             terms: words::terms(recording.main.access_kind),
             page: recording.whole.header.page_size as f64,
+            overhead: OverheadCounts::of(&recording.whole.rounds, recording.whole.header.page_size),
         }
     }
 
@@ -106,7 +110,11 @@ impl<'a> Facts<'a> {
         let trail = self.recording.whole;
         let duration = words::time(self.recording.duration_ns());
         let rounds = words::plural(trail.rounds.len() as u64, "round");
-        let rounds = format!("{rounds} of {} ms", trail.header.interval_ms);
+        let longer = match self.overhead {
+            Some(_) => " or longer",
+            None => "",
+        };
+        let rounds = format!("{rounds} of {} ms{longer}", trail.header.interval_ms);
         let line = format!("{duration}, {rounds}; {}", words::end(trail));
         Fact::new("recorded", line).tile("Duration", duration, rounds)
     }
@@ -212,11 +220,22 @@ impl<'a> Facts<'a> {
         Some(Fact::new("predicted", text.clone()).tile("Faults avoided, about", avoided, text))
     }
 
+    fn overhead(&self) -> Option<Fact> {
+        let overhead = self.overhead.as_ref()?;
+        let line = words::overhead(overhead);
+        let title = format!("Overhead, of {} allowed", words::percent(overhead.allowed));
+        let cost = words::percent(overhead.cost);
+        Some(Fact::new("overhead", line.clone()).tile(&title, cost, line))
+    }
+
     /// A line for each window, and one tile for all.
     fn working_sets(&self) -> Vec<Fact> {
-        let header = &self.recording.whole.header;
+        let interval_ns = match &self.overhead {
+            Some(overhead) => overhead.interval_ns,
+            None => self.recording.whole.header.interval_ms as f64 * 1e6,
+        };
         let pages = |n: f64| format!("{} pages ({})", words::rate(n), self.bytes(n));
-        let window = |set: &WorkingSet| words::window(set, header);
+        let window = |set: &WorkingSet| words::window(set, interval_ns);
         let sets: Vec<_> = words::recorded_sets(&self.main.analysis).collect();
         let longer = sets.iter().skip(1);
         let longer = longer.map(|set| format!("; {}: {}", window(set), self.bytes(set.mean_pages)));

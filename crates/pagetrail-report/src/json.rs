@@ -3,13 +3,16 @@
 //! The structs below are the schema. Addresses are strings in hexadecimal, because JavaScript's
 //! numbers do not hold them. Within a schema number fields are only ever added.
 
+mod overhead;
+
 use std::io::{self, Write};
 
 use pagetrail::{AccessKind, PageRange};
 use pagetrail_trail::analysis::{self, MappingCounts, RoundCounts};
-use pagetrail_trail::{Analysis, Mapping, Predicted, Round, SubpageCounts};
+use pagetrail_trail::{Analysis, Mapping, OverheadCounts, Predicted, Round, SubpageCounts};
 use serde::{Serialize, Serializer};
 
+use self::overhead::{OverheadSummary, OverheadView};
 use super::processes::ProcessRow;
 use super::writers::Writers;
 use super::{Recording, words};
@@ -54,6 +57,7 @@ pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Resul
         summary: summary(analysis),
         accesses: accesses.map(summary),
         subpages: SubpageCounts::of(&recording.main.trail).map(|counts| subpages(&counts, page)),
+        overhead: OverheadCounts::of(&trail.rounds, page).map(OverheadSummary::from),
         writers: recording.writers.map(writers),
         processes: recording.processes,
     };
@@ -83,6 +87,9 @@ struct Document<'a, R: Serialize, M: Serialize> {
     /// Writes to sub-page heaps, where the process has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     subpages: Option<SubpagesView>,
+    /// What tracking cost, where it was held against a budget.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overhead: Option<OverheadSummary>,
     /// Which code wrote, where that was sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     writers: Option<WritersView<'a>>,
@@ -136,6 +143,8 @@ struct RoundView<'a, L: Serialize, E: Serialize> {
     ranges: L,
     #[serde(skip_serializing_if = "Option::is_none")]
     subpages: Option<SubpagesView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overhead: Option<OverheadView>,
 }
 
 /// Dirty pages of sub-page heaps, each counted once for all aliases, and their dirty sub-pages.
@@ -282,6 +291,7 @@ fn round<'a>(round: &'a Round, counts: &RoundCounts, page: u64) -> impl Serializ
         events: List(|| round.events.iter().map(Event::from)),
         ranges: List(move || round.written.ranges().iter().map(range)),
         subpages: SubpageCounts::of_round(round, page).map(|counts| subpages(&counts, page)),
+        overhead: round.overhead.map(OverheadView::from),
     }
 }
 
@@ -426,6 +436,25 @@ mod tests {
         let text = document(&testing::program(2));
         serde_json::from_str::<serde_json::Value>(&text).expect("it parses");
         insta::assert_snapshot!(text.replace("},{", "},\n{"));
+    }
+
+    #[test]
+    fn a_budget_is_in_the_document() {
+        let trail = testing::program_within_budget(20);
+        let value: serde_json::Value = serde_json::from_str(&document(&trail)).expect("it parses");
+        let round = &value["rounds"][19]["overhead"];
+        assert_eq!(
+            (&round["allowed"], &round["cost"]),
+            (&0.03.into(), &0.021.into())
+        );
+        assert_eq!(value["rounds"][0]["overhead"]["is_kept"], false);
+        let all = &value["overhead"];
+        assert_eq!(
+            (&all["rounds"], &all["rounds_over"]),
+            (&20.into(), &2.into())
+        );
+        let mean = all["interval_ms"].as_f64().expect("a number");
+        assert!((100.0..103.0).contains(&mean), "{mean}");
     }
 
     #[test]

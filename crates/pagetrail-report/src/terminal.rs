@@ -324,6 +324,20 @@ mod tests {
     }
 
     #[test]
+    fn what_tracking_cost_of_its_budget() {
+        let text = report(&testing::program_within_budget(60), PLAIN);
+        // Lines are wrapped.
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("60 rounds of 100 ms or longer"), "{text}");
+        assert!(text.contains("overhead about 2.6% of 3.0% allowed; interval 10"));
+        let over =
+            "reported per page written; not to be kept at the longest interval in 6 of 60 rounds";
+        assert!(text.contains(over), "{text}");
+        let before = report(&testing::program(60), PLAIN);
+        assert!(!before.contains("overhead") && !before.contains("or longer"));
+    }
+
+    #[test]
     fn narrow_and_short() {
         let style = Style { width: 80, ..PLAIN };
         insta::assert_snapshot!(report(&testing::program(5), style));

@@ -2,8 +2,8 @@
 
 use pagetrail::{AccessKind, PageRange, PageSet};
 use pagetrail_trail::{
-    Attribution, End, Event, Frame, Header, Mapping, Module, Round, Stack, StackTable, StackWrites,
-    Thread, Trail,
+    Attribution, End, Event, Frame, Header, Mapping, Module, Overhead, Predicted, Round, Stack,
+    StackTable, StackWrites, Thread, Trail,
 };
 
 const PAGE: u64 = 4096;
@@ -115,6 +115,7 @@ pub fn program(rounds: u32) -> Trail {
             },
             subpages: None,
             attribution: None,
+            overhead: None,
         });
         start_ns += duration_ns;
     }
@@ -166,6 +167,28 @@ pub fn program_with_stacks(rounds: u32) -> Trail {
                 lost: 1,
                 writers: vec![writes(0, 0, 2)],
             },
+        });
+    }
+    trail
+}
+
+/// A program that was recorded within a budget: in the first of its rounds, it was too dear.
+pub fn program_within_budget(rounds: u32) -> Trail {
+    let mut trail = program(rounds);
+    trail.header.technique = "adaptive".into();
+    for round in &mut trail.rounds {
+        let is_kept = round.index >= rounds / 10;
+        round.overhead = Some(Overhead {
+            allowed_ppm: 30_000,
+            cost_ppm: if is_kept { 21_000 } else { 70_000 },
+            faults: round.faults.unwrap_or(0),
+            is_kept,
+        });
+        round.predicted = Some(Predicted {
+            pages: 40,
+            faults_avoided: 25,
+            false_positives: 15,
+            memory_bytes: 1 << 16,
         });
     }
     trail

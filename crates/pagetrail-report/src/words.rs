@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use pagetrail::AccessKind;
 use pagetrail_trail::analysis::WorkingSet;
-use pagetrail_trail::{Analysis, End, Event, Header, Mapping, SubpageCounts, Trail};
+use pagetrail_trail::{Analysis, End, Event, Mapping, OverheadCounts, SubpageCounts, Trail};
 
 /// A count with separators: `1,234,567`.
 pub fn count(n: u64) -> String {
@@ -233,9 +233,30 @@ pub fn recorded_sets(analysis: &Analysis) -> impl Iterator<Item = &WorkingSet> {
     analysis.working_sets.iter().filter(|set| set.windows > 0)
 }
 
-/// The length of a working set's window as a time.
-pub fn window(set: &WorkingSet, header: &Header) -> String {
-    time(f64::from(set.window) * header.interval_ms as f64 * 1e6)
+/// The length of a working set's window as a time; `interval_ns`: the length of a round.
+pub fn window(set: &WorkingSet, interval_ns: f64) -> String {
+    time(f64::from(set.window) * interval_ns)
+}
+
+/// What tracking cost of what it was allowed to, and at which interval and precision.
+pub fn overhead(counts: &OverheadCounts) -> String {
+    let mut line = format!(
+        "about {} of {} allowed; interval {} ({} to {}); {:.1} reported per page written",
+        percent(counts.cost),
+        percent(counts.allowed),
+        time(counts.interval_ns),
+        time(counts.interval_ns_min as f64),
+        time(counts.interval_ns_max as f64),
+        counts.reported_per_written,
+    );
+    if counts.rounds_over > 0 {
+        line += &format!(
+            "; not to be kept at the longest interval in {} of {}",
+            count(counts.rounds_over),
+            plural(counts.rounds, "round")
+        );
+    }
+    line
 }
 
 /// What was predicted dirty instead of noticed; `None` where nothing could be.

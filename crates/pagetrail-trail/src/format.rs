@@ -14,7 +14,7 @@ pub fn is_trail(first_bytes: &[u8]) -> bool {
 /// Version of the format that is written, and the only major version that is read.
 pub(crate) const MAJOR: u16 = 1;
 /// A later minor version adds record types, event kinds, and fields at the end of payloads.
-pub(crate) const MINOR: u16 = 4;
+pub(crate) const MINOR: u16 = 5;
 /// The first minor version in which a round has an access kind.
 pub(crate) const MINOR_ACCESS_KIND: u16 = 1;
 /// The first minor version in which a round has the pages that were predicted dirty.
@@ -25,6 +25,8 @@ pub(crate) const MINOR_SUBPAGES: u16 = 2;
 pub(crate) const MINOR_STACKS: u16 = 3;
 /// The first minor version that has several processes.
 pub(crate) const MINOR_PROCESSES: u16 = 4;
+/// The first minor version in which a round has what tracking cost.
+pub(crate) const MINOR_OVERHEAD: u16 = 5;
 
 /// Length of signature, version and their checksum.
 pub(crate) const PROLOGUE_BYTES: usize = 16;

@@ -14,6 +14,7 @@ mod format;
 pub mod heatmap;
 mod history;
 mod model;
+mod overhead;
 mod pages;
 mod parts;
 mod payload;
@@ -27,7 +28,8 @@ pub use analysis::Analysis;
 pub use error::{ReadError, WriteError};
 pub use format::is_trail;
 pub use heatmap::Heatmap;
-pub use model::{End, Event, Header, Mapping, Predicted, Round, SubpageWrites, Trail};
+pub use model::{End, Event, Header, Mapping, Overhead, Predicted, Round, SubpageWrites, Trail};
+pub use overhead::OverheadCounts;
 pub use parts::{Part, for_each_part};
 pub use reader::{Reader, Record};
 pub use stacks::{

@@ -90,6 +90,8 @@ pub struct Round {
     pub subpages: Option<SubpageWrites>,
     /// Which code dirtied the pages; `None` if stacks were not sampled.
     pub attribution: Option<Attribution>,
+    /// What tracking cost the process; `None` if it was not held against a budget.
+    pub overhead: Option<Overhead>,
 }
 
 impl Round {
@@ -138,6 +140,19 @@ pub struct Predicted {
     pub false_positives: u64,
     /// Memory that the predictor uses, in bytes.
     pub memory_bytes: u64,
+}
+
+/// What tracking cost the process in a round, by estimate, held against what it was allowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overhead {
+    /// The share of the process's time that tracking may cost, in parts per million.
+    pub allowed_ppm: u64,
+    /// The share that it cost in this round, in parts per million.
+    pub cost_ppm: u64,
+    /// Page faults that tracking caused in this round.
+    pub faults: u64,
+    /// Whether the budget is kept; it is not where the longest interval does not do.
+    pub is_kept: bool,
 }
 
 /// How the recording ended.

@@ -6,6 +6,7 @@
 
 use pagetrail::{AccessKind, PageRange, PageSet};
 
+mod overhead;
 mod processes;
 mod stacks;
 
@@ -119,6 +120,10 @@ pub(crate) fn put_round(out: &mut Vec<u8>, round: &Round) {
     out.push(round.attribution.is_some().into());
     if let Some(attribution) = &round.attribution {
         stacks::put_attribution(out, attribution);
+    }
+    out.push(round.overhead.is_some().into());
+    if let Some(overhead) = &round.overhead {
+        overhead::put_overhead(out, overhead);
     }
 }
 
@@ -324,6 +329,9 @@ impl<'a> Decoder<'a> {
         }
         if self.minor >= format::MINOR_STACKS && self.flag()? {
             round.attribution = Some(self.attribution(known)?);
+        }
+        if self.minor >= format::MINOR_OVERHEAD && self.flag()? {
+            round.overhead = Some(self.overhead()?);
         }
         Ok(round)
     }

@@ -44,9 +44,9 @@ fn a_forged_file_reads_like_the_written_one() {
 }
 
 /// The minor version that is written.
-const CURRENT: u16 = 4;
+const CURRENT: u16 = 5;
 /// A minor version that does not exist yet.
-const LATER: u16 = 5;
+const LATER: u16 = 6;
 
 #[test]
 fn a_later_minor_version_is_read_without_what_it_adds() {
@@ -54,9 +54,9 @@ fn a_later_minor_version_is_read_without_what_it_adds() {
     let mut records = forge::records(&small.bytes);
     for (kind, payload) in &mut records {
         if *kind == 4 {
-            // The events, or their number if there are none, are followed by five fields of one
+            // The events, or their number if there are none, are followed by six fields of one
             // byte each.
-            let fields = payload.split_off(payload.len() - 5);
+            let fields = payload.split_off(payload.len() - 6);
             if payload.last() == Some(&0) {
                 *payload.last_mut().unwrap() = 1;
                 payload.extend([99, 2, b'h', b'i']);
@@ -79,7 +79,7 @@ fn the_first_version_is_read() {
     let mut records = forge::records(&small.bytes);
     for (kind, payload) in &mut records {
         if *kind == 4 {
-            payload.truncate(payload.len() - 5);
+            payload.truncate(payload.len() - 6);
         }
     }
     for round in &mut small.trail.rounds {
@@ -99,7 +99,7 @@ fn the_second_version_is_read() {
     let mut records = forge::records(&small.bytes);
     for (kind, payload) in &mut records {
         if *kind == 4 {
-            payload.truncate(payload.len() - 3);
+            payload.truncate(payload.len() - 4);
         }
     }
     assert_eq!(
@@ -115,7 +115,7 @@ fn the_third_version_is_read() {
     let mut records = forge::records(&small.bytes);
     for (kind, payload) in &mut records {
         if *kind == 4 {
-            payload.truncate(payload.len() - 1);
+            payload.truncate(payload.len() - 2);
         }
     }
     assert_eq!(
@@ -125,6 +125,22 @@ fn the_third_version_is_read() {
     records.insert(1, (6, vec![0, 0, 0, 0]));
     let error = Trail::read(&forge::file(2, &records)[..]).unwrap_err();
     assert!(matches!(error, ReadError::Damaged { .. }), "{error}");
+}
+
+/// Versions 1.3 and 1.4 do not have what tracking cost.
+#[test]
+fn versions_without_overhead_are_read() {
+    let small = common::small();
+    for minor in [3, 4] {
+        let mut records = forge::records(&small.bytes);
+        for (kind, payload) in &mut records {
+            if *kind == 4 {
+                assert_eq!(payload.pop(), Some(0));
+            }
+        }
+        let read = Trail::read(&forge::file(minor, &records)[..]).unwrap();
+        assert_eq!(read, small.trail);
+    }
 }
 
 /// Numbers that refer to what is not there are damage, and no writer accepts them.
@@ -397,7 +413,7 @@ fn sizes_are_as_documented() {
         let before = writer.bytes();
         writer.round(&round).unwrap();
         let empty = writer.bytes() - before;
-        assert_eq!(empty, 40, "bytes of an empty round");
+        assert_eq!(empty, 41, "bytes of an empty round");
         round.index = 1;
         round.written = ranges.collect();
         let before = writer.bytes();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pagetrail::{Ended, Subpages};
-use pagetrail_trail::{End, Event, Predicted, Round, SubpageWrites};
+use pagetrail_trail::{End, Event, Overhead, Predicted, Round, SubpageWrites};
 
 /// The number of a round as 32 bits, as the trail stores it.
 pub(crate) fn index(round: &pagetrail::Round<'_>) -> Result<u32> {
@@ -34,6 +34,18 @@ pub(crate) fn convert(index: u32, round: &pagetrail::Round<'_>) -> Round {
         events: round.events().iter().filter_map(event).collect(),
         subpages: round.subpages().map(subpage_writes),
         attribution: None,
+        overhead: round.overhead().map(overhead),
+    }
+}
+
+/// Converts what tracking cost to the type of the trail.
+fn overhead(overhead: pagetrail::Overhead) -> Overhead {
+    let ppm = |share: f64| (share * 1e6).round() as u64;
+    Overhead {
+        allowed_ppm: ppm(overhead.allowed),
+        cost_ppm: ppm(overhead.share),
+        faults: overhead.faults,
+        is_kept: overhead.is_kept,
     }
 }
 

@@ -8,8 +8,8 @@
 
 use pagetrail::{AccessKind, PageRange, PageSet};
 use pagetrail_trail::{
-    Attribution, End, Event, Frame, Header, Mapping, Module, Predicted, Round, Stack, StackTable,
-    StackWrites, SubpageWrites, Thread, Trail, Writer,
+    Attribution, End, Event, Frame, Header, Mapping, Module, Overhead, Predicted, Round, Stack,
+    StackTable, StackWrites, SubpageWrites, Thread, Trail, Writer,
 };
 
 /// A number from the environment, so that a run can be longer or be repeated.
@@ -116,6 +116,12 @@ fn round(random: &mut fastrand::Rng, index: u32, page_size: u64) -> Round {
             dirty: set(random, page_size / 8),
         }),
         attribution: None,
+        overhead: random.bool().then(|| Overhead {
+            allowed_ppm: number(random),
+            cost_ppm: number(random),
+            faults: number(random),
+            is_kept: random.bool(),
+        }),
     }
 }
 
@@ -329,6 +335,7 @@ fn small_with(has_stacks: bool) -> Written {
                     pages: [range(page, page + 1)].into_iter().collect(),
                 }],
             }),
+            overhead: None,
         });
     }
     if !has_stacks {
