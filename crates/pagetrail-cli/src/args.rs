@@ -19,7 +19,7 @@ pub(crate) const DEFAULT_FILE: &str = "pagetrail.trail";
 /// Shortest interval: the trail counts milliseconds.
 const DURATION_MIN: Duration = Duration::from_millis(1);
 /// Longest interval, far from where sums of times overflow.
-const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+pub(crate) const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Where the flags of every subcommand stand in its help: after its own, before `--help`.
 const LAST: usize = 990;

@@ -3,11 +3,13 @@
 //!
 //! [`find`] finds processes by name, [`start`] turns flags into a source of rounds,
 //! [`subject::Subject`] is what `record` tracks, [`subpage`] starts a program on the sub-page
-//! allocator, [`schedule::Schedule`] computes when the next round is due,
+//! allocator, [`schedule::Schedule`] computes when the next round is due and [`pace`] what the command line says
+//! about that,
 //! [`signals::Signals`] collects the signals that ask to stop, and [`waiting::Waiting`]
 //! shows that a long step runs. [`crate::recording`] processes the rounds.
 
 pub(crate) mod find;
+pub(crate) mod pace;
 pub(crate) mod schedule;
 pub(crate) mod signals;
 pub(crate) mod start;

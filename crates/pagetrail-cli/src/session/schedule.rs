@@ -1,5 +1,5 @@
 //! [`Schedule`]: when the next round is due: multiples of the interval since the start, without
-//! drift.
+//! drift, or what a budget allows.
 
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,11 @@ impl Schedule {
         self.next = self.start + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
     }
 
+    /// Makes the next round due at `next`, whatever the interval.
+    pub(crate) fn set_next(&mut self, next: Instant) {
+        self.next = next;
+    }
+
     /// Whether no round is due after `now`.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.end.is_some_and(|end| end <= now)
@@ -60,6 +65,10 @@ mod tests {
         }
         assert!(!schedule.is_over(at(701)));
         schedule.advance(at(701));
+        assert_eq!(schedule.deadline(), at(750), "not after the end");
+        schedule.set_next(at(710));
+        assert_eq!(schedule.deadline(), at(710));
+        schedule.set_next(at(900));
         assert_eq!(schedule.deadline(), at(750), "not after the end");
         assert!(schedule.is_over(at(750)));
     }

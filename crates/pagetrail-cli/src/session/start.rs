@@ -14,6 +14,7 @@ use pagetrail_trail::Header;
 
 use crate::args::{HugePagesArg, TargetArgs, TechniqueArgs};
 use crate::exit;
+use crate::session::pace::Budget;
 use crate::session::subject::Subject;
 use crate::session::subpage;
 use crate::vm::args::GuestArgs;
@@ -43,6 +44,8 @@ impl<'a> From<&'a TargetArgs> for Named<'a> {
 pub(crate) struct Wanted<'a> {
     pub(crate) target: Named<'a>,
     pub(crate) technique: &'a TechniqueArgs,
+    /// What tracking may cost the target.
+    pub(crate) budget: Option<Budget>,
     /// Whether a program to be started is to be a guest of KVM.
     pub(crate) guest: &'a GuestArgs,
     /// What to track, if not writes.
@@ -141,6 +144,11 @@ fn builder(
     }
     if technique.exact {
         builder = builder.precision(Precision::Exact);
+    }
+    if let Some(budget) = &wanted.budget {
+        builder = builder
+            .max_overhead(budget.share)
+            .intervals(budget.intervals.clone());
     }
     if let Some(track) = wanted.track {
         builder = builder.track(track);

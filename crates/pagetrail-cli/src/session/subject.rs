@@ -1,6 +1,6 @@
 //! [`Subject`]: what `record` tracks: a tree of processes, or a guest of KVM.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pagetrail::{DirtySource, Origin, Round, State, Tree};
 
@@ -42,6 +42,20 @@ impl Subject {
         match self {
             Self::Tree(tree) => tree.members().len(),
             Self::Guest(_) => 1,
+        }
+    }
+
+    /// When the next round is due, of the process whose budget allows one first; `None` where there
+    /// is no budget.
+    pub(crate) fn next_collect(&self) -> Option<Instant> {
+        match self {
+            Self::Tree(tree) => {
+                let members = tree.members().iter();
+                members
+                    .filter_map(|member| member.watch().next_collect())
+                    .min()
+            }
+            Self::Guest(source) => source.next_collect(),
         }
     }
 

@@ -39,7 +39,7 @@ pub(crate) enum VmCommand {
 pub(crate) struct GuestArgs {
     /// Run the program in a virtual machine on KVM, where the processor logs its dirty pages (see
     /// pagetrail vm)
-    #[arg(long, conflicts_with_all = ["pid", "technique", "false_positive_cost", "exact", "huge_pages", "block_pages", "report_again"])]
+    #[arg(long, conflicts_with_all = ["pid", "technique", "false_positive_cost", "exact", "huge_pages", "block_pages", "report_again", "max_overhead"])]
     pub(crate) vm: bool,
 }
 

@@ -10,6 +10,7 @@ use pagetrail_stacks::Unwind;
 use crate::args::{DEFAULT_FILE, SUBPAGES, TechniqueArgs, TreeArgs, duration};
 use crate::commands::report::args::PictureArgs;
 use crate::endpoint::Address;
+use crate::session::pace::{BudgetArgs, Interval, interval};
 use crate::session::start::Named;
 use crate::vm::args::GuestArgs;
 
@@ -65,9 +66,11 @@ pub(crate) struct RecordArgs {
     /// samples all
     #[arg(long, value_name = "N", requires = "stacks", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) stacks_period: Option<u32>,
-    /// Time from round to round, with its unit
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]
-    pub(crate) interval: Duration,
+    /// Time from round to round, with its unit; a range such as 20ms..1s with --max-overhead
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = interval)]
+    pub(crate) interval: Interval,
+    #[command(flatten)]
+    pub(crate) budget: BudgetArgs,
     /// Stop after this many rounds
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: Option<u32>,

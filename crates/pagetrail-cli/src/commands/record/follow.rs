@@ -1,6 +1,6 @@
 //! Takes the rounds of all processes of a recording, those included that come while it runs.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use pagetrail::{Change, DirtySource, Member, State, Tree};
@@ -37,14 +37,21 @@ impl Session<'_> {
         }
     }
 
-    /// Takes a round of each process, and the others of its interval.
+    /// Takes a round of each process that is due, and the others of its interval. All are due where
+    /// there is no budget, and in the last round.
     ///
     /// Fails with [`pagetrail::Error::Gone`] when the only process that was named has ended.
     pub(super) fn take_rounds(
         &mut self,
         recorder: &mut Recorder<'_>,
         rounds_max: u32,
+        is_last: bool,
     ) -> Result<()> {
+        let due = match is_last {
+            true => None,
+            // A process that is due soon is not waited for again.
+            false => Some(Instant::now() + self.interval / 4),
+        };
         recorder.begin_round();
         loop {
             match &mut *self.subject {
@@ -82,7 +89,7 @@ impl Session<'_> {
                             _ => {}
                         }
                     }
-                    collect(tree, recorder)?;
+                    collect(tree, recorder, due)?;
                 }
             }
             if recorder.totals().rounds >= rounds_max
@@ -94,13 +101,17 @@ impl Session<'_> {
     }
 }
 
-/// Takes a round of each member.
-fn collect(tree: &mut Tree, recorder: &mut Recorder<'_>) -> Result<()> {
+/// Takes a round of each member that is due by then, or of all.
+fn collect(tree: &mut Tree, recorder: &mut Recorder<'_>, due: Option<Instant>) -> Result<()> {
     let roots = |member: &&Member| member.origin() == pagetrail::Origin::Root;
     let has_one_root = tree.members().iter().filter(roots).count() == 1;
     let mut gone = None;
     for member in tree.members_mut() {
         let is_root = member.origin() == pagetrail::Origin::Root;
+        let next = member.watch().next_collect();
+        if next.zip(due).is_some_and(|(next, due)| next > due) {
+            continue;
+        }
         match recorder.take_round(member.number(), member.watch_mut()) {
             Err(error) if is_gone(&error) => {
                 if is_root && has_one_root {

@@ -33,6 +33,7 @@ const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
+    let budget = args.budget.budget(args.interval, "--interval")?;
     let metrics = args.metrics.as_ref().map(Metrics::listen).transpose()?;
     let output = Output::open(&args.output)?;
     let pictures = match Pictures::open(&args.pictures, &args.output) {
@@ -46,6 +47,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     let wanted = start::Wanted {
         target: named,
         technique: &args.technique,
+        budget,
         guest: &args.guest,
         track: args.access.map(TrackMode::from),
         last_round: args.last_round,
@@ -83,7 +85,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         progress: Progress::new(!is_program),
         subject: &mut subject,
         named,
-        interval: args.interval,
+        interval: args.interval.shortest,
         sampling: args
             .stacks
             .map(|how| Sampling::new(how.into(), args.stacks_period)),
@@ -171,7 +173,7 @@ impl Session<'_> {
     /// Records until the target ends, a limit is reached, or a signal asks to stop.
     fn record(&mut self, args: &RecordArgs, output: &Output) -> Result<Totals> {
         let to_file = || output.path().display().to_string();
-        let mut schedule = Schedule::new(Instant::now(), args.interval, args.duration);
+        let mut schedule = Schedule::new(Instant::now(), self.interval, args.duration);
         let mut recorder = Recorder::new(output);
         self.add_present(&mut recorder);
         let stop = self.rounds(
@@ -203,6 +205,9 @@ impl Session<'_> {
     ) -> Result<Stop> {
         let mut last = Instant::now();
         let mut held = false;
+        if let Some(due) = self.subject.next_collect() {
+            schedule.set_next(due);
+        }
         loop {
             let waited = self.wait_until(schedule.deadline());
             // After the round of a program that was held at its exit there is nothing to see, even
@@ -212,7 +217,8 @@ impl Session<'_> {
                 self.unseen = is_unseen.then(|| last.elapsed());
                 return Ok(Stop::Ended);
             }
-            match self.take_rounds(recorder, rounds_max) {
+            let is_last = !matches!(waited, Waited::Due) || schedule.is_over(Instant::now());
+            match self.take_rounds(recorder, rounds_max, is_last) {
                 Err(error) if is_gone(&error) => {
                     match self.is_program {
                         true => self.unseen = is_unseen.then(|| last.elapsed()),
@@ -234,7 +240,10 @@ impl Session<'_> {
             if recorder.totals().rounds >= rounds_max || schedule.is_over(now) {
                 return Ok(Stop::Requested);
             }
-            schedule.advance(now);
+            match self.subject.next_collect() {
+                Some(due) => schedule.set_next(due),
+                None => schedule.advance(now),
+            }
             self.progress.update(recorder.totals());
             if let (Some(metrics), Some(header)) = (&self.metrics, recorder.header()) {
                 metrics.publish(header, recorder.totals());

@@ -1,12 +1,12 @@
 //! The flags of `pagetrail top`.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
 
-use crate::args::{TargetArgs, TechniqueArgs, duration};
+use crate::args::{TargetArgs, TechniqueArgs};
 use crate::commands::record::args::StacksArg;
+use crate::session::pace::{BudgetArgs, Interval, interval};
 use crate::vm::args::GuestArgs;
 
 /// Arguments of `top`.
@@ -18,9 +18,11 @@ pub(crate) struct TopArgs {
     pub(crate) technique: TechniqueArgs,
     #[command(flatten)]
     pub(crate) guest: GuestArgs,
-    /// Time from round to round, with its unit
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
-    pub(crate) interval: Duration,
+    /// Time from round to round, with its unit; a range such as 20ms..1s with --max-overhead
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = interval)]
+    pub(crate) interval: Interval,
+    #[command(flatten)]
+    pub(crate) budget: BudgetArgs,
     /// Sample which functions write, by their call stacks as in record; f shows them
     #[arg(
         long,

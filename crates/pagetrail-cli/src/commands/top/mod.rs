@@ -42,6 +42,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
     let wanted = start::Wanted {
         target: Named::from(&args.target),
         technique: &args.technique,
+        budget: args.budget.budget(args.interval, "--interval")?,
         guest: &args.guest,
         track: None,
         last_round: false,
@@ -52,7 +53,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         Ok(())
     })?;
-    let header = start::header(&*source, Named::from(&args.target), args.interval);
+    let header = start::header(&*source, Named::from(&args.target), args.interval.shortest);
     let name = words::command(&header.command);
     let stacks = args
         .stacks
@@ -72,7 +73,12 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
     let ended = {
         let mut signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
         let mut screen = Screen::take().context("cannot take the terminal")?;
-        live.follow(&mut *source, args.interval, &mut screen, &mut signals)?
+        live.follow(
+            &mut *source,
+            args.interval.shortest,
+            &mut screen,
+            &mut signals,
+        )?
     };
     if !ended && args.target.pid.is_none() {
         exit::message(&format!("{name} runs on as process {}", source.pid()));
@@ -180,7 +186,10 @@ impl Live {
         if state == State::Exiting {
             source.release_exit();
         }
-        schedule.advance(Instant::now());
+        match source.next_collect() {
+            Some(due) => schedule.set_next(due),
+            None => schedule.advance(Instant::now()),
+        }
         Ok(None)
     }
 

@@ -3,7 +3,9 @@
 use std::cmp::Reverse;
 
 use pagetrail_trail::analysis::MappingCounts;
-use pagetrail_trail::{Analysis, Attribution, End, Header, Mapping, Round, StackTable, Trail};
+use pagetrail_trail::{
+    Analysis, Attribution, End, Header, Mapping, OverheadCounts, Round, StackTable, Trail,
+};
 
 use super::functions::{FunctionLine, Functions};
 use pagetrail_report::joined;
@@ -144,6 +146,11 @@ impl TopState {
     /// The rounds in view as a trail of their own.
     pub(crate) fn trail(&self) -> &Trail {
         &self.trail
+    }
+
+    /// What tracking cost in the rounds in view, where it is held against a budget.
+    pub(crate) fn overhead(&self) -> Option<OverheadCounts> {
+        OverheadCounts::of(&self.trail.rounds, self.trail.header.page_size)
     }
 
     /// The numbers of the rounds in view.

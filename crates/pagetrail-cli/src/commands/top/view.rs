@@ -85,9 +85,13 @@ fn draw_head(frame: &mut Frame<'_>, state: &TopState, area: Rect) {
         Span::raw(words::printable(&header.technique).into_owned()),
         Span::styled(format!("  {}", words::printable(&header.reason)), SOFT),
     ]);
-    let cost = match state.trail().rounds.last() {
-        None => "waiting for the first round".into(),
-        Some(round) => {
+    let cost = match (state.trail().rounds.last(), state.overhead()) {
+        (None, _) => "waiting for the first round".into(),
+        (Some(round), Some(overhead)) => {
+            let index = words::count(round.index.into());
+            format!("round {index}  overhead {}", words::overhead(&overhead))
+        }
+        (Some(round), None) => {
             let (to_attach, later) = words::stops(state.trail(), all);
             format!(
                 "round {} of {} ms  collect {} median  stopped {to_attach} to attach, {later}",
@@ -273,6 +277,19 @@ mod tests {
     #[test]
     fn a_program_at_work() {
         insta::assert_snapshot!(screen(&watched(75), 100, 30));
+    }
+
+    #[test]
+    fn what_tracking_costs_of_its_budget() {
+        let trail = testing::program_within_budget(60);
+        let mut state = TopState::new(trail.header.clone());
+        for round in &trail.rounds {
+            state.push_round(round, &trail.mappings);
+        }
+        let shown = screen(&state, 160, 30);
+        let cost = "round 59  overhead about 2.6% of 3.0% allowed; interval 10";
+        assert!(shown.contains(cost), "{shown}");
+        assert!(shown.contains("in 6 of 60 rounds"), "{shown}");
     }
 
     #[test]

@@ -1,0 +1,186 @@
+//! `--max-overhead`: what a recording says about it, and that nothing is missing in one.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use common::{address, error_line, number, report, run};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// What `known_pages.c` says of itself.
+const BASE: u64 = 0x1000_0000_0000;
+const PAGES: u64 = 300;
+const STEP: u64 = 3;
+
+const FILE: &str = "pagetrail.trail";
+
+fn directory() -> TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+/// `known_pages` without end, past its start; it ends with the test.
+struct Running(Child);
+
+impl Running {
+    fn start() -> Self {
+        let mut command = Command::new(compiled());
+        let command = command.arg("0").stdout(Stdio::piped());
+        let mut running = Self(command.spawn().expect("it starts"));
+        let stdout = running.0.stdout.as_mut().expect("it is piped");
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        assert_eq!(line, "ready\n");
+        running
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The program, compiled once.
+fn compiled() -> PathBuf {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("known_pages_within_budget");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/known_pages.c");
+    let mut compiler = Command::new("cc");
+    let compiler = compiler.arg("-O1").arg("-o").arg(&program).arg(source);
+    assert!(compiler.status().is_ok_and(|status| status.success()));
+    program
+}
+
+fn rounds(report: &Value) -> &[Value] {
+    report["rounds"].as_array().expect("rounds")
+}
+
+/// The rounds in which a page was reported.
+fn reported(report: &Value, page: u64) -> usize {
+    let holds = |range: &Value| {
+        let start = address(&range["start"]);
+        (start..start + number(&range["pages"]) * 4096).contains(&page)
+    };
+    let of = |round: &&Value| {
+        round["ranges"]
+            .as_array()
+            .is_some_and(|all| all.iter().any(holds))
+    };
+    rounds(report).iter().filter(of).count()
+}
+
+#[test]
+fn a_recording_says_what_it_cost_and_that_it_cost_too_much() {
+    let directory = directory();
+    let running = Running::start();
+    let pid = running.0.id().to_string();
+    let arguments = [
+        "record",
+        "--max-overhead",
+        "0.001%",
+        "--interval",
+        "10ms..30ms",
+        "--rounds",
+        "25",
+        "-p",
+        &pid,
+    ];
+    let output = run(directory.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report = report(directory.path(), FILE);
+    let all = rounds(&report);
+    assert_eq!(all.len(), 25);
+    let allowed = all
+        .iter()
+        .map(|round| round["overhead"]["allowed"].as_f64());
+    assert!(allowed.into_iter().all(|allowed| allowed == Some(1e-5)));
+    // The program writes all of them every 5 ms, and rounds are longer.
+    for page in (0..PAGES).step_by(STEP as usize) {
+        assert_eq!(reported(&report, BASE + page * 4096), 25, "page {page}");
+    }
+    // A collect alone takes more than this share of 30 ms.
+    let overhead = &report["overhead"];
+    assert!(overhead["cost"].as_f64().is_some_and(|cost| cost > 1e-5));
+    assert_eq!(all[24]["overhead"]["is_kept"], false, "{overhead}");
+    assert!(number(&overhead["rounds_over"]) > 0);
+    let notes = |round: &Value| round["events"].to_string();
+    let line = "tracking costs more than 0.001% even with rounds of 30 ms; it goes on so";
+    assert_eq!(
+        all.iter()
+            .filter(|round| notes(round).contains(line))
+            .count(),
+        1
+    );
+    let text = run(directory.path(), &["report"]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("25 rounds of 10 ms or longer"), "{text}");
+    assert!(words.contains("of <0.1% allowed; interval "), "{text}");
+    assert!(
+        words.contains("not to be kept at the longest interval in "),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_program_that_is_started_has_a_budget_too() {
+    let directory = directory();
+    let program = compiled();
+    let program = program.to_str().expect("UTF-8");
+    let arguments = [
+        "record",
+        "--max-overhead",
+        "50%",
+        "--interval",
+        "5ms",
+        "--",
+        program,
+        "60",
+    ];
+    let output = run(directory.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report = report(directory.path(), FILE);
+    assert!(
+        rounds(&report)
+            .iter()
+            .all(|round| round["overhead"]["allowed"] == 0.5)
+    );
+    for page in (0..PAGES).step_by(STEP as usize) {
+        assert!(reported(&report, BASE + page * 4096) > 0, "page {page}");
+    }
+}
+
+#[test]
+fn a_wrong_budget_is_named() {
+    let directory = directory();
+    let refused = |arguments: &[&str]| {
+        let mut all = vec!["record", "-o", "x.trail"];
+        all.extend(arguments);
+        all.extend(["--", "true"]);
+        let output = run(directory.path(), &all);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(!directory.path().join("x.trail").exists());
+        output
+    };
+    let line = error_line(&refused(&["--interval", "20ms..1s"]), 2);
+    assert!(line.contains("--max-overhead"), "{line}");
+    for (flag, wrong) in [
+        ("--max-overhead", "3"),
+        ("--max-overhead", "0%"),
+        ("--max-overhead", "200%"),
+        ("--interval", "1s..20ms"),
+    ] {
+        let output = refused(&["--technique", "auto", flag, wrong]);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            message.contains(flag) && message.contains(wrong),
+            "{message}"
+        );
+    }
+    let output = refused(&["--max-overhead", "3%", "--vm"]);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains("cannot be used with"), "{message}");
+}
