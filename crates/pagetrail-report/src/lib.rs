@@ -14,6 +14,7 @@ use pagetrail_trail::{Analysis, Trail};
 
 mod axis;
 pub mod bands;
+pub mod bars;
 mod canvas;
 mod chrome_trace;
 pub mod comparison;
@@ -34,6 +35,7 @@ pub mod size;
 mod terminal;
 #[cfg(feature = "test-equipment")]
 pub mod testing;
+pub mod threshold;
 pub mod words;
 pub mod writers;
 

@@ -4,7 +4,6 @@
 //! A [`writer`] in a process of its own writes as fast as it can, and marks what it wrote when;
 //! [`measure`] watches it, checks every round against the marks, and gives a [`Suite`] of results.
 
-mod chart;
 mod child;
 pub mod definition;
 mod goals;

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use super::chart::{self, Group};
 use super::goals::Goals;
 use super::results::{Measured, ProgramMeasured, Suite};
 use super::table;
+use pagetrail_report::bars::{self, Bar, Group};
 use pagetrail_report::html::{STYLE_SHEET, escape, fill, notice_list};
 use pagetrail_report::lines::CHART_STYLE;
 use pagetrail_report::sheet::html_table;
@@ -97,8 +97,14 @@ fn charts(suite: &Suite) -> String {
 
 fn group<M>(name: &str, of: &[M], technique: fn(&M) -> &'static str, figure: Figure<M>) -> Group {
     let bars = of.iter().map(|measured| {
-        let (value, text) = figure(measured);
-        (technique(measured), value, text)
+        let (value, words) = figure(measured);
+        Bar {
+            name: technique(measured).to_owned(),
+            class: technique(measured),
+            value,
+            spread: None,
+            words,
+        }
     });
     Group {
         name: name.into(),
@@ -107,7 +113,7 @@ fn group<M>(name: &str, of: &[M], technique: fn(&M) -> &'static str, figure: Fig
 }
 
 fn draw(title: &str, groups: Vec<Group>, out: &mut String) {
-    if let Some(svg) = chart::svg(&groups, title) {
+    if let Some(svg) = bars::svg(&groups, None, title) {
         writeln!(
             out,
             "<figure><figcaption>{title}</figcaption>\n{svg}</figure>"

@@ -16,10 +16,8 @@ use std::str::FromStr;
 
 use super::measure::ratio;
 use super::{Comparison, Line, Pair};
+use crate::threshold::Threshold;
 use crate::words;
-
-/// Longest expression, in bytes.
-const BYTES_MAX: usize = 4096;
 
 /// A condition on a comparison.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,30 +25,13 @@ pub struct Condition {
     text: String,
     figure: Figure,
     name: Option<String>,
-    operator: Operator,
-    bound: Bound,
+    threshold: Threshold,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Figure {
     Written,
     WorkingSet,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operator {
-    More,
-    MoreOrEqual,
-    Less,
-    LessOrEqual,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Bound {
-    /// Of after to before.
-    Ratio(f64),
-    /// Pages, per second for `written`.
-    Pages(f64),
 }
 
 /// Why an expression is no condition; one line.
@@ -85,20 +66,9 @@ impl FromStr for Condition {
                 "{what}; a condition looks like written>1.1x or working-set:[heap]>2000"
             )))
         };
-        if text.len() > BYTES_MAX {
-            return bad("it is too long");
-        }
-        let Some(at) = text.rfind(['>', '<']) else {
-            return bad("it has no > or <");
-        };
-        let (left, right) = text.split_at(at);
-        let is_more = right.starts_with('>');
-        let right = &right[1..];
-        let (operator, right) = match (is_more, right.strip_prefix('=')) {
-            (true, None) => (Operator::More, right),
-            (true, Some(right)) => (Operator::MoreOrEqual, right),
-            (false, None) => (Operator::Less, right),
-            (false, Some(right)) => (Operator::LessOrEqual, right),
+        let (left, threshold) = match Threshold::split(text) {
+            Ok(parts) => parts,
+            Err(what) => return bad(what),
         };
         let (figure, name) = match left.split_once(':') {
             Some((figure, name)) => (figure.trim(), Some(name.trim())),
@@ -112,25 +82,11 @@ impl FromStr for Condition {
         if name.is_some_and(str::is_empty) {
             return bad("it has no name after the colon");
         }
-        let right = right.trim();
-        let (digits, is_ratio) = match right.strip_suffix('x') {
-            Some(digits) => (digits, true),
-            None => (right, false),
-        };
-        let is_plain = digits.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-        let number = digits.parse::<f64>().ok();
-        let Some(number) = number.filter(|n| is_plain && n.is_finite()) else {
-            return bad("it ends with no number");
-        };
         Ok(Self {
             text: text.into(),
             figure,
             name: name.map(Into::into),
-            operator,
-            bound: match is_ratio {
-                true => Bound::Ratio(number),
-                false => Bound::Pages(number),
-            },
+            threshold,
         })
     }
 }
@@ -146,16 +102,12 @@ impl Condition {
             Figure::Written => line.written,
             Figure::WorkingSet => line.working_set,
         };
-        let (value, bound) = match self.bound {
-            Bound::Ratio(bound) => (ratio(before.mean, after.mean), bound),
-            Bound::Pages(bound) => (after.mean, bound),
+        let value = match self.threshold.is_ratio {
+            true => ratio(before.mean, after.mean),
+            // Pages, per second for `written`.
+            false => after.mean,
         };
-        let holds = match self.operator {
-            Operator::More => value > bound,
-            Operator::MoreOrEqual => value >= bound,
-            Operator::Less => value < bound,
-            Operator::LessOrEqual => value <= bound,
-        };
+        let holds = self.threshold.holds(value);
         let unit = match self.figure {
             Figure::Written => "pages/s",
             Figure::WorkingSet => "pages in a second",
@@ -215,12 +167,18 @@ mod tests {
     fn the_grammar() {
         let parse = |text: &str| text.parse::<Condition>();
         let condition = parse("written>1.1x").expect("it is one");
-        assert_eq!(condition.bound, Bound::Ratio(1.1));
+        assert_eq!(
+            (condition.threshold.number, condition.threshold.is_ratio),
+            (1.1, true)
+        );
         assert_eq!(condition.name, None);
         let condition = parse("working-set:[heap] <= 2000").expect("it is one");
-        assert_eq!(condition.bound, Bound::Pages(2000.0));
+        assert_eq!(
+            (condition.threshold.number, condition.threshold.is_ratio),
+            (2000.0, false)
+        );
         assert_eq!(condition.name.as_deref(), Some("[heap]"));
-        assert_eq!(condition.operator, Operator::LessOrEqual);
+        assert!(condition.threshold.holds(2000.0) && !condition.threshold.holds(2000.5));
         let condition = parse("written:std::vector<int>::push>2x").expect("it is one");
         assert_eq!(condition.name.as_deref(), Some("std::vector<int>::push"));
         for wrong in [
