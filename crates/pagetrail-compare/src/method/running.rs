@@ -1,0 +1,127 @@
+//! [`Running`]: a test while it is measured, and what its runs come to.
+
+use std::time::Duration;
+
+use super::Plan;
+use crate::behaviour::{End, Expected};
+use crate::environment::Environment;
+use crate::results::{Failure, Measured, TestResult};
+use crate::sample::{CountMedians, Sample};
+use crate::statistics::{Estimate, confidence};
+
+/// A test while it is measured.
+pub(super) struct Running<'a> {
+    pub(super) suite: &'a str,
+    pub(super) name: &'a str,
+    pub(super) expected: Expected,
+    /// Times of a run divided by those of another, in the same environment.
+    pub(super) noise: Vec<f64>,
+    /// The first is the one that others are compared with.
+    pub(super) environments: Vec<Place<'a>>,
+}
+
+/// A test in an environment while it is measured.
+pub(super) struct Place<'a> {
+    pub(super) environment: &'a Environment,
+    /// What a run takes, from before it to after it.
+    pub(super) cost: Duration,
+    pub(super) samples: Vec<Sample>,
+    pub(super) differs: Option<String>,
+    /// Why it is not measured any more.
+    pub(super) failed: Option<String>,
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn new(environment: &'a Environment, cost: Duration) -> Self {
+        Self {
+            environment,
+            cost,
+            samples: Vec::new(),
+            differs: None,
+            failed: None,
+        }
+    }
+}
+
+impl<'a> Running<'a> {
+    pub(super) fn new(suite: &'a str, name: &'a str, first: &Sample) -> Self {
+        Self {
+            suite,
+            name,
+            expected: Expected::of(first.behaviour.clone()),
+            noise: Vec::new(),
+            environments: Vec::new(),
+        }
+    }
+
+    /// The numbers of the environments in which it is measured.
+    pub(super) fn measured(&self) -> impl Iterator<Item = usize> {
+        let places = self.environments.iter().enumerate();
+        places
+            .filter(|(_, place)| place.failed.is_none())
+            .map(|(at, _)| at)
+    }
+
+    /// The environments in which it has failed.
+    fn failures(&self) -> impl Iterator<Item = Failure> {
+        self.environments.iter().filter_map(|place| {
+            Some(Failure {
+                environment: place.environment.to_string(),
+                reason: place.failed.clone()?,
+            })
+        })
+    }
+
+    pub(super) fn result(&self, plan: &Plan) -> TestResult {
+        let noise = Estimate::of(self.noise.iter().copied());
+        let runs = self
+            .environments
+            .first()
+            .map_or(0, |base| base.samples.len());
+        TestResult {
+            name: self.name.to_owned(),
+            runs,
+            confidence: confidence(runs),
+            noise,
+            unstable: self.expected.unstable(),
+            ends: match self.expected.end() {
+                End::Exited(0) => None,
+                end => Some(end.to_string()),
+            },
+            failures: self.failures().collect(),
+            environments: self
+                .measured()
+                .map(|at| self.measured_in(&self.environments[at], noise, plan))
+                .collect(),
+        }
+    }
+
+    fn measured_in(&self, place: &Place<'_>, noise: Estimate, plan: &Plan) -> Measured {
+        let base = &self.environments[0].samples;
+        let pairs = place.samples.iter().zip(base);
+        let ratios = pairs.map(|(sample, base)| sample.time_ns / base.time_ns.max(1.0));
+        let ratio = Estimate::of(ratios);
+        let mut behaviours = place.samples.iter().map(|sample| &sample.behaviour);
+        let differs = || behaviours.find_map(|behaviour| self.expected.difference(behaviour));
+        Measured {
+            environment: place.environment.to_string(),
+            class: place.environment.class(),
+            time_ns: Estimate::of(place.samples.iter().map(|sample| sample.time_ns)),
+            ratio,
+            within_noise: *place.environment == plan.against || within(ratio, noise),
+            differs: place.differs.clone().or_else(differs),
+            counts: CountMedians::of(&place.samples),
+        }
+    }
+}
+
+/// Whether a ratio is no different from noise. Two equal programs are 1 apart in the long run, so
+/// the noise reaches from there to the ends of its interval.
+fn within(ratio: Estimate, noise: Estimate) -> bool {
+    let noise = Estimate {
+        low: noise.low.min(1.0),
+        high: noise.high.max(1.0),
+        ..noise
+    };
+    ratio.overlaps(&noise)
+}

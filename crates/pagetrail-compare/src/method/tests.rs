@@ -1,0 +1,168 @@
+//! The method on a machine that makes times up.
+
+use super::*;
+use crate::results::Measured;
+use crate::testing::{Fake, setting};
+
+fn plan(environments: &[&str], length: Length) -> Plan {
+    let parse = |word: &&str| word.parse::<Environment>().expect("an environment");
+    Plan {
+        against: Environment::Native,
+        environments: environments.iter().map(parse).collect(),
+        suites: vec![PlannedSuite {
+            name: "program".into(),
+            tests: vec!["sleep".into()],
+        }],
+        length,
+        seed: 24,
+    }
+}
+
+fn compared(plan: &Plan, fake: &mut Fake) -> Comparison {
+    compare(plan, setting(), fake, &mut |_| {}).expect("the fake never fails")
+}
+
+fn measured<'a>(comparison: &'a Comparison, environment: &str) -> &'a Measured {
+    let test = &comparison.suites[0].tests[0];
+    test.of(environment).expect("it was measured")
+}
+
+#[test]
+fn a_known_slowdown_is_measured_as_itself() {
+    // With many seeds: the interval must hold the truth as often as it says, 96.9 % for 6.
+    let (mut held, mut differ, mut sum) = (0, 0, 0.0);
+    for seed in 0..400 {
+        let mut plan = plan(&["vm", "heap:8"], Length::Rounds(6));
+        plan.seed = seed;
+        let mut fake = Fake::new(seed).slow("vm", 1.3).slow("heap:8", 1.0);
+        let comparison = compared(&plan, &mut fake);
+        let vm = measured(&comparison, "vm");
+        assert!(!vm.within_noise, "seed {seed}: {vm:?}");
+        assert!((vm.ratio.median - 1.3).abs() < 0.08, "seed {seed}: {vm:?}");
+        sum += vm.ratio.median;
+        held += u32::from((vm.ratio.low..=vm.ratio.high).contains(&1.3));
+        let heap = measured(&comparison, "heap:8");
+        differ += u32::from(!heap.within_noise);
+    }
+    assert!((sum / 400.0 - 1.3).abs() < 0.004, "{}", sum / 400.0);
+    assert!(differ <= 4, "{differ} of 400 called different and are not");
+    assert!(
+        (376..400).contains(&held),
+        "{held} of 400 intervals hold 1.3"
+    );
+}
+
+#[test]
+fn a_machine_that_grows_slower_does_so_for_all() {
+    // Each run is 1 % slower than the one before: after 100 runs 2.7 times.
+    let mut fake = Fake::new(1).slow("vm", 1.3).drifting(1.01);
+    let comparison = compared(&plan(&["vm"], Length::Rounds(30)), &mut fake);
+    let vm = measured(&comparison, "vm");
+    assert!((vm.ratio.median - 1.3).abs() < 0.03, "{vm:?}");
+    assert!(vm.time_ns.high > vm.time_ns.low * 1.15, "{vm:?}");
+}
+
+#[test]
+fn orders_are_drawn_anew_and_follow_from_the_seed() {
+    let runs = |seed| {
+        let mut plan = plan(&["vm", "heap:8"], Length::Rounds(10));
+        plan.seed = seed;
+        let mut fake = Fake::new(1);
+        compared(&plan, &mut fake);
+        fake.runs
+    };
+    let first = runs(1);
+    // Warm-up, noise in pairs, rounds.
+    assert_eq!(first.len(), 3 + 20 + 30);
+    assert_eq!(first[..3], ["native", "vm", "heap:8"]);
+    assert!(first[3..23].iter().all(|run| run == "native"));
+    let rounds: Vec<_> = first[23..].chunks(3).collect();
+    assert!(rounds.iter().any(|round| *round != rounds[0]));
+    for round in rounds {
+        let mut round = round.to_vec();
+        round.sort_unstable();
+        assert_eq!(round, ["heap:8", "native", "vm"]);
+    }
+    assert_eq!(runs(1), first);
+    assert_ne!(runs(2), first);
+}
+
+#[test]
+fn a_time_is_kept_and_what_remains_is_known() {
+    let plan = plan(&["vm"], Length::Time(Duration::from_secs(10)));
+    // 100 ms natively.
+    let mut fake = Fake::new(1).slow("vm", 1.3);
+    let mut remaining = Vec::new();
+    let comparison = compare(&plan, setting(), &mut fake, &mut |progress| {
+        remaining.extend(progress.remaining);
+    });
+    let runs = comparison.expect("it never fails").suites[0].tests[0].runs;
+    // 230 ms of warm-up, then 430 ms for each round with its noise.
+    assert!((21..=23).contains(&runs), "{runs}");
+    let end = fake.now().as_secs_f64();
+    assert!((9.0..11.0).contains(&end), "{end}");
+    let first = remaining[0].as_secs_f64();
+    assert!((first - (end - 0.23)).abs() < 0.5, "{first} of {end}");
+    assert!(
+        remaining
+            .iter()
+            .rev()
+            .take(1)
+            .all(|left| left.as_secs_f64() < 0.2)
+    );
+    let short = Length::Time(Duration::from_millis(1));
+    let comparison = compared(
+        &Plan {
+            length: short,
+            ..plan
+        },
+        &mut Fake::new(1),
+    );
+    assert_eq!(comparison.suites[0].tests[0].runs, ROUNDS_MIN);
+}
+
+#[test]
+fn who_is_not_here_is_a_row_and_the_others_go_on() {
+    let mut fake = Fake::new(1).slow("vm", 1.3).missing("heap:8", "no library");
+    let comparison = compared(&plan(&["heap:8", "vm"], Length::Rounds(3)), &mut fake);
+    assert_eq!(comparison.absent[0].name, "heap:8");
+    assert_eq!(comparison.absent[0].reason, "no library");
+    assert!(comparison.has_ratios() && !comparison.has_differences());
+    assert!(comparison.suites[0].tests[0].of("heap:8").is_none());
+    let mut fake = Fake::new(1).missing("native", "no such test");
+    let comparison = compared(&plan(&["vm"], Length::Rounds(3)), &mut fake);
+    assert_eq!(comparison.absent[0].name, "sleep");
+    assert!(comparison.suites.is_empty() && !comparison.has_ratios());
+}
+
+#[test]
+fn a_test_that_fails_somewhere_is_named_and_not_timed() {
+    let mut fake = Fake::new(1).failing("vm").slow("heap:8", 1.3);
+    let comparison = compared(&plan(&["vm", "heap:8"], Length::Rounds(3)), &mut fake);
+    let test = &comparison.suites[0].tests[0];
+    assert_eq!(test.failures[0].environment, "vm");
+    assert_eq!(test.failures[0].reason, "it is wrong");
+    assert!(test.of("vm").is_none() && test.of("heap:8").is_some());
+    assert!(comparison.has_differences());
+}
+
+#[test]
+fn a_program_that_behaves_differently_is_named() {
+    let mut fake = Fake::new(1).output("vm", "other").slow("heap:8", 1.0);
+    let comparison = compared(&plan(&["vm", "heap:8"], Length::Rounds(3)), &mut fake);
+    assert!(comparison.has_differences());
+    let differs = measured(&comparison, "vm").differs.as_deref();
+    assert_eq!(
+        differs,
+        Some("its standard output differs: 5 bytes instead of 4")
+    );
+    assert_eq!(measured(&comparison, "heap:8").differs, None);
+    // A program that never says the same twice is not accused of it.
+    let mut fake = Fake::new(1).output("vm", "other").output("native", "");
+    let comparison = compared(&plan(&["vm"], Length::Rounds(3)), &mut fake);
+    assert!(!comparison.has_differences());
+    assert_eq!(
+        comparison.suites[0].tests[0].unstable,
+        Some("standard output")
+    );
+}

@@ -1,0 +1,191 @@
+//! The comparison as one self-contained page of HTML, without scripts: bars by subsystem first,
+//! tables below.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use pagetrail_report::bars::{self, Bar, Group};
+use pagetrail_report::html::{STYLE_SHEET, escape, fill, notice_list};
+use pagetrail_report::lines::CHART_STYLE;
+use pagetrail_report::sheet::html_table;
+use pagetrail_report::words;
+
+use crate::condition::Verdict;
+use crate::results::{Comparison, SuiteResult};
+use crate::score::Score;
+use crate::text;
+
+/// Writes the page.
+///
+/// # Errors
+///
+/// Those of `out`.
+pub fn write(comparison: &Comparison, verdicts: &[Verdict], out: &mut dyn Write) -> io::Result<()> {
+    let mut notices = text::notices(comparison);
+    notices.extend(verdicts.iter().map(text::line_of));
+    fill(include_str!("page/page.html"), out, |name| match name {
+        "css" => STYLE_SHEET.into(),
+        "bench-css" => CHART_STYLE.into(),
+        "compare-css" => include_str!("page/page.css").into(),
+        "title" => {
+            let command = words::command(&comparison.setting.command);
+            escape(&command).into_owned().into()
+        }
+        "setting" => escape(&text::setting(comparison)).into_owned().into(),
+        "notices" => notice_list(&notices).into(),
+        "legend" => legend(comparison).into(),
+        "charts" => charts(comparison).into(),
+        "tables" => {
+            let sheets = text::sheets(comparison);
+            sheets.iter().map(html_table).collect::<String>().into()
+        }
+        other => unreachable!("the template names {other}"),
+    })
+}
+
+/// All environments that were measured, with their classes.
+fn environments(comparison: &Comparison) -> Vec<(&str, &'static str)> {
+    let mut all = Vec::new();
+    for score in comparison.suites.iter().flat_map(|suite| &suite.scores) {
+        let environment = (score.environment.as_str(), score.class);
+        if !all.contains(&environment) {
+            all.push(environment);
+        }
+    }
+    all
+}
+
+fn legend(comparison: &Comparison) -> String {
+    let all = environments(comparison).into_iter();
+    all.map(|(name, class)| format!("<span class=\"{class}\">{}</span>", escape(name)))
+        .collect()
+}
+
+fn charts(comparison: &Comparison) -> String {
+    let mut out = String::new();
+    let has_suites = comparison.suites.iter().any(|suite| suite.tests.len() > 1);
+    if has_suites {
+        let mut groups = Vec::new();
+        if !comparison.overall.is_empty() {
+            groups.push(scores("all", &comparison.overall));
+        }
+        let suites = comparison.suites.iter();
+        groups.extend(suites.map(|suite| scores(&suite.name, &suite.scores)));
+        draw("By subsystem", &groups, &mut out);
+    }
+    for suite in &comparison.suites {
+        let title = match has_suites {
+            true => suite.name.as_str(),
+            false => "Time of a run",
+        };
+        draw(title, &tests(suite), &mut out);
+    }
+    out
+}
+
+/// The bars of a suite's scores.
+fn scores(name: &str, scores: &[Score]) -> Group {
+    let bars = scores.iter().map(|score| Bar {
+        name: score.environment.clone(),
+        class: score.class,
+        value: score.ratio,
+        spread: Some((score.ratio - score.deviation, score.ratio + score.deviation)),
+        words: words_of(score.ratio, score.within_noise),
+    });
+    Group {
+        name: name.into(),
+        bars: bars.collect(),
+    }
+}
+
+/// The bars of each of its tests.
+fn tests(suite: &SuiteResult) -> Vec<Group> {
+    let groups = suite.tests.iter().map(|test| {
+        let bars = test.environments.iter().map(|measured| Bar {
+            name: measured.environment.clone(),
+            class: measured.class,
+            value: measured.ratio.median,
+            spread: Some((measured.ratio.low, measured.ratio.high)),
+            words: words_of(measured.ratio.median, measured.within_noise),
+        });
+        Group {
+            name: match suite.tests.len() {
+                1 => String::new(),
+                _ => test.name.clone(),
+            },
+            bars: bars.collect(),
+        }
+    });
+    groups.collect()
+}
+
+fn words_of(ratio: f64, within_noise: bool) -> String {
+    let mark = if within_noise && ratio != 1.0 {
+        " ~"
+    } else {
+        ""
+    };
+    format!("{}{mark}", text::times_as_long(ratio))
+}
+
+fn draw(title: &str, groups: &[Group], out: &mut String) {
+    let title = escape(title);
+    if let Some(svg) = bars::svg(groups, Some(1.0), &title) {
+        writeln!(
+            out,
+            "<figure><figcaption>{title}</figcaption>\n{svg}</figure>"
+        )
+        .expect("a String takes all");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn page(tests: usize) -> String {
+        let mut out = Vec::new();
+        write(&testing::comparison(tests), &[], &mut out).expect("a Vec takes all");
+        String::from_utf8(out).expect("UTF-8")
+    }
+
+    #[test]
+    fn needs_nothing_but_itself_and_escapes_names() {
+        for tests in [1, 3] {
+            let page = page(tests);
+            for foreign in [
+                "http://",
+                "https://",
+                "src=",
+                "href=",
+                "@import",
+                "url(",
+                "{{",
+                "<script",
+                "NaN",
+                "<library>",
+                "<1>",
+                "<disk>",
+            ] {
+                assert!(!page.contains(foreign), "found {foreign}");
+            }
+            assert!(page.contains("&lt;library&gt;") && page.contains("&lt;1&gt;"));
+        }
+    }
+
+    #[test]
+    fn bars_by_subsystem_come_first_and_tables_below() {
+        let suites = page(3);
+        // All suites, then each.
+        assert_eq!(suites.matches("<svg").count(), 3);
+        let place = |text: &str| suites.find(text).unwrap_or_else(|| panic!("no {text}"));
+        assert!(place("By subsystem</figcaption>") < place("memory</figcaption>"));
+        assert!(place("memory</figcaption>") < place("<table>"));
+        let program = page(1);
+        assert_eq!(program.matches("<svg").count(), 1);
+        // Three environments are here, one of them the measure.
+        assert_eq!(program.matches("<rect").count(), 3);
+        assert!(program.contains("<g class=\"vm\">"));
+    }
+}

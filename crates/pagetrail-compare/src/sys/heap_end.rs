@@ -1,0 +1,50 @@
+//! The end of the data segment (`brk(2)`).
+
+use std::io;
+
+/// Bytes of a page, as far as touching each goes: no page is smaller.
+const PAGE: usize = 4096;
+
+/// The end of the data segment, moved up and back by a process that has one thread.
+#[derive(Debug)]
+pub(crate) struct HeapEnd(());
+
+impl HeapEnd {
+    /// Fails where this process has more than one thread.
+    pub(crate) fn take() -> io::Result<Self> {
+        match std::fs::read_dir("/proc/self/task")?.count() {
+            1 => Ok(Self(())),
+            _ => Err(io::Error::other(
+                "the heap of a process with threads stays where it is",
+            )),
+        }
+    }
+
+    /// Moves the end up by so many bytes and back; meanwhile writes to each of the new pages if
+    /// `touch` says so. Gives how many of them it has found empty.
+    pub(crate) fn swing(&mut self, bytes: usize, touch: bool) -> io::Result<u64> {
+        // SAFETY: this asks for the end, and moves nothing.
+        let end = unsafe { libc::syscall(libc::SYS_brk, 0) };
+        let above = end + bytes as libc::c_long;
+        // SAFETY: the memory above the end is not in use. The C library, which keeps the end in
+        // mind, finds it where it was: it is moved back before anything is allocated.
+        if unsafe { libc::syscall(libc::SYS_brk, above) } != above {
+            return Err(io::Error::other("the data segment cannot grow"));
+        }
+        let mut empty = 0;
+        if touch {
+            // SAFETY: the kernel has just mapped these bytes, readable, writable and zero, and
+            // nobody else knows of them.
+            let new = unsafe { std::slice::from_raw_parts_mut(end as *mut u8, bytes) };
+            for page in new.chunks_mut(PAGE) {
+                empty += u64::from(std::mem::replace(&mut page[0], 1) == 0);
+            }
+        }
+        // SAFETY: the borrow of the new memory is over, there is one thread, and it has allocated
+        // nothing since.
+        match unsafe { libc::syscall(libc::SYS_brk, end) } == end {
+            true => Ok(empty),
+            false => Err(io::Error::other("the data segment cannot shrink")),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! [`Fake`]: a machine whose environments are slower by known factors, with a clock of its own.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::behaviour::{Behaviour, Digest, End};
+use crate::environment::Environment;
+use crate::method::{Length, Outcome, Plan, PlannedSuite, Runner, compare};
+use crate::random::Random;
+use crate::results::Setting;
+use crate::sample::{Counts, Sample};
+
+/// What a run takes natively.
+const RUN: Duration = Duration::from_millis(100);
+/// How far a time may be off, as a share.
+const NOISE: f64 = 0.03;
+
+/// A machine that makes times up.
+#[derive(Debug)]
+pub(crate) struct Fake {
+    random: Random,
+    now: Duration,
+    /// The environments in which a program has run, in order.
+    pub(crate) runs: Vec<String>,
+    slower: Vec<(&'static str, f64)>,
+    missing: Vec<(&'static str, &'static str)>,
+    /// What it writes there; with nothing, something else each time.
+    outputs: Vec<(&'static str, &'static str)>,
+    drift: f64,
+    failing: Vec<&'static str>,
+}
+
+impl Fake {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            random: Random::new(seed ^ 0x5eed),
+            now: Duration::ZERO,
+            runs: Vec::new(),
+            slower: Vec::new(),
+            missing: Vec::new(),
+            outputs: Vec::new(),
+            drift: 1.0,
+            failing: Vec::new(),
+        }
+    }
+
+    /// Runs there take so many times as long.
+    pub(crate) fn slow(mut self, environment: &'static str, factor: f64) -> Self {
+        self.slower.push((environment, factor));
+        self
+    }
+
+    pub(crate) fn missing(mut self, environment: &'static str, reason: &'static str) -> Self {
+        self.missing.push((environment, reason));
+        self
+    }
+
+    pub(crate) fn output(mut self, environment: &'static str, output: &'static str) -> Self {
+        self.outputs.push((environment, output));
+        self
+    }
+
+    pub(crate) fn failing(mut self, environment: &'static str) -> Self {
+        self.failing.push(environment);
+        self
+    }
+
+    /// Each run takes so many times as long as it would have taken one run earlier.
+    pub(crate) fn drifting(mut self, factor: f64) -> Self {
+        self.drift = factor;
+        self
+    }
+}
+
+impl Runner for Fake {
+    fn run(&mut self, _: &str, _: &str, environment: &Environment) -> Result<Outcome> {
+        let name = environment.to_string();
+        let of = |(other, _): &&(&str, &'static str)| *other == name;
+        if let Some((_, reason)) = self.missing.iter().find(of) {
+            return Ok(Outcome::NotHere((*reason).into()));
+        }
+        let slower = self.slower.iter().find(|(other, _)| *other == name);
+        let factor = slower.map_or(1.0, |(_, factor)| *factor);
+        if self.failing.contains(&&*name) {
+            return Ok(Outcome::Failed("it is wrong".into()));
+        }
+        let noise = 1.0 + NOISE * (2.0 * self.random.share() - 1.0);
+        let drift = self.drift.powi(self.runs.len() as i32);
+        let time = RUN.mul_f64(factor * noise * drift);
+        self.now += time;
+        let output = match self.outputs.iter().find(of) {
+            Some((_, "")) => self.runs.len().to_string(),
+            Some((_, output)) => (*output).to_owned(),
+            None => "same".to_owned(),
+        };
+        self.runs.push(name);
+        Ok(Outcome::Ran(Sample {
+            time_ns: time.as_nanos() as f64,
+            counts: Counts {
+                user_ns: time.as_nanos() as f64 / 2.0,
+                minor_faults: 1000.0 * factor,
+                ..Counts::default()
+            },
+            behaviour: Behaviour {
+                end: End::Exited(0),
+                output: Digest::of(output.as_bytes()),
+                errors: Digest::of(b""),
+                message: String::new(),
+            },
+        }))
+    }
+
+    fn now(&self) -> Duration {
+        self.now
+    }
+}
+
+/// A machine that is always the same.
+pub(crate) fn setting() -> Setting {
+    Setting {
+        kernel: "6.18.1".into(),
+        machine: "A processor".into(),
+        date: "2026-01-01T00:00:00Z".into(),
+        command: vec!["sleep".into(), "<1>".into()],
+        cpus: 2,
+    }
+}
+
+/// A comparison on a fake machine: suites with so many tests each, or one program.
+pub(crate) fn comparison(tests: usize) -> crate::results::Comparison {
+    let names = |suite: &str| PlannedSuite {
+        name: suite.into(),
+        tests: (0..tests).map(|test| format!("test {test}")).collect(),
+    };
+    let environment = |word: &str| word.parse().expect("an environment");
+    let plan = Plan {
+        against: Environment::Native,
+        environments: ["tracked:pagemap-scan", "heap:8", "vm"]
+            .map(environment)
+            .into(),
+        suites: match tests {
+            1 => vec![PlannedSuite {
+                name: "program".into(),
+                tests: vec!["sleep '<1>'".into()],
+            }],
+            _ => vec![names("memory"), names("<disk>")],
+        },
+        length: Length::Rounds(7),
+        seed: 24,
+    };
+    let mut fake = Fake::new(24)
+        .slow("vm", 1.3)
+        .missing("heap:8", "no <library>")
+        .output("vm", "other");
+    compare(&plan, setting(), &mut fake, &mut |_| {}).expect("the fake never fails")
+}

@@ -1,0 +1,327 @@
+//! The comparison as tables: `sheets` for any medium, [`write()`] for a terminal or a pipe.
+
+use std::io::{self, Write};
+
+use pagetrail_report::sheet::{Sheet, write_sheet};
+use pagetrail_report::words;
+
+use crate::condition::Verdict;
+use crate::results::{Comparison, Measured, SuiteResult, TestResult};
+use crate::score::Score;
+use crate::statistics::Estimate;
+
+const NOTE_SCORES: &str = "the mean of the median ratios of the tests with its standard deviation; all: each suite counts the same; ~: no \
+test differs from noise";
+
+const NOTE_TESTS: &str = "ratio: the median of the times of each round, divided; interval: its confidence interval, by order statistics; ~: \
+the interval meets that of the noise, so the difference is within noise";
+
+const NOTE_COUNTS: &str = "medians of a run: processor time of the program and its children in user mode and in the kernel, and of the \
+tracker beside it; page faults; how often a thread gave up its processor or had to; rounds of the tracker and pages in them";
+
+/// The line about where and how it was measured.
+pub(crate) fn setting(comparison: &Comparison) -> String {
+    let tests = || comparison.suites.iter().flat_map(|suite| &suite.tests);
+    let runs = tests().map(|test| test.runs).max().unwrap_or(0);
+    let confidence = tests().map(|test| test.confidence).next().unwrap_or(0.0);
+    let confidence = match confidence > 0.0 {
+        true => format!("intervals of {:.1} % confidence", confidence * 100.0),
+        false => "no confidence intervals: that takes more rounds".to_owned(),
+    };
+    format!(
+        "Linux {}, {}; times against {}; {} in an order drawn by seed {}; {confidence}",
+        comparison.setting.kernel,
+        words::plural(comparison.setting.cpus as u64, "CPU"),
+        comparison.against,
+        words::plural(runs as u64, "round"),
+        comparison.seed,
+    )
+}
+
+/// What was not measured and what is odd, one line each.
+pub(crate) fn notices(comparison: &Comparison) -> Vec<String> {
+    let absent = comparison.absent.iter();
+    let absent = absent.map(|absent| format!("not here: {}: {}", absent.name, absent.reason));
+    let suites = comparison.suites.iter();
+    let tests = suites.flat_map(|suite| suite.tests.iter().map(move |test| (suite, test)));
+    let notices = tests.flat_map(|(suite, test)| match suite.tests.len() {
+        1 => notices_of(&test.name, test),
+        _ => notices_of(&format!("{}/{}", suite.name, test.name), test),
+    });
+    absent.chain(notices).collect()
+}
+
+fn notices_of(name: &str, test: &TestResult) -> Vec<String> {
+    let mut lines = Vec::new();
+    for measured in &test.environments {
+        if let Some(differs) = &measured.differs {
+            lines.push(format!(
+                "{name} behaves differently in {}: {differs}",
+                measured.environment
+            ));
+        }
+    }
+    for failure in &test.failures {
+        lines.push(format!(
+            "{name} fails in {}: {}",
+            failure.environment, failure.reason
+        ));
+    }
+    if let Some(ends) = &test.ends {
+        lines.push(format!(
+            "{} {ends}, wherever nothing else is said",
+            test.name
+        ));
+    }
+    if let Some(what) = test.unstable {
+        lines.push(format!(
+            "the {what} of {name} is not the same from run to run, and is not compared"
+        ));
+    }
+    lines
+}
+
+/// The tables.
+pub(crate) fn sheets(comparison: &Comparison) -> Vec<Sheet> {
+    let mut sheets = Vec::new();
+    if comparison.suites.iter().any(|suite| suite.tests.len() > 1) {
+        sheets.push(scores(comparison));
+    }
+    let suites = comparison.suites.iter();
+    sheets.extend(suites.map(|suite| times(comparison, suite)));
+    let suites = comparison.suites.iter();
+    sheets.extend(suites.map(counts));
+    sheets
+}
+
+fn scores(comparison: &Comparison) -> Sheet {
+    let mut rows = Vec::new();
+    let mut add = |name: &str, scores: &[Score]| {
+        let others = scores
+            .iter()
+            .filter(|s| s.environment != comparison.against);
+        for (at, score) in others.enumerate() {
+            rows.push(vec![
+                if at == 0 {
+                    name.to_owned()
+                } else {
+                    String::new()
+                },
+                score.environment.clone(),
+                format!("{}{}", times_as_long(score.ratio), mark(score.within_noise)),
+                format!("± {:.3}", score.deviation),
+                words::count(score.count as u64),
+            ]);
+        }
+    };
+    add("all", &comparison.overall);
+    for suite in &comparison.suites {
+        add(&suite.name, &suite.scores);
+    }
+    Sheet {
+        title: "By subsystem".into(),
+        heads: heads(&["suite", "environment", "ratio", "deviation", "of"]),
+        labels: 2,
+        rows,
+        note: NOTE_SCORES,
+    }
+}
+
+fn times(comparison: &Comparison, suite: &SuiteResult) -> Sheet {
+    let mut rows = Vec::new();
+    for test in &suite.tests {
+        for (at, measured) in test.environments.iter().enumerate() {
+            let mut row = labels(at, test, measured);
+            row.push(words::time(measured.time_ns.median));
+            match measured.environment == comparison.against {
+                true => row.extend(["noise".into(), format!("{}", Interval(test.noise))]),
+                false => row.extend([
+                    format!(
+                        "{}{}",
+                        times_as_long(measured.ratio.median),
+                        mark(measured.within_noise)
+                    ),
+                    format!("{}", Interval(measured.ratio)),
+                ]),
+            }
+            rows.push(row);
+        }
+    }
+    Sheet {
+        title: format!("Times: {}", words::printable(&suite.name)),
+        heads: heads(&["test", "environment", "time", "ratio", "interval"]),
+        labels: 2,
+        rows,
+        note: NOTE_TESTS,
+    }
+}
+
+fn counts(suite: &SuiteResult) -> Sheet {
+    let mut rows = Vec::new();
+    for test in &suite.tests {
+        for (at, measured) in test.environments.iter().enumerate() {
+            let counts = &measured.counts;
+            let mut row = labels(at, test, measured);
+            row.extend([
+                words::time(counts.user_ns),
+                words::time(counts.system_ns),
+                words::time(counts.tracker_ns),
+                whole(counts.minor_faults),
+                whole(counts.major_faults),
+                whole(counts.switches),
+                whole(counts.rounds),
+                whole(counts.pages),
+            ]);
+            rows.push(row);
+        }
+    }
+    Sheet {
+        title: format!("Where it goes: {}", words::printable(&suite.name)),
+        heads: heads(&[
+            "test",
+            "environment",
+            "user",
+            "system",
+            "tracker",
+            "faults",
+            "major",
+            "switches",
+            "rounds",
+            "pages",
+        ]),
+        labels: 2,
+        rows,
+        note: NOTE_COUNTS,
+    }
+}
+
+fn heads(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.into()).collect()
+}
+
+fn labels(at: usize, test: &TestResult, measured: &Measured) -> Vec<String> {
+    let name = match at {
+        0 => words::printable(&test.name).into_owned(),
+        _ => String::new(),
+    };
+    vec![name, measured.environment.clone()]
+}
+
+fn whole(count: f64) -> String {
+    words::count(count.round().max(0.0) as u64)
+}
+
+/// A ratio as text.
+pub(crate) fn times_as_long(ratio: f64) -> String {
+    match ratio >= 99.5 {
+        true => format!("{}x", words::rate(ratio)),
+        false => format!("{ratio:.3}x"),
+    }
+}
+
+fn mark(within_noise: bool) -> &'static str {
+    if within_noise { " ~" } else { "" }
+}
+
+/// An interval as text.
+struct Interval(Estimate);
+
+impl std::fmt::Display for Interval {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "[{:.3}, {:.3}]", self.0.low, self.0.high)
+    }
+}
+
+/// Writes all of it.
+///
+/// # Errors
+///
+/// Those of `out`.
+pub fn write(comparison: &Comparison, verdicts: &[Verdict], out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}", setting(comparison))?;
+    for line in notices(comparison) {
+        writeln!(out, "{}", words::printable(&line))?;
+    }
+    let sheets = sheets(comparison);
+    for (at, sheet) in sheets.iter().enumerate() {
+        writeln!(out)?;
+        write_sheet(sheet, out)?;
+        // Once for all tables of a kind.
+        if sheets
+            .get(at + 1)
+            .is_none_or(|next| next.note != sheet.note)
+        {
+            writeln!(out, "({})", sheet.note)?;
+        }
+    }
+    for (at, verdict) in verdicts.iter().enumerate() {
+        if at == 0 {
+            writeln!(out)?;
+        }
+        writeln!(out, "{}", line_of(verdict))?;
+    }
+    Ok(())
+}
+
+/// What became of a condition, as one line.
+pub(crate) fn line_of(verdict: &Verdict) -> String {
+    let word = if verdict.holds { "FAIL" } else { "ok" };
+    format!("{word}  {}: {}", verdict.condition, verdict.reason)
+}
+
+/// Writes the document of docs/compare-format.md.
+///
+/// # Errors
+///
+/// Those of `out`.
+pub fn write_json(
+    comparison: &Comparison,
+    verdicts: &[Verdict],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    #[derive(serde::Serialize)]
+    struct Document<'a> {
+        #[serde(flatten)]
+        comparison: &'a Comparison,
+        conditions: &'a [Verdict],
+    }
+    let document = Document {
+        comparison,
+        conditions: verdicts,
+    };
+    serde_json::to_writer_pretty(&mut *out, &document)?;
+    writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn shown(tests: usize) -> String {
+        let comparison = testing::comparison(tests);
+        let condition: crate::condition::Condition = "vm>1.2x".parse().expect("it is one");
+        let verdicts = [condition.judge(&comparison).expect("it is decided")];
+        let mut out = Vec::new();
+        write(&comparison, &verdicts, &mut out).expect("a Vec takes all");
+        String::from_utf8(out).expect("UTF-8")
+    }
+
+    #[test]
+    fn a_program() {
+        insta::assert_snapshot!(shown(1));
+    }
+
+    #[test]
+    fn suites() {
+        insta::assert_snapshot!(shown(2));
+    }
+
+    #[test]
+    fn the_document() {
+        let mut out = Vec::new();
+        let comparison = testing::comparison(1);
+        write_json(&comparison, &[], &mut out).expect("a Vec takes all");
+        insta::assert_snapshot!(String::from_utf8(out).expect("UTF-8"));
+    }
+}
