@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* The PCI device of device.h: an ivshmem device of QEMU's, whose memory the emulated log writes to. */
+#include <linux/io.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/pci.h>
+#include <linux/rwsem.h>
+#include <linux/smp.h>
+#include <linux/spinlock.h>
+#include <asm/cpufeature.h>
+
+#include "device.h"
+#include "log.h"
+
+#define IVSHMEM_VENDOR 0x1af4
+#define IVSHMEM_DEVICE 0x1110
+#define BAR 2
+/* CR3 without its low bits, which are flags and the PCID, and without the one that says not to flush (bit 63). */
+#define CR3_ADDRESS 0x000ffffffffff000ULL
+/* Page table isolation: the tables of user mode are in the page behind those of the kernel. */
+#define CR3_USER_TABLES 0x1000ULL
+
+/* Held for reading by everyone who uses the device's memory. */
+static DECLARE_RWSEM(log_lock);
+static struct ooh_device *device;
+
+/* Of what follows, and of the device's register `active`. */
+static DEFINE_SPINLOCK(slots_lock);
+static u32 used;
+
+static u64 *ring(int slot)
+{
+    return (u64 *)((char *)device + OOH_DEVICE_RING(slot));
+}
+
+bool ooh_log_is_there(void)
+{
+    return READ_ONCE(device) != NULL;
+}
+
+unsigned int ooh_log_active(void)
+{
+    unsigned int active = 0;
+
+    spin_lock(&slots_lock);
+    if (device)
+        active = hweight32(READ_ONCE(device->active));
+    spin_unlock(&slots_lock);
+    return active;
+}
+
+static int take_slot(void)
+{
+    int slot = -EBUSY;
+    u32 free;
+
+    spin_lock(&slots_lock);
+    free = ~used & ((1u << OOH_DEVICE_SLOTS) - 1);
+    if (free) {
+        slot = __ffs(free);
+        used |= 1u << slot;
+    }
+    spin_unlock(&slots_lock);
+    return slot;
+}
+
+/* An entry that a processor has begun is complete once that processor has taken an interrupt. */
+static void is_here(void *unused)
+{
+}
+
+static void await_entries(void)
+{
+    on_each_cpu(is_here, NULL, 1);
+}
+
+int ooh_log_start(struct mm_struct *mm)
+{
+    struct ooh_device_slot *registers;
+    int slot;
+
+    down_read(&log_lock);
+    slot = device ? take_slot() : -ENODEV;
+    if (slot < 0)
+        goto out;
+    registers = &device->slot[slot];
+    /* A processor may still have been at an entry when the slot's last user left. */
+    await_entries();
+    memset(ring(slot), 0, OOH_DEVICE_ENTRIES * sizeof(u64));
+    registers->mode = mm ? OOH_DEVICE_VIRTUAL : OOH_DEVICE_PHYSICAL;
+    registers->mask = mm ? CR3_ADDRESS : 0;
+    if (mm && boot_cpu_has(X86_FEATURE_PTI))
+        registers->mask &= ~CR3_USER_TABLES;
+    registers->match = mm ? virt_to_phys(mm->pgd) & registers->mask : 0;
+    registers->round++;
+    registers->lost = 0;
+    WRITE_ONCE(registers->tail, READ_ONCE(registers->head));
+    spin_lock(&slots_lock);
+    smp_store_release(&device->active, device->active | 1u << slot);
+    spin_unlock(&slots_lock);
+    /* From here on, every processor sees it. */
+    await_entries();
+out:
+    up_read(&log_lock);
+    return slot;
+}
+
+void ooh_log_stop(int slot)
+{
+    spin_lock(&slots_lock);
+    if (device)
+        smp_store_release(&device->active, device->active & ~(1u << slot));
+    spin_unlock(&slots_lock);
+}
+
+void ooh_log_free(int slot)
+{
+    ooh_log_stop(slot);
+    spin_lock(&slots_lock);
+    used &= ~(1u << slot);
+    spin_unlock(&slots_lock);
+}
+
+int ooh_log_head(int slot, u64 *until)
+{
+    int error = -ENODEV;
+
+    down_read(&log_lock);
+    if (device) {
+        *until = smp_load_acquire(&device->slot[slot].head);
+        error = 0;
+    }
+    up_read(&log_lock);
+    return error;
+}
+
+int ooh_log_next_round(int slot, u64 *until, bool *lost)
+{
+    struct ooh_device_slot *registers;
+    int error = -ENODEV;
+
+    down_read(&log_lock);
+    if (device) {
+        registers = &device->slot[slot];
+        /* Both before the new round begins: a page that is logged, or lost, in the new round belongs to that one, as
+         * it is not logged again in it. */
+        *until = smp_load_acquire(&registers->head);
+        *lost = xchg(&registers->lost, 0) != 0;
+        smp_store_mb(registers->round, registers->round + 1);
+        await_entries();
+        error = 0;
+    }
+    up_read(&log_lock);
+    return error;
+}
+
+int ooh_log_drain(int slot, u64 until, void (*page)(void *context, u64 number), void *context)
+{
+    struct ooh_device_slot *registers;
+    int error = -ENODEV;
+    u64 tail, entry;
+    u64 *entries;
+
+    down_read(&log_lock);
+    if (!device)
+        goto out;
+    registers = &device->slot[slot];
+    entries = ring(slot);
+    tail = registers->tail;
+    error = 0;
+    if (until - tail > OOH_DEVICE_ENTRIES) {
+        /* Not a device that keeps its word. */
+        WRITE_ONCE(registers->tail, until);
+        error = -EIO;
+        goto out;
+    }
+    for (; tail != until; tail++) {
+        entry = smp_load_acquire(&entries[tail % OOH_DEVICE_ENTRIES]);
+        if (!entry)
+            break;
+        WRITE_ONCE(entries[tail % OOH_DEVICE_ENTRIES], 0);
+        page(context, entry >> 1);
+    }
+    smp_store_release(&registers->tail, tail);
+out:
+    up_read(&log_lock);
+    return error;
+}
+
+static int log_probe(struct pci_dev *pci, const struct pci_device_id *id)
+{
+    struct ooh_device *found;
+    int error;
+
+    if (device)
+        return -EBUSY;
+    error = pcim_enable_device(pci);
+    if (error)
+        return error;
+    if (pci_resource_len(pci, BAR) < OOH_DEVICE_BYTES)
+        return -ENODEV;
+    found = devm_memremap(&pci->dev, pci_resource_start(pci, BAR), OOH_DEVICE_BYTES, MEMREMAP_WB);
+    if (IS_ERR(found))
+        return PTR_ERR(found);
+    /* Other uses of such a device have other memory. */
+    if (found->magic != OOH_DEVICE_MAGIC)
+        return -ENODEV;
+    if (found->version != OOH_DEVICE_VERSION || found->slots != OOH_DEVICE_SLOTS) {
+        dev_err(&pci->dev, "the log has version %u, this module knows %u\n", found->version, OOH_DEVICE_VERSION);
+        return -ENODEV;
+    }
+    down_write(&log_lock);
+    spin_lock(&slots_lock);
+    found->active = 0;
+    device = found;
+    spin_unlock(&slots_lock);
+    up_write(&log_lock);
+    return 0;
+}
+
+static void log_remove(struct pci_dev *pci)
+{
+    down_write(&log_lock);
+    spin_lock(&slots_lock);
+    device->active = 0;
+    device = NULL;
+    spin_unlock(&slots_lock);
+    up_write(&log_lock);
+}
+
+static const struct pci_device_id ids[] = {
+    {PCI_DEVICE(IVSHMEM_VENDOR, IVSHMEM_DEVICE)},
+    {},
+};
+MODULE_DEVICE_TABLE(pci, ids);
+
+static struct pci_driver driver = {
+    .name = "ooh",
+    .id_table = ids,
+    .probe = log_probe,
+    .remove = log_remove,
+};
+
+int ooh_log_init(void)
+{
+    return pci_register_driver(&driver);
+}
+
+void ooh_log_exit(void)
+{
+    pci_unregister_driver(&driver);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* The device's slots: one for each process that is logged. */
+#ifndef OOH_LOG_H
+#define OOH_LOG_H
+
+#include <linux/mm_types.h>
+#include <linux/types.h>
+
+int ooh_log_init(void);
+void ooh_log_exit(void);
+
+/* Whether there is a device; how many slots log. */
+bool ooh_log_is_there(void);
+unsigned int ooh_log_active(void);
+
+/* Takes a slot and begins to log: stores of `mm` by virtual address, or of everybody by physical address where `mm` is
+ * NULL. Returns the slot, or an error. */
+int ooh_log_start(struct mm_struct *mm);
+/* Ends the log; what it holds can still be drained. May be called again, and from a notifier. */
+void ooh_log_stop(int slot);
+void ooh_log_free(int slot);
+
+/* How far the slot's log is now; begins a new round after that. A page that is stored to afterwards is logged again.
+ * When it returns, all entries before `*until` are complete. Also whether pages were lost before. */
+int ooh_log_next_round(int slot, u64 *until, bool *lost);
+/* How far the slot's log is, without a new round. */
+int ooh_log_head(int slot, u64 *until);
+/* Takes the complete entries before `until`, and calls `page` with the number of each page. */
+int ooh_log_drain(int slot, u64 until, void (*page)(void *context, u64 number), void *context);
+
+#endif

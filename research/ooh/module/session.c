@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* /dev/ooh: an open file is a session, which tracks one process; see ooh.h.
+ *
+ * The device filters by CR3, so nothing is switched when processes are: a thread of the kernel that borrows the
+ * address space (vhost, io_uring) is logged, too, which a switch at scheduling would miss. */
+#include <linux/capability.h>
+#include <linux/fs.h>
+#include <linux/miscdevice.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/pid.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/task.h>
+#include <linux/slab.h>
+#include <linux/spinlock.h>
+#include <linux/uaccess.h>
+#include <linux/vmalloc.h>
+#include <linux/workqueue.h>
+
+#include "device.h"
+#include "log.h"
+#include "ooh.h"
+#include "owner.h"
+
+/* Ranges that a round can have before it counts as lost. */
+#define ENTRIES (4 * OOH_DEVICE_ENTRIES)
+/* How often the device's ring is emptied between rounds. */
+#define DRAIN_INTERVAL_MS 10
+
+struct session {
+    /* Serializes what the tracker asks for, and the draining in between. */
+    struct mutex lock;
+    /* Who called OOH_TRACK, and alone may map and collect; kept, so that no other has its address. */
+    struct mm_struct *owner;
+    u32 mode;
+    int slot;
+    struct mm_struct *mm;
+    struct mmu_notifier notifier;
+    struct delayed_work work;
+    u64 foreign;
+    u64 logged;
+
+    /* Of what follows, which the notifier uses as well. */
+    spinlock_t ring_lock;
+    struct ooh_entry *ring;
+    u64 head;
+    /* Entries before it have been given to the tracker. */
+    u64 given;
+    u64 tail;
+    bool lost;
+    bool ended;
+};
+
+static void add(struct session *session, u64 start, u64 pages, u32 kind)
+{
+    struct ooh_entry *last;
+
+    spin_lock(&session->ring_lock);
+    last = &session->ring[(session->head - 1) % ENTRIES];
+    if (session->head != session->given && last->kind == kind && last->start + ((u64)last->pages << PAGE_SHIFT) == start &&
+        last->pages + pages <= U32_MAX) {
+        last->pages += pages;
+    } else if (session->head - session->tail >= ENTRIES || pages > U32_MAX) {
+        session->lost = true;
+    } else {
+        session->ring[session->head % ENTRIES] = (struct ooh_entry){.start = start, .pages = pages, .kind = kind};
+        session->head++;
+    }
+    spin_unlock(&session->ring_lock);
+}
+
+static void add_address(void *context, unsigned long address)
+{
+    add(context, address & PAGE_MASK, 1, OOH_RANGE);
+}
+
+static void add_logged(void *context, u64 number)
+{
+    struct session *session = context;
+
+    session->logged++;
+    switch (session->mode) {
+    case OOH_EPML:
+        add(session, number << PAGE_SHIFT, 1, OOH_RANGE);
+        break;
+    case OOH_SPML:
+        add(session, number << PAGE_SHIFT, 1, OOH_FRAME);
+        break;
+    case OOH_SPML_OWNED:
+        if (!ooh_owner_addresses(session->mm, number, add_address, session))
+            session->foreign++;
+        break;
+    }
+}
+
+static void lose(struct session *session)
+{
+    spin_lock(&session->ring_lock);
+    session->lost = true;
+    spin_unlock(&session->ring_lock);
+}
+
+static void drain(struct session *session, u64 until)
+{
+    bool owned = session->mode == OOH_SPML_OWNED;
+
+    if (owned) {
+        /* Of an address space that has ended, nobody wants to know. */
+        if (!mmget_not_zero(session->mm))
+            return;
+        mmap_read_lock(session->mm);
+    }
+    if (ooh_log_drain(session->slot, until, add_logged, session))
+        lose(session);
+    if (owned) {
+        mmap_read_unlock(session->mm);
+        mmput_async(session->mm);
+    }
+}
+
+/* Keeps room in the device's ring. Whose a frame is can be said at the end of a round only: one that is being filled
+ * has no owner yet, and is not logged again when it gets one. */
+static void drain_now_and_then(struct work_struct *work)
+{
+    struct session *session = container_of(to_delayed_work(work), struct session, work);
+    u64 until;
+
+    mutex_lock(&session->lock);
+    if (session->mode != OOH_SPML_OWNED && !ooh_log_head(session->slot, &until))
+        drain(session, until);
+    mutex_unlock(&session->lock);
+    if (!READ_ONCE(session->ended))
+        schedule_delayed_work(&session->work, msecs_to_jiffies(DRAIN_INTERVAL_MS));
+}
+
+/* Memory that loses its pages has other contents now, without a store. Noted at the end, when it has lost them. */
+static void range_ended(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
+{
+    struct session *session = container_of(notifier, struct session, notifier);
+    u64 start = range->start & PAGE_MASK;
+
+    if (range->event == MMU_NOTIFY_UNMAP || range->event == MMU_NOTIFY_CLEAR)
+        add(session, start, (PAGE_ALIGN(range->end) - start) >> PAGE_SHIFT, OOH_RANGE);
+}
+
+/* Exit, or another program: before the page tables are freed, and others may have their address. */
+static void space_ended(struct mmu_notifier *notifier, struct mm_struct *mm)
+{
+    struct session *session = container_of(notifier, struct session, notifier);
+
+    ooh_log_stop(session->slot);
+    WRITE_ONCE(session->ended, true);
+}
+
+static const struct mmu_notifier_ops notifier_ops = {
+    .invalidate_range_end = range_ended,
+    .release = space_ended,
+};
+
+static u32 modes(void)
+{
+    return ooh_log_is_there() ? OOH_EPML | OOH_SPML | OOH_SPML_OWNED : 0;
+}
+
+static long info(void __user *to)
+{
+    struct ooh_info info = {
+        .version = OOH_ABI_VERSION,
+        .modes = modes(),
+        .tracked = ooh_log_active(),
+        .slots = OOH_DEVICE_SLOTS,
+    };
+
+    return copy_to_user(to, &info, sizeof(info)) ? -EFAULT : 0;
+}
+
+/* The address space of a process that the caller may track; with a reference. */
+static struct mm_struct *target(const struct ooh_track *track)
+{
+    struct task_struct *task;
+    struct mm_struct *mm;
+    struct pid *pid;
+
+    if (track->pid <= 0)
+        return ERR_PTR(-EINVAL);
+    pid = find_get_pid(track->pid);
+    task = get_pid_task(pid, PIDTYPE_PID);
+    put_pid(pid);
+    if (!task)
+        return ERR_PTR(-ESRCH);
+    mm = get_task_mm(task);
+    put_task_struct(task);
+    if (!mm)
+        return ERR_PTR(-ESRCH);
+    /* Frames are everybody's. */
+    if ((track->mode == OOH_SPML && !capable(CAP_SYS_ADMIN)) ||
+        (mm != current->mm && !capable(CAP_SYS_PTRACE))) {
+        mmput(mm);
+        return ERR_PTR(-EPERM);
+    }
+    return mm;
+}
+
+static int begin(struct session *session, struct mm_struct *mm, u32 mode)
+{
+    int error;
+
+    session->ring = vmalloc_user(ENTRIES * sizeof(struct ooh_entry));
+    if (!session->ring)
+        return -ENOMEM;
+    session->slot = ooh_log_start(mode == OOH_EPML ? mm : NULL);
+    if (session->slot < 0) {
+        error = session->slot;
+        goto no_slot;
+    }
+    session->mode = mode;
+    session->mm = mm;
+    session->notifier.ops = &notifier_ops;
+    error = mmu_notifier_register(&session->notifier, mm);
+    if (error)
+        goto no_notifier;
+    mmgrab(current->mm);
+    smp_store_release(&session->owner, current->mm);
+    schedule_delayed_work(&session->work, msecs_to_jiffies(DRAIN_INTERVAL_MS));
+    return 0;
+no_notifier:
+    ooh_log_free(session->slot);
+    session->mm = NULL;
+no_slot:
+    vfree(session->ring);
+    session->ring = NULL;
+    return error;
+}
+
+static long track(struct session *session, struct ooh_track __user *argument)
+{
+    struct ooh_track track;
+    struct mm_struct *mm;
+    long error;
+
+    if (copy_from_user(&track, argument, sizeof(track)))
+        return -EFAULT;
+    if (!ooh_log_is_there())
+        return -ENODEV;
+    if (track.mode != OOH_EPML && track.mode != OOH_SPML && track.mode != OOH_SPML_OWNED)
+        return -EINVAL;
+    track.entries = ENTRIES;
+    if (copy_to_user(argument, &track, sizeof(track)))
+        return -EFAULT;
+    mm = target(&track);
+    if (IS_ERR(mm))
+        return PTR_ERR(mm);
+    mutex_lock(&session->lock);
+    error = session->owner ? -EBUSY : begin(session, mm, track.mode);
+    mutex_unlock(&session->lock);
+    mmput(mm);
+    return error;
+}
+
+static long collect(struct session *session, struct ooh_round __user *argument)
+{
+    struct ooh_round round = {};
+    long error = -EPERM;
+    bool lost, ended;
+    u64 until;
+
+    mutex_lock(&session->lock);
+    if (session->owner != current->mm)
+        goto out;
+    ended = READ_ONCE(session->ended);
+    spin_lock(&session->ring_lock);
+    session->tail = session->given;
+    round.first = session->given;
+    round.flags = session->lost ? OOH_LOST : 0;
+    session->lost = false;
+    spin_unlock(&session->ring_lock);
+    error = ooh_log_next_round(session->slot, &until, &lost);
+    if (error) {
+        lose(session);
+        goto out;
+    }
+    if (lost)
+        round.flags |= OOH_LOST;
+    drain(session, until);
+    spin_lock(&session->ring_lock);
+    session->given = session->head;
+    round.end = session->head;
+    spin_unlock(&session->ring_lock);
+    if (ended)
+        round.flags |= OOH_ENDED;
+    round.logged = session->logged;
+    round.foreign = session->foreign;
+out:
+    mutex_unlock(&session->lock);
+    if (!error && copy_to_user(argument, &round, sizeof(round))) {
+        lose(session);
+        error = -EFAULT;
+    }
+    return error;
+}
+
+static long ooh_ioctl(struct file *file, unsigned int command, unsigned long argument)
+{
+    struct session *session = file->private_data;
+
+    switch (command) {
+    case OOH_INFO:
+        return info((void __user *)argument);
+    case OOH_TRACK:
+        return track(session, (void __user *)argument);
+    case OOH_COLLECT:
+        return collect(session, (void __user *)argument);
+    default:
+        return -ENOTTY;
+    }
+}
+
+static int ooh_mmap(struct file *file, struct vm_area_struct *vma)
+{
+    struct session *session = file->private_data;
+
+    /* Without the session's lock, under which mappings are locked. */
+    if (smp_load_acquire(&session->owner) != current->mm || vma->vm_flags & VM_WRITE)
+        return -EPERM;
+    /* Not for children, and never writable. */
+    vm_flags_set(vma, VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP);
+    vm_flags_clear(vma, VM_MAYWRITE);
+    return remap_vmalloc_range(vma, session->ring, vma->vm_pgoff);
+}
+
+static int ooh_open(struct inode *inode, struct file *file)
+{
+    struct session *session = kzalloc(sizeof(*session), GFP_KERNEL);
+
+    if (!session)
+        return -ENOMEM;
+    mutex_init(&session->lock);
+    spin_lock_init(&session->ring_lock);
+    INIT_DELAYED_WORK(&session->work, drain_now_and_then);
+    file->private_data = session;
+    return 0;
+}
+
+/* The last descriptor and the last mapping are gone: the tracker has ended, or wants no more. */
+static int ooh_release(struct inode *inode, struct file *file)
+{
+    struct session *session = file->private_data;
+
+    if (session->owner) {
+        ooh_log_stop(session->slot);
+        cancel_delayed_work_sync(&session->work);
+        mmu_notifier_unregister(&session->notifier, session->mm);
+        ooh_log_free(session->slot);
+        vfree(session->ring);
+        mmdrop(session->owner);
+    }
+    kfree(session);
+    return 0;
+}
+
+static const struct file_operations operations = {
+    .owner = THIS_MODULE,
+    .open = ooh_open,
+    .release = ooh_release,
+    .unlocked_ioctl = ooh_ioctl,
+    .mmap = ooh_mmap,
+};
+
+static struct miscdevice misc = {
+    .minor = MISC_DYNAMIC_MINOR,
+    .name = "ooh",
+    .mode = 0600,
+    .fops = &operations,
+};
+
+static int __init ooh_init(void)
+{
+    int error = ooh_log_init();
+
+    if (error)
+        return error;
+    error = misc_register(&misc);
+    if (error)
+        ooh_log_exit();
+    return error;
+}
+
+static void __exit ooh_exit(void)
+{
+    misc_deregister(&misc);
+    ooh_log_exit();
+}
+
+module_init(ooh_init);
+module_exit(ooh_exit);
+MODULE_LICENSE("GPL");
+MODULE_DESCRIPTION("Dirty pages of processes, from a log of the processor or the hypervisor");
