@@ -20,7 +20,8 @@
 
 /* What a slot logs. */
 #define OOH_DEVICE_VIRTUAL 1  /* guest virtual addresses in the lower half, where CR3 matches */
-#define OOH_DEVICE_PHYSICAL 2 /* guest physical addresses, wherever CR3 matches */
+#define OOH_DEVICE_PHYSICAL 2 /* guest physical addresses, where CR3 matches */
+#define OOH_DEVICE_KERNEL 3   /* those of stores to the upper half, where CR3 matches */
 
 struct ooh_device_slot {
     /* Of the driver. CR3 matches if it is `match` in the bits of `mask`. */

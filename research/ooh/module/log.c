@@ -38,17 +38,6 @@ bool ooh_log_is_there(void)
     return READ_ONCE(device) != NULL;
 }
 
-unsigned int ooh_log_active(void)
-{
-    unsigned int active = 0;
-
-    spin_lock(&slots_lock);
-    if (device)
-        active = hweight32(READ_ONCE(device->active));
-    spin_unlock(&slots_lock);
-    return active;
-}
-
 static int take_slot(void)
 {
     int slot = -EBUSY;
@@ -74,7 +63,7 @@ static void await_entries(void)
     on_each_cpu(is_here, NULL, 1);
 }
 
-int ooh_log_start(struct mm_struct *mm)
+int ooh_log_start(struct mm_struct *mm, u32 mode)
 {
     struct ooh_device_slot *registers;
     int slot;
@@ -87,7 +76,7 @@ int ooh_log_start(struct mm_struct *mm)
     /* A processor may still have been at an entry when the slot's last user left. */
     await_entries();
     memset(ring(slot), 0, OOH_DEVICE_ENTRIES * sizeof(u64));
-    registers->mode = mm ? OOH_DEVICE_VIRTUAL : OOH_DEVICE_PHYSICAL;
+    registers->mode = mode;
     registers->mask = mm ? CR3_ADDRESS : 0;
     if (mm && boot_cpu_has(X86_FEATURE_PTI))
         registers->mask &= ~CR3_USER_TABLES;

@@ -9,13 +9,11 @@
 int ooh_log_init(void);
 void ooh_log_exit(void);
 
-/* Whether there is a device; how many slots log. */
 bool ooh_log_is_there(void);
-unsigned int ooh_log_active(void);
 
-/* Takes a slot and begins to log: stores of `mm` by virtual address, or of everybody by physical address where `mm` is
+/* Takes a slot and begins to log in this mode of the device's: the stores made in `mm`, or everybody's where it is
  * NULL. Returns the slot, or an error. */
-int ooh_log_start(struct mm_struct *mm);
+int ooh_log_start(struct mm_struct *mm, u32 mode);
 /* Ends the log; what it holds can still be drained. May be called again, and from a notifier. */
 void ooh_log_stop(int slot);
 void ooh_log_free(int slot);

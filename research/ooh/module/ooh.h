@@ -20,7 +20,7 @@ struct ooh_info {
     __u32 version;
     __u32 modes;   /* what OOH_TRACK takes here */
     __u32 tracked; /* processes that are being logged */
-    __u32 slots;   /* how many can be */
+    __u32 slots;   /* logs of the device: EPML takes two, SPML one */
 };
 
 struct ooh_track {

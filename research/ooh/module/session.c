@@ -29,13 +29,18 @@
 /* How often the device's ring is emptied between rounds. */
 #define DRAIN_INTERVAL_MS 10
 
+/* Processes that are being logged. */
+static atomic_t tracked = ATOMIC_INIT(0);
+
 struct session {
     /* Serializes what the tracker asks for, and the draining in between. */
     struct mutex lock;
     /* Who called OOH_TRACK, and alone may map and collect; kept, so that no other has its address. */
     struct mm_struct *owner;
     u32 mode;
-    int slot;
+    /* The first log, and for EPML that of the kernel's stores. */
+    int slot[2];
+    unsigned int slots;
     struct mm_struct *mm;
     struct mmu_notifier notifier;
     struct delayed_work work;
@@ -76,23 +81,21 @@ static void add_address(void *context, unsigned long address)
     add(context, address & PAGE_MASK, 1, OOH_RANGE);
 }
 
-static void add_logged(void *context, u64 number)
+static void add_page(void *context, u64 number)
 {
     struct session *session = context;
 
     session->logged++;
-    switch (session->mode) {
-    case OOH_EPML:
-        add(session, number << PAGE_SHIFT, 1, OOH_RANGE);
-        break;
-    case OOH_SPML:
-        add(session, number << PAGE_SHIFT, 1, OOH_FRAME);
-        break;
-    case OOH_SPML_OWNED:
-        if (!ooh_owner_addresses(session->mm, number, add_address, session))
-            session->foreign++;
-        break;
-    }
+    add(session, number << PAGE_SHIFT, 1, session->mode == OOH_EPML ? OOH_RANGE : OOH_FRAME);
+}
+
+static void add_owned(void *context, u64 frame)
+{
+    struct session *session = context;
+
+    session->logged++;
+    if (!ooh_owner_addresses(session->mm, frame, add_address, session))
+        session->foreign++;
 }
 
 static void lose(struct session *session)
@@ -102,22 +105,29 @@ static void lose(struct session *session)
     spin_unlock(&session->ring_lock);
 }
 
-static void drain(struct session *session, u64 until)
+/* Whether a log has frames whose owner the module finds. */
+static bool is_owned(const struct session *session, unsigned int n)
 {
-    bool owned = session->mode == OOH_SPML_OWNED;
+    return session->mode == OOH_SPML_OWNED || n == 1;
+}
 
-    if (owned) {
+static void drain(struct session *session, unsigned int n, u64 until)
+{
+    int error;
+
+    if (!is_owned(session, n)) {
+        error = ooh_log_drain(session->slot[n], until, add_page, session);
+    } else {
         /* Of an address space that has ended, nobody wants to know. */
         if (!mmget_not_zero(session->mm))
             return;
         mmap_read_lock(session->mm);
-    }
-    if (ooh_log_drain(session->slot, until, add_logged, session))
-        lose(session);
-    if (owned) {
+        error = ooh_log_drain(session->slot[n], until, add_owned, session);
         mmap_read_unlock(session->mm);
         mmput_async(session->mm);
     }
+    if (error)
+        lose(session);
 }
 
 /* Keeps room in the device's ring. Whose a frame is can be said at the end of a round only: one that is being filled
@@ -128,11 +138,19 @@ static void drain_now_and_then(struct work_struct *work)
     u64 until;
 
     mutex_lock(&session->lock);
-    if (session->mode != OOH_SPML_OWNED && !ooh_log_head(session->slot, &until))
-        drain(session, until);
+    if (!is_owned(session, 0) && !ooh_log_head(session->slot[0], &until))
+        drain(session, 0, until);
     mutex_unlock(&session->lock);
     if (!READ_ONCE(session->ended))
         schedule_delayed_work(&session->work, msecs_to_jiffies(DRAIN_INTERVAL_MS));
+}
+
+static void stop(struct session *session)
+{
+    unsigned int n;
+
+    for (n = 0; n < session->slots; n++)
+        ooh_log_stop(session->slot[n]);
 }
 
 /* Memory that loses its pages has other contents now, without a store. Noted at the end, when it has lost them. */
@@ -150,8 +168,9 @@ static void space_ended(struct mmu_notifier *notifier, struct mm_struct *mm)
 {
     struct session *session = container_of(notifier, struct session, notifier);
 
-    ooh_log_stop(session->slot);
-    WRITE_ONCE(session->ended, true);
+    stop(session);
+    if (!xchg(&session->ended, true))
+        atomic_dec(&tracked);
 }
 
 static const struct mmu_notifier_ops notifier_ops = {
@@ -169,7 +188,7 @@ static long info(void __user *to)
     struct ooh_info info = {
         .version = OOH_ABI_VERSION,
         .modes = modes(),
-        .tracked = ooh_log_active(),
+        .tracked = atomic_read(&tracked),
         .slots = OOH_DEVICE_SLOTS,
     };
 
@@ -203,6 +222,31 @@ static struct mm_struct *target(const struct ooh_track *track)
     return mm;
 }
 
+static void free_slots(struct session *session)
+{
+    while (session->slots)
+        ooh_log_free(session->slot[--session->slots]);
+}
+
+/* EPML logs what is stored in the address space by virtual address, and, as the kernel writes to a process's memory
+ * through its own mapping, too (another process's process_vm_writev, ptrace), its stores by frame. SPML logs all. */
+static int take_slots(struct session *session, struct mm_struct *mm, u32 mode)
+{
+    const u32 modes[2] = {mode == OOH_EPML ? OOH_DEVICE_VIRTUAL : OOH_DEVICE_PHYSICAL, OOH_DEVICE_KERNEL};
+    unsigned int wanted = mode == OOH_EPML ? 2 : 1;
+    int slot;
+
+    while (session->slots < wanted) {
+        slot = ooh_log_start(modes[session->slots] == OOH_DEVICE_VIRTUAL ? mm : NULL, modes[session->slots]);
+        if (slot < 0) {
+            free_slots(session);
+            return slot;
+        }
+        session->slot[session->slots++] = slot;
+    }
+    return 0;
+}
+
 static int begin(struct session *session, struct mm_struct *mm, u32 mode)
 {
     int error;
@@ -210,25 +254,24 @@ static int begin(struct session *session, struct mm_struct *mm, u32 mode)
     session->ring = vmalloc_user(ENTRIES * sizeof(struct ooh_entry));
     if (!session->ring)
         return -ENOMEM;
-    session->slot = ooh_log_start(mode == OOH_EPML ? mm : NULL);
-    if (session->slot < 0) {
-        error = session->slot;
-        goto no_slot;
-    }
+    error = take_slots(session, mm, mode);
+    if (error)
+        goto no_slots;
     session->mode = mode;
     session->mm = mm;
     session->notifier.ops = &notifier_ops;
     error = mmu_notifier_register(&session->notifier, mm);
     if (error)
         goto no_notifier;
+    atomic_inc(&tracked);
     mmgrab(current->mm);
     smp_store_release(&session->owner, current->mm);
     schedule_delayed_work(&session->work, msecs_to_jiffies(DRAIN_INTERVAL_MS));
     return 0;
 no_notifier:
-    ooh_log_free(session->slot);
+    free_slots(session);
     session->mm = NULL;
-no_slot:
+no_slots:
     vfree(session->ring);
     session->ring = NULL;
     return error;
@@ -263,8 +306,9 @@ static long collect(struct session *session, struct ooh_round __user *argument)
 {
     struct ooh_round round = {};
     long error = -EPERM;
+    unsigned int n;
+    u64 until[2];
     bool lost, ended;
-    u64 until;
 
     mutex_lock(&session->lock);
     if (session->owner != current->mm)
@@ -276,14 +320,17 @@ static long collect(struct session *session, struct ooh_round __user *argument)
     round.flags = session->lost ? OOH_LOST : 0;
     session->lost = false;
     spin_unlock(&session->ring_lock);
-    error = ooh_log_next_round(session->slot, &until, &lost);
-    if (error) {
-        lose(session);
-        goto out;
+    for (n = 0; n < session->slots; n++) {
+        error = ooh_log_next_round(session->slot[n], &until[n], &lost);
+        if (error) {
+            lose(session);
+            goto out;
+        }
+        if (lost)
+            round.flags |= OOH_LOST;
     }
-    if (lost)
-        round.flags |= OOH_LOST;
-    drain(session, until);
+    for (n = 0; n < session->slots; n++)
+        drain(session, n, until[n]);
     spin_lock(&session->ring_lock);
     session->given = session->head;
     round.end = session->head;
@@ -349,10 +396,12 @@ static int ooh_release(struct inode *inode, struct file *file)
     struct session *session = file->private_data;
 
     if (session->owner) {
-        ooh_log_stop(session->slot);
+        stop(session);
         cancel_delayed_work_sync(&session->work);
         mmu_notifier_unregister(&session->notifier, session->mm);
-        ooh_log_free(session->slot);
+        free_slots(session);
+        if (!session->ended)
+            atomic_dec(&tracked);
         vfree(session->ring);
         mmdrop(session->owner);
     }

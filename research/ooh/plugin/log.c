@@ -177,7 +177,7 @@ static void stored(unsigned cpu, memory_info info, uint64_t at, void *unused) {
         if (slot->mode == OOH_DEVICE_VIRTUAL) {
             if (at < LOWER_HALF) log_page(number, at >> PAGE_SHIFT);
             if (crosses && last < LOWER_HALF) log_page(number, last >> PAGE_SHIFT);
-        } else if (slot->mode == OOH_DEVICE_PHYSICAL) {
+        } else if (slot->mode == OOH_DEVICE_PHYSICAL || (slot->mode == OOH_DEVICE_KERNEL && at >= LOWER_HALF)) {
             if (physical(info, at, &page, slot)) log_page(number, page);
             if (crosses && physical(info, last, &page, slot)) log_page(number, page);
         }
