@@ -489,6 +489,21 @@ typedef struct {
 #define PAGETRAIL_TECHNIQUE_ADAPTIVE 8
 
 /**
+ * The processor's log of written virtual addresses, where /dev/ooh has one.
+ */
+#define PAGETRAIL_TECHNIQUE_EPML 9
+
+/**
+ * The hypervisor's log of written page frames, where /dev/ooh has one.
+ */
+#define PAGETRAIL_TECHNIQUE_SPML 10
+
+/**
+ * That log, with a search of the page tables for the frames.
+ */
+#define PAGETRAIL_TECHNIQUE_SPML_SEARCH 11
+
+/**
  * All writable mappings of this process, those that appear later included.
  */
 #define PAGETRAIL_TARGET_OWN 0

@@ -52,8 +52,14 @@ pub const PAGETRAIL_TECHNIQUE_ACCESS_SCAN: Technique = 7;
 /// Like pagemap-scan, but stops write-protecting pages that are dirty in most rounds and predicts
 /// them dirty: fewer faults, and a few false positives; Linux 6.7.
 pub const PAGETRAIL_TECHNIQUE_ADAPTIVE: Technique = 8;
+/// The processor's log of written virtual addresses, where /dev/ooh has one.
+pub const PAGETRAIL_TECHNIQUE_EPML: Technique = 9;
+/// The hypervisor's log of written page frames, where /dev/ooh has one.
+pub const PAGETRAIL_TECHNIQUE_SPML: Technique = 10;
+/// That log, with a search of the page tables for the frames.
+pub const PAGETRAIL_TECHNIQUE_SPML_SEARCH: Technique = 11;
 
-const TECHNIQUES: [(Technique, Known); 8] = [
+const TECHNIQUES: [(Technique, Known); 11] = [
     (PAGETRAIL_TECHNIQUE_ADAPTIVE, Known::Adaptive),
     (PAGETRAIL_TECHNIQUE_ACCESS_SCAN, Known::AccessScan),
     (PAGETRAIL_TECHNIQUE_PAGEMAP_SCAN, Known::PagemapScan),
@@ -62,6 +68,9 @@ const TECHNIQUES: [(Technique, Known); 8] = [
     (PAGETRAIL_TECHNIQUE_MPROTECT, Known::Mprotect),
     (PAGETRAIL_TECHNIQUE_COMPARE, Known::Compare),
     (PAGETRAIL_TECHNIQUE_NONE, Known::None),
+    (PAGETRAIL_TECHNIQUE_EPML, Known::Epml),
+    (PAGETRAIL_TECHNIQUE_SPML, Known::Spml),
+    (PAGETRAIL_TECHNIQUE_SPML_SEARCH, Known::SpmlSearch),
 ];
 
 /// The technique that a number names.

@@ -58,7 +58,7 @@ static void general(void)
     CHECK(strcmp(pagetrail_status_text(PAGETRAIL_STATUS_PANICKED + 1), "unknown status") == 0);
     CHECK(strcmp(pagetrail_status_text(-1), "unknown status") == 0);
 
-    for (technique = PAGETRAIL_TECHNIQUE_AUTO; technique <= PAGETRAIL_TECHNIQUE_ADAPTIVE; technique++) {
+    for (technique = PAGETRAIL_TECHNIQUE_AUTO; technique <= PAGETRAIL_TECHNIQUE_SPML_SEARCH; technique++) {
         const char *name = pagetrail_technique_name(technique);
         CHECK(name != NULL);
         OK(pagetrail_technique_by_name(name, &number));
@@ -423,7 +423,7 @@ int main(void)
     CHECK(strlen(pagetrail_last_error()) == 0);
     general();
     refusals();
-    for (technique = PAGETRAIL_TECHNIQUE_PAGEMAP_SCAN; technique <= PAGETRAIL_TECHNIQUE_ADAPTIVE; technique++)
+    for (technique = PAGETRAIL_TECHNIQUE_PAGEMAP_SCAN; technique <= PAGETRAIL_TECHNIQUE_SPML_SEARCH; technique++)
         if (works(technique)) {
             rounds(technique);
             tried++;

@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 use common::{error_line, pagetrail, run};
 use serde_json::Value;
 
-const ALL: &str = "pagemap-scan,adaptive,userfaultfd,soft-dirty,mprotect,compare,access-scan,none";
+const ALL: &str = "pagemap-scan,adaptive,userfaultfd,soft-dirty,mprotect,compare,access-scan,epml,spml,\
+                   spml-search,none";
 
 fn here() -> &'static Path {
     Path::new(".")

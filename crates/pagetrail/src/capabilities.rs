@@ -12,7 +12,7 @@ use crate::sys::uffd::Uffd;
 use crate::technique::access_scan::AccessScan;
 use crate::technique::adaptive::{Adaptive, FalsePositiveCost, Precision};
 use crate::technique::pagemap_scan::{HugePages, PagemapScan};
-use crate::technique::{ArmError, Armed, Tracker, compare, mprotect, none, userfaultfd};
+use crate::technique::{ArmError, Armed, Tracker, compare, mprotect, none, ooh, userfaultfd};
 use crate::types::{AccessKind, Status, Technique};
 use rustix::io::Errno;
 use std::sync::OnceLock;
@@ -124,6 +124,7 @@ fn round_trip(technique: Technique) -> Status {
         Technique::AccessScan => with_uffd(false, "Linux 7.3", |fd| {
             AccessScan::new(fd, None, HugePages::Split)
         }),
+        Technique::Epml | Technique::Spml | Technique::SpmlSearch => logged_round_trip(technique),
         Technique::None => none::None::new(None).map_or_else(failed, see_two_touches),
     }
 }
@@ -155,6 +156,14 @@ fn with_uffd<T: Tracker>(
             Status::Absent("userfaultfd(2) is not permitted here (a seccomp filter of the container?)".into())
         }
         Err(errno) => Status::Fails(format!("userfaultfd(2): {errno}")),
+    }
+}
+
+/// Tries a technique that reads the log of `/dev/ooh`.
+fn logged_round_trip(technique: Technique) -> Status {
+    match ooh::device(technique) {
+        Err(reason) => Status::Absent(reason),
+        Ok(_) => ooh::Ooh::new(technique, None).map_or_else(failed, see_two_touches),
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod alternate;
 pub(crate) mod compare;
 pub(crate) mod mprotect;
 pub(crate) mod none;
+pub(crate) mod ooh;
 pub(crate) mod pagemap_scan;
 pub(crate) mod price;
 pub(crate) mod soft_dirty;

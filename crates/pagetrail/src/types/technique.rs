@@ -40,6 +40,17 @@ pub enum Technique {
     /// pages that were *accessed*, read or written ([`AccessKind::Accesses`](crate::AccessKind)).
     /// Linux 7.3.
     AccessScan,
+    /// A log of written virtual addresses that an extended processor keeps (*extended page
+    /// modification logging*), read from `/dev/ooh`: no faults, and rounds that cost what they
+    /// hold. No processor has it yet, so [`Choice::Auto`](crate::Choice::Auto) never chooses it; in
+    /// QEMU a plugin plays it.
+    Epml,
+    /// The hypervisor's log of written page frames (*shared page modification logging*), read from
+    /// `/dev/ooh`, whose driver finds where the process has the frames mapped.
+    Spml,
+    /// [`Self::Spml`], but the tracker searches the process's page tables for the frames, as in the
+    /// paper *Out of Hypervisor*. Needs `CAP_SYS_ADMIN`.
+    SpmlSearch,
     /// Detects nothing and reports all populated pages in every round: the baseline, and still a
     /// superset.
     None,
@@ -47,7 +58,7 @@ pub enum Technique {
 
 impl Technique {
     /// All techniques, the preferred first.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::PagemapScan,
         Self::Adaptive,
         Self::Userfaultfd,
@@ -55,6 +66,9 @@ impl Technique {
         Self::Mprotect,
         Self::Compare,
         Self::AccessScan,
+        Self::Epml,
+        Self::Spml,
+        Self::SpmlSearch,
         Self::None,
     ];
 
@@ -74,6 +88,9 @@ impl Technique {
             Self::Mprotect => "mprotect",
             Self::Compare => "compare",
             Self::AccessScan => "access-scan",
+            Self::Epml => "epml",
+            Self::Spml => "spml",
+            Self::SpmlSearch => "spml-search",
             Self::None => "none",
         }
     }
@@ -96,7 +113,7 @@ impl fmt::Display for Technique {
 /// A name that is no technique's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown technique '{0}'; known are: pagemap-scan, adaptive, userfaultfd, soft-dirty, mprotect, compare, access-scan, none"
+    "unknown technique '{0}'; known are: pagemap-scan, adaptive, userfaultfd, soft-dirty, mprotect, compare, access-scan, epml, spml, spml-search, none"
 )]
 pub struct UnknownTechnique(String);
 

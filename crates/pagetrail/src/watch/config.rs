@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::technique::access_scan::AccessScan;
 use crate::technique::adaptive::{Adaptive, FalsePositiveCost, Precision};
 use crate::technique::alternate::Alternate;
+use crate::technique::ooh::Ooh;
 use crate::technique::pagemap_scan::{HugePages, PagemapScan};
 use crate::technique::soft_dirty::SoftDirty;
 use crate::technique::userfaultfd::Userfaultfd;
@@ -98,6 +99,9 @@ impl Config {
                 pid,
                 self.huge_pages,
             )?),
+            Technique::Epml | Technique::Spml | Technique::SpmlSearch => {
+                Box::new(Ooh::new(technique, pid)?)
+            }
             Technique::None => Box::new(none::None::new(pid)?),
         })
     }
