@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail};
 
 use super::initrd::Archive;
 use super::kernel::Kernel;
+use super::ooh::Ooh;
 use super::process::Running;
 use super::qemu::Qemu;
 
@@ -36,6 +37,8 @@ pub struct Machine {
     pub counted: bool,
     /// A plugin for the emulator, and the file that it writes.
     pub plugin: Option<(PathBuf, PathBuf)>,
+    /// A log of dirty pages, and the module that drives it.
+    pub ooh: Option<Ooh>,
     /// Modules to load besides those that the rig needs.
     pub modules: Vec<String>,
     /// For the command; the guest's boot is not counted.
@@ -187,6 +190,10 @@ impl Guest<'_> {
             archive.file(&format!("modules/{name}"), &code);
             order += &format!("{name}\n");
         }
+        if let Some(ooh) = &self.machine.ooh {
+            archive.file("modules/ooh", &fs::read(&ooh.module)?);
+            order += "ooh\n";
+        }
         archive.file("modules/order", order.as_bytes());
         archive.file("job/out", path_text(&Self::out(self.dir))?.as_bytes());
         archive.file("job/main.sh", include_bytes!("main.sh"));
@@ -254,6 +261,9 @@ impl Guest<'_> {
         if let Some((plugin, out)) = &self.machine.plugin {
             let (plugin, out) = (qemu_path(plugin), qemu_path(out));
             command.args(["-plugin", &format!("{plugin},out={out}")]);
+        }
+        if let Some(ooh) = &self.machine.ooh {
+            command.args(ooh.arguments(qemu_path));
         }
         command
     }

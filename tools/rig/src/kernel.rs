@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::apt::{Apt, Architecture};
+use super::apt::{AMD64, Apt, Architecture};
 use super::cache::Cache;
 use super::mirror::Mirror;
 use pagetrail_steps::steps::NotHere;
@@ -76,6 +76,42 @@ impl Series {
         Kernel::open(&piece)
     }
 
+    /// What it takes to compile modules for a kernel of this series, fetched if need be.
+    pub(super) fn headers(&self, cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
+        let release = &kernel.release;
+        let name = format!("headers-{release}");
+        let piece = cache.piece(&name, |fresh| {
+            eprintln!("xtask: fetching the headers of Linux {release}");
+            let base = release
+                .rsplit_once('-')
+                .map_or(&**release, |(base, _)| base);
+            let packages = [
+                format!("linux-headers-{release}"),
+                format!("linux-headers-{base}-common"),
+                format!("linux-kbuild-{base}"),
+            ];
+            let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
+            let mirror = Mirror::find()?;
+            let fetched = self.suites.iter().any(|suite| {
+                Apt::open_for(AMD64, cache, &mirror, suite)
+                    .and_then(|apt| apt.fetch(&packages, suite, fresh))
+                    .is_ok()
+            });
+            let reason = format!(
+                "Debian no longer offers the headers of Linux {release}: delete linux-{} in {}",
+                self.name,
+                cache.dir.display()
+            );
+            fetched
+                .then_some(())
+                .ok_or_else(|| NotHere::error(&reason))?;
+            relocate(&fresh.join("usr/src"), release, &cache.dir.join(&name))
+        })?;
+        Ok(piece
+            .join("usr/src")
+            .join(format!("linux-headers-{release}")))
+    }
+
     /// The first suite that offers this series now.
     pub(super) fn resolve(&self, cache: &Cache, architecture: Architecture) -> Result<Offer> {
         let mirror = Mirror::find()?;
@@ -91,6 +127,22 @@ impl Series {
             "no Linux {}: {reasons}",
             self.name
         )))
+    }
+}
+
+/// Lets headers be used where they are unpacked: their makefile names where they would be
+/// installed. Without the kernel's symbols, no types for BPF are made, which needs another tool.
+fn relocate(sources: &Path, release: &str, piece: &Path) -> Result<()> {
+    let headers = sources.join(format!("linux-headers-{release}"));
+    let makefile = fs::read_to_string(headers.join("Makefile"))?;
+    let sources = piece.join("usr/src").display().to_string();
+    fs::write(
+        headers.join("Makefile"),
+        makefile.replace("/usr/src", &sources),
+    )?;
+    match fs::remove_file(headers.join("vmlinux")) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        outcome => Ok(outcome?),
     }
 }
 

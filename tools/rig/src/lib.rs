@@ -22,6 +22,7 @@ mod initrd;
 pub mod kernel;
 pub mod libgc;
 mod mirror;
+pub mod ooh;
 pub mod posix;
 mod process;
 pub mod programs;
@@ -222,6 +223,7 @@ impl Default for Machine {
             nested: false,
             counted: false,
             plugin: None,
+            ooh: None,
             modules: Vec::new(),
             timeout: Duration::from_secs(300),
         }

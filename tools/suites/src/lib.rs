@@ -16,6 +16,7 @@ pub mod collector;
 pub mod exact;
 pub mod guests;
 pub mod model;
+pub mod ooh;
 pub mod posix;
 mod python;
 pub mod subpage;

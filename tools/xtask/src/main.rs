@@ -30,7 +30,7 @@ use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::NotHere;
 use pagetrail_steps::{steps, tally, victims};
 use pagetrail_suites::{
-    arm64, checkpointer, collector, exact, model, posix, subpage, vm_bench, vm_programs,
+    arm64, checkpointer, collector, exact, model, ooh, posix, subpage, vm_bench, vm_programs,
 };
 
 const USAGE: &str = "\
@@ -53,6 +53,8 @@ usage: cargo xtask TASK
                    that track their own memory
   exact            a program as a guest of KVM, held against what it writes: by page modification
                    logging on that emulated processor, and with nested paging; part of 'test'
+  ooh              the techniques that read a log of processor or hypervisor, in a guest whose emulator
+                   plays it: the rules of the kernel module, conformance, stress
   soak [--for TIME]
                    the long form of the tests, over and over with new seeds, for an hour or as long
                    as TIME says (90s, 30m, 8h); ends with the first that fails
@@ -147,6 +149,14 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "exact" => {
             let mut steps = steps::Steps::default();
             steps.run("programs as guests, exactly", || exact::run(&repo, None));
+            steps.finish()
+        }
+        "ooh" => {
+            let mut steps = steps::Steps::default();
+            let mut tally = tally::Tally::default();
+            steps.run("logs of processor and hypervisor", || {
+                ooh::run(&repo, None, &mut tally)
+            });
             steps.finish()
         }
         "soak" => long::soak(&repo, rest)?,

@@ -1,0 +1,107 @@
+//! The log of `research/ooh` in a guest: the kernel module, compiled for the guest's kernel, and
+//! the plugin that plays the log.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use super::Rig;
+use super::kernel::{Kernel, Series};
+use pagetrail_steps::repo::{Repo, program};
+use pagetrail_steps::steps::NotHere;
+
+/// `OOH_DEVICE_BYTES` of `device.h`.
+const MEMORY: &str = "16M";
+
+/// What a guest's machine needs for the log.
+#[derive(Clone, Debug)]
+pub struct Ooh {
+    pub(super) module: PathBuf,
+    plugin: PathBuf,
+    /// The log's memory.
+    memory: PathBuf,
+}
+
+impl Ooh {
+    /// Compiles both to `target/ooh`.
+    pub fn build(repo: &Repo, rig: &Rig, series: &Series, kernel: &Kernel) -> Result<Self> {
+        for tool in ["gcc", "make"] {
+            if program(tool).is_none() {
+                return Err(NotHere::error(&format!("there is no {tool}")));
+            }
+        }
+        let out = repo.target.join("ooh");
+        fs::create_dir_all(&out)?;
+        Ok(Self {
+            module: module(repo, rig, series, kernel, &out.join(series.name))?,
+            plugin: compile(
+                repo,
+                "plugin/log.c",
+                &["-shared", "-fPIC"],
+                &out.join("log.so"),
+            )?,
+            memory: out.join("memory"),
+        })
+    }
+
+    /// QEMU's arguments; `path` writes a path within an option.
+    pub(super) fn arguments(&self, path: impl Fn(&Path) -> String) -> Vec<String> {
+        let (plugin, memory) = (path(&self.plugin), path(&self.memory));
+        vec![
+            "-object".to_owned(),
+            format!("memory-backend-file,id=ooh,share=on,size={MEMORY},mem-path={memory}"),
+            "-device".to_owned(),
+            "ivshmem-plain,memdev=ooh".to_owned(),
+            "-plugin".to_owned(),
+            format!("{plugin},memory={memory}"),
+        ]
+    }
+}
+
+/// Compiles a C file of `research/ooh`.
+pub fn compile(repo: &Repo, source: &str, form: &[&str], to: &Path) -> Result<PathBuf> {
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]);
+    gcc.args(form).arg("-o").arg(to);
+    gcc.arg(repo.root.join("research/ooh").join(source));
+    let status = gcc.status().context("cannot run gcc")?;
+    ensure!(status.success(), "{source}: gcc failed");
+    Ok(to.to_owned())
+}
+
+/// The module; the kernel's build writes beside the sources, so it gets copies.
+fn module(repo: &Repo, rig: &Rig, series: &Series, kernel: &Kernel, to: &Path) -> Result<PathBuf> {
+    let headers = series.headers(&rig.cache, kernel)?;
+    let modpost = headers.join("scripts/mod/modpost");
+    let run = Command::new(&modpost).stdout(Stdio::null()).output();
+    // What the loader says of a release with an older library.
+    let lacks = |output: std::process::Output| {
+        String::from_utf8_lossy(&output.stderr).contains("not found")
+    };
+    if run.map_or(true, lacks) {
+        return Err(NotHere::error(&format!(
+            "the tools that come with the headers of Linux {} do not run on this release of Debian",
+            series.name
+        )));
+    }
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(repo.root.join("research/ooh/module"))? {
+        let from = entry?.path();
+        let name = from.file_name().context("a file without a name")?;
+        fs::copy(&from, to.join(name))?;
+    }
+    let mut make = Command::new("make");
+    make.arg("--silent").arg("-C").arg(to);
+    make.arg(format!("KERNEL={}", headers.display()));
+    // The kernel's own compiler, by a name that only its release has.
+    make.args(["CC=gcc", "KCFLAGS=-Wall -Werror"]);
+    let output = make.output().context("cannot run make")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "the module does not build:\n{said}"
+    );
+    Ok(to.join("ooh.ko"))
+}
