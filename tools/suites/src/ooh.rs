@@ -2,6 +2,7 @@
 //! library's suites with the techniques that read it.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use pagetrail_rig::guest::{End, Guest, Job, Machine, print_bytes};
-use pagetrail_rig::kernel::Series;
+use pagetrail_rig::kernel::{Kernel, Series};
 use pagetrail_rig::ooh::{self, Ooh};
 use pagetrail_rig::{Rig, place};
 use pagetrail_steps::repo::Repo;
@@ -23,80 +24,147 @@ const SERIES: &str = "6.12";
 /// Far more than it takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
-const TESTS: [&str; 2] = ["conformance", "stress"];
+/// How much of it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Conformance on another process: two minutes.
+    Short,
+    /// Conformance on every kind of target, and stress.
+    Whole,
+}
 
-/// A word that selects the cases of the techniques: `spml` is part of `spml-search`.
-const WORDS: [&str; 2] = ["epml", "spml"];
+impl Extent {
+    /// The tests, and the words that select their cases.
+    fn tests(self) -> &'static [(&'static str, &'static [&'static str])] {
+        match self {
+            Self::Short => &[
+                ("conformance", &["epml", "another process"]),
+                ("conformance", &["spml", "another process"]),
+                ("conformance", &["spml-search", "another process"]),
+            ],
+            Self::Whole => &[
+                ("conformance", &["epml"]),
+                ("conformance", &["spml"]),
+                ("conformance", &["spml-search"]),
+                ("stress", &["epml"]),
+                ("stress", &["spml"]),
+                ("stress", &["spml-search"]),
+            ],
+        }
+    }
+}
 
-/// Runs the rules and the suites, each in a guest of its own. `rows`: where the suites' rows go.
-pub fn run(repo: &Repo, rows: Option<&Path>, tally: &mut Tally) -> Result<Outcome> {
-    let tests = build(repo)?;
+/// Runs the device's rules and the suites, each in a guest of its own. `rows`: where the suites'
+/// rows go.
+pub fn run(repo: &Repo, extent: Extent, rows: Option<&Path>, tally: &mut Tally) -> Result<Outcome> {
+    let tests = build(repo, extent)?;
     match run_in_guests(repo, &tests, rows, tally) {
         Err(error) if error.is::<NotHere>() => Ok(Outcome::NotHere(error.to_string())),
         outcome => outcome.map(Outcome::of),
     }
 }
 
+/// A test program with its arguments.
+type Test = (PathBuf, &'static [&'static str]);
+
 fn run_in_guests(
     repo: &Repo,
-    tests: &[PathBuf],
+    tests: &[Test],
     rows: Option<&Path>,
     tally: &mut Tally,
 ) -> Result<bool> {
-    let rig = Rig::open(repo)?;
-    let series = Series::named(SERIES)?;
-    let kernel = rig.kernel(series)?;
-    let machine = Machine {
-        ooh: Some(Ooh::build(repo, &rig, series, &kernel)?),
-        timeout: TIMEOUT,
-        ..Machine::default()
-    };
+    let guests = Guests::open(repo)?;
     let rules = repo.target.join("ooh/rules");
     let rules = ooh::compile(repo, "rules.c", &["-static"], &rules)?;
-    let job = |command: Vec<String>| Job {
-        dir: repo.root.join("crates/pagetrail"),
-        command,
-        env: rig.environment(series),
-    };
     println!("-- the rules of /dev/ooh");
-    let end = rig.run(
-        &kernel,
-        &machine,
-        &job(vec![text(&rules)]),
-        &mut print_bytes,
-    )?;
+    let end = guests.run(vec![text(&rules)], &mut print_bytes)?;
     let mut fine = end == End::Exited(0);
-    for (test, word) in tests.iter().flat_map(|test| WORDS.map(|word| (test, word))) {
-        println!("-- {} {word} in the {}", text(test), place(series));
+    for (number, (program, words)) in tests.iter().enumerate() {
+        let mut command = vec![text(program)];
+        command.extend(words.iter().map(|&word| word.to_owned()));
+        let what = command.join(" ");
+        println!("-- {what} in the {}", guests.place);
         let mut own = Tally::default();
-        let job = job(vec![text(test), word.to_owned()]);
-        let end = rig.run(&kernel, &machine, &job, &mut |bytes| {
+        let end = guests.run(command, &mut |bytes| {
             own.feed(bytes);
             print_bytes(bytes)
         })?;
         let passed = end == End::Exited(0) && own.has_result;
         if !own.has_result {
-            own.lose(&format!("-- {} {word}: {end:?} and no result", text(test)));
+            own.lose(&format!("-- {what}: {end:?} and no result"));
         }
         tally.add(own, passed);
         fine &= passed;
         if let Some(rows) = rows {
-            collect_rows(&Guest::out(rig.dir()).join("rows"), rows, word)?;
+            let from = Guest::out(guests.rig.dir()).join("rows");
+            collect_rows(&from, &rows.join(format!("ooh-{number}")))?;
         }
     }
     Ok(fine)
 }
 
-/// Adds what a guest's tests left to the host's rows, as far as it is of the techniques of `word`:
-/// the others are absent in this guest by selection alone.
-fn collect_rows(from: &Path, to: &Path, word: &str) -> Result<()> {
+/// Runs one command in such a guest.
+pub fn command(repo: &Repo, command: &[String]) -> Result<bool> {
+    let guests = Guests::open(repo)?;
+    Ok(guests.run(command.to_vec(), &mut print_bytes)? == End::Exited(0))
+}
+
+/// Guests with the log and its module.
+struct Guests {
+    rig: Rig,
+    kernel: Kernel,
+    machine: Machine,
+    env: Vec<(String, String)>,
+    place: String,
+    dir: PathBuf,
+}
+
+impl Guests {
+    fn open(repo: &Repo) -> Result<Self> {
+        let rig = Rig::open(repo)?;
+        let series = Series::named(SERIES)?;
+        let kernel = rig.kernel(series)?;
+        let machine = Machine {
+            ooh: Some(Ooh::build(repo, &rig, series, &kernel)?),
+            timeout: TIMEOUT,
+            ..Machine::default()
+        };
+        // Other guests of this series have no log.
+        let place = format!("{} with a log", place(series));
+        let mut env = rig.environment(series);
+        env.retain(|(name, _)| name != "PAGETRAIL_WHERE");
+        env.push(("PAGETRAIL_WHERE".to_owned(), place.clone()));
+        Ok(Self {
+            rig,
+            kernel,
+            machine,
+            env,
+            place,
+            dir: repo.root.join("crates/pagetrail"),
+        })
+    }
+
+    fn run(
+        &self,
+        command: Vec<String>,
+        stdout: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<End> {
+        let job = Job {
+            dir: self.dir.clone(),
+            command,
+            env: self.env.clone(),
+        };
+        self.rig.run(&self.kernel, &self.machine, &job, stdout)
+    }
+}
+
+/// Appends what a guest's tests left to one file among the host's.
+fn collect_rows(from: &Path, to: &Path) -> Result<()> {
     let mut lines = String::new();
     for entry in fs::read_dir(from)? {
         lines += &fs::read_to_string(entry?.path())?;
     }
-    let file = to.join(format!("ooh-{word}"));
-    let before = fs::read_to_string(&file).unwrap_or_default();
-    Ok(fs::write(file, before + &lines)?)
+    Ok(fs::write(to, lines)?)
 }
 
 fn text(path: &Path) -> String {
@@ -104,10 +172,12 @@ fn text(path: &Path) -> String {
 }
 
 /// Lets cargo build the tests.
-fn build(repo: &Repo) -> Result<Vec<PathBuf>> {
+fn build(repo: &Repo, extent: Extent) -> Result<Vec<Test>> {
     let mut build = repo.cargo(&["test", "--no-run", "--message-format=json"]);
     build.args(["--package", "pagetrail"]);
-    build.args(TESTS.iter().flat_map(|test| ["--test", test]));
+    for (test, _) in extent.tests() {
+        build.args(["--test", test]);
+    }
     let output = build.stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "the tests do not build");
     let messages = String::from_utf8(output.stdout)?;
@@ -115,14 +185,17 @@ fn build(repo: &Repo) -> Result<Vec<PathBuf>> {
         .lines()
         .map(serde_json::from_str)
         .collect::<Result<_, _>>()?;
-    let program = |test: &&str| {
-        let mut of_test = messages.iter().filter(|message| {
-            message["target"]["name"] == **test && message["executable"].is_string()
-        });
+    let program = |test: &str| {
+        let mut of_test = messages
+            .iter()
+            .filter(|message| message["target"]["name"] == test);
         let found = of_test.find_map(|message| message["executable"].as_str());
         found
             .map(PathBuf::from)
             .with_context(|| format!("cargo has not built {test}"))
     };
-    TESTS.iter().map(|test| program(test)).collect()
+    let tests = extent.tests().iter();
+    tests
+        .map(|(test, words)| Ok((program(test)?, *words)))
+        .collect()
 }

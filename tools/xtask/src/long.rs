@@ -9,8 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::Repo;
-use pagetrail_steps::steps::NotHere;
-use pagetrail_suites::{collector, posix};
+use pagetrail_steps::steps::{NotHere, Outcome};
+use pagetrail_steps::tally::Tally;
+use pagetrail_suites::{collector, ooh, posix};
 
 /// Longer forms of the tests, by the variables that they read.
 const SOAK: &[(&str, &str)] = &[
@@ -70,6 +71,13 @@ pub(crate) fn soak(repo: &Repo, arguments: &[String]) -> Result<bool> {
                 );
                 return Ok(false);
             }
+        }
+        println!("== pass {pass}: logs of processor and hypervisor");
+        let mut tally = Tally::default();
+        match ooh::run(repo, ooh::Extent::Whole, None, &mut tally)? {
+            Outcome::NotHere(why) => println!("not here: {why}"),
+            Outcome::Passed => {}
+            Outcome::Failed => return Ok(false),
         }
         println!("== pass {pass}: the Open POSIX Test Suite");
         match posix::long(repo) {

@@ -53,8 +53,10 @@ usage: cargo xtask TASK
                    that track their own memory
   exact            a program as a guest of KVM, held against what it writes: by page modification
                    logging on that emulated processor, and with nested paging; part of 'test'
-  ooh              the techniques that read a log of processor or hypervisor, in a guest whose emulator
-                   plays it: the rules of the kernel module, conformance, stress
+  ooh [-- COMMAND ..]
+                   the techniques that read a log of processor or hypervisor, in a guest whose emulator
+                   plays it: the rules of the kernel module, conformance, stress; short in 'test';
+                   or a command there
   soak [--for TIME]
                    the long form of the tests, over and over with new seeds, for an hour or as long
                    as TIME says (90s, 30m, 8h); ends with the first that fails
@@ -151,11 +153,13 @@ fn run(args: &[String]) -> Result<ExitCode> {
             steps.run("programs as guests, exactly", || exact::run(&repo, None));
             steps.finish()
         }
+        "ooh" if rest.first().is_some_and(|word| word == "--") => ooh::command(&repo, &rest[1..])?,
+        "ooh" if !rest.is_empty() => bail!("ooh takes -- COMMAND ..\n{USAGE}"),
         "ooh" => {
             let mut steps = steps::Steps::default();
             let mut tally = tally::Tally::default();
             steps.run("logs of processor and hypervisor", || {
-                ooh::run(&repo, None, &mut tally)
+                ooh::run(&repo, ooh::Extent::Whole, None, &mut tally)
             });
             steps.finish()
         }
@@ -211,6 +215,7 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
     match task {
         "vm"
         | "vm-programs"
+        | "ooh"
         | "bochs"
         | "install"
         | "soak"

@@ -12,7 +12,7 @@ use pagetrail_steps::steps::{Outcome, Steps};
 use pagetrail_steps::table::Table;
 use pagetrail_steps::tally::{Tally, run_tests};
 use pagetrail_steps::{packages, victims};
-use pagetrail_suites::{arm64, checkpointer, collector, exact, guests, model, posix, subpage};
+use pagetrail_suites::{arm64, checkpointer, collector, exact, guests, model, ooh, posix, subpage};
 
 /// Runs every step, prints the table and the sum; true if nothing failed.
 pub(crate) fn run(repo: &Repo) -> Result<bool> {
@@ -52,6 +52,9 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     });
     steps.run("CRIU", || checkpointer::test(repo));
     steps.run("suites in guests", || guests::run(repo, &rows, &mut tally));
+    steps.run("logs of processor and hypervisor", || {
+        ooh::run(repo, ooh::Extent::Short, Some(&rows), &mut tally)
+    });
     steps.run("conformance on arm64", || arm64::run(repo, &mut tally));
     steps.run("model against real machines", || {
         model::run(repo, &mut tally)
