@@ -8,8 +8,9 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use common::running::Running;
 use common::{pagetrail, run};
 use pagetrail::{AccessKind, Capabilities, PageRange, PageSet, Technique, page_size};
 use pagetrail_trail::Trail;
@@ -17,8 +18,6 @@ use pagetrail_trail::Trail;
 /// What `read_pages.c` says of itself.
 const BASE: u64 = 0x1000_0000_0000;
 const PAGES: u64 = 300;
-
-struct Running(Child);
 
 impl Running {
     fn read_pages(directory: &Path) -> Self {
@@ -35,13 +34,6 @@ impl Running {
             .read_line(&mut line)
             .expect("its first line");
         running
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -7,32 +7,11 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use common::running::Running;
 use common::{error_line, pagetrail, run};
 use serde_json::Value;
-
-/// A process that writes a little, killed when dropped.
-struct Busy(Child);
-
-impl Busy {
-    fn start() -> Self {
-        let mut command = Command::new("sh");
-        command.args(["-c", "i=0; while :; do i=$((i+1)); sleep 0.01; done"]);
-        Self(command.stdin(Stdio::null()).spawn().expect("sh starts"))
-    }
-
-    fn pid(&self) -> String {
-        self.0.id().to_string()
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Runs a command that must succeed; its lines as JSON.
 fn json(directory: &Path, arguments: &[&str]) -> Vec<Value> {
@@ -49,7 +28,7 @@ fn json(directory: &Path, arguments: &[&str]) -> Vec<Value> {
 fn a_chain_from_its_first_checkpoint_to_its_last() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let here = directory.path();
-    let busy = Busy::start();
+    let busy = Running::busy();
     let pid = busy.pid();
     let take = [
         "checkpoint",
@@ -143,7 +122,7 @@ fn a_chain_from_its_first_checkpoint_to_its_last() {
 fn damage_is_said_with_what_it_costs_and_set_aside() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let here = directory.path();
-    let busy = Busy::start();
+    let busy = Running::busy();
     let pid = busy.pid();
     let take = ["checkpoint", "-p", &pid, "--store", "s", "--count"];
     json(here, &[&take[..], &["5"]].concat());
@@ -204,7 +183,7 @@ fn what_a_process_says_of_itself_commands_no_terminal() {
     let mut command = Command::new("sleep");
     std::os::unix::process::CommandExt::arg0(&mut command, "x\x1b]0;owned\x07\nsecond line");
     let child = command.arg("600").stdin(Stdio::null()).spawn();
-    let child = Busy(child.expect("sleep starts"));
+    let child = Running(child.expect("sleep starts"));
     let pid = child.pid();
     assert_eq!(
         json(here, &["checkpoint", "-p", &pid, "--store", "s"]).len(),
@@ -241,7 +220,7 @@ fn a_process_with_other_descriptors_is_rewound_by_force_only() {
         .args(["-c", script])
         .current_dir(here)
         .stdin(Stdio::null());
-    let busy = Busy(command.spawn().expect("sh starts"));
+    let busy = Running(command.spawn().expect("sh starts"));
     let pid = busy.pid();
     let wait_for = |name: &str| {
         while !here.join(name).exists() {
@@ -267,7 +246,7 @@ fn a_process_with_other_descriptors_is_rewound_by_force_only() {
 #[test]
 fn numbers_are_served_while_checkpoints_are_taken() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let busy = Busy::start();
+    let busy = Running::busy();
     let pid = busy.pid();
     let arguments = ["checkpoint", "-p", &pid, "--store", "s", "--every", "50ms"];
     let mut child = pagetrail(directory.path(), &arguments)
@@ -278,7 +257,7 @@ fn numbers_are_served_while_checkpoints_are_taken() {
         .expect("it starts");
     let mut said = BufReader::new(child.stderr.take().expect("a pipe"));
     let mut taken = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-    let child = Busy(child);
+    let child = Running(child);
     let mut line = String::new();
     said.read_line(&mut line).expect("a line");
     let place = line.trim_end().strip_suffix("/metrics");
@@ -329,7 +308,7 @@ fn numbers_are_served_while_checkpoints_are_taken() {
 #[test]
 fn a_number_without_an_interval_is_taken_without_delay() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let busy = Busy::start();
+    let busy = Running::busy();
     let pid = busy.pid();
     let arguments = ["checkpoint", "-p", &pid, "--store", "s", "--count", "3"];
     assert_eq!(json(directory.path(), &arguments).len(), 3);
@@ -339,7 +318,7 @@ fn a_number_without_an_interval_is_taken_without_delay() {
 fn what_cannot_be_done_is_one_line() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let here = directory.path();
-    let busy = Busy::start();
+    let busy = Running::busy();
     let line = |arguments: &[&str]| error_line(&run(here, arguments), 2);
     assert!(line(&["log", "nowhere"]).contains("not a checkpoint store"));
     assert!(line(&["prune", "nowhere", "--keep", "1"]).contains("not a checkpoint store"));

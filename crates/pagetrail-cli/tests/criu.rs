@@ -13,21 +13,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
+use common::running::Running;
 use common::{error_line, pagetrail, run};
 use criu::{Client, Memory, PAGE, Page, process};
 use serde_json::Value;
-
-/// Ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// A page server for one connection, and a connection to it.
 fn serve(directory: &Path, more: &[&str]) -> (Running, TcpStream) {
@@ -202,7 +193,7 @@ fn a_criu_that_cannot_is_named() {
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path();
     let sleeping = sleeper(true);
-    let pid = sleeping.0.id().to_string();
+    let pid = sleeping.pid();
     let take = ["checkpoint", "--restorable", "-p", &pid, "--store", "made"];
     for (script, reason) in [
         (
@@ -236,7 +227,7 @@ fn a_criu_that_cannot_is_named() {
     assert_eq!(numbers.stdout, b"no checkpoint\n");
 
     let inside = sleeper(false);
-    let other = inside.0.id().to_string();
+    let other = inside.pid();
     let line = error_line(
         &with_criu(
             directory,

@@ -8,33 +8,12 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use common::running::Running;
 use common::{error_line, pagetrail, run};
 use serde_json::Value;
-
-/// A process that writes a little, killed when dropped.
-struct Busy(Child);
-
-impl Busy {
-    fn start() -> Self {
-        let mut command = Command::new("sh");
-        command.args(["-c", "i=0; while :; do i=$((i+1)); sleep 0.01; done"]);
-        Self(command.stdin(Stdio::null()).spawn().expect("sh starts"))
-    }
-
-    fn pid(&self) -> String {
-        self.0.id().to_string()
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Runs a command that must succeed; the JSON that it prints.
 fn json(here: &Path, arguments: &[&str]) -> Value {
@@ -58,7 +37,7 @@ fn log(here: &Path) -> Vec<(u64, Option<String>)> {
 fn checkpoints_have_labels_which_keep_them() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let here = directory.path();
-    let busy = Busy::start();
+    let busy = Running::busy();
     let pid = busy.pid();
     let take = ["checkpoint", "-p", &pid, "--store", "s"];
     let labelled = json(here, &[&take[..], &["--label", "before"]].concat());
@@ -257,7 +236,7 @@ fn whether_a_process_has_changed_is_found_by_a_scan() {
     };
     let none = error_line(&run(here, &changed), 2);
     assert!(none.contains("is not a checkpoint store"), "{none}");
-    let other = Busy::start();
+    let other = Running::busy();
     json(here, &["checkpoint", "-p", &other.pid(), "--store", "s"]);
     assert!(code(0)["number"].is_null());
     for taken in [2, 3] {
@@ -297,7 +276,7 @@ fn key(here: &Path, name: &str, mode: u32) -> String {
 fn an_encrypted_store_needs_its_key_everywhere() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let here = directory.path();
-    let busy = Busy::start();
+    let busy = Running::busy();
     let pid = busy.pid();
     let (right, wrong) = (key(here, "right", 0o600), key(here, "wrong", 0o600));
     let take = ["checkpoint", "-p", &pid, "--store", "s"];
@@ -355,7 +334,7 @@ fn an_encrypted_store_needs_its_key_everywhere() {
 fn an_encrypted_store_is_whole_whenever_its_writer_is_killed() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let here = directory.path();
-    let busy = Busy::start();
+    let busy = Running::busy();
     let pid = busy.pid();
     let right = key(here, "right", 0o600);
     let mut ended = false;

@@ -12,27 +12,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 
 use common::run;
+use common::running::Running;
 use serde_json::Value;
-
-/// A process that writes a little, killed when dropped.
-struct Busy(Child);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// A store of checkpoints 1, 3, 4, 5 and 6 of a process.
 fn build(here: &Path) {
-    let mut command = Command::new("sh");
-    command.args(["-c", "i=0; while :; do i=$((i+1)); sleep 0.01; done"]);
-    let busy = Busy(command.stdin(Stdio::null()).spawn().expect("sh starts"));
-    let pid = busy.0.id().to_string();
+    let busy = Running::busy();
+    let pid = busy.pid();
     let take = ["checkpoint", "-p", &pid, "--store", "base", "--count", "6"];
     let output = run(here, &[&take[..], &["--every", "20ms"]].concat());
     assert_eq!(output.status.code(), Some(0), "{output:?}");

@@ -9,26 +9,16 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::pagetrail;
+use common::running::Running;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 const NOBODY: u32 = 65534;
-
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // A stopped one ends by this, too.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;

@@ -10,23 +10,22 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::running::Running;
 use common::{error_line, number, pagetrail, run};
 use pagetrail::{AccessKind, Capabilities, PageRange, PageSet, Technique};
 use pagetrail_tier::nodes;
 use pagetrail_trail::{End, Header, Mapping, Round, Writer};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const PAGES: u64 = 1000;
 const PAGE: u64 = 4096;
 /// In emulation, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(180);
-
-struct Running(Child);
 
 impl Running {
     /// The program whose hot set is known; see there.
@@ -57,21 +56,10 @@ impl Running {
         Self(command.stderr(log).spawn().expect("it starts"))
     }
 
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).expect("it runs");
-    }
-
     /// Ends it kindly; its exit code.
     fn end(&mut self) -> Option<i32> {
         self.signal(Signal::TERM);
         self.0.wait().expect("it ends").code()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -133,7 +121,7 @@ fn a_plan_names_what_would_move() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let directory = directory.path();
     let mut program = Running::hot_set(directory);
-    let pid = program.0.id().to_string();
+    let pid = program.pid();
     let arguments = [
         "tier",
         "plan",

@@ -4,24 +4,15 @@ mod common;
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use common::running::Running;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// For what takes milliseconds on a machine that is not busy.
 const TIMEOUT: Duration = Duration::from_secs(120);
-
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Waits for the end of a process that is not a child of this one.
 struct Other(Pid);

@@ -11,11 +11,12 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use common::guest::{compiled, no_guest};
+use common::running::Running;
 use common::{address, number, pagetrail, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -291,14 +292,4 @@ fn tiering_keeps_a_guest_that_it_starts() {
     };
     kill_process(Pid::from_raw(pid).expect("a PID"), Signal::KILL).expect("the guest runs");
     assert_eq!(daemon.0.wait().expect("a process").code(), Some(0));
-}
-
-/// A process that ends with its test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

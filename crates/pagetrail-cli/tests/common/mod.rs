@@ -5,6 +5,8 @@
 pub(crate) mod beside;
 pub(crate) mod ending;
 pub(crate) mod guest;
+pub(crate) mod recording;
+pub(crate) mod running;
 pub(crate) mod subpage;
 
 use std::path::Path;
