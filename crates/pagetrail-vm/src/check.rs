@@ -10,7 +10,9 @@ use crate::best_log;
 use crate::error::{Error, Result};
 use crate::guest::Guest;
 use crate::memory::PAGE;
+use crate::memory::mapping::Mmap;
 use crate::processor::cpuid;
+use crate::rounds::unit_change::{Aliased, UnitChange};
 use crate::sys::kvm::{self, Log, Vm};
 use crate::trial::{DoneBy, begin, load, mapped, store};
 
@@ -129,6 +131,76 @@ fn try_accesses_with(sign: DoneBy) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Merges and separates the two aliases of a guest's page, and compares the rounds with what it
+/// writes.
+///
+/// A KVM without nested paging goes on to protect a page by the guest-physical address at which it
+/// has found it first, and then misses writes.
+pub fn try_units() -> Result<()> {
+    let mut guest = Guest::new(best_log()?)?;
+    let of = two_aliases(&mut guest)?;
+    let second = of.page(1, 0);
+    // The aliases that are merged before each round, and the pages that it then has.
+    let rounds: [(u64, &[u64]); 4] = [(0, &[1]), (0b11, &[0, 1]), (0b11, &[0, 1]), (0, &[1])];
+    let mut text = Vec::new();
+    DoneBy::Call.emit(&mut text);
+    for _ in rounds {
+        store(&mut text, second);
+        DoneBy::Call.emit(&mut text);
+    }
+    begin(&mut guest, &text)?;
+    DoneBy::Call.wait_in(&mut guest)?;
+    guest.collect()?;
+    for (merged, expected) in rounds {
+        let change = UnitChange {
+            of,
+            first: 0,
+            pages: 1,
+            merged,
+        };
+        if let Some(log) = guest.log() {
+            log.change_units(&guest.vm, &mut guest.memory(), &[change], true, || false)?;
+        }
+        DoneBy::Call.wait_in(&mut guest)?;
+        let pages = expected.iter().map(|alias| of.page(*alias as u32, 0));
+        let expected: PageSet = pages
+            .filter_map(|page| PageRange::new(page, page + PAGE))
+            .collect();
+        if guest.collect()?.written != expected {
+            return Err(Error::Lacks(
+                "page tables in which sub-pages can be merged (nested paging, EPT or NPT, has them)",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A page that a guest has at two addresses.
+fn two_aliases(guest: &mut Guest) -> Result<Aliased> {
+    let base = mapped(guest, 2 * PAGE, libc::PROT_NONE)?;
+    let mut memory = guest.memory();
+    let fixed = (libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
+    let first = Mmap {
+        address: base,
+        flags: fixed,
+        ..Mmap::anonymous(PAGE, libc::PROT_READ | libc::PROT_WRITE)
+    };
+    let moves = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+    // An old length of 0 maps the same memory once more.
+    let second = [base, 0, PAGE, moves, base + PAGE, 0];
+    for result in [memory.mmap(first)?, memory.mremap(second)?] {
+        if result < 0 {
+            let error = std::io::Error::from_raw_os_error(-result as i32);
+            return Err(Error::system("map memory twice")(error));
+        }
+    }
+    Ok(Aliased {
+        base,
+        alias_bytes: PAGE,
+        aliases: 2,
+    })
 }
 
 fn try_with(log: Log) -> Result<()> {

@@ -62,6 +62,7 @@ pub use error::{Error, Result};
 pub use rounds::Collected;
 pub use rounds::link::{GuestRound, Rounds, pair};
 pub use rounds::source::GuestSource;
+pub use rounds::strategy::UnitStrategy;
 
 #[cfg(target_arch = "x86_64")]
 use guest::Guest;

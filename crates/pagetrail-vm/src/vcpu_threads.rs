@@ -51,6 +51,11 @@ impl RunState {
         (self.0.load(Ordering::SeqCst) >> 2 & ID) as u32
     }
 
+    /// The PID of the thread's process.
+    fn process(&self) -> u32 {
+        (self.0.load(Ordering::SeqCst) >> (2 + ID_BITS)) as u32
+    }
+
     fn set(&self, state: u64) -> u64 {
         // Only this thread changes the IDs. Other threads change the state from IN only.
         let now = self.0.load(Ordering::Relaxed) & !STATE;
@@ -229,6 +234,18 @@ impl VcpuThreads {
         let result = run();
         run_state.leave();
         result
+    }
+
+    /// Whether a child of `vfork(2)` may run on one of the vCPUs. [`Self::stop_others`] does not
+    /// stop it, since it is in another process. Does not wait for the table, since a thread that
+    /// forks waits for the memory while it holds that.
+    pub(crate) fn may_have_apart(&self) -> bool {
+        let process = std::process::id();
+        let Ok(table) = self.table.try_lock() else {
+            return true;
+        };
+        let mut threads = table.present.iter();
+        threads.any(|thread| thread.run_state.process() != process)
     }
 
     /// Keeps all other threads out of the guest until the returned guard is dropped.

@@ -108,7 +108,7 @@ impl Memory {
             match pages(address, wanted.bytes) {
                 Some(range) => {
                     reserved = self.reserve_gaps(range)?;
-                    self.clear_entries(range);
+                    self.clear_entries(range)?;
                 }
                 None if wanted.bytes == 0 || !address.is_multiple_of(PAGE) => return Ok(EINVAL),
                 None => return Ok(ENOMEM),
@@ -143,12 +143,12 @@ impl Memory {
     }
 
     /// `munmap(2)`, for the program's part of the range.
-    pub(crate) fn munmap(&mut self, address: u64, bytes: u64) -> i64 {
+    pub(crate) fn munmap(&mut self, address: u64, bytes: u64) -> Result<i64> {
         let Some(range) = pages(address, bytes) else {
-            return EINVAL;
+            return Ok(EINVAL);
         };
         for (piece, _) in self.areas.pieces(range) {
-            self.clear_entries(piece);
+            self.clear_entries(piece)?;
             let result = match self.keep_reserved(piece) {
                 Some(result) => result,
                 None => {
@@ -157,12 +157,12 @@ impl Memory {
                 }
             };
             if result < 0 {
-                return result;
+                return Ok(result);
             }
             self.note_replaced(piece);
             self.areas.remove(piece);
         }
-        0
+        Ok(0)
     }
 
     /// `mprotect(2)`, which does its work up to the first gap.
@@ -204,7 +204,7 @@ impl Memory {
         // Piece by piece, since the kernel also keeps what it has done when it fails at a later
         // mapping.
         for (piece, _) in self.areas.pieces(reached) {
-            self.clear_entries(piece);
+            self.clear_entries(piece)?;
             let result = call(
                 libc::SYS_mprotect,
                 &[piece.start(), piece.bytes(), readable(protection)],
@@ -284,7 +284,7 @@ impl Memory {
         let regions = regions.map_err(|error| Error::Stopped(error.to_string()))?;
         let mapped: PageSet = regions.iter().map(|region| region.range).collect();
         for lost in pages.difference(&mapped).ranges() {
-            self.clear_entries(*lost);
+            self.clear_entries(*lost)?;
             self.note_replaced(*lost);
             self.areas.remove(*lost);
         }
@@ -319,7 +319,7 @@ impl Memory {
                 };
                 self.mmap(added)? >= 0
             }
-            None if wanted < now => self.munmap(wanted, now - wanted) == 0,
+            None if wanted < now => self.munmap(wanted, now - wanted)? == 0,
             None => true,
         };
         if moved {

@@ -14,11 +14,13 @@
 pub(crate) mod accumulator;
 pub(crate) mod areas;
 pub(crate) mod mapping;
+mod merged;
 mod mremap;
 pub(crate) mod page_table;
 mod shared;
 pub(crate) mod slots;
 pub(crate) mod stack;
+pub(crate) mod units;
 
 use std::mem;
 use std::ops::Range;
@@ -32,6 +34,7 @@ use crate::sys::system_memory::SystemMemory;
 use areas::{Access, Areas};
 use page_table::{PageTable, Words};
 use slots::{Slot, Slots};
+use units::Units;
 
 /// The length of a page in bytes.
 pub(crate) const PAGE: u64 = 4096;
@@ -65,6 +68,7 @@ pub(crate) struct Memory {
     pub(crate) areas: Areas,
     table: PageTable<SystemMemory>,
     slots: Slots,
+    units: Units,
     /// The program's heap: from the end of its file to its break.
     heap: Range<u64>,
     /// The reservation of the first thread's stack ([`stack`]).
@@ -98,6 +102,7 @@ impl Memory {
             areas: Areas::default(),
             table: PageTable::new(system, TABLES_FROM),
             slots: Slots::new(physical_bits, vm.slots_max()),
+            units: Units::default(),
             heap: 0..0,
             stack_reservation: None,
             reading_executes: false,
@@ -158,19 +163,16 @@ impl Memory {
         if !allowed.allows(access) {
             return Ok(Resolved::Forbidden);
         }
-        let slot = match self.slots.of(address) {
-            Some(slot) => slot,
-            None => {
-                let slot = self.slots.add(address)?;
-                slot.add(vm)?;
-                slot
-            }
-        };
+        let slot = self.slot_of(vm, address)?;
         let around = if alone { PAGE } else { BLOCK };
         let first = address & !(around - 1);
         let start = first.max(range.start());
         let end = (first + around).min(range.end());
-        self.table.fill(start, end, slot.physical(start), allowed)?;
+        if self.units.concern(start, end) {
+            self.fill_merged(vm, start, end, allowed)?;
+        } else {
+            self.table.fill(start, end, slot.physical(start), allowed)?;
+        }
         let fills_block = end - start == BLOCK;
         if fills_block {
             let start = range.start().max(slot.address).next_multiple_of(BLOCK);
@@ -179,6 +181,16 @@ impl Memory {
                 .fill_blocks(start, end, slot.physical(start), allowed)?;
         }
         Ok(Resolved::Mapped)
+    }
+
+    /// The memslot of an address, which is added where there is none.
+    fn slot_of(&mut self, vm: &Vm, address: u64) -> Result<Slot> {
+        if let Some(slot) = self.slots.of(address) {
+            return Ok(slot);
+        }
+        let slot = self.slots.add(address)?;
+        slot.add(vm)?;
+        Ok(slot)
     }
 
     /// Starts to track accesses, before anything is mapped; or stops it.
@@ -197,17 +209,16 @@ impl Memory {
     pub(crate) fn take_accessed(&mut self) -> Result<Option<PageSet>> {
         let accessed = self.table.take_accessed();
         if accessed.is_some() {
-            let root = self.table.root();
-            let flushed = self.system().flush_translations(root, PAGE);
-            flushed.map_err(Error::system("flush the processors' TLBs"))?;
+            self.flush()?;
         }
         Ok(accessed)
     }
 
-    /// Removes addresses from the tables: the next access causes a page fault, which
-    /// [`Self::fault`] resolves.
-    pub(crate) fn clear_entries(&mut self, range: PageRange) {
+    /// Removes addresses from the tables, before what they map changes: the next access causes a
+    /// page fault, which [`Self::fault`] resolves. Aliases that are merged there are separated.
+    pub(crate) fn clear_entries(&mut self, range: PageRange) -> Result<()> {
         self.table.clear(range.start(), range.end());
+        self.dissolve(range)
     }
 
     /// Removes all of the program's addresses from the tables.

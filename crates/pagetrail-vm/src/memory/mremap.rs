@@ -47,18 +47,18 @@ impl Memory {
             };
             self.shrink_stack(new);
             reserved = self.reserve_gaps(new)?;
-            self.clear_entries(new);
+            self.clear_entries(new)?;
         }
         old.into_iter().for_each(|old| self.shrink_stack(old));
         let before = old.map_or_else(Vec::new, |old| self.areas.pieces(old));
-        old.into_iter().for_each(|old| self.clear_entries(old));
+        old.map_or(Ok(()), |old| self.clear_entries(old))?;
         let result = call(
             libc::SYS_mremap,
             &[address, old_bytes, new_bytes, flags, new_address],
         );
         let moved = u64::try_from(result).ok();
         if let Some(new) = moved.and_then(|start| pages(start, new_bytes)) {
-            self.note_moved(old, new, allowed, &before, flags);
+            self.note_moved(old, new, allowed, &before, flags)?;
         } else if before.first().is_some_and(|(first, _)| !is_mapped(*first)) {
             return Err(Error::Unsupported(
                 "an mremap of several mappings that failed midway".into(),
@@ -87,8 +87,8 @@ impl Memory {
         allowed: Allowed,
         before: &[(PageRange, Allowed)],
         flags: u64,
-    ) {
-        self.clear_entries(new);
+    ) -> Result<()> {
+        self.clear_entries(new)?;
         let offset = old.map_or(0, |old| new.start().wrapping_sub(old.start()));
         let stays = has(flags, libc::MREMAP_DONTUNMAP);
         // Note this also where nothing is left: something else may be mapped there before the round
@@ -115,6 +115,7 @@ impl Memory {
             }
             self.areas.insert(target, allowed);
         }
+        Ok(())
     }
 }
 

@@ -41,7 +41,7 @@ impl Memory {
                 return Ok(EINVAL);
             };
             reserved = self.reserve_gaps(range)?;
-            self.clear_entries(range);
+            self.clear_entries(range)?;
         }
         let result = call(libc::SYS_shmat, &[segment, address, flags]);
         let attached = u64::try_from(result).ok();
@@ -68,7 +68,9 @@ impl Memory {
         let regions = Region::of_process(std::process::id());
         let regions = regions.map_err(|error| Error::Stopped(error.to_string()))?;
         let pieces = attached_at(&regions, address);
-        pieces.iter().for_each(|piece| self.clear_entries(*piece));
+        pieces
+            .iter()
+            .try_for_each(|piece| self.clear_entries(*piece))?;
         let result = call(libc::SYS_shmdt, &[address]);
         if result == 0 {
             for piece in pieces {

@@ -45,6 +45,11 @@ pub mod check {
         Err(Error::Processor)
     }
 
+    /// Merges and separates the two aliases of a guest's page.
+    pub fn try_units() -> Result<()> {
+        Err(Error::Processor)
+    }
+
     /// Runs a guest that reads and writes fixed sets of pages.
     pub fn try_accesses() -> Result<()> {
         Err(Error::Processor)

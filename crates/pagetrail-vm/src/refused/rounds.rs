@@ -8,5 +8,9 @@ pub(crate) mod link;
 mod mappings;
 #[path = "../rounds/source.rs"]
 pub(crate) mod source;
+#[path = "../rounds/strategy.rs"]
+pub(crate) mod strategy;
+#[path = "../rounds/unit_change.rs"]
+pub(crate) mod unit_change;
 
 pub use collected::Collected;

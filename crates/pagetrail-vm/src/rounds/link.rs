@@ -14,6 +14,7 @@ use pagetrail::{PageRange, PageSet};
 use rustix::net::SendFlags;
 
 use super::Collected;
+use super::unit_change::UnitChange;
 use crate::error::{Error, Result};
 use crate::sys::descriptors;
 
@@ -24,8 +25,11 @@ const RANGES_MAX: u64 = 1 << 32;
 /// any number.
 const CALLS_MAX: u64 = 1 << 32;
 
+/// The most changes of units in a request.
+const CHANGES_MAX: u64 = 1 << 22;
+
 /// What the recorder wants of the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// A round.
     Round,
@@ -33,23 +37,37 @@ pub(crate) enum Request {
     Hold,
     /// The end of that; there is no reply.
     Release,
+    /// Aliases of pages are merged, or separated; there is no reply.
+    Units(Vec<UnitChange>),
 }
 
 impl Request {
-    fn byte(self) -> u8 {
+    fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Round => 0,
-            Self::Hold => 1,
-            Self::Release => 2,
+            Self::Round => vec![0],
+            Self::Hold => vec![1],
+            Self::Release => vec![2],
+            Self::Units(changes) => {
+                let count = changes.len() as u64;
+                let words = changes.iter().flat_map(UnitChange::words);
+                let words = std::iter::once(count).chain(words);
+                std::iter::once(3)
+                    .chain(words.flat_map(u64::to_le_bytes))
+                    .collect()
+            }
         }
     }
 
-    fn of(byte: u8) -> Self {
-        match byte {
-            1 => Self::Hold,
-            2 => Self::Release,
+    fn decode(stream: &mut impl Read) -> Result<Self> {
+        let mut byte = [0];
+        let read = stream.read_exact(&mut byte);
+        read.map_err(Error::system("read a request"))?;
+        Ok(match byte {
+            [1] => Self::Hold,
+            [2] => Self::Release,
+            [3] => Self::Units(changes(stream)?),
             _ => Self::Round,
-        }
+        })
     }
 }
 
@@ -86,9 +104,7 @@ impl GuestEnd {
 
     /// Waits for the next request. Returns `None` when the recorder has closed its end.
     pub(crate) fn wait(&self) -> Option<Request> {
-        let mut byte = [0];
-        let read = (&self.stream).read_exact(&mut byte);
-        read.is_ok().then(|| Request::of(byte[0]))
+        Request::decode(&mut &self.stream).ok()
     }
 
     /// Sends a round. Failures are ignored, since the program must continue without a recorder.
@@ -116,9 +132,10 @@ impl GuestEnd {
     /// acknowledges by closing its end.
     pub(crate) fn wait_for_ack(&self) {
         let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write);
-        // The thread that serves requests may be waiting, too, and may read the one byte. The end
-        // of the stream reaches both.
-        while self.wait().is_some() {}
+        // The thread that serves requests may be waiting, too, and may read a part. The end of the
+        // stream reaches both.
+        let mut unread = [0; 4096];
+        while (&self.stream).read(&mut unread).is_ok_and(|read| read > 0) {}
     }
 }
 
@@ -162,18 +179,23 @@ impl Rounds {
     ///
     /// The link cannot be read, or a message is not a round.
     pub fn collect(&mut self) -> Result<GuestRound> {
-        self.request(Request::Round)
+        self.request(&Request::Round)
     }
 
     /// Sends a request, and receives its round.
-    pub(crate) fn request(&mut self, request: Request) -> Result<GuestRound> {
-        // A guest that has closed its end may have sent rounds before, which are still to be read.
-        let _ = self.stream.write_all(&[request.byte()]);
+    pub(crate) fn request(&mut self, request: &Request) -> Result<GuestRound> {
+        self.send(request);
         loop {
             if let Some(round) = self.receive()? {
                 return Ok(round);
             }
         }
+    }
+
+    /// Sends a request.
+    pub(crate) fn send(&mut self, request: &Request) {
+        // A guest that has closed its end may have sent rounds before, which are still to be read.
+        let _ = self.stream.write_all(&request.encode());
     }
 
     /// Receives the next message. Returns `None` for a round that was sent before `execve(2)`,
@@ -213,7 +235,7 @@ pub(crate) struct Releaser(UnixStream);
 impl Drop for Releaser {
     fn drop(&mut self) {
         // A guest that has closed its end is not held.
-        let _ = self.0.write_all(&[Request::Release.byte()]);
+        let _ = self.0.write_all(&Request::Release.encode());
     }
 }
 
@@ -310,6 +332,21 @@ fn calls(stream: &mut impl Read) -> Result<Vec<u64>> {
     (0..count).map(|_| word(stream)).collect()
 }
 
+fn changes(stream: &mut impl Read) -> Result<Vec<UnitChange>> {
+    let count = word(stream)?;
+    if count > CHANGES_MAX {
+        return Err(Error::MalformedRound);
+    }
+    let change = |_| {
+        let mut words = [0; UnitChange::WORDS];
+        for into in &mut words {
+            *into = word(stream)?;
+        }
+        Ok(UnitChange::of_words(words))
+    };
+    (0..count).map(change).collect()
+}
+
 fn ranges(stream: &mut impl Read) -> Result<PageSet> {
     let count = word(stream)?;
     if count > RANGES_MAX {
@@ -339,6 +376,7 @@ mod tests {
     use std::os::fd::IntoRawFd;
 
     use super::*;
+    use crate::rounds::unit_change::Aliased;
 
     fn collected(pages: u64) -> Collected {
         let set = |step: u64| {
@@ -380,6 +418,31 @@ mod tests {
         assert_eq!(last.written, collected(3).written);
         drop(rounds);
         guest.join().unwrap();
+    }
+
+    #[test]
+    fn changes_of_units_arrive_as_they_were_sent() {
+        let (mut rounds, fd) = pair().unwrap();
+        let guest = GuestEnd::adopt(fd.into_raw_fd()).unwrap();
+        let change = |n: u64| UnitChange {
+            of: Aliased {
+                base: n << 40,
+                alias_bytes: n << 20,
+                aliases: 8,
+            },
+            first: n + 1,
+            pages: n + 2,
+            merged: n + 3,
+        };
+        for count in [0, 3] {
+            let request = Request::Units((0..count).map(change).collect());
+            rounds.send(&request);
+            assert_eq!(guest.wait(), Some(request));
+        }
+        rounds.send(&Request::Hold);
+        assert_eq!(guest.wait(), Some(Request::Hold));
+        drop(rounds);
+        assert_eq!(guest.wait(), None);
     }
 
     #[test]

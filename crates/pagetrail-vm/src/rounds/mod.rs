@@ -12,6 +12,8 @@ pub(crate) mod link;
 mod mappings;
 pub(crate) mod server;
 pub(crate) mod source;
+pub(crate) mod strategy;
+pub(crate) mod unit_change;
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -28,6 +30,7 @@ use crate::sys::thread::is_gone;
 pub use collected::Collected;
 
 use bits::{NEAR, SlotPages};
+use unit_change::UnitChange;
 
 /// The writes, and accesses, since the last round.
 #[derive(Debug, Default)]
@@ -121,6 +124,18 @@ impl Accumulated {
         }
         Ok(())
     }
+
+    /// Adds all logged pages to the written ones, by what the aliases that are merged now mean. The
+    /// pages must have been re-protected before: a write through an alias that is merged meanwhile
+    /// would otherwise be in no log.
+    fn absorb(&mut self, vm: &Vm, memory: &Memory) -> Result<()> {
+        self.drain(vm)?;
+        let mut logged: PageSet = self.collected.drain(memory.slots()).into_iter().collect();
+        let taken = memory.take_bitmaps(vm, &mut logged);
+        memory.expand(&mut logged);
+        self.written.union_with(logged);
+        taken
+    }
 }
 
 impl WriteLog {
@@ -194,6 +209,30 @@ impl WriteLog {
         self.accumulated().drain(vm)
     }
 
+    /// Merges and separates aliases of pages. With `is_still`, no processor is in the guest but
+    /// those of children of `vfork(2)`, of which `has_apart` says whether there may be any.
+    pub(crate) fn change_units(
+        &self,
+        vm: &Vm,
+        memory: &mut Memory,
+        changes: &[UnitChange],
+        is_still: bool,
+        has_apart: impl FnOnce() -> bool,
+    ) -> Result<()> {
+        let mut accumulated = self.accumulated();
+        memory.change_units(vm, changes)?;
+        if memory.units().is_unsettled() && is_still {
+            memory.flush()?;
+            // After the flush: a child that enters the guest from now on finds the new entries.
+            let has_apart = has_apart();
+            accumulated.absorb(vm, memory)?;
+            if !has_apart {
+                memory.units().settle();
+            }
+        }
+        Ok(())
+    }
+
     /// Ends a round and starts the next.
     pub(crate) fn collect(&self, vm: &Vm, memory: &mut Memory) -> Result<Collected> {
         let mut accumulated = self.accumulated();
@@ -202,20 +241,13 @@ impl WriteLog {
             let accessed = accumulated.accessed.get_or_insert_default();
             accessed.union_with(touched);
         }
-        accumulated.drain(vm)?;
+        // The steps that may fail come first: what was accumulated then stays for the next round.
+        accumulated.absorb(vm, memory)?;
         accumulated.note_endings(memory);
         memory
             .take_changed()
             .into_iter()
             .for_each(|range| accumulated.written.add(range));
-        let from_rings: PageSet = accumulated
-            .collected
-            .drain(memory.slots())
-            .into_iter()
-            .collect();
-        accumulated.written.union_with(from_rings);
-        // The step that may fail comes first: what was accumulated then stays for the next round.
-        memory.take_bitmaps(vm, accumulated.written.merge())?;
         let written = accumulated.written.take();
         let areas = memory.areas.all();
         let accessed = accumulated.accessed.as_mut().map(|accessed| {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::WriteLog;
 use super::link::{GuestEnd, MessageKind, Request};
+use super::unit_change::UnitChange;
 use crate::memory::Memory;
 use crate::sys::kvm::Vm;
 use crate::vcpu_threads::{RunState, Stopped, VcpuThreads};
@@ -35,6 +36,13 @@ impl RoundServer {
                     hold = None;
                     continue;
                 }
+                Request::Units(changes) => {
+                    match &mut hold {
+                        Some(hold) => self.change_units(&mut hold.memory, &changes, true),
+                        None => self.change_units_running(&own, &changes),
+                    }
+                    continue;
+                }
                 // In this order, as where the final round is collected: a thread on its way out of
                 // the guest may need the memory's lock.
                 Request::Hold if hold.is_none() => {
@@ -53,6 +61,24 @@ impl RoundServer {
             if !sent {
                 return;
             }
+        }
+    }
+
+    /// Merges and separates aliases while the program runs. It stops only where something is
+    /// separated: what the processors have logged must be known before that means less.
+    fn change_units_running(&self, own: &Arc<RunState>, changes: &[UnitChange]) {
+        let separates = self.memory().separates(changes);
+        // Before the memory is locked, as for a hold.
+        let stopped = separates.then(|| self.threads.stop_others(own));
+        self.change_units(&mut self.memory(), changes, stopped.is_some());
+    }
+
+    fn change_units(&self, memory: &mut Memory, changes: &[UnitChange], is_still: bool) {
+        let has_apart = || self.threads.may_have_apart();
+        let log = &self.log;
+        if let Err(error) = log.change_units(&self.vm, memory, changes, is_still, has_apart) {
+            // Rounds stay complete: until a change is done, more is reported.
+            tracing::warn!(%error, "cannot change the units in which writes are logged");
         }
     }
 

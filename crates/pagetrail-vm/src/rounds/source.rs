@@ -16,6 +16,8 @@ use pagetrail::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::link::{GuestRound, Releaser, Request, Rounds};
+use super::strategy::{Strategy, UnitStrategy};
+use super::unit_change::Aliased;
 use super::{Collected, mappings};
 use crate::error::Error;
 
@@ -50,6 +52,8 @@ pub struct GuestSource {
     regions: Vec<Region>,
     /// An error that was found while waiting, for the next collect.
     failure: Option<Error>,
+    /// Which sub-pages are merged, if they may be.
+    units: Option<Strategy>,
 }
 
 /// A kind of rounds that the consumer wants.
@@ -98,6 +102,43 @@ impl GuestSource {
             ready: VecDeque::new(),
             regions: Vec::new(),
             failure: None,
+            units: None,
+        }
+    }
+
+    /// Sets how sub-pages are merged and separated while the program runs. Merged sub-pages are
+    /// logged, and reported, together. Needs a source with `subpages`.
+    ///
+    /// # Errors
+    ///
+    /// This machine's KVM would miss writes to merged sub-pages
+    /// ([`check::try_units`](crate::check::try_units)).
+    pub fn set_units(&mut self, strategy: UnitStrategy) -> crate::Result<()> {
+        self.units = None;
+        if strategy != UnitStrategy::Static {
+            crate::check::try_units()?;
+            self.units = Some(Strategy::new(strategy));
+        }
+        Ok(())
+    }
+
+    /// Takes in a round of the guest, and changes what its sub-pages are merged with.
+    fn add_running(&mut self, collected: Collected, collect: Duration) {
+        let written = self.units.is_some().then(|| collected.written.clone());
+        self.add(collected, Vec::new(), collect);
+        let heaps = self.kinds.iter().find_map(|kind| kind.heaps.as_ref());
+        if let (Some(units), Some(written), Some(heaps)) = (&mut self.units, written, heaps)
+            && let Phase::Guest(link) = &mut self.phase
+        {
+            let heaps = heaps.aliased().map(|(first, aliases)| Aliased {
+                base: first.start(),
+                alias_bytes: first.bytes(),
+                aliases,
+            });
+            let changes = units.plan(heaps, &written);
+            if !changes.is_empty() {
+                link.send(&Request::Units(changes));
+            }
         }
     }
 
@@ -140,7 +181,7 @@ impl GuestSource {
     /// nothing.
     fn take(&mut self, round: GuestRound, collect: Duration) -> bool {
         match round {
-            GuestRound::Round(collected) => self.add(collected, Vec::new(), collect),
+            GuestRound::Round(collected) => self.add_running(collected, collect),
             GuestRound::Final(collected) => {
                 // The mappings are read while the program waits.
                 self.add(collected, Vec::new(), collect);
@@ -161,7 +202,7 @@ impl GuestSource {
     }
 
     /// Requests a round, and takes it in.
-    fn request(&mut self, request: Request) -> pagetrail::Result<()> {
+    fn request(&mut self, request: &Request) -> pagetrail::Result<()> {
         if let Some(error) = self.failure.take() {
             return Err(self.failed(error));
         }
@@ -303,7 +344,7 @@ impl DirtySource for GuestSource {
 
     fn collect(&mut self) -> pagetrail::Result<Round<'_>> {
         if self.ready.is_empty() {
-            self.request(Request::Round)?;
+            self.request(&Request::Round)?;
         }
         let Some(access_kind) = self.ready.pop_front() else {
             return Err(pagetrail::Error::Gone { pid: self.pid });
@@ -327,7 +368,7 @@ impl DirtySource for GuestSource {
             })?),
             Phase::Exiting(_) | Phase::Over => None,
         };
-        self.request(Request::Hold)?;
+        self.request(&Request::Hold)?;
         if let Phase::Over = self.phase {
             return Err(pagetrail::Error::Gone { pid: self.pid });
         }

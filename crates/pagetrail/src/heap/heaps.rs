@@ -10,7 +10,7 @@
 use super::description::{self, BYTES, Superblock};
 use super::slab::Word;
 use super::subpages::{self, Subpages};
-use crate::page_set::PageSet;
+use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
 use crate::sys::remote_memory;
 use std::collections::VecDeque;
@@ -42,6 +42,13 @@ impl Heaps {
             pid,
             found: Vec::new(),
         }
+    }
+
+    /// The memory of the heaps that the last round has found: the addresses of the first alias, and
+    /// the number of aliases, which follow each other.
+    pub fn aliased(&self) -> impl Iterator<Item = (PageRange, u32)> + '_ {
+        let superblocks = self.found.iter().map(|followed| &followed.superblock);
+        superblocks.map(|superblock| (superblock.first_alias(), superblock.subpages_per_page))
     }
 
     /// Reads the tables of the heaps before the first write is detected.

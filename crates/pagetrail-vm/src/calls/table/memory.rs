@@ -24,7 +24,7 @@ pub(super) const CALLS: &[Row] = &[
         },
     ),
     Row::memory(libc::SYS_munmap, |memory, [address, bytes, ..]| {
-        Ok(memory.munmap(address, bytes))
+        memory.munmap(address, bytes)
     }),
     Row::memory(
         libc::SYS_mprotect,

@@ -29,6 +29,7 @@ const ACCESSED: u64 = 1 << 5;
 const LARGE: u64 = 1 << 7;
 const NO_EXECUTE: u64 = 1 << 63;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+const RIGHTS: u64 = PRESENT | WRITABLE | USER | NO_EXECUTE;
 const LEVELS: u32 = 4;
 
 /// Page tables in `W`, whose first byte is at guest-physical address 0.
@@ -125,10 +126,33 @@ impl<W: Words> PageTable<W> {
                 return Ok(());
             }
         }
+        self.fill_pages(start, end, allowed, |page| physical + (page - start))
+    }
+
+    /// Maps each page of `start..end`, within one block of 2 MiB, for ring 3, by an entry of its
+    /// own: to what `physical` says.
+    pub(crate) fn fill_pages(
+        &mut self,
+        start: u64,
+        end: u64,
+        allowed: Allowed,
+        physical: impl Fn(u64) -> u64,
+    ) -> Result<()> {
+        let flags = flags(allowed);
         let table = self.table_for(start, 0)?;
         for page in (start..end).step_by(PAGE as usize) {
-            let entry = (physical + (page - start)) | flags;
-            self.put(table, 0, page, entry);
+            self.put(table, 0, page, physical(page) | flags);
+        }
+        Ok(())
+    }
+
+    /// Makes a page's entry point elsewhere, with the same rights. A page that has none gets none,
+    /// but never one of a whole block from now on.
+    pub(crate) fn repoint(&mut self, page: u64, physical: u64) -> Result<()> {
+        let table = self.table_for(page, 0)?;
+        let now = self.entry(table, 0, page).load(Ordering::Relaxed);
+        if now & PRESENT != 0 {
+            self.put(table, 0, page, physical | now & RIGHTS);
         }
         Ok(())
     }
@@ -344,6 +368,31 @@ mod tests {
         assert_eq!(translate(&table, BLOCK * 9), None);
         assert_eq!(translate(&table, BLOCK * 12), None);
         assert_eq!(translate(&table, BLOCK * 7), None);
+    }
+
+    #[test]
+    fn a_page_points_elsewhere_with_its_rights() {
+        let mut table = empty(16);
+        filled(&mut table, BLOCK * 7, BLOCK * 8, BLOCK * 700, RW);
+        let page = BLOCK * 7 + PAGE;
+        // The entry of the block goes, and comes back page by page.
+        table.repoint(page, PAGE * 5).unwrap();
+        assert_eq!(translate(&table, page), None);
+        assert_eq!(translate(&table, page + PAGE), None);
+        let physical = |at: u64| if at == page { PAGE * 5 } else { at + BLOCK };
+        table
+            .fill_pages(BLOCK * 7, BLOCK * 8, RW, physical)
+            .unwrap();
+        assert_eq!(translate(&table, page + 3).unwrap().0, PAGE * 5 + 3);
+        assert_eq!(
+            translate(&table, page + PAGE).unwrap().0,
+            page + PAGE + BLOCK
+        );
+        let before = translate(&table, page).unwrap().1;
+        table.repoint(page, PAGE * 6).unwrap();
+        let (physical, entry) = translate(&table, page).unwrap();
+        assert_eq!(physical, PAGE * 6);
+        assert_eq!(entry & !ADDRESS, before & !ADDRESS);
     }
 
     #[test]
