@@ -126,12 +126,15 @@ impl ProcessCheckpointer {
     ///
     /// The program cannot be started; no technique works for it.
     pub fn launch(command: Command, options: ProcessOptions) -> Result<Self> {
-        let watch = Watch::builder()
+        let attached = Watch::builder()
             .target(Target::command(command))
             .technique(options.technique)
-            .start()?;
-        let identity = Identity::of(watch.pid())?;
-        Self::new(Box::new(watch), options, identity)
+            .attach()?;
+        // While it waits for its first instruction: it may end soon after that.
+        let pid = attached.pid().unwrap_or_default();
+        let (identity, memory) = (Identity::of(pid)?, Memory::of(pid)?);
+        let watch = attached.start()?;
+        Ok(Self::with(Box::new(watch), memory, options, identity))
     }
 
     /// Takes checkpoints of a guest of KVM, or of another target that is not the program of its
@@ -159,9 +162,19 @@ impl ProcessCheckpointer {
         options: ProcessOptions,
         identity: Identity,
     ) -> Result<Self> {
+        let memory = Memory::of(source.pid())?;
+        Ok(Self::with(source, memory, options, identity))
+    }
+
+    fn with(
+        source: Box<dyn DirtySource + Send>,
+        memory: Memory,
+        options: ProcessOptions,
+        identity: Identity,
+    ) -> Self {
         let pid = source.pid();
-        Ok(Self {
-            memory: Memory::of(pid)?,
+        Self {
+            memory,
             identity,
             source,
             options,
@@ -169,7 +182,7 @@ impl ProcessCheckpointer {
             pending: Pending::new(options.report_again),
             rechecked: Rechecked::default(),
             replaced: false,
-        })
+        }
     }
 
     /// The process.

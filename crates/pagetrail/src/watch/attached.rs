@@ -45,6 +45,11 @@ impl std::fmt::Debug for Attached {
 }
 
 impl Attached {
+    /// The PID of the target; `None` for the own process.
+    pub fn pid(&self) -> Option<u32> {
+        self.pid
+    }
+
     /// Starts tracking; later writes are detected.
     ///
     /// # Errors
