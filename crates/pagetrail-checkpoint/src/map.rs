@@ -224,6 +224,12 @@ impl PageMap {
         out
     }
 
+    /// The run that an address is in.
+    pub(crate) fn run_at(&self, address: u64) -> Option<&Run> {
+        let first = self.runs.partition_point(|run| self.end(run) <= address);
+        self.runs.get(first).filter(|run| run.start <= address)
+    }
+
     /// The runs inside a range, cut to it.
     pub(crate) fn within(&self, range: PageRange) -> impl Iterator<Item = Run> + '_ {
         let first = self

@@ -32,6 +32,12 @@ pub enum Error {
         /// The PID.
         pid: u32,
     },
+    /// This machine does not let a process get its pages as it touches them, for the reason given.
+    #[error("a process cannot get its pages as it touches them: {0}")]
+    NotLazily(String),
+    /// Pages could not be given to a process that ran already; it has ended.
+    #[error("the process lacked pages, and was ended: {0}")]
+    LacksPages(pagetrail_checkpoint::Error),
     /// The kernel refused a step.
     #[error("cannot {what}: {cause}")]
     Step {

@@ -17,12 +17,18 @@
 
 #[cfg(target_arch = "x86_64")]
 mod check;
+#[cfg(target_arch = "x86_64")]
+mod ending;
 mod error;
 #[cfg(target_arch = "x86_64")]
 mod files;
 #[cfg(target_arch = "x86_64")]
 mod holes;
+#[cfg(target_arch = "x86_64")]
+mod lacking;
 mod options;
+#[cfg(target_arch = "x86_64")]
+mod pager;
 #[cfg(target_arch = "x86_64")]
 mod process;
 #[cfg(target_arch = "x86_64")]
@@ -42,5 +48,9 @@ mod threads;
 
 pub use error::{Error, Result};
 pub use options::{Missing, PidChoice, RestoreOptions, Stdio};
-pub use restore::restore;
+#[cfg(target_arch = "x86_64")]
+pub use pager::{Given, Pager};
+#[cfg(not(target_arch = "x86_64"))]
+pub use restore::{Given, Pager};
+pub use restore::{check_lazily, restore, restore_lazily};
 pub use restored::Restored;

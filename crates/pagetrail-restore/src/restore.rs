@@ -1,17 +1,24 @@
 //! [`restore`]: all steps in their order.
 
 use crate::error::{Error, Result};
+use crate::lacking::Lacking;
 use crate::options::{PidChoice, RestoreOptions};
+use crate::pager::Pager;
 use crate::remote::Remote;
 use crate::restored::Restored;
 use crate::space::Kernels;
+use crate::sys::guard::Guard;
+use crate::sys::missing::{self, Missing};
 use crate::sys::ptrace::{Stop, Tracee};
 use crate::sys::spawn;
 use crate::{check, files, process, space, threads};
 use pagetrail::PageSet;
 use pagetrail_checkpoint::{Image, ProcessState, credentials_of};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
+};
 use std::ffi::CString;
 use std::time::Instant;
 
@@ -22,6 +29,94 @@ use std::time::Instant;
 /// The image lacks what it takes, or is damaged; files are missing or have changed; the PID is
 /// taken; the kernel refuses a step. Nothing of the process is left then.
 pub fn restore(image: &mut Image, options: &RestoreOptions) -> Result<Restored> {
+    let (restored, _) = start(image, options, false)?;
+    Ok(restored)
+}
+
+/// Starts the process of an image anew, which runs when this returns, but lacks most of its private
+/// memory: the pager has to give it its pages. It takes about as long for a large image as for a
+/// small one.
+///
+/// # Errors
+///
+/// As [`restore`] and [`check_lazily`].
+pub fn restore_lazily(mut image: Image, options: &RestoreOptions) -> Result<(Restored, Pager)> {
+    check_lazily()?;
+    let (restored, incomplete) = start(&mut image, options, true)?;
+    let incomplete = incomplete.ok_or_else(|| Error::refused("no userfaultfd was made"))?;
+    Ok((restored, incomplete.pager(image)))
+}
+
+/// Whether a process can get its pages as it touches them here.
+///
+/// # Errors
+///
+/// The kernel does not let this process serve faults: it takes `CAP_SYS_PTRACE`, for children that
+/// a process forks while it lacks pages.
+pub fn check_lazily() -> Result<()> {
+    let reason = |errno| match errno {
+        Errno::PERM => "that takes the capability CAP_SYS_PTRACE".to_owned(),
+        Errno::NOSYS => "the kernel has no userfaultfd".to_owned(),
+        errno => std::io::Error::from(errno).to_string(),
+    };
+    let own = Missing::own();
+    own.map(drop)
+        .map_err(|errno| Error::NotLazily(reason(errno)))
+}
+
+/// A process that lacks pages, while it is being restored.
+struct Incomplete {
+    missing: Missing,
+    lacking: Lacking,
+    process: OwnedFd,
+    guard: Guard,
+}
+
+impl Incomplete {
+    /// Has the kernel wait for what a process lacks.
+    fn begin(missing: Missing, process: OwnedFd, filled: &space::Filled) -> Result<Self> {
+        let failed = || Error::step("guard a process that lacks pages");
+        let kept = process.try_clone();
+        let kept =
+            kept.map_err(|error| failed()(Errno::from_io_error(&error).unwrap_or(Errno::MFILE)))?;
+        for range in &filled.incomplete {
+            let registered = missing.register(*range);
+            registered.map_err(Error::step(
+                "have the kernel wait for pages that are lacked",
+            ))?;
+        }
+        Ok(Self {
+            missing,
+            lacking: Lacking::of(&filled.lacking),
+            guard: Guard::start(kept).map_err(failed())?,
+            process,
+        })
+    }
+
+    fn pager(self, image: Image) -> Pager {
+        Pager::new(image, self.missing, self.lacking, self.process, self.guard)
+    }
+}
+
+/// Has the new process make a userfaultfd, and takes it: with it the process itself.
+fn take_userfaultfd(remote: &Remote) -> Result<(Missing, OwnedFd)> {
+    let what = "make a userfaultfd in the new process";
+    let failed = || Error::step(what);
+    let pid = Pid::from_raw(remote.pid as i32).ok_or_else(|| failed()(Errno::SRCH))?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).map_err(failed())?;
+    let flags = missing::FLAGS.into();
+    let number = remote.call(remote.main, what, libc::SYS_userfaultfd, &[flags])?;
+    let fd = pidfd_getfd(&process, number as i32, PidfdGetfdFlags::empty());
+    let missing = Missing::handshake(fd.map_err(failed())?).map_err(failed())?;
+    remote.call(remote.main, what, libc::SYS_close, &[number.into()])?;
+    Ok((missing, process))
+}
+
+fn start(
+    image: &mut Image,
+    options: &RestoreOptions,
+    lazily: bool,
+) -> Result<(Restored, Option<Incomplete>)> {
     let began = Instant::now();
     let manifest = image.manifest().clone();
     let (process, state) = process::of(&manifest)?;
@@ -53,9 +148,15 @@ pub fn restore(image: &mut Image, options: &RestoreOptions) -> Result<Restored> 
     lost.extend(process::set_limits(pid, state, true));
     process::begin(&remote, state, options.foreground)?;
     let places = space::clear(&remote, &kernels, &taken)?;
-    let pages = space::fill(&remote, image, state, options)?;
+    let first = lazily.then(|| threads::first_pages(&process.threads, &state.kernel.threads));
+    let filled = space::fill(&remote, image, state, options, first.as_ref())?;
     space::settle(&remote, &places)?;
     lost.extend(process::set_parts(&remote, process, state)?);
+    // While it still may.
+    let userfaultfd = match lazily {
+        true => Some(take_userfaultfd(&remote)?),
+        false => None,
+    };
     files::open_all(&remote, &state.files, options)?;
 
     let all = threads::create(&remote, &process.threads, options.pid)?;
@@ -67,6 +168,10 @@ pub fn restore(image: &mut Image, options: &RestoreOptions) -> Result<Restored> 
     lost.extend(change_credentials(&remote, &all, state)?);
     process::end(&remote, state)?;
     remote.end()?;
+    let incomplete = match userfaultfd {
+        Some((missing, process)) => Some(Incomplete::begin(missing, process, &filled)?),
+        None => None,
+    };
     for (tracee, thread) in each() {
         threads::set_registers(pid, tracee, thread)?;
     }
@@ -81,13 +186,14 @@ pub fn restore(image: &mut Image, options: &RestoreOptions) -> Result<Restored> 
         detached.map_err(Error::step("let the new process go"))?;
     }
     started.keep();
-    Ok(Restored {
+    let restored = Restored {
         pid,
         threads: all.len(),
-        pages,
+        pages: filled.written,
         lost,
         elapsed: began.elapsed(),
-    })
+    };
+    Ok((restored, incomplete))
 }
 
 fn not_started(errno: Errno, pid: u32) -> Error {

@@ -168,6 +168,11 @@ impl Wanted {
         is_file(&self.mapping)
     }
 
+    /// Whether its pages can come later: the kernel waits for those of private memory alone.
+    fn can_wait(&self) -> bool {
+        !self.is_file() && !self.mapping.permissions.shared
+    }
+
     /// Whether it has to be writable to be filled, and is not in the end.
     fn is_opened_up(&self) -> bool {
         let rights = self.mapping.permissions;
@@ -216,13 +221,26 @@ fn physical_bytes() -> u64 {
     info.totalram as u64 * u64::from(info.mem_unit.max(1))
 }
 
-/// Maps everything, and fills it; gives how many pages were written.
+/// What has become of the contents of the mappings.
+#[derive(Debug, Default)]
+pub(crate) struct Filled {
+    /// How many pages were written.
+    pub(crate) written: u64,
+    /// Pages that are still lacked.
+    pub(crate) lacking: PageSet,
+    /// The mappings that these are in.
+    pub(crate) incomplete: Vec<PageRange>,
+}
+
+/// Maps everything, and fills it; of private memory only the pages that are wanted `first`, where
+/// these are named.
 pub(crate) fn fill(
     remote: &Remote,
     image: &mut Image,
     state: &ProcessState,
     options: &RestoreOptions,
-) -> Result<u64> {
+    first: Option<&PageSet>,
+) -> Result<Filled> {
     let known = image.pages();
     let mappings = image.manifest().mappings.iter();
     let mappings =
@@ -238,11 +256,21 @@ pub(crate) fn fill(
             mapping: mapping.clone(),
         }
     });
-    let wanted: Vec<Wanted> = wanted.collect();
+    let mut wanted: Vec<Wanted> = wanted.collect();
+    let mut filled = Filled::default();
+    if let Some(first) = first {
+        for wanted in wanted.iter_mut().filter(|wanted| wanted.can_wait()) {
+            let later = wanted.pages.difference(first);
+            if !later.is_empty() {
+                filled.incomplete.push(wanted.mapping.range);
+                filled.lacking.union_with(&later);
+                wanted.pages = wanted.pages.intersection(first);
+            }
+        }
+    }
     map_all(remote, &wanted)?;
-    let mut written = 0;
     for wanted in &wanted {
-        written += copy(remote.pid, image, wanted, options.allow_changed_files)?;
+        filled.written += copy(remote.pid, image, wanted, options.allow_changed_files)?;
     }
     let mut list = remote.list(remote.main);
     for wanted in wanted.iter().filter(|wanted| wanted.is_opened_up()) {
@@ -258,7 +286,7 @@ pub(crate) fn fill(
         )?;
     }
     list.run()?;
-    Ok(written)
+    Ok(filled)
 }
 
 fn map_all(remote: &Remote, wanted: &[Wanted]) -> Result<()> {

@@ -6,7 +6,7 @@ use crate::remote::Remote;
 use crate::sys::memory;
 use crate::sys::ptrace::{self, Registers, Tracee};
 use crate::sys::spawn::CloneArguments;
-use pagetrail::{PendingSignal, RegisterSet, ThreadState};
+use pagetrail::{PageRange, PageSet, PendingSignal, RegisterSet, ThreadState};
 use pagetrail_checkpoint::Thread;
 
 /// `NT_PRSTATUS`, here the general registers alone.
@@ -121,6 +121,36 @@ pub(crate) fn tell(
     }
     list.run()
 }
+
+/// Pages that threads need at once, and those that the kernel may write to before they run.
+pub(crate) fn first_pages(threads: &[Thread], states: &[ThreadState]) -> PageSet {
+    let mut first = PageSet::new();
+    let mut add = |start: u64, bytes: u64| {
+        let page = pagetrail::page_size();
+        let end = start.saturating_add(bytes).next_multiple_of(page);
+        first.extend(PageRange::new(start & !(page - 1), end));
+    };
+    for state in states {
+        if let Some(rseq) = state.rseq {
+            add(rseq.address, rseq.bytes.into());
+        }
+        add(state.clear_tid, 4);
+        add(state.robust_list[0], 8);
+    }
+    for thread in threads.iter().take(THREADS_AT_ONCE) {
+        let sets = &thread.held.registers;
+        let general = sets.iter().find(|set| set.note == GENERAL);
+        let bytes = general.and_then(|set| set.bytes.as_slice().try_into().ok());
+        if let Some(registers) = bytes.map(ptrace::from_bytes) {
+            add(registers.rsp, 1);
+            add(registers.rip, 1);
+        }
+    }
+    first
+}
+
+/// Of so many threads the stacks are there when they begin to run; others wait for theirs.
+const THREADS_AT_ONCE: usize = 32;
 
 /// The number in a `siginfo_t`.
 pub(crate) fn number(signal: &PendingSignal) -> i32 {

@@ -8,6 +8,7 @@
     reason = "`Program` waits for its process by the PID"
 )]
 
+mod program;
 #[path = "../../pagetrail/tests/support/mod.rs"]
 mod support;
 
@@ -17,106 +18,14 @@ use pagetrail_checkpoint::{
     credentials_of,
 };
 use pagetrail_restore::{Error, Missing, PidChoice, RestoreOptions, Stdio, restore};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use program::{Program, checkpoint, may_choose_pids, options};
+use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio as Standard};
 use std::sync::Arc;
 use std::time::Duration;
 use support::{random, times};
-use tempfile::TempDir;
-
-/// A program in a directory of its own, a child of this process: started, or restored.
-struct Program {
-    pid: Pid,
-    directory: TempDir,
-}
-
-impl Program {
-    /// Starts a command with nothing open but files.
-    fn start(command: &mut Command, directory: TempDir) -> Self {
-        let output = File::create(directory.path().join("output")).unwrap();
-        let child = command
-            .stdin(Standard::null())
-            .stdout(output.try_clone().unwrap())
-            .stderr(output)
-            .spawn()
-            .unwrap();
-        let pid = Pid::from_raw(child.id() as i32).unwrap();
-        Self { pid, directory }
-    }
-
-    fn pid(&self) -> u32 {
-        self.pid.as_raw_nonzero().get() as u32
-    }
-
-    fn text(&self, name: &str) -> String {
-        fs::read_to_string(self.directory.path().join(name)).unwrap_or_default()
-    }
-
-    /// Waits until the program has something said; fails if it ends before.
-    fn await_output(&self, wanted: &str) {
-        while !self.text("output").contains(wanted) {
-            self.assert_running();
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn assert_running(&self) {
-        let ended = waitpid(Some(self.pid), WaitOptions::NOHANG).unwrap();
-        assert!(ended.is_none(), "{ended:?}: {}", self.text("output"));
-    }
-
-    fn kill(&self) {
-        kill_process(self.pid, Signal::KILL).unwrap();
-        waitpid(Some(self.pid), WaitOptions::empty()).unwrap();
-    }
-
-    /// Waits for the end; gives the exit code.
-    fn exit_code(&self) -> Option<i32> {
-        let status = waitpid(Some(self.pid), WaitOptions::empty()).unwrap();
-        status.unwrap().1.exit_status()
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // It may have ended, and been waited for.
-        let _ = kill_process(self.pid, Signal::KILL);
-        let _ = waitpid(Some(self.pid), WaitOptions::empty());
-    }
-}
-
-/// A checkpoint of a process, in a store in memory.
-fn checkpoint(pid: u32) -> Image {
-    let store = Store::create_on(Arc::new(InMemory::new())).unwrap();
-    let mut writer = store.writer(WriterOptions::default()).unwrap();
-    let options = ProcessOptions {
-        restartable: true,
-        ..ProcessOptions::default()
-    };
-    let mut process = ProcessCheckpointer::attach(pid, options).unwrap();
-    process.checkpoint(&mut writer).unwrap();
-    store.newest_image().unwrap()
-}
-
-/// What the harness leaves open in its children does not matter, and files have grown since.
-fn options() -> RestoreOptions {
-    RestoreOptions {
-        on_missing: Missing::Null,
-        allow_changed_files: true,
-        ..RestoreOptions::default()
-    }
-}
-
-/// Whether this machine lets a process choose its PID; otherwise the test is skipped.
-fn may_choose_pids() -> bool {
-    let may = support::is_root();
-    if !may {
-        pagetrail_skips::not_here("processes get the PIDs that they had only by root");
-    }
-    may
-}
 
 fn goes_on(threads: u32, rounds: u32) {
     let Some(program) = support::victim_program("restored") else {

@@ -16,6 +16,7 @@ use crate::limits;
 use crate::storage::{Name, Object, Storage};
 use crate::store::places::Places;
 use std::io;
+use std::ops::Range;
 
 const MAGIC: &[u8; 8] = b"PTPACK\0\x01";
 /// Of a pack with patches.
@@ -125,6 +126,15 @@ impl Index {
     pub(crate) fn find(&self, page: u32) -> (u32, usize) {
         let within = page % self.frame_pages;
         (page / self.frame_pages, (within * self.page_size) as usize)
+    }
+
+    /// The places of the pages that are unpacked together with the one at a place.
+    pub(crate) fn together(&self, place: u32) -> Range<u32> {
+        if place >= FIRST_PATCH {
+            return place..place + 1;
+        }
+        let first = place - place % self.frame_pages;
+        first..first + self.frame_pages
     }
 
     fn pages_of(&self, frame: u32) -> &[Hash] {

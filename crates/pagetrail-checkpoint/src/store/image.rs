@@ -55,6 +55,23 @@ impl Image {
         }
     }
 
+    /// The pages around an address that [`read`](Self::read) takes from the store in one piece, its
+    /// own included: reading some of them costs as much as reading all.
+    /// `None` where the image has no contents.
+    pub fn block(&self, address: u64) -> Option<PageRange> {
+        let page_size = self.map.page_size();
+        let run = self.map.run_at(address)?;
+        let Source::Stored { pack, page } = run.source else {
+            return None;
+        };
+        let within = (address - run.start) / page_size;
+        let together = self.packs.index(pack).together(page + within as u32);
+        // In pages from the beginning of the run.
+        let from = u64::from(together.start.saturating_sub(page));
+        let to = u64::from(together.end - page).min(run.pages);
+        PageRange::new(run.start + from * page_size, run.start + to * page_size)
+    }
+
     /// Copies whole pages of the image to `buffer`, which is as long as the range. What is not in
     /// it is zeros.
     ///

@@ -4,7 +4,9 @@
     reason = "the fence: kernel interfaces are unsafe, everything above is safe"
 )]
 
+pub(crate) mod guard;
 pub(crate) mod memory;
+pub(crate) mod missing;
 pub(crate) mod ptrace;
 pub(crate) mod spawn;
 pub(crate) mod stub;

@@ -6,7 +6,10 @@ use anyhow::{Context, Result, bail};
 use pagetrail::Ended;
 use pagetrail_checkpoint::Image;
 use pagetrail_report::words;
-use pagetrail_restore::{Error, Missing, PidChoice, RestoreOptions, Restored, Stdio, restore};
+use pagetrail_restore::{
+    Error, Missing, Pager, PidChoice, RestoreOptions, Restored, Stdio, check_lazily, restore,
+    restore_lazily,
+};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use serde_json::json;
 
@@ -19,9 +22,9 @@ use crate::session::signals::{Addressee, Signals};
 /// Starts the process of an image.
 pub(super) fn run(args: &RestoreArgs, mut image: Image) -> Result<ExitCode> {
     let number = image.manifest().number;
-    if args.lazy || args.count.is_some() || !args.criu_arg.is_empty() {
+    if args.count.is_some() || !args.criu_arg.is_empty() {
         bail!(
-            "checkpoint {number} was taken without CRIU; --lazy, --count and --criu-arg are for those of CRIU"
+            "checkpoint {number} was taken without CRIU; --count and --criu-arg are for those of CRIU"
         );
     }
     let own = &args.own;
@@ -41,46 +44,98 @@ pub(super) fn run(args: &RestoreArgs, mut image: Image) -> Result<ExitCode> {
         allow_changed_files: own.allow_changed_files,
         foreground: args.wait,
     };
-    // The keyboard's signals are for the program, which is in the foreground then.
-    let _signals = match args.wait {
+    // The keyboard's signals are for the program, which is in the foreground then. One that lacks
+    // pages needs this process.
+    let _signals = match args.wait || args.lazy {
         true => Some(Signals::take(Addressee::Us).context("cannot handle signals")?),
         false => None,
     };
-    let restored = restore(&mut image, &options).map_err(plain)?;
+    let (restored, pager) = match args.lazy && is_lazy_possible(number)? {
+        true => {
+            let (restored, pager) = restore_lazily(image, &options).map_err(plain)?;
+            (restored, Some(pager))
+        }
+        false => (restore(&mut image, &options).map_err(plain)?, None),
+    };
     for lost in &restored.lost {
         exit::message(lost);
     }
-    tell(args, number, &restored)?;
+    tell(args, number, &restored, pager)?;
     match args.wait {
         true => Ok(exit::of_program(end_of(restored.pid)?)),
         false => Ok(ExitCode::SUCCESS),
     }
 }
 
-fn tell(args: &RestoreArgs, number: u64, restored: &Restored) -> Result<()> {
+/// Whether the program can get its pages as it touches them; says why not.
+fn is_lazy_possible(number: u64) -> Result<bool> {
+    match check_lazily() {
+        Ok(()) => Ok(true),
+        Err(error @ Error::NotLazily(_)) => {
+            let line = format!("checkpoint {number} is restored with all its pages: {error}");
+            exit::message(&line);
+            Ok(false)
+        }
+        Err(error) => Err(plain(error)),
+    }
+}
+
+/// Says what runs; with a pager, also when the program has all its pages.
+fn tell(args: &RestoreArgs, number: u64, restored: &Restored, pager: Option<Pager>) -> Result<()> {
+    let pid = restored.pid;
+    let lacking = pager.as_ref().map_or(0, Pager::lacking_pages);
+    let say = |line: &str| match args.wait {
+        // Standard output is the program's.
+        true => {
+            exit::message(line);
+            Ok(())
+        }
+        false => text::print(line),
+    };
+    if !args.json {
+        let rest = match lacking {
+            0 => String::new(),
+            pages => format!(
+                "; {} follow as it touches them",
+                words::plural(pages, "page")
+            ),
+        };
+        say(&format!(
+            "checkpoint {number}: process {pid} runs after {}, with {} and {}{rest}",
+            words::time(restored.elapsed.as_nanos() as f64),
+            words::plural(restored.threads as u64, "thread"),
+            words::plural(restored.pages, "page"),
+        ))?;
+    }
+    let given = match pager {
+        Some(pager) => Some(pager.finish().map_err(plain)?),
+        None => None,
+    };
     if args.json {
-        let document = json!({
+        let mut document = json!({
             "schema": 1,
             "number": number,
-            "pid": restored.pid,
+            "pid": pid,
             "threads": restored.threads,
             "pages": restored.pages,
             "lost": restored.lost,
             "running_ns": restored.elapsed.as_nanos() as u64,
         });
+        if let Some(given) = given {
+            document["lazy_pages"] = lacking.into();
+            document["given_pages"] = given.pages.into();
+            document["faults"] = given.faults.into();
+            let total = restored.elapsed + given.elapsed;
+            document["total_ns"] = (total.as_nanos() as u64).into();
+        }
         return text::print(&document.to_string());
     }
-    let line = format!(
-        "checkpoint {number}: process {} runs after {}, with {} and {}",
-        restored.pid,
-        words::time(restored.elapsed.as_nanos() as f64),
-        words::plural(restored.threads as u64, "thread"),
-        words::plural(restored.pages, "page"),
-    );
-    match args.wait {
-        // Standard output is the program's.
-        true => exit::message(&line),
-        false => text::print(&line)?,
+    if let Some(given) = given {
+        say(&format!(
+            "checkpoint {number}: process {pid} has all its pages after {}; it waited for {}",
+            words::time((restored.elapsed + given.elapsed).as_nanos() as f64),
+            words::plural(given.faults, "page"),
+        ))?;
     }
     Ok(())
 }
@@ -107,6 +162,9 @@ fn plain(error: Error) -> anyhow::Error {
     match error {
         Error::Store(error) => crate::commands::checkpoint::plain(error),
         Error::Process(error) => error.into(),
+        error @ Error::LacksPages(_) => {
+            anyhow::anyhow!("{error}; verify says what else is damaged")
+        }
         Error::NoPrivilege { .. } | Error::PidTaken { .. } => {
             anyhow::anyhow!("{error}; --any-pid gives it another")
         }

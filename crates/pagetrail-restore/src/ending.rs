@@ -1,0 +1,164 @@
+//! The end of processes that lack pages which nobody will give them: they are killed, before they
+//! could see zeros instead. Nothing here allocates, or takes a lock.
+//!
+//! The first process is known. A child that it has forked is known by its userfaultfd alone, until
+//! one of its threads waits for a page: the message says which.
+
+use crate::sys::missing::{self, FEATURES, Message, Missing};
+use rustix::fd::BorrowedFd;
+use rustix::fs::{CWD, Mode, OFlags, RawDir, openat};
+use rustix::process::{Pid, Signal, kill_process, pidfd_send_signal};
+use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep};
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+
+/// How long is waited before it is looked again whether all have ended.
+const PAUSE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 2_000_000,
+};
+const DESCRIPTORS: &CStr = c"/proc/self/fd";
+const INFO: &[u8] = b"/proc/self/fdinfo/";
+/// How long the path of a file there is at most, its end included.
+const PATH_BYTES: usize = INFO.len() + 11;
+const API: &[u8] = b"API:\taa:";
+/// Bits of the features in `fdinfo` that the kernel keeps for itself.
+const KERNELS_BITS: u64 = 1 << 31;
+
+/// Kills a process.
+pub(crate) fn kill(process: BorrowedFd<'_>) {
+    // It may have ended.
+    let _ = pidfd_send_signal(process, Signal::KILL);
+}
+
+/// Kills the process of a thread that waits for a page.
+pub(crate) fn kill_waiting(thread: u32) {
+    if let Some(thread) = Pid::from_raw(thread as i32) {
+        let _ = kill_process(thread, Signal::KILL);
+    }
+}
+
+pub(crate) fn pause() {
+    let mut left = PAUSE;
+    while let NanosleepRelativeResult::Interrupted(rest) = nanosleep(&left) {
+        left = rest;
+    }
+}
+
+/// Ends all that lack pages of which this process has a userfaultfd, which it has inherited.
+pub(crate) fn end_as_heir() {
+    while end_those_of_descriptors() {
+        pause();
+    }
+}
+
+/// Tells whether some are left.
+fn end_those_of_descriptors() -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(directory) = openat(CWD, DESCRIPTORS, flags, Mode::empty()) else {
+        return false;
+    };
+    let mut are_left = false;
+    let mut buffer = [MaybeUninit::uninit(); 2048];
+    let mut entries = RawDir::new(&directory, &mut buffer);
+    while let Some(Ok(entry)) = entries.next() {
+        let Some(number) = number(entry.file_name().to_bytes()) else {
+            continue;
+        };
+        if !waits_for_pages(number) {
+            continue;
+        }
+        are_left |= !end(&missing::inherited(number));
+    }
+    are_left
+}
+
+/// Ends who waits for pages of a userfaultfd; tells whether its process has gone.
+fn end(missing: &Missing) -> bool {
+    let each = |message| match message {
+        Message::Fault { thread, .. } => kill_waiting(thread),
+        // Found by its number the next time.
+        Message::Fork(child) => std::mem::forget(child),
+        _ => {}
+    };
+    while missing.messages(each).is_ok_and(|count| count > 0) {}
+    missing.is_gone()
+}
+
+/// Whether a descriptor is a userfaultfd as this crate makes them: `fdinfo` has its features.
+fn waits_for_pages(number: i32) -> bool {
+    let mut path = [0; PATH_BYTES];
+    let Some(path) = path_of(number, &mut path) else {
+        return false;
+    };
+    let Ok(file) = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+        return false;
+    };
+    let mut text = [0; 512];
+    let length = rustix::io::read(&file, &mut text).unwrap_or(0);
+    features(&text[..length]).map(|bits| bits & !KERNELS_BITS) == Some(FEATURES)
+}
+
+/// The path of the `fdinfo` of a descriptor.
+fn path_of(number: i32, path: &mut [u8; PATH_BYTES]) -> Option<&CStr> {
+    path[..INFO.len()].copy_from_slice(INFO);
+    let mut digits = [0; 10];
+    let mut count = 0;
+    let mut rest = u32::try_from(number).ok()?;
+    while rest != 0 || count == 0 {
+        digits[count] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        count += 1;
+    }
+    for (place, digit) in (INFO.len()..).zip(digits[..count].iter().rev()) {
+        path[place] = *digit;
+    }
+    CStr::from_bytes_until_nul(path).ok()
+}
+
+/// The features of a userfaultfd in its `fdinfo` (`userfaultfd_show_fdinfo` in
+/// `fs/userfaultfd.c`): `API: aa:FEATURES:..`, in hexadecimal.
+fn features(text: &[u8]) -> Option<u64> {
+    let at = text.windows(API.len()).position(|window| window == API)?;
+    let digits = text[at + API.len()..].iter();
+    let digits = digits.map_while(|byte| char::from(*byte).to_digit(16));
+    let (bits, count) = digits.fold((0u64, 0), |(bits, count), digit| {
+        (bits << 4 | u64::from(digit), count + 1)
+    });
+    (count > 0).then_some(bits)
+}
+
+/// A number in decimal.
+fn number(text: &[u8]) -> Option<i32> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_userfaultfd_is_known_by_its_features() {
+        let text = b"pos:\t0\nflags:\t02004002\npending:\t0\ntotal:\t1\nAPI:\taa:8000014e:3f\n";
+        assert_eq!(features(text), Some(0x8000_014e));
+        assert_eq!(features(b"pos:\t0\n"), None);
+        let mut path = [0; PATH_BYTES];
+        assert_eq!(path_of(0, &mut path), Some(c"/proc/self/fdinfo/0"));
+        let mut path = [0; PATH_BYTES];
+        assert_eq!(path_of(1070, &mut path), Some(c"/proc/self/fdinfo/1070"));
+        assert_eq!((number(b"12"), number(b"..")), (Some(12), None));
+    }
+
+    #[test]
+    fn userfaultfds_of_others_are_left_alone() {
+        use std::os::fd::AsRawFd;
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(!waits_for_pages(file.as_raw_fd()));
+        let Ok(missing) = Missing::own() else {
+            return pagetrail_skips::not_here("userfaultfd(2) needs CAP_SYS_PTRACE here");
+        };
+        use rustix::fd::AsFd;
+        assert!(waits_for_pages(missing.as_fd().as_raw_fd()));
+    }
+}

@@ -1,0 +1,408 @@
+//! [`Pager`]: gives a process that runs already its pages, as it touches them, and the others
+//! meanwhile.
+//!
+//! A fault brings the whole block that the store has around the page, and comes before what nobody
+//! waits for. While faults keep coming, they have all of the pager's time; in pauses it goes on
+//! from where the last one was.
+//!
+//! What the program does to memory that it lacks is done to what it lacks: [`Lacking`] is moved and
+//! forgotten with it, and a child lacks what its parent lacked. While such a message is on its way,
+//! the kernel lets no page be filled, so none is filled by an old address.
+
+use crate::ending;
+use crate::error::{Error, Result};
+use crate::lacking::{Lacking, Piece};
+use crate::sys::guard::Guard;
+use crate::sys::missing::{Filled, Message, Missing};
+use pagetrail::{PageRange, page_size};
+use pagetrail_checkpoint::Image;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// How long the next fault is waited for after one, in nanoseconds: about as long as a program
+/// takes to run into it.
+const NEXT_FAULT_NS: i64 = 30_000;
+
+/// A process that lacks pages.
+#[derive(Debug)]
+struct Space {
+    missing: Missing,
+    /// The process, where it is the one that was restored.
+    process: Option<OwnedFd>,
+    lacking: Lacking,
+    /// Where pages are brought that nobody waits for.
+    next: u64,
+    /// Addresses of pages for which threads wait.
+    waiting: VecDeque<u64>,
+    is_gone: bool,
+}
+
+impl Space {
+    /// That of a child.
+    fn of_child(missing: Missing, lacking: Lacking, next: u64) -> Self {
+        Self {
+            missing,
+            process: None,
+            lacking,
+            next,
+            waiting: VecDeque::new(),
+            is_gone: false,
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.is_gone || self.lacking.is_empty()
+    }
+}
+
+/// What a process was given after it had been started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// Pages, those of children that it has forked meanwhile included.
+    pub pages: u64,
+    /// How often a thread waited for one.
+    pub faults: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+/// Gives a process that was restored lazily its pages; made by [`restore_lazily`].
+///
+/// The process lives on while this does its work. Dropped before that, or when this process is
+/// killed, it ends the process, and children that lack pages as well: they would see zeros instead.
+///
+/// [`restore_lazily`]: crate::restore_lazily
+#[must_use]
+pub struct Pager {
+    image: Image,
+    spaces: Vec<Space>,
+    guard: Guard,
+    given: Given,
+    contents: Vec<u8>,
+}
+
+impl std::fmt::Debug for Pager {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pager")
+            .field("lacking_pages", &self.lacking_pages())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Pager {
+    pub(crate) fn new(
+        image: Image,
+        missing: Missing,
+        lacking: Lacking,
+        process: OwnedFd,
+        guard: Guard,
+    ) -> Self {
+        let restored = Space {
+            process: Some(process),
+            ..Space::of_child(missing, lacking, 0)
+        };
+        Self {
+            image,
+            spaces: vec![restored],
+            guard,
+            given: Given::default(),
+            contents: Vec::new(),
+        }
+    }
+
+    /// How many pages are lacked.
+    pub fn lacking_pages(&self) -> u64 {
+        let bytes: u64 = self.spaces.iter().map(|space| space.lacking.bytes()).sum();
+        bytes / page_size()
+    }
+
+    /// Gives out pages until none is lacked, or who lacks them has ended.
+    ///
+    /// # Errors
+    ///
+    /// The store is damaged, or fails, or the kernel does not take a page: the process, and
+    /// children that lack pages, have ended then.
+    pub fn finish(mut self) -> Result<Given> {
+        let began = Instant::now();
+        while !self.spaces.is_empty() {
+            let outcome = self.advance();
+            outcome.map_err(|error| match error {
+                Error::Store(error) => Error::LacksPages(error),
+                error => error,
+            })?;
+        }
+        Ok(Given {
+            elapsed: began.elapsed(),
+            ..self.given
+        })
+    }
+
+    /// Brings the pages that are waited for, or else a block that is not.
+    fn advance(&mut self) -> Result<()> {
+        self.listen(0)?;
+        while self.serve()? {
+            self.listen(NEXT_FAULT_NS)?;
+        }
+        self.leave_those_that_lack_nothing();
+        if let Some(space) = self.spaces.first()
+            && let Some(piece) = space.lacking.next(space.next)
+        {
+            let at = piece.range.start();
+            self.bring(0, piece, at)?;
+        }
+        Ok(())
+    }
+
+    fn leave_those_that_lack_nothing(&mut self) {
+        self.spaces.retain(|space| !space.is_done());
+        if self.spaces.iter().all(|space| space.process.is_none()) {
+            self.guard.spare();
+        }
+    }
+
+    /// Reads what processes say, and waits for it so long where nothing was said yet.
+    fn listen(&mut self, wait_ns: i64) -> Result<()> {
+        let mut looks: Vec<PollFd<'_>> = Vec::with_capacity(self.spaces.len() + 1);
+        looks.push(PollFd::new(self.guard.life(), PollFlags::IN));
+        let of_spaces = self.spaces.iter();
+        looks.extend(of_spaces.map(|space| PollFd::new(&space.missing, PollFlags::IN)));
+        let wait = Timespec {
+            tv_sec: 0,
+            tv_nsec: wait_ns,
+        };
+        match poll(&mut looks, Some(&wait)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(()),
+            outcome => outcome.map_err(Error::step("wait for a process that lacks pages"))?,
+        };
+        let said: Vec<bool> = looks
+            .iter()
+            .map(|look| !look.revents().is_empty())
+            .collect();
+        if said[0] {
+            self.replace_guard()?;
+        }
+        for (index, _) in said[1..].iter().enumerate().filter(|(_, said)| **said) {
+            self.hear(index)?;
+        }
+        Ok(())
+    }
+
+    /// Somebody has killed the guard.
+    fn replace_guard(&mut self) -> Result<()> {
+        self.guard = match self.guard.again() {
+            Ok(guard) => guard,
+            Err(errno) => return Err(Error::step("guard a process that lacks pages")(errno)),
+        };
+        Ok(())
+    }
+
+    /// Takes in what a process says.
+    fn hear(&mut self, index: usize) -> Result<()> {
+        let mut messages = Vec::new();
+        let read = self.spaces[index]
+            .missing
+            .messages(|message| messages.push(message));
+        read.map_err(Error::step("hear of a page that is lacked"))?;
+        for message in messages {
+            let space = &mut self.spaces[index];
+            match message {
+                Message::Fault { address, .. } => {
+                    self.given.faults += 1;
+                    space.waiting.push_back(address);
+                }
+                Message::Fork(missing) => {
+                    let (lacking, next) = (space.lacking.clone(), space.next);
+                    self.spaces.push(Space::of_child(missing, lacking, next));
+                }
+                Message::Moved(range, to) => space.lacking.moved(range, to),
+                Message::Discarded(range) => space.lacking.remove(range),
+                Message::Unmapped(range) => self.let_go(index, range)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A range was unmapped. Something else may have been moved there since, and have said so
+    /// before: then it is mapped.
+    fn let_go(&mut self, index: usize, range: PageRange) -> Result<()> {
+        for piece in self.spaces[index].lacking.within(range) {
+            let first = piece.range.start();
+            let Some(page) = PageRange::new(first, first + page_size()) else {
+                continue;
+            };
+            let Some(part) = piece.within(page) else {
+                continue;
+            };
+            if self.bring_part(index, part)? == Brought::Unmapped {
+                self.spaces[index].lacking.remove(piece.range);
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings a page for which a thread waits; tells whether there was one.
+    fn serve(&mut self) -> Result<bool> {
+        let mut is_any = false;
+        for index in 0..self.spaces.len() {
+            // Those that cannot be filled now wait for what changes memory.
+            for _ in 0..self.spaces[index].waiting.len() {
+                let Some(address) = self.spaces[index].waiting.pop_front() else {
+                    break;
+                };
+                is_any = true;
+                self.resolve(index, address)?;
+            }
+        }
+        Ok(is_any)
+    }
+
+    fn resolve(&mut self, index: usize, address: u64) -> Result<()> {
+        let space = &mut self.spaces[index];
+        if let Some(piece) = space.lacking.at(address) {
+            return self.bring(index, piece, address);
+        }
+        let Some(page) = PageRange::new(address, address + page_size()) else {
+            return Ok(());
+        };
+        let failed = Error::step("give a process a page of zeros");
+        match space.missing.zero(page).map_err(failed)? {
+            Filled::Bytes(_) => {}
+            Filled::Changing => space.waiting.push_back(address),
+            Filled::Gone => space.is_gone = true,
+            // It looks again.
+            Filled::WasThere | Filled::Unmapped => {
+                let woken = space.missing.wake(page);
+                woken.map_err(Error::step("wake a thread"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the block of the store that a lacked page is in, as far as it is lacked around it.
+    fn bring(&mut self, index: usize, piece: Piece, address: u64) -> Result<()> {
+        let from = piece.from + (address - piece.range.start());
+        let block = self.image.block(from);
+        // All that is lacked has contents.
+        let Some(part) = block.and_then(|block| piece.within_image(block)) else {
+            return Err(Error::refused(format!(
+                "the checkpoint contradicts itself about the page at {from:#x}"
+            )));
+        };
+        let brought = self.bring_part(index, part)?;
+        let space = &mut self.spaces[index];
+        space.next = part.range.end();
+        match brought {
+            Brought::All | Brought::Gone => {}
+            Brought::Changing => {
+                space.next = part.range.start();
+                space.waiting.push_back(address);
+            }
+            Brought::Unmapped => {
+                let woken = space.missing.wake(part.range);
+                woken.map_err(Error::step("wake a thread"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings pages that are neighbours in the image.
+    fn bring_part(&mut self, index: usize, part: Piece) -> Result<Brought> {
+        let length = part.range.bytes();
+        let Some(there) = PageRange::new(part.from, part.from + length) else {
+            return Ok(Brought::All);
+        };
+        self.contents.resize(length as usize, 0);
+        self.image.read(there, &mut self.contents)?;
+        let space = &mut self.spaces[index];
+        let mut outcome = Brought::All;
+        let mut at = part.range.start();
+        let page = page_size() as usize;
+        let mut at_once = usize::MAX;
+        while at < part.range.end() {
+            let rest = &self.contents[(at - part.range.start()) as usize..];
+            let rest = &rest[..rest.len().min(at_once)];
+            let failed = Error::step("give a process its pages");
+            let done = match space.missing.fill(at, rest).map_err(failed)? {
+                Filled::Bytes(bytes) => {
+                    self.given.pages += bytes / page_size();
+                    bytes
+                }
+                // Of guard pages (`MADV_GUARD_INSTALL`) nobody says anything.
+                Filled::WasThere => page_size(),
+                // One call fills pages of one mapping only.
+                Filled::Unmapped if rest.len() > page => {
+                    at_once = page;
+                    continue;
+                }
+                Filled::Unmapped => {
+                    outcome = Brought::Unmapped;
+                    page_size()
+                }
+                Filled::Changing => return Ok(Brought::Changing),
+                Filled::Gone => {
+                    space.is_gone = true;
+                    return Ok(Brought::Gone);
+                }
+            };
+            if let Some(done) = PageRange::new(at, at + done) {
+                space.lacking.remove(done);
+            }
+            at += done;
+        }
+        Ok(outcome)
+    }
+
+    /// Ends all that lack pages.
+    fn end(&mut self) {
+        for process in self
+            .spaces
+            .iter()
+            .filter_map(|space| space.process.as_ref())
+        {
+            ending::kill(process.as_fd());
+        }
+        while !self.spaces.is_empty() {
+            let mut children = Vec::new();
+            for space in &self.spaces {
+                let mut each = |message| match message {
+                    Message::Fault { thread, .. } => ending::kill_waiting(thread),
+                    Message::Fork(child) => children.push(child),
+                    _ => {}
+                };
+                while space
+                    .missing
+                    .messages(&mut each)
+                    .is_ok_and(|count| count > 0)
+                {}
+            }
+            self.spaces.retain(|space| !space.missing.is_gone());
+            let children = children.into_iter();
+            let spaces = children.map(|child| Space::of_child(child, Lacking::default(), 0));
+            self.spaces.extend(spaces);
+            ending::pause();
+        }
+    }
+}
+
+/// What has come of pages that were to be brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Brought {
+    /// They are there.
+    All,
+    /// Some are not mapped any more.
+    Unmapped,
+    /// Not all yet: memory is being changed.
+    Changing,
+    /// The process has gone.
+    Gone,
+}
+
+impl Drop for Pager {
+    fn drop(&mut self) {
+        self.leave_those_that_lack_nothing();
+        self.end();
+    }
+}

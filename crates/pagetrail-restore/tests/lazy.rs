@@ -1,0 +1,150 @@
+//! A process that gets its pages as it touches them, and does to its memory what programs do
+//! meanwhile, sees at every address what it must; where its pager ends, it ends.
+
+#![cfg(target_arch = "x86_64")]
+#![allow(clippy::print_stdout, reason = "tests print what they did")]
+#![allow(
+    clippy::zombie_processes,
+    reason = "`Program` waits for its process by the PID"
+)]
+
+mod program;
+#[path = "../../pagetrail/tests/support/mod.rs"]
+mod support;
+
+use pagetrail_checkpoint::Image;
+use pagetrail_restore::{Error, check_lazily, restore_lazily};
+use program::{Program, checkpoint, may_choose_pids, options};
+use std::fs::File;
+use std::process::Command;
+use std::time::Duration;
+use support::{random, times};
+
+/// Whether this machine lets a process have its pages lazily; otherwise the test is skipped.
+fn may_be_lazy() -> bool {
+    match check_lazily() {
+        Ok(()) => may_choose_pids(),
+        Err(error @ Error::NotLazily(_)) => {
+            pagetrail_skips::not_here(error.to_string());
+            false
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// `tests/victims/lacking.c`, when all its memory is written.
+fn lacking(pages: u32, seed: u32, child: bool) -> Option<Program> {
+    let program = support::victim_program("lacking")?;
+    if !may_be_lazy() {
+        return None;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(program);
+    command.arg(directory.path());
+    command.args([pages, seed].map(|number| number.to_string()));
+    command.args(child.then_some("child"));
+    let running = Program::start(&mut command, directory);
+    running.await_output("ready");
+    Some(running)
+}
+
+/// Its checkpoint; it is killed, and finds what it waits for when it runs again.
+fn image_of(running: &Program) -> Image {
+    let image = checkpoint(running.pid());
+    running.kill();
+    File::create(running.directory.path().join("go")).unwrap();
+    image
+}
+
+#[test]
+fn memory_is_what_it_was_whatever_is_done_to_it_meanwhile() {
+    let mut random = random("lazy");
+    for _ in 0..times(6, 300) {
+        let Some(running) = lacking(4096, random.u32(..), false) else {
+            return;
+        };
+        let image = image_of(&running);
+        let (restored, pager) = restore_lazily(image, &options()).unwrap();
+        assert_eq!(restored.pid, running.pid());
+        assert!(restored.pages < 200, "{restored:?}");
+        assert!(pager.lacking_pages() > 3800, "{pager:?}");
+        // So that most of it is lacked when it is moved and discarded.
+        std::thread::sleep(Duration::from_micros(random.u64(0..3000)));
+        let given = pager.finish().unwrap();
+        let code = running.exit_code();
+        assert_eq!(code, Some(0), "{}", running.text("output"));
+        assert!(running.text("output").ends_with("clean\n"));
+        println!("{} pages given, {} waited for", given.pages, given.faults);
+    }
+}
+
+#[test]
+fn a_program_that_is_checkpointed_again_and_again_goes_on_lazily() {
+    let Some(program) = support::victim_program("restored") else {
+        return;
+    };
+    if !may_be_lazy() {
+        return;
+    }
+    let mut random = random("lazy restore");
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(program);
+    command.arg(directory.path()).arg("4");
+    let running = Program::start(&mut command, directory);
+    running.await_output("ready");
+    for _ in 0..times(10, 300) {
+        std::thread::sleep(Duration::from_micros(random.u64(0..20_000)));
+        running.assert_running();
+        let image = checkpoint(running.pid());
+        running.kill();
+        let (restored, pager) = restore_lazily(image, &options()).unwrap();
+        assert_eq!((restored.pid, restored.threads), (running.pid(), 4));
+        assert_eq!(restored.lost, [""; 0]);
+        pager.finish().unwrap();
+    }
+    let before = running.text("alive");
+    while running.text("alive") == before {
+        running.assert_running();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    File::create(running.directory.path().join("stop")).unwrap();
+    let code = running.exit_code();
+    assert_eq!(code, Some(0), "{}", running.text("output"));
+    assert!(running.text("output").ends_with("clean\n"));
+}
+
+#[test]
+fn a_child_has_its_pages_when_its_parent_ends_early() {
+    let Some(running) = lacking(8192, 1, true) else {
+        return;
+    };
+    let image = image_of(&running);
+    let (_, pager) = restore_lazily(image, &options()).unwrap();
+    std::thread::scope(|scope| {
+        let paging = scope.spawn(|| pager.finish());
+        running.await_output("child ");
+        running.kill();
+        File::create(running.directory.path().join("on")).unwrap();
+        paging.join().unwrap().unwrap();
+    });
+    while !running.text("output").ends_with("the child is clean\n") {
+        assert!(
+            !running.text("output").contains("wrong"),
+            "{}",
+            running.text("output")
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn without_its_pager_it_ends() {
+    let Some(running) = lacking(4096, 1, false) else {
+        return;
+    };
+    let image = image_of(&running);
+    let (_, pager) = restore_lazily(image, &options()).unwrap();
+    drop(pager);
+    assert_eq!(running.exit_code(), None);
+    assert_eq!(running.text("output"), "ready\n");
+}
