@@ -5,10 +5,14 @@
  *   write N PAGE                     child N writes that page
  *   nest N                           child N forks a grandchild that writes page 40; the answer is its PID
  *   leave N                          child N forks a grandchild, as `nest`, and ends
+ *   share | kin N                    a process that shares the memory of this one, or of child N, and is its sibling;
+ *                                    it writes page 41, then the answer is its PID
+ *   say PAGE                         the process that shares this one's memory writes that page
  *   storm MS                         children that end at once, for so long; the answer is their number
  *   own PAGE                         the parent itself writes that page
  */
 #include "victim.h"
+#include <sched.h>
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -44,6 +48,28 @@ static int grandchild(void) {
     return pid;
 }
 
+static volatile int said = GRANDCHILDS + 1;
+
+static int sharer(void *nothing) {
+    (void)nothing;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (usleep(1000) == 0 || errno == EINTR)
+        if (said >= 0) BASE[said % PAGES * PAGE]++, said = -1;
+    return 1;
+}
+
+static void until_said(void) {
+    while (said >= 0) usleep(1000);
+}
+
+static int share(void) {
+    static char stack[1 << 16] __attribute__((aligned(64)));
+    int pid = clone(sharer, stack + sizeof stack, CLONE_VM | CLONE_PARENT | SIGCHLD, NULL);
+    CHECK(pid > 0);
+    until_said();
+    return pid;
+}
+
 /* The life of a child after its first write: it obeys orders, and ends with its parent. */
 static void obey(int from, int to, int number) {
     BASE[number * PAGE]++;
@@ -54,7 +80,7 @@ static void obey(int from, int to, int number) {
         if (order >= 0)
             BASE[order % PAGES * PAGE]++;
         else
-            answer = grandchild();
+            answer = order == -3 ? share() : grandchild();
     } while (order != -2);
     CHECK(write(to, &answer, sizeof answer) == sizeof answer);
     _exit(0);
@@ -145,6 +171,9 @@ int main(int argc, char **argv) {
         else if (!strcmp(word, "nest")) answer = tell(one, -1);
         else if (!strcmp(word, "leave")) answer = tell(one, -2), waitpid(children[one].pid, NULL, 0);
         else if (!strcmp(word, "storm")) answer = storm(one);
+        else if (!strcmp(word, "share")) answer = share();
+        else if (!strcmp(word, "kin")) answer = tell(one, -3);
+        else if (!strcmp(word, "say")) said = one, until_said();
         else if (!strcmp(word, "own")) BASE[one * PAGE]++;
         else answer = birth(word);
         printf("%d\n", answer);

@@ -46,6 +46,16 @@ impl Entry {
         self.0 & kinds == 1 << 62 | 1 << 57 && self.0 & 0x1f == 0x1f
     }
 
+    /// The number of the page frame (bits 0 to 54) of a page in memory; `None` without
+    /// CAP_SYS_ADMIN, whose readers alone get it.
+    pub const fn frame(self) -> Option<u64> {
+        let frame = self.0 & ((1 << 55) - 1);
+        match self.is_present() && frame != 0 {
+            true => Some(frame),
+            false => None,
+        }
+    }
+
     /// Whether the page is in memory (bit 63).
     pub const fn is_present(self) -> bool {
         self.0 & 1 << 63 != 0

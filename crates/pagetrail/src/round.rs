@@ -47,6 +47,13 @@ impl Pending {
         self.written.union_with(collected);
     }
 
+    /// Takes out pages that turn out not to have been written.
+    pub(crate) fn remove(&mut self, pages: &PageSet) {
+        for set in [&mut self.written, &mut self.fresh] {
+            *set = set.difference(pages);
+        }
+    }
+
     /// Empties everything but keeps the allocated memory for the next round: to grow it anew each
     /// time would cost as much as to fill it.
     pub(crate) fn clear(&mut self) {

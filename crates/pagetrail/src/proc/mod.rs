@@ -1,6 +1,6 @@
 //! What `/proc` shows of a process: its command line ([`command_line`]), its mappings ([`maps`])
 //! and their files ([`map_files`]), its state ([`status`]), whether it is frozen ([`freezer`]), and
-//! a descriptor that stays with it ([`pidfd`]); and how to read without allocating ([`text`]).
+//! a descriptor that stays with it ([`pidfd`]); who begins and ends ([`connector`]); and how to read without allocating ([`text`]).
 //!
 //! Read-only and safe; nothing here changes the process. The crate `procfs` is not used because
 //! mapping names are arbitrary bytes (it panics on some and refuses others), and because a round
@@ -8,6 +8,7 @@
 
 pub(crate) mod cgroup;
 pub(crate) mod command_line;
+pub(crate) mod connector;
 #[cfg(all(feature = "attach", target_arch = "x86_64"))]
 pub(crate) mod freezer;
 pub(crate) mod map_files;

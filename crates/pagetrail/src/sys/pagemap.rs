@@ -104,6 +104,35 @@ impl Pagemap {
         }
         Ok(())
     }
+
+    /// Calls `found` with the address and the classic entries of each page of `range`, read from
+    /// this page map, then from `other`, then from this one again.
+    pub(crate) fn beside(
+        &self,
+        other: &Self,
+        range: PageRange,
+        mut found: impl FnMut(u64, [Entry; 3]),
+    ) -> io::Result<()> {
+        let page = page_size();
+        let len = range.page_count().min(1 << 12) as usize;
+        let mut entries = [(); 3].map(|()| vec![Entry::default(); len]);
+        let mut start = range.start();
+        while start < range.end() {
+            let len = len.min(((range.end() - start) / page) as usize);
+            let mut count = len;
+            for (map, entries) in [self, other, self].into_iter().zip(&mut entries) {
+                count = count.min(map.0.entries(start, &mut entries[..len])?);
+            }
+            for i in 0..count {
+                found(start + i as u64 * page, entries.each_ref().map(|of| of[i]));
+            }
+            if count == 0 {
+                break;
+            }
+            start += count as u64 * page;
+        }
+        Ok(())
+    }
 }
 
 /// Whether a page is populated and the process's own.

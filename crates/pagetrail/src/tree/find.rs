@@ -1,5 +1,6 @@
 //! [`Scope`]: which processes belong to a tree, by what `/proc` or a control group lists now.
 
+use crate::proc::status::memory_id;
 use crate::proc::{cgroup, status};
 use crate::sys::same_memory::share_memory;
 use crate::watch::has_memory;
@@ -51,6 +52,8 @@ pub(super) struct Found {
     pub(super) pid: u32,
     /// Its parent, if it has one in this PID namespace.
     pub(super) parent: Option<u32>,
+    /// Whether the kernel's notice of its birth told of it, and no list.
+    pub(super) is_noticed: bool,
 }
 
 impl Found {
@@ -59,16 +62,18 @@ impl Found {
         Self {
             pid,
             parent: parent(pid),
+            is_noticed: false,
         }
     }
 
     /// Whether it is still the process that was found, as far as its parent shows: that is another
-    /// one only if the first has ended.
-    pub(super) fn is_still_there(&self) -> bool {
+    /// one only if the first has ended. `lives` says whether it is still the process of which a
+    /// notice told; it is not asked where the parent has not changed.
+    pub(super) fn is_still_there(&self, lives: impl FnOnce() -> bool) -> bool {
         match parent(self.pid) {
             None => self.parent.is_none(),
             parent if parent == self.parent => true,
-            Some(_) => self.parent.is_some_and(|former| !has_memory(former)),
+            Some(_) => self.parent.is_some_and(|former| !has_memory(former)) && lives(),
         }
     }
 
@@ -78,18 +83,37 @@ impl Found {
         status::Status::of(self.pid).is_ok_and(|status| status.state == 'D')
     }
 
-    /// Whether it shares the address space of its parent: the child of a `vfork(2)` or of
-    /// `posix_spawn(3)` before its `execve(2)`. What it writes is its parent's memory.
-    pub(super) fn shares_memory(&self) -> bool {
-        let Some(parent) = self.parent else {
-            return false;
-        };
-        match share_memory(self.pid, parent) {
-            Ok(shared) => shared,
-            // Built without kcmp(2): a parent that waits in vfork(2) does so for its last child.
-            Err(Errno::NOSYS) => is_in_vfork(parent),
-            Err(_) => false,
-        }
+    /// Whether it shares the address space of its parent, as the child of a `vfork(2)` or of
+    /// `posix_spawn(3)` does before its `execve(2)`, or that of one of `members`, as any process may
+    /// (`CLONE_VM`). What it writes is their memory.
+    pub(super) fn shares_memory(&self, members: impl IntoIterator<Item = u32>) -> bool {
+        self.parent
+            .is_some_and(|parent| shares_with_parent(self.pid, parent))
+            || sharer(self.pid, members).is_some()
+    }
+}
+
+/// The first of `members` that shares the address space of a process.
+///
+/// Where `kcmp(2)` is missing or not allowed there is none. No technique then loses a write: the
+/// memory has one userfaultfd, and soft-dirty bits need a kernel with `kcmp(2)`
+/// (`CONFIG_CHECKPOINT_RESTORE`).
+pub(super) fn sharer(pid: u32, members: impl IntoIterator<Item = u32>) -> Option<u32> {
+    // A main thread that has ended before others has no memory.
+    let memory = memory_id(pid);
+    members
+        .into_iter()
+        .filter(|member| *member != pid)
+        .find(|member| share_memory(memory, memory_id(*member)).unwrap_or(false))
+}
+
+fn shares_with_parent(pid: u32, parent: u32) -> bool {
+    match share_memory(pid, parent) {
+        Ok(shared) => shared,
+        // Built without kcmp(2), or a filter forbids it: a parent that waits in vfork(2) does so for
+        // its last child.
+        Err(Errno::NOSYS | Errno::PERM) => is_in_vfork(parent),
+        Err(_) => false,
     }
 }
 
@@ -108,6 +132,7 @@ fn descendants(mut parents: BTreeMap<u32, Option<u32>>) -> Vec<Found> {
                 found.push(Found {
                     pid: child,
                     parent: Some(pid),
+                    is_noticed: false,
                 });
             }
         }

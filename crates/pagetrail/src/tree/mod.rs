@@ -2,16 +2,20 @@
 //!
 //! New processes are looked for at [`Tree::follow`], in `/proc` or in a control group. A process
 //! that has come to be since the last look is attached to then, and its first round reports all
-//! memory that it has: so no page is missing that it wrote since its birth and still has, at the
-//! price of false positives in that round. This needs no privilege, costs a `fork` nothing, and no
-//! fork ever waits for the tracker, be it stopped or killed. What it cannot see: a process that
-//! begins and ends between two looks, and the descendants that such a process leaves behind.
+//! memory that it has, without what it still shares with its parent unwritten (which page frames
+//! tell a privileged tracker): so no page is missing that it wrote since its birth and still has,
+//! at the price of false positives in that round. This needs no privilege, costs a `fork` nothing,
+//! and no fork ever waits for the tracker, be it stopped or killed. What it cannot see: a process that
+//! begins and ends between two looks. Where the kernel gives notice of births ([`births`]), these
+//! are counted, and the descendants that they leave behind are found.
 //!
 //! The child of a `vfork(2)` or `posix_spawn(3)` writes to its parent's memory until it executes a
 //! program; it gets a watch of its own after that.
 
 mod aside;
+mod births;
 mod find;
+mod sharing;
 
 use crate::attach::launch::Ended;
 use crate::attach::target_check;
@@ -19,11 +23,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::proc::{cgroup, pidfd};
 use crate::source::State;
 use crate::target::{Kind, Root, Target};
+use crate::types::Inherited;
 use crate::watch::Watch;
 use crate::watch::builder::{Membership, WatchBuilder};
 use aside::Aside;
-use find::{Found, Scope};
+use births::Births;
+use find::{Found, Scope, sharer};
 use rustix::fd::OwnedFd;
+use sharing::Sharing;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -38,7 +45,9 @@ pub enum Origin {
     Root,
     /// It was there when the tree began. Its rounds report what was written since.
     Present,
-    /// It was found later. Its first round reports all memory that it had then.
+    /// It was found later. Its first round reports all memory that it had then, without the pages
+    /// that it had never written: those that it still shared with its parent
+    /// ([`Inherited::shared`]), as far as that can be told.
     New,
 }
 
@@ -64,6 +73,21 @@ pub enum Change {
         pid: u32,
         /// The reason.
         error: Error,
+    },
+    /// A process with which the tree began shares the address space of a member (`CLONE_VM`), so
+    /// that what it writes is in that member's rounds. It gets a watch of its own once it no longer
+    /// does.
+    Shares {
+        /// Its PID.
+        pid: u32,
+        /// The number of the member.
+        member: u32,
+    },
+    /// Processes of the tree have begun and ended since the last call, so that nothing of them is
+    /// known: where [`Tree::sees_births`].
+    ShortLives {
+        /// How many they were.
+        count: u64,
     },
     /// There are more new processes than could be attached to at once. They are attached to at the
     /// next calls.
@@ -110,6 +134,13 @@ impl Member {
         self.appeared
     }
 
+    /// What it had of its parent's memory when it was attached to, or since its last `execve(2)`:
+    /// nothing if it is a process with which the tree began, or if that could not be told (page
+    /// frames are shown to `CAP_SYS_ADMIN` alone).
+    pub fn inherited(&self) -> &Inherited {
+        self.watch.inherited()
+    }
+
     /// Its watch.
     pub fn watch(&self) -> &Watch {
         &self.watch
@@ -140,7 +171,11 @@ pub struct Tree {
     members: Vec<Member>,
     /// Numbers of the processes with which the tree began.
     roots: Vec<u32>,
+    /// Processes with which the tree began, and that are tracked as part of a member.
+    sharing: Vec<Sharing>,
     aside: Vec<Aside>,
+    /// Notices of processes that come to be, where the kernel gives them.
+    births: Option<Births>,
     /// How the last root ended.
     ended: Option<Ended>,
     next_number: u32,
@@ -163,18 +198,25 @@ impl Tree {
             (_, true) => Scope::Descendants,
             (_, false) => Scope::Roots,
         };
+        let births = match scope {
+            Scope::Descendants => Births::new(),
+            // A control group lists all its processes.
+            Scope::Roots | Scope::Cgroup(_) => None,
+        };
         let mut tree = Self {
             settings,
             scope,
+            births,
             members: Vec::new(),
             roots: Vec::new(),
+            sharing: Vec::new(),
             aside: Vec::new(),
             ended: None,
             next_number: 0,
             began: Instant::now(),
         };
         match target.0 {
-            Kind::Command(_) => tree.add_root(target)?,
+            Kind::Command(_) => tree.add_root(target, false)?,
             Kind::Process { pid, pidfd } => tree.start_with(vec![Root { pid, pidfd }])?,
             Kind::Tree(roots) => tree.start_with(roots)?,
             Kind::Cgroup(_) => tree.start_with(Vec::new())?,
@@ -192,8 +234,16 @@ impl Tree {
         let pids: Vec<u32> = roots.iter().map(|root| root.pid).collect();
         // Listed before anything is tracked: a process that is not among these is new.
         let present = self.scope.others(pids);
-        for Root { pid, pidfd } in roots {
-            self.add_root(Target(Kind::Process { pid, pidfd }))?;
+        for root in roots {
+            // Two watches of one address space would count its pages twice, and with `soft-dirty`
+            // clear each other's bits.
+            match sharer(root.pid, self.pids()) {
+                Some(_) => self.sharing.push(Sharing::new(root)),
+                None => {
+                    let Root { pid, pidfd } = root;
+                    self.add_root(Target(Kind::Process { pid, pidfd }), false)?;
+                }
+            }
         }
         for found in present {
             self.join(found, Origin::Present);
@@ -201,9 +251,11 @@ impl Tree {
         Ok(())
     }
 
-    fn add_root(&mut self, target: Target) -> Result<()> {
+    /// `is_late`: its memory was tracked as part of a member until now.
+    fn add_root(&mut self, target: Target, is_late: bool) -> Result<()> {
         let membership = Membership {
-            is_new: false,
+            is_new: is_late,
+            parent: None,
             has_followed_children: !matches!(self.scope, Scope::Roots),
         };
         let watch = self.settings.for_member(target, membership).start()?;
@@ -233,6 +285,11 @@ impl Tree {
         &mut self.members
     }
 
+    /// The PIDs of the members.
+    fn pids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.members.iter().map(Member::pid)
+    }
+
     /// When the tree began.
     pub fn began(&self) -> Instant {
         self.began
@@ -241,14 +298,16 @@ impl Tree {
     /// Removes members that have ended, finds new processes and attaches to them. Returns what has
     /// changed, in this order.
     ///
-    /// A process that is found here has an interval for its first round that begins now, and that
-    /// round reports all its memory.
+    /// A process that is found here has an interval for its first round that begins now: see
+    /// [`Origin::New`].
     pub fn follow(&mut self) -> Vec<Change> {
-        let mut changes = self.remove_ended();
+        let mut changes = Vec::new();
+        let ended = self.remove_ended(&mut changes);
+        self.update_births(&ended);
         let deadline = Instant::now() + ATTACH_TIME_MAX;
         let mut waiting = 0;
-        let known = self.members.iter().map(Member::pid);
-        let found = self.scope.others(known.collect::<Vec<_>>());
+        self.follow_sharing(&mut changes);
+        let found = self.find();
         self.aside.retain(|aside| !aside.has_ended());
         for found in found {
             if !self.aside.iter().all(|aside| aside.may_join(found.pid)) {
@@ -263,11 +322,62 @@ impl Tree {
         if waiting > 0 {
             changes.push(Change::Behind { waiting });
         }
+        match self.births.as_mut().map_or(0, Births::take_short_lives) {
+            0 => {}
+            count => changes.push(Change::ShortLives { count }),
+        }
         changes
     }
 
-    fn remove_ended(&mut self) -> Vec<Change> {
-        let mut changes = Vec::new();
+    /// The processes that belong to the tree and are no members, parents before children.
+    fn find(&self) -> Vec<Found> {
+        let mut found = self.births.as_ref().map_or_else(Vec::new, Births::living);
+        let sharing = self.sharing.iter().map(Sharing::pid);
+        let known = self.pids().chain(sharing);
+        let known = known.chain(found.iter().map(|found| found.pid));
+        let others = self.scope.others(known.collect::<Vec<_>>());
+        found.extend(others);
+        found
+    }
+
+    /// Takes in the notices of births. `ended`: the PIDs of those that were members until now.
+    fn update_births(&mut self, ended: &[u32]) {
+        if let Some(mut births) = self.births.take() {
+            let sharing = self.sharing.iter().map(Sharing::pid);
+            births.update(self.pids().chain(sharing).chain(ended.iter().copied()));
+            self.births = Some(births);
+        }
+    }
+
+    /// Whether a process that was found by a notice has not ended since.
+    fn lives_on(&mut self, found: &Found) -> bool {
+        if !found.is_noticed {
+            return true;
+        }
+        self.update_births(&[]);
+        let births = self.births.as_ref();
+        births.is_some_and(|births| births.lives(found.pid))
+    }
+
+    fn forget_birth(&mut self, pid: u32) {
+        if let Some(births) = &mut self.births {
+            births.forget(pid);
+        }
+    }
+
+    /// Whether the kernel tells this tree of each process that comes to be. Then descendants are
+    /// found whose parent has ended before they were seen, and those that have ended themselves are
+    /// counted: [`Change::ShortLives`].
+    ///
+    /// It does so for ordinary users since Linux 6.6 (the process connector), and neither in a PID
+    /// namespace nor in a network namespace of its own.
+    pub fn sees_births(&self) -> bool {
+        self.births.is_some()
+    }
+
+    /// Returns the PIDs of members that have ended.
+    fn remove_ended(&mut self, changes: &mut Vec<Change>) -> Vec<u32> {
+        let mut pids = Vec::new();
         for mut member in std::mem::take(&mut self.members) {
             match member.ended() {
                 None => self.members.push(member),
@@ -276,11 +386,12 @@ impl Tree {
                     if self.roots.contains(&number) {
                         self.ended = ended;
                     }
+                    pids.push(member.pid());
                     changes.push(Change::Ended { number, ended });
                 }
             }
         }
-        changes
+        pids
     }
 
     /// Attaches to a process, and makes it a member.
@@ -288,11 +399,15 @@ impl Tree {
         let pid = found.pid;
         let pidfd = pidfd::open(pid);
         // With the pidfd open it can be relied on: by now the PID may be another process's.
-        if !found.is_still_there() || found.cannot_stop() || found.shares_memory() {
+        if !found.is_still_there(|| self.lives_on(&found))
+            || found.cannot_stop()
+            || found.shares_memory(self.pids())
+        {
             return None;
         }
         let membership = Membership {
             is_new: origin == Origin::New,
+            parent: found.parent,
             has_followed_children: true,
         };
         match self.attach(pid, pidfd, membership) {
@@ -301,12 +416,14 @@ impl Tree {
                 let parent = self.members.iter().find(is_parent).map(Member::number);
                 let number = self.next_number;
                 self.aside.retain(|aside| aside.pid() != pid);
+                self.forget_birth(pid);
                 self.add(watch, parent, origin);
                 Some(Change::Appeared { number })
             }
             // It has ended, or executes a program just now.
             Err(error) if error.means_gone() || error.kind() == ErrorKind::NotFound => None,
             Err(error) => {
+                self.forget_birth(pid);
                 let known = self.aside.iter_mut().find(|aside| aside.pid() == pid);
                 match known {
                     Some(aside) => {
@@ -344,14 +461,14 @@ impl Tree {
             return State::Running;
         }
         loop {
+            let left = deadline.saturating_duration_since(Instant::now());
             let roots = &self.roots;
             let mut living = self.members.iter_mut();
             let Some(root) = living.find(|member| roots.contains(&member.number)) else {
-                return State::Ended(self.ended);
+                return sharing::wait(&mut self.sharing, left).unwrap_or(State::Ended(self.ended));
             };
-            let left = deadline.saturating_duration_since(Instant::now());
             match root.watch.wait(left) {
-                State::Ended(_) if self.roots.len() > 1 => {
+                State::Ended(_) if self.roots.len() + self.sharing.len() > 1 => {
                     let number = root.number;
                     // Others may live on: it is no longer waited for.
                     self.roots.retain(|root| *root != number);

@@ -3,6 +3,7 @@
 //! These files import nothing but each other and [`crate::region`], so that every other module can
 //! import them without a circle.
 
+mod inherited;
 mod kernel_state;
 mod overhead;
 mod round;
@@ -10,6 +11,7 @@ mod settings;
 mod technique;
 mod untracked;
 
+pub use inherited::Inherited;
 pub use kernel_state::{KernelState, PendingSignal, RseqArea, SignalAction, ThreadState};
 pub use overhead::Overhead;
 pub use round::{AccessKind, Event, PredictionStats, RoundCost};

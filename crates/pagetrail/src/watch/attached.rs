@@ -1,6 +1,7 @@
 //! [`Attached`]: a target between the attach and the first tracked write.
 
 use super::Watch;
+use super::birth;
 use super::builder::{Membership, permission_or};
 use super::choice;
 use super::config::Config;
@@ -14,6 +15,7 @@ use crate::proc::maps::Maps;
 use crate::proc::pidfd;
 use crate::round::RoundBuffer;
 use crate::technique::price;
+use crate::types::Inherited;
 #[cfg(doc)]
 use crate::watch::builder::WatchBuilder;
 use rustix::fd::OwnedFd;
@@ -86,6 +88,14 @@ impl Attached {
             false => space.arm(),
         };
         let stopped = armed.map_err(|error| permission_or(error, pid))?;
+        // After arming: what is written from now on is detected.
+        let inherited = match pid.zip(membership.parent) {
+            Some((pid, parent)) => birth::inherited(pid, parent, space.armed()),
+            None => Inherited::default(),
+        };
+        if membership.is_new {
+            rounds.of(space.access_kind()).remove(&inherited.shared);
+        }
         if let Some(launched) = &mut launched {
             launched.go();
         }
@@ -109,6 +119,7 @@ impl Attached {
             pidfd,
             rounds,
             has_followed_children: membership.has_followed_children,
+            inherited,
             unarmed: Default::default(),
             children: BTreeSet::new(),
             attach_stopped: image.stopped + stopped,

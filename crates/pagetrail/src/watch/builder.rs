@@ -41,8 +41,10 @@ pub struct WatchBuilder {
 /// What a watch that belongs to a [`Tree`](crate::Tree) does differently.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Membership {
-    /// The process came to be while the tree was followed: its first round reports all its pages.
+    /// The process came to be while the tree was followed: its first round reports all its pages,
+    /// except those that it shares with its parent still.
     pub(crate) is_new: bool,
+    pub(crate) parent: Option<u32>,
     /// Its children are followed, so that they need not be counted.
     pub(crate) has_followed_children: bool,
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod attached;
 mod backing;
+mod birth;
 pub(crate) mod builder;
 pub(crate) mod choice;
 mod config;
@@ -29,7 +30,7 @@ use crate::source::{Held, State};
 use crate::sys::cpu_clock;
 #[cfg(doc)]
 use crate::types::TrackMode;
-use crate::types::{AccessKind, Event, RoundCost, Technique, UntrackedRegion};
+use crate::types::{AccessKind, Event, Inherited, RoundCost, Technique, UntrackedRegion};
 #[cfg(doc)]
 use builder::WatchBuilder;
 use config::Config;
@@ -79,6 +80,7 @@ pub struct Watch {
     children: BTreeSet<u32>,
     /// Whether children are watched by a tree, and need not be counted.
     has_followed_children: bool,
+    inherited: Inherited,
     attach_stopped: Duration,
     /// Keeps what tracking costs the target within bounds, if the consumer has set any.
     budget: Option<Budget>,
@@ -340,6 +342,7 @@ impl Watch {
             None => image::attach(self.technique, self.pid)?,
         };
         self.unarmed.clear();
+        self.inherited = Inherited::default();
         // What was written in the old image no longer exists; events from before are still
         // unreported.
         for pending in self.rounds.all() {
@@ -449,6 +452,11 @@ impl Watch {
     /// How long the target was stopped when tracking began.
     pub fn attach_stopped(&self) -> Duration {
         self.attach_stopped
+    }
+
+    /// What the target had of its parent's memory when it was attached to.
+    pub(crate) fn inherited(&self) -> &Inherited {
+        &self.inherited
     }
 
     /// Takes the write faults of a range of this process's memory now, so that a system call may

@@ -134,6 +134,11 @@ impl Space {
         self.refresh(Some(pending))
     }
 
+    /// The armed memory.
+    pub(crate) fn armed(&self) -> &PageSet {
+        &self.armed
+    }
+
     pub(crate) fn regions(&self) -> &[Region] {
         &self.regions
     }
