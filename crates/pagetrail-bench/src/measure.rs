@@ -75,14 +75,14 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Results> {
 }
 
 /// The kernel's version without what its builder put behind it.
-pub(crate) fn kernel() -> String {
+pub fn kernel() -> String {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy();
     release.split(['-', '+']).next().unwrap_or("").to_owned()
 }
 
 /// The processor's name, as the kernel has it (proc_cpuinfo(5)).
-pub(crate) fn machine() -> String {
+pub fn machine() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text
         .lines()

@@ -160,6 +160,27 @@ pub(crate) enum Command {
     PageServer(crate::commands::page_server::args::PageServerArgs),
     /// Measure what each technique costs here, as the OoH paper does
     Bench(crate::commands::bench::args::BenchArgs),
+    /// Measure what tracking, or a virtual machine, costs a program, against its native run
+    ///
+    /// Runs a program in several environments, in rounds whose order is drawn, and says how many
+    /// times as long it takes in each, with a confidence interval. The noise of the machine is
+    /// measured first, and a difference within it is marked. Output and exit status are compared,
+    /// too: a program that behaves differently somewhere is named. With --suite, tests of
+    /// subsystems run instead: fixed work that checks its own result.
+    ///
+    /// All runs have the same processors and the same variables; the program gets no input, and its
+    /// output is kept in memory and not shown.
+    #[command(
+        override_usage = "pagetrail compare [OPTIONS] <ENVIRONMENTS> -- <CMD>...\n       pagetrail compare [OPTIONS] <ENVIRONMENTS> --suite <SUITES>",
+        after_help = "Examples:\n  \
+        pagetrail compare native,tracked:pagemap-scan,vm -- ./prog\n  \
+        pagetrail compare tracked:pagemap-scan@10ms,heap:8 --for 2m --html out.html -- ./prog\n  \
+        pagetrail compare tracked:pagemap-scan --fail-if 'tracked:pagemap-scan>1.1x' -- ./prog\n  \
+        pagetrail compare vm --suite memory,calls,ipc\n\n\
+        Recordings are compared by pagetrail report, and designs on a machine in software by\n\
+        pagetrail model compare."
+    )]
+    Compare(crate::commands::compare::args::CompareArgs),
     /// Run tracking designs that need other hardware on a machine in software, and price them
     #[cfg(feature = "model")]
     Model(crate::commands::model::args::ModelArgs),

@@ -27,8 +27,8 @@ pub(crate) const MEANINGS: &[(u8, &str)] = &[
     (
         NEGATIVE,
         "A negative finding: check found no technique that works, bench or model a write that was missed, model that a \
-         statement of a paper does not hold, verify damage, changed no change, report a condition of --fail-if that \
-         holds.",
+         statement of a paper does not hold, verify damage, changed no change, report or compare a condition of --fail-if \
+         that holds, compare a program that behaves differently in an environment.",
     ),
     (
         OPERATION,
@@ -36,7 +36,8 @@ pub(crate) const MEANINGS: &[(u8, &str)] = &[
     ),
     (
         MACHINE,
-        "Not possible on this machine: no technique works, or not the one that was asked for, or CRIU is missing.",
+        "Not possible on this machine: no technique works, or not the one that was asked for, CRIU is missing, or compare has \
+         only one environment.",
     ),
     (NOT_EXECUTABLE, "The program to start cannot be executed."),
     (NOT_FOUND, "The program to start was not found."),

@@ -52,6 +52,7 @@ fn main() -> ExitCode {
         Command::Restore(args) => commands::restore::run(args),
         Command::PageServer(args) => commands::page_server::run(args),
         Command::Bench(args) => commands::bench::run(args),
+        Command::Compare(args) => commands::compare::run(args),
         #[cfg(feature = "model")]
         Command::Model(args) => commands::model::run(args),
         Command::Tier(args) => commands::tier::run(args),

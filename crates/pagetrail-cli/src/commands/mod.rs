@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod checkpoint;
+pub(crate) mod compare;
 pub(crate) mod criu;
 pub(crate) mod generate;
 #[cfg(feature = "model")]

@@ -1,0 +1,91 @@
+//! The flags of `pagetrail compare`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use pagetrail_compare::condition::Condition;
+use pagetrail_compare::environment::Environment;
+use pagetrail_compare::method::ROUNDS_MAX;
+use pagetrail_compare::suite::Suite;
+
+use crate::args::duration;
+
+/// Rounds if neither `--runs` nor `--for` is given: as many as the Xen study has, and enough for
+/// intervals of 98 % confidence.
+pub(super) const RUNS: u32 = 7;
+
+/// Arguments of `compare`.
+#[derive(Args, Debug)]
+pub(crate) struct CompareArgs {
+    /// Environments: native, tracked:TECHNIQUE[@TIME] (tracked in rounds of TIME, 100ms if none is
+    /// named), heap:N (on the sub-page allocator with N sub-pages a page), vm (as a guest of
+    /// KVM), vm:record[@TIME] and vm:access[@TIME] (with rounds of the pages that it writes, or
+    /// also accesses)
+    #[arg(
+        value_name = "ENVIRONMENTS",
+        value_delimiter = ',',
+        required_unless_present = "as_work"
+    )]
+    pub(crate) environments: Vec<Environment>,
+    /// Measure these tests instead of a program: processor, calls, memory, ipc, disk, net, library,
+    /// apps, or all
+    #[arg(
+        long,
+        value_name = "SUITES",
+        value_delimiter = ',',
+        value_parser = suites,
+        conflicts_with = "command"
+    )]
+    pub(crate) suite: Vec<Suites>,
+    /// The environment that the others are compared with
+    #[arg(long, value_name = "ENVIRONMENT", default_value = "native")]
+    pub(crate) against: Environment,
+    /// Rounds, each with a run in every environment, and pairs of runs before them that measure the
+    /// noise
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = RUNS,
+        value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX as i64)
+    )]
+    pub(crate) runs: u32,
+    /// As many rounds as fit into this time, but no fewer than three
+    #[arg(long = "for", value_name = "TIME", value_parser = duration, conflicts_with = "runs")]
+    pub(crate) length: Option<Duration>,
+    /// Draw the order of runs from this number, as a comparison before it did
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Exit with 1 if this holds: [SUITE/]ENVIRONMENT OPERATOR Nx, where OPERATOR is one of > >= <
+    /// <=: 'tracked:pagemap-scan>1.1x'. What is within noise never holds. It can be given several
+    /// times
+    #[arg(long, value_name = "CONDITION")]
+    pub(crate) fail_if: Vec<Condition>,
+    /// Write one JSON document to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write a self-contained page: bars by subsystem, tables below
+    #[arg(long, value_name = "OUT")]
+    pub(crate) html: Option<PathBuf>,
+    /// Be a test of a suite, which `compare` itself starts
+    #[arg(long, hide = true, value_name = "SUITE/TEST", conflicts_with_all = ["environments", "suite", "command"])]
+    pub(crate) as_work: Option<String>,
+    /// The program to measure, and its arguments; it gets no input
+    #[arg(last = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// A suite, or all of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Suites(pub(crate) Vec<Suite>);
+
+fn suites(text: &str) -> Result<Suites, String> {
+    match text {
+        "all" => Ok(Suites(Suite::ALL.into())),
+        name => name
+            .parse()
+            .map(|suite| Suites(vec![suite]))
+            .map_err(|error: pagetrail_compare::suite::UnknownSuite| error.to_string()),
+    }
+}

@@ -1,0 +1,97 @@
+//! [`Limits`]: until when a run is waited for, and what ends it before.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+use crate::session::signals::{Addressee, Signals};
+
+/// Between two looks for signals.
+pub(super) const LOOK: Duration = Duration::from_millis(100);
+
+/// What ends a run before its program does.
+pub(super) struct Limits {
+    signals: Signals,
+    deadline: Option<Instant>,
+}
+
+/// Why a run was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    /// It has taken too long.
+    Time,
+}
+
+impl Limits {
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self {
+            signals: Signals::take(Addressee::Us).context("cannot handle signals")?,
+            deadline: None,
+        })
+    }
+
+    /// A run begins that may take so long.
+    pub(super) fn begin(&mut self, time: Option<Duration>) {
+        self.deadline = time.map(|time| Instant::now() + time);
+    }
+
+    /// Whether the run is over.
+    ///
+    /// # Errors
+    ///
+    /// A signal asked to stop.
+    pub(super) fn check(&mut self) -> Result<Option<Over>> {
+        if self.signals.stop_requested() {
+            bail!("interrupted");
+        }
+        let is_over = self.deadline.is_some_and(|end| end <= Instant::now());
+        Ok(is_over.then_some(Over::Time))
+    }
+
+    /// Waits for the end of a child; one that is not waited for any more is killed.
+    pub(super) fn wait_for(&mut self, child: &mut Child) -> Result<Result<ExitStatus, Over>> {
+        let pidfd = Pid::from_raw(child.id() as i32).and_then(|pid| {
+            // Before Linux 5.3 there are none.
+            pidfd_open(pid, PidfdFlags::empty()).ok()
+        });
+        let ended = loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(Ok(status));
+            }
+            match self.check() {
+                Ok(None) => {}
+                Ok(Some(over)) => break Ok(Err(over)),
+                Err(error) => break Err(error),
+            }
+            match &pidfd {
+                Some(pidfd) => poll_once(pidfd, LOOK)?,
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        let _ = child.kill();
+        child.wait()?;
+        ended
+    }
+}
+
+fn poll_once(descriptor: &impl AsFd, timeout: Duration) -> io::Result<()> {
+    let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
+    let mut ready = [PollFd::new(descriptor, PollFlags::IN)];
+    match poll(&mut ready, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Kills a program that was started here and is not waited for by this process itself.
+pub(super) fn kill(pid: u32) {
+    if let Some(pid) = Pid::from_raw(pid as i32) {
+        // It may have ended just now.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}

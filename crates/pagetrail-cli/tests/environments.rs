@@ -1,0 +1,246 @@
+//! `pagetrail compare` as its users call it; its figures are not checked here, but for their shape.
+
+mod common;
+
+use std::path::Path;
+
+use pagetrail::{Capabilities, Technique};
+use serde_json::Value;
+
+use common::{error_line, pagetrail, run};
+
+/// The document of a comparison, and its exit code.
+fn document(directory: &Path, arguments: &[&str]) -> (Value, Option<i32>) {
+    let output = run(directory, &[&["compare", "--json"], arguments].concat());
+    let value = serde_json::from_slice(&output.stdout);
+    let value = value.unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    (value, output.status.code())
+}
+
+fn has_pagemap_scan() -> bool {
+    Capabilities::probe().works(Technique::PagemapScan)
+}
+
+/// Runs a test of a suite by itself; gives what it says.
+fn work(name: &str) -> String {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = run(directory.path(), &["compare", "--as-work", name]);
+    assert!(output.status.success(), "{name}: {output:?}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Tests that need no process of their own are run by the crate's own tests.
+#[test]
+fn tests_of_suites_find_their_results_right() {
+    for name in [
+        "memory/faults",
+        "memory/brk",
+        "memory/page",
+        "memory/mmap",
+        "memory/exec",
+        "memory/fork",
+        "memory/shell",
+        "memory/motion",
+        "ipc/pipe",
+        "ipc/pipe-copy",
+        "ipc/stream",
+        "ipc/datagram",
+        "ipc/shared-memory",
+        "disk/files",
+        "disk/random-write",
+        "apps/web",
+    ] {
+        let said = work(name);
+        let numbers: Vec<u64> = said
+            .split_whitespace()
+            .map(|word| word.parse().expect("a number"))
+            .collect();
+        assert_eq!(numbers.len(), 2, "{name}: {said}");
+        assert!(numbers[0] > 0 && numbers[1] > 0, "{name}: {said}");
+    }
+}
+
+#[test]
+fn a_program_in_two_environments() {
+    if !has_pagemap_scan() {
+        return pagetrail_skips::not_here("compare: pagemap-scan does not work here");
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let page = directory.path().join("page.html");
+    let (found, code) = document(
+        directory.path(),
+        &[
+            "native,tracked:pagemap-scan@5ms,tracked:mprotect,native",
+            "--runs",
+            "3",
+            "--seed",
+            "7",
+            "--html",
+            page.to_str().expect("UTF-8"),
+            "--",
+            "sh",
+            "-c",
+            "echo said; i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; exit 3",
+        ],
+    );
+    assert_eq!(code, Some(0), "{found}");
+    assert_eq!((&found["schema"], &found["seed"]), (&1.into(), &7.into()));
+    let test = &found["suites"][0]["tests"][0];
+    assert_eq!(test["runs"], 3);
+    assert_eq!(test["ends"], "exited with code 3");
+    assert_eq!(test["unstable"], Value::Null);
+    let environments = test["environments"].as_array().expect("a list");
+    assert_eq!(environments.len(), 2);
+    // It tracks the own process only.
+    assert_eq!(found["absent"][0]["name"], "tracked:mprotect");
+    let tracked = &environments[1];
+    assert_eq!(tracked["environment"], "tracked:pagemap-scan@5ms");
+    assert_eq!(tracked["differs"], Value::Null);
+    for figure in ["low", "median", "high"] {
+        assert!(tracked["ratio"][figure].as_f64().expect("a number") > 0.0);
+    }
+    let counts = |environment: &Value, name: &str| environment["counts"][name].as_f64();
+    assert!(counts(tracked, "rounds") > Some(0.0), "{tracked}");
+    assert_eq!(counts(&environments[0], "rounds"), Some(0.0));
+    assert!(counts(&environments[0], "minor_faults") > Some(0.0));
+    let page = std::fs::read_to_string(page).expect("it was written");
+    assert!(page.contains("<svg") && !page.contains("<script"));
+}
+
+#[test]
+fn a_program_that_behaves_differently_is_named_and_fails() {
+    if !has_pagemap_scan() {
+        return pagetrail_skips::not_here("compare: pagemap-scan does not work here");
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    // The tracker is the parent natively, too, but a variable tells the heap.
+    let script = "test -z \"$PAGETRAIL_SUBPAGES\" || { echo odd >&2; exit 4; }";
+    let library = directory.path().join("empty.so");
+    std::fs::write(&library, "").expect("it can be written");
+    let mut command = pagetrail(
+        directory.path(),
+        &["compare", "heap:8", "--runs", "1", "--", "sh", "-c", script],
+    );
+    // The loader warns about it on standard error, and goes on.
+    command.env("PAGETRAIL_ALLOC_LIBRARY", &library);
+    let output = command.output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("behaves differently in heap:8: it exited with code 4 (odd)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_suite_has_scores_and_conditions_are_judged() {
+    if !has_pagemap_scan() {
+        return pagetrail_skips::not_here("compare: pagemap-scan does not work here");
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (found, code) = document(
+        directory.path(),
+        &[
+            "tracked:pagemap-scan",
+            "--suite",
+            "net",
+            "--runs",
+            "1",
+            "--fail-if",
+            "net/tracked:pagemap-scan>100000x",
+        ],
+    );
+    assert_eq!(code, Some(0), "{found}");
+    let suite = &found["suites"][0];
+    assert_eq!(suite["name"], "net");
+    let tests = suite["tests"].as_array().expect("a list").len();
+    assert_eq!(suite["scores"][1]["count"], tests);
+    assert_eq!(found["conditions"][0]["holds"], false);
+}
+
+#[test]
+fn who_is_not_here_is_said_and_alone_is_exit_code_3() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut command = pagetrail(
+        directory.path(),
+        &[
+            "compare",
+            "tracked:compare",
+            "--runs",
+            "1",
+            "--fail-if",
+            "tracked:compare>1x",
+            "--",
+            "true",
+        ],
+    );
+    command.env("PAGETRAIL_DISABLE", "compare");
+    let output = command.output().expect("it starts");
+    let (text, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert_eq!(output.status.code(), Some(3), "{text} {errors}");
+    assert!(text.contains("not here: tracked:compare: "), "{text}");
+    assert!(errors.contains("cannot decide --fail-if"), "{errors}");
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_line() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = directory.path();
+    for (arguments, code, part) in [
+        (
+            &["nativ,vm", "--", "true"][..],
+            2,
+            "'nativ' is no environment; there are native",
+        ),
+        (
+            &["native", "--", "true"],
+            2,
+            "nothing to compare native with",
+        ),
+        (&["vm"], 2, "name a program after --, or --suite"),
+        (
+            &["vm", "--suite", "memroy"],
+            2,
+            "'memroy' is no suite; there are processor",
+        ),
+        (
+            &["vm", "--suite", "net", "--", "true"],
+            2,
+            "cannot be used with",
+        ),
+        (&["vm", "--runs", "0", "--", "true"], 2, "--runs"),
+        (
+            &["vm", "--runs", "2", "--for", "3s", "--", "true"],
+            2,
+            "cannot be used with",
+        ),
+        (
+            &["vm", "--fail-if", "vm>2", "--", "true"],
+            2,
+            "a bound is a multiple",
+        ),
+        (
+            &["vm", "--fail-if", "heap:8>2x", "--", "true"],
+            2,
+            "heap:8 is not compared here",
+        ),
+        (
+            &["vm", "--html", "/nowhere/x.html", "--", "true"],
+            2,
+            "/nowhere/x.html",
+        ),
+        (
+            &["vm", "--runs", "1", "--", "/no/such/program"],
+            127,
+            "/no/such/program",
+        ),
+        (&["--as-work", "memory/none"], 2, "has no test 'none'"),
+    ] {
+        let output = run(directory, &[&["compare"], arguments].concat());
+        let line = error_line(&output, code);
+        assert!(line.contains(part), "{arguments:?}: {line}");
+    }
+}
