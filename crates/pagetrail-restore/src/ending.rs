@@ -75,6 +75,8 @@ fn end_those_of_descriptors() -> bool {
 
 /// Ends who waits for pages of a userfaultfd; tells whether its process has gone.
 fn end(missing: &Missing) -> bool {
+    // What it has said before, nobody hears any more.
+    missing.wake_all();
     let each = |message| match message {
         Message::Fault { thread, .. } => kill_waiting(thread),
         // Found by its number the next time.

@@ -367,6 +367,8 @@ impl Pager {
         while !self.spaces.is_empty() {
             let mut children = Vec::new();
             for space in &self.spaces {
+                // Those that have said before that they wait do so again.
+                space.missing.wake_all();
                 let mut each = |message| match message {
                     Message::Fault { thread, .. } => ending::kill_waiting(thread),
                     Message::Fork(child) => children.push(child),

@@ -194,6 +194,22 @@ fn what_cannot_be_started_anew_is_refused_by_its_name() {
 }
 
 #[test]
+fn a_mapped_file_whose_name_has_a_line_break_is_refused() {
+    let Some(program) = support::victim_program("lacking") else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lack\ning");
+    fs::copy(program, &path).unwrap();
+    let mut command = Command::new(path);
+    command.arg(directory.path()).args(["16", "1"]);
+    let running = Program::start(&mut command, directory);
+    running.await_output("ready");
+    let message = check_restartable(running.pid()).unwrap_err().to_string();
+    assert!(message.contains("whose name has a line break"), "{message}");
+}
+
+#[test]
 fn a_thread_that_is_not_as_the_main_one_is_refused() {
     let Some(program) = support::victim_program("apart") else {
         return;

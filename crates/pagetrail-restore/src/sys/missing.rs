@@ -3,6 +3,7 @@
 //!
 //! See `ioctl_userfaultfd(2)` and `Documentation/admin-guide/mm/userfaultfd.rst`.
 
+use crate::holes;
 use linux_raw_sys::general::{
     self as raw, uffd_msg, uffdio_api, uffdio_copy, uffdio_range, uffdio_register, uffdio_zeropage,
 };
@@ -18,7 +19,7 @@ const WAKE: Opcode = opcode::read::<uffdio_range>(0xaa, 2);
 const COPY: Opcode = opcode::read_write::<uffdio_copy>(0xaa, 3);
 const ZEROPAGE: Opcode = opcode::read_write::<uffdio_zeropage>(0xaa, 4);
 
-/// What is asked of the kernel: to be told of all that makes an address lack something else.
+/// What is asked of the kernel: messages about all that makes an address lack something else.
 pub(crate) const FEATURES: u64 = (raw::UFFD_FEATURE_EVENT_FORK
     | raw::UFFD_FEATURE_EVENT_REMAP
     | raw::UFFD_FEATURE_EVENT_REMOVE
@@ -137,6 +138,14 @@ impl Missing {
     pub(crate) fn wake(&self, page: PageRange) -> Result<(), Errno> {
         // SAFETY: UFFDIO_WAKE reads a `uffdio_range`, and changes no memory.
         unsafe { ioctl(&self.0, Setter::<WAKE, _>::new(uffdio(page))) }
+    }
+
+    /// Wakes who waits for any page, to look again, and say so again.
+    pub(crate) fn wake_all(&self) {
+        if let Some(all) = PageRange::new(NOWHERE, holes::END) {
+            // Nobody waits where that fails.
+            let _ = self.wake(all);
+        }
     }
 
     /// Whether the process has gone.
