@@ -88,8 +88,16 @@ fn draw_head(frame: &mut Frame<'_>, state: &TopState, area: Rect) {
     let cost = match (state.trail().rounds.last(), state.overhead()) {
         (None, _) => "waiting for the first round".into(),
         (Some(round), Some(overhead)) => {
-            let index = words::count(round.index.into());
-            format!("round {index}  overhead {}", words::overhead(&overhead))
+            let is_over = round.overhead.is_some_and(|overhead| !overhead.is_kept);
+            format!(
+                "round {}  interval {}  overhead {} of {}  {:.1} reported per page written{}",
+                words::count(round.index.into()),
+                words::time(round.duration_ns as f64),
+                words::percent(overhead.cost),
+                words::percent(overhead.allowed),
+                overhead.reported_per_written,
+                if is_over { "  not to be kept" } else { "" },
+            )
         }
         (Some(round), None) => {
             let (to_attach, later) = words::stops(state.trail(), all);
@@ -286,10 +294,15 @@ mod tests {
         for round in &trail.rounds {
             state.push_round(round, &trail.mappings);
         }
-        let shown = screen(&state, 160, 30);
-        let cost = "round 59  overhead about 2.6% of 3.0% allowed; interval 10";
+        let shown = screen(&state, 100, 30);
+        assert!(shown.contains("round 59  interval 10"), "{shown}");
+        let cost = "overhead 2.6% of 3.0%  1.2 reported per page written ";
         assert!(shown.contains(cost), "{shown}");
-        assert!(shown.contains("in 6 of 60 rounds"), "{shown}");
+        let mut round = trail.rounds[0].clone();
+        round.index = 60;
+        state.push_round(&round, &trail.mappings);
+        let shown = screen(&state, 100, 30);
+        assert!(shown.contains("written  not to be kept "), "{shown}");
     }
 
     #[test]
