@@ -30,7 +30,7 @@ const AT_WORK: f64 = 1.5;
 pub(crate) fn at_work(technique: Technique) -> Duration {
     static PRICES: [OnceLock<Duration>; Technique::ALL.len()] =
         [const { OnceLock::new() }; Technique::ALL.len()];
-    if matches!(technique, Technique::Compare | Technique::None) {
+    if causes_no_fault(technique) {
         return Duration::ZERO;
     }
     *PRICES[technique.index()].get_or_init(|| {
@@ -69,8 +69,19 @@ fn measure_for(technique: Technique) -> Option<Duration> {
         // Its marks belong to the whole process, where others may use them. The first write to a
         // page that does not exist is a fault of the same kind, and a little dearer.
         Technique::SoftDirty => first_touch(),
-        Technique::Compare | Technique::None => Some(Duration::ZERO),
+        Technique::Compare
+        | Technique::Epml
+        | Technique::Spml
+        | Technique::SpmlSearch
+        | Technique::None => Some(Duration::ZERO),
     }
+}
+
+/// Whether the target runs on while its pages are written: their contents are compared, or the
+/// machine logs them.
+fn causes_no_fault(technique: Technique) -> bool {
+    use Technique::{Compare, Epml, None, Spml, SpmlSearch};
+    matches!(technique, Compare | Epml | Spml | SpmlSearch | None)
 }
 
 /// Measures what a write-protection fault costs a program that the technique tracks.
