@@ -81,7 +81,7 @@ pub(crate) fn start_tree(wanted: &Wanted<'_>, follow: bool) -> Result<Subject> {
     if let Some(first) = tree.members().first() {
         warn(wanted.technique, first.watch().technique());
     }
-    Ok(Subject::Tree(tree))
+    Ok(Subject::Tree(Box::new(tree)))
 }
 
 fn start_guest(

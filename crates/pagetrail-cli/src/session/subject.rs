@@ -7,7 +7,7 @@ use pagetrail::{DirtySource, Origin, Round, State, Tree};
 /// What is tracked.
 pub(crate) enum Subject {
     /// Processes, each with a watch.
-    Tree(Tree),
+    Tree(Box<Tree>),
     /// A guest, which is one source.
     Guest(Box<dyn DirtySource>),
 }
