@@ -142,9 +142,6 @@ pub trait DirtySource {
         None
     }
 
-    /// Counts time for which the consumer has stopped the target against such a budget.
-    fn count_stop(&mut self, _: Duration) {}
-
     /// Releases a target that is held at its end; see [`State::Exiting`].
     fn release_exit(&mut self);
 

@@ -46,10 +46,6 @@ impl DirtySource for Watch {
         Self::next_collect(self)
     }
 
-    fn count_stop(&mut self, time: Duration) {
-        Self::count_stop(self, time);
-    }
-
     fn release_exit(&mut self) {
         Self::release_exit(self);
     }
