@@ -108,7 +108,10 @@ impl<'a> Running<'a> {
             class: place.environment.class(),
             time_ns: Estimate::of(place.samples.iter().map(|sample| sample.time_ns)),
             ratio,
-            within_noise: *place.environment == plan.against || within(ratio, noise),
+            within_noise: *place.environment == plan.against
+                // One run says nothing about noise.
+                || place.samples.len() < 2
+                || within(ratio, noise),
             differs: place.differs.clone().or_else(differs),
             counts: CountMedians::of(&place.samples),
         }

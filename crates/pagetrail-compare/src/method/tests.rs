@@ -53,6 +53,17 @@ fn a_known_slowdown_is_measured_as_itself() {
 }
 
 #[test]
+fn one_run_says_nothing_about_noise() {
+    let ratio_of = |rounds| {
+        let mut fake = Fake::new(1).slow("vm", 3.0);
+        let comparison = compared(&plan(&["vm"], Length::Rounds(rounds)), &mut fake);
+        measured(&comparison, "vm").clone()
+    };
+    assert!(ratio_of(1).within_noise && ratio_of(1).ratio.median > 2.5);
+    assert!(!ratio_of(2).within_noise);
+}
+
+#[test]
 fn a_machine_that_grows_slower_does_so_for_all() {
     // Each run is 1 % slower than the one before: after 100 runs 2.7 times.
     let mut fake = Fake::new(1).slow("vm", 1.3).drifting(1.01);

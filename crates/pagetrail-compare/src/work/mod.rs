@@ -107,8 +107,7 @@ impl FromStr for Report {
 ///
 /// There is none of this name, or its result is wrong.
 pub fn serve(name: &str) -> Result<()> {
-    let work = find(name)?;
-    let done = (work.run)().with_context(|| format!("the test {name}"))?;
+    let done = (find(name)?.run)()?;
     let report = Report {
         time_ns: u64::try_from(done.took.as_nanos()).unwrap_or(u64::MAX),
         result: done.result,

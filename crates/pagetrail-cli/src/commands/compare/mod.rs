@@ -75,7 +75,9 @@ fn code(comparison: &Comparison, verdicts: &[Verdict], undecided: Option<&str>) 
         true => ExitCode::SUCCESS,
         false => {
             if undecided.is_none() {
-                exit::message("nothing could be compared: no environment is here but one");
+                exit::message(
+                    "nothing could be compared: all but one environment, or all tests, are not here",
+                );
             }
             ExitCode::from(exit::MACHINE)
         }
