@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use pagetrail_report::size::Size;
 use pagetrail_vm::Settings;
-use pagetrail_vm::check::{Report, report, try_accesses, try_guest};
+use pagetrail_vm::check::{Report, report, try_accesses, try_guest, try_units};
 use serde::Serialize;
 
 use crate::exit;
@@ -55,12 +55,17 @@ struct Document {
     accesses: bool,
     /// Why accessed pages cannot be tracked.
     accesses_reason: Option<String>,
+    /// Whether sub-pages can be merged.
+    units: bool,
+    /// Why sub-pages cannot be merged.
+    units_reason: Option<String>,
 }
 
 /// The results of the trial guests.
 struct Tried {
     writes: pagetrail_vm::Result<&'static str>,
     accesses: pagetrail_vm::Result<()>,
+    units: pagetrail_vm::Result<()>,
 }
 
 fn check(args: &CheckArgs) -> Result<ExitCode> {
@@ -68,6 +73,7 @@ fn check(args: &CheckArgs) -> Result<ExitCode> {
     let tried = Tried {
         writes: try_guest(),
         accesses: try_accesses(),
+        units: try_units(),
     };
     let ran = tried.writes.is_ok();
     let text = match args.json {
@@ -92,6 +98,8 @@ fn document(report: &Report, tried: &Tried) -> Document {
         reason: tried.writes.as_ref().err().map(reason),
         accesses: tried.accesses.is_ok(),
         accesses_reason: tried.accesses.as_ref().err().map(reason),
+        units: tried.units.is_ok(),
+        units_reason: tried.units.as_ref().err().map(reason),
     }
 }
 
@@ -127,6 +135,13 @@ fn lines(report: &Report, tried: &Tried) -> String {
             "accessed pages",
             match &tried.accesses {
                 Ok(()) => "yes, by accessed bits in page tables".to_owned(),
+                Err(error) => format!("no: {error}"),
+            },
+        ),
+        (
+            "merged sub-pages",
+            match &tried.units {
+                Ok(()) => "yes".to_owned(),
                 Err(error) => format!("no: {error}"),
             },
         ),

@@ -11,6 +11,7 @@ use pagetrail::{
     WatchBuilder,
 };
 use pagetrail_trail::Header;
+use pagetrail_vm::UnitStrategy;
 
 use crate::args::{HugePagesArg, TargetArgs, TechniqueArgs};
 use crate::exit;
@@ -18,7 +19,7 @@ use crate::session::pace::Budget;
 use crate::session::subject::Subject;
 use crate::session::subpage;
 use crate::vm::args::GuestArgs;
-use crate::vm::guest;
+use crate::vm::guest::{self, Subpages};
 
 /// The target that the command line names.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +55,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) last_round: bool,
     /// The number of sub-pages for a program that is started on the sub-page allocator.
     pub(crate) subpages: Option<&'a str>,
+    /// How a guest's sub-pages are merged.
+    pub(crate) units: UnitStrategy,
 }
 
 /// Starts tracking a process, or starts a program and tracks it. `set_streams` may redirect the
@@ -93,7 +96,11 @@ fn start_guest(
         Named::Program(command) => command,
         Named::Processes(_) | Named::Cgroup(_) => &[],
     };
-    let source = guest::start(command, wanted.track, wanted.subpages, set_streams)?;
+    let subpages = wanted.subpages.map(|per_page| Subpages {
+        per_page,
+        units: wanted.units,
+    });
+    let source = guest::start(command, wanted.track, subpages, set_streams)?;
     Ok(Box::new(source))
 }
 

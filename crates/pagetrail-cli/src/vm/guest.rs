@@ -8,14 +8,23 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 use pagetrail::TrackMode;
-use pagetrail_vm::GuestSource;
+use pagetrail_vm::{GuestSource, UnitStrategy};
+
+/// How a guest's heap distinguishes sub-pages.
+#[derive(Clone, Copy)]
+pub(crate) struct Subpages<'a> {
+    /// The number of sub-pages per page.
+    pub(crate) per_page: &'a str,
+    /// How they are merged while the guest runs.
+    pub(crate) units: UnitStrategy,
+}
 
 /// Starts a program as a guest from its first instruction on. `set_streams` may redirect its
 /// output, which is inherited otherwise.
 pub(crate) fn start(
     command: &[OsString],
     track: Option<TrackMode>,
-    subpages: Option<&str>,
+    subpages: Option<Subpages<'_>>,
     set_streams: impl FnOnce(&mut Command) -> Result<()>,
 ) -> Result<GuestSource> {
     let track = track.unwrap_or_default();
@@ -24,6 +33,10 @@ pub(crate) fn start(
     if track != TrackMode::Writes {
         pagetrail_vm::check::try_accesses()?;
     }
+    let units = subpages.map_or(UnitStrategy::Static, |subpages| subpages.units);
+    if units != UnitStrategy::Static {
+        pagetrail_vm::check::try_units()?;
+    }
     let (rounds, link) = pagetrail_vm::pair().context("cannot make a pair of sockets")?;
     let mut guest = Command::new(env::current_exe().context("cannot find this program")?);
     guest
@@ -31,7 +44,7 @@ pub(crate) fn start(
         .args(
             subpages
                 .iter()
-                .flat_map(|subpages| ["--subpages", subpages]),
+                .flat_map(|subpages| ["--subpages", subpages.per_page]),
         )
         .args((track != TrackMode::Writes).then_some("--accesses"))
         .arg("--")
@@ -39,7 +52,9 @@ pub(crate) fn start(
     set_streams(&mut guest)?;
     let child = guest.spawn().context("cannot start the virtual machine")?;
     drop(link);
-    Ok(GuestSource::new(rounds, child, track, subpages.is_some()))
+    let mut source = GuestSource::new(rounds, child, track, subpages.is_some());
+    source.set_units(units)?;
+    Ok(source)
 }
 
 /// Keeps a program's streams apart from those of a subcommand that writes a result to standard

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use pagetrail::TrackMode;
 use pagetrail_stacks::Unwind;
+use pagetrail_vm::UnitStrategy;
 
 use crate::args::{DEFAULT_FILE, SUBPAGES, TechniqueArgs, TreeArgs, duration};
 use crate::commands::report::args::PictureArgs;
@@ -44,6 +45,11 @@ pub(crate) struct RecordArgs {
         value_parser = SUBPAGES
     )]
     pub(crate) subpages: Option<String>,
+    /// Merge sub-pages in the guest's page tables while it runs, so that they are logged together:
+    /// static (never), adaptive (those that are written together in round after round), or
+    /// history:N (those written in the same round, and all separated after N rounds)
+    #[arg(long, value_name = "STRATEGY", requires_all = ["vm", "subpages"], default_value = "static")]
+    pub(crate) units: UnitStrategy,
     /// Record a last round at the program's exit. The program runs under ptrace(2) for this, with
     /// side effects: LeakSanitizer fails, debuggers and set-user-ID are refused, signals take
     /// longer

@@ -52,6 +52,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         track: args.access.map(TrackMode::from),
         last_round: args.last_round,
         subpages: args.subpages.as_deref(),
+        units: args.units,
     };
     let mut subject = match start::start_tree(&wanted, !args.no_children) {
         Ok(subject) => subject,

@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail};
 use pagetrail::{DirtySource, Error, State};
 use pagetrail_report::words;
 use pagetrail_trail::{End, Event, Mapping};
+use pagetrail_vm::UnitStrategy;
 
 use self::args::TopArgs;
 use self::screen::{Input, Screen};
@@ -47,6 +48,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
         track: None,
         last_round: false,
         subpages: None,
+        units: UnitStrategy::Static,
     };
     let mut source = start::start(&wanted, |command| {
         let (stdout, stderr) = program_output(args)?;
