@@ -77,7 +77,7 @@ fn lives(program: &Path) -> bool {
     executables.any(|executable| executable == program)
 }
 
-/// With any PID: whoever becomes the parent of a process whose pager was killed may never wait for
+/// With any PID: who becomes the parent of a process whose pager was killed may never wait for
 /// its end.
 const RESTORE: [&str; 6] = [
     "restore",
