@@ -1,6 +1,8 @@
-//! [`Cursor`]: walks a set of pages along with the table.
+//! [`Cursor`]: walks a set of pages along with the table; [`Touches`] walks both sets of a sample.
 
 use pagetrail::{PageRange, PageSet};
+
+use super::Sample;
 
 /// Adds a range, unless it is empty.
 pub(super) fn push(set: &mut PageSet, start: u64, end: u64) {
@@ -21,7 +23,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Leaves ranges behind that end before an address.
+    /// Skips ranges that end before an address.
     fn advance(&mut self, address: u64) {
         while let [first, rest @ ..] = self.ranges
             && first.end() <= address
@@ -59,5 +61,58 @@ impl<'a> Cursor<'a> {
             }
             self.ranges = rest;
         }
+    }
+}
+
+/// The accesses to a page that a sample has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Touch {
+    pub(super) accessed: bool,
+    pub(super) written: bool,
+}
+
+impl Touch {
+    /// Whether there was any access; a write is one.
+    #[inline]
+    pub(super) fn any(self) -> bool {
+        self.accessed || self.written
+    }
+}
+
+/// Walks a sample along with the table.
+pub(super) struct Touches<'a> {
+    accessed: Cursor<'a>,
+    written: Cursor<'a>,
+}
+
+impl<'a> Touches<'a> {
+    pub(super) fn new(sample: &'a Sample) -> Self {
+        Self {
+            accessed: Cursor::new(sample.accessed.as_ref()),
+            written: Cursor::new(sample.written.as_ref()),
+        }
+    }
+
+    /// The accesses to an address, and the next address, at most `end`, at which that changes.
+    #[inline]
+    pub(super) fn at(&mut self, address: u64, end: u64) -> (Touch, u64) {
+        let (accessed, accessed_until) = self.accessed.at(address);
+        let (written, written_until) = self.written.at(address);
+        let until = end.min(accessed_until).min(written_until);
+        (Touch { accessed, written }, until)
+    }
+
+    /// The accesses to any address from `start` to `end`.
+    pub(super) fn any(&mut self, start: u64, end: u64) -> Touch {
+        Touch {
+            accessed: self.accessed.any(start, end),
+            written: self.written.any(start, end),
+        }
+    }
+
+    /// Adds what was accessed from `start` to `end` to `out`.
+    pub(super) fn between(&mut self, start: u64, end: u64, out: &mut PageSet) {
+        self.accessed.between(start, end, out);
+        self.written.between(start, end, out);
     }
 }

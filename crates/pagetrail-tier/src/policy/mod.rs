@@ -11,10 +11,11 @@ mod rank;
 pub(crate) mod settings;
 mod spot_check;
 pub(crate) mod table;
+mod window;
 
 use pagetrail::PageSet;
 
-use cursor::{Cursor, push};
+use cursor::{Touches, push};
 use histogram::{Histogram, Tally};
 use page::{Page, WindowKind};
 use plan::Plan;
@@ -22,6 +23,7 @@ use rank::Degrees;
 use settings::{Ranking, Settings, SettingsError};
 use spot_check::Samples;
 use table::{Place, Run, Table, Units};
+use window::Window;
 
 /// The kinds of access that a source reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -180,87 +182,34 @@ impl Policy {
 
     /// Updates all pages with the sample of a window.
     pub fn observe(&mut self, sample: &Sample) -> Noted {
-        let (settings, caps) = (&self.settings, self.caps);
         let kind = WindowKind {
             accesses: sample.accessed.is_some(),
             writes: sample.written.is_some(),
             // The window after a phase change samples all pages.
             phase_changed: self.since_phase_change == 0,
-            settled: self.seen >= settings.windows.into(),
+            settled: self.seen >= self.settings.windows.into(),
         };
-        let mut accessed = Cursor::new(sample.accessed.as_ref());
-        let mut written = Cursor::new(sample.written.as_ref());
-        let mut noted = Noted::default();
-        let mut samples = Samples::new(settings, self.windows);
-        let mut tally = Tally::new(settings.rank_max());
-        let degrees = &self.degrees;
-        let mask = u16::MAX >> (16 - settings.windows);
-        let (page_bytes, block_bytes) = (self.table.page_bytes(), self.table.block_bytes());
-        let mut behind = 0;
+        let page_bytes = self.table.page_bytes();
+        let mut touches = Touches::new(sample);
+        let mut window = Window::new(
+            &self.settings,
+            self.caps,
+            kind,
+            &self.degrees,
+            page_bytes,
+            self.windows,
+        );
         for block in self.table.blocks_mut() {
-            let base = block.base;
-            for cursor in [&mut accessed, &mut written] {
-                cursor.between(behind, base, &mut noted.unknown);
-            }
-            behind = base.saturating_add(block_bytes);
-            match &mut block.units {
-                Units::Huge(page) => {
-                    let (read, wrote) = (accessed.any(base, behind), written.any(base, behind));
-                    let sampled = !page.is_backed_off();
-                    samples.take(page, read || wrote);
-                    if page.observe(settings, caps, kind, read, wrote) || samples.draw(page, base) {
-                        push(&mut noted.rearm, base, behind);
-                    }
-                    noted.answered += u64::from(sampled && (read || wrote));
-                    tally.add(page.kind(), degrees.rank(page, base), block_bytes);
-                }
-                Units::Small(pages) => {
-                    let mut start = base;
-                    while start < behind {
-                        // A run of pages for which the sample is the same.
-                        let (read, read_until) = accessed.at(start);
-                        let (wrote, wrote_until) = written.at(start);
-                        let end = behind.min(read_until).min(wrote_until);
-                        let index = |address: u64| ((address - base) / page_bytes) as usize;
-                        let touched = read || wrote;
-                        for (at, page) in pages[index(start)..index(end)].iter_mut().enumerate() {
-                            let address = start + at as u64 * page_bytes;
-                            // Fast path for most pages: not accessed now and not backed off.
-                            if !touched && page.is_at_the_bottom() {
-                                page.observe_nothing(mask, kind);
-                                tally.add(page.kind(), degrees.rank(page, address), page_bytes);
-                                continue;
-                            }
-                            if page.is_absent() {
-                                if touched {
-                                    push(&mut noted.unknown, address, address + page_bytes);
-                                }
-                                continue;
-                            }
-                            let sampled = !page.is_backed_off();
-                            samples.take(page, touched);
-                            if page.observe(settings, caps, kind, read, wrote)
-                                || samples.draw(page, address)
-                            {
-                                push(&mut noted.rearm, address, address + page_bytes);
-                            }
-                            noted.answered += u64::from(sampled && touched);
-                            tally.add(page.kind(), degrees.rank(page, address), page_bytes);
-                        }
-                        start = end;
-                    }
-                }
-            }
+            window.observe(block, &mut touches);
         }
-        for cursor in [&mut accessed, &mut written] {
-            cursor.between(behind, u64::MAX, &mut noted.unknown);
-        }
-        let contradicted = samples.contradict(settings);
-        self.histogram = Some(tally.finish());
+        let observed = window.end(&mut touches);
+        let mut noted = observed.noted;
+        self.histogram = Some(observed.histogram);
         self.since_phase_change = self.since_phase_change.saturating_add(1);
         self.seen = self.seen.saturating_add(1);
         self.windows += 1;
-        if contradicted && self.since_phase_change >= self.settings.windows.into() {
+        let may_change = self.since_phase_change >= self.settings.windows.into();
+        if observed.contradicted && may_change {
             noted.phase_change = true;
             self.reset_back_off(&mut noted.rearm);
         }
@@ -325,17 +274,14 @@ impl Policy {
     /// back-off of all pages is reset.
     pub fn probed(&mut self, sample: &Sample) -> bool {
         let (page_bytes, block_bytes) = (self.table.page_bytes(), self.table.block_bytes());
-        let mut cursors = [&sample.accessed, &sample.written].map(|set| Cursor::new(set.as_ref()));
+        let mut touches = Touches::new(sample);
         let mut samples = Samples::new(&self.settings, self.windows);
         for block in self.table.blocks_mut() {
             let base = block.base;
             let (pages, bytes) = block.units_mut(page_bytes, block_bytes);
             for (index, page) in pages.iter_mut().enumerate() {
                 let address = base + index as u64 * bytes;
-                // Both cursors must advance, so `|` and not `||`.
-                let touched = cursors.iter_mut().fold(false, |any, cursor| {
-                    cursor.any(address, address + bytes) | any
-                });
+                let touched = touches.any(address, address + bytes).any();
                 samples.take_picked(page, touched);
             }
         }

@@ -9,19 +9,20 @@ use super::settings::Settings;
 /// backed off, few are left to pick from, and the pages that are due serve as the sample.
 pub(super) struct Samples {
     one_in: u64,
-    /// Changes with the window, so that it is other pages' turn.
+    /// Changes with the window, so that other pages are picked.
     salt: u64,
+    /// Picked pages, by whether they were accessed.
     used: u32,
     unused: u32,
-    /// Checks pages whose turn it is.
+    /// Pages whose back-off ended with the last window, by whether they were accessed in this one.
     used_in_turn: u32,
     unused_in_turn: u32,
-    /// Pages that are trusted, and not kind.
+    /// Pages that should be in use and are still backed off.
     resting: u32,
 }
 
 impl Samples {
-    /// Fewer tell nothing.
+    /// The fewest sampled pages from which a phase change is concluded.
     const LEAST: u32 = 8;
 
     pub(super) fn new(settings: &Settings, window: u64) -> Self {
@@ -36,7 +37,7 @@ impl Samples {
         }
     }
 
-    /// Takes the answer of a page that was picked in the last window, or whose turn it is.
+    /// Counts a page that was picked in the last window, or whose back-off has ended.
     #[inline]
     pub(super) fn take(&mut self, page: &mut Page, touched: bool) {
         if page.is_trusted() {
@@ -51,7 +52,7 @@ impl Samples {
         self.take_picked(page, touched);
     }
 
-    /// Takes the answer of a page that was picked in the last window, where nobody else was kind.
+    /// Counts a page if it was picked in the last window, and in a probe nothing else is sampled.
     #[inline]
     pub(super) fn take_picked(&mut self, page: &mut Page, touched: bool) {
         if page.take_spot() {
@@ -63,7 +64,7 @@ impl Samples {
         }
     }
 
-    /// Picks a page that is left alone, or does not.
+    /// Picks a few of the backed-off pages that should be in use; returns whether this is one.
     #[inline]
     pub(super) fn draw(&mut self, page: &mut Page, address: u64) -> bool {
         let picked = page.is_trusted() && self.picks(address);
@@ -73,7 +74,8 @@ impl Samples {
         picked
     }
 
-    /// Picks a page that should be in use, and is to be left alone as before, or does not.
+    /// Picks a few of the pages that should be in use for a probe, which leaves their back-off as
+    /// it is; returns whether this is one.
     pub(super) fn probe(&mut self, page: &mut Page, address: u64) -> bool {
         let picked = page.should_be_in_use() && self.picks(address);
         if picked {
@@ -87,6 +89,7 @@ impl Samples {
         self.one_in > 0 && scatter((address >> 12) ^ self.salt, self.one_in) == 0
     }
 
+    /// Whether so many of the sampled pages were not accessed that the program is in another phase.
     pub(super) fn contradict(&self, settings: &Settings) -> bool {
         let in_turn = self.used_in_turn + self.unused_in_turn;
         let (used, unused) = match self.one_in > 0 && in_turn > self.resting {

@@ -1,0 +1,180 @@
+//! [`Window`]: applies the sample of one window to the pages of the table. This is done for every
+//! page in every window, so what is the same for all pages is decided once.
+
+use super::cursor::{Touch, Touches, push};
+use super::histogram::{Histogram, Tally};
+use super::page::{Page, WindowKind};
+use super::rank::Degrees;
+use super::settings::Settings;
+use super::spot_check::Samples;
+use super::table::{BLOCK_PAGES, Block, Units};
+use super::{Noted, SourceCaps};
+
+/// One window of one target.
+pub(super) struct Window<'a> {
+    settings: &'a Settings,
+    caps: SourceCaps,
+    kind: WindowKind,
+    degrees: &'a Degrees,
+    page_bytes: u64,
+    /// The windows that a history remembers, as its bits.
+    mask: u16,
+    samples: Samples,
+    tally: Tally,
+    noted: Noted,
+    /// The end of the last block.
+    end: u64,
+}
+
+/// What all pages together come to.
+pub(super) struct Observed {
+    pub(super) noted: Noted,
+    pub(super) histogram: Histogram,
+    /// Whether backed-off pages are not in use that should be.
+    pub(super) contradicted: bool,
+}
+
+impl<'a> Window<'a> {
+    /// Begins window number `number`.
+    pub(super) fn new(
+        settings: &'a Settings,
+        caps: SourceCaps,
+        kind: WindowKind,
+        degrees: &'a Degrees,
+        page_bytes: u64,
+        number: u64,
+    ) -> Self {
+        Self {
+            settings,
+            caps,
+            kind,
+            degrees,
+            page_bytes,
+            mask: u16::MAX >> (16 - settings.windows),
+            samples: Samples::new(settings, number),
+            tally: Tally::new(settings.rank_max()),
+            noted: Noted::default(),
+            end: 0,
+        }
+    }
+
+    /// Updates the pages of the next block.
+    pub(super) fn observe(&mut self, block: &mut Block, touches: &mut Touches<'_>) {
+        let base = block.base;
+        touches.between(self.end, base, &mut self.noted.unknown);
+        let block_bytes = self.page_bytes * BLOCK_PAGES;
+        self.end = base.saturating_add(block_bytes);
+        match &mut block.units {
+            // Other pages may be there by now.
+            Units::Huge(page) if page.is_absent() => {
+                touches.between(base, self.end, &mut self.noted.unknown);
+            }
+            Units::Huge(page) => {
+                let touch = touches.any(base, self.end);
+                self.observe_page(page, base, block_bytes, touch);
+            }
+            Units::Small(pages) => self.observe_pages(&mut pages[..], base, touches),
+        }
+    }
+
+    /// Updates small pages, which begin at `base`.
+    fn observe_pages(&mut self, pages: &mut [Page], base: u64, touches: &mut Touches<'_>) {
+        let page_bytes = self.page_bytes;
+        let index = |address: u64| ((address - base) / page_bytes) as usize;
+        let mut start = base;
+        while start < self.end {
+            // A run of pages for which the sample is the same.
+            let (touch, end) = touches.at(start, self.end);
+            for (at, page) in pages[index(start)..index(end)].iter_mut().enumerate() {
+                let address = start + at as u64 * page_bytes;
+                self.observe_page(page, address, page_bytes, touch);
+            }
+            start = end;
+        }
+    }
+
+    /// Updates a page, or a huge page.
+    #[inline]
+    fn observe_page(&mut self, page: &mut Page, address: u64, bytes: u64, touch: Touch) {
+        // Fast path for most pages: not accessed now and not backed off.
+        if !touch.any() && page.is_at_the_bottom() {
+            page.observe_nothing(self.mask, self.kind);
+            return self.count(page, address, bytes);
+        }
+        if page.is_absent() {
+            if touch.any() {
+                push(&mut self.noted.unknown, address, address + bytes);
+            }
+            return;
+        }
+        self.noted.answered += u64::from(touch.any() && !page.is_backed_off());
+        self.samples.take(page, touch.any());
+        if page.observe(self.settings, self.caps, self.kind, touch)
+            || self.samples.draw(page, address)
+        {
+            push(&mut self.noted.rearm, address, address + bytes);
+        }
+        self.count(page, address, bytes);
+    }
+
+    /// Adds a page to the histogram.
+    #[inline]
+    fn count(&mut self, page: &Page, address: u64, bytes: u64) {
+        let rank = self.degrees.rank(page, address);
+        self.tally.add(page.kind(), rank, bytes);
+    }
+
+    /// Ends the window after the last block.
+    pub(super) fn end(mut self, touches: &mut Touches<'_>) -> Observed {
+        touches.between(self.end, u64::MAX, &mut self.noted.unknown);
+        Observed {
+            contradicted: self.samples.contradict(self.settings),
+            noted: self.noted,
+            histogram: self.tally.finish(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::policy::settings::Settings;
+    use crate::policy::table::{BLOCK_PAGES, Place, Run};
+    use crate::policy::{Policy, Sample, SourceCaps};
+    use pagetrail::{PageRange, PageSet};
+
+    const PAGE: u64 = 4096;
+
+    fn pages(from: u64, to: u64) -> PageSet {
+        PageSet::from_iter(PageRange::new(from * PAGE, to * PAGE))
+    }
+
+    #[test]
+    fn what_comes_where_pages_were_freed_is_unknown() {
+        let caps = SourceCaps {
+            accesses: true,
+            ..SourceCaps::default()
+        };
+        for huge in [true, false] {
+            let mut policy = Policy::new(Settings::default(), caps, PAGE).unwrap();
+            policy.set_layout(&[Run {
+                range: PageRange::new(0, 2 * BLOCK_PAGES * PAGE).unwrap(),
+                place: Place::Slow,
+                huge,
+                fixed: false,
+            }]);
+            let accessed = pages(3, 5).union(&pages(2000, 2002));
+            let sample = Sample {
+                accessed: Some(accessed.clone()),
+                written: None,
+            };
+            // The table ends before them.
+            assert_eq!(policy.observe(&sample).unknown, pages(2000, 2002));
+            for page in 0..BLOCK_PAGES {
+                policy.moved(page * PAGE, Place::Absent);
+            }
+            let noted = policy.observe(&sample);
+            assert_eq!(noted.unknown, accessed, "huge: {huge}");
+            assert_eq!(noted.answered, 0);
+        }
+    }
+}
