@@ -3,10 +3,9 @@
 //!
 //! [`find`] finds processes by name, [`start`] turns flags into a source of rounds,
 //! [`subject::Subject`] is what `record` tracks, [`subpage`] starts a program on the sub-page
-//! allocator, [`schedule::Schedule`] computes when the next round is due and [`pace`] what the command line says
-//! about that,
-//! [`signals::Signals`] collects the signals that ask to stop, and [`waiting::Waiting`]
-//! shows that a long step runs. [`crate::recording`] processes the rounds.
+//! allocator, [`schedule::Schedule`] computes when the next round is due, [`pace`] has the flags
+//! that decide it, [`signals::Signals`] collects the signals that ask to stop, and
+//! [`waiting::Waiting`] shows that a long step runs. [`crate::recording`] processes the rounds.
 
 pub(crate) mod find;
 pub(crate) mod pace;

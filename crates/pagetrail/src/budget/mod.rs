@@ -1,10 +1,10 @@
 //! [`Budget`]: keeps what tracking costs a target within a share of its time.
 //!
 //! After each collect it adds up what the round cost the target ([`Spent`]), by counters that the
-//! kernel keeps anyway ([`meter`]) and a price that was measured ([`Prices`] of
-//! [`crate::technique::price`]). Two things are steered: how much a fault weighs against a false
-//! positive, for a technique that predicts ([`weight`]), and when the next round is due ([`pacer`]).
-//! Neither has a say in what is reported: every round is a superset, whatever they decide.
+//! kernel keeps anyway ([`meter`]) and a price that was measured ([`crate::technique::price`]). Two
+//! things are steered: how much a fault weighs against a false positive, for a technique that
+//! predicts ([`weight`]), and when the next round is due ([`pacer`]). Neither has a say in what is
+//! reported: every round is a superset, whatever they decide.
 
 mod meter;
 mod pacer;

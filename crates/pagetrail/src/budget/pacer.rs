@@ -14,8 +14,8 @@ const SLOWLY: f64 = 2.0;
 /// What was spent above the share is saved in this many rounds.
 const REPAID_IN: f64 = 8.0;
 
-/// The most that can be owed: what the share allows in this time, or in the longest interval.
-const OWED_NS_MAX: f64 = 1e9;
+/// The most excess that is saved later: what the share allows in this time, or in the longest interval.
+const EXCESS_NS_MAX: f64 = 1e9;
 
 /// A round at the longest interval that costs so much more than the share is one too many.
 const TOLERANCE: f64 = 1.1;
@@ -32,7 +32,7 @@ pub(super) struct Pacer {
     interval_ns: f64,
     /// The expected cost of a round, once there was one.
     expected_ns: Option<f64>,
-    owed_ns: f64,
+    excess_ns: f64,
     rounds_over: u32,
 }
 
@@ -56,7 +56,7 @@ impl Pacer {
             longest_ns: longest_ns.max(shortest_ns),
             interval_ns: shortest_ns,
             expected_ns: None,
-            owed_ns: 0.0,
+            excess_ns: 0.0,
             rounds_over: 0,
         }
     }
@@ -69,14 +69,14 @@ impl Pacer {
         };
         self.expected_ns = Some(expected);
         let allowed = self.share * round_ns;
-        let owed_max = self.share * self.longest_ns.max(OWED_NS_MAX);
-        self.owed_ns = (self.owed_ns + cost_ns - allowed).clamp(0.0, owed_max);
+        let excess_max = self.share * self.longest_ns.max(EXCESS_NS_MAX);
+        self.excess_ns = (self.excess_ns + cost_ns - allowed).clamp(0.0, excess_max);
         let is_longest = round_ns >= self.longest_ns * 0.99;
         self.rounds_over = match is_longest && cost_ns > allowed * TOLERANCE {
             true => self.rounds_over.saturating_add(1),
             false => 0,
         };
-        let needed = (expected + self.owed_ns / REPAID_IN) / self.share;
+        let needed = (expected + self.excess_ns / REPAID_IN) / self.share;
         let next = match needed < self.interval_ns {
             true => self.interval_ns + (needed - self.interval_ns) / SLOWLY,
             false => needed,

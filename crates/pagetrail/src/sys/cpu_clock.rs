@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Processor time that all threads of a process have used; `None` if it has ended.
 ///
-/// No privilege is needed: whoever sees the process may read its clock.
+/// No privilege is needed: every process that sees it in `/proc` may read its clock.
 pub fn cpu_time(pid: u32) -> Option<Duration> {
     let mut clock = 0;
     // SAFETY: `clock` is a valid place for a clock's ID.

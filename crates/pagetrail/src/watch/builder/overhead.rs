@@ -17,8 +17,8 @@ impl WatchBuilder {
     ///
     /// The watch measures what a fault costs on this machine, counts the faults of the target and
     /// the time of its own collects, and keeps within the budget by two means. It says when the
-    /// next collect is due ([`Watch::next_collect`]), within [`Self::intervals`]. And it chooses how
-    /// many pages are predicted dirty instead of protected, where the technique predicts;
+    /// next collect is due ([`Watch::next_collect`]), within [`Self::intervals`]. And it chooses
+    /// how many pages are predicted dirty instead of protected, where the technique predicts;
     /// [`Choice::Auto`] then chooses `adaptive`. Without [`Self::false_positive_cost`] it predicts
     /// no more than the budget needs. Each round says how the budget stands ([`Round::overhead`]).
     ///
