@@ -14,7 +14,8 @@ const SLOWLY: f64 = 2.0;
 /// What was spent above the share is saved in this many rounds.
 const REPAID_IN: f64 = 8.0;
 
-/// The most excess that is saved later: what the share allows in this time, or in the longest interval.
+/// The most excess that is saved later: what the share allows in this time, or in the longest
+/// interval.
 const EXCESS_NS_MAX: f64 = 1e9;
 
 /// A round at the longest interval that costs so much more than the share is one too many.
