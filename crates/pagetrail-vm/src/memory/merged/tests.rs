@@ -302,7 +302,7 @@ fn merged_aliases_are_logged_once_and_separated_ones_apart() {
 
 #[test]
 fn whatever_is_merged_meanwhile_no_write_is_lost() {
-    const PASSES: usize = 300;
+    const PASSES: usize = 100;
     const WRITES: usize = 150;
     let log = Log::Ring(RING_BYTES);
     if no_guest(log) {
