@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     if let Some(link) = env::var_os(LINK) {
         return become_guest(&link);
     }
-    let tests: [(&str, fn()); 5] = [
+    let tests: [(&str, fn()); 6] = [
         ("a_dropped_round_comes_back", a_dropped_round_comes_back),
         (
             "reads_are_in_rounds_of_accesses",
@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         ("a_held_guest_stands_still", a_held_guest_stands_still),
         ("a_busy_guest_is_held", a_busy_guest_is_held),
         ("another_program_is_no_guest", another_program_is_no_guest),
+        ("sub_pages_merge_and_split", sub_pages_merge_and_split),
     ];
     let tests = tests.map(|(name, test)| {
         Trial::test(name, move || {
@@ -313,6 +314,14 @@ fn a_busy_guest_is_held() {
         is_written
     });
     assert!(went_on, "it stands still");
+}
+
+/// Where a guest has accessed bits, it has nested paging, and merges are exact.
+fn sub_pages_merge_and_split() {
+    if no_guest() {
+        return;
+    }
+    check::try_units().expect("merged sub-pages");
 }
 
 fn another_program_is_no_guest() {

@@ -26,6 +26,11 @@ fn bitmaps_have_the_pages_that_a_guest_dirties() {
 }
 
 #[test]
+fn merged_pages_are_logged_together_and_split_ones_apart() {
+    expect(check::try_units());
+}
+
+#[test]
 fn page_tables_have_the_pages_that_a_guest_accesses() {
     expect(check::try_accesses());
     expect(check::try_accesses_by_exceptions());
