@@ -13,13 +13,12 @@ pub(crate) struct Child(Pid);
 impl Child {
     /// Starts one; what `work` returns is its exit code.
     ///
-    /// Fails where this process has more than one thread.
+    /// Fails in another thread than the first.
     pub(crate) fn start(work: impl FnOnce() -> u8) -> io::Result<Self> {
-        if std::fs::read_dir("/proc/self/task")?.count() != 1 {
-            return Err(io::Error::other("a process with threads is not forked"));
-        }
-        // SAFETY: there is one thread, as was just seen, and it is here, so that none can hold a
-        // lock in the child, and none can have started one since.
+        super::check_is_first_thread()?;
+        // SAFETY: this is the first thread, and tests start no other before. Were there one that
+        // the command has started, the child would share two locks with it: that of the allocator,
+        // which libc makes usable in the child, and that of standard error, where no test writes.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => Ok(Self(child)),
             ForkResult::Child => {

@@ -5,19 +5,14 @@ use std::io;
 /// Bytes of a page, as far as touching each goes: no page is smaller.
 const PAGE: usize = 4096;
 
-/// The end of the data segment, moved up and back by a process that has one thread.
+/// The end of the data segment, moved up and back by the first thread of a process.
 #[derive(Debug)]
 pub(crate) struct HeapEnd(());
 
 impl HeapEnd {
-    /// Fails where this process has more than one thread.
+    /// Fails in another thread than the first.
     pub(crate) fn take() -> io::Result<Self> {
-        match std::fs::read_dir("/proc/self/task")?.count() {
-            1 => Ok(Self(())),
-            _ => Err(io::Error::other(
-                "the heap of a process with threads stays where it is",
-            )),
-        }
+        super::check_is_first_thread().map(|()| Self(()))
     }
 
     /// Moves the end up by so many bytes and back; meanwhile writes to each of the new pages if
@@ -40,8 +35,12 @@ impl HeapEnd {
                 empty += u64::from(std::mem::replace(&mut page[0], 1) == 0);
             }
         }
-        // SAFETY: the borrow of the new memory is over, there is one thread, and it has allocated
-        // nothing since.
+        // SAFETY: this asks for the end, and moves nothing.
+        if unsafe { libc::syscall(libc::SYS_brk, 0) } != above {
+            return Err(io::Error::other("somebody else has moved the data segment"));
+        }
+        // SAFETY: the borrow of the new memory is over, this thread has allocated nothing since,
+        // and the end is where this function has put it, so nobody else has allocated above.
         match unsafe { libc::syscall(libc::SYS_brk, end) } == end {
             true => Ok(empty),
             false => Err(io::Error::other("the data segment cannot shrink")),
