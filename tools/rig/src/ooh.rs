@@ -32,6 +32,12 @@ impl Ooh {
                 return Err(NotHere::error(&format!("there is no {tool}")));
             }
         }
+        let version = rig.qemu.version().unwrap_or_default();
+        if !shows_registers(&version) {
+            return Err(NotHere::error(&format!(
+                "the plugin that plays the log needs QEMU 9.1 or later, not {version}"
+            )));
+        }
         let out = repo.target.join("ooh");
         fs::create_dir_all(&out)?;
         Ok(Self {
@@ -58,6 +64,15 @@ impl Ooh {
             format!("{plugin},memory={memory}"),
         ]
     }
+}
+
+/// Whether plugins of this QEMU can read a register and an instruction's bytes, as `log.c` does
+/// (version 3 of their interface).
+fn shows_registers(version: &str) -> bool {
+    let mut numbers = version
+        .split('.')
+        .map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(9), Some(1))
 }
 
 /// Compiles a C file of `research/ooh`.
@@ -104,4 +119,19 @@ fn module(repo: &Repo, rig: &Rig, series: &Series, kernel: &Kernel, to: &Path) -
         "the module does not build:\n{said}"
     );
     Ok(to.join("ooh.ko"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_an_emulator_that_can_play_the_log() {
+        for version in ["9.1.0", "10.0.2", "11.1"] {
+            assert!(shows_registers(version), "{version}");
+        }
+        for version in ["9.0.2", "8.2.2", ""] {
+            assert!(!shows_registers(version), "{version}");
+        }
+    }
 }

@@ -27,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_secs(1800);
 /// How much of it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Conformance on another process: two minutes.
+    /// Conformance on another process: three minutes.
     Short,
     /// Conformance on every kind of target, and stress.
     Whole,
