@@ -214,7 +214,7 @@ fn what_a_parent_writes_is_no_longer_shared() {
 fn processes_that_share_memory_have_one_watch() {
     for technique in [Technique::PagemapScan, Technique::SoftDirty] {
         if !matches!(Capabilities::probe_one(technique), Status::Works) {
-            pagetrail_skips::not_here(&format!("{technique} does not work"));
+            pagetrail_skips::not_here(format!("{technique} does not work"));
             continue;
         }
         let Some(mut family) = Family::start() else {

@@ -94,8 +94,8 @@ impl Connector {
         }
     }
 
-    /// Takes all notices that wait. Returns false if others were dropped, because more came than the
-    /// queue holds.
+    /// Takes all notices that wait. Returns false if others were dropped, because more came than
+    /// the queue holds.
     pub(crate) fn read(&self, mut take: impl FnMut(Notice)) -> bool {
         let mut buffer = [0; 256];
         let mut is_whole = true;

@@ -1,6 +1,7 @@
 //! What `/proc` shows of a process: its command line ([`command_line`]), its mappings ([`maps`])
 //! and their files ([`map_files`]), its state ([`status`]), whether it is frozen ([`freezer`]), and
-//! a descriptor that stays with it ([`pidfd`]); who begins and ends ([`connector`]); and how to read without allocating ([`text`]).
+//! a descriptor that stays with it ([`pidfd`]); which processes begin and end ([`connector`]); and
+//! how to read without allocating ([`text`]).
 //!
 //! Read-only and safe; nothing here changes the process. The crate `procfs` is not used because
 //! mapping names are arbitrary bytes (it panics on some and refuses others), and because a round

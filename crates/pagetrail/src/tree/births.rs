@@ -71,7 +71,7 @@ impl Births {
         }
     }
 
-    /// Those that live, parents before children.
+    /// The processes that live, parents before children.
     pub(super) fn living(&self) -> Vec<Found> {
         let mut living: Vec<_> = self.born.iter().collect();
         living.sort_unstable_by_key(|(_, born)| born.order);

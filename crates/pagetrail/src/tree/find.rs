@@ -52,7 +52,7 @@ pub(super) struct Found {
     pub(super) pid: u32,
     /// Its parent, if it has one in this PID namespace.
     pub(super) parent: Option<u32>,
-    /// Whether the kernel's notice of its birth told of it, and no list.
+    /// Whether it is known from the kernel's notice of its birth, and from no list.
     pub(super) is_noticed: bool,
 }
 
@@ -67,8 +67,8 @@ impl Found {
     }
 
     /// Whether it is still the process that was found, as far as its parent shows: that is another
-    /// one only if the first has ended. `lives` says whether it is still the process of which a
-    /// notice told; it is not asked where the parent has not changed.
+    /// one only if the first has ended. `lives` says whether it is still the process that the
+    /// notice was about; it is not asked where the parent has not changed.
     pub(super) fn is_still_there(&self, lives: impl FnOnce() -> bool) -> bool {
         match parent(self.pid) {
             None => self.parent.is_none(),
@@ -84,8 +84,8 @@ impl Found {
     }
 
     /// Whether it shares the address space of its parent, as the child of a `vfork(2)` or of
-    /// `posix_spawn(3)` does before its `execve(2)`, or that of one of `members`, as any process may
-    /// (`CLONE_VM`). What it writes is their memory.
+    /// `posix_spawn(3)` does before its `execve(2)`, or that of one of `members`, as any process
+    /// may (`CLONE_VM`). What it writes is their memory.
     pub(super) fn shares_memory(&self, members: impl IntoIterator<Item = u32>) -> bool {
         self.parent
             .is_some_and(|parent| shares_with_parent(self.pid, parent))
@@ -110,8 +110,8 @@ pub(super) fn sharer(pid: u32, members: impl IntoIterator<Item = u32>) -> Option
 fn shares_with_parent(pid: u32, parent: u32) -> bool {
     match share_memory(pid, parent) {
         Ok(shared) => shared,
-        // Built without kcmp(2), or a filter forbids it: a parent that waits in vfork(2) does so for
-        // its last child.
+        // Built without kcmp(2), or a filter forbids it: a parent that waits in vfork(2) does so
+        // for its last child.
         Err(Errno::NOSYS | Errno::PERM) => is_in_vfork(parent),
         Err(_) => false,
     }

@@ -5,9 +5,9 @@
 //! memory that it has, without what it still shares with its parent unwritten (which page frames
 //! tell a privileged tracker): so no page is missing that it wrote since its birth and still has,
 //! at the price of false positives in that round. This needs no privilege, costs a `fork` nothing,
-//! and no fork ever waits for the tracker, be it stopped or killed. What it cannot see: a process that
-//! begins and ends between two looks. Where the kernel gives notice of births ([`births`]), these
-//! are counted, and the descendants that they leave behind are found.
+//! and no fork ever waits for the tracker, be it stopped or killed. What it cannot see: a process
+//! that begins and ends between two looks. Where the kernel gives notice of births ([`births`]),
+//! these are counted, and the descendants that they leave behind are found.
 //!
 //! The child of a `vfork(2)` or `posix_spawn(3)` writes to its parent's memory until it executes a
 //! program; it gets a watch of its own after that.
@@ -47,7 +47,7 @@ pub enum Origin {
     Present,
     /// It was found later. Its first round reports all memory that it had then, without the pages
     /// that it had never written: those that it still shared with its parent
-    /// ([`Inherited::shared`]), as far as that can be told.
+    /// ([`Inherited::shared`]), as far as that is known.
     New,
 }
 
@@ -135,7 +135,7 @@ impl Member {
     }
 
     /// What it had of its parent's memory when it was attached to, or since its last `execve(2)`:
-    /// nothing if it is a process with which the tree began, or if that could not be told (page
+    /// nothing if it is a process with which the tree began, or if that is not known (page
     /// frames are shown to `CAP_SYS_ADMIN` alone).
     pub fn inherited(&self) -> &Inherited {
         self.watch.inherited()

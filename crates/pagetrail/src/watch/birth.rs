@@ -1,4 +1,4 @@
-//! What a process still has of its parent's memory, told by page frames: [`Inherited`].
+//! What a process still has of its parent's memory, by page frames: [`Inherited`].
 //!
 //! A private page of which parent and child have the same frame has been written by neither since
 //! the fork, because the first write gives the writer a frame of its own (`do_wp_page` in
@@ -6,9 +6,9 @@
 //! the tracker to find that out.
 //!
 //! The child's entry is read before and after its parent's. A frame that is the child's both times
-//! was not freed in between, so that the parent's, read then, is the same page and no later one that
-//! got the same frame. Pages that are merged (`KSM`) have equal frames because their contents are
-//! equal.
+//! was not freed in between, so that the parent's, read then, is the same page and no later one
+//! that got the same frame. Pages that are merged (`KSM`) have equal frames because their contents
+//! are equal.
 
 use crate::page_set::{PageSet, page_size};
 use crate::sys::pagemap::{Entry, Pagemap, Vector, is_owned};
