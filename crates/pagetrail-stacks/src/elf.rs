@@ -4,6 +4,7 @@
 //! Paths come from a tracked process or a recording and may name anything: only regular files are
 //! opened, and nothing of a file is taken into memory before it is asked for.
 
+use crate::timeout::{TIMEOUT, within};
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
@@ -38,8 +39,13 @@ pub(crate) struct UnwindSections {
 
 impl Elf {
     /// Reads a file's headers. A file that is not ELF has a length only; `None` for what is not a
-    /// regular file.
+    /// regular file, and for one that does not answer in time.
     pub(crate) fn read(path: &Path) -> Option<Self> {
+        let path = path.to_owned();
+        within(TIMEOUT, move || Self::read_now(&path))
+    }
+
+    fn read_now(path: &Path) -> Option<Self> {
         let (file, file_bytes) = open(path)?;
         let cache = ReadCache::new(file);
         let mut elf = Self {
@@ -87,8 +93,13 @@ impl Elf {
 }
 
 impl UnwindSections {
-    /// Reads the sections of a file; `None` if it has none.
+    /// Reads the sections of a file; `None` if it has none, or does not answer in time.
     pub(crate) fn read(path: &Path) -> Option<Self> {
+        let path = path.to_owned();
+        within(TIMEOUT, move || Self::read_now(&path))
+    }
+
+    fn read_now(path: &Path) -> Option<Self> {
         let cache = ReadCache::new(open(path)?.0);
         let object = object::File::parse(&cache).ok()?;
         let section = |name: &str| {
@@ -107,12 +118,14 @@ impl UnwindSections {
 }
 
 /// Whether a file has a section of that name.
-pub(crate) fn has_section(path: &Path, name: &str) -> bool {
-    open(path).is_some_and(|(file, _)| {
-        let cache = ReadCache::new(file);
-        let object = object::File::parse(&cache);
-        object.is_ok_and(|object| object.section_by_name(name).is_some())
-    })
+pub(crate) fn has_section(path: &Path, name: &'static str) -> bool {
+    let path = path.to_owned();
+    let has = within(TIMEOUT, move || {
+        let cache = ReadCache::new(open(&path)?.0);
+        let object = object::File::parse(&cache).ok()?;
+        Some(object.section_by_name(name).is_some())
+    });
+    has == Some(true)
 }
 
 /// Opens a regular file; its length.

@@ -25,6 +25,7 @@ mod sampler;
 mod space;
 mod symbolize;
 mod sys;
+mod timeout;
 mod unwind;
 
 pub use error::{Error, Result};
