@@ -60,6 +60,7 @@ pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Resul
         overhead: OverheadCounts::of(&trail.rounds, page).map(OverheadSummary::from),
         writers: recording.writers.map(writers),
         processes: recording.processes,
+        short_lived_processes: recording.short_lives,
     };
     serde_json::to_writer(&mut *out, &document)?;
     out.write_all(b"\n")
@@ -96,6 +97,13 @@ struct Document<'a, R: Serialize, M: Serialize> {
     /// All processes of the recording, where there are several; the rest is about one of them.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     processes: &'a [ProcessRow],
+    /// Processes that began and ended between two rounds, so that nothing of them is recorded.
+    #[serde(skip_serializing_if = "is_none")]
+    short_lived_processes: u64,
+}
+
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Functions and stacks; their pages are counted once per round, times the sample period.

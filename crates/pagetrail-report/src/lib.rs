@@ -29,6 +29,7 @@ pub mod palette;
 mod parquet;
 mod png;
 mod pprof;
+pub mod private;
 pub mod processes;
 pub mod sheet;
 pub mod size;
@@ -41,7 +42,7 @@ pub mod writers;
 
 pub use terminal::Style;
 
-use processes::ProcessRow;
+use processes::{ProcessRow, Processes};
 use writers::Writers;
 
 /// The forms of a report.
@@ -80,7 +81,7 @@ pub fn write_with(
     format: Format,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    write_process(trail, writers, &[], format, out)
+    write_process(trail, writers, &Processes::default(), format, out)
 }
 
 /// Writes several processes of a recording, each with the time at which it was attached to, in ns
@@ -111,7 +112,7 @@ pub fn write_all(
 pub fn write_process(
     trail: &Trail,
     writers: Option<&Writers>,
-    processes: &[ProcessRow],
+    processes: &Processes,
     format: Format,
     out: &mut dyn Write,
 ) -> io::Result<()> {
@@ -130,7 +131,8 @@ pub fn write_process(
     }
     let recording = Recording {
         writers,
-        processes,
+        processes: &processes.rows,
+        short_lives: processes.short_lives,
         ..Recording::of(trail)
     };
     match format {
@@ -155,6 +157,8 @@ pub(crate) struct Recording<'a> {
     pub(crate) writers: Option<&'a Writers>,
     /// All processes of the recording, if there are several.
     pub(crate) processes: &'a [ProcessRow],
+    /// Processes of which nothing is recorded.
+    pub(crate) short_lives: u64,
 }
 
 /// The rounds of one kind.
@@ -188,6 +192,7 @@ impl<'a> Recording<'a> {
                 is_at_once,
                 writers: None,
                 processes: &[],
+                short_lives: 0,
             },
             (_, accesses) => Self {
                 whole,
@@ -202,6 +207,7 @@ impl<'a> Recording<'a> {
                 is_at_once,
                 writers: None,
                 processes: &[],
+                short_lives: 0,
             },
         }
     }

@@ -16,6 +16,15 @@ const COMMAND_CHARS_MAX: usize = 48;
 /// Levels of indentation at most: a chain of processes may be of any length.
 const DEPTH_MAX: usize = 12;
 
+/// The processes of a recording.
+#[derive(Clone, Debug, Default)]
+pub struct Processes {
+    /// In the order of their numbers; none if there is only one.
+    pub rows: Vec<ProcessRow>,
+    /// How many others began and ended between two rounds, so that nothing of them is recorded.
+    pub short_lives: u64,
+}
+
 /// One process of a recording, with its totals.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
@@ -95,12 +104,29 @@ fn command(trail: &Trail) -> String {
         .unwrap_or_else(|| words::command(&trail.header.command))
 }
 
-/// The processes of a recording, in the order of their numbers.
-pub fn rows(tree: &TreeTrail) -> Vec<ProcessRow> {
-    let processes = tree.processes.iter().enumerate();
-    processes
-        .map(|(number, process)| ProcessRow::of(number, process))
-        .collect()
+impl Processes {
+    /// The processes of a recording with their totals.
+    pub fn of(tree: &TreeTrail) -> Self {
+        let processes = tree.processes.iter().enumerate();
+        Self {
+            rows: processes
+                .map(|(number, process)| ProcessRow::of(number, process))
+                .collect(),
+            short_lives: tree.short_lives,
+        }
+    }
+
+    /// Writes a line about processes of which nothing is recorded, if there are any.
+    pub fn write_short_lives(&self, out: &mut dyn Write) -> io::Result<()> {
+        match self.short_lives {
+            0 => Ok(()),
+            n => writeln!(
+                out,
+                "{} more began and ended between two rounds, unrecorded",
+                words::count(n)
+            ),
+        }
+    }
 }
 
 /// Writes the processes as a table: children after and below their parents, with the sums.
@@ -209,12 +235,13 @@ mod tests {
         });
         TreeTrail {
             processes: processes.collect(),
+            short_lives: 0,
         }
     }
 
     fn text(tree: &TreeTrail) -> String {
         let mut out = Vec::new();
-        write_table(&rows(tree), &mut out).expect("a Vec takes all");
+        write_table(&Processes::of(tree).rows, &mut out).expect("a Vec takes all");
         String::from_utf8(out).expect("text")
     }
 
@@ -246,7 +273,7 @@ mod tests {
         tree.processes[0].trail.rounds[1]
             .events
             .push(Event::Exec("/usr/bin/sort -r".into()));
-        let rows = rows(&tree);
+        let rows = Processes::of(&tree).rows;
         assert_eq!(
             (rows[0].name(), &*rows[0].command),
             ("sort", "/usr/bin/sort -r")

@@ -62,9 +62,10 @@ impl Writers {
             writers.attributed = writers.attributed.saturating_add(attribution.page_count());
             writers.lost = writers.lost.saturating_add(attribution.lost);
             writers.period_max = writers.period_max.max(attribution.period);
+            let weight = attribution.weight(round.written.page_count());
             for writes in &attribution.writers {
                 let pages = writes.pages.page_count();
-                let pages = pages.saturating_mul(attribution.period.into());
+                let pages = weight.of(pages);
                 let sum = pages_of.entry((writes.stack, writes.thread)).or_default();
                 *sum = sum.saturating_add(pages);
             }
@@ -91,21 +92,33 @@ impl Writers {
             text.extend(names.into_iter().rev().map(|(name, _)| name));
             writers.stacks.push((text, pages));
         }
-        writers.functions = functions
-            .into_iter()
-            .map(|((name, module), (own, total))| FunctionWrites {
-                name,
-                module,
-                own,
-                total,
-            })
-            .collect();
-        writers
-            .functions
-            .sort_by_key(|function| std::cmp::Reverse((function.own, function.total)));
+        writers.functions = sorted(functions);
         writers.stacks = merged(writers.stacks);
         writers.nameless = symbolizer.nameless().into_iter().map(Into::into).collect();
         Some(writers)
+    }
+
+    /// Adds those of another process.
+    pub(crate) fn add(&mut self, other: Self) {
+        let mut functions = BTreeMap::<(String, String), (u64, u64)>::new();
+        for function in self.functions.drain(..).chain(other.functions) {
+            let counts = functions
+                .entry((function.name, function.module))
+                .or_default();
+            counts.0 = counts.0.saturating_add(function.own);
+            counts.1 = counts.1.saturating_add(function.total);
+        }
+        self.functions = sorted(functions);
+        self.stacks.extend(other.stacks);
+        self.stacks = merged(std::mem::take(&mut self.stacks));
+        self.page_writes = self.page_writes.saturating_add(other.page_writes);
+        self.attributed = self.attributed.saturating_add(other.attributed);
+        self.period_max = self.period_max.max(other.period_max);
+        self.lost = self.lost.saturating_add(other.lost);
+        self.seconds = self.seconds.max(other.seconds);
+        self.nameless.extend(other.nameless);
+        self.nameless.sort_unstable();
+        self.nameless.dedup();
     }
 
     /// Pages of all stacks.
@@ -189,6 +202,21 @@ fn thread_name(trail: &Trail, id: u32) -> String {
         Some(thread) if !thread.name.is_empty() => thread.name.clone(),
         _ => format!("thread {id}"),
     }
+}
+
+/// Functions by their own and all pages, most first.
+fn sorted(functions: BTreeMap<(String, String), (u64, u64)>) -> Vec<FunctionWrites> {
+    let functions = functions.into_iter();
+    let mut functions: Vec<_> = functions
+        .map(|((name, module), (own, total))| FunctionWrites {
+            name,
+            module,
+            own,
+            total,
+        })
+        .collect();
+    functions.sort_by_key(|function| std::cmp::Reverse((function.own, function.total)));
+    functions
 }
 
 /// Stacks whose names are alike, as of threads with one name, as one.

@@ -27,6 +27,8 @@ pub(crate) const MINOR_STACKS: u16 = 3;
 pub(crate) const MINOR_PROCESSES: u16 = 4;
 /// The first minor version in which a round has what tracking cost.
 pub(crate) const MINOR_OVERHEAD: u16 = 5;
+/// The first minor version in which a process has what it inherited, and short lives are counted.
+pub(crate) const MINOR_INHERITED: u16 = 5;
 
 /// Length of signature, version and their checksum.
 pub(crate) const PROLOGUE_BYTES: usize = 16;
@@ -52,6 +54,7 @@ pub(crate) mod kind {
     pub(crate) const PROCESS: u8 = 7;
     pub(crate) const OF_PROCESS: u8 = 8;
     pub(crate) const PROCESS_ENDED: u8 = 9;
+    pub(crate) const SHORT_LIVES: u8 = 10;
 }
 
 /// The first bytes of a trail of the given version.

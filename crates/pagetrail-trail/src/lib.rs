@@ -34,8 +34,8 @@ pub use parts::{Part, for_each_part};
 pub use reader::{Reader, Record};
 pub use stacks::{
     Attribution, BUILD_ID_BYTES_MAX, Frame, Module, STACK_FRAMES_MAX, Stack, StackTable,
-    StackWrites, Thread,
+    StackWrites, Thread, Weight,
 };
 pub use subpages::SubpageCounts;
-pub use tree::{Origin, Process, ProcessTrail, TreeTrail};
+pub use tree::{Inherited, Origin, Process, ProcessTrail, TreeTrail};
 pub use writer::Writer;

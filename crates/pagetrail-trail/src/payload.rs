@@ -10,7 +10,7 @@ mod overhead;
 mod processes;
 mod stacks;
 
-pub(crate) use processes::{put_of_process, put_process, put_process_ended};
+pub(crate) use processes::{put_of_process, put_process, put_process_ended, put_short_lives};
 pub(crate) use stacks::{Counts, put_stacks};
 
 use crate::{End, Event, Header, Mapping, Predicted, Round, SubpageWrites, format};

@@ -53,6 +53,13 @@ pub enum Record {
         /// How it ended.
         end: End,
     },
+    /// Processes began and ended between two rounds, so that nothing of them is recorded.
+    ShortLives {
+        /// When that was noticed, in nanoseconds since the recording started.
+        at_ns: u64,
+        /// How many they were.
+        count: u64,
+    },
     /// The recording ended; no record follows.
     End(End),
 }
@@ -207,6 +214,10 @@ impl<R: BufRead> Reader<R> {
                     at_ns,
                     end,
                 }
+            }
+            kind::SHORT_LIVES if self.minor >= format::MINOR_INHERITED => {
+                let (at_ns, count) = self.decode(at, |payload| payload.short_lives())?;
+                Record::ShortLives { at_ns, count }
             }
             kind::OF_PROCESS if self.minor >= format::MINOR_PROCESSES => {
                 let mut payload = Decoder::new(&self.buffer, self.minor);
@@ -384,7 +395,10 @@ impl Trail {
             Record::ProcessEnded {
                 process: 0, end, ..
             } => self.end = Some(end),
-            Record::ProcessEnded { .. } | Record::Process(_) | Record::Of { .. } => {}
+            Record::ProcessEnded { .. }
+            | Record::Process(_)
+            | Record::Of { .. }
+            | Record::ShortLives { .. } => {}
         }
     }
 }

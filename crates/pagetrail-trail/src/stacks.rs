@@ -114,6 +114,81 @@ impl Attribution {
         let pages = self.writers.iter().map(|writer| writer.pages.page_count());
         pages.fold(0, u64::saturating_add)
     }
+
+    /// How many page writes a sampled page stands for, in a round of `page_writes`: as many as the
+    /// period says, but all together no more than there were. The period is the longest in the
+    /// round, so that it can say too much.
+    pub fn weight(&self, page_writes: u64) -> Weight {
+        let attributed = self.page_count();
+        let by_period = u128::from(attributed) * u128::from(self.period);
+        match by_period <= u128::from(page_writes) {
+            true => Weight {
+                page_writes: self.period.into(),
+                pages: 1,
+            },
+            false => Weight {
+                page_writes,
+                pages: attributed.max(1),
+            },
+        }
+    }
+}
+
+/// How many page writes sampled pages stand for: [`Attribution::weight`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weight {
+    page_writes: u64,
+    pages: u64,
+}
+
+impl Weight {
+    /// The page writes that so many sampled pages stand for.
+    pub fn of(self, pages: u64) -> u64 {
+        let all = u128::from(pages) * u128::from(self.page_writes) / u128::from(self.pages);
+        u64::try_from(all).unwrap_or(u64::MAX)
+    }
+
+    /// The page writes that one sampled page stands for, on average.
+    pub fn mean(self) -> f64 {
+        self.page_writes as f64 / self.pages as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetrail::PageRange;
+
+    #[test]
+    fn samples_stand_for_no_more_pages_than_were_written() {
+        let writes = |pages: u64| StackWrites {
+            pages: PageRange::new(0, pages * pagetrail::page_size())
+                .into_iter()
+                .collect(),
+            ..StackWrites::default()
+        };
+        let attribution = Attribution {
+            period: 10,
+            lost: 0,
+            writers: vec![writes(6), writes(3)],
+        };
+        assert_eq!(attribution.weight(1000).of(6), 60);
+        assert_eq!(attribution.weight(90).of(6), 60);
+        // Short periods in the same round have sampled more of them.
+        let of_45 = [6, 3].map(|pages| attribution.weight(45).of(pages));
+        assert_eq!(of_45, [30, 15]);
+        let of_10: u64 = [6, 3]
+            .map(|pages| attribution.weight(10).of(pages))
+            .iter()
+            .sum();
+        assert!((9..=10).contains(&of_10));
+        let most = Attribution {
+            period: u32::MAX,
+            ..attribution
+        };
+        assert_eq!(most.weight(u64::MAX).of(u64::MAX), u64::MAX);
+        assert_eq!(Attribution::default().weight(5).of(5), 0);
+    }
 }
 
 /// Pages that one thread dirtied from one call stack.

@@ -5,6 +5,8 @@
 
 use std::io::BufRead;
 
+use pagetrail::PageSet;
+
 use crate::error::ReadError;
 use crate::{End, Header, Reader, Record, Trail};
 
@@ -17,8 +19,18 @@ pub enum Origin {
     Root,
     /// It was there when the recording began.
     Present,
-    /// It was found later; its first round holds all memory that it had then.
+    /// It was found later; its first round holds all memory that it had then, except
+    /// [`Inherited::shared`].
     New,
+}
+
+/// What a process still had of its parent's memory when it was attached to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inherited {
+    /// Pages of private memory that the process and its parent had at the same address.
+    pub pages: PageSet,
+    /// The part of `pages` that neither had written since the fork, so that both still shared it.
+    pub shared: PageSet,
 }
 
 /// A process that appears in a recording, after the first one.
@@ -31,6 +43,8 @@ pub struct Process {
     pub origin: Origin,
     /// When it was attached to.
     pub appeared_ns: u64,
+    /// What it had of its parent's memory; empty where that is not known.
+    pub inherited: Inherited,
     /// Facts that hold for all of its rounds.
     pub header: Header,
 }
@@ -46,6 +60,8 @@ pub struct ProcessTrail {
     pub appeared_ns: u64,
     /// When its end was noticed, since the recording began; `None` if it outlived the recording.
     pub ended_ns: Option<u64>,
+    /// What it had of its parent's memory; empty where that is not known.
+    pub inherited: Inherited,
     /// Its rounds. The end is that of the process, or [`End::Detached`] if it outlived the
     /// recording.
     pub trail: Trail,
@@ -57,6 +73,8 @@ pub struct TreeTrail {
     /// The processes in the order in which they appeared. The first is the one that was named or
     /// started.
     pub processes: Vec<ProcessTrail>,
+    /// Processes that began and ended between two rounds, so that nothing of them is recorded.
+    pub short_lives: u64,
 }
 
 impl TreeTrail {
@@ -72,6 +90,7 @@ impl TreeTrail {
                 },
                 ..ProcessTrail::default()
             }],
+            short_lives: 0,
         };
         while let Some(record) = reader.next_record()? {
             tree.take(record);
@@ -87,6 +106,7 @@ impl TreeTrail {
                 origin: process.origin,
                 appeared_ns: process.appeared_ns,
                 ended_ns: None,
+                inherited: process.inherited,
                 trail: Trail {
                     header: process.header,
                     ..Trail::default()
@@ -106,6 +126,9 @@ impl TreeTrail {
                     process.ended_ns = Some(at_ns);
                     process.trail.end = Some(end);
                 }
+            }
+            Record::ShortLives { count, .. } => {
+                self.short_lives = self.short_lives.saturating_add(count);
             }
             Record::End(end) => self.end(end),
             of_the_first => {

@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use pagetrail::PageSet;
+
 use crate::contents::Contents;
 use crate::error::WriteError;
 use crate::format::{self, CHECKSUM_BYTES, PAYLOAD_BYTES_MAX, RECORD_HEADER_BYTES, kind};
@@ -63,6 +65,10 @@ impl<W: Write> Writer<W> {
         if !process.header.page_size.is_power_of_two() {
             return invalid("the page size is not a power of two");
         }
+        let inherited = [&process.inherited.pages, &process.inherited.shared];
+        if !inherited.into_iter().all(fits) {
+            return invalid("an inherited address at or above 2^63");
+        }
         self.record(kind::PROCESS, |out| payload::put_process(out, process))?;
         self.processes.push(Contents::default());
         Ok(number)
@@ -87,6 +93,15 @@ impl<W: Write> Writer<W> {
         }
         self.record(kind::PROCESS_ENDED, |out| {
             payload::put_process_ended(out, process, at_ns, end);
+        })
+    }
+
+    /// Records that so many processes began and ended between two rounds; `at_ns` is when that was
+    /// noticed, since the recording started.
+    pub fn short_lives(&mut self, at_ns: u64, count: u64) -> Result<(), WriteError> {
+        self.check_open()?;
+        self.record(kind::SHORT_LIVES, |out| {
+            payload::put_short_lives(out, at_ns, count);
         })
     }
 
@@ -146,8 +161,7 @@ impl<W: Write> Writer<W> {
             .into_iter()
             .chain(attributed)
         {
-            let end = set.ranges().last().map_or(0, |range| range.end());
-            if end > payload::ADDRESS_MAX {
+            if !fits(set) {
                 return invalid("a written address at or above 2^63");
             }
         }
@@ -251,6 +265,12 @@ impl<W: Write> Writer<W> {
             source,
         }
     }
+}
+
+/// Whether a set can be written.
+fn fits(set: &PageSet) -> bool {
+    let end = set.ranges().last().map_or(0, |range| range.end());
+    end <= payload::ADDRESS_MAX
 }
 
 fn invalid<T>(what: &'static str) -> Result<T, WriteError> {

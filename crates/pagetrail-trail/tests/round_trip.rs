@@ -7,8 +7,8 @@ use std::io::{self, Write};
 use common::forge;
 use pagetrail::{AccessKind, PageRange, PageSet};
 use pagetrail_trail::{
-    End, Header, Origin, Process, ReadError, Reader, Record, Round, Trail, TreeTrail, WriteError,
-    Writer,
+    End, Header, Inherited, Origin, Process, ReadError, Reader, Record, Round, Trail, TreeTrail,
+    WriteError, Writer,
 };
 
 #[test]
@@ -462,6 +462,16 @@ fn the_end_is_the_last_record() {
     assert_eq!(last, Some(Record::End(End::Exited(1))));
 }
 
+fn inherited() -> Inherited {
+    let pages = |from: u64, to: u64| PageRange::new(from << 12, to << 12).unwrap();
+    Inherited {
+        pages: [pages(5, 9), pages(1 << 30, (1 << 30) + 1)]
+            .into_iter()
+            .collect(),
+        shared: [pages(6, 8)].into_iter().collect(),
+    }
+}
+
 /// A trail of three processes whose records alternate.
 fn three_processes() -> (Vec<u8>, Trail) {
     let small = common::small();
@@ -475,6 +485,7 @@ fn three_processes() -> (Vec<u8>, Trail) {
             parent,
             origin,
             appeared_ns: 5,
+            inherited: inherited(),
             header,
         };
         writer.process(&process).unwrap();
@@ -495,6 +506,8 @@ fn three_processes() -> (Vec<u8>, Trail) {
         }
     }
     writer.process_ended(1, 99, &End::Killed(9)).unwrap();
+    writer.short_lives(7, 2).unwrap();
+    writer.short_lives(8, 5).unwrap();
     let bytes = writer.finish(&End::Exited(1)).unwrap();
     (bytes, small.trail)
 }
@@ -513,15 +526,42 @@ fn processes_come_back_each_with_its_trail() {
     assert_eq!((one.appeared_ns, one.ended_ns), (5, Some(99)));
     assert_eq!(one.trail.end, Some(End::Killed(9)));
     assert_eq!(other.trail.end, Some(End::Detached));
+    assert_eq!(tree.short_lives, 7);
+    assert_eq!(tree.processes[0].inherited, Inherited::default());
     for process in [one, other] {
         assert_eq!(process.trail.rounds, trail.rounds);
         assert_eq!(process.trail.mappings, trail.mappings);
         assert_eq!(process.trail.stacks, trail.stacks);
         assert_eq!(process.trail.header.pid, 5000);
+        assert_eq!(process.inherited, inherited());
     }
     // A caller that asks for one trail gets that of the first process, as a reader of an earlier
     // version does.
     assert_eq!(Trail::read(&bytes[..]).unwrap(), trail);
+}
+
+/// Version 1.4 does not know what a process inherited.
+#[test]
+fn the_fifth_version_is_read() {
+    let (bytes, trail) = three_processes();
+    let mut records = forge::records(&bytes);
+    records.retain(|(kind, _)| *kind != 10);
+    // The bytes of two sets: a range of four pages and one far away; one of a unit of two pages.
+    let sets = (2 + 2 + 5) + (2 + 1);
+    for (kind, payload) in &mut records {
+        if *kind == 7 {
+            payload.truncate(payload.len() - sets);
+        }
+    }
+    let tree = TreeTrail::read(&forge::file(4, &records)[..]).unwrap();
+    assert_eq!(tree.processes.len(), 3);
+    for process in &tree.processes {
+        assert_eq!(process.trail.rounds, trail.rounds);
+        assert_eq!(process.inherited, Inherited::default());
+    }
+    records.insert(3, (10, vec![1, 1]));
+    let error = TreeTrail::read(&forge::file(4, &records)[..]).unwrap_err();
+    assert!(error.to_string().contains("unknown type"), "{error}");
 }
 
 #[test]
@@ -577,6 +617,16 @@ fn records_of_processes_that_do_not_exist_are_damage() {
         parent: Some(1),
         header: trail.header,
         ..Process::default()
+    };
+    assert!(writer.process(&process).is_err());
+    let kernel = PageRange::new(1 << 62, (1 << 63) + 1).unwrap();
+    let process = Process {
+        parent: Some(0),
+        inherited: Inherited {
+            shared: [kernel].into_iter().collect(),
+            ..Inherited::default()
+        },
+        ..process
     };
     assert!(writer.process(&process).is_err());
 }

@@ -33,6 +33,8 @@ pub(crate) struct Totals {
     pub(crate) faults: Option<u64>,
     /// Processes in the trail.
     pub(crate) processes: u32,
+    /// Processes that began and ended between two rounds.
+    pub(crate) short_lives: u64,
 }
 
 /// A trail that is being written. Its file is truncated only when the first round is written.
@@ -46,6 +48,8 @@ pub(crate) struct Recorder<'a> {
     /// The numbers in the trail, by those in the tree.
     numbers: BTreeMap<u32, u32>,
     totals: Totals,
+    /// Short lives before the trail began: when, and how many.
+    early_short_lives: Vec<(u64, u64)>,
     /// What was sampled in processes that have ended.
     sampled: Option<Sampled>,
 }
@@ -60,6 +64,7 @@ impl<'a> Recorder<'a> {
             parts: BTreeMap::new(),
             numbers: BTreeMap::new(),
             totals: Totals::default(),
+            early_short_lives: Vec::new(),
             sampled: None,
         }
     }
@@ -172,7 +177,11 @@ impl<'a> Recorder<'a> {
         let number = match &mut self.writer {
             Some(writer) => writer.process(&part.process)?,
             empty => {
-                *empty = Some(Writer::create(self.output.begin()?, &part.process.header)?);
+                let mut writer = Writer::create(self.output.begin()?, &part.process.header)?;
+                for (at_ns, count) in self.early_short_lives.drain(..) {
+                    writer.short_lives(at_ns, count)?;
+                }
+                *empty = Some(writer);
                 0
             }
         };
@@ -191,6 +200,18 @@ impl<'a> Recorder<'a> {
         self.sampled = self.sampled.into_iter().chain(sampled).reduce(Sampled::and);
         if let (Some(number), Some(writer)) = (part.number, &mut self.writer) {
             writer.process_ended(number, at_ns, end)?;
+        }
+        Ok(())
+    }
+
+    /// Records that processes began and ended between two rounds; `at_ns` is since the recording
+    /// began.
+    pub(crate) fn short_lives(&mut self, at_ns: u64, count: u64) -> Result<()> {
+        self.totals.short_lives += count;
+        // The first round begins the trail.
+        match &mut self.writer {
+            Some(writer) => writer.short_lives(at_ns, count)?,
+            None => self.early_short_lives.push((at_ns, count)),
         }
         Ok(())
     }

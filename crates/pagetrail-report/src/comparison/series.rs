@@ -74,6 +74,7 @@ impl Series {
             let Some(attribution) = &round.attribution else {
                 continue;
             };
+            let weight = attribution.weight(round.written.page_count()).mean();
             for writes in &attribution.writers {
                 let key = keys
                     .entry(writes.stack)
@@ -81,7 +82,6 @@ impl Series {
                 for range in writes.pages.ranges() {
                     let first = range.start() / page;
                     let pages = (range.end() - 1) / page - first + 1;
-                    let weight = f64::from(attribution.period);
                     series.add(|| key.clone(), position, first, pages, weight);
                 }
             }

@@ -1,7 +1,7 @@
 //! Encodes and decodes records about processes after the first.
 
-use super::{Decoded, Decoder, put_end, put_header, put_number};
-use crate::{End, Origin, Process};
+use super::{Decoded, Decoder, put_end, put_header, put_number, put_set};
+use crate::{End, Inherited, Origin, Process, format};
 
 mod origin {
     pub(super) const ROOT: u8 = 0;
@@ -21,6 +21,8 @@ pub(crate) fn put_process(out: &mut Vec<u8>, process: &Process) {
     });
     put_number(out, process.appeared_ns);
     put_header(out, &process.header);
+    put_set(out, &process.inherited.pages);
+    put_set(out, &process.inherited.shared);
 }
 
 /// What comes before the payload of a record of type `kind` that belongs to a process.
@@ -33,6 +35,11 @@ pub(crate) fn put_process_ended(out: &mut Vec<u8>, process: u32, at_ns: u64, end
     put_number(out, process.into());
     put_number(out, at_ns);
     put_end(out, end);
+}
+
+pub(crate) fn put_short_lives(out: &mut Vec<u8>, at_ns: u64, count: u64) {
+    put_number(out, at_ns);
+    put_number(out, count);
 }
 
 impl Decoder<'_> {
@@ -50,11 +57,21 @@ impl Decoder<'_> {
             _ if self.is_later() => Origin::New,
             _ => return self.wrong("an unknown origin of a process"),
         };
+        let appeared_ns = self.number()?;
+        let header = self.header()?;
+        let inherited = match self.minor >= format::MINOR_INHERITED {
+            true => Inherited {
+                pages: self.set()?,
+                shared: self.set()?,
+            },
+            false => Inherited::default(),
+        };
         Ok(Process {
             parent,
             origin,
-            appeared_ns: self.number()?,
-            header: self.header()?,
+            appeared_ns,
+            inherited,
+            header,
         })
     }
 
@@ -69,6 +86,11 @@ impl Decoder<'_> {
 
     pub(crate) fn process_ended(&mut self, count: usize) -> Decoded<(u32, u64, End)> {
         Ok((self.process_number(count)?, self.number()?, self.end()?))
+    }
+
+    /// Decodes a count of short lives, and when they were noticed.
+    pub(crate) fn short_lives(&mut self) -> Decoded<(u64, u64)> {
+        Ok((self.number()?, self.number()?))
     }
 
     fn process_number(&mut self, count: usize) -> Decoded<u32> {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use pagetrail::{Change, DirtySource, Member, State, Tree};
-use pagetrail_trail::{Origin, Process};
+use pagetrail_trail::{Inherited, Origin, Process};
 
 use super::{Session, is_gone};
 use crate::exit;
@@ -86,6 +86,19 @@ impl Session<'_> {
                                      wait for the next round"
                                 ));
                             }
+                            Change::Shares { pid, member } => {
+                                let mut members = tree.members().iter();
+                                let with = members.find(|other| other.number() == member);
+                                let with = with.map_or(0, Member::pid);
+                                exit::message(&format!(
+                                    "process {} shares the memory of {}, which is recorded once",
+                                    find::list(&[pid]),
+                                    find::list(&[with]),
+                                ));
+                            }
+                            Change::ShortLives { count } => {
+                                recorder.short_lives(nanoseconds(tree.began().elapsed()), count)?;
+                            }
                             _ => {}
                         }
                     }
@@ -139,6 +152,10 @@ fn describe(member: &Member, named: Named<'_>, interval: Duration) -> Process {
             _ => Origin::New,
         },
         appeared_ns: nanoseconds(member.appeared()),
+        inherited: Inherited {
+            pages: member.inherited().pages.clone(),
+            shared: member.inherited().shared.clone(),
+        },
         header: start::header(member.watch(), named, interval),
     }
 }

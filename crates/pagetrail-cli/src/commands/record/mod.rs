@@ -409,6 +409,16 @@ fn summary(totals: &Totals, unseen: Option<Duration>, output: &Output) {
             milliseconds(unseen)
         );
     }
+    if totals.short_lives > 0 {
+        line += &format!(
+            ", without {} {} that began and ended between two rounds",
+            words::count(totals.short_lives),
+            match totals.short_lives {
+                1 => "process",
+                _ => "processes",
+            }
+        );
+    }
     if totals.children > 0 {
         let children = match totals.children {
             1 => "child process",

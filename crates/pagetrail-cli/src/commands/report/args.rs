@@ -29,6 +29,10 @@ pub(crate) struct ReportArgs {
     /// without it the report lists all processes, and pictures show the first
     #[arg(long, value_name = "PID")]
     pub(crate) process: Option<String>,
+    /// Report what each process has copied of the memory that it shared with its parent after
+    /// fork(2), and by which code: of a recording of a tree, made with CAP_SYS_ADMIN
+    #[arg(long, conflicts_with_all = ["after", "html", "png", "flamegraph", "folded", "pprof", "parquet", "chrome_trace"])]
+    pub(crate) private_since_fork: bool,
     #[command(flatten)]
     pub(crate) pictures: PictureArgs,
     /// Draw the call stacks of `record --stacks` as a flame graph (SVG); without OUT it takes the

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
-use pagetrail_report::processes::{self, ProcessRow};
+use pagetrail_report::private::PrivateMemory;
+use pagetrail_report::processes::{self, ProcessRow, Processes};
 use pagetrail_report::writers::Writers;
-use pagetrail_report::{self as report, Format, Style, joined};
+use pagetrail_report::{self as report, Format, Style, joined, words};
 use pagetrail_trail::{Trail, TreeTrail};
 
 use self::args::{PictureArgs, ReportArgs};
@@ -29,6 +30,10 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
     }
     let mut tree = read_all(&args.file)?;
     let (number, processes) = select(&tree, args)?;
+    if args.private_since_fork {
+        let only = args.process.as_ref().map(|_| number);
+        return write_private(&tree, only, args);
+    }
     if args.parquet.is_some() || args.chrome_trace.is_some() {
         write_tables(&mut tree, number, args)?;
     }
@@ -104,18 +109,48 @@ fn write_tables(tree: &mut TreeTrail, number: usize, args: &ReportArgs) -> Resul
     Ok(())
 }
 
+/// Writes what processes have copied since their fork.
+fn write_private(tree: &TreeTrail, only: Option<usize>, args: &ReportArgs) -> Result<ExitCode> {
+    let Some(private) = PrivateMemory::of(tree, only) else {
+        bail!(
+            "{}: it does not say what {} inherited; record the parent with its children, with \
+             CAP_SYS_ADMIN",
+            args.file.display(),
+            if only.is_some() {
+                "this process"
+            } else {
+                "any process"
+            }
+        );
+    };
+    let mut out = BufWriter::new(io::stdout().lock());
+    let written = match args.json {
+        true => private.write_json(&mut out),
+        false => private.write_text(style(), &mut out),
+    };
+    written
+        .and_then(|()| out.flush())
+        .context("cannot write to standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// The number of the process to report on, and all processes if there are several.
-fn select(tree: &TreeTrail, args: &ReportArgs) -> Result<(usize, Vec<ProcessRow>)> {
-    let rows = match tree.processes.len() {
-        0 | 1 if args.process.is_none() => Vec::new(),
-        _ => processes::rows(tree),
+fn select(tree: &TreeTrail, args: &ReportArgs) -> Result<(usize, Processes)> {
+    let mut processes = match tree.processes.len() {
+        0 | 1 if args.process.is_none() => Processes {
+            short_lives: tree.short_lives,
+            ..Processes::default()
+        },
+        _ => Processes::of(tree),
     };
     let number = match &args.process {
-        Some(wanted) => find(&rows, wanted)?,
+        Some(wanted) => find(&processes.rows, wanted)?,
         None => 0,
     };
-    let rows = if rows.len() > 1 { rows } else { Vec::new() };
-    Ok((number, rows))
+    if processes.rows.len() <= 1 {
+        processes.rows.clear();
+    }
+    Ok((number, processes))
 }
 
 /// The number of the process with a PID or a name. Of processes with one PID, one after the other,
@@ -145,13 +180,25 @@ fn find(rows: &[ProcessRow], wanted: &str) -> Result<usize> {
 fn overview(
     args: &ReportArgs,
     trail: &Trail,
-    rows: &[ProcessRow],
+    processes: &Processes,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    if rows.is_empty() || args.json || args.process.is_some() {
+    if args.json || args.process.is_some() {
         return Ok(());
     }
-    processes::write_table(rows, out)?;
+    if processes.rows.is_empty() {
+        return match processes.short_lives {
+            0 => Ok(()),
+            n => writeln!(
+                out,
+                "{} {} of this program began and ended between two rounds, unrecorded\n",
+                words::count(n),
+                if n == 1 { "child" } else { "children" }
+            ),
+        };
+    }
+    processes::write_table(&processes.rows, out)?;
+    processes.write_short_lives(out)?;
     writeln!(
         out,
         "\nprocess {}, the first; --process PID reports on another\n",
