@@ -59,27 +59,17 @@ pub(crate) struct Wanted<'a> {
     pub(crate) units: UnitStrategy,
 }
 
-/// Starts tracking a process, or starts a program and tracks it. `set_streams` may redirect the
-/// program's output, which is inherited otherwise.
-pub(crate) fn start(
-    wanted: &Wanted<'_>,
-    set_streams: impl FnOnce(&mut Command) -> Result<()>,
-) -> Result<Box<dyn DirtySource>> {
-    if wanted.guest.vm {
-        return start_guest(wanted, set_streams);
-    }
-    let watch = builder(wanted, set_streams)?.start()?;
-    warn(wanted.technique, watch.technique());
-    Ok(Box::new(watch))
-}
-
 /// Starts tracking processes, or starts a program and tracks it; `follow`: with all that descend
-/// from them.
-pub(crate) fn start_tree(wanted: &Wanted<'_>, follow: bool) -> Result<Subject> {
+/// from them. `set_streams` may redirect the program's output, which is inherited otherwise.
+pub(crate) fn start_tree(
+    wanted: &Wanted<'_>,
+    follow: bool,
+    set_streams: impl FnOnce(&mut Command) -> Result<()>,
+) -> Result<Subject> {
     if wanted.guest.vm {
-        return Ok(Subject::Guest(start_guest(wanted, |_| Ok(()))?));
+        return Ok(Subject::Guest(start_guest(wanted, set_streams)?));
     }
-    let builder = builder(wanted, |_| Ok(()))?;
+    let builder = builder(wanted, set_streams)?;
     let tree = builder.follow_children(follow).start_tree()?;
     if let Some(first) = tree.members().first() {
         warn(wanted.technique, first.watch().technique());

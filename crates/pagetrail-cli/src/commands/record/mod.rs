@@ -54,7 +54,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
         subpages: args.subpages.as_deref(),
         units: args.units,
     };
-    let mut subject = match start::start_tree(&wanted, !args.no_children) {
+    let mut subject = match start::start_tree(&wanted, !args.no_children, |_| Ok(())) {
         Ok(subject) => subject,
         Err(error) => {
             pictures.discard();

@@ -14,6 +14,9 @@ use crate::vm::args::GuestArgs;
 pub(crate) struct TopArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
+    /// Track only the process that is named, not its children
+    #[arg(long, conflicts_with = "vm")]
+    pub(crate) no_children: bool,
     #[command(flatten)]
     pub(crate) technique: TechniqueArgs,
     #[command(flatten)]

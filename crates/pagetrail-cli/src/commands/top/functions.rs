@@ -36,13 +36,19 @@ pub(crate) struct Functions {
 }
 
 impl Functions {
-    /// Adds a round, and the stacks that are new in it.
-    pub(crate) fn push_round(&mut self, attribution: &Attribution, new: StackTable) {
+    /// Adds a round of so many page writes, and the stacks that are new in it.
+    pub(crate) fn push_round(
+        &mut self,
+        attribution: &Attribution,
+        page_writes: u64,
+        new: StackTable,
+    ) {
         self.table.append(new);
         let mut stacks = HashMap::<u32, u64>::new();
+        let weight = attribution.weight(page_writes);
         for writes in &attribution.writers {
             let pages = writes.pages.page_count();
-            let pages = pages.saturating_mul(attribution.period.into());
+            let pages = weight.of(pages);
             let sum = stacks.entry(writes.stack).or_default();
             *sum = sum.saturating_add(pages);
         }
@@ -125,7 +131,8 @@ mod tests {
         let mut table = trail.stacks.clone();
         for round in &trail.rounds {
             let attribution = round.attribution.as_ref().expect("sampled");
-            functions.push_round(attribution, std::mem::take(&mut table));
+            let page_writes = round.written.page_count();
+            functions.push_round(attribution, page_writes, std::mem::take(&mut table));
         }
         let seen = |functions: &Functions| -> Vec<(String, u64, u64)> {
             let lines = functions.lines().into_iter();

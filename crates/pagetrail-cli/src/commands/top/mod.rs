@@ -1,36 +1,41 @@
-//! `pagetrail top`: the live view of a process, or of a program that it starts.
+//! `pagetrail top`: the live view of a process, or of a program that it starts, with its children.
 //!
-//! [`state::TopState`] holds the last rounds, [`view::draw`] draws them, [`view::action`] maps keys
-//! to actions, and [`screen::Screen`] controls the terminal.
+//! [`pane::Pane`] collects the rounds of a process, [`state::TopState`] holds the last of them,
+//! [`view::draw`] draws them, [`view::action`] maps keys to actions, and [`screen::Screen`]
+//! controls the terminal.
 
 pub(crate) mod args;
 mod functions;
+mod pane;
+mod processes;
 mod screen;
 mod state;
 mod view;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use pagetrail::{DirtySource, Error, State};
+use pagetrail::{Change, DirtySource, Error, Member, Origin, State};
 use pagetrail_report::words;
-use pagetrail_trail::{End, Event, Mapping};
+use pagetrail_trail::End;
 use pagetrail_vm::UnitStrategy;
 
 use self::args::TopArgs;
+use self::pane::Pane;
+use self::processes::ProcessTable;
 use self::screen::{Input, Screen};
-use self::state::TopState;
 use self::view::Action;
 use crate::exit;
-use crate::recording::layout::Layout;
 use crate::recording::round;
-use crate::recording::stacks::{Sampling, Stacks};
+use crate::recording::stacks::Sampling;
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
 use crate::session::start::{self, Named};
+use crate::session::subject::Subject;
 
 /// Longest time until a signal, or the end of the program, is handled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -50,40 +55,37 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
         subpages: None,
         units: UnitStrategy::Static,
     };
-    let mut source = start::start(&wanted, |command| {
+    let mut subject = start::start_tree(&wanted, !args.no_children, |command| {
         let (stdout, stderr) = program_output(args)?;
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         Ok(())
     })?;
-    let header = start::header(&*source, Named::from(&args.target), args.interval.shortest);
-    let name = words::command(&header.command);
-    let stacks = args
-        .stacks
-        .and_then(|how| Sampling::new(how.into(), None).start(&*source));
-    let mut state = TopState::new(header);
-    if stacks.is_some() {
-        state.show_functions();
-    }
     let mut live = Live {
-        state,
-        stacks,
-        layout: Layout::naming(source.pid()),
-        past: Vec::new(),
+        panes: BTreeMap::new(),
+        shown: 0,
+        shows_processes: false,
+        named: Named::from(&args.target),
+        interval: args.interval.shortest,
+        sampling: args.stacks.map(|how| Sampling::new(how.into(), None)),
         is_guest: args.guest.vm,
         is_over: false,
     };
+    live.add_present(&subject);
+    let first = live
+        .panes
+        .values()
+        .next()
+        .map(|pane| &pane.state.trail().header);
+    let (name, pid) = first.map_or_else(Default::default, |header| {
+        (words::command(&header.command), header.pid)
+    });
     let ended = {
         let mut signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
         let mut screen = Screen::take().context("cannot take the terminal")?;
-        live.follow(
-            &mut *source,
-            args.interval.shortest,
-            &mut screen,
-            &mut signals,
-        )?
+        live.follow(&mut subject, &mut screen, &mut signals)?
     };
     if !ended && args.target.pid.is_none() {
-        exit::message(&format!("{name} runs on as process {}", source.pid()));
+        exit::message(&format!("{name} runs on as process {pid}"));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -98,32 +100,69 @@ fn program_output(args: &TopArgs) -> Result<(Stdio, Stdio)> {
     Ok((file.try_clone().with_context(cannot)?.into(), file.into()))
 }
 
-/// The live view and the mappings that it needs from round to round.
-struct Live {
-    state: TopState,
-    /// Samples which functions write.
-    stacks: Option<Stacks>,
-    layout: Layout,
-    /// Mappings that vanished but are still in view.
-    past: Vec<Mapping>,
+/// The live view of one process or several.
+struct Live<'a> {
+    /// The processes in view, by their number in the tree.
+    panes: BTreeMap<u32, Pane>,
+    /// The number of the process that is shown.
+    shown: u32,
+    /// Whether the table of processes is shown.
+    shows_processes: bool,
+    named: Named<'a>,
+    interval: Duration,
+    /// How processes are sampled for the functions that write, if that is asked for.
+    sampling: Option<Sampling>,
     /// Whether the target is a guest of KVM.
     is_guest: bool,
     /// Whether the guest has no more rounds; its end is still awaited.
     is_over: bool,
 }
 
-impl Live {
+impl Live<'_> {
+    /// Adds the processes with which the view begins.
+    fn add_present(&mut self, subject: &Subject) {
+        match subject {
+            Subject::Guest(source) => self.add(0, None, self.named, &**source),
+            Subject::Tree(tree) => {
+                for member in tree.members() {
+                    self.add_member(member);
+                }
+            }
+        }
+    }
+
+    fn add_member(&mut self, member: &Member) {
+        let named = match member.origin() {
+            Origin::Root => self.named,
+            // Not the program that was started.
+            _ => Named::Processes(&[]),
+        };
+        self.add(member.number(), member.parent(), named, member.watch());
+    }
+
+    fn add(
+        &mut self,
+        number: u32,
+        parent: Option<u32>,
+        named: Named<'_>,
+        source: &dyn DirtySource,
+    ) {
+        let header = start::header(source, named, self.interval);
+        let sampling = self.sampling.as_mut();
+        let stacks = sampling.and_then(|sampling| sampling.start(source));
+        self.panes.insert(number, Pane::new(header, parent, stacks));
+    }
+
     /// Shows the target until the user quits; returns whether the target has ended.
     fn follow(
         &mut self,
-        source: &mut dyn DirtySource,
-        interval: Duration,
+        subject: &mut Subject,
         screen: &mut Screen,
         signals: &mut Signals,
     ) -> Result<bool> {
-        let mut schedule = Schedule::new(Instant::now(), interval, None);
+        let mut schedule = Schedule::new(Instant::now(), self.interval, None);
         let mut ended = false;
-        screen.draw(&self.state)?;
+        self.draw(screen)?;
         loop {
             let left = schedule
                 .deadline()
@@ -136,8 +175,7 @@ impl Live {
             let mut changed = true;
             match screen.input(timeout)? {
                 Some(Input::Action(Action::Quit) | Input::Gone) => return Ok(ended),
-                Some(Input::Action(Action::Sort)) => self.state.next_sort(),
-                Some(Input::Action(Action::Functions)) => self.state.switch_table(),
+                Some(Input::Action(action)) => self.act(action),
                 Some(Input::Resized) => {}
                 None => changed = false,
             }
@@ -145,26 +183,67 @@ impl Live {
                 return Ok(ended);
             }
             if !ended {
-                let end = self.step(source, &mut schedule, &mut changed)?;
+                let end = self.step(subject, &mut schedule, &mut changed)?;
                 if let Some(end) = end {
-                    self.state.finish(end);
+                    if let Some(pane) = self.panes.get_mut(&self.shown) {
+                        pane.state.finish(end);
+                    }
                     (ended, changed) = (true, true);
                 }
             }
             if changed {
-                screen.draw(&self.state)?;
+                self.draw(screen)?;
             }
         }
     }
 
-    /// Collects a round if one is due; returns how the target ended if it has.
+    fn act(&mut self, action: Action) {
+        let numbers = || self.panes.keys().copied();
+        match action {
+            Action::Next => {
+                let next = numbers().find(|number| *number > self.shown);
+                self.shown = next.or_else(|| numbers().next()).unwrap_or(0);
+            }
+            Action::Previous => {
+                let before = numbers().rev().find(|number| *number < self.shown);
+                self.shown = before.or_else(|| numbers().next_back()).unwrap_or(0);
+            }
+            Action::Processes => self.shows_processes ^= self.panes.len() > 1,
+            Action::Sort | Action::Functions | Action::Quit => {
+                for pane in self.panes.values_mut() {
+                    match action {
+                        Action::Sort => pane.state.next_sort(),
+                        _ => pane.state.switch_table(),
+                    }
+                }
+            }
+        }
+    }
+
+    fn draw(&mut self, screen: &mut Screen) -> Result<()> {
+        if let Some(pane) = self.panes.get_mut(&self.shown) {
+            pane.state.refresh();
+        }
+        let panes = self.panes.iter();
+        let states = panes.map(|(number, pane)| (*number, pane.parent, &pane.state));
+        let table = ProcessTable {
+            lines: processes::lines(states, self.shown),
+            is_open: self.shows_processes,
+        };
+        if let Some(pane) = self.panes.get(&self.shown) {
+            screen.draw(&pane.state, &table)?;
+        }
+        Ok(())
+    }
+
+    /// Collects a round of each process if one is due; returns how the target ended if it has.
     fn step(
         &mut self,
-        source: &mut dyn DirtySource,
+        subject: &mut Subject,
         schedule: &mut Schedule,
         changed: &mut bool,
     ) -> Result<Option<End>> {
-        let state = source.wait(Duration::ZERO);
+        let state = subject.wait(Duration::ZERO);
         if let State::Ended(ended) = state {
             return Ok(Some(round::end(ended)));
         }
@@ -172,58 +251,79 @@ impl Live {
             return Ok(None);
         }
         *changed = true;
-        match self.take_round(source) {
-            Err(error) if matches!(error.downcast_ref(), Some(Error::Gone { .. })) => {
+        match self.take_rounds(subject) {
+            Err(error) if is_gone(&error) => {
                 if self.is_guest {
                     self.is_over = true;
                     return Ok(None);
                 }
-                return Ok(Some(match source.wait(POLL_INTERVAL) {
-                    State::Ended(ended) => round::end(ended),
-                    _ => End::Gone,
-                }));
+                return Ok(match subject.wait(POLL_INTERVAL) {
+                    State::Ended(ended) => Some(round::end(ended)),
+                    // Others of its tree may live on.
+                    _ if subject.count() > 1 => None,
+                    _ => Some(End::Gone),
+                });
             }
             taken => taken?,
         }
         if state == State::Exiting {
-            source.release_exit();
+            subject.release_exit();
         }
-        match source.next_collect() {
+        match subject.next_collect() {
             Some(due) => schedule.set_next(due),
             None => schedule.advance(Instant::now()),
         }
         Ok(None)
     }
 
-    fn take_round(&mut self, source: &mut dyn DirtySource) -> Result<()> {
-        let began = self.stacks.as_ref().map(Stacks::mark);
-        let collected = source.collect()?;
-        let index = round::index(&collected)?;
-        let changes = self.layout.update(
-            index,
-            collected.regions(),
-            collected.untracked(),
-            collected.dirty(),
-        );
-        let mut round = round::convert(index, &collected);
-        round
-            .events
-            .extend(changes.notes.into_iter().map(Event::Note));
-        collected.commit();
-        if let Some((stacks, began)) = self.stacks.as_mut().zip(began) {
-            let (attribution, new) = stacks.attribute(began, &round.written);
-            self.state.push_functions(&attribution, new);
+    /// Takes a round of each process, of new ones, too.
+    fn take_rounds(&mut self, subject: &mut Subject) -> Result<()> {
+        let tree = match subject {
+            Subject::Guest(source) => {
+                return match self.panes.get_mut(&0) {
+                    Some(pane) => pane.take_round(&mut **source),
+                    None => Ok(()),
+                };
+            }
+            Subject::Tree(tree) => tree,
+        };
+        for change in tree.follow() {
+            match change {
+                Change::Appeared { number } => {
+                    let mut members = tree.members().iter();
+                    let member = members.find(|member| member.number() == number);
+                    member
+                        .into_iter()
+                        .for_each(|member| self.add_member(member));
+                }
+                Change::Ended { number, ended } if number == self.shown => {
+                    if let Some(pane) = self.panes.get_mut(&number) {
+                        pane.state.finish(round::end(ended));
+                    }
+                }
+                Change::Ended { number, .. } => drop(self.panes.remove(&number)),
+                // The screen has no room for messages.
+                _ => {}
+            }
         }
-        let rounds = &self.state.trail().rounds;
-        let first_in_view = rounds.first().map_or(index, |round| round.index);
-        self.past
-            .extend(changes.gone.into_iter().map(|gone| gone.mapping));
-        self.past
-            .retain(|mapping| mapping.last_round.is_none_or(|last| last >= first_in_view));
-        let present = self.layout.present().iter();
-        let mut mappings = self.past.clone();
-        mappings.extend(present.map(|numbered| numbered.mapping.clone()));
-        self.state.push_round(&round, &mappings);
-        Ok(())
+        let mut gone = Ok(());
+        for member in tree.members_mut() {
+            let Some(pane) = self.panes.get_mut(&member.number()) else {
+                continue;
+            };
+            match pane.take_round(member.watch_mut()) {
+                Err(error) if is_gone(&error) => {
+                    if member.origin() == Origin::Root {
+                        gone = Err(error);
+                    }
+                }
+                taken => taken?,
+            }
+        }
+        gone
     }
+}
+
+fn is_gone(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::Gone { .. }))
 }

@@ -12,6 +12,7 @@ use ratatui::DefaultTerminal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use super::processes::ProcessTable;
 use super::state::TopState;
 use super::view::{self, Action};
 
@@ -71,8 +72,9 @@ impl Screen {
     }
 
     /// Shows the state.
-    pub(crate) fn draw(&mut self, state: &TopState) -> io::Result<()> {
-        self.terminal.draw(|frame| view::draw(frame, state))?;
+    pub(crate) fn draw(&mut self, state: &TopState, processes: &ProcessTable) -> io::Result<()> {
+        self.terminal
+            .draw(|frame| view::draw(frame, state, processes))?;
         Ok(())
     }
 

@@ -56,6 +56,8 @@ pub(crate) struct TopState {
     /// Pages written in the last round, per mapping.
     last_pages: Vec<u64>,
     sort: Sort,
+    /// Whether rounds came since the numbers were computed.
+    is_stale: bool,
     /// Functions, where they are sampled.
     functions: Option<Functions>,
     /// Whether the table is of functions.
@@ -73,6 +75,7 @@ impl TopState {
             analysis: Analysis::default(),
             last_pages: Vec::new(),
             sort: Sort::LastRound,
+            is_stale: false,
             functions: None,
             shows_functions: false,
         }
@@ -90,9 +93,14 @@ impl TopState {
     }
 
     /// Adds what functions wrote in the round that comes next.
-    pub(crate) fn push_functions(&mut self, attribution: &Attribution, new: StackTable) {
+    pub(crate) fn push_functions(
+        &mut self,
+        attribution: &Attribution,
+        page_writes: u64,
+        new: StackTable,
+    ) {
         if let Some(functions) = &mut self.functions {
-            functions.push_round(attribution, new);
+            functions.push_round(attribution, page_writes, new);
         }
     }
 
@@ -109,19 +117,37 @@ impl TopState {
 
     /// Adds the next round, with all mappings that rounds in view refer to.
     pub(crate) fn push_round(&mut self, round: &Round, mappings: &[Mapping]) {
+        self.trail.mappings = mappings.to_vec();
+        self.trail.rounds.push(round.clone());
+        self.forget();
+        self.is_stale = true;
+    }
+
+    /// Computes what the view shows. Only the process in view needs it.
+    pub(crate) fn refresh(&mut self) {
+        if !std::mem::take(&mut self.is_stale) {
+            return;
+        }
+        self.trail.mappings = joined::grouped(&self.trail.mappings);
         let last = Trail {
             header: self.trail.header.clone(),
-            mappings: joined::grouped(mappings),
-            rounds: vec![round.clone()],
-            end: None,
+            mappings: self.trail.mappings.clone(),
+            rounds: self.trail.rounds.last().cloned().into_iter().collect(),
             ..Trail::default()
         };
         let counts = Analysis::of(&last).mappings;
         self.last_pages = counts.iter().map(|counts| counts.page_writes).collect();
-        self.trail.mappings = last.mappings;
-        self.trail.rounds.extend(last.rounds);
-        self.forget();
         self.analysis = Analysis::of(&self.trail);
+    }
+
+    /// Pages written in the last round, and per second in it.
+    pub(crate) fn last_round(&self) -> (u64, f64) {
+        let Some(round) = self.trail.rounds.last() else {
+            return (0, 0.0);
+        };
+        let pages = round.written.page_count();
+        let seconds = round.duration_ns as f64 / 1e9;
+        (pages, pages as f64 / seconds.max(f64::MIN_POSITIVE))
     }
 
     /// Records how the target ended.
@@ -214,6 +240,7 @@ mod tests {
         for round in &trail.rounds {
             state.push_round(round, &trail.mappings);
         }
+        state.refresh();
         state
     }
 

@@ -10,6 +10,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table};
 
 use super::functions::FunctionLine;
+use super::processes::{self, ProcessTable};
 use super::state::TopState;
 
 /// The action of a key.
@@ -21,6 +22,12 @@ pub(crate) enum Action {
     Sort,
     /// Change between mappings and functions.
     Functions,
+    /// Change between the table of processes and what it was before.
+    Processes,
+    /// Show the next process.
+    Next,
+    /// Show the process before.
+    Previous,
 }
 
 /// Returns the action for the bytes of one read from the terminal. Function keys arrive as
@@ -34,6 +41,9 @@ pub(crate) fn action(keys: &[u8]) -> Option<Action> {
             b'q' | 0x03 => Some(Action::Quit),
             b's' => Some(Action::Sort),
             b'f' => Some(Action::Functions),
+            b'p' => Some(Action::Processes),
+            b'j' => Some(Action::Next),
+            b'k' => Some(Action::Previous),
             _ => None,
         }),
     }
@@ -45,9 +55,10 @@ const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const LABEL_WIDTH: u16 = 20;
 
 /// Draws the whole view.
-pub(crate) fn draw(frame: &mut Frame<'_>, state: &TopState) {
+pub(crate) fn draw(frame: &mut Frame<'_>, state: &TopState, processes: &ProcessTable) {
     let functions = state.function_lines();
     let lines = match &functions {
+        _ if processes.is_open => processes.lines.len().min(usize::from(u16::MAX) - 1) as u16,
         Some(functions) => functions.len().min(usize::from(u16::MAX) - 1) as u16,
         None => state.lines().len() as u16,
     };
@@ -67,11 +78,12 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &TopState) {
     draw_head(frame, state, head);
     draw_rate(frame, state, rate);
     match functions {
+        _ if processes.is_open => processes::draw(frame, &processes.lines, mappings),
         Some(functions) => draw_functions(frame, state, &functions, mappings),
         None => draw_mappings(frame, state, mappings),
     }
     draw_heat(frame.buffer_mut(), state, heat);
-    draw_foot(frame, state, foot);
+    draw_foot(frame, state, processes, foot);
 }
 
 fn draw_head(frame: &mut Frame<'_>, state: &TopState, area: Rect) {
@@ -232,7 +244,7 @@ fn draw_heat(buffer: &mut Buffer, state: &TopState, area: Rect) {
     }
 }
 
-fn draw_foot(frame: &mut Frame<'_>, state: &TopState, area: Rect) {
+fn draw_foot(frame: &mut Frame<'_>, state: &TopState, processes: &ProcessTable, area: Rect) {
     let mut spans = vec![
         Span::styled("q", BOLD),
         Span::raw(" quit  "),
@@ -247,6 +259,22 @@ fn draw_foot(frame: &mut Frame<'_>, state: &TopState, area: Rect) {
                 Some(_) => " mappings",
                 None => " functions",
             }),
+        ]);
+    }
+    if processes.lines.len() > 1 {
+        spans.extend([
+            Span::raw("  "),
+            Span::styled("p", BOLD),
+            Span::raw(match processes.is_open {
+                true => " this process",
+                false => " processes",
+            }),
+            Span::raw("  "),
+            Span::styled("j k", BOLD),
+            Span::raw(format!(
+                " one of {}",
+                words::count(processes.lines.len() as u64)
+            )),
         ]);
     }
     if !state.trail().is_cut_off() {
@@ -266,9 +294,13 @@ mod tests {
     use super::*;
 
     fn screen(state: &TopState, width: u16, height: u16) -> String {
+        screen_of(state, &ProcessTable::default(), width, height)
+    }
+
+    fn screen_of(state: &TopState, processes: &ProcessTable, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("it has no I/O");
         terminal
-            .draw(|frame| draw(frame, state))
+            .draw(|frame| draw(frame, state, processes))
             .expect("it has no I/O");
         terminal.backend().to_string()
     }
@@ -279,6 +311,7 @@ mod tests {
         for round in &trail.rounds {
             state.push_round(round, &trail.mappings);
         }
+        state.refresh();
         state
     }
 
@@ -322,9 +355,10 @@ mod tests {
                 _ => pagetrail_trail::StackTable::default(),
             };
             let attribution = round.attribution.as_ref().expect("sampled");
-            state.push_functions(attribution, new);
+            state.push_functions(attribution, round.written.page_count(), new);
             state.push_round(round, &trail.mappings);
         }
+        state.refresh();
         let shown = screen(&state, 100, 24);
         assert!(
             shown.contains("recurse") && shown.contains("f mappings"),
@@ -343,6 +377,33 @@ mod tests {
         for (width, height) in [(1, 1), (10, 3), (40, 12)] {
             state.switch_table();
             screen(&state, width, height);
+        }
+    }
+
+    #[test]
+    fn processes_take_the_place_of_mappings() {
+        let state = watched(3);
+        let mut table = ProcessTable::default();
+        let numbers = 0..40_u32;
+        table.lines = processes::lines(
+            numbers.map(|number| (number, number.checked_sub(1).map(|_| 0), &state)),
+            39,
+        );
+        let shown = screen_of(&state, &table, 120, 24);
+        assert!(
+            shown.contains("p processes  j k one of 40") && shown.contains("distinct"),
+            "{shown}"
+        );
+        table.is_open = true;
+        let shown = screen_of(&state, &table, 120, 24);
+        assert!(
+            shown.contains("p this process") && !shown.contains("distinct"),
+            "{shown}"
+        );
+        // The one in view is among those that have room.
+        assert!(shown.contains("  ./interpreter"), "{shown}");
+        for (width, height) in [(1, 1), (10, 3), (40, 12)] {
+            screen_of(&state, &table, width, height);
         }
     }
 
@@ -368,6 +429,9 @@ mod tests {
         assert_eq!(action(b"\x1b"), Some(Action::Quit));
         assert_eq!(action(b"s"), Some(Action::Sort));
         assert_eq!(action(b"f"), Some(Action::Functions));
+        assert_eq!(action(b"p"), Some(Action::Processes));
+        assert_eq!(action(b"j"), Some(Action::Next));
+        assert_eq!(action(b"k"), Some(Action::Previous));
         assert_eq!(action(b"c"), None);
         // Shift-Tab and a paste that has an s in it.
         assert_eq!(action(b"\x1b[Z"), None);
