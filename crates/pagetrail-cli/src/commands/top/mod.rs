@@ -251,7 +251,8 @@ impl Live<'_> {
             return Ok(None);
         }
         *changed = true;
-        match self.take_rounds(subject) {
+        let due = (state == State::Running).then(|| schedule.deadline());
+        match self.take_rounds(subject, due) {
             Err(error) if is_gone(&error) => {
                 if self.is_guest {
                     self.is_over = true;
@@ -276,8 +277,8 @@ impl Live<'_> {
         Ok(None)
     }
 
-    /// Takes a round of each process, of new ones, too.
-    fn take_rounds(&mut self, subject: &mut Subject) -> Result<()> {
+    /// Takes a round of each process that is due by then, or of all; of new ones, too.
+    fn take_rounds(&mut self, subject: &mut Subject, due: Option<Instant>) -> Result<()> {
         let tree = match subject {
             Subject::Guest(source) => {
                 return match self.panes.get_mut(&0) {
@@ -311,6 +312,10 @@ impl Live<'_> {
             let Some(pane) = self.panes.get_mut(&member.number()) else {
                 continue;
             };
+            let next = member.watch().next_collect();
+            if next.zip(due).is_some_and(|(next, due)| next > due) {
+                continue;
+            }
             match pane.take_round(member.watch_mut()) {
                 Err(error) if is_gone(&error) => {
                     if member.origin() == Origin::Root {
