@@ -1,6 +1,6 @@
-//! [`ProcessCopy`]: a process restored in a PID namespace and a mount namespace of its own, beside the
-//! original, if that still runs. [`FirstProcess`] is the other side: the process with which the
-//! namespaces, and so the copy, end.
+//! [`ProcessCopy`]: a process restored in a PID namespace and a mount namespace of its own, beside
+//! the original, if that still runs. [`FirstProcess`] is the other side: the process with which
+//! the namespaces, and so the copy, end.
 //!
 //! The namespaces are made by unshare(1). Files and the network are those of this process. The two
 //! sides speak by standard input and output: the first process writes a line when the program runs,
@@ -129,8 +129,8 @@ impl ProcessCopy {
     /// Lets it live longer than this process.
     pub fn leave(mut self) -> Result<()> {
         if let Some(tell) = &mut self.tell {
-            let told = tell.write_all(LEFT_ALONE);
-            told.map_err(Error::io("a copy has ended"))?;
+            let written = tell.write_all(LEFT_ALONE);
+            written.map_err(Error::io("a copy has ended"))?;
         }
         self.tell = None;
         Ok(())

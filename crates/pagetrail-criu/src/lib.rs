@@ -4,8 +4,8 @@
 //! program. Here [`Engine`] is the program `criu` of this machine: finding it, starting it, and
 //! what it said when it failed. [`Chain`] takes checkpoints of a process that [`check_target`]
 //! finds to be one that CRIU can save; [`lineage`] knows which checkpoint a process comes from.
-//! [`Restored`] is a process started anew, [`ProcessCopy`] one in namespaces of its own. [`check_peer`]
-//! decides who may ask for pages over TCP.
+//! [`Restored`] is a process started anew, [`ProcessCopy`] one in namespaces of its own.
+//! [`check_peer`] decides who may ask for pages over TCP.
 #![deny(unsafe_code)]
 
 mod chain;

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_another_session_is_refused_unless_criu_is_told() {
+    fn a_process_of_another_session_is_refused_unless_criu_is_asked_to() {
         let child = Running(Command::new("sleep").arg("1000").spawn().unwrap());
         let pid = child.0.id();
         let refused = check(pid, &[]).unwrap_err().to_string();

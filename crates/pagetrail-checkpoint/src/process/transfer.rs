@@ -2,8 +2,8 @@
 //!
 //! A page that was copied is in one of three places: with the [`Staging`] in memory, in the
 //! [`Draft`], or, of memory that is read again at each instant, known by its hash
-//! ([`Rechecked`]). So whoever says that something else is at an address says it here, once,
-//! and none of the three keeps what was there.
+//! ([`Rechecked`]). An address at which something else has come is voided here, once, and none of
+//! the three keeps what was there.
 
 use super::recheck::Rechecked;
 use super::staging::{Parts, Staging};
