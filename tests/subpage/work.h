@@ -54,7 +54,7 @@ static inline void work_heed_signals(void) {
     signal(SIGTERM, work_end);
 }
 
-/* The number behind a word at the beginning of a line of a file. */
+/* The number after a word at the beginning of a line of a file. */
 static inline long work_number(const char *path, const char *word) {
     char line[256];
     long number = -1;

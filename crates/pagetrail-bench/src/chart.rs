@@ -52,7 +52,7 @@ mod tests {
         })
     }
 
-    /// All numbers behind `name="`.
+    /// All numbers after `name="`.
     fn numbers(svg: &str, name: &str) -> Vec<f64> {
         let attribute = format!(" {name}=\"");
         let parts = svg.split(&attribute).skip(1);

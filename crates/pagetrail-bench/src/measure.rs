@@ -74,7 +74,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Results> {
     Ok(results)
 }
 
-/// The kernel's version without what its builder put behind it.
+/// The kernel's version without what its builder appended.
 pub fn kernel() -> String {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy();

@@ -75,7 +75,7 @@ impl PageMap {
         run.start + run.pages * self.page_size
     }
 
-    /// Adds a run behind all others; joins it with the last where they continue each other.
+    /// Adds a run after all others; joins it with the last where they continue each other.
     pub(crate) fn push(&mut self, run: Run) {
         if run.pages == 0 {
             return;
@@ -177,7 +177,7 @@ impl PageMap {
         self
     }
 
-    /// Puts `newer` over this map; cheap where it comes behind.
+    /// Puts `newer` over this map; cheap where it comes after it.
     pub(crate) fn overlay(&mut self, newer: &Self) {
         let behind = match (newer.runs.first(), self.runs.last()) {
             (Some(first), Some(last)) => first.start >= self.end(last),

@@ -1,5 +1,5 @@
 /* Reads some pages and writes others, at addresses that a test knows: of a mapping at BASE every third page is
- * written, the one behind it read, the last left alone; again every 2 ms, without end. All exist before its
+ * written, the one after it read, the last left alone; again every 2 ms, without end. All exist before its
  * first output, one line. */
 #define _GNU_SOURCE
 #include <stdio.h>

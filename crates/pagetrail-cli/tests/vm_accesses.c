@@ -2,7 +2,7 @@
  * input it does something with a mapping at BASE, and answers by a byte.
  *
  * r: reads every third page from the second on; w: writes every third from the first on; b: both; k: has the kernel read the
- * third page and every third behind it; m: takes the access rights of the first 30 pages that it has just read, and gives them
+ * third page and every third after it; m: takes the access rights of the first 30 pages that it has just read, and gives them
  * back; .: nothing.
  *
  * 0 and 1: a thread reads every third page from the first on, another one those from the second on. Both make no system call: a

@@ -233,7 +233,7 @@ static int identity(void)
     return 0;
 }
 
-/* The line of a file about mappings that has an address, and the number behind `key` among its details. */
+/* The line of a file about mappings that has an address, and the number after `key` among its details. */
 static int mapping_of(const char *path, uintptr_t address, const char *key, char *line, size_t room)
 {
     FILE *file = fopen(path, "r");

@@ -21,7 +21,7 @@
 
 static char text[4 * PAGE];
 
-/* So many new pages, with nothing behind them. */
+/* So many new pages, with nothing after them. */
 static char *place(int number, size_t pages)
 {
     void *wanted = (void *)(BASE + ((unsigned long)number << 20));

@@ -218,7 +218,7 @@ impl<'a> Recording<'a> {
         (self.main.analysis.seconds + beside.map_or(0.0, |part| part.analysis.seconds)) * 1e9
     }
 
-    /// How long nothing was access_kind, in nanoseconds.
+    /// How long nothing was tracked, in nanoseconds.
     pub(crate) fn blind_ns(&self) -> u64 {
         let beside = self.accesses.as_ref();
         let beside = beside.map_or(0, |part| part.analysis.costs.blind_ns_sum);

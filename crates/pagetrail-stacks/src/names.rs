@@ -52,7 +52,7 @@ struct Known {
     executable: bool,
     name: Option<String>,
     looks: u32,
-    /// Rounds until the next look.
+    /// Rounds until names are looked for again.
     wait: u32,
     is_present: bool,
 }

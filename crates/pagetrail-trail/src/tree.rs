@@ -19,7 +19,7 @@ pub enum Origin {
     Root,
     /// It was there when the recording began.
     Present,
-    /// It was found later; its first round holds all memory that it had then, except
+    /// The process was found later; its first round holds all memory that it had then, except
     /// [`Inherited::shared`].
     New,
 }

@@ -7,7 +7,7 @@ mod common;
 use common::forge;
 use pagetrail_trail::{Analysis, Heatmap, ReadError, Trail};
 
-/// Changes, inserts, doubles, drops or cuts bytes, or zeroes what is behind.
+/// Changes, inserts, doubles, drops or cuts bytes, or zeroes the rest.
 fn mutate(random: &mut fastrand::Rng, bytes: &mut Vec<u8>) {
     for _ in 0..random.usize(1..4) {
         let at = random.usize(0..=bytes.len());

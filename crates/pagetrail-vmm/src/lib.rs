@@ -1,4 +1,4 @@
-//! Dirty tracking for who runs a virtual machine.
+//! Dirty tracking for the monitor (VMM) that runs a virtual machine.
 //!
 //! A monitor (VMM) has a guest's memory, its memslots and its vCPUs already. This crate tells it
 //! which pages were written since it looked last, no matter who wrote them: the guest, by KVM's

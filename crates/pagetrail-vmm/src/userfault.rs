@@ -107,8 +107,9 @@ impl WriteFaults {
         })
     }
 
-    /// Resolves a fault of write protection: notes that the page was written, and lets who waits go
-    /// on. Returns whether the address is in a tracked region; if it is not, nothing has been done.
+    /// Resolves a fault of write protection: notes that the page was written, and wakes the thread
+    /// that waits. Returns whether the address is in a tracked region; if it is not, nothing has
+    /// been done.
     ///
     /// # Errors
     ///

@@ -65,7 +65,7 @@ pub struct Report {
     pub start: Events,
     /// The rounds.
     pub rounds: Vec<Round>,
-    /// What the program did behind the last round.
+    /// What the program did after the last round.
     pub rest: Events,
     /// Ending it.
     pub stop: Events,

@@ -50,7 +50,7 @@ fn program(log: &str) -> (Vec<Op>, Vec<BTreeSet<u64>>) {
             ops.push(Op::Read { area: 0, offset });
         }
     }
-    assert_eq!(stored.pop(), Some(BTreeSet::new()), "behind the last round");
+    assert_eq!(stored.pop(), Some(BTreeSet::new()), "after the last round");
     (ops, stored)
 }
 

@@ -67,7 +67,7 @@ pub struct Ran {
     pub status: Option<u8>,
 }
 
-/// Runs a static program, and its arguments behind it.
+/// Runs a static program, with its arguments.
 pub fn run_program(repo: &Repo, timeout: Duration, command: &[String]) -> Result<Ran> {
     let program = &command[0];
     let payload = fs::read(program).with_context(|| format!("cannot read {program}"))?;

@@ -103,7 +103,7 @@ fn duration(text: &str) -> Result<Duration> {
     Ok(Duration::from_secs(seconds) * number)
 }
 
-/// Each result and the command, behind `cargo run --release`, that makes it.
+/// Each result and the command, after `cargo run --release`, that makes it.
 const RESULTS: &[(&str, &[&str])] = &[
     (
         "bench.json",

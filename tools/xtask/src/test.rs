@@ -138,8 +138,8 @@ fn tests(repo: &Repo, rows: &Path, tally: &mut Tally) -> Result<Outcome> {
     run_tests(&mut tests, tally).map(Outcome::of)
 }
 
-/// What deals in process IDs, in a PID namespace that was entered from outside, as a container by
-/// `docker exec`: parent and session are in another one there, and the kernel calls them 0.
+/// Runs the tests that use process IDs in a PID namespace that was entered from outside, as
+/// `docker exec` does: parent and session are in another one there, and the kernel calls them 0.
 fn in_pid_namespace(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
     let unshare = || {
         let mut unshare = Command::new("unshare");

@@ -72,7 +72,7 @@ pub fn write(suite: &Suite, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// What stands behind the figures of both kinds of rows.
+/// What follows the figures of both kinds of rows.
 const HEADS: [&str; 10] = [
     "faults",
     "written",

@@ -41,7 +41,7 @@ pub struct Dump<'w> {
 pub(super) struct Before {
     /// What the checkpoint says.
     pub(super) contents: Contents,
-    /// Whether CRIU may say of a page that it is as it was then.
+    /// Whether CRIU may refer to a page of that checkpoint instead of sending it.
     pub(super) is_tracked: bool,
 }
 

@@ -112,7 +112,7 @@ impl Dumps {
     ///
     /// # Errors
     ///
-    /// What `fill` fails with, and the storage. The store is as it was.
+    /// `fill` fails, or the storage does. The store is as it was.
     pub fn take_by(
         &mut self,
         fill: impl FnOnce(&mut Dump<'_>) -> Result<Duration>,

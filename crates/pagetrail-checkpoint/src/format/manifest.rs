@@ -135,7 +135,7 @@ pub struct Manifest {
     pub id: Hash,
     /// The checkpoint that it is an increment over; `None` for a base.
     pub parent: Option<Parent>,
-    /// The name that somebody gave it.
+    /// The name that its user gave it.
     pub label: Option<Label>,
     /// When it was taken, in nanoseconds since 1970.
     pub taken_unix_ns: u64,

@@ -57,7 +57,7 @@ pub(crate) struct Index {
 /// The patches of a pack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Patched {
-    /// The place of the first page in frames that has the patches' bytes, one behind the other.
+    /// The place of the first page in frames that has the patches' bytes, one after the other.
     pub(super) data_from: u32,
     /// The packs whose pages are patched.
     pub(crate) bases: Vec<Hash>,

@@ -171,7 +171,7 @@ impl<'a> Parcel<'a> {
 }
 
 impl Frames {
-    /// Writes frames behind those before.
+    /// Writes frames after those before.
     pub(crate) fn append(&mut self, packed: &Packed<'_>, storage: &dyn Storage) -> io::Result<()> {
         if packed.frames.is_empty() {
             return Ok(());
@@ -198,7 +198,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Writes what is behind the frames.
+    /// Writes what follows the frames.
     fn end(&self, mut draft: Box<dyn Draft>, index: &mut Index) -> io::Result<()> {
         let body = index.encode();
         index.name = Index::seal(&self.header, &body, self.offset);
@@ -269,7 +269,7 @@ impl PackWriter {
         Some(FIRST_PATCH + (patched.patches.len() - 1) as u32)
     }
 
-    /// Adds the bytes of patches as pages of their own, behind all others.
+    /// Adds the bytes of patches as pages of their own, after all others.
     fn put_patch_bytes(&mut self, storage: &dyn Storage) -> io::Result<()> {
         let Some(patched) = &mut self.patched else {
             return Ok(());

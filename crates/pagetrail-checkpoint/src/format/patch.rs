@@ -34,7 +34,7 @@ impl Patch {
         lengths.sum()
     }
 
-    /// Replaces bytes of the page that is patched by `data`, one behind the other.
+    /// Replaces bytes of the page that is patched by `data`, one after the other.
     pub(crate) fn apply(&self, data: &[u8], page: &mut [u8]) {
         let mut rest = data;
         for &(start, length) in &self.ranges {

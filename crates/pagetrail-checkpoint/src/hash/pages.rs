@@ -78,7 +78,7 @@ fn together(platform: Platform, pages: &[&[u8; PAGE_BYTES]], hashes: &mut [Hash]
     for parent in 0..2 {
         let inputs = blocks(&level, 2 * parent);
         parents(platform, &inputs, PARENT, &mut out[..bytes]);
-        // The two children of this parent are done with, and its place is not behind theirs.
+        // The two children of this parent are done with, and its place is not after theirs.
         place(&out, &mut level, parent);
     }
     parents(

@@ -49,7 +49,7 @@ impl Staging {
     ) -> Result<()> {
         match overflow {
             Some(draft) if self.bytes + pages.bytes() > self.bytes_max => {
-                // What is staged is older, and must not come behind.
+                // What is staged is older, and must not come after.
                 let staged = std::mem::replace(self, Self::new(self.bytes_max));
                 staged.drain(draft, &Parts::default())?;
                 let chunks = chunks(pages.ranges(), page_size());

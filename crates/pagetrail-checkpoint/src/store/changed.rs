@@ -19,7 +19,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Of whole pages, range behind range, puts those in `pages` whose contents are what the last
+    /// Of whole pages, range after range, puts those in `pages` whose contents are what the last
     /// checkpoint has, but for the bytes at the addresses in `changed`; tells which it has put. The
     /// others must be put whole: the last checkpoint does not have them, much has changed, or many
     /// changes lie upon each other already.

@@ -44,7 +44,7 @@ pub(crate) fn chunks(ranges: &[PageRange], page_size: u64) -> Vec<Vec<PageRange>
 }
 
 impl Draft<'_> {
-    /// Puts the contents of whole pages, range behind range. A page that was put before gets the
+    /// Puts the contents of whole pages, range after range. A page that was put before gets the
     /// new contents.
     ///
     /// # Errors

@@ -66,7 +66,7 @@ impl Packs {
         &self.packs[pack as usize].index
     }
 
-    /// Copies pages that lie one behind the other in a pack.
+    /// Copies pages that lie one after the other in a pack.
     pub(crate) fn read(&mut self, pack: u32, place: u32, out: &mut [u8]) -> Result<()> {
         if place < FIRST_PATCH {
             return self.read_plain(pack, place, out);

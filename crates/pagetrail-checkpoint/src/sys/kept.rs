@@ -131,7 +131,7 @@ pub(crate) struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// Keeps what `fill` puts into the room for the page, which it may fail to.
+    /// Keeps the contents that `fill` writes to the room for the page, unless `fill` fails.
     pub(crate) fn keep(self, fill: impl FnOnce(&mut [u8]) -> bool) {
         let size = page_size() as usize;
         let start = self.kept.contents.as_ptr();

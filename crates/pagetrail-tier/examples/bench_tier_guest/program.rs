@@ -89,7 +89,7 @@ fn start(command: &mut Command) -> Result<(Child, Option<ChildStdin>), Error> {
 #[derive(Clone, Copy)]
 pub(crate) struct Layout {
     pub(crate) pages: u64,
-    /// How many pages are hot one behind the other.
+    /// How many pages are hot one after the other.
     pub(crate) run_pages: u64,
     /// Every so many pages is written, not only read; 0 for none.
     pub(crate) write_every: u64,

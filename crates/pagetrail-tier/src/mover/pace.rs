@@ -22,7 +22,7 @@ impl Pace {
         }
     }
 
-    /// How long to wait before so many bytes may be moved; `None` when their turn would come behind
+    /// How long to wait before so many bytes may be moved; `None` when their turn would come after
     /// the end.
     pub(super) fn wait_for(&self, bytes: u64, now: Instant) -> Option<Duration> {
         if now >= self.deadline {
@@ -58,7 +58,7 @@ mod tests {
             waits,
             [0, 500, 1500].map(|ms| Some(Duration::from_millis(ms)))
         );
-        assert_eq!(wait(1), None, "it would begin behind the end");
+        assert_eq!(wait(1), None, "it would begin after the end");
         assert_eq!(pace.wait_for(1, now + Duration::from_secs(3)), None);
     }
 

@@ -11,7 +11,7 @@ pub struct Prices {
     pub read_slow: f64,
     /// A write to slow memory.
     pub write_slow: f64,
-    /// A fault, taken by the program for being kind.
+    /// A fault that the program takes because a page is sampled.
     pub fault: f64,
     /// Looking at a page that exists, by the tracker: it does not stop the program, and is shown
     /// apart.
@@ -80,7 +80,7 @@ pub struct Bill {
     pub reads_slow: u64,
     /// Writes to slow memory.
     pub writes_slow: u64,
-    /// Faults for being kind.
+    /// Faults that the program takes because pages are sampled.
     pub faults: u64,
     /// Pages that scans looked at.
     pub scanned: u64,
@@ -97,7 +97,7 @@ impl Bill {
             + self.moved as f64 * prices.move_page
     }
 
-    /// How long it would take if all memory were fast, and nobody kind.
+    /// How long it would take if all memory were fast, and no page were sampled.
     pub fn all_fast_ns(&self, prices: &Prices) -> f64 {
         let all = Self {
             reads_fast: self.reads_fast + self.reads_slow,

@@ -1,7 +1,7 @@
 //! Running `userfaultfd(2)` in another process and fetching the descriptor, x86-64.
 //!
 //! A userfaultfd belongs to the address space of the thread that creates it, so the target itself
-//! must make the call. The code for it ([`code`]) goes into padding behind the text of the vDSO or
+//! must make the call. The code for it ([`code`]) goes into padding after the text of the vDSO or
 //! of another executable mapping, never executed by the program. One `PTRACE_SETREGS` makes a
 //! thread run it. It starts a helper, which creates the descriptor and ends, then puts back the
 //! registers that it used, and jumps to where the thread was, with an interrupted system call

@@ -45,7 +45,7 @@ pub enum Origin {
     Root,
     /// It was there when the tree began. Its rounds report what was written since.
     Present,
-    /// It was found later. Its first round reports all memory that it had then, without the pages
+    /// The process was found later. Its first round reports all memory that it had then, without the pages
     /// that it had never written: those that it still shared with its parent
     /// ([`Inherited::shared`]), as far as that is known.
     New,

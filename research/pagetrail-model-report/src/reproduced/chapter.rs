@@ -8,7 +8,7 @@ use super::{Document, LEGEND, Reproduced, chart};
 #[derive(Debug)]
 pub struct Chapter<'a> {
     document: &'a Document,
-    /// Of each table, as far as it has values.
+    /// One entry for each table: a picture, if the table has values.
     pictures: Vec<Option<Picture>>,
 }
 

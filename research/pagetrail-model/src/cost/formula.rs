@@ -67,7 +67,7 @@ pub fn technique_time(kind: TechniqueKind, run: &Occurrences, table: &CostTable)
     Some(match kind {
         TechniqueKind::Oracle => 0.0,
         TechniqueKind::SoftDirty => {
-            // One pass to start with, and one behind each round.
+            // One pass to start with, and one after each round.
             (rounds + 1.0) * at(Metric::ClearRefs)? + rounds * at(Metric::PagemapWalk)?
         }
         TechniqueKind::Userfaultfd => (rounds + 1.0) * at(Metric::UfdWriteProtect)?,

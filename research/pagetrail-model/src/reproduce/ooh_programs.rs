@@ -62,7 +62,7 @@ pub fn table4() -> Result<Table, RunError> {
     let parts = [
         (TechniqueKind::SoftDirty, Metric::FaultKernel, 1.0, "M5"),
         (TechniqueKind::Userfaultfd, Metric::FaultUser, 1.0, "M6"),
-        // Once to start with, and once behind the round.
+        // Once to start with, and once after the round.
         (TechniqueKind::SoftDirty, Metric::ClearRefs, 2.0, "M15"),
         (TechniqueKind::SoftDirty, Metric::PagemapWalk, 1.0, "M16"),
         (TechniqueKind::Spml, Metric::ReverseMapping, 1.0, "M17"),

@@ -49,7 +49,7 @@ pub enum TraceError {
     },
     /// The number of steps or the checksum at the end is not that of what came before.
     Damaged,
-    /// There is more behind the end.
+    /// There is more after the end.
     TrailingData,
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for TraceError {
             }
             Self::BadNumber { at } => write!(f, "impossible number at byte {at} of the trace"),
             Self::Damaged => f.write_str("the trace is damaged: its checksum is wrong"),
-            Self::TrailingData => f.write_str("there is more behind the end of the trace"),
+            Self::TrailingData => f.write_str("there is more after the end of the trace"),
         }
     }
 }
@@ -296,7 +296,7 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// The next step, or `None` behind a sound end.
+    /// The next step, or `None` after a sound end.
     fn step(&mut self) -> Result<Option<Op>, TraceError> {
         if self.repeats > 0 {
             self.repeats -= 1;
@@ -311,7 +311,7 @@ impl<R: Read> Reader<R> {
         }
         if tag == REPEAT {
             let count = self.number()?;
-            // At least one, and only right behind the access that it repeats.
+            // At least one, and only right after the access that it repeats.
             self.repeats = count.checked_sub(1).ok_or(TraceError::BadNumber { at })?;
             return self.access().ok_or(TraceError::BadNumber { at }).map(Some);
         }

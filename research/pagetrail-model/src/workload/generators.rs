@@ -103,7 +103,7 @@ fn scatter(rank: u64, pages: u64) -> u64 {
 }
 
 fn zipf(pages: u64, rounds: u32, mut random: Random) -> impl Iterator<Item = Op> {
-    // Made when it is first asked for, which is behind the step that may find the memory too large.
+    // Made when it is first asked for, which is after the step that may find the memory too large.
     let mut law = None;
     rounds_of(rounds, pages, move |_, _| {
         let law = law.get_or_insert_with(|| Zipf::new(pages));

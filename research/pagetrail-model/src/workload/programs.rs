@@ -24,7 +24,7 @@ pub(super) fn gcbench(pages: u64, rounds: u32, mut random: Random) -> impl Itera
     })
 }
 
-/// A hash table: buckets in the first eighth, records of 256 bytes behind them. A request reads a
+/// A hash table: buckets in the first eighth, records of 256 bytes after them. A request reads a
 /// bucket, then writes the record of its key; one in eight is a new key, which changes the bucket,
 /// too.
 pub(super) fn key_value(pages: u64, rounds: u32, mut random: Random) -> impl Iterator<Item = Op> {
@@ -164,7 +164,7 @@ pub(super) fn string_match(
     })
 }
 
-/// A file in the first half, words and their counts behind it: of the words that are met, a few
+/// A file in the first half, words and their counts after it: of the words that are met, a few
 /// are met often.
 pub(super) fn word_count(pages: u64, rounds: u32, mut random: Random) -> impl Iterator<Item = Op> {
     let file = (pages / 2).max(1) * PAGE_BYTES;

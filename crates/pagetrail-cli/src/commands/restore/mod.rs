@@ -1,4 +1,5 @@
-//! `pagetrail restore`: a process started anew from a checkpoint, by who can read that.
+//! `pagetrail restore`: a process started anew from a checkpoint, by CRIU or by pagetrail itself,
+//! whichever took it.
 
 pub(crate) mod args;
 mod own;

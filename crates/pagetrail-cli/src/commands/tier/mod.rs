@@ -98,7 +98,7 @@ fn status(args: &StatusArgs) -> Result<ExitCode> {
             Some(address) => address,
             None => bail!("{} does not say where to listen", path.display()),
         },
-        (None, None) => bail!("neither --config nor --at"),
+        (None, None) => bail!("nothing says where the daemon listens: give --at or --config"),
     };
     let text = endpoint::get(&address, "/status")?;
     let status: Status = serde_json::from_str(&text)

@@ -150,7 +150,7 @@ pub(crate) fn text_of(args: &PlanArgs) -> Result<String> {
         (Some(pid), _) => Subject::process(args, pid)?,
         (None, Some(path)) => Subject::recording(args, path)?,
         (None, None) if args.subject.vm => Subject::guest(args)?,
-        (None, None) => bail!("none of --pid, --trail and --vm"),
+        (None, None) => bail!("nothing is named to plan for: give --pid, --trail or --vm"),
     };
     let windows = match subject.window {
         Some(_) => args.windows.unwrap_or(WINDOWS),
