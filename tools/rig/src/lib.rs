@@ -21,6 +21,7 @@ pub mod guest;
 mod initrd;
 pub mod kernel;
 pub mod libgc;
+pub mod mdbook;
 mod mirror;
 pub mod ooh;
 pub mod posix;

@@ -3,17 +3,18 @@
 //!
 //! The chapters are staged in `target/book/src`, so that a chapter may be a document that stands
 //! elsewhere in the repository. Links between such documents become links between chapters; a link
-//! to a file that is no chapter becomes its text. mdBook, where it is installed, makes HTML of
-//! that.
+//! to a file that is no chapter becomes its text. mdBook makes HTML of that, where it is installed
+//! or can be fetched.
+
+mod html;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use pagetrail_steps::repo::{Repo, program};
+use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::Outcome;
 
 /// Where the chapters are, in the repository.
@@ -21,7 +22,7 @@ const SOURCE: &str = "docs/book/src";
 /// The chapter that is made from the command's own definitions.
 const COMMANDS: &str = "reference/commands.md";
 
-/// Stages the book, checks it, and makes HTML of it where mdBook is here.
+/// Stages the book, checks it, and makes HTML of it where mdBook is to be had.
 pub(crate) fn build(repo: &Repo) -> Result<Outcome> {
     let book = repo.target.join("book");
     let stage = book.join("src");
@@ -49,16 +50,8 @@ pub(crate) fn build(repo: &Repo) -> Result<Outcome> {
     )?;
     append_commands(repo, &stage.join(COMMANDS))?;
     check_summary(&stage, &chapters)?;
-    if program("mdbook").is_none() {
-        println!("staged in {}", stage.display());
-        return Ok(Outcome::NotHere(
-            "cargo install mdbook, to make HTML".to_owned(),
-        ));
-    }
-    let status = Command::new("mdbook").arg("build").arg(&book).status()?;
-    ensure!(status.success(), "mdbook build failed: {status}");
-    println!("open {}", book.join("book/index.html").display());
-    Ok(Outcome::Passed)
+    println!("staged in {}", stage.display());
+    html::build(&book)
 }
 
 /// Files of the book that are no chapters, relative to its source.

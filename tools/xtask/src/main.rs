@@ -195,7 +195,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "measure-checkpointer" => checkpointer::measure_in_guest(rest).map(|()| true)?,
         "measure-collector" => collector::measure_in_guest(rest).map(|()| true)?,
         "reproduce" => reproduce::run(&repo, rest)?,
-        "book" => book::build(&repo).map(|_| true)?,
+        "book" => book::build(&repo)? != steps::Outcome::Failed,
         "capi" => capi::run(&repo)?,
         "package" => package::run(&repo).map(|()| true)?,
         "install" => capi::install(&repo, rest).map(|()| true)?,
