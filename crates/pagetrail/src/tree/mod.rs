@@ -45,8 +45,8 @@ pub enum Origin {
     Root,
     /// It was there when the tree began. Its rounds report what was written since.
     Present,
-    /// The process was found later. Its first round reports all memory that it had then, without the pages
-    /// that it had never written: those that it still shared with its parent
+    /// The process was found later. Its first round reports all memory that it had then, without
+    /// the pages that it had never written: those that it still shared with its parent
     /// ([`Inherited::shared`]), as far as that is known.
     New,
 }
