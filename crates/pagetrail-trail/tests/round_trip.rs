@@ -549,8 +549,13 @@ fn the_fifth_version_is_read() {
     // The bytes of two sets: a range of four pages and one far away; one of a unit of two pages.
     let sets = (2 + 2 + 5) + (2 + 1);
     for (kind, payload) in &mut records {
-        if *kind == 7 {
-            payload.truncate(payload.len() - sets);
+        match kind {
+            7 => payload.truncate(payload.len() - sets),
+            // Nor does it know what tracking cost, at the end of a round; those of later processes
+            // are records within records.
+            4 => assert_eq!(payload.pop(), Some(0)),
+            8 if payload[1] == 4 => assert_eq!(payload.pop(), Some(0)),
+            _ => {}
         }
     }
     let tree = TreeTrail::read(&forge::file(4, &records)[..]).unwrap();

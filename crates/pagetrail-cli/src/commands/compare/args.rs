@@ -18,6 +18,10 @@ pub(super) const RUNS: u32 = 7;
 
 /// Arguments of `compare`.
 #[derive(Args, Debug)]
+#[expect(
+    rustdoc::broken_intra_doc_links,
+    reason = "brackets in help texts are no links"
+)]
 pub(crate) struct CompareArgs {
     /// Environments: native, tracked:TECHNIQUE[@TIME] (tracked in rounds of TIME, 100ms if none is
     /// named), heap:N (on the sub-page allocator with N sub-pages a page), vm (as a guest of
