@@ -18,6 +18,7 @@
 pub(crate) mod build_id;
 pub(crate) mod changed;
 pub(crate) mod describe;
+mod lacking;
 pub(crate) mod layout;
 pub(crate) mod pending;
 pub(crate) mod precopy;
@@ -111,8 +112,10 @@ impl ProcessCheckpointer {
     ///
     /// # Errors
     ///
-    /// The process is refused, may not be traced, or no technique works for it.
+    /// The process is refused, may not be traced, or no technique works for it. It gets its memory
+    /// on demand ([`Error::NotNow`]): what it still lacks could not be read.
     pub fn attach(pid: u32, options: ProcessOptions) -> Result<Self> {
+        lacking::refuse(pid)?;
         let watch = Watch::builder()
             .target(Target::process(pid)?)
             .technique(options.technique)
