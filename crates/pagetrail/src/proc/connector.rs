@@ -35,7 +35,11 @@ const DETAILS: usize = KIND + 16;
 const QUEUE_BYTES: usize = 4 << 20;
 
 /// How long the kernel may take to answer; it does so within the request.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(10);
+
+/// The namespaces whose numbers notices have (`PID_NS_INIT_INO`, `USER_NS_INIT_INO` of
+/// `linux/nsfs.h`).
+const INITIAL: [(&str, &str); 2] = [("pid", "pid:[4026531836]"), ("user", "user:[4026531837]")];
 
 /// What a notice says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +57,17 @@ pub(crate) struct Connector(OwnedFd);
 impl Connector {
     /// Asks for notices; `None` where the kernel gives none.
     pub(crate) fn open() -> Option<Self> {
+        // In another PID namespace that shares the network with the initial one, notices can come,
+        // of processes that are others here.
+        let is_initial = |(name, of): (&str, &str)| {
+            let link = std::fs::read_link(format!("/proc/self/ns/{name}"));
+            link.is_ok_and(|link| link.as_os_str() == of)
+        };
+        if !INITIAL.into_iter().all(is_initial) {
+            return None;
+        }
         let connector = Self::ask().ok()?;
-        // A kernel in another namespace takes the request and says nothing.
+        // In another network namespace the kernel takes the request and says nothing.
         connector.is_answered().then_some(connector)
     }
 
