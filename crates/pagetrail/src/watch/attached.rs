@@ -15,7 +15,7 @@ use crate::proc::maps::Maps;
 use crate::proc::pidfd;
 use crate::round::RoundBuffer;
 use crate::technique::price;
-use crate::types::Inherited;
+use crate::types::{AccessKind, Inherited};
 #[cfg(doc)]
 use crate::watch::builder::WatchBuilder;
 use rustix::fd::OwnedFd;
@@ -93,7 +93,8 @@ impl Attached {
             Some((pid, parent)) => birth::inherited(pid, parent, space.armed()),
             None => Inherited::default(),
         };
-        if membership.is_new {
+        // To share a page says that it was not written, and nothing about reads.
+        if membership.is_new && space.access_kind() == AccessKind::Writes {
             rounds.of(space.access_kind()).remove(&inherited.shared);
         }
         if let Some(launched) = &mut launched {
