@@ -228,6 +228,8 @@ static struct pci_driver driver = {
     .id_table = ids,
     .probe = log_probe,
     .remove = log_remove,
+    /* Unbound and bound again the log would lose what open sessions have asked it for. */
+    .driver.suppress_bind_attrs = true,
 };
 
 int ooh_log_init(void)

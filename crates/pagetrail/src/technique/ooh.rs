@@ -193,9 +193,10 @@ impl Tracker for Ooh {
         }
         let searched = self.search(&frames.into_iter().collect(), out);
         if round.lost || searched.is_err() {
-            // What is shared may have been written and have left the page table since.
+            // All of it, as a page may have been written or discarded and have left the page table
+            // since.
             out.union_with(&self.shared);
-            out.union_with(&self.populated().unwrap_or_else(|_| self.private.clone()));
+            out.union_with(&self.private);
         }
         searched?;
         Ok(Collected::default())
