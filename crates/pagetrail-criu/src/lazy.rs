@@ -169,7 +169,9 @@ impl Lazy {
 
 impl Drop for Lazy {
     fn drop(&mut self) {
-        if self.serving.is_some() {
+        // Processes are left where the outcome is not known: the thread has failed, or nobody
+        // waited for it.
+        if self.serving.is_some() || !self.processes.is_empty() {
             self.end();
         }
         self.guard.dismiss_now();
