@@ -3,6 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+/// The shortest time from round to round where a budget says when the next is due.
+const SHORTEST_REST: Duration = Duration::from_millis(1);
+
 /// The deadlines of rounds.
 #[derive(Debug)]
 pub(crate) struct Schedule {
@@ -37,9 +40,12 @@ impl Schedule {
         self.next = self.start + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
     }
 
-    /// Makes the next round due at `next`, whatever the interval.
-    pub(crate) fn set_next(&mut self, next: Instant) {
-        self.next = next;
+    /// Makes the next round due at `next`, but at most `interval` after `now`: processes that came
+    /// meanwhile are looked for then. A time that is over is no reason not to rest at all: it may
+    /// be of a process that is just ending.
+    pub(crate) fn set_next_within(&mut self, next: Instant, now: Instant, interval: Duration) {
+        let soonest = now + SHORTEST_REST.min(interval);
+        self.next = next.max(soonest).min(now + interval);
     }
 
     /// Whether no round is due after `now`.
@@ -66,10 +72,22 @@ mod tests {
         assert!(!schedule.is_over(at(701)));
         schedule.advance(at(701));
         assert_eq!(schedule.deadline(), at(750), "not after the end");
-        schedule.set_next(at(710));
-        assert_eq!(schedule.deadline(), at(710));
-        schedule.set_next(at(900));
-        assert_eq!(schedule.deadline(), at(750), "not after the end");
         assert!(schedule.is_over(at(750)));
+    }
+
+    #[test]
+    fn a_budget_chooses_the_next_round_within_an_interval() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let interval = Duration::from_millis(100);
+        let mut schedule = Schedule::new(start, interval, Some(Duration::from_millis(750)));
+        for (next, due) in [(50, 50), (100, 100), (900, 100), (0, 1)] {
+            schedule.set_next_within(at(next), start, interval);
+            assert_eq!(schedule.deadline(), at(due), "{next} ms");
+        }
+        schedule.set_next_within(at(900), at(700), interval);
+        assert_eq!(schedule.deadline(), at(750), "not after the end");
+        schedule.set_next_within(start, at(10), Duration::from_micros(10));
+        assert_eq!(schedule.deadline(), at(10) + Duration::from_micros(10));
     }
 }

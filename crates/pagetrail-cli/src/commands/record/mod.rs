@@ -207,7 +207,7 @@ impl Session<'_> {
         let mut last = Instant::now();
         let mut held = false;
         if let Some(due) = self.subject.next_collect() {
-            schedule.set_next(due);
+            schedule.set_next_within(due, last, self.interval);
         }
         loop {
             let waited = self.wait_until(schedule.deadline());
@@ -242,7 +242,7 @@ impl Session<'_> {
                 return Ok(Stop::Requested);
             }
             match self.subject.next_collect() {
-                Some(due) => schedule.set_next(due),
+                Some(due) => schedule.set_next_within(due, now, self.interval),
                 None => schedule.advance(now),
             }
             self.progress.update(recorder.totals());

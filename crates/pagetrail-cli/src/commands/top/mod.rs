@@ -208,7 +208,10 @@ impl Live<'_> {
                 let before = numbers().rev().find(|number| *number < self.shown);
                 self.shown = before.or_else(|| numbers().next_back()).unwrap_or(0);
             }
-            Action::Processes => self.shows_processes ^= self.panes.len() > 1,
+            // A table of one process can be closed, too.
+            Action::Processes => {
+                self.shows_processes = !self.shows_processes && self.panes.len() > 1;
+            }
             Action::Sort | Action::Functions | Action::Quit => {
                 for pane in self.panes.values_mut() {
                     match action {
@@ -271,7 +274,7 @@ impl Live<'_> {
             subject.release_exit();
         }
         match subject.next_collect() {
-            Some(due) => schedule.set_next(due),
+            Some(due) => schedule.set_next_within(due, Instant::now(), self.interval),
             None => schedule.advance(Instant::now()),
         }
         Ok(None)

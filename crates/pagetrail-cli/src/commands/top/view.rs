@@ -327,6 +327,7 @@ mod tests {
         for round in &trail.rounds {
             state.push_round(round, &trail.mappings);
         }
+        state.refresh();
         let shown = screen(&state, 100, 30);
         assert!(shown.contains("round 59  interval 10"), "{shown}");
         let cost = "overhead 2.6% of 3.0%  1.2 reported per page written ";
@@ -334,6 +335,7 @@ mod tests {
         let mut round = trail.rounds[0].clone();
         round.index = 60;
         state.push_round(&round, &trail.mappings);
+        state.refresh();
         let shown = screen(&state, 100, 30);
         assert!(shown.contains("written  not to be kept "), "{shown}");
     }
