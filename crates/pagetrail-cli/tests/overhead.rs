@@ -2,57 +2,10 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-
+use common::recording::{BASE, FILE, PAGES, STEP, directory, known_pages};
+use common::running::Running;
 use common::{address, error_line, number, report, run};
 use serde_json::Value;
-use tempfile::TempDir;
-
-/// What `known_pages.c` says of itself.
-const BASE: u64 = 0x1000_0000_0000;
-const PAGES: u64 = 300;
-const STEP: u64 = 3;
-
-const FILE: &str = "pagetrail.trail";
-
-fn directory() -> TempDir {
-    tempfile::tempdir().expect("a temporary directory")
-}
-
-/// `known_pages` without end, past its start; it ends with the test.
-struct Running(Child);
-
-impl Running {
-    fn start() -> Self {
-        let mut command = Command::new(compiled());
-        let command = command.arg("0").stdout(Stdio::piped());
-        let mut running = Self(command.spawn().expect("it starts"));
-        let stdout = running.0.stdout.as_mut().expect("it is piped");
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line).expect("a line");
-        assert_eq!(line, "ready\n");
-        running
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// The program, compiled once.
-fn compiled() -> PathBuf {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("known_pages_within_budget");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/known_pages.c");
-    let mut compiler = Command::new("cc");
-    let compiler = compiler.arg("-O1").arg("-o").arg(&program).arg(source);
-    assert!(compiler.status().is_ok_and(|status| status.success()));
-    program
-}
 
 fn rounds(report: &Value) -> &[Value] {
     report["rounds"].as_array().expect("rounds")
@@ -75,7 +28,7 @@ fn reported(report: &Value, page: u64) -> usize {
 #[test]
 fn a_recording_says_what_it_cost_and_that_it_cost_too_much() {
     let directory = directory();
-    let running = Running::start();
+    let running = Running::known_pages();
     let pid = running.0.id().to_string();
     let arguments = [
         "record",
@@ -128,7 +81,7 @@ fn a_recording_says_what_it_cost_and_that_it_cost_too_much() {
 #[test]
 fn a_program_that_is_started_has_a_budget_too() {
     let directory = directory();
-    let program = compiled();
+    let program = known_pages();
     let program = program.to_str().expect("UTF-8");
     let arguments = [
         "record",
