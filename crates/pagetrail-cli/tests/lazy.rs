@@ -65,6 +65,14 @@ fn saved(here: &Path, program: &Path) {
     assert_eq!(taken.status.code(), Some(0), "{taken:?}");
 }
 
+/// Waits for the end of the program, which must have found all as it was.
+fn assert_clean(here: &Path, program: &Path) {
+    while lives(program) {
+        std::thread::sleep(POLL);
+    }
+    assert!(text(here).ends_with("clean\n"), "{}", text(here));
+}
+
 fn text(here: &Path) -> String {
     fs::read_to_string(here.join("output")).unwrap_or_default()
 }
@@ -127,6 +135,22 @@ fn a_program_whose_pager_is_killed_ends() {
     );
     assert_eq!(lost.status.code(), Some(0), "{lost:?}");
     assert!(text(here).ends_with("clean\n"), "{}", text(here));
+}
+
+#[test]
+fn a_program_has_its_pages_though_nobody_reads_what_is_said() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let here = directory.path();
+    let Some(program) = victim(here) else { return };
+    saved(here, &program);
+    fs::write(here.join("go"), "").expect("a file");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = pagetrail(here, &RESTORE);
+    command.arg("--allow-changed-files").stdout(writer);
+    let said = command.output().expect("it starts");
+    assert_eq!(said.status.code(), Some(0), "{said:?}");
+    assert_clean(here, &program);
 }
 
 #[test]

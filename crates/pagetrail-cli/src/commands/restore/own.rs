@@ -92,6 +92,7 @@ fn tell(args: &RestoreArgs, number: u64, restored: &Restored, pager: Option<Page
         }
         false => text::print(line),
     };
+    let mut said = Ok(());
     if !args.json {
         let rest = match lacking {
             0 => String::new(),
@@ -100,17 +101,19 @@ fn tell(args: &RestoreArgs, number: u64, restored: &Restored, pager: Option<Page
                 words::plural(pages, "page")
             ),
         };
-        say(&format!(
+        said = say(&format!(
             "checkpoint {number}: process {pid} runs after {}, with {} and {}{rest}",
             words::time(restored.elapsed.as_nanos() as f64),
             words::plural(restored.threads as u64, "thread"),
             words::plural(restored.pages, "page"),
-        ))?;
+        ));
     }
     let given = match pager {
         Some(pager) => Some(pager.finish().map_err(plain)?),
         None => None,
     };
+    // The program has its pages all the same.
+    said?;
     if args.json {
         let mut document = json!({
             "schema": 1,
