@@ -27,6 +27,10 @@
 
 static uint64_t *table;
 static size_t pages;
+// Neighbouring blocks of pages.
+#define BLOCK 64
+#define BLOCKS 8
+static uint64_t *resized;
 
 static uint64_t next(uint64_t *state) {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -80,6 +84,19 @@ static void in_child(uint64_t state) {
     _exit(0);
 }
 
+// Memory that is made smaller and larger again at its place, without having been touched.
+static void make_smaller_and_larger(void) {
+    for (size_t block = 0; block < BLOCKS; block++) {
+        uint64_t *start = resized + block * BLOCK * WORDS, *half = start + BLOCK / 2 * WORDS;
+        if (mremap(start, BLOCK * PAGE, BLOCK / 2 * PAGE, 0) != start) FAIL("making smaller");
+        if (mremap(start, BLOCK / 2 * PAGE, BLOCK * PAGE, 0) != start) FAIL("making larger");
+        for (size_t page = 0; page < BLOCK / 2; page++)
+            check_zero(half + page * WORDS, page, "made larger again");
+        for (size_t page = 0; page < BLOCK / 2; page++)
+            check(start + page * WORDS, page, "made smaller");
+    }
+}
+
 static void wait_for(const char *name) {
     while (access(name, F_OK)) nanosleep(&(struct timespec){0, 200000}, NULL);
 }
@@ -88,6 +105,9 @@ int main(int count, char **arguments) {
     if (count < 4 || chdir(arguments[1])) return 2;
     pages = strtoul(arguments[2], NULL, 10);
     uint64_t state = strtoul(arguments[3], NULL, 10);
+    resized = mmap(NULL, BLOCKS * BLOCK * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t page = 0; page < BLOCKS * BLOCK; page++)
+        for (size_t i = 0; i < WORDS; i++) resized[page * WORDS + i] = word(page % BLOCK, i);
     table = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (size_t page = 0; page < pages; page++)
         for (size_t i = 0; i < WORDS; i++) at(page)[i] = word(page, i);
@@ -112,6 +132,7 @@ int main(int count, char **arguments) {
         for (;;) pause();
     }
 
+    make_smaller_and_larger();
     pthread_t threads[THREADS];
     for (uintptr_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, read_some, (void *)(state + i + 1));

@@ -28,6 +28,8 @@ mod holes;
 mod lacking;
 mod options;
 #[cfg(target_arch = "x86_64")]
+mod paged;
+#[cfg(target_arch = "x86_64")]
 mod pager;
 #[cfg(target_arch = "x86_64")]
 mod process;

@@ -12,6 +12,7 @@
 use crate::ending;
 use crate::error::{Error, Result};
 use crate::lacking::{Lacking, Piece};
+use crate::paged::Space;
 use crate::sys::guard::Guard;
 use crate::sys::missing::{Filled, Message, Missing};
 use pagetrail::{PageRange, page_size};
@@ -19,44 +20,11 @@ use pagetrail_checkpoint::Image;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// How long the next fault is waited for after one, in nanoseconds: about as long as a program
 /// takes to run into it.
 const NEXT_FAULT_NS: i64 = 30_000;
-
-/// A process that lacks pages.
-#[derive(Debug)]
-struct Space {
-    missing: Missing,
-    /// The process, where it is the one that was restored.
-    process: Option<OwnedFd>,
-    lacking: Lacking,
-    /// Where pages are brought that nobody waits for.
-    next: u64,
-    /// Addresses of pages for which threads wait.
-    waiting: VecDeque<u64>,
-    is_gone: bool,
-}
-
-impl Space {
-    /// That of a child.
-    fn of_child(missing: Missing, lacking: Lacking, next: u64) -> Self {
-        Self {
-            missing,
-            process: None,
-            lacking,
-            next,
-            waiting: VecDeque::new(),
-            is_gone: false,
-        }
-    }
-
-    fn is_done(&self) -> bool {
-        self.is_gone || self.lacking.is_empty()
-    }
-}
 
 /// What a process was given after it had been started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,10 +68,8 @@ impl Pager {
         process: OwnedFd,
         guard: Guard,
     ) -> Self {
-        let restored = Space {
-            process: Some(process),
-            ..Space::of_child(missing, lacking, 0)
-        };
+        let mut restored = Space::new(missing, lacking);
+        restored.process = Some(process);
         Self {
             image,
             spaces: vec![restored],
@@ -143,8 +109,10 @@ impl Pager {
     /// Brings the pages that are waited for, or else a block that is not.
     fn advance(&mut self) -> Result<()> {
         self.listen(0)?;
+        self.settle_doubts()?;
         while self.serve()? {
             self.listen(NEXT_FAULT_NS)?;
+            self.settle_doubts()?;
         }
         self.leave_those_that_lack_nothing();
         if let Some(space) = self.spaces.first()
@@ -214,33 +182,45 @@ impl Pager {
                     space.waiting.push_back(address);
                 }
                 Message::Fork(missing) => {
-                    let (lacking, next) = (space.lacking.clone(), space.next);
-                    self.spaces.push(Space::of_child(missing, lacking, next));
+                    let child = space.child(missing);
+                    self.spaces.push(child);
                 }
-                Message::Moved(range, to) => space.lacking.moved(range, to),
+                Message::Moved(range, to) => space.moved(range, to),
                 Message::Discarded(range) => space.lacking.remove(range),
-                Message::Unmapped(range) => self.let_go(index, range)?,
+                Message::Unmapped(range) => space.unmapped(range),
             }
         }
         Ok(())
     }
 
-    /// A range was unmapped. Something else may have been moved there since, and have said so
-    /// before: then it is mapped.
-    fn let_go(&mut self, index: usize, range: PageRange) -> Result<()> {
-        for piece in self.spaces[index].lacking.within(range) {
-            let first = piece.range.start();
-            let Some(page) = PageRange::new(first, first + page_size()) else {
-                continue;
-            };
-            let Some(part) = piece.within(page) else {
-                continue;
-            };
-            if self.bring_part(index, part)? == Brought::Unmapped {
-                self.spaces[index].lacking.remove(piece.range);
+    /// Asks of what was perhaps unmapped whether it is mapped: then it was moved there since.
+    fn settle_doubts(&mut self) -> Result<()> {
+        for index in 0..self.spaces.len() {
+            let doubtful = self.spaces[index].doubtful();
+            if !doubtful.is_empty() && self.settle(index, &doubtful)? {
+                self.spaces[index].no_doubts_left();
             }
         }
         Ok(())
+    }
+
+    /// Tells whether all was answered.
+    fn settle(&mut self, index: usize, doubtful: &[PageRange]) -> Result<bool> {
+        let lacking = &self.spaces[index].lacking;
+        let pieces = doubtful.iter().flat_map(|range| lacking.within(*range));
+        for piece in pieces.collect::<Vec<_>>() {
+            let first = piece.range.start();
+            let page = PageRange::new(first, first + page_size());
+            let Some(part) = page.and_then(|page| piece.within(page)) else {
+                continue;
+            };
+            match self.bring_part(index, part)? {
+                Brought::Unmapped => self.spaces[index].lacking.remove(piece.range),
+                Brought::Changing => return Ok(false),
+                Brought::All | Brought::Gone => {}
+            }
+        }
+        Ok(true)
     }
 
     /// Brings a page for which a thread waits; tells whether there was one.
@@ -268,7 +248,7 @@ impl Pager {
             return Ok(());
         };
         let failed = Error::step("give a process a page of zeros");
-        match space.missing.zero(page).map_err(failed)? {
+        match space.zero(page).map_err(failed)? {
             Filled::Bytes(_) => {}
             Filled::Changing => space.waiting.push_back(address),
             Filled::Gone => space.is_gone = true,
@@ -325,7 +305,7 @@ impl Pager {
             let rest = &self.contents[(at - part.range.start()) as usize..];
             let rest = &rest[..rest.len().min(at_once)];
             let failed = Error::step("give a process its pages");
-            let done = match space.missing.fill(at, rest).map_err(failed)? {
+            let done = match space.fill(at, rest).map_err(failed)? {
                 Filled::Bytes(bytes) => {
                     self.given.pages += bytes / page_size();
                     bytes
@@ -382,7 +362,7 @@ impl Pager {
             }
             self.spaces.retain(|space| !space.missing.is_gone());
             let children = children.into_iter();
-            let spaces = children.map(|child| Space::of_child(child, Lacking::default(), 0));
+            let spaces = children.map(|child| Space::new(child, Lacking::default()));
             self.spaces.extend(spaces);
             ending::pause();
         }
