@@ -97,6 +97,21 @@ static void make_smaller_and_larger(void) {
     }
 }
 
+// Memory that is zeros for a child, and that nobody has touched.
+static void fork_with_secrets(void) {
+    uint64_t *secrets = resized + BLOCKS * BLOCK * WORDS;
+    if (madvise(secrets, BLOCK * PAGE, MADV_WIPEONFORK)) FAIL("keeping secrets");
+    pid_t child = fork();
+    if (child == 0) {
+        for (size_t page = 0; page < BLOCK; page++) check_zero(secrets + page * WORDS, page, "a secret");
+        check(at(pages - 1), pages - 1, "beside secrets");
+        _exit(0);
+    }
+    int status;
+    if (waitpid(child, &status, 0) != child || status) FAIL("a child ended with %x", status);
+    for (size_t page = 0; page < BLOCK; page++) check(secrets + page * WORDS, page, "its secret");
+}
+
 static void wait_for(const char *name) {
     while (access(name, F_OK)) nanosleep(&(struct timespec){0, 200000}, NULL);
 }
@@ -105,8 +120,8 @@ int main(int count, char **arguments) {
     if (count < 4 || chdir(arguments[1])) return 2;
     pages = strtoul(arguments[2], NULL, 10);
     uint64_t state = strtoul(arguments[3], NULL, 10);
-    resized = mmap(NULL, BLOCKS * BLOCK * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    for (size_t page = 0; page < BLOCKS * BLOCK; page++)
+    resized = mmap(NULL, (BLOCKS + 1) * BLOCK * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t page = 0; page < (BLOCKS + 1) * BLOCK; page++)
         for (size_t i = 0; i < WORDS; i++) resized[page * WORDS + i] = word(page % BLOCK, i);
     table = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (size_t page = 0; page < pages; page++)
@@ -133,6 +148,7 @@ int main(int count, char **arguments) {
     }
 
     make_smaller_and_larger();
+    fork_with_secrets();
     pthread_t threads[THREADS];
     for (uintptr_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, read_some, (void *)(state + i + 1));

@@ -47,6 +47,8 @@ mod space;
 mod sys;
 #[cfg(target_arch = "x86_64")]
 mod threads;
+#[cfg(target_arch = "x86_64")]
+mod wiped;
 
 pub use error::{Error, Result};
 pub use options::{Missing, PidChoice, RestoreOptions, Stdio};

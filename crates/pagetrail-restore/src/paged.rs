@@ -7,6 +7,7 @@
 
 use crate::lacking::Lacking;
 use crate::sys::missing::{Filled, Missing};
+use crate::wiped;
 use pagetrail::{PageRange, PageSet};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -18,6 +19,8 @@ pub(crate) struct Space {
     pub(crate) missing: Missing,
     /// The process, where it is the one that was restored.
     pub(crate) process: Option<OwnedFd>,
+    /// One of its threads, where one is known.
+    pub(crate) thread: Option<u32>,
     pub(crate) lacking: Lacking,
     /// Where pages are brought that nobody waits for.
     pub(crate) next: u64,
@@ -35,6 +38,7 @@ impl Space {
         Self {
             missing,
             process: None,
+            thread: None,
             lacking,
             next: 0,
             waiting: VecDeque::new(),
@@ -44,12 +48,20 @@ impl Space {
         }
     }
 
-    /// That of a child, which lacks what this one does.
+    /// That of a child, which lacks what this one does, but for what is zeros for children.
     pub(crate) fn child(&self, missing: Missing) -> Self {
+        let mut lacking = self.lacking.clone();
+        let wiped = match (self.thread, lacking.is_empty()) {
+            (Some(thread), false) => wiped::of(thread),
+            _ => PageSet::new(),
+        };
+        for range in wiped.ranges() {
+            lacking.remove(*range);
+        }
         Self {
             next: self.next,
             doubtful: self.doubtful.clone(),
-            ..Self::new(missing, self.lacking.clone())
+            ..Self::new(missing, lacking)
         }
     }
 

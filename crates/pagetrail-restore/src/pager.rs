@@ -65,11 +65,12 @@ impl Pager {
         image: Image,
         missing: Missing,
         lacking: Lacking,
-        process: OwnedFd,
+        (process, pid): (OwnedFd, u32),
         guard: Guard,
     ) -> Self {
         let mut restored = Space::new(missing, lacking);
         restored.process = Some(process);
+        restored.thread = Some(pid);
         Self {
             image,
             spaces: vec![restored],
@@ -177,8 +178,12 @@ impl Pager {
         for message in messages {
             let space = &mut self.spaces[index];
             match message {
-                Message::Fault { address, .. } => {
+                Message::Fault { address, thread } => {
                     self.given.faults += 1;
+                    // The one that was restored is known by its first.
+                    if space.process.is_none() {
+                        space.thread = Some(thread);
+                    }
                     space.waiting.push_back(address);
                 }
                 Message::Fork(missing) => {

@@ -44,7 +44,8 @@ pub fn restore_lazily(mut image: Image, options: &RestoreOptions) -> Result<(Res
     check_lazily()?;
     let (restored, incomplete) = start(&mut image, options, true)?;
     let incomplete = incomplete.ok_or_else(|| Error::refused("no userfaultfd was made"))?;
-    Ok((restored, incomplete.pager(image)))
+    let pager = incomplete.pager(image, restored.pid);
+    Ok((restored, pager))
 }
 
 /// Whether a process can get its pages as it touches them here.
@@ -93,8 +94,9 @@ impl Incomplete {
         })
     }
 
-    fn pager(self, image: Image) -> Pager {
-        Pager::new(image, self.missing, self.lacking, self.process, self.guard)
+    fn pager(self, image: Image, pid: u32) -> Pager {
+        let process = (self.process, pid);
+        Pager::new(image, self.missing, self.lacking, process, self.guard)
     }
 }
 
