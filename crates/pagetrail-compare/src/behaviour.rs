@@ -72,6 +72,7 @@ impl Digest {
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
     first: Behaviour,
+    is_end_stable: bool,
     is_output_stable: bool,
     is_error_stable: bool,
 }
@@ -80,17 +81,20 @@ impl Expected {
     pub(crate) fn of(first: Behaviour) -> Self {
         Self {
             first,
+            is_end_stable: true,
             is_output_stable: true,
             is_error_stable: true,
         }
     }
 
     /// Takes another run in the environment that others are compared with: what differs there is
-    /// not compared. Returns how its end differs.
+    /// not compared. Returns how it differs where it had to be stopped: its time means nothing.
     pub(crate) fn again(&mut self, run: &Behaviour) -> Option<String> {
         self.is_output_stable &= run.output == self.first.output;
         self.is_error_stable &= run.errors == self.first.errors;
-        end_differs(run, self.first.end)
+        let stopped = end_differs(run, self.first.end).filter(|_| was_stopped(run));
+        self.is_end_stable &= run.end == self.first.end || stopped.is_some();
+        stopped
     }
 
     /// How a run differs, in words.
@@ -104,6 +108,7 @@ impl Expected {
         };
         let first = &self.first;
         end_differs(run, first.end)
+            .filter(|_| self.is_end_stable || was_stopped(run))
             .or_else(|| match self.is_output_stable {
                 true => differs("its standard output", run.output, first.output),
                 false => None,
@@ -114,20 +119,30 @@ impl Expected {
             })
     }
 
-    /// How the program ends.
-    pub(crate) fn end(&self) -> End {
-        self.first.end
+    /// How the program ends, if that is the same in every run.
+    pub(crate) fn end(&self) -> Option<End> {
+        self.is_end_stable.then_some(self.first.end)
     }
 
     /// What is not compared, because it is not the same from run to run.
-    pub(crate) fn unstable(&self) -> Option<&'static str> {
-        match (self.is_output_stable, self.is_error_stable) {
-            (true, true) => None,
-            (false, true) => Some("standard output"),
-            (true, false) => Some("standard error"),
-            (false, false) => Some("standard output and standard error"),
+    pub(crate) fn unstable(&self) -> Option<String> {
+        let all = [
+            (self.is_end_stable, "exit status"),
+            (self.is_output_stable, "standard output"),
+            (self.is_error_stable, "standard error"),
+        ];
+        let unstable = all.iter().filter(|(is_stable, _)| !is_stable);
+        let names: Vec<&str> = unstable.map(|(_, name)| *name).collect();
+        let (last, others) = names.split_last()?;
+        match others {
+            [] => Some((*last).to_owned()),
+            _ => Some(format!("{} and {last}", others.join(", "))),
         }
     }
+}
+
+fn was_stopped(run: &Behaviour) -> bool {
+    matches!(run.end, End::TimedOut(_))
 }
 
 fn end_differs(run: &Behaviour, expected: End) -> Option<String> {
@@ -181,9 +196,28 @@ mod tests {
         assert_eq!(line, "its standard error differs: 7 bytes instead of 0");
 
         assert_eq!(expected.again(&other), None);
-        assert_eq!(expected.unstable(), Some("standard output"));
+        assert_eq!(expected.unstable().as_deref(), Some("standard output"));
         assert_eq!(expected.difference(&run(End::Exited(0), "44\n", "")), None);
         assert!(expected.difference(&more).is_some());
-        assert!(expected.again(&failed).is_some());
+    }
+
+    #[test]
+    fn an_end_that_varies_by_itself_is_not_compared() {
+        let good = run(End::Exited(0), "42\n", "");
+        let mut expected = Expected::of(good.clone());
+        let stopped = run(End::TimedOut(61), "", "");
+        assert!(expected.again(&stopped).is_some());
+        assert_eq!(expected.end(), Some(End::Exited(0)));
+
+        let mut expected = Expected::of(good);
+        assert_eq!(expected.again(&run(End::Exited(3), "42\n", "no")), None);
+        assert_eq!(
+            expected.unstable().as_deref(),
+            Some("exit status and standard error")
+        );
+        assert_eq!(expected.end(), None);
+        assert_eq!(expected.difference(&run(End::Exited(4), "42\n", "")), None);
+        assert!(expected.difference(&run(End::Exited(3), "", "")).is_some());
+        assert!(expected.difference(&stopped).is_some());
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! `tracked:pagemap-scan>1.1x` holds if the program takes more than 1.1 times as long there, or the
 //! suites do together; `memory/vm>2x` if that suite does. A ratio that is no different from noise
-//! never holds.
+//! never holds, and in a suite it counts as 1. Too few rounds decide nothing.
 
 use std::str::FromStr;
 
@@ -97,9 +97,9 @@ impl Condition {
     ///
     /// # Errors
     ///
-    /// What it names was not measured.
+    /// What it names was not measured, or in too few rounds.
     pub fn judge(&self, comparison: &Comparison) -> Result<Verdict, BadCondition> {
-        let (ratio, within_noise, words) =
+        let figures =
             self.figures(comparison)
                 .ok_or_else(|| match self.reason_of_absence(comparison) {
                     Some(reason) => BadCondition(format!(
@@ -108,30 +108,29 @@ impl Condition {
                     )),
                     None => BadCondition(format!("{}: it was not measured", self.text)),
                 })?;
-        let beyond = self.threshold.holds(ratio);
-        let noise = match (beyond, within_noise) {
+        if figures.too_few_rounds {
+            return Err(BadCondition(format!(
+                "{}: {}: too few rounds to tell a difference from noise; give --runs 6 or more, or a longer --for",
+                self.text, figures.words
+            )));
+        }
+        let beyond = self.threshold.holds(figures.ratio);
+        let noise = match (beyond, figures.within_noise) {
             (true, true) => ", which is no different from noise",
             _ => "",
         };
         Ok(Verdict {
             condition: self.text.clone(),
-            holds: beyond && !within_noise,
-            reason: format!("{words}{noise}"),
+            holds: beyond && !figures.within_noise,
+            reason: format!("{}{noise}", figures.words),
         })
     }
 
-    /// The ratio, whether it is within noise, and both as words.
-    fn figures(&self, comparison: &Comparison) -> Option<(f64, bool, String)> {
+    fn figures(&self, comparison: &Comparison) -> Option<Figures> {
         let score = |scores: &[Score]| {
             let mut scores = scores.iter();
             let found = scores.find(|score| score.environment == self.environment)?;
-            let words = format!("{:.3}x ± {:.3}", found.ratio, found.deviation);
-            Some((found.ratio, found.within_noise, words))
-        };
-        let test = |measured: &Measured| {
-            let ratio = measured.ratio;
-            let words = format!("{:.3}x [{:.3}, {:.3}]", ratio.median, ratio.low, ratio.high);
-            (ratio.median, measured.within_noise, words)
+            Some(Figures::of_score(found))
         };
         let suites = &comparison.suites;
         match (&self.suite, suites.as_slice()) {
@@ -140,7 +139,7 @@ impl Condition {
                 score(&suite.scores)
             }
             (None, [only]) => match only.tests.as_slice() {
-                [program] => program.of(&self.environment).map(test),
+                [program] => program.of(&self.environment).map(Figures::of_test),
                 _ => score(&only.scores),
             },
             (None, _) => score(&comparison.overall),
@@ -151,6 +150,47 @@ impl Condition {
         let mut absent = comparison.absent().iter();
         let found = absent.find(|absent| absent.name == self.environment)?;
         Some(&found.reason)
+    }
+}
+
+/// What a condition is decided by.
+struct Figures {
+    ratio: f64,
+    within_noise: bool,
+    too_few_rounds: bool,
+    words: String,
+}
+
+impl Figures {
+    fn of_test(measured: &Measured) -> Self {
+        let ratio = measured.ratio;
+        Self {
+            ratio: ratio.median,
+            within_noise: measured.within_noise,
+            too_few_rounds: measured.too_few_rounds,
+            words: format!("{:.3}x [{:.3}, {:.3}]", ratio.median, ratio.low, ratio.high),
+        }
+    }
+
+    fn of_score(score: &Score) -> Self {
+        let words = format!("{:.3}x ± {:.3}", score.ratio, score.deviation);
+        let has_noise = score.beyond_noise != score.ratio && !score.within_noise;
+        Self {
+            // What is noise altogether is named with the ratio that it has.
+            ratio: match has_noise {
+                true => score.beyond_noise,
+                false => score.ratio,
+            },
+            within_noise: score.within_noise,
+            too_few_rounds: score.too_few_rounds,
+            words: match has_noise {
+                true => format!(
+                    "{words}, {:.3}x where noise counts as 1",
+                    score.beyond_noise
+                ),
+                false => words,
+            },
+        }
     }
 }
 
@@ -220,5 +260,44 @@ mod tests {
             assert!(!noise.holds);
             assert!(noise.reason.ends_with(", which is no different from noise"));
         }
+    }
+
+    #[test]
+    fn too_few_rounds_decide_nothing() {
+        let condition: Condition = "vm>1.2x".parse().expect("it is one");
+        for tests in [1, 3] {
+            for rounds in [1, 3, 5] {
+                let comparison = crate::testing::comparison_of(tests, rounds);
+                let error = condition
+                    .judge(&comparison)
+                    .expect_err("too few")
+                    .to_string();
+                assert!(error.contains("too few rounds to tell"), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_noise_of_one_test_does_not_fail_a_suite() {
+        let mut comparison = comparison(3);
+        let suite = &mut comparison.suites[0];
+        for (at, test) in suite.tests.iter_mut().enumerate() {
+            let all = test.environments.iter_mut();
+            for vm in all.filter(|measured| measured.environment == "vm") {
+                (vm.ratio.median, vm.within_noise) = [(1.9, true), (1.06, false), (1.0, true)][at];
+            }
+        }
+        suite.scores = Score::of_suite(&suite.tests);
+        let judge = |text: &str| {
+            let condition: Condition = text.parse().expect("it is one");
+            condition.judge(&comparison).expect("it is decided")
+        };
+        let verdict = judge("memory/vm>1.1x");
+        assert!(!verdict.holds, "{verdict:?}");
+        assert!(
+            verdict.reason.contains("1.020x where noise counts as 1"),
+            "{verdict:?}"
+        );
+        assert!(judge("memory/vm>1.01x").holds);
     }
 }

@@ -90,7 +90,7 @@ fn scores(name: &str, scores: &[Score]) -> Group {
         class: score.class,
         value: score.ratio,
         spread: Some((score.ratio - score.deviation, score.ratio + score.deviation)),
-        words: words_of(score.ratio, score.within_noise),
+        words: words_of(score.ratio, score.within_noise, score.too_few_rounds),
     });
     Group {
         name: name.into(),
@@ -106,7 +106,11 @@ fn tests(suite: &SuiteResult) -> Vec<Group> {
             class: measured.class,
             value: measured.ratio.median,
             spread: Some((measured.ratio.low, measured.ratio.high)),
-            words: words_of(measured.ratio.median, measured.within_noise),
+            words: words_of(
+                measured.ratio.median,
+                measured.within_noise,
+                measured.too_few_rounds,
+            ),
         });
         Group {
             name: match suite.tests.len() {
@@ -119,12 +123,8 @@ fn tests(suite: &SuiteResult) -> Vec<Group> {
     groups.collect()
 }
 
-fn words_of(ratio: f64, within_noise: bool) -> String {
-    let mark = if within_noise && ratio != 1.0 {
-        " ~"
-    } else {
-        ""
-    };
+fn words_of(ratio: f64, within_noise: bool, too_few_rounds: bool) -> String {
+    let mark = text::mark(within_noise && ratio != 1.0, too_few_rounds);
     format!("{}{mark}", text::times_as_long(ratio))
 }
 

@@ -68,9 +68,9 @@ pub struct TestResult {
     /// The time in the environment that others are compared with, divided by that of another run
     /// there: what a ratio is although nothing is different.
     pub(crate) noise: Estimate,
-    /// What of its output is not the same from run to run, and therefore not compared.
-    pub(crate) unstable: Option<&'static str>,
-    /// How it ends, unless that is exit code 0.
+    /// What of its end and its output is not the same from run to run, and therefore not compared.
+    pub(crate) unstable: Option<String>,
+    /// How it ends, unless that is exit code 0 or not always the same.
     pub(crate) ends: Option<String>,
     /// Where it has failed.
     pub(crate) failures: Vec<Failure>,
@@ -94,8 +94,10 @@ pub struct Measured {
     pub(crate) time_ns: Estimate,
     /// Of the times of each round.
     pub(crate) ratio: Estimate,
-    /// Whether the ratio is no different from noise.
+    /// Whether the ratio is no different from noise, as far as can be told.
     pub(crate) within_noise: bool,
+    /// Whether the rounds are too few to tell a difference from noise.
+    pub(crate) too_few_rounds: bool,
     /// How the program behaves differently here.
     pub(crate) differs: Option<String>,
     pub(crate) counts: CountMedians,
@@ -132,6 +134,13 @@ impl Comparison {
             let mut all = test.environments.iter();
             !test.failures.is_empty() || all.any(|measured| measured.differs.is_some())
         })
+    }
+
+    /// Whether the rounds are too few to tell a difference from noise.
+    pub(crate) fn has_too_few_rounds(&self) -> bool {
+        let tests = self.suites.iter().flat_map(|suite| &suite.tests);
+        let mut all = tests.flat_map(|test| &test.environments);
+        all.any(|measured| measured.too_few_rounds)
     }
 
     /// Whether anything was compared with the environment that is the measure.

@@ -46,6 +46,12 @@ impl Estimate {
     }
 }
 
+/// Whether so many runs are too few for an interval of 95 % confidence: two intervals that have
+/// nothing in common may then be so by chance.
+pub fn are_too_few(runs: usize) -> bool {
+    confidence(runs) < CONFIDENCE
+}
+
 /// How confident the intervals of so many runs are, as a share.
 pub fn confidence(runs: usize) -> f64 {
     coverage(runs, rank(runs))
@@ -91,6 +97,7 @@ mod tests {
             assert!((found - percent).abs() < 1e-3, "{runs} runs: {found}");
         }
         assert!(confidence(1000) >= CONFIDENCE);
+        assert!(are_too_few(0) && are_too_few(5) && !are_too_few(6) && !are_too_few(7));
     }
 
     #[test]

@@ -129,6 +129,11 @@ pub(crate) fn setting() -> Setting {
 
 /// A comparison on a fake machine: suites with so many tests each, or one program.
 pub(crate) fn comparison(tests: usize) -> crate::results::Comparison {
+    comparison_of(tests, 7)
+}
+
+/// The same in so many rounds.
+pub(crate) fn comparison_of(tests: usize, rounds: usize) -> crate::results::Comparison {
     let names = |suite: &str| PlannedSuite {
         name: suite.into(),
         tests: (0..tests).map(|test| format!("test {test}")).collect(),
@@ -146,7 +151,7 @@ pub(crate) fn comparison(tests: usize) -> crate::results::Comparison {
             }],
             _ => vec![names("memory"), names("<disk>")],
         },
-        length: Length::Rounds(7),
+        length: Length::Rounds(rounds),
         seed: 24,
     };
     let mut fake = Fake::new(24)

@@ -16,6 +16,12 @@ test differs from noise";
 const NOTE_TESTS: &str = "ratio: the median of the times of each round, divided; interval: its confidence interval, by order statistics; ~: \
 the interval meets that of the noise, so the difference is within noise";
 
+const NOTE_SCORES_FEW: &str = "the mean of the median ratios of the tests with its standard deviation; all: each suite counts the same; ?: \
+too few rounds to tell";
+
+const NOTE_TESTS_FEW: &str = "ratio: the median of the times of each round, divided; interval: from the least to the greatest; ?: too few \
+rounds to tell a difference from noise; six are the fewest";
+
 const NOTE_COUNTS: &str = "medians of a run: processor time of the program and its children in user mode and in the kernel, and of the \
 tracker beside it; page faults; how often a thread gave up its processor or had to; rounds of the tracker and pages in them";
 
@@ -69,11 +75,10 @@ fn notices_of(name: &str, test: &TestResult) -> Vec<String> {
     }
     if let Some(ends) = &test.ends {
         lines.push(format!(
-            "{} {ends}, wherever nothing else is said",
-            test.name
+            "{name} {ends} in every run that no other line is about"
         ));
     }
-    if let Some(what) = test.unstable {
+    if let Some(what) = &test.unstable {
         lines.push(format!(
             "the {what} of {name} is not the same from run to run, and is not compared"
         ));
@@ -108,7 +113,11 @@ fn scores(comparison: &Comparison) -> Sheet {
                     String::new()
                 },
                 score.environment.clone(),
-                format!("{}{}", times_as_long(score.ratio), mark(score.within_noise)),
+                format!(
+                    "{}{}",
+                    times_as_long(score.ratio),
+                    mark(score.within_noise, score.too_few_rounds)
+                ),
                 format!("± {:.3}", score.deviation),
                 words::count(score.count as u64),
             ]);
@@ -123,7 +132,10 @@ fn scores(comparison: &Comparison) -> Sheet {
         heads: heads(&["suite", "environment", "ratio", "deviation", "of"]),
         labels: 2,
         rows,
-        note: NOTE_SCORES,
+        note: match comparison.has_too_few_rounds() {
+            true => NOTE_SCORES_FEW,
+            false => NOTE_SCORES,
+        },
     }
 }
 
@@ -139,7 +151,7 @@ fn times(comparison: &Comparison, suite: &SuiteResult) -> Sheet {
                     format!(
                         "{}{}",
                         times_as_long(measured.ratio.median),
-                        mark(measured.within_noise)
+                        mark(measured.within_noise, measured.too_few_rounds)
                     ),
                     format!("{}", Interval(measured.ratio)),
                 ]),
@@ -152,7 +164,10 @@ fn times(comparison: &Comparison, suite: &SuiteResult) -> Sheet {
         heads: heads(&["test", "environment", "time", "ratio", "interval"]),
         labels: 2,
         rows,
-        note: NOTE_TESTS,
+        note: match comparison.has_too_few_rounds() {
+            true => NOTE_TESTS_FEW,
+            false => NOTE_TESTS,
+        },
     }
 }
 
@@ -219,8 +234,13 @@ pub(crate) fn times_as_long(ratio: f64) -> String {
     }
 }
 
-fn mark(within_noise: bool) -> &'static str {
-    if within_noise { " ~" } else { "" }
+/// What stands behind a ratio that is, or may be, no different from noise.
+pub(crate) fn mark(within_noise: bool, too_few_rounds: bool) -> &'static str {
+    match (too_few_rounds, within_noise) {
+        (true, _) => " ?",
+        (false, true) => " ~",
+        (false, false) => "",
+    }
 }
 
 /// An interval as text.
@@ -310,6 +330,18 @@ mod tests {
     #[test]
     fn a_program() {
         insta::assert_snapshot!(shown(1));
+    }
+
+    #[test]
+    fn too_few_rounds_have_a_mark_of_their_own() {
+        for tests in [1, 2] {
+            let comparison = testing::comparison_of(tests, 3);
+            let mut out = Vec::new();
+            write(&comparison, &[], &mut out).expect("a Vec takes all");
+            let text = String::from_utf8(out).expect("UTF-8");
+            assert!(text.contains("x ?") && !text.contains('~'), "{text}");
+            assert!(text.contains("?: too few rounds to tell"), "{text}");
+        }
     }
 
     #[test]

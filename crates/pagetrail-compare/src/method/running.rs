@@ -7,7 +7,7 @@ use crate::behaviour::{End, Expected};
 use crate::environment::Environment;
 use crate::results::{Failure, Measured, TestResult};
 use crate::sample::{CountMedians, Sample};
-use crate::statistics::{Estimate, confidence};
+use crate::statistics::{Estimate, are_too_few, confidence};
 
 /// A test while it is measured.
 pub(super) struct Running<'a> {
@@ -85,8 +85,8 @@ impl<'a> Running<'a> {
             noise,
             unstable: self.expected.unstable(),
             ends: match self.expected.end() {
-                End::Exited(0) => None,
-                end => Some(end.to_string()),
+                None | Some(End::Exited(0)) => None,
+                Some(end) => Some(end.to_string()),
             },
             failures: self.failures().collect(),
             environments: self
@@ -103,15 +103,15 @@ impl<'a> Running<'a> {
         let ratio = Estimate::of(ratios);
         let mut behaviours = place.samples.iter().map(|sample| &sample.behaviour);
         let differs = || behaviours.find_map(|behaviour| self.expected.difference(behaviour));
+        let is_other = *place.environment != plan.against;
+        let too_few_rounds = is_other && are_too_few(place.samples.len().min(self.noise.len()));
         Measured {
             environment: place.environment.to_string(),
             class: place.environment.class(),
             time_ns: Estimate::of(place.samples.iter().map(|sample| sample.time_ns)),
             ratio,
-            within_noise: *place.environment == plan.against
-                // One run says nothing about noise.
-                || place.samples.len() < 2
-                || within(ratio, noise),
+            within_noise: !is_other || too_few_rounds || within(ratio, noise),
+            too_few_rounds,
             differs: place.differs.clone().or_else(differs),
             counts: CountMedians::of(&place.samples),
         }
