@@ -254,7 +254,8 @@ fn cells(row: &PrivateRow) -> Vec<String> {
 }
 
 /// A recording of a process that holds its copies alone: each page that it shared, in the first
-/// round in which it was written. A program that was executed since has nothing to copy.
+/// round in which it was written. A program that was executed since has nothing to copy, and memory
+/// that was mapped anew at the same place is no copy.
 fn copies(process: &ProcessTrail) -> Trail {
     let mut left = process.inherited.shared.clone();
     let mut trail = process.trail.only(AccessKind::Writes);
@@ -263,6 +264,7 @@ fn copies(process: &ProcessTrail) -> Trail {
         if executes(round) {
             left = PageSet::new();
         }
+        left = left.difference(&round.newly_mapped);
         round.written = round.written.intersection(&left);
         round.newly_mapped = PageSet::new();
         left = left.difference(&round.written);
@@ -289,7 +291,8 @@ fn of_pages(attribution: &Attribution, pages: &PageSet) -> Attribution {
 }
 
 /// What the parent has written of a process's shared memory since it was attached to. A round of
-/// the parent that began before does not count: what it wrote may have been copied at the fork.
+/// the parent that began before does not count: what it wrote may have been copied at the fork. Once
+/// either has executed a program, they share nothing any more.
 fn left_by_parent(tree: &TreeTrail, process: &ProcessTrail) -> PageSet {
     let parent = process.parent.and_then(|parent| {
         let parent = tree.processes.get(parent as usize)?;
@@ -299,14 +302,31 @@ fn left_by_parent(tree: &TreeTrail, process: &ProcessTrail) -> PageSet {
         return PageSet::new();
     };
     let rounds = parent.rounds.iter();
-    let since = rounds.filter(|round| {
-        began_ns.saturating_add(round.start_ns) >= process.appeared_ns && !executes(round)
-    });
+    let since = rounds
+        .filter(|round| began_ns.saturating_add(round.start_ns) >= process.appeared_ns)
+        .take_while(|round| !executes(round))
+        .take_while(|round| began_ns.saturating_add(middle_ns(round)) < shared_until_ns(process));
     let mut pages = PageSet::new();
     for round in since {
         pages.union_with(&round.written.intersection(&process.inherited.shared));
     }
     pages
+}
+
+/// When the process executed a program, since the recording began: no earlier than the round began
+/// that says so.
+fn shared_until_ns(process: &ProcessTrail) -> u64 {
+    let mut rounds = process.trail.rounds.iter();
+    let executed = rounds.find(|round| executes(round));
+    executed.map_or(u64::MAX, |round| {
+        process.appeared_ns.saturating_add(round.start_ns)
+    })
+}
+
+/// Rounds of two processes begin and end at about the same time, one shortly before the other; by
+/// their middles it is plain which of them are the same.
+fn middle_ns(round: &Round) -> u64 {
+    round.start_ns.saturating_add(round.duration_ns / 2)
 }
 
 fn written(rounds: &[Round]) -> PageSet {
@@ -402,6 +422,40 @@ mod tests {
         round.events = vec![pagetrail_trail::Event::Exec("/bin/true".into())];
         let private = PrivateMemory::of(&tree, None).expect("there is a child");
         assert_eq!(private.rows[0].copied_pages, 0);
+    }
+
+    #[test]
+    fn the_parent_leaves_nothing_to_a_process_once_either_has_executed_a_program() {
+        let left_with = |execute: &dyn Fn(&mut TreeTrail)| {
+            let mut tree = tree();
+            // The parent's last round, 200 to 300, is the child's second.
+            assert_eq!(tree.processes[1].trail.rounds[1].start_ns + 100, 200);
+            execute(&mut tree);
+            let private = PrivateMemory::of(&tree, None).expect("there is a child");
+            private.rows[0].left_by_parent_pages
+        };
+        let executes = |process: usize, round: usize| {
+            move |tree: &mut TreeTrail| {
+                let round = &mut tree.processes[process].trail.rounds[round];
+                round.events = vec![pagetrail_trail::Event::Exec("/bin/true".into())];
+            }
+        };
+        assert_eq!(left_with(&|_| ()), 2);
+        // 20 and 21 were written in the round in which the child's first one was recorded.
+        assert_eq!(left_with(&executes(1, 0)), 0);
+        assert_eq!(left_with(&executes(1, 1)), 2);
+        assert_eq!(left_with(&executes(1, 2)), 2);
+        assert_eq!(left_with(&executes(0, 1)), 0);
+        assert_eq!(left_with(&executes(0, 2)), 2);
+    }
+
+    #[test]
+    fn memory_that_is_mapped_anew_at_the_same_place_is_no_copy() {
+        let mut tree = tree();
+        tree.processes[1].trail.rounds[1].newly_mapped = set(&[(10, 2)]);
+        let private = PrivateMemory::of(&tree, None).expect("there is a child");
+        // 12 to 14: 11 was written once more after that.
+        assert_eq!(private.rows[0].copied_pages, 3);
     }
 
     #[test]
