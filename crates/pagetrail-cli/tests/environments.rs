@@ -150,11 +150,27 @@ fn a_suite_has_scores_and_conditions_are_judged() {
             "net/tracked:pagemap-scan>100000x",
         ],
     );
-    assert_eq!(code, Some(0), "{found}");
+    // One round decides nothing.
+    assert_eq!(code, Some(3), "{found}");
     let suite = &found["suites"][0];
     assert_eq!(suite["name"], "net");
     let tests = suite["tests"].as_array().expect("a list").len();
     assert_eq!(suite["scores"][1]["count"], tests);
+    assert_eq!(suite["scores"][1]["too_few_rounds"], true);
+    assert_eq!(found["conditions"].as_array().map(Vec::len), Some(0));
+    let (found, code) = document(
+        directory.path(),
+        &[
+            "tracked:pagemap-scan",
+            "--runs",
+            "6",
+            "--fail-if",
+            "tracked:pagemap-scan>100000x",
+            "--",
+            "true",
+        ],
+    );
+    assert_eq!(code, Some(0), "{found}");
     assert_eq!(found["conditions"][0]["holds"], false);
 }
 

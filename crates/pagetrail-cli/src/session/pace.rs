@@ -37,6 +37,9 @@ pub(crate) fn interval(text: &str) -> Result<Interval, String> {
     }
 }
 
+/// The least share in percent: reports show one digit, and less could not be kept or measured.
+const PERCENT_MIN: f64 = 0.1;
+
 /// A share of a program's time, from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Share(pub(crate) f64);
@@ -46,8 +49,10 @@ pub(crate) fn share(text: &str) -> Result<Share, String> {
     let number = text.strip_suffix('%').map(str::trim_end);
     let percent = number.and_then(|number| number.parse::<f64>().ok());
     match percent {
-        Some(percent) if percent > 0.0 && percent <= 100.0 => Ok(Share(percent / 100.0)),
-        Some(_) => Err("it must be more than 0% and at most 100%".into()),
+        Some(percent) if (PERCENT_MIN..=100.0).contains(&percent) => Ok(Share(percent / 100.0)),
+        Some(_) => Err(format!(
+            "it must be at least {PERCENT_MIN}% and at most 100%"
+        )),
         None => Err("a share of the program's time in percent, such as 3%".into()),
     }
 }
@@ -122,6 +127,14 @@ mod tests {
     fn a_share_is_in_percent() {
         assert_eq!(share("3%"), Ok(Share(0.03)));
         assert_eq!(share("0.5 %"), Ok(Share(0.005)));
+        assert_eq!(share("0.1%"), Ok(Share(0.001)));
+        for small in ["1e-9%", "0.09%", "0%"] {
+            let error = share(small).unwrap_err();
+            assert_eq!(
+                error, "it must be at least 0.1% and at most 100%",
+                "{small}"
+            );
+        }
         for wrong in ["3", "0.03", "%", "x%", "0%", "-1%", "101%", "NaN%", "inf%"] {
             assert!(share(wrong).is_err(), "{wrong}");
         }
