@@ -20,7 +20,7 @@ pub enum Origin {
     /// It was there when the recording began.
     Present,
     /// The process was found later; its first round holds all memory that it had then, except
-    /// [`Inherited::shared`].
+    /// [`Inherited::shared`], which its parent had, too.
     New,
 }
 
@@ -29,7 +29,8 @@ pub enum Origin {
 pub struct Inherited {
     /// Pages of private memory that the process and its parent had at the same address.
     pub pages: PageSet,
-    /// The part of `pages` that neither had written since the fork, so that both still shared it.
+    /// The part of `pages` of which both had the same page frame, and so the same content: who
+    /// rebuilds the process's memory takes it from the parent's.
     pub shared: PageSet,
 }
 

@@ -46,8 +46,8 @@ pub enum Origin {
     /// It was there when the tree began. Its rounds report what was written since.
     Present,
     /// The process was found later. Its first round reports all memory that it had then, without
-    /// the pages that it had never written: those that it still shared with its parent
-    /// ([`Inherited::shared`]), as far as that is known.
+    /// the pages of which it had its parent's frame at the same address
+    /// ([`Inherited::shared`]), as far as that is known: those are found in the parent's memory.
     New,
 }
 

@@ -11,7 +11,9 @@ use crate::page_set::PageSet;
 pub struct Inherited {
     /// Pages of private memory that the process and its parent had at the same address.
     pub pages: PageSet,
-    /// The part of `pages` of which both had the same page frame: neither had written it since the
-    /// fork.
+    /// The part of `pages` of which both had the same page frame at the same address then, and so
+    /// the same content. Mostly neither has written it since the fork; but both may have moved
+    /// the same memory there, or discarded it, or the kernel has merged equal pages (KSM). Who
+    /// rebuilds the process's memory takes these pages from the parent's, as it was then.
     pub shared: PageSet,
 }

@@ -1,9 +1,10 @@
 //! What a process still has of its parent's memory, by page frames: [`Inherited`].
 //!
-//! A private page of which parent and child have the same frame has been written by neither since
-//! the fork, because the first write gives the writer a frame of its own (`do_wp_page` in
-//! mm/memory.c). So the first round of a new process need not hold it, and no fork has to wait for
-//! the tracker to find that out.
+//! A private page of which parent and child have the same frame at the same address has the same
+//! content in both: the first write gives the writer a frame of its own (`do_wp_page` in
+//! mm/memory.c). It need not be the page of the fork, as both may have moved or discarded memory
+//! alike; but it is found in the parent's memory. So the first round of a new process need not
+//! hold it, and no fork has to wait for the tracker to find that out.
 //!
 //! The child's entry is read before and after its parent's. A frame that is the child's both times
 //! was not freed in between, so that the parent's, read then, is the same page and no later one
