@@ -291,8 +291,8 @@ fn of_pages(attribution: &Attribution, pages: &PageSet) -> Attribution {
 }
 
 /// What the parent has written of a process's shared memory since it was attached to. A round of
-/// the parent that began before does not count: what it wrote may have been copied at the fork. Once
-/// either has executed a program, they share nothing any more.
+/// the parent that began before does not count: what it wrote may have been copied at the fork.
+/// Once either has executed a program, they share nothing any more.
 fn left_by_parent(tree: &TreeTrail, process: &ProcessTrail) -> PageSet {
     let parent = process.parent.and_then(|parent| {
         let parent = tree.processes.get(parent as usize)?;

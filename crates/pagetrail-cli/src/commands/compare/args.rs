@@ -23,7 +23,8 @@ pub(super) const RUNS: u32 = 7;
     reason = "brackets in help texts are no links"
 )]
 pub(crate) struct CompareArgs {
-    /// Environments: native, tracked:TECHNIQUE[@TIME] (tracked in rounds of TIME, 100ms if none is
+    /// Environments, all on the same processors and with the same variables (heap:N adds those of
+    /// the allocator): native, tracked:TECHNIQUE[@TIME] (tracked in rounds of TIME, 100ms if none is
     /// named), heap:N (on the sub-page allocator with N sub-pages a page), vm (as a guest of
     /// KVM), vm:record[@TIME] and vm:access[@TIME] (with rounds of the pages that it writes, or
     /// also accesses)
@@ -55,15 +56,15 @@ pub(crate) struct CompareArgs {
         value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX as i64)
     )]
     pub(crate) runs: u32,
-    /// As many rounds as fit into this time, but no fewer than three
+    /// As many rounds as fit into this time, but no fewer than three, however long they take
     #[arg(long = "for", value_name = "TIME", value_parser = duration, conflicts_with = "runs")]
     pub(crate) length: Option<Duration>,
     /// Draw the order of runs from this number, as a comparison before it did
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     /// Exit with 1 if this holds: [SUITE/]ENVIRONMENT OPERATOR Nx, where OPERATOR is one of > >= <
-    /// <=: 'tracked:pagemap-scan>1.1x'. What is within noise never holds. It can be given several
-    /// times
+    /// <=: 'tracked:pagemap-scan>1.1x'. What is within noise never holds; fewer than six rounds
+    /// decide nothing, which is exit code 3. It can be given several times
     #[arg(long, value_name = "CONDITION")]
     pub(crate) fail_if: Vec<Condition>,
     /// Write one JSON document to standard output
