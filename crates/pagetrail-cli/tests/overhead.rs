@@ -33,7 +33,7 @@ fn a_recording_says_what_it_cost_and_that_it_cost_too_much() {
     let arguments = [
         "record",
         "--max-overhead",
-        "0.001%",
+        "0.1%",
         "--interval",
         "10ms..30ms",
         "--rounds",
@@ -49,18 +49,18 @@ fn a_recording_says_what_it_cost_and_that_it_cost_too_much() {
     let allowed = all
         .iter()
         .map(|round| round["overhead"]["allowed"].as_f64());
-    assert!(allowed.into_iter().all(|allowed| allowed == Some(1e-5)));
+    assert!(allowed.into_iter().all(|allowed| allowed == Some(1e-3)));
     // The program writes all of them every 5 ms, and rounds are longer.
     for page in (0..PAGES).step_by(STEP as usize) {
         assert_eq!(reported(&report, BASE + page * 4096), 25, "page {page}");
     }
     // A collect alone takes more than this share of 30 ms.
     let overhead = &report["overhead"];
-    assert!(overhead["cost"].as_f64().is_some_and(|cost| cost > 1e-5));
+    assert!(overhead["cost"].as_f64().is_some_and(|cost| cost > 1e-3));
     assert_eq!(all[24]["overhead"]["is_kept"], false, "{overhead}");
     assert!(number(&overhead["rounds_over"]) > 0);
     let notes = |round: &Value| round["events"].to_string();
-    let line = "tracking costs more than 0.001% even with rounds of 30 ms; it goes on so";
+    let line = "tracking costs more than 0.1% even with rounds of 30 ms; it goes on so";
     assert_eq!(
         all.iter()
             .filter(|round| notes(round).contains(line))
@@ -71,7 +71,7 @@ fn a_recording_says_what_it_cost_and_that_it_cost_too_much() {
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("25 rounds of 10 ms or longer"), "{text}");
-    assert!(words.contains("of <0.1% allowed; interval "), "{text}");
+    assert!(words.contains("of 0.1% allowed; interval "), "{text}");
     assert!(
         words.contains("not to be kept at the longest interval in "),
         "{text}"

@@ -110,7 +110,7 @@ impl Condition {
                 })?;
         if figures.too_few_rounds {
             return Err(BadCondition(format!(
-                "{}: {}: too few rounds to tell a difference from noise; give --runs 6 or more, or a longer --for",
+                "{}: {}: too few rounds to tell a difference from noise; take at least 6, or more time",
                 self.text, figures.words
             )));
         }

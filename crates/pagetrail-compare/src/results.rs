@@ -94,7 +94,7 @@ pub struct Measured {
     pub(crate) time_ns: Estimate,
     /// Of the times of each round.
     pub(crate) ratio: Estimate,
-    /// Whether the ratio is no different from noise, as far as can be told.
+    /// Whether the ratio is no different from noise, as far as is known.
     pub(crate) within_noise: bool,
     /// Whether the rounds are too few to tell a difference from noise.
     pub(crate) too_few_rounds: bool,

@@ -132,7 +132,7 @@ pub(crate) fn comparison(tests: usize) -> crate::results::Comparison {
     comparison_of(tests, 7)
 }
 
-/// The same in so many rounds.
+/// A comparison of so many tests in so many rounds.
 pub(crate) fn comparison_of(tests: usize, rounds: usize) -> crate::results::Comparison {
     let names = |suite: &str| PlannedSuite {
         name: suite.into(),

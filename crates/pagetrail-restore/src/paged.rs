@@ -1,7 +1,7 @@
 //! [`Space`]: a process that lacks pages, as its pager knows it.
 //!
 //! The kernel says what was done to memory afterwards, and of several threads in any order. What
-//! was moved somewhere may so be told before what was unmapped there earlier. It fills no page
+//! was moved somewhere may so be reported before what was unmapped there earlier. It fills no page
 //! while there is something that it has not said: if it answers otherwise, what it says next has
 //! happened after all that was heard.
 

@@ -24,8 +24,8 @@ pub(super) const RUNS: u32 = 7;
 )]
 pub(crate) struct CompareArgs {
     /// Environments, all on the same processors and with the same variables (heap:N adds those of
-    /// the allocator): native, tracked:TECHNIQUE[@TIME] (tracked in rounds of TIME, 100ms if none is
-    /// named), heap:N (on the sub-page allocator with N sub-pages a page), vm (as a guest of
+    /// the allocator): native, tracked:TECHNIQUE[@TIME] (tracked in rounds of TIME, 100ms if none
+    /// is named), heap:N (on the sub-page allocator with N sub-pages a page), vm (as a guest of
     /// KVM), vm:record[@TIME] and vm:access[@TIME] (with rounds of the pages that it writes, or
     /// also accesses)
     #[arg(
