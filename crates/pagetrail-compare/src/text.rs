@@ -234,7 +234,7 @@ pub(crate) fn times_as_long(ratio: f64) -> String {
     }
 }
 
-/// What stands behind a ratio that is, or may be, no different from noise.
+/// The mark after a ratio that is, or may be, no different from noise.
 pub(crate) fn mark(within_noise: bool, too_few_rounds: bool) -> &'static str {
     match (too_few_rounds, within_noise) {
         (true, _) => " ?",

@@ -17,7 +17,7 @@
 #define BAR 2
 /* CR3 without its low bits, which are flags and the PCID, and without the one that says not to flush (bit 63). */
 #define CR3_ADDRESS 0x000ffffffffff000ULL
-/* Page table isolation: the tables of user mode are in the page behind those of the kernel. */
+/* Page table isolation: the tables of user mode are in the page after those of the kernel. */
 #define CR3_USER_TABLES 0x1000ULL
 
 /* Held for reading by everyone who uses the device's memory. */

@@ -7,7 +7,7 @@
 //! at the price of false positives in that round. This needs no privilege, costs a `fork` nothing,
 //! and no fork ever waits for the tracker, be it stopped or killed. What it cannot see: a process
 //! that begins and ends between two looks. Where the kernel gives notice of births ([`births`]),
-//! these are counted, and the descendants that they leave behind are found.
+//! these are counted, and descendants that outlive them are found.
 //!
 //! The child of a `vfork(2)` or `posix_spawn(3)` writes to its parent's memory until it executes a
 //! program; it gets a watch of its own after that.
