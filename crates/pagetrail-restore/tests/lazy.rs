@@ -12,7 +12,8 @@ mod program;
 #[path = "../../pagetrail/tests/support/mod.rs"]
 mod support;
 
-use pagetrail_checkpoint::Image;
+use pagetrail_checkpoint::Error::NotNow;
+use pagetrail_checkpoint::{Image, ProcessCheckpointer, ProcessOptions};
 use pagetrail_restore::{Error, check_lazily, restore_lazily};
 use program::{Program, checkpoint, may_choose_pids, options};
 use std::fs::File;
@@ -76,6 +77,18 @@ fn memory_is_what_it_was_whatever_is_done_to_it_meanwhile() {
         assert!(running.text("output").ends_with("clean\n"));
         println!("{} pages given, {} waited for", given.pages, given.faults);
     }
+}
+
+#[test]
+fn no_checkpoint_is_taken_while_pages_are_lacking() {
+    let Some(running) = lacking(4096, 1, false) else {
+        return;
+    };
+    let (restored, pager) = restore_lazily(image_of(&running), &options()).unwrap();
+    let attach = || ProcessCheckpointer::attach(restored.pid, ProcessOptions::default());
+    assert!(matches!(attach(), Err(NotNow(why)) if why.contains("may lack some")));
+    pager.finish().unwrap();
+    assert_eq!(running.exit_code(), Some(0), "{}", running.text("output"));
 }
 
 #[test]
