@@ -8,6 +8,7 @@
 )]
 
 pub mod packages;
+pub mod products;
 pub mod recordings;
 pub mod repo;
 pub mod steps;

@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use pagetrail_rig::{self as rig, criu};
+use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::Outcome;
@@ -53,16 +54,9 @@ struct Kit {
 }
 
 impl Kit {
-    fn build(repo: &Repo, profile: &str) -> Result<Self> {
-        let mut cargo = repo.cargo(&["build", "--quiet", "--package", "pagetrail-preload"]);
-        let status = cargo.args(["--profile", profile]).status()?;
-        ensure!(status.success(), "pagetrail-preload does not build");
+    fn build(repo: &Repo, profile: Profile) -> Result<Self> {
         victims::build(repo)?;
-        let directory = if profile == "dev" { "debug" } else { profile };
-        let preload = repo
-            .target
-            .join(directory)
-            .join("libpagetrail_softdirty.so");
+        let preload = Product::SoftDirtyLibrary.build(repo, profile)?;
         Ok(Self {
             tree: criu::fetch()?,
             victims: repo.victims(),
@@ -94,7 +88,7 @@ pub fn test(repo: &Repo) -> Result<Outcome> {
     if !packages::is_root() {
         return Ok(Outcome::NotHere("CRIU needs root".to_owned()));
     }
-    let kit = Kit::build(repo, "dev")?;
+    let kit = Kit::build(repo, Profile::Dev)?;
     let check = kit.criu(Bits::Ours, &["check"]).output()?;
     if check.status.success() {
         for (bits, words) in [(Bits::Kernel, "without us"), (Bits::Ours, "with us")] {
@@ -107,7 +101,7 @@ pub fn test(repo: &Repo) -> Result<Outcome> {
             "{}",
             chain(&kit, Bits::Ours, 32, &repo.target.join("checkpointer"))?
         );
-        back_again(repo, &kit, "dev")?;
+        back_again(repo, &kit, Profile::Dev)?;
     } else {
         let said = String::from_utf8_lossy(&check.stderr).into_owned();
         println!(
@@ -122,7 +116,7 @@ pub fn test(repo: &Repo) -> Result<Outcome> {
 }
 
 /// A process comes back from a store, on this machine.
-fn back_again(repo: &Repo, kit: &Kit, profile: &str) -> Result<()> {
+fn back_again(repo: &Repo, kit: &Kit, profile: Profile) -> Result<()> {
     let dir = repo.target.join("restored");
     if dir.exists() {
         fs::remove_dir_all(&dir)?;
@@ -142,10 +136,10 @@ fn back_again(repo: &Repo, kit: &Kit, profile: &str) -> Result<()> {
 pub fn bench_restore(repo: &Repo, rounds: Option<&str>) -> Result<()> {
     let rounds = rounds.map_or(Ok(ROUNDS), str::parse);
     let rounds = rounds.context("the number of rounds")?;
-    let kit = Kit::build(repo, "release")?;
+    let kit = Kit::build(repo, Profile::Release)?;
     let dir = repo.target.join("restored");
     fs::create_dir_all(&dir)?;
-    let tools = restore::Tools::new(repo, &kit, "release", &dir)?;
+    let tools = restore::Tools::new(repo, &kit, Profile::Release, &dir)?;
     let runs = restore::measure(&tools, rounds, &dir)?;
     let results = json!({"schema": 1, "rounds": rounds, "runs": runs});
     let path = repo.root.join("bench/results/restore.json");
@@ -162,7 +156,7 @@ pub fn test_restore(repo: &Repo) -> Result<Outcome> {
     if !packages::is_root() {
         return Ok(Outcome::NotHere("CRIU needs root".to_owned()));
     }
-    let kit = Kit::build(repo, "dev")?;
+    let kit = Kit::build(repo, Profile::Dev)?;
     if !kit
         .criu(Bits::Kernel, &["check"])
         .output()?
@@ -172,7 +166,7 @@ pub fn test_restore(repo: &Repo) -> Result<Outcome> {
         let reason = "CRIU does not run on this machine".to_owned();
         return Ok(Outcome::NotHere(reason));
     }
-    back_again(repo, &kit, "dev")?;
+    back_again(repo, &kit, Profile::Dev)?;
     Ok(Outcome::Passed)
 }
 
@@ -187,7 +181,7 @@ pub fn bench(repo: &Repo, rounds: Option<&str>) -> Result<()> {
             .with_context(|| format!("'{rounds}' is no number of rounds"))?,
         None => ROUNDS,
     };
-    let kit = Kit::build(repo, "release")?;
+    let kit = Kit::build(repo, Profile::Release)?;
     let runs = stats::medians(&in_guest(repo, &kit, rounds, &["64", "512"])?);
     let results = json!({"schema": 2, "guest": "6.12", "rounds": rounds, "runs": runs});
     println!("{results:#}");

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use pagetrail_rig::{self as rig, libgc};
+use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::Outcome;
@@ -88,18 +89,11 @@ struct Kit {
 }
 
 impl Kit {
-    fn build(repo: &Repo, profile: &str) -> Result<Self> {
+    fn build(repo: &Repo, profile: Profile) -> Result<Self> {
         let libgc = libgc::fetch()?;
-        let mut cargo = repo.cargo(&["build", "--quiet", "--package", "pagetrail-preload"]);
-        let status = cargo.args(["--profile", profile]).status()?;
-        ensure!(status.success(), "pagetrail-preload does not build");
-        let directory = if profile == "dev" { "debug" } else { profile };
         let kit = Self {
             programs: repo.target.join("collector"),
-            preload: repo
-                .target
-                .join(directory)
-                .join("libpagetrail_softdirty.so"),
+            preload: Product::SoftDirtyLibrary.build(repo, profile)?,
             library: libgc.library,
         };
         fs::create_dir_all(&kit.programs)?;
@@ -200,7 +194,7 @@ pub fn test(repo: &Repo) -> Result<Outcome> {
     if program("gcc").is_none() {
         return Ok(Outcome::NotHere("no gcc".to_owned()));
     }
-    let kit = Kit::build(repo, "dev")?;
+    let kit = Kit::build(repo, Profile::Dev)?;
     let mut fine = true;
     for (name, size) in PROGRAMS
         .iter()
@@ -263,7 +257,7 @@ pub fn bench(repo: &Repo, args: &[String]) -> Result<()> {
         None => ROUNDS,
     };
     ensure!(rounds > 0, "without a round there is nothing to record");
-    let kit = Kit::build(repo, "release")?;
+    let kit = Kit::build(repo, Profile::Release)?;
     if here {
         let results = measure(&kit, &[1, 2, 3], rounds)?;
         record(repo, "collector.json", &results, Place::Here)?;

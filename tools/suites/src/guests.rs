@@ -13,6 +13,7 @@ use serde_json::Value;
 use pagetrail_rig::guest::{End, Guest, Job, Machine};
 use pagetrail_rig::kernel::{SERIES, Series};
 use pagetrail_rig::{Rig, guest, place, programs};
+use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::{NotHere, Outcome};
 use pagetrail_steps::table::Table;
@@ -229,11 +230,11 @@ fn collect_rows(from: &Path, to: &Path, name: &str) -> Result<()> {
 /// Lets cargo build all tests, and picks ours.
 fn build(repo: &Repo) -> Result<Vec<Suite>> {
     // Which a test would build itself, were it not in a guest.
-    let mut library = repo.cargo(&["build", "--quiet", "--package", "pagetrail-alloc-preload"]);
-    ensure!(library.status()?.success(), "the library does not build");
-    let mut build = repo.cargo(&["test", "--no-run", "--message-format=json"]);
-    for Wanted { package, name, .. } in SUITES {
-        build.args(["--package", package, "--test", name]);
+    Product::AllocatorLibrary.build(repo, Profile::Dev)?;
+    // Of the workspace, whose dependencies are compiled already: see `Product::build`.
+    let mut build = repo.cargo(&["test", "--workspace", "--no-run", "--message-format=json"]);
+    for Wanted { name, .. } in SUITES {
+        build.args(["--test", name]);
     }
     let output = build.stderr(std::process::Stdio::inherit()).output()?;
     ensure!(output.status.success(), "the tests do not build");
@@ -251,15 +252,18 @@ fn suite(message: &Value) -> Result<Option<Suite>> {
     let target = &message["target"];
     let is_test = target["kind"] == serde_json::json!(["test"]);
     let name = target["name"].as_str().unwrap_or_default();
-    let wanted = SUITES.iter().find(|wanted| wanted.name == name);
+    let manifest = message["manifest_path"].as_str().map(Path::new);
+    let dir = manifest.and_then(Path::parent);
+    // Each package lies in a folder of its name.
+    let is_of = |package: &str| dir.is_some_and(|dir| dir.ends_with(package));
+    let mut suites = SUITES.iter();
+    let wanted = suites.find(|wanted| wanted.name == name && is_of(wanted.package));
     let Some(wanted) = wanted.filter(|_| is_test) else {
         return Ok(None);
     };
     let Some(program) = message["executable"].as_str() else {
         return Ok(None);
     };
-    let manifest = message["manifest_path"].as_str();
-    let dir = manifest.and_then(|manifest| Path::new(manifest).parent());
     Ok(Some(Suite {
         name: name.to_owned(),
         only: wanted.only,
@@ -280,7 +284,7 @@ mod tests {
         let message = |kind: &str, name: &str| {
             serde_json::json!({
                 "reason": "compiler-artifact",
-                "manifest_path": "/p/Cargo.toml",
+                "manifest_path": "/p/pagetrail/Cargo.toml",
                 "target": {"kind": [kind], "name": name},
                 "executable": "/t/deps/conformance-1",
             })
@@ -293,7 +297,7 @@ mod tests {
             nested: false,
             modules: &[],
             program: "/t/deps/conformance-1".into(),
-            dir: "/p".into(),
+            dir: "/p/pagetrail".into(),
         };
         assert_eq!(found, Some(expected));
         for other in [message("test", "cli"), message("lib", "conformance")] {

@@ -99,7 +99,7 @@ pub fn run(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
             Err(error) => return Err(error).with_context(|| file.to_string()),
         }
     }
-    let mut tests = repo.cargo(&["test", "--package", "pagetrail-model", "--no-fail-fast"]);
+    let mut tests = repo.cargo(&["test", "--workspace", "--no-fail-fast"]);
     for test in TESTS {
         tests.args(["--test", test]);
     }

@@ -173,8 +173,7 @@ fn text(path: &Path) -> String {
 
 /// Lets cargo build the tests.
 fn build(repo: &Repo, extent: Extent) -> Result<Vec<Test>> {
-    let mut build = repo.cargo(&["test", "--no-run", "--message-format=json"]);
-    build.args(["--package", "pagetrail"]);
+    let mut build = repo.cargo(&["test", "--workspace", "--no-run", "--message-format=json"]);
     for (test, _) in extent.tests() {
         build.args(["--test", test]);
     }

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::python::{self, TESTS};
 use pagetrail_rig::Needs;
+use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::{Outcome, Steps};
 
@@ -30,9 +31,7 @@ pub fn run(repo: &Repo, asked: &[String]) -> Result<bool> {
         [] => [TESTS, MORE].concat(),
         some => some.iter().map(String::as_str).collect(),
     };
-    let mut build = repo.cargo(&["build", "--quiet", "--package", "pagetrail-cli"]);
-    ensure!(build.status()?.success(), "the command does not build");
-    let pagetrail = repo.target.join("debug/pagetrail");
+    let pagetrail = Product::Command.build(repo, Profile::Dev)?;
     let mut steps = Steps::default();
     for file in asked {
         steps.run(&format!("Python's {file} as a guest"), || {

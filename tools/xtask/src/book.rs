@@ -11,9 +11,11 @@ mod html;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::Outcome;
 
@@ -203,8 +205,8 @@ fn link(words: &str, target: &str, name: &Path, file: &Path, chapters: &Chapters
 /// Adds the reference that the command writes about itself.
 fn append_commands(repo: &Repo, page: &Path) -> Result<()> {
     let out = repo.target.join("book/generated");
-    let mut generate = repo.cargo(&["run", "--quiet", "--package", "pagetrail-cli"]);
-    let status = generate.args(["--", "generate"]).arg(&out).status()?;
+    let mut generate = Command::new(Product::Command.build(repo, Profile::Dev)?);
+    let status = generate.arg("generate").arg(&out).status()?;
     ensure!(status.success(), "pagetrail generate failed: {status}");
     let mut text = fs::read_to_string(page)?;
     text.push('\n');

@@ -18,6 +18,7 @@ use crate::preload;
 pub(crate) use check::check;
 pub(crate) use install::copy;
 pub(crate) use man::write as write_man_page;
+use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::Outcome;
 
@@ -35,8 +36,8 @@ pub(crate) fn install(repo: &Repo, args: &[String]) -> Result<()> {
     install_to(repo, &prefix)?;
     println!(
         "installed pagetrail, the C library, {} and {} in {}",
-        preload::SOFT_DIRTY.library,
-        preload::ALLOC.library,
+        Product::SoftDirtyLibrary.file(),
+        Product::AllocatorLibrary.file(),
         prefix.display()
     );
     let prefix = fs::canonicalize(&prefix).unwrap_or(prefix);
@@ -48,7 +49,7 @@ pub(crate) fn install(repo: &Repo, args: &[String]) -> Result<()> {
 
 /// Installs the command and all libraries under `prefix`.
 pub(crate) fn install_to(repo: &Repo, prefix: &Path) -> Result<()> {
-    install::install(repo, prefix, install::Profile::Release)?;
+    install::install(repo, prefix, Profile::Release)?;
     preload::install(repo, prefix)?;
     install_command(repo, prefix)
 }
@@ -86,13 +87,11 @@ fn hint(prefix: &Path) -> String {
 
 /// Puts the command, its pages of the manual and its completions under a prefix.
 fn install_command(repo: &Repo, prefix: &Path) -> Result<()> {
-    let mut cargo = repo.cargo(&["build", "--quiet", "--release"]);
-    let status = cargo.args(["--package", "pagetrail-cli"]).status()?;
-    ensure!(status.success(), "the command does not build");
+    let built = Product::Command.build(repo, Profile::Release)?;
     let bin = prefix.join("bin");
     fs::create_dir_all(&bin).with_context(|| format!("cannot create {}", bin.display()))?;
     let command = bin.join("pagetrail");
-    copy(&repo.target.join("release/pagetrail"), &command)?;
+    copy(&built, &command)?;
     let made = repo.target.join("share-installed");
     if made.exists() {
         // It may hold pages of commands that are gone.

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, ensure};
 use crate::capi;
 use crate::notices;
 use crate::preload;
+use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::Repo;
 
 /// Writes `pagetrail.h`; builds `pagetrail` and lets it write `man/*.1` and `completions/*` under
@@ -26,11 +27,8 @@ pub(crate) fn run(repo: &Repo, dir: Option<&str>) -> Result<()> {
         None => repo.target.join("share"),
     };
     capi::header::write(&repo.root)?;
-    let status = repo
-        .cargo(&["build", "--quiet", "--package", "pagetrail-cli"])
-        .status()?;
-    ensure!(status.success(), "the command does not build");
-    let status = Command::new(repo.target.join("debug/pagetrail"))
+    let pagetrail = Product::Command.build(repo, Profile::Dev)?;
+    let status = Command::new(pagetrail)
         .arg("generate")
         .arg(&dir)
         .stdin(Stdio::null())

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::{NotHere, Outcome};
@@ -305,11 +306,7 @@ fn bench_programs(repo: &Repo) -> Result<()> {
 /// The part of it that runs in guests: the OoH paper's comparison of /proc, userfaultfd and ours on
 /// one kernel.
 fn bench_guests(repo: &Repo) -> Result<()> {
-    let built = repo
-        .cargo(&["build", "--release", "--package", "pagetrail-cli"])
-        .status()?;
-    ensure!(built.success(), "the command does not build");
-    let program = repo.target.join("release/pagetrail");
+    let program = Product::Command.build(repo, Profile::Release)?;
     for (kernel, name) in GUESTS {
         println!("== {name}");
         let mut xtask = Command::new(std::env::current_exe()?);

@@ -4,29 +4,31 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::capi;
+use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::Repo;
 
 /// A library for `LD_PRELOAD`.
 pub(crate) struct Preload {
-    pub(crate) package: &'static str,
-    pub(crate) library: &'static str,
+    product: Product,
+    /// The folder of its package.
+    package: &'static str,
     page: &'static str,
 }
 
 /// Soft-dirty bits.
 pub(crate) const SOFT_DIRTY: Preload = Preload {
+    product: Product::SoftDirtyLibrary,
     package: "pagetrail-preload",
-    library: "libpagetrail_softdirty.so",
     page: "libpagetrail_softdirty.7",
 };
 
 /// The sub-page allocator.
 pub(crate) const ALLOC: Preload = Preload {
+    product: Product::AllocatorLibrary,
     package: "pagetrail-alloc-preload",
-    library: "libpagetrail_alloc.so",
     page: "libpagetrail_alloc.7",
 };
 
@@ -36,17 +38,9 @@ pub(crate) const ALL: [Preload; 2] = [SOFT_DIRTY, ALLOC];
 pub(crate) fn install(repo: &Repo, prefix: &Path) -> Result<()> {
     let lib = prefix.join("lib");
     fs::create_dir_all(&lib).with_context(|| format!("cannot create {}", lib.display()))?;
-    for Preload {
-        package, library, ..
-    } in &ALL
-    {
-        let mut cargo = repo.cargo(&["build", "--quiet", "--release"]);
-        let status = cargo.args(["--package", package]).status()?;
-        ensure!(status.success(), "{library} does not build");
-        capi::copy(
-            &repo.target.join("release").join(library),
-            &lib.join(library),
-        )?;
+    for Preload { product, .. } in &ALL {
+        let built = product.build(repo, Profile::Release)?;
+        capi::copy(&built, &lib.join(product.file()))?;
     }
     let man = prefix.join("share/man/man7");
     fs::create_dir_all(&man).with_context(|| format!("cannot create {}", man.display()))?;

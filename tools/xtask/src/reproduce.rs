@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::Repo;
 
 /// Where the book has the chapters.
@@ -87,11 +88,10 @@ fn measure(mut done: Done) -> Result<bool> {
 
 /// The chapters, by the command itself: it brings the recordings along, so it is built anew.
 fn report(repo: &Repo) -> Result<()> {
-    let mut build = repo.cargo(&["build", "--release", "--package", "pagetrail-cli"]);
-    ensure!(build.status()?.success(), "the command does not build");
+    let pagetrail = Product::Command.build(repo, Profile::Release)?;
     let own = NOT_BROUGHT.map(|name| repo.root.join("bench/results").join(name));
     for paper in PAPERS {
-        let mut command = Command::new(repo.target.join("release/pagetrail"));
+        let mut command = Command::new(&pagetrail);
         command.args(["model", "reproduce", paper, "--json", "--report"]);
         command.arg(repo.root.join(CHAPTERS));
         for path in own.iter().filter(|path| path.exists()) {

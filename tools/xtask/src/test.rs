@@ -92,9 +92,10 @@ pub(crate) fn quick(repo: &Repo) -> Result<bool> {
         let Some(technique) = technique else {
             return Ok(Outcome::NotHere("no technique works here".to_owned()));
         };
-        let test = ["test", "--quiet", "--package", "pagetrail", "--test"];
+        // Of the workspace, whose dependencies are compiled already.
+        let test = ["test", "--quiet", "--workspace", "--test", "conformance"];
         let mut tests = repo.cargo(&test);
-        tests.args(["conformance", "--", technique.name()]);
+        tests.args(["--", technique.name()]);
         run_tests(&mut tests, &mut tally).map(Outcome::of)
     });
     let fine = steps.finish();
@@ -162,8 +163,8 @@ fn in_pid_namespace(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
 
 /// What is behind a feature that the other tests leave out, because of all that it brings.
 fn object_stores(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
-    let mut tests = repo.cargo(&["test", "-p", "pagetrail-checkpoint", "--test", "bucket"]);
-    tests.args(["--features", "object-store"]);
+    let mut tests = repo.cargo(&["test", "--workspace", "--test", "bucket"]);
+    tests.args(["--features", "pagetrail-checkpoint/object-store"]);
     run_tests(&mut tests, tally).map(Outcome::of)
 }
 

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, WaitOptions, set_child_subreaper, waitpid};
 use serde_json::{Value, json};
 
+use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::Repo;
 
 use super::{Bits, Kit, Victim, kill, run};
@@ -34,11 +35,8 @@ pub(super) struct Tools<'a> {
 impl<'a> Tools<'a> {
     /// Builds the command, and puts CRIU where it finds it. What restored processes leave is for
     /// this process to reap from now on: their PIDs are needed again.
-    pub(super) fn new(repo: &Repo, kit: &'a Kit, profile: &str, dir: &Path) -> Result<Self> {
-        let mut cargo = repo.cargo(&["build", "--quiet", "--package", "pagetrail-cli"]);
-        let status = cargo.args(["--profile", profile]).status()?;
-        ensure!(status.success(), "pagetrail-cli does not build");
-        let built = if profile == "dev" { "debug" } else { profile };
+    pub(super) fn new(repo: &Repo, kit: &'a Kit, profile: Profile, dir: &Path) -> Result<Self> {
+        let pagetrail = Product::Command.build(repo, profile)?;
         let programs = dir.join("bin");
         fs::create_dir_all(&programs)?;
         let libraries = kit.tree.join("usr/lib/x86_64-linux-gnu");
@@ -54,7 +52,7 @@ impl<'a> Tools<'a> {
         set_child_subreaper(Some(Pid::INIT)).context("cannot reap restored processes")?;
         Ok(Self {
             kit,
-            pagetrail: repo.target.join(built).join("pagetrail"),
+            pagetrail,
             programs,
         })
     }

@@ -9,12 +9,13 @@ mod python;
 mod redis;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
 use crate::python::TESTS;
+use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::{Outcome, Steps};
 
@@ -73,7 +74,7 @@ pub fn run(repo: &Repo, asked: &[String]) -> Result<bool> {
         bail!("subpage suites takes python, redis, and parts of {ALL_PARTS:?}, not '{bad}'");
     }
     let all = |suite| suites.is_empty() || suites.contains(&suite);
-    let library = library(repo, "release")?;
+    let library = Product::AllocatorLibrary.build(repo, Profile::Release)?;
     let mut steps = Steps::default();
     for allocator in ours(&library, if parts.is_empty() { &ALL_PARTS } else { &parts }) {
         let parts = allocator.parts();
@@ -102,7 +103,7 @@ fn ours<'a>(
 
 /// What is part of the test of everything, for each suite.
 pub fn short_of_python(repo: &Repo) -> Result<Outcome> {
-    let library = library(repo, "debug")?;
+    let library = Product::AllocatorLibrary.build(repo, Profile::Dev)?;
     let parts = "8";
     let library = &library;
     python::test(Allocator::Ours { library, parts }, python::SHORT)
@@ -110,19 +111,10 @@ pub fn short_of_python(repo: &Repo) -> Result<Outcome> {
 
 /// The short form of Redis' tests.
 pub fn short_of_redis(repo: &Repo) -> Result<Outcome> {
-    let library = library(repo, "debug")?;
+    let library = Product::AllocatorLibrary.build(repo, Profile::Dev)?;
     let parts = "8";
     let library = &library;
     redis::test(repo, Allocator::Ours { library, parts }, Some(redis::SHORT))
-}
-
-fn library(repo: &Repo, profile: &str) -> Result<PathBuf> {
-    let mut cargo = repo.cargo(&["build", "--quiet", "--package", "pagetrail-alloc-preload"]);
-    if profile == "release" {
-        cargo.arg("--release");
-    }
-    ensure!(cargo.status()?.success(), "the library does not build");
-    Ok(repo.target.join(profile).join("libpagetrail_alloc.so"))
 }
 
 /// Runs a suite on our allocator, and tells what is wrong with it from what is wrong with the suite

@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::{header, install, symbols};
-use crate::preload;
 use pagetrail_rig as rig;
+use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::{NotHere, Outcome};
 
@@ -132,12 +132,8 @@ pub(crate) fn check(repo: &Repo) -> Result<Outcome> {
     if prefix.exists() {
         fs::remove_dir_all(&prefix)?;
     }
-    install::install(repo, &prefix, install::Profile::Dev)?;
-    let mut cargo = repo.cargo(&["build", "--quiet", "--package", preload::ALLOC.package]);
-    ensure!(
-        cargo.status()?.success(),
-        "the allocator's library does not build"
-    );
+    install::install(repo, &prefix, Profile::Dev)?;
+    Product::AllocatorLibrary.build(repo, Profile::Dev)?;
     let mut failures = 0;
     let mut tell = |what: &str, outcome: Result<()>| match outcome {
         Ok(()) => println!("{what}: fine"),
@@ -270,7 +266,9 @@ fn compile_and_run(repo: &Repo, prefix: &Path, program: &Program, mode: Mode) ->
         .args(program.arguments)
         .env(
             "ALLOC_LIBRARY",
-            repo.target.join("debug").join(preload::ALLOC.library),
+            repo.target
+                .join("debug")
+                .join(Product::AllocatorLibrary.file()),
         )
         .stdin(Stdio::null())
         .output()?;

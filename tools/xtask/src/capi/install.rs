@@ -12,16 +12,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use super::header;
+use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::NotHere;
-
-/// How cargo builds what is installed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Profile {
-    Release,
-    /// As the tests have built most of it already.
-    Dev,
-}
 
 /// What the static library needs from the system: `rustc --print native-static-libs`.
 const PRIVATE_LIBRARIES: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
@@ -41,7 +34,7 @@ pub(super) fn install(repo: &Repo, prefix: &Path, profile: Profile) -> Result<()
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         Ok(dir)
     };
-    let archive = archive(repo, profile)?;
+    let archive = Product::CLibrary.build(repo, profile)?;
     let lib = dir("lib")?;
     let own = lib.join("libpagetrail.a");
     copy(&archive, &own)?;
@@ -63,20 +56,6 @@ pub(super) fn install(repo: &Repo, prefix: &Path, profile: Profile) -> Result<()
         pkg_config(&version),
     )?;
     super::man::write(&repo.root, &dir("share/man/man3")?)
-}
-
-/// The static library, as cargo makes it.
-fn archive(repo: &Repo, profile: Profile) -> Result<PathBuf> {
-    let mut cargo = repo.cargo(&["build", "--quiet", "--package", "pagetrail-capi"]);
-    if profile == Profile::Release {
-        cargo.arg("--release");
-    }
-    ensure!(cargo.status()?.success(), "the C library does not build");
-    let dir = match profile {
-        Profile::Release => "release",
-        Profile::Dev => "debug",
-    };
-    Ok(repo.target.join(dir).join("libpagetrail_capi.a"))
 }
 
 /// The first number of the version: what programs are linked to.
