@@ -260,6 +260,22 @@ typedef struct {
      * arguments, and a null pointer. Only read by the call.
      */
     const char *const *argv;
+    /**
+     * The largest share of the target's time that tracking may cost, 0.03 for 3 %; 0 sets none.
+     * Collect then when pagetrail_watch_until_collect() says, and see
+     * pagetrail_round_get_overhead(). PAGETRAIL_TECHNIQUE_AUTO then takes a technique that can
+     * follow it.
+     */
+    double max_overhead;
+    /**
+     * With max_overhead, the bounds of the time from one collect to the next, in nanoseconds. Both
+     * 0: from 100 ms to 1 s.
+     */
+    uint64_t interval_min_ns;
+    /**
+     * The upper of them.
+     */
+    uint64_t interval_max_ns;
 } pagetrail_options;
 
 /**
@@ -410,6 +426,50 @@ typedef struct {
      */
     char text[PAGETRAIL_TEXT_BYTES];
 } pagetrail_untracked;
+
+/**
+ * What a round cost the target, by estimate, where pagetrail_options.max_overhead was set;
+ * otherwise all zeros.
+ */
+typedef struct {
+    /**
+     * The share of the target's time that tracking may cost.
+     */
+    double allowed;
+    /**
+     * The share that this round cost.
+     */
+    double share;
+    /**
+     * Page faults that tracking caused in this round.
+     */
+    uint64_t faults;
+    /**
+     * What one of them costs, as measured on this machine when the watch started, in nanoseconds.
+     */
+    uint64_t fault_ns;
+    /**
+     * For how long the target counts as stopped, by collects and by the caller, in nanoseconds.
+     */
+    uint64_t stopped_ns;
+    /**
+     * Reported pages for each page that was written; 1 where none is predicted.
+     */
+    double reported_per_written;
+    /**
+     * The time until the next collect is due, in nanoseconds.
+     */
+    uint64_t next_ns;
+    /**
+     * 1 while the budget is kept; 0 where tracking costs more in several rounds of the longest
+     * interval.
+     */
+    uint32_t is_kept;
+    /**
+     * Zero.
+     */
+    uint32_t reserved;
+} pagetrail_overhead;
 
 /**
  * How much of the sub-page heaps was written.
@@ -879,6 +939,29 @@ pagetrail_status pagetrail_round_commit(pagetrail_round *round);
  * PAGETRAIL_STATUS_NO_ROUND: it was ended before. BUSY. Any thread.
  */
 pagetrail_status pagetrail_round_give_back(pagetrail_round *round);
+
+/**
+ * How long it is until the next collect is due, so that tracking costs no more than
+ * pagetrail_options.max_overhead allows. The caller collects when it likes; what earlier collects
+ * cost above the budget is saved later.
+ *
+ * `ns`: gets the time in nanoseconds; 0 if it is over, and where max_overhead was not set.
+ *
+ * PAGETRAIL_STATUS_BUSY. Any thread.
+ */
+pagetrail_status pagetrail_watch_until_collect(pagetrail_watch *watch, uint64_t *ns);
+
+/**
+ * Gets what a round cost the target, by estimate: all zeros where pagetrail_options.max_overhead
+ * was not set. The estimate leans to the dear side.
+ *
+ * `overhead`: gets it. `size`: sizeof(pagetrail_overhead) as the caller knows it.
+ *
+ * PAGETRAIL_STATUS_NO_ROUND: it was ended. BUSY. Any thread.
+ */
+pagetrail_status pagetrail_round_get_overhead(const pagetrail_round *round,
+                                              pagetrail_overhead *overhead,
+                                              size_t size);
 
 /**
  * Gets how much of the process's sub-page heaps (libpagetrail_alloc.so) was written, in sub-pages.

@@ -89,6 +89,7 @@ impl Failure {
                 Error::Permission { .. } | Error::Seccomp { .. } => Status::Permission,
                 Error::Gone { .. } => Status::Gone,
                 Error::Range { .. } => Status::BadRange,
+                Error::WrongBudget { .. } => Status::InvalidArgument,
                 _ => Status::System,
             },
         }

@@ -167,6 +167,16 @@ pub struct Options {
     /// For PAGETRAIL_TARGET_COMMAND: the program, looked up in PATH unless it has a slash, its
     /// arguments, and a null pointer. Only read by the call.
     pub argv: *const *const c_char,
+    /// The largest share of the target's time that tracking may cost, 0.03 for 3 %; 0 sets none.
+    /// Collect then when pagetrail_watch_until_collect() says, and see
+    /// pagetrail_round_get_overhead(). PAGETRAIL_TECHNIQUE_AUTO then takes a technique that can
+    /// follow it.
+    pub max_overhead: f64,
+    /// With max_overhead, the bounds of the time from one collect to the next, in nanoseconds. Both
+    /// 0: from 100 ms to 1 s.
+    pub interval_min_ns: u64,
+    /// The upper of them.
+    pub interval_max_ns: u64,
 }
 
 /// What a target does: one of PAGETRAIL_STATE_*. More may come: take those you do not know
@@ -256,6 +266,32 @@ pub struct RoundInfo {
     pub event_count: u64,
     /// Number of regions that the technique cannot watch; see pagetrail_round_untracked().
     pub untracked_count: u64,
+}
+
+/// What a round cost the target, by estimate, where pagetrail_options.max_overhead was set;
+/// otherwise all zeros.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Overhead {
+    /// The share of the target's time that tracking may cost.
+    pub allowed: f64,
+    /// The share that this round cost.
+    pub share: f64,
+    /// Page faults that tracking caused in this round.
+    pub faults: u64,
+    /// What one of them costs, as measured on this machine when the watch started, in nanoseconds.
+    pub fault_ns: u64,
+    /// For how long the target counts as stopped, by collects and by the caller, in nanoseconds.
+    pub stopped_ns: u64,
+    /// Reported pages for each page that was written; 1 where none is predicted.
+    pub reported_per_written: f64,
+    /// The time until the next collect is due, in nanoseconds.
+    pub next_ns: u64,
+    /// 1 while the budget is kept; 0 where tracking costs more in several rounds of the longest
+    /// interval.
+    pub is_kept: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// How much of the sub-page heaps was written.

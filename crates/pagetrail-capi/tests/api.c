@@ -108,6 +108,17 @@ static void refusals(void)
     options.block_pages = 513;
     REFUSED(INVALID_ARGUMENT, pagetrail_watch_start(&options, sizeof options, &watch));
     options.block_pages = 0;
+    options.max_overhead = -1;
+    REFUSED(INVALID_ARGUMENT, pagetrail_watch_start(&options, sizeof options, &watch));
+    options.max_overhead = 0.0 / 0.0;
+    REFUSED(INVALID_ARGUMENT, pagetrail_watch_start(&options, sizeof options, &watch));
+    options.max_overhead = 0.03;
+    options.interval_min_ns = 2;
+    options.interval_max_ns = 1;
+    REFUSED(INVALID_ARGUMENT, pagetrail_watch_start(&options, sizeof options, &watch));
+    options.max_overhead = 0;
+    REFUSED(INVALID_ARGUMENT, pagetrail_watch_start(&options, sizeof options, &watch));
+    options.interval_min_ns = options.interval_max_ns = 0;
     options.track = 4711;
     REFUSED(INVALID_ARGUMENT, pagetrail_watch_start(&options, sizeof options, &watch));
     options.track = PAGETRAIL_TRACK_ACCESSES;
@@ -150,7 +161,9 @@ static void refusals(void)
     pagetrail_round *round;
     pagetrail_watch_info watch_info;
     pagetrail_round_info round_info;
+    pagetrail_overhead overhead;
     const pagetrail_range *ranges;
+    uint64_t nanoseconds;
     size_t count;
     bool answer;
     OK(pagetrail_watch_free(NULL));
@@ -160,6 +173,8 @@ static void refusals(void)
     REFUSED(NULL_POINTER, pagetrail_watch_prepare_kernel_write(NULL, memory, 1));
     REFUSED(NULL_POINTER, pagetrail_watch_wait(NULL, 0, &answer));
     REFUSED(NULL_POINTER, pagetrail_round_get_info(NULL, &round_info, sizeof round_info));
+    REFUSED(NULL_POINTER, pagetrail_watch_until_collect(NULL, &nanoseconds));
+    REFUSED(NULL_POINTER, pagetrail_round_get_overhead(NULL, &overhead, sizeof overhead));
     REFUSED(NULL_POINTER, pagetrail_round_written(NULL, &ranges, &count));
     REFUSED(NULL_POINTER, pagetrail_round_newly_mapped(NULL, &ranges, &count));
     REFUSED(NULL_POINTER, pagetrail_round_copy(NULL, NULL, 0, &count));

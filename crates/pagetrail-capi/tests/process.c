@@ -47,9 +47,14 @@ int main(void)
     pagetrail_watch *watch;
     pagetrail_watch_info watch_info;
     pagetrail_round *round;
+    pagetrail_overhead overhead;
+    uint64_t left_ns;
     bool found, ended;
     options.target = PAGETRAIL_TARGET_PROCESS;
     options.pid = (uint32_t)child;
+    options.max_overhead = 0.03;
+    options.interval_min_ns = 1000000;
+    options.interval_max_ns = 2000000;
     pagetrail_status status = pagetrail_watch_start(&options, sizeof options, &watch);
     if (status == PAGETRAIL_STATUS_PERMISSION || status == PAGETRAIL_STATUS_UNAVAILABLE) {
         /* As another user's processes, say. */
@@ -68,7 +73,12 @@ int main(void)
         OK(pagetrail_watch_collect(watch, &round));
         OK(pagetrail_round_contains(round, (uint64_t)(uintptr_t)memory + i * page, &found));
         CHECK(found);
+        OK(pagetrail_round_get_overhead(round, &overhead, sizeof overhead));
+        CHECK(overhead.allowed == 0.03 && overhead.share > 0 && overhead.fault_ns > 0);
+        CHECK(overhead.next_ns >= 1000000 && overhead.next_ns <= 2000000);
         OK(pagetrail_round_commit(round));
+        OK(pagetrail_watch_until_collect(watch, &left_ns));
+        CHECK(left_ns <= 2000000);
     }
     OK(pagetrail_watch_wait(watch, 0, &ended));
     CHECK(!ended);

@@ -14,6 +14,7 @@
 )]
 
 pub mod general;
+pub mod overhead;
 pub mod round;
 pub mod set;
 pub(crate) mod sized;

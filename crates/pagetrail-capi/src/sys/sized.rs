@@ -17,7 +17,7 @@ use std::mem::{MaybeUninit, size_of};
 /// Every field is a number, an array of numbers, or a raw pointer.
 pub(crate) unsafe trait Plain: Copy {}
 
-// SAFETY: every field of `Options` is an integer or a raw pointer.
+// SAFETY: every field of `Options` is a number or a raw pointer.
 unsafe impl Plain for crate::types::Options {}
 
 /// Reads a struct of `size` bytes; fields that the caller does not know are zero.

@@ -1,6 +1,6 @@
 //! Functions on watches.
 
-use super::{shared, sized};
+use super::{overhead, shared, sized};
 use crate::failure::{Failure, Status, guard, invalid, null};
 use crate::handle::{Round, Watch};
 use crate::types::{
@@ -124,10 +124,11 @@ fn builder(options: &Options) -> Result<pagetrail::WatchBuilder, Failure> {
             true => ReportPages::Twice,
             false => ReportPages::Once,
         });
-    Ok(match track {
+    let builder = match track {
         Some(track) => builder.track(track),
         None => builder,
-    })
+    };
+    overhead::budgeted(builder, options)
 }
 
 /// Ends all tracking and frees the watch, an open round included. The target goes on at

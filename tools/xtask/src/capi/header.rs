@@ -14,6 +14,7 @@ const SOURCES: &[&str] = &[
     "sys/general",
     "sys/watch",
     "sys/round",
+    "sys/overhead",
     "sys/subpages",
     "sys/set",
 ];
