@@ -4,22 +4,17 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use pagetrail::{BLOCK_PAGES_MAX, Choice, FalsePositiveCost, HugePages, Technique};
+pub(crate) use pagetrail_report::duration::{MAX as DURATION_MAX, parse as duration};
 
 use crate::session::find;
 use crate::version;
 
 /// File of a recording if none is named.
 pub(crate) const DEFAULT_FILE: &str = "pagetrail.trail";
-
-/// Shortest interval: the trail counts milliseconds.
-const DURATION_MIN: Duration = Duration::from_millis(1);
-/// Longest interval, far from where sums of times overflow.
-pub(crate) const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Where the flags of every subcommand stand in its help: after its own, before `--help`.
 const LAST: usize = 990;
@@ -354,15 +349,6 @@ pub(crate) struct GenerateArgs {
     pub(crate) directory: PathBuf,
 }
 
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let duration = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if (DURATION_MIN..=DURATION_MAX).contains(&duration) {
-        Ok(duration)
-    } else {
-        Err("it must be between 1ms and 1year".into())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -372,23 +358,5 @@ mod tests {
     #[test]
     fn the_definitions_hold_together() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn durations_need_a_unit_and_a_sensible_size() {
-        assert_eq!(duration("100ms"), Ok(Duration::from_millis(100)));
-        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
-        for wrong in [
-            "100",
-            "",
-            "ms",
-            "0s",
-            "10us",
-            "-1s",
-            "2years",
-            "99999999999999999999s",
-        ] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
     }
 }

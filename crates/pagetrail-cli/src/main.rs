@@ -3,7 +3,6 @@
 mod args;
 mod color;
 mod commands;
-mod endpoint;
 mod events;
 mod exit;
 mod outfile;

@@ -2,7 +2,7 @@
 //!
 //! Pure renderers: a [`Trail`] in, bytes out. What is computed from a trail comes from
 //! [`pagetrail_trail`]; files, terminals and exit codes are the command's business. What other
-//! reports share stands here, too: numbers as words ([`words`], [`size`]), colours ([`palette`]),
+//! reports share stands here, too: numbers as words ([`words`], [`size`], [`duration`]), colours ([`palette`]),
 //! charts ([`lines`]), tables ([`sheet`]) and the look of pages ([`html`]).
 
 use std::borrow::Cow;
@@ -18,6 +18,7 @@ pub mod bars;
 mod canvas;
 mod chrome_trace;
 pub mod comparison;
+pub mod duration;
 mod facts;
 mod flame;
 mod functions;

@@ -7,8 +7,8 @@ use anyhow::Result;
 use pagetrail_trail::Header;
 
 use super::recorder::Totals;
-use crate::endpoint::{Address, Endpoint, OPEN_METRICS};
 use crate::exit;
+use pagetrail_endpoint::{Address, Endpoint, OPEN_METRICS};
 
 /// The path that the text is served at.
 const PATH: &str = "/metrics";

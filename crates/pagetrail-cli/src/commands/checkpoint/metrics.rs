@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use pagetrail_checkpoint::Manifest;
 
-use crate::endpoint::{Address, Endpoint};
 use crate::exit;
+use pagetrail_endpoint::{Address, Endpoint};
 
 /// Of the text format of Prometheus.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4";

@@ -9,8 +9,8 @@ use pagetrail_report::size::Size;
 
 use super::config::SourceKind;
 use crate::args::duration;
-use crate::endpoint::Address;
 use crate::session::find;
+use pagetrail_endpoint::Address;
 
 /// Arguments of `tier`.
 #[derive(Args, Debug)]

@@ -15,7 +15,7 @@ use pagetrail_tier::{Error, Settings};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::args::duration;
-use crate::endpoint::Address;
+use pagetrail_endpoint::Address;
 
 /// A longer file is no configuration.
 const BYTES_MAX: u64 = 1 << 20;

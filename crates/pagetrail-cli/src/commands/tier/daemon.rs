@@ -13,9 +13,9 @@ use super::heat::History;
 use super::metrics;
 use super::process::Process;
 use super::status::{Status, TargetStatus};
-use crate::endpoint::{Endpoint, OPEN_METRICS};
 use crate::exit;
 use crate::outfile::OutFile;
+use pagetrail_endpoint::{Endpoint, OPEN_METRICS};
 
 /// How often new processes are looked for.
 const SEARCH_EVERY: Duration = Duration::from_secs(2);

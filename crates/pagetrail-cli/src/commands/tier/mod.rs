@@ -24,9 +24,9 @@ use self::args::{RunArgs, StatusArgs, TierArgs, TierCommand};
 use self::config::Config;
 use self::daemon::Daemon;
 use self::status::Status;
-use crate::endpoint;
 use crate::outfile::{Kind, OutFile};
 use crate::session::schedule::Schedule;
+use pagetrail_endpoint as endpoint;
 
 /// How soon a signal is noticed.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);

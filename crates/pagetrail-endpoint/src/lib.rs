@@ -35,11 +35,11 @@ const REQUEST_BYTES_MAX: u64 = 1 << 14;
 const REST: Duration = Duration::from_millis(100);
 
 /// What OpenMetrics text is, by HTTP.
-pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Where to listen, or to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Address {
+pub enum Address {
     /// An address and a port.
     Tcp(SocketAddr),
     /// A socket in the file system.
@@ -48,7 +48,7 @@ pub(crate) enum Address {
 
 impl Address {
     /// Whether only this machine can reach it.
-    pub(crate) fn is_local(&self) -> bool {
+    pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),
             Self::Unix(_) => true,
@@ -87,7 +87,7 @@ type Pages = BTreeMap<&'static str, (&'static str, String)>;
 
 /// Texts that are served.
 #[derive(Debug)]
-pub(crate) struct Endpoint {
+pub struct Endpoint {
     pages: Arc<Mutex<Pages>>,
     address: Address,
     /// A socket to remove in the end.
@@ -96,7 +96,7 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// Listens, and serves nothing yet.
-    pub(crate) fn listen(address: &Address) -> Result<Self> {
+    pub fn listen(address: &Address) -> Result<Self> {
         Self::listen_with_timeout(address, TIMEOUT)
     }
 
@@ -128,12 +128,12 @@ impl Endpoint {
     }
 
     /// Where it listens: also the port, where any was asked for.
-    pub(crate) fn address(&self) -> &Address {
+    pub fn address(&self) -> &Address {
         &self.address
     }
 
     /// Serves a text from now on.
-    pub(crate) fn set(&self, path: &'static str, content_type: &'static str, text: String) {
+    pub fn set(&self, path: &'static str, content_type: &'static str, text: String) {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         pages.insert(path, (content_type, text));
     }
@@ -162,7 +162,7 @@ fn bind(path: &PathBuf) -> io::Result<UnixListener> {
 }
 
 /// What a client is connected by.
-pub(crate) trait Stream: Read + Write + Send + 'static {
+trait Stream: Read + Write + Send + 'static {
     fn set_timeout(&self, timeout: Duration) -> io::Result<()>;
     /// A function that ends the connection, for another thread.
     fn closer(&self) -> io::Result<Closer>;
@@ -337,7 +337,7 @@ fn request(stream: &mut impl Read) -> io::Result<String> {
 }
 
 /// Asks for a path.
-pub(crate) fn get(address: &Address, path: &str) -> Result<String> {
+pub fn get(address: &Address, path: &str) -> Result<String> {
     match address {
         Address::Tcp(tcp) => ask(TcpStream::connect(tcp), address, path),
         Address::Unix(socket) => ask(UnixStream::connect(socket), address, path),
@@ -418,6 +418,27 @@ mod tests {
             assert_eq!(get(&address, "/metrics").unwrap(), "a 1\n");
         }
         drop(silent);
+    }
+
+    /// A client that sends a byte from time to time is never silent for long, and never done.
+    #[test]
+    fn clients_that_send_a_byte_at_a_time_keep_nobody_waiting() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let address = Address::Unix(path.clone());
+        let endpoint = Endpoint::listen_with_timeout(&address, Duration::from_secs(3600)).unwrap();
+        endpoint.set("/metrics", "text/plain", "a 1\n".into());
+        let mut slow: Vec<_> = (0..CLIENTS_MAX * 2)
+            .map(|_| UnixStream::connect(&path).unwrap())
+            .collect();
+        for byte in b"GET /metrics HTTP/1.1\r\n" {
+            for client in &mut slow {
+                // Those that had to make room cannot send any longer.
+                let _ = client.write_all(&[*byte]);
+            }
+            assert_eq!(get(&address, "/metrics").unwrap(), "a 1\n");
+        }
+        drop(slow);
     }
 
     #[test]
