@@ -32,7 +32,7 @@ fn the_configuration_is_read() {
 #[test]
 fn the_dashboard_asks_for_numbers_that_there_are() {
     let dashboard: Value = serde_json::from_str(&example("tier-dashboard.json")).expect("JSON");
-    let source = include_str!("../src/commands/tier/metrics.rs");
+    let source = include_str!("../../pagetrail-tier-service/src/metrics.rs");
     let mut asked = BTreeSet::new();
     for panel in dashboard["panels"].as_array().expect("panels") {
         for target in panel["targets"].as_array().expect("targets") {

@@ -4,13 +4,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::builder::PossibleValue;
+use clap::{Args, Subcommand, ValueEnum};
+use pagetrail_endpoint::Address;
 use pagetrail_report::size::Size;
+use pagetrail_tier_service::SourceKind;
 
-use super::config::SourceKind;
 use crate::args::duration;
 use crate::session::find;
-use pagetrail_endpoint::Address;
 
 /// Arguments of `tier`.
 #[derive(Args, Debug)]
@@ -73,7 +74,7 @@ pub(crate) struct PlanArgs {
         default_value = "auto",
         conflicts_with = "trail"
     )]
-    pub(crate) source: SourceKind,
+    pub(crate) source: SourceArg,
     /// How many windows to watch [default: 8; all of a recording]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) windows: Option<u32>,
@@ -149,4 +150,42 @@ pub(crate) struct WhomArgs {
     /// Where it listens: ADDRESS:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) at: Option<Address>,
+}
+
+/// A source, on the command line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SourceArg(pub(crate) SourceKind);
+
+impl ValueEnum for SourceArg {
+    fn value_variants<'a>() -> &'a [Self] {
+        const { &all() }
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self.0 {
+            SourceKind::Auto => "accesses where the kernel reports them, else writes",
+            SourceKind::Accesses => "reads and writes alike (access-scan, Linux 7.3)",
+            SourceKind::Writes => "writes only (pagemap-scan, Linux 6.7)",
+            SourceKind::Turns => {
+                "accesses and writes in turns, distinguished; every page is sampled in every window"
+            }
+            SourceKind::Damon => {
+                "regions that DAMON saw touched, without faults; one process on a machine"
+            }
+            SourceKind::Idle => {
+                "accesses by the kernel's idle page tracking, without faults, where a kernel has it"
+            }
+        };
+        Some(PossibleValue::new(self.0.name()).help(help))
+    }
+}
+
+const fn all() -> [SourceArg; SourceKind::ALL.len()] {
+    let mut all = [SourceArg(SourceKind::Auto); SourceKind::ALL.len()];
+    let mut index = 0;
+    while index < all.len() {
+        all[index] = SourceArg(SourceKind::ALL[index]);
+        index += 1;
+    }
+    all
 }

@@ -1,16 +1,7 @@
 //! `pagetrail tier`: `plan`, `run` and `status`.
 
 pub(crate) mod args;
-mod config;
-mod daemon;
-mod find;
 mod guest;
-mod heat;
-mod metrics;
-mod page;
-mod plan;
-mod process;
-mod status;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -18,15 +9,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use pagetrail_endpoint as endpoint;
+use pagetrail_tier_service::plan::{self, Options, Subject};
+use pagetrail_tier_service::{Config, Daemon, Status};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use self::args::{RunArgs, StatusArgs, TierArgs, TierCommand};
-use self::config::Config;
-use self::daemon::Daemon;
-use self::status::Status;
+use self::args::{PlanArgs, RunArgs, StatusArgs, TierArgs, TierCommand};
+use crate::exit;
 use crate::outfile::{Kind, OutFile};
 use crate::session::schedule::Schedule;
-use pagetrail_endpoint as endpoint;
+use crate::session::waiting::Waiting;
 
 /// How soon a signal is noticed.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
@@ -35,7 +27,7 @@ const SIGNAL_POLL: Duration = Duration::from_millis(50);
 pub(crate) fn run(args: &TierArgs) -> Result<ExitCode> {
     match &args.command {
         TierCommand::Plan(args) => {
-            print(&plan::text_of(args)?)?;
+            print(&plan(args)?)?;
             Ok(ExitCode::SUCCESS)
         }
         TierCommand::Run(args) => keep(args),
@@ -43,11 +35,45 @@ pub(crate) fn run(args: &TierArgs) -> Result<ExitCode> {
     }
 }
 
+/// Runs `tier plan`; what it prints.
+fn plan(args: &PlanArgs) -> Result<String> {
+    let html = args.html.as_deref();
+    let html = html
+        .map(|path| OutFile::open(path, Kind::Page))
+        .transpose()?;
+    let options = Options {
+        fast: args.fast,
+        windows: args.windows,
+        window: args.window,
+        fast_node: args.fast_node,
+    };
+    let kind = args.source.0;
+    let subject = match (args.subject.pid, &args.subject.trail) {
+        (Some(pid), _) => Subject::process(pid, kind, &options)?,
+        (None, Some(path)) => Subject::recording(path, &options)?,
+        (None, None) if args.subject.vm => {
+            let (pid, source) = guest::start(&args.command, kind)?;
+            Subject::guest(pid, source, &options)?
+        }
+        (None, None) => bail!("nothing is named to plan for: give --pid, --trail or --vm"),
+    };
+    let waiting = Waiting::during("watching what is accessed");
+    let planned = plan::watch(subject, &options)?;
+    drop(waiting);
+    if let Some(html) = html {
+        html.write(|out| planned.write_page(out))?;
+    }
+    match args.json {
+        true => planned.json(),
+        false => Ok(planned.text()),
+    }
+}
+
 /// Runs `tier run`.
 fn keep(args: &RunArgs) -> Result<ExitCode> {
     let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])
         .context("cannot handle signals")?;
-    let mut daemon = Daemon::new(&args.config, args.dry_run)?;
+    let mut daemon = Daemon::new(&args.config, args.dry_run, Box::new(guest::start))?;
     // Before hours of running, not after.
     let html = args.html.as_deref();
     let html = html
@@ -56,7 +82,9 @@ fn keep(args: &RunArgs) -> Result<ExitCode> {
     let start = Instant::now();
     let mut schedule = Schedule::new(start, daemon.window(), args.duration);
     'windows: loop {
-        daemon.turn()?;
+        let turned = daemon.turn();
+        say(&mut daemon);
+        turned?;
         if daemon.is_over() {
             break;
         }
@@ -71,6 +99,7 @@ fn keep(args: &RunArgs) -> Result<ExitCode> {
                     break 'windows;
                 }
                 daemon.reload();
+                say(&mut daemon);
                 schedule = Schedule::new(
                     Instant::now(),
                     daemon.window(),
@@ -86,8 +115,16 @@ fn keep(args: &RunArgs) -> Result<ExitCode> {
             thread::sleep(left.min(SIGNAL_POLL));
         }
     }
-    daemon.finish(html)?;
+    if let Some(html) = html {
+        html.write(|out| daemon.write_page(out))?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn say(daemon: &mut Daemon) {
+    for line in daemon.take_messages() {
+        exit::message(&line);
+    }
 }
 
 /// Runs `tier status`.

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::config::Target;
+use crate::config::Target;
 
 /// Their PIDs, ascending; none where there is none at the moment.
-pub(super) fn processes(target: &Target) -> Vec<u32> {
+pub(crate) fn processes(target: &Target) -> Vec<u32> {
     let mut found = match target {
         Target { pid: Some(pid), .. } => vec![*pid],
         Target {

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::config::Mode;
-use super::status::{ProcessStatus, Status, TargetStatus};
+use crate::config::Mode;
+use crate::status::{ProcessStatus, Status, TargetStatus};
 
 /// A gauge or a counter of a process.
 struct Figure {

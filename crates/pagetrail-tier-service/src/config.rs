@@ -7,15 +7,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::ValueEnum;
-use pagetrail::{Capabilities, Technique, TrackMode};
+use pagetrail::{Capabilities, Technique};
 use pagetrail_report::size::Size;
 use pagetrail_tier::source::{Damon, PageIdle, Source, Watched, WatchedKind};
 use pagetrail_tier::{Error, Settings};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use crate::args::duration;
 use pagetrail_endpoint::Address;
+use pagetrail_report::duration;
 
 /// A longer file is no configuration.
 const BYTES_MAX: u64 = 1 << 20;
@@ -24,31 +23,37 @@ const TARGETS_MAX: usize = 1000;
 /// What to keep, and how.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Config {
+pub struct Config {
     /// Where to serve numbers and the status; nowhere if there is none.
     #[serde(default, deserialize_with = "parsed")]
-    pub(crate) listen: Option<Address>,
+    pub listen: Option<Address>,
+    /// Whether targets share fast memory.
     #[serde(default)]
-    pub(crate) mode: Mode,
+    pub mode: Mode,
     /// What the pool has; the sum of the targets' shares if it is not said.
     #[serde(default, deserialize_with = "parsed")]
-    pub(crate) fast: Option<Size>,
+    pub fast: Option<Size>,
+    /// How long pages are watched before their use is looked at.
     #[serde(default = "window", deserialize_with = "time")]
-    pub(crate) window: Duration,
+    pub window: Duration,
+    /// How often tracking begins.
     #[serde(default = "period", deserialize_with = "time")]
-    pub(crate) period: Duration,
+    pub period: Duration,
+    /// Where memory is.
     #[serde(default)]
-    pub(crate) memory: Memory,
+    pub memory: Memory,
+    /// The constants of the policy.
     #[serde(default)]
-    pub(crate) policy: Settings,
+    pub policy: Settings,
+    /// What to keep; at least one.
     #[serde(rename = "target", default)]
-    pub(crate) targets: Vec<Target>,
+    pub targets: Vec<Target>,
 }
 
 /// Whether targets share what they do not need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Mode {
+pub enum Mode {
     /// Each has its share.
     #[default]
     Island,
@@ -59,14 +64,18 @@ pub(crate) enum Mode {
 /// Where memory is, and how it is moved.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Memory {
-    pub(crate) fast_node: u32,
-    pub(crate) slow: Slow,
-    pub(crate) threads: usize,
-    pub(crate) batch: usize,
+pub struct Memory {
+    /// The node that fast memory is on.
+    pub fast_node: u32,
+    /// Where cold pages go.
+    pub slow: Slow,
+    /// How many threads move pages of a process at a time.
+    pub threads: usize,
+    /// How many pages one call moves.
+    pub batch: usize,
     /// In a second, for each process.
     #[serde(deserialize_with = "parsed")]
-    pub(crate) bandwidth: Option<Size>,
+    pub bandwidth: Option<Size>,
 }
 
 impl Default for Memory {
@@ -83,8 +92,10 @@ impl Default for Memory {
 
 /// Where slow memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Slow {
+pub enum Slow {
+    /// On a node.
     Node(u32),
+    /// In swap, or zram.
     Swap,
 }
 
@@ -107,27 +118,53 @@ impl<'de> Deserialize<'de> for Slow {
 }
 
 /// What reports which pages are used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum SourceKind {
-    /// accesses where the kernel reports them, else writes
+pub enum SourceKind {
+    /// Accesses where the kernel reports them, else writes.
     #[default]
     Auto,
-    /// reads and writes alike (access-scan, Linux 7.3)
+    /// Reads and writes alike (access-scan, Linux 7.3).
     Accesses,
-    /// writes only (pagemap-scan, Linux 6.7)
+    /// Writes only (pagemap-scan, Linux 6.7).
     Writes,
-    /// accesses and writes in turns, distinguished; every page is sampled in every window
+    /// Accesses and writes in turns, distinguished; every page is sampled in every window.
     Turns,
-    /// regions that DAMON saw touched, without faults; one process on a machine
+    /// Regions that DAMON saw touched, without faults; one process on a machine.
     Damon,
-    /// accesses by the kernel's idle page tracking, without faults, where a kernel has it
+    /// Accesses by the kernel's idle page tracking, without faults, where a kernel has it.
     Idle,
 }
 
 impl SourceKind {
+    /// All sources.
+    pub const ALL: [Self; 6] = [
+        Self::Auto,
+        Self::Accesses,
+        Self::Writes,
+        Self::Turns,
+        Self::Damon,
+        Self::Idle,
+    ];
+
+    /// The name in configurations and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Accesses => "accesses",
+            Self::Writes => "writes",
+            Self::Turns => "turns",
+            Self::Damon => "damon",
+            Self::Idle => "idle",
+        }
+    }
+
     /// Begins to watch a process.
-    pub(crate) fn start(self, pid: u32, window: Duration) -> Result<Box<dyn Source>, Error> {
+    ///
+    /// # Errors
+    ///
+    /// The source does not work here, or not for this process.
+    pub fn start(self, pid: u32, window: Duration) -> Result<Box<dyn Source>, Error> {
         let kind = match self {
             Self::Auto => match Capabilities::probe_one(Technique::AccessScan).reason() {
                 None => WatchedKind::Accesses,
@@ -148,38 +185,28 @@ impl SourceKind {
         let target = pagetrail::Target::process(pid)?;
         Ok(Box::new(Watched::start(target, kind)?))
     }
-
-    /// What a guest of KVM is tracked for.
-    pub(crate) fn of_guest(self) -> Result<TrackMode> {
-        match self {
-            Self::Auto => Ok(match pagetrail_vm::check::try_accesses() {
-                Ok(()) => TrackMode::Alternate,
-                Err(_) => TrackMode::Writes,
-            }),
-            Self::Accesses => Ok(TrackMode::Accesses),
-            Self::Writes => Ok(TrackMode::Writes),
-            Self::Turns => Ok(TrackMode::Alternate),
-            Self::Damon | Self::Idle => {
-                bail!("the virtual machine reports a guest's accesses: leave out the source")
-            }
-        }
-    }
 }
 
 /// A target: its processes, and its share.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Target {
-    pub(crate) name: String,
-    pub(crate) pid: Option<u32>,
-    pub(crate) command: Option<String>,
-    pub(crate) cgroup: Option<PathBuf>,
+pub struct Target {
+    /// Its name in status, numbers and messages.
+    pub name: String,
+    /// A process.
+    pub pid: Option<u32>,
+    /// All processes of a program, by its name or file.
+    pub command: Option<String>,
+    /// All processes of a control group and of those below it.
+    pub cgroup: Option<PathBuf>,
     /// A program to start as a guest of KVM, and its arguments.
-    pub(crate) guest: Option<Vec<String>>,
+    pub guest: Option<Vec<String>>,
+    /// Its share of fast memory.
     #[serde(deserialize_with = "size")]
-    pub(crate) fast: Size,
+    pub fast: Size,
+    /// What reports which pages are used.
     #[serde(default)]
-    pub(crate) source: SourceKind,
+    pub source: SourceKind,
 }
 
 fn window() -> Duration {
@@ -192,7 +219,7 @@ fn period() -> Duration {
 
 fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
-    duration(&text).map_err(de::Error::custom)
+    duration::parse(&text).map_err(de::Error::custom)
 }
 
 fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
@@ -227,7 +254,11 @@ fn check_guest(name: &str, words: &[String], source: SourceKind) -> Result<()> {
 
 impl Config {
     /// Reads and checks a file.
-    pub(crate) fn read(path: &Path) -> Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or is no configuration: one line says so.
+    pub fn read(path: &Path) -> Result<Self> {
         let cannot = || format!("cannot read {}", path.display());
         let file = File::open(path).with_context(cannot)?;
         let mut bytes = Vec::new();
@@ -242,7 +273,12 @@ impl Config {
         Self::parse(&text).with_context(wrong)
     }
 
-    pub(crate) fn parse(text: &str) -> Result<Self> {
+    /// Reads and checks a text.
+    ///
+    /// # Errors
+    ///
+    /// One line says what is wrong, and where.
+    pub fn parse(text: &str) -> Result<Self> {
         let config: Self = toml::from_str(text).map_err(|error| {
             // One line, with the place.
             let line = error
@@ -331,7 +367,7 @@ impl Config {
     }
 
     /// What all targets may use together.
-    pub(crate) fn fast_bytes(&self) -> u64 {
+    pub fn fast_bytes(&self) -> u64 {
         let sum = self.targets.iter().map(|target| target.fast.bytes()).sum();
         self.fast.map_or(sum, Size::bytes)
     }

@@ -9,10 +9,10 @@ use pagetrail_report::html::{STYLE_SHEET, escape, fill, notice_list};
 use pagetrail_report::{palette, words};
 use pagetrail_tier::WindowReport;
 
-use super::config::Mode;
-use super::daemon::{Daemon, Shares};
-use super::heat::{Heat, History};
-use super::status::Status;
+use crate::config::Mode;
+use crate::daemon::{Daemon, Shares};
+use crate::history::{Heat, History};
+use crate::status::Status;
 
 const WIDTH: f64 = 600.0;
 const HEIGHT: f64 = 200.0;

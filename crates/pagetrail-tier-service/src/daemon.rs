@@ -1,42 +1,34 @@
 //! [`Daemon`]: keeps all processes of all targets, window by window, in one thread.
 
-use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use pagetrail_endpoint::{Endpoint, OPEN_METRICS};
+use pagetrail_tier::source::Source;
 use pagetrail_tier::{Demand, Error, Pool, nodes};
 
-use super::config::{Config, Mode, Slow, Target};
-use super::find;
-use super::heat::History;
-use super::metrics;
-use super::process::Process;
-use super::status::{Status, TargetStatus};
-use crate::exit;
-use crate::outfile::OutFile;
-use pagetrail_endpoint::{Endpoint, OPEN_METRICS};
+use crate::config::{Config, Mode, Slow, SourceKind};
+use crate::find;
+use crate::history::History;
+use crate::kept::Kept;
+use crate::metrics;
+use crate::page;
+use crate::process::Process;
+use crate::status::{Status, TargetStatus};
 
 /// How often new processes are looked for.
 const SEARCH_EVERY: Duration = Duration::from_secs(2);
 /// How often the status that is served is made anew, at most.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
-/// Who was refused is tried again after so long.
-const REFUSED_AGAIN: Duration = Duration::from_secs(60);
 /// Samples of the pool that are kept for the page.
 const SHARES_MAX: usize = 2000;
 
-/// A target and its processes.
-struct Kept {
-    target: Target,
-    processes: Vec<Process>,
-    /// Why some could not be kept, and when they were tried.
-    refused: BTreeMap<u32, (String, Instant)>,
-    /// What ended targets did, for the page.
-    ended: Vec<(u32, History)>,
-    /// Whether the program of a guest was started, or could not be.
-    is_started: bool,
-}
+/// Starts a program as a guest of KVM; returns its PID and what reports its accesses. Its first
+/// window is over, so that its mappings are complete.
+pub type StartGuest = Box<dyn Fn(&[OsString], SourceKind) -> Result<(u32, Box<dyn Source>)>>;
 
 /// What each target was allowed at a time.
 #[derive(Debug)]
@@ -47,10 +39,12 @@ pub(crate) struct Shares {
 }
 
 /// All targets.
-pub(crate) struct Daemon {
+pub struct Daemon {
     path: PathBuf,
     config: Config,
     dry_run: bool,
+    start_guest: StartGuest,
+    messages: Vec<String>,
     pool: Pool,
     kept: Vec<Kept>,
     endpoint: Option<Endpoint>,
@@ -62,8 +56,12 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Reads the configuration and listens; nothing is kept yet.
-    pub(crate) fn new(path: &Path, dry_run: bool) -> Result<Self> {
+    /// Reads the configuration and listens; nothing is kept yet. In a dry run nothing is moved.
+    ///
+    /// # Errors
+    ///
+    /// The configuration is wrong, its address is taken, or this machine lacks its memory nodes.
+    pub fn new(path: &Path, dry_run: bool, start_guest: StartGuest) -> Result<Self> {
         let config = Config::read(path)?;
         if !dry_run {
             check_memory(&config)?;
@@ -75,6 +73,8 @@ impl Daemon {
             kept: config.targets.iter().cloned().map(Kept::new).collect(),
             config,
             dry_run,
+            start_guest,
+            messages: Vec::new(),
             endpoint,
             started: Instant::now(),
             searched: None,
@@ -85,20 +85,28 @@ impl Daemon {
     }
 
     /// How long a window is.
-    pub(crate) fn window(&self) -> Duration {
+    pub fn window(&self) -> Duration {
         self.config.window
     }
 
-    /// Runs the loop of every process once. `Err` only where this machine cannot do what was asked
-    /// for at all.
-    pub(crate) fn turn(&mut self) -> Result<()> {
+    /// Returns what is to be said to the user since the last call, a line each.
+    pub fn take_messages(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.messages)
+    }
+
+    /// Runs the loop of every process once.
+    ///
+    /// # Errors
+    ///
+    /// This machine cannot do what was asked for at all.
+    pub fn turn(&mut self) -> Result<()> {
         let now = Instant::now();
         if self.searched.is_none_or(|then| now - then >= SEARCH_EVERY) {
             self.searched = Some(now);
             self.search(now)?;
         }
         for kept in &mut self.kept {
-            kept.turn(&self.config, now);
+            kept.turn(&self.config, now, &mut self.messages);
         }
         self.share();
         if self
@@ -112,7 +120,7 @@ impl Daemon {
     }
 
     /// Whether all targets were guests, which have ended.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.kept.iter().all(Kept::is_over)
     }
 
@@ -121,38 +129,15 @@ impl Daemon {
         let first = self.shares.is_empty();
         let mut limits = Vec::new();
         for kept in &mut self.kept {
-            match kept.start_guest(&self.config, self.dry_run) {
+            match kept.start_guest(&self.start_guest, &self.config, self.dry_run) {
                 Err(error) if first => return Err(error),
-                Err(error) => exit::message(&format!("{}: {error:#}", kept.target.name)),
+                Err(error) => self
+                    .messages
+                    .push(format!("{}: {error:#}", kept.target.name)),
                 Ok(()) => {}
             }
-            for pid in find::processes(&kept.target) {
-                let known = kept.processes.iter().any(|process| process.pid == pid);
-                let refused = kept.refused.get(&pid);
-                // Its number may be another's by now.
-                let over =
-                    kept.target.pid.is_some() && kept.ended.iter().any(|(old, _)| *old == pid);
-                if known || over || refused.is_some_and(|(_, then)| now - *then < REFUSED_AGAIN) {
-                    continue;
-                }
-                // What it may use is said before its first window.
-                match Process::start(pid, kept.target.source, &self.config, 0, self.dry_run) {
-                    Ok(process) => {
-                        kept.refused.remove(&pid);
-                        kept.processes.push(process);
-                    }
-                    Err(error) if error.means_end() => {}
-                    Err(error) => {
-                        if first && error.is_machine_limit() {
-                            limits.push(error);
-                            continue;
-                        }
-                        let line = format!("process {pid}: {error}");
-                        exit::message(&format!("{}: {line}", kept.target.name));
-                        kept.refused.insert(pid, (line, now));
-                    }
-                }
-            }
+            let how = (&self.config, self.dry_run);
+            limits.extend(kept.search(how, now, first, &mut self.messages));
         }
         // Nobody can be kept here, now or later.
         let nobody = self.kept.iter().all(|kept| kept.processes.is_empty());
@@ -208,13 +193,17 @@ impl Daemon {
     }
 
     /// Reads the configuration anew. One that is wrong changes nothing.
-    pub(crate) fn reload(&mut self) {
+    pub fn reload(&mut self) {
         match self.try_reload() {
             Ok(()) => {
                 self.reloads += 1;
-                exit::message(&format!("{} read anew", self.path.display()));
+                let line = format!("{} read anew", self.path.display());
+                self.messages.push(line);
             }
-            Err(error) => exit::message(&format!("{error:#}; going on as before")),
+            Err(error) => {
+                let line = format!("{error:#}; going on as before");
+                self.messages.push(line);
+            }
         }
     }
 
@@ -280,7 +269,7 @@ impl Daemon {
     }
 
     /// The answers to status requests.
-    pub(crate) fn status(&mut self) -> Status {
+    pub fn status(&mut self) -> Status {
         let targets = self.kept.iter_mut().map(|kept| {
             let member = self.pool.member(&kept.target.name);
             TargetStatus {
@@ -336,80 +325,6 @@ impl Daemon {
     }
 }
 
-impl Kept {
-    fn new(target: Target) -> Self {
-        Self {
-            target,
-            processes: Vec::new(),
-            refused: BTreeMap::new(),
-            ended: Vec::new(),
-            is_started: false,
-        }
-    }
-
-    /// Starts the program of a target that is a guest, once.
-    fn start_guest(&mut self, config: &Config, dry_run: bool) -> Result<()> {
-        let Some(command) = self.target.guest.as_ref().filter(|_| !self.is_started) else {
-            return Ok(());
-        };
-        self.is_started = true;
-        let process = Process::guest(command, self.target.source, config, dry_run)?;
-        self.processes.push(process);
-        Ok(())
-    }
-
-    /// Whether the program of a guest has come and gone.
-    fn is_over(&self) -> bool {
-        self.target.guest.is_some() && self.is_started && self.processes.is_empty()
-    }
-
-    /// Whether a target of another configuration is the program that was started for this one.
-    fn is_guest_of(&self, target: &Target) -> bool {
-        self.target.guest.is_some() && self.target.guest == target.guest
-    }
-
-    /// Gives every process its turn; those that have ended are let go.
-    fn turn(&mut self, config: &Config, now: Instant) {
-        let mut gone = Vec::new();
-        for (index, process) in self.processes.iter_mut().enumerate() {
-            if let Err(error) = process.turn(config, now) {
-                if !error.means_end() {
-                    let line = format!("process {}: {error}", process.pid);
-                    exit::message(&format!("{}: {line}", self.target.name));
-                    self.refused.insert(process.pid, (line, now));
-                }
-                gone.push(index);
-            }
-        }
-        for index in gone.into_iter().rev() {
-            let process = self.processes.remove(index);
-            self.ended.push((process.pid, process.history));
-        }
-    }
-
-    /// Shares what the target may use among its processes: by what they could use, or alike where
-    /// that is not known.
-    fn allow(&mut self, bytes: u64) {
-        let demands = self
-            .processes
-            .iter()
-            .map(|process| Some(process.demand()?.wanted));
-        let demands: Option<Vec<u64>> = demands.collect();
-        let count = self.processes.len() as u64;
-        let weights = match demands {
-            Some(demands) if demands.iter().any(|demand| *demand > 0) => demands,
-            _ => vec![1; self.processes.len()],
-        };
-        // Half of it in equal parts, so that a process that was idle once gets some again.
-        let sum: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
-        for (process, weight) in self.processes.iter_mut().zip(weights) {
-            let alike = bytes / 2 / count;
-            let by_demand = u128::from(bytes - bytes / 2) * u128::from(weight) / sum.max(1);
-            process.allow(alike + by_demand as u64);
-        }
-    }
-}
-
 fn pool(config: &Config) -> Result<Pool> {
     let mut pool = Pool::new(config.fast_bytes());
     for target in &config.targets {
@@ -436,7 +351,7 @@ fn check_memory(config: &Config) -> Result<()> {
 }
 
 /// An error that ends with the exit code for what this machine lacks.
-pub(crate) fn machine_limit(error: Error) -> anyhow::Error {
+pub fn machine_limit(error: Error) -> anyhow::Error {
     match error {
         Error::Watch(error) => error.into(),
         error => error.into(),
@@ -444,18 +359,19 @@ pub(crate) fn machine_limit(error: Error) -> anyhow::Error {
 }
 
 impl Daemon {
-    /// Ends: every program keeps its memory where it is.
-    pub(crate) fn finish(mut self, html: Option<OutFile>) -> Result<()> {
-        if let Some(html) = html {
-            if let Some(last) = self.shares.last() {
-                // As it was until the end.
-                let allowed = last.allowed.clone();
-                let seconds = self.started.elapsed().as_secs_f64();
-                self.shares.push(Shares { seconds, allowed });
-            }
-            let status = self.status();
-            html.write(|out| super::page::write_daemon(&status, &self, out))?;
+    /// Writes a page about what was done.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`.
+    pub fn write_page(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        if let Some(last) = self.shares.last() {
+            // As it was until now.
+            let allowed = last.allowed.clone();
+            let seconds = self.started.elapsed().as_secs_f64();
+            self.shares.push(Shares { seconds, allowed });
         }
-        Ok(())
+        let status = self.status();
+        page::write_daemon(&status, self, out)
     }
 }

@@ -8,67 +8,88 @@ use comfy_table::{Table, presets};
 use pagetrail_report::words;
 use serde::{Deserialize, Serialize};
 
-use super::config::Mode;
+use crate::config::Mode;
 
 /// The whole daemon.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Status {
-    pub(crate) schema: u32,
-    pub(crate) pid: u32,
-    pub(crate) mode: Mode,
-    pub(crate) dry_run: bool,
-    pub(crate) uptime_s: f64,
+pub struct Status {
+    /// The schema number: 1.
+    pub schema: u32,
+    /// The daemon's process.
+    pub pid: u32,
+    /// Whether targets share fast memory.
+    pub mode: Mode,
+    /// Whether nothing is moved.
+    pub dry_run: bool,
+    /// Time since the start.
+    pub uptime_s: f64,
     /// Of the pool: all it has.
-    pub(crate) fast_bytes: u64,
+    pub fast_bytes: u64,
     /// What nobody is allowed.
-    pub(crate) fast_free_bytes: u64,
-    pub(crate) reloads: u64,
-    pub(crate) targets: Vec<TargetStatus>,
+    pub fast_free_bytes: u64,
+    /// How often the configuration was read anew.
+    pub reloads: u64,
+    /// All targets, in the order of the configuration.
+    pub targets: Vec<TargetStatus>,
 }
 
 /// A target.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct TargetStatus {
-    pub(crate) name: String,
+pub struct TargetStatus {
+    /// Its name.
+    pub name: String,
     /// Its own share.
-    pub(crate) share_bytes: u64,
+    pub share_bytes: u64,
     /// What it is allowed at the moment.
-    pub(crate) allowed_bytes: u64,
+    pub allowed_bytes: u64,
     /// What it could use, once that is known.
-    pub(crate) demand_bytes: Option<u64>,
-    pub(crate) processes: Vec<ProcessStatus>,
+    pub demand_bytes: Option<u64>,
+    /// Its processes.
+    pub processes: Vec<ProcessStatus>,
     /// Why a process of it is not kept.
-    pub(crate) refused: Vec<String>,
+    pub refused: Vec<String>,
 }
 
 /// A process.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct ProcessStatus {
-    pub(crate) pid: u32,
-    pub(crate) command: String,
+pub struct ProcessStatus {
+    /// Its PID.
+    pub pid: u32,
+    /// The first words of its command line.
+    pub command: String,
     /// What reports which pages are used.
-    pub(crate) source: String,
+    pub source: String,
     /// `tracking`, `waiting` for the next period, or `paused` because the last ones were calm.
-    pub(crate) state: String,
-    pub(crate) fast_bytes: u64,
-    pub(crate) slow_bytes: u64,
-    pub(crate) allowed_bytes: u64,
-    pub(crate) demand_bytes: u64,
-    pub(crate) windows: u64,
-    pub(crate) periods: u64,
-    pub(crate) pauses: u64,
-    pub(crate) faults: u64,
-    pub(crate) promoted_bytes: u64,
-    pub(crate) demoted_bytes: u64,
+    pub state: String,
+    /// Its memory in fast memory.
+    pub fast_bytes: u64,
+    /// Its memory in slow memory.
+    pub slow_bytes: u64,
+    /// Fast memory that it may use.
+    pub allowed_bytes: u64,
+    /// Fast memory that it could use.
+    pub demand_bytes: u64,
+    /// Windows that were tracked.
+    pub windows: u64,
+    /// Periods that were tracked.
+    pub periods: u64,
+    /// Periods that were not tracked because those before were calm.
+    pub pauses: u64,
+    /// Page faults that sampling cost it.
+    pub faults: u64,
+    /// Memory moved into fast memory.
+    pub promoted_bytes: u64,
+    /// Memory moved out of fast memory.
+    pub demoted_bytes: u64,
     /// Pages that were not moved, by reason.
-    pub(crate) not_moved: BTreeMap<String, u64>,
+    pub not_moved: BTreeMap<String, u64>,
     /// Time for sampling, deciding and moving.
-    pub(crate) busy_s: f64,
+    pub busy_s: f64,
 }
 
 impl Status {
     /// For people.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let size = |bytes: u64| words::bytes(bytes as f64);
         let mode = match self.mode {
             Mode::Island => "each target has its share",

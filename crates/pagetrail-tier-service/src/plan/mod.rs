@@ -1,38 +1,33 @@
-//! `pagetrail tier plan`: what would move and why, of a process, a guest or in a recording; nothing
-//! does.
+//! [`watch`]: what would move and why, of a process, a guest or in a recording; nothing does.
+
+mod text;
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader, Write};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use comfy_table::{Table, presets};
+use anyhow::{Context, Result};
 use pagetrail::{Memory, PageRange};
-use pagetrail_report::words;
+use pagetrail_report::size::Size;
 use pagetrail_tier::mover::{DryRun, Ledger, Mover, NodeMover, NodeOptions};
 use pagetrail_tier::source::{Replay, Source};
 use pagetrail_tier::{Plan, Settings, TierLoop, TierLoopOptions, Unit};
 use pagetrail_trail::{Reader, Record};
 use serde::Serialize;
 
-use super::args::PlanArgs;
-use super::daemon::machine_limit;
-use super::guest;
-use super::heat::History;
-use super::page::{self, Entry};
-use crate::outfile::{Kind, OutFile};
-use crate::session::waiting::Waiting;
+use crate::config::SourceKind;
+use crate::daemon::machine_limit;
+use crate::history::History;
+use crate::page::{self, Entry};
 
-/// Lines of a plan in each direction.
-const LINES_MAX: usize = 20;
 /// Windows of a process, unless it is said how many.
 const WINDOWS: u32 = 8;
 
 /// The document of `tier plan --json`, schema 1. Within a schema number fields are only ever added.
 #[derive(Serialize)]
-struct Planned {
+struct Document {
     schema: u32,
     pid: u32,
     source: &'static str,
@@ -68,8 +63,17 @@ struct Part {
     mapping: String,
 }
 
+/// What would move, and why.
+pub struct Planned {
+    name: String,
+    writes_only: bool,
+    document: Document,
+    plan: Plan,
+    history: History,
+}
+
 /// What a plan is for.
-struct Subject {
+pub struct Subject {
     name: String,
     pid: u32,
     source: Box<dyn Source>,
@@ -82,27 +86,46 @@ struct Subject {
     may_end: bool,
 }
 
+/// How it is watched.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How much of its memory may be fast.
+    pub fast: Size,
+    /// How many windows to watch; 8, or all of a recording, if it is not said.
+    pub windows: Option<u32>,
+    /// How long a window is.
+    pub window: Duration,
+    /// The node that fast memory is on.
+    pub fast_node: u32,
+}
+
 impl Subject {
-    fn process(args: &PlanArgs, pid: u32) -> Result<Self> {
-        let source = (args.source)
-            .start(pid, args.window)
-            .map_err(machine_limit)?;
-        Self::of_source(args, pid, source)
+    /// A running process.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be tracked.
+    pub fn process(pid: u32, kind: SourceKind, options: &Options) -> Result<Self> {
+        let source = kind.start(pid, options.window).map_err(machine_limit)?;
+        Self::of_source(pid, source, options)
     }
 
-    /// A program that is started as a guest.
-    fn guest(args: &PlanArgs) -> Result<Self> {
-        let (pid, source) = guest::start(&args.command, args.source)?;
+    /// A program that was started as a guest of KVM, which may end before the last window.
+    ///
+    /// # Errors
+    ///
+    /// It has ended already.
+    pub fn guest(pid: u32, source: Box<dyn Source>, options: &Options) -> Result<Self> {
         Ok(Self {
             may_end: true,
-            ..Self::of_source(args, pid, source)?
+            ..Self::of_source(pid, source, options)?
         })
     }
 
-    fn of_source(args: &PlanArgs, pid: u32, source: Box<dyn Source>) -> Result<Self> {
+    fn of_source(pid: u32, source: Box<dyn Source>, options: &Options) -> Result<Self> {
         // Where slow memory is does not matter here.
-        let options = NodeOptions {
-            fast: args.fast_node,
+        let nodes = NodeOptions {
+            fast: options.fast_node,
             ..NodeOptions::default()
         };
         let regions = Memory::of(pid)?.mappings()?.into_iter();
@@ -110,14 +133,19 @@ impl Subject {
             name: format!("process {pid}"),
             pid,
             source,
-            mover: Box::new(DryRun(NodeMover::new(pid, options))),
+            mover: Box::new(DryRun(NodeMover::new(pid, nodes))),
             mappings: regions.map(|region| (region.range, region.name)).collect(),
-            window: Some(args.window),
+            window: Some(options.window),
             may_end: false,
         })
     }
 
-    fn recording(args: &PlanArgs, path: &Path) -> Result<Self> {
+    /// A recording: what would have been done with the program.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or is none.
+    pub fn recording(path: &Path, options: &Options) -> Result<Self> {
         let name = path.display().to_string();
         let open = || -> Result<_> { Ok(BufReader::new(File::open(path)?)) };
         let mut reader =
@@ -131,7 +159,7 @@ impl Subject {
         Ok(Self {
             pid: reader.header().pid,
             source: Box::new(Replay::open(open()?)?),
-            mover: Box::new(Ledger::new(args.fast.bytes())),
+            mover: Box::new(Ledger::new(options.fast.bytes())),
             mappings,
             window: None,
             may_end: true,
@@ -140,39 +168,32 @@ impl Subject {
     }
 }
 
-/// What `tier plan` prints.
-pub(crate) fn text_of(args: &PlanArgs) -> Result<String> {
-    let html = args.html.as_deref();
-    let html = html
-        .map(|path| OutFile::open(path, Kind::Page))
-        .transpose()?;
-    let subject = match (args.subject.pid, &args.subject.trail) {
-        (Some(pid), _) => Subject::process(args, pid)?,
-        (None, Some(path)) => Subject::recording(args, path)?,
-        (None, None) if args.subject.vm => Subject::guest(args)?,
-        (None, None) => bail!("nothing is named to plan for: give --pid, --trail or --vm"),
-    };
+/// Watches a subject, and plans.
+///
+/// # Errors
+///
+/// It cannot be tracked, or ends before there is a plan.
+pub fn watch(subject: Subject, options: &Options) -> Result<Planned> {
     let windows = match subject.window {
-        Some(_) => args.windows.unwrap_or(WINDOWS),
-        None => args.windows.unwrap_or(u32::MAX),
+        Some(_) => options.windows.unwrap_or(WINDOWS),
+        None => options.windows.unwrap_or(u32::MAX),
     };
     let remembered = if subject.window.is_some() {
         windows
     } else {
         WINDOWS
     };
-    let options = TierLoopOptions {
+    let loop_options = TierLoopOptions {
         settings: Settings {
             windows: remembered.clamp(1, 16) as u8,
             ..Settings::default()
         },
-        capacity: args.fast.bytes(),
+        capacity: options.fast.bytes(),
         timeout: None,
     };
     let mut tier_loop =
-        TierLoop::new(subject.source, subject.mover, options).map_err(machine_limit)?;
+        TierLoop::new(subject.source, subject.mover, loop_options).map_err(machine_limit)?;
     let mut history = History::default();
-    let waiting = Waiting::during("watching what is accessed");
     tier_loop.begin_period().map_err(machine_limit)?;
     for _ in 0..windows {
         subject.window.into_iter().for_each(thread::sleep);
@@ -183,12 +204,11 @@ pub(crate) fn text_of(args: &PlanArgs) -> Result<String> {
         };
         history.add(&mut tier_loop, &report);
     }
-    drop(waiting);
     let plan = tier_loop.plan();
     history.add_plan(&mut tier_loop, &plan);
     let usage = tier_loop.policy().usage();
     let totals = tier_loop.totals();
-    let document = Planned {
+    let document = Document {
         schema: 1,
         pid: subject.pid,
         source: tier_loop.info().name,
@@ -198,7 +218,7 @@ pub(crate) fn text_of(args: &PlanArgs) -> Result<String> {
         faults: totals.faults,
         fast_bytes: usage.fast,
         slow_bytes: usage.slow,
-        allowed_bytes: args.fast.bytes(),
+        allowed_bytes: options.fast.bytes(),
         demand_bytes: tier_loop.policy().demand().wanted,
         cut: plan.cut,
         left_out_bytes: plan.left_out_bytes,
@@ -207,21 +227,44 @@ pub(crate) fn text_of(args: &PlanArgs) -> Result<String> {
         promote: parts(&plan.promote, &subject.mappings),
         demote: parts(&plan.demote, &subject.mappings),
     };
-    let writes_only = !tier_loop.info().caps.accesses;
-    drop(tier_loop);
-    if let Some(html) = html {
-        let title = format!("What would move, {}", subject.name);
-        let entry = Entry {
-            title: subject.name,
-            history: &history,
-        };
-        let subtitle = sum(&document, &plan);
-        html.write(|out| page::write(&title, &subtitle, &[], &[], &[entry], out))?;
-    }
-    Ok(match args.json {
-        true => serde_json::to_string_pretty(&document)? + "\n",
-        false => text(&document, &plan, writes_only),
+    Ok(Planned {
+        name: subject.name,
+        writes_only: !tier_loop.info().caps.accesses,
+        document,
+        plan,
+        history,
     })
+}
+
+impl Planned {
+    /// The document, as JSON.
+    ///
+    /// # Errors
+    ///
+    /// None that can happen.
+    pub fn json(&self) -> Result<String> {
+        Ok(serde_json::to_string_pretty(&self.document)? + "\n")
+    }
+
+    /// The plan for people.
+    pub fn text(&self) -> String {
+        text::plan(&self.document, &self.plan, self.writes_only)
+    }
+
+    /// Writes a self-contained page with pictures.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`.
+    pub fn write_page(&self, out: &mut dyn Write) -> io::Result<()> {
+        let title = format!("What would move, {}", self.name);
+        let entry = Entry {
+            title: self.name.clone(),
+            history: &self.history,
+        };
+        let subtitle = text::sum(&self.document, &self.plan);
+        page::write(&title, &subtitle, &[], &[], &[entry], out)
+    }
 }
 
 /// Neighbours of one degree as one part.
@@ -259,91 +302,4 @@ fn parts(units: &[Unit], mappings: &[(PageRange, String)]) -> Vec<Part> {
             mapping: name(range.start()),
         })
         .collect()
-}
-
-fn sum(document: &Planned, plan: &Plan) -> String {
-    let size = |bytes: u64| words::bytes(bytes as f64);
-    let all = |units: &[Unit]| size(units.iter().map(|unit| unit.bytes).sum());
-    format!(
-        "{} in fast memory and {} in slow, of which {} may be fast; by {} in {}, {} would move in and {} out",
-        size(document.fast_bytes),
-        size(document.slow_bytes),
-        size(document.allowed_bytes),
-        document.source,
-        words::plural(document.windows.into(), "window"),
-        all(&plan.promote),
-        all(&plan.demote),
-    )
-}
-
-fn text(document: &Planned, plan: &Plan, writes_only: bool) -> String {
-    let mut out = sum(document, plan) + "\n";
-    if writes_only {
-        out += "this source reports writes only: what is only read counts as cold\n";
-    }
-    let size = |bytes: u64| words::bytes(bytes as f64);
-    if document.promoted_bytes + document.demoted_bytes > 0 {
-        out += &format!(
-            "until then {} moved in and {} out\n",
-            size(document.promoted_bytes),
-            size(document.demoted_bytes),
-        );
-    }
-    out += &format!(
-        "hot from degree {} on; wanted {}; hot and without room {}\n",
-        document.cut,
-        size(document.demand_bytes),
-        size(document.left_out_bytes)
-    );
-    for (title, why, list) in [
-        (
-            "into fast memory",
-            "hotter than what is there",
-            &document.promote,
-        ),
-        (
-            "out of fast memory",
-            "among the coldest there, and more is in use than allowed or hotter pages wait",
-            &document.demote,
-        ),
-    ] {
-        if list.is_empty() {
-            continue;
-        }
-        out += &format!("\n{title} ({why}):\n");
-        let mut largest: Vec<&Part> = list.iter().collect();
-        largest.sort_by_key(|part| std::cmp::Reverse(part.bytes));
-        let mut table = Table::new();
-        table
-            .load_style(presets::NOTHING)
-            .set_header(["addresses", "size", "degree", "mapping"]);
-        for part in largest.iter().take(LINES_MAX) {
-            table.add_row([
-                format!("{}..{}", part.start, part.end),
-                size(part.bytes),
-                part.degree.to_string(),
-                words::printable(&part.mapping).into_owned(),
-            ]);
-        }
-        out += &table
-            .lines()
-            .map(|line| line.trim_end().to_owned() + "\n")
-            .collect::<String>();
-        if largest.len() > LINES_MAX {
-            let rest = &largest[LINES_MAX..];
-            let bytes = rest.iter().map(|part| part.bytes).sum();
-            out += &format!(
-                "and {} more, {}\n",
-                words::plural(rest.len() as u64, "range"),
-                size(bytes)
-            );
-        }
-    }
-    if document.promote.is_empty() && document.demote.is_empty() {
-        out += match document.left_out_bytes {
-            0 => "nothing: every page is where it should be\n",
-            _ => "nothing: no page that waits is hotter by enough than what is in fast memory\n",
-        };
-    }
-    out
 }

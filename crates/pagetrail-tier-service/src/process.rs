@@ -1,6 +1,5 @@
 //! [`Process`]: a process under tiering: its loop, its periods, and its status.
 
-use std::ffi::OsString;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -8,20 +7,14 @@ use pagetrail_report::size::Size;
 use pagetrail_report::words;
 use pagetrail_tier::mover::{DryRun, Mover, NodeMover, NodeOptions, SwapMover};
 use pagetrail_tier::source::Source;
-use pagetrail_tier::{Demand, TierLoop, TierLoopOptions};
+use pagetrail_tier::{Demand, Error, TierLoop, TierLoopOptions};
 
-use super::config::{Config, Memory, Slow, SourceKind};
-use super::daemon::machine_limit;
-use super::guest;
-use super::heat::History;
-use super::status::ProcessStatus;
+use crate::config::{Config, Memory, Slow, SourceKind};
+use crate::history::History;
+use crate::status::ProcessStatus;
 
 /// What moves the pages of a process.
-pub(crate) fn mover(
-    pid: u32,
-    memory: &Memory,
-    dry_run: bool,
-) -> Result<Box<dyn Mover>, pagetrail_tier::Error> {
+pub(crate) fn mover(pid: u32, memory: &Memory, dry_run: bool) -> Result<Box<dyn Mover>, Error> {
     let bytes_per_second = memory.bandwidth.map(Size::bytes);
     let nodes = |slow| {
         let options = NodeOptions {
@@ -77,39 +70,35 @@ impl Process {
         pid: u32,
         kind: SourceKind,
         config: &Config,
-        capacity: u64,
         dry_run: bool,
-    ) -> Result<Self, pagetrail_tier::Error> {
+    ) -> Result<Self, Error> {
         // First, so that what cannot be moved is not watched.
         let mover = mover(pid, &config.memory, dry_run)?;
         let source = kind.start(pid, config.window)?;
-        Self::of_source(pid, source, mover, config, capacity)
+        Self::with(pid, source, mover, config)
     }
 
-    /// Starts a program as a guest, and begins to keep it.
-    pub(crate) fn guest(
-        command: &[String],
-        kind: SourceKind,
+    /// Begins to keep a process whose accesses a source reports.
+    pub(crate) fn of_source(
+        pid: u32,
+        source: Box<dyn Source>,
         config: &Config,
         dry_run: bool,
-    ) -> Result<Self> {
-        let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-        let (pid, source) = guest::start(&command, kind)?;
-        let process = mover(pid, &config.memory, dry_run)
-            .and_then(|mover| Self::of_source(pid, source, mover, config, 0));
-        process.map_err(machine_limit)
+    ) -> Result<Self, Error> {
+        let mover = mover(pid, &config.memory, dry_run)?;
+        Self::with(pid, source, mover, config)
     }
 
-    fn of_source(
+    fn with(
         pid: u32,
         source: Box<dyn Source>,
         mover: Box<dyn Mover>,
         config: &Config,
-        capacity: u64,
-    ) -> Result<Self, pagetrail_tier::Error> {
+    ) -> Result<Self, Error> {
         let options = TierLoopOptions {
             settings: config.policy.clone(),
-            capacity,
+            // What it may use is said before its first window.
+            capacity: 0,
             // Somebody else's turn comes, too.
             timeout: Some(config.window / 2),
         };
@@ -127,11 +116,7 @@ impl Process {
     }
 
     /// Takes a turn: one per window.
-    pub(crate) fn turn(
-        &mut self,
-        config: &Config,
-        now: Instant,
-    ) -> Result<(), pagetrail_tier::Error> {
+    pub(crate) fn turn(&mut self, config: &Config, now: Instant) -> Result<(), Error> {
         match self.phase {
             Phase::Tracking => {
                 let report = self.tier_loop.window()?;

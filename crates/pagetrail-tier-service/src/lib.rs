@@ -1,0 +1,23 @@
+//! Keeps the hot pages of many programs in fast memory: what `pagetrail tier` does, without its
+//! flags.
+//!
+//! A [`Daemon`] reads a [`Config`], finds the processes of its targets, runs the loop of
+//! [`pagetrail_tier`] for each, and shares fast memory among them. It says what it does as a
+//! [`Status`], as numbers for Prometheus and as a page. [`plan`] watches one subject and moves
+//! nothing. The caller keeps the time, shows the messages, and starts guests.
+#![deny(unsafe_code)]
+
+mod config;
+mod daemon;
+mod find;
+mod history;
+mod kept;
+mod metrics;
+mod page;
+pub mod plan;
+mod process;
+mod status;
+
+pub use config::{Config, Memory, Mode, Slow, SourceKind, Target};
+pub use daemon::{Daemon, StartGuest, machine_limit};
+pub use status::{ProcessStatus, Status, TargetStatus};
