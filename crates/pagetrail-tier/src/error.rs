@@ -23,6 +23,9 @@ pub enum Error {
     /// This machine lacks a feature that was requested.
     #[error("{0}")]
     NotHere(String),
+    /// The target is not what it was named as.
+    #[error("{0}")]
+    Target(String),
     /// The kernel refuses to move pages of the target.
     #[error("cannot move pages of process {pid}: {source}")]
     Move {

@@ -46,6 +46,8 @@ pub struct WindowReport {
     pub promoted_bytes: u64,
     /// Bytes moved out of it.
     pub demoted_bytes: u64,
+    /// Bytes that the plan would have moved while [moves were held](TierLoop::hold_moves).
+    pub held_bytes: u64,
     /// Hot bytes for which fast memory has no room.
     pub left_out_bytes: u64,
     /// Lowest degree of a page that should be in fast memory.
@@ -97,6 +99,8 @@ pub struct TierLoop {
     clock: Clock,
     capacity: u64,
     timeout: Option<Duration>,
+    /// Whether plans are made and not carried out.
+    holds_moves: bool,
     /// Whether the current window is a probe, which samples few pages.
     probing: bool,
     /// Whether the current period is tracked.
@@ -128,6 +132,7 @@ impl TierLoop {
             clock: Clock::default(),
             capacity: options.capacity,
             timeout: options.timeout,
+            holds_moves: false,
             probing: false,
             tracking: false,
             in_period: 0,
@@ -251,7 +256,10 @@ impl TierLoop {
         if self.in_period.is_multiple_of(every) {
             let plan = self.policy.plan(self.capacity);
             policy_time += deciding.elapsed();
-            let moved = self.carry_out(&plan, &mut report);
+            let moved = match self.holds_moves {
+                false => self.carry_out(&plan, &mut report),
+                true => self.hold(&plan, &mut report),
+            };
             // A page that moves may lose its write-protection, or be accessed before it is
             // protected again.
             noted.rearm.union_with(&self.policy.sampled_of(&moved));
@@ -293,6 +301,16 @@ impl TierLoop {
             < u128::from(settings.calm_bytes) * u128::from(self.in_period);
         self.in_period >= windows
             || settled > 0 && self.in_period >= settled && self.clock.was_calm() && calm_so_far
+    }
+
+    /// Moves nothing of a plan.
+    fn hold(&mut self, plan: &Plan, report: &mut WindowReport) -> PageSet {
+        report.left_out_bytes = plan.left_out_bytes;
+        report.cut = plan.cut;
+        report.held_bytes = plan.bytes();
+        // What waits to be moved is no sign of calm; it is in plan after plan.
+        self.moved_in_period = self.moved_in_period.max(plan.bytes());
+        PageSet::new()
     }
 
     /// Carries out a plan and returns the pages that moved.
@@ -366,6 +384,11 @@ impl TierLoop {
             self.clock.wake();
         }
         self.capacity = bytes;
+    }
+
+    /// Holds all moves, or carries plans out again. Sampling and planning go on.
+    pub fn hold_moves(&mut self, hold: bool) {
+        self.holds_moves = hold;
     }
 
     /// Returns the fast memory that the target may use, in bytes.

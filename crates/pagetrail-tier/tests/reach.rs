@@ -256,3 +256,35 @@ fn the_same_seed_gives_the_same_run() {
         assert_eq!((a.found, a.bill), (b.found, b.bill));
     }
 }
+
+/// While moves are held plans go on, and nothing counts as calm; then all that waited moves.
+#[test]
+fn held_moves_wait() {
+    let machine = Machine::new(PAGES, PAGES / 5);
+    let hot = WorkloadKind::Fixed { hot_percent: 10 };
+    let mut workload = program(hot, SEEDS[0]);
+    let options = TierLoopOptions {
+        capacity: (PAGES / 5) as u64 * pagetrail::page_size(),
+        ..TierLoopOptions::default()
+    };
+    let source = Box::new(machine.source(Report::Accesses));
+    let mut tier_loop = TierLoop::new(source, Box::new(machine.mover()), options).unwrap();
+    tier_loop.hold_moves(true);
+    assert!(tier_loop.begin_period().unwrap());
+    let mut window = |tier_loop: &mut TierLoop| {
+        machine.touch(&workload.run().unwrap());
+        tier_loop.window().unwrap()
+    };
+    for index in 0..4 {
+        let report = window(&mut tier_loop);
+        assert!(report.held_bytes > 0 || index == 0, "{report:?}");
+        assert_eq!((report.promoted_bytes, report.demoted_bytes), (0, 0));
+        assert!(report.failures.is_empty(), "{report:?}");
+    }
+    assert_eq!(machine.bill().moved, 0);
+    tier_loop.hold_moves(false);
+    let report = window(&mut tier_loop);
+    assert_eq!(report.held_bytes, 0);
+    assert!(report.promoted_bytes > 0, "{report:?}");
+    assert!(machine.fast_part(&workload.hot()) > 0.9);
+}
