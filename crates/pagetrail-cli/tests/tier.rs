@@ -9,6 +9,7 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -157,6 +158,20 @@ fn a_plan_names_what_would_move() {
     let text = run(directory, &arguments).stdout;
     let text = String::from_utf8(text).expect("UTF-8");
     assert!(text.contains("out of fast memory"), "{text}");
+    assert!(
+        text.contains("3 for one with a write; at most 12"),
+        "{text}"
+    );
+    // All is in fast memory, and what is written stays there.
+    let share = |name: &str| plan[name].as_f64().expect("a share");
+    assert!(
+        share("fast_share") > 0.9 && share("fast_share_planned") > 0.9,
+        "{plan:#}"
+    );
+    assert!(
+        text.contains("of the accesses seen, fast memory serves"),
+        "{text}"
+    );
     assert_eq!(program.end(), Some(0));
 }
 
@@ -352,6 +367,80 @@ fn killed_it_harms_nobody_and_starts_again() {
         assert!(socket(directory).exists(), "it had no time to tidy up");
     }
     assert_eq!(program.end(), Some(0), "its memory is as it should be");
+}
+
+/// A service manager hears of the start, of life and of the end.
+#[test]
+fn a_service_manager_hears_how_it_is() {
+    if !can_watch_writes() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = directory.path();
+    let mut program = Running::hot_set(directory);
+    configure(directory, "", &target("it", program.0.id(), "1M"));
+    let manager = UnixDatagram::bind(directory.join("notify")).expect("a socket");
+    manager.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+    let arguments = ["tier", "run", "--config", "tier.toml", "--dry-run"];
+    let mut command = pagetrail(directory, &arguments);
+    command
+        .env("NOTIFY_SOCKET", directory.join("notify"))
+        .env("WATCHDOG_USEC", "200000")
+        .env_remove("WATCHDOG_PID");
+    let mut daemon = Running(command.stderr(Stdio::null()).spawn().expect("it starts"));
+    let hear = |wanted: &str| {
+        let mut buffer = [0; 200];
+        loop {
+            let length = manager.recv(&mut buffer).expect("a message in time");
+            if buffer[..length].starts_with(wanted.as_bytes()) {
+                return;
+            }
+        }
+    };
+    for wanted in [
+        "READY=1",
+        "STATUS=1 process of 1 target",
+        "WATCHDOG=1",
+        "WATCHDOG=1",
+    ] {
+        hear(wanted);
+    }
+    assert_eq!(daemon.end(), Some(0));
+    hear("STOPPING=1");
+    assert_eq!(program.end(), Some(0));
+}
+
+/// A process that is no monitor is refused as one, in one line, and goes on.
+#[test]
+fn what_is_no_virtual_machine_is_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = directory.path();
+    let mut program = Running::hot_set(directory);
+    let pid = program.pid();
+    let plan = [
+        "tier", "plan", "--fast", "1M", "--source", "writes", "--guest",
+    ];
+    let line = error_line(&run(directory, &[&plan[..], &[&pid]].concat()), 2);
+    assert!(line.contains("has no virtual machine"), "{line}");
+    let line = error_line(
+        &run(directory, &[&plan[..], &["nobody-is-called-so"]].concat()),
+        2,
+    );
+    assert!(line.contains("is called so"), "{line}");
+    let text =
+        format!("[[target]]\nname = \"it\"\nvm = {pid}\nfast = \"1M\"\nsource = \"writes\"\n");
+    configure(directory, "", &text);
+    let mut daemon = Running::daemon(directory, &["--dry-run"]);
+    let refused = |status: &Value| {
+        status["targets"][0]["refused"][0]
+            .as_str()
+            .map(str::to_owned)
+    };
+    let status_now = status(directory, |status| refused(status).is_some());
+    let line = refused(&status_now).unwrap_or_default();
+    assert!(line.contains("has no virtual machine"), "{line}");
+    assert_eq!(daemon.end(), Some(0));
+    assert_eq!(program.end(), Some(0));
 }
 
 #[test]

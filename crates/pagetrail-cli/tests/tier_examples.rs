@@ -30,6 +30,23 @@ fn the_configuration_is_read() {
 }
 
 #[test]
+fn the_configuration_of_the_daemonset_is_read() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = directory.path();
+    let yaml = example("pagetrail-tier-daemonset.yaml");
+    let (_, rest) = yaml
+        .split_once("  tier.toml: |\n")
+        .expect("the configuration");
+    let (text, _) = rest.split_once("---\n").expect("the end of the document");
+    fs::write(directory.join("tier.toml"), text).expect("written");
+    let output = common::run(directory, &["tier", "status", "--config", "tier.toml"]);
+    let line = common::error_line(&output, 2);
+    assert!(line.contains("nobody answers"), "{line}");
+    // Without the host's processes there is nothing to keep.
+    assert!(yaml.contains("hostPID: true"));
+}
+
+#[test]
 fn the_dashboard_asks_for_numbers_that_there_are() {
     let dashboard: Value = serde_json::from_str(&example("tier-dashboard.json")).expect("JSON");
     let source = include_str!("../../pagetrail-tier-service/src/metrics.rs");

@@ -76,6 +76,8 @@ pub struct Memory {
     /// In a second, for each process.
     #[serde(deserialize_with = "parsed")]
     pub bandwidth: Option<Size>,
+    /// Nothing is moved while tasks wait for memory for a larger share of the time, in percent.
+    pub pressure_max_percent: Option<u8>,
 }
 
 impl Default for Memory {
@@ -86,6 +88,7 @@ impl Default for Memory {
             threads: 4,
             batch: 512,
             bandwidth: None,
+            pressure_max_percent: None,
         }
     }
 }
@@ -199,6 +202,8 @@ pub struct Target {
     pub command: Option<String>,
     /// All processes of a control group and of those below it.
     pub cgroup: Option<PathBuf>,
+    /// Virtual machines that run, by their monitors: guest memory alone is kept.
+    pub vm: Option<Vm>,
     /// A program to start as a guest of KVM, and its arguments.
     pub guest: Option<Vec<String>>,
     /// Its share of fast memory.
@@ -207,6 +212,51 @@ pub struct Target {
     /// What reports which pages are used.
     #[serde(default)]
     pub source: SourceKind,
+}
+
+/// Virtual machines on KVM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Vm {
+    /// The guest of a monitor, by its PID.
+    Pid(u32),
+    /// The guest of this name, as its monitor was given it.
+    Name(String),
+    /// All guests of the monitors in a control group.
+    Cgroup(PathBuf),
+}
+
+impl std::str::FromStr for Vm {
+    type Err = String;
+
+    /// A number is a PID, a path a control group, and anything else a name.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(pid) => Ok(Self::Pid(pid)),
+            Err(_) if text.is_empty() => Err("it must be a PID, a name or a control group".into()),
+            Err(_) if text.starts_with('/') => Ok(Self::Cgroup(text.into())),
+            Err(_) => Ok(Self::Name(text.to_owned())),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Vm {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Raw {
+            Pid(u32),
+            Word(String),
+        }
+        match Raw::deserialize(deserializer) {
+            Ok(Raw::Pid(pid)) => Ok(Self::Pid(pid)),
+            Ok(Raw::Word(word)) if word.starts_with('/') => Ok(Self::Cgroup(word.into())),
+            // A guest may be called 7.
+            Ok(Raw::Word(word)) if !word.is_empty() => Ok(Self::Name(word)),
+            _ => Err(de::Error::custom(
+                "vm is the PID of a monitor, the name of a guest, or the path of a control group",
+            )),
+        }
+    }
 }
 
 fn window() -> Duration {
@@ -311,11 +361,12 @@ impl Config {
                 target.pid.is_some(),
                 target.command.is_some(),
                 target.cgroup.is_some(),
+                target.vm.is_some(),
                 target.guest.is_some(),
             ];
             ensure!(
                 ways.into_iter().filter(|given| *given).count() == 1,
-                "target '{name}' needs one of pid, command, cgroup and guest"
+                "target '{name}' needs one of pid, command, cgroup, vm and guest"
             );
             ensure!(
                 target.command.as_deref() != Some("")
@@ -347,8 +398,13 @@ impl Config {
             slow,
             threads,
             batch,
+            pressure_max_percent,
             ..
         } = &self.memory;
+        ensure!(
+            pressure_max_percent.is_none_or(|percent| (1..=100).contains(&percent)),
+            "pressure_max_percent must be 1 to 100"
+        );
         ensure!(
             *slow != Slow::Node(*fast_node),
             "fast and slow memory are on the same node, {fast_node}"
@@ -403,7 +459,11 @@ mod tests {
         [[target]]
         name = "batch"
         cgroup = "/batch.slice"
-        fast = "512M"
+        fast = "256M"
+        [[target]]
+        name = "web"
+        vm = "web1"
+        fast = "256M"
         [[target]]
         name = "started"
         guest = ["/usr/bin/prog", "--argument"]
@@ -417,6 +477,16 @@ mod tests {
         assert_eq!(config.memory.slow, Slow::Node(2));
         assert_eq!((config.policy.windows, config.policy.level_max), (4, 7));
         assert_eq!(config.targets[1].source, SourceKind::Turns);
+        assert_eq!(config.targets[3].vm, Some(Vm::Name("web1".into())));
+        for (text, vm) in [
+            ("7", Vm::Pid(7)),
+            ("\"7\"", Vm::Name("7".into())),
+            ("\"/machine.slice\"", Vm::Cgroup("/machine.slice".into())),
+        ] {
+            let text = format!("[[target]]\nname = \"a\"\nvm = {text}\nfast = \"1M\"");
+            let config = Config::parse(&text).unwrap();
+            assert_eq!(config.targets[0].vm, Some(vm));
+        }
         let least = "[[target]]\nname = \"a\"\npid = 1\nfast = \"1M\"";
         let config = Config::parse(least).unwrap();
         assert_eq!(config.window, Duration::from_millis(600));
@@ -447,12 +517,19 @@ mod tests {
         with(&format!("{target}[memory]\nslow = 0"), "same node");
         with(&format!("{target}[memory]\nslow = \"tape\""), "swap");
         with(&format!("{target}[memory]\nthreads = 0"), "threads");
+        for percent in ["0", "101", "-1", "\"x\""] {
+            let text = format!("{target}[memory]\npressure_max_percent = {percent}");
+            assert!(Config::parse(&text).is_err(), "{percent}");
+        }
         with(&target.replace("pid = 1", ""), "needs one of");
         with(
             &target.replace("pid = 1", "pid = 1\ncommand = \"x\""),
             "needs one of",
         );
         with(&target.replace("pid = 1", "command = \"\""), "empty");
+        for vm in ["\"\"", "-1", "true", "[]"] {
+            with(&target.replace("pid = 1", &format!("vm = {vm}")), "monitor");
+        }
         for (guest, what) in [
             ("[]", "starts no program"),
             ("[\"\"]", "starts no program"),

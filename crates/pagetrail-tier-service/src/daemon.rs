@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use pagetrail_endpoint::{Endpoint, OPEN_METRICS};
+use pagetrail_report::words;
 use pagetrail_tier::source::Source;
 use pagetrail_tier::{Demand, Error, Pool, nodes};
 
@@ -14,8 +15,10 @@ use crate::config::{Config, Mode, Slow, SourceKind};
 use crate::find;
 use crate::history::History;
 use crate::kept::Kept;
+use crate::kernel::{self, KernelMover};
 use crate::metrics;
 use crate::page;
+use crate::pressure;
 use crate::process::Process;
 use crate::status::{Status, TargetStatus};
 
@@ -52,6 +55,9 @@ pub struct Daemon {
     searched: Option<Instant>,
     published: Option<Instant>,
     reloads: u64,
+    /// Why nothing is moved at the moment.
+    held: Option<String>,
+    kernel_movers: Vec<KernelMover>,
     pub(crate) shares: Vec<Shares>,
 }
 
@@ -67,7 +73,7 @@ impl Daemon {
             check_memory(&config)?;
         }
         let endpoint = config.listen.as_ref().map(Endpoint::listen).transpose()?;
-        Ok(Self {
+        let mut daemon = Self {
             path: path.to_owned(),
             pool: pool(&config)?,
             kept: config.targets.iter().cloned().map(Kept::new).collect(),
@@ -80,8 +86,44 @@ impl Daemon {
             searched: None,
             published: None,
             reloads: 0,
+            held: None,
+            kernel_movers: Vec::new(),
             shares: Vec::new(),
-        })
+        };
+        daemon.look_at_the_kernel();
+        Ok(daemon)
+    }
+
+    /// Says what else moves pages here, where that is new.
+    fn look_at_the_kernel(&mut self) {
+        let movers = kernel::movers();
+        for mover in &movers {
+            if !self.kernel_movers.contains(mover) {
+                self.messages.push(mover.line());
+            }
+        }
+        self.kernel_movers = movers;
+    }
+
+    /// Holds all moves while tasks wait for memory.
+    fn heed_pressure(&mut self) {
+        let limit = self.config.memory.pressure_max_percent;
+        let above = limit.and_then(|limit| {
+            let percent = pressure::memory_percent()?;
+            (percent > f64::from(limit)).then(|| {
+                format!("tasks waited for memory {percent:.0}% of the time, more than {limit}%")
+            })
+        });
+        if above.is_some() != self.held.is_some() {
+            self.messages.push(match &above {
+                Some(reason) => format!("{reason}: nothing is moved"),
+                None => "tasks wait less for memory: pages are moved again".into(),
+            });
+        }
+        let hold = above.is_some();
+        self.held = above;
+        let processes = self.kept.iter_mut().flat_map(|kept| &mut kept.processes);
+        processes.for_each(|process| process.hold_moves(hold));
     }
 
     /// How long a window is.
@@ -104,7 +146,9 @@ impl Daemon {
         if self.searched.is_none_or(|then| now - then >= SEARCH_EVERY) {
             self.searched = Some(now);
             self.search(now)?;
+            self.look_at_the_kernel();
         }
+        self.heed_pressure();
         for kept in &mut self.kept {
             kept.turn(&self.config, now, &mut self.messages);
         }
@@ -295,8 +339,28 @@ impl Daemon {
             fast_bytes: self.pool.total(),
             fast_free_bytes: self.pool.free(),
             reloads: self.reloads,
+            held: self.held.clone(),
+            kernel_movers: self.kernel_movers.clone(),
             targets,
         }
+    }
+
+    /// One line about what it keeps.
+    pub fn summary(&self) -> String {
+        let processes = self
+            .kept
+            .iter()
+            .map(|kept| kept.processes.len())
+            .sum::<usize>();
+        let held = self
+            .held
+            .as_ref()
+            .map_or(String::new(), |reason| format!("; held: {reason}"));
+        format!(
+            "{} of {}{held}",
+            words::plural(processes as u64, "process"),
+            words::plural(self.kept.len() as u64, "target"),
+        )
     }
 
     fn publish(&mut self) {

@@ -3,16 +3,21 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::config::Target;
+use crate::config::{Target, Vm};
+use crate::monitor;
+
+/// Where control groups are.
+const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Their PIDs, ascending; none where there is none at the moment.
 pub(crate) fn processes(target: &Target) -> Vec<u32> {
     let mut found = match target {
         Target { pid: Some(pid), .. } => vec![*pid],
+        Target { vm: Some(vm), .. } => monitors(vm),
         Target {
             cgroup: Some(cgroup),
             ..
-        } => in_cgroup(Path::new("/sys/fs/cgroup"), cgroup),
+        } => in_cgroup(Path::new(CGROUPS), cgroup),
         Target {
             command: Some(command),
             ..
@@ -23,6 +28,27 @@ pub(crate) fn processes(target: &Target) -> Vec<u32> {
     found.retain(|pid| *pid != own);
     found.sort_unstable();
     found
+}
+
+/// The monitors of virtual machines; that a PID is one is checked when it is kept.
+pub(crate) fn monitors(vm: &Vm) -> Vec<u32> {
+    match vm {
+        Vm::Pid(pid) => vec![*pid],
+        Vm::Name(name) => all_processes()
+            .filter(|pid| monitor::guest_name(*pid).as_ref() == Some(name))
+            .filter(|pid| monitor::is_monitor(*pid))
+            .collect(),
+        Vm::Cgroup(cgroup) => {
+            let mut found = in_cgroup(Path::new(CGROUPS), cgroup);
+            found.retain(|pid| monitor::is_monitor(*pid));
+            found
+        }
+    }
+}
+
+fn all_processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// The processes of a cgroup and of those below it. Its name is as in `/proc/PID/cgroup`, or a
@@ -48,9 +74,7 @@ fn in_cgroup(root: &Path, cgroup: &Path) -> Vec<u32> {
 
 /// The processes whose program, the first word of their command line, is called so or is this file.
 fn by_command(command: &str) -> Vec<u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+    all_processes()
         .filter(|pid| {
             let line = pagetrail::command_line(*pid);
             line.first()

@@ -17,6 +17,8 @@ const SHIFT_MIN: u32 = 14;
 /// What a process did.
 #[derive(Debug, Default)]
 pub(crate) struct History {
+    /// Of the monitor of a virtual machine: the name of its guest, empty if it has none.
+    pub(crate) guest: Option<String>,
     pub(crate) windows: VecDeque<WindowReport>,
     pub(crate) heat: Heat,
     /// At the end: bytes by degree in fast and in slow memory.

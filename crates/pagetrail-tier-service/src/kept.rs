@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use pagetrail_tier::Error;
 
-use crate::config::{Config, Target};
+use crate::config::{Config, Target, Vm};
 use crate::daemon::{StartGuest, machine_limit};
 use crate::find;
 use crate::history::History;
@@ -72,11 +72,12 @@ impl Kept {
             let known = self.processes.iter().any(|process| process.pid == pid);
             let refused = self.refused.get(&pid);
             // Its number may be another's by now.
-            let over = self.target.pid.is_some() && self.ended.iter().any(|(old, _)| *old == pid);
+            let by_pid = self.target.pid.is_some() || matches!(self.target.vm, Some(Vm::Pid(_)));
+            let over = by_pid && self.ended.iter().any(|(old, _)| *old == pid);
             if known || over || refused.is_some_and(|(_, then)| now - *then < REFUSED_AGAIN) {
                 continue;
             }
-            match Process::start(pid, self.target.source, config, dry_run) {
+            match Process::start(pid, &self.target, config, dry_run) {
                 Ok(process) => {
                     self.refused.remove(&pid);
                     self.processes.push(process);

@@ -10,14 +10,21 @@
 mod config;
 mod daemon;
 mod find;
+mod guest_memory;
 mod history;
 mod kept;
+mod kernel;
 mod metrics;
+pub mod monitor;
+mod notify;
 mod page;
 pub mod plan;
+mod pressure;
 mod process;
 mod status;
 
-pub use config::{Config, Memory, Mode, Slow, SourceKind, Target};
+pub use config::{Config, Memory, Mode, Slow, SourceKind, Target, Vm};
 pub use daemon::{Daemon, StartGuest, machine_limit};
+pub use kernel::{KernelMover, movers};
+pub use notify::Notifier;
 pub use status::{ProcessStatus, Status, TargetStatus};

@@ -112,6 +112,19 @@ fn of_daemon(status: &Status, out: &mut String) {
         "Whether targets share fast memory.",
         f64::from(u8::from(status.mode == Mode::Pool)),
     );
+    one(
+        "moves_held",
+        "Whether nothing is moved because tasks wait for memory.",
+        f64::from(u8::from(status.held.is_some())),
+    );
+    let movers = status.kernel_movers.iter();
+    let movers = movers.map(|mover| (format!("{{by=\"{}\"}}", label(&mover.name)), 1.0));
+    gauge(
+        out,
+        "kernel_moves",
+        "Whether the kernel moves pages between tiers, too.",
+        &movers.collect::<Vec<_>>(),
+    );
 }
 
 /// A number of a target, if it has it.
@@ -149,10 +162,11 @@ fn processes(targets: &[TargetStatus]) -> impl Iterator<Item = (String, &Process
         let name = label(&target.name);
         let processes = target.processes.iter();
         processes.map(move |process| {
-            (
-                format!("target=\"{name}\",pid=\"{}\"", process.pid),
-                process,
-            )
+            let mut labels = format!("target=\"{name}\",pid=\"{}\"", process.pid);
+            if let Some(guest) = &process.guest {
+                labels += &format!(",guest=\"{}\"", label(guest));
+            }
+            (labels, process)
         })
     })
 }
@@ -219,6 +233,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::kernel::KernelMover;
 
     #[test]
     fn every_sample_has_its_family_and_names_are_escaped() {
@@ -231,6 +246,11 @@ mod tests {
             fast_bytes: 100,
             fast_free_bytes: 10,
             reloads: 0,
+            held: Some("pressure".into()),
+            kernel_movers: vec![KernelMover {
+                name: "numa_balancing".into(),
+                what: String::new(),
+            }],
             targets: vec![TargetStatus {
                 name: "a\"b\\".into(),
                 share_bytes: 90,
@@ -238,6 +258,7 @@ mod tests {
                 demand_bytes: None,
                 processes: vec![ProcessStatus {
                     pid: 7,
+                    guest: Some("web\n1".into()),
                     not_moved: [("busy".to_owned(), 3)].into(),
                     ..ProcessStatus::default()
                 }],
@@ -246,6 +267,10 @@ mod tests {
         };
         let text = text(&status);
         assert!(text.ends_with("# EOF\n"));
+        assert!(text.contains(",pid=\"7\",guest=\"web\\n1\"} "), "{text}");
+        assert!(text.contains("pagetrail_tier_moves_held 1\n"), "{text}");
+        let moves = "pagetrail_tier_kernel_moves{by=\"numa_balancing\"} 1\n";
+        assert!(text.contains(moves), "{text}");
         assert!(text.contains("reason=\"busy\"} 3\n"), "{text}");
         assert!(text.contains("target=\"a\\\"b\\\\\""), "{text}");
         let mut families = BTreeSet::new();

@@ -39,7 +39,10 @@ pub(crate) fn write_daemon(
     let entries: Vec<Entry<'_>> = daemon
         .histories()
         .map(|(name, pid, history)| Entry {
-            title: format!("{name}, process {pid}"),
+            title: match history.guest.as_deref() {
+                Some(guest) => format!("{name}, guest {guest} (process {pid})"),
+                None => format!("{name}, process {pid}"),
+            },
             history,
         })
         .collect();

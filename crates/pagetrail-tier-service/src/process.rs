@@ -9,8 +9,10 @@ use pagetrail_tier::mover::{DryRun, Mover, NodeMover, NodeOptions, SwapMover};
 use pagetrail_tier::source::Source;
 use pagetrail_tier::{Demand, Error, TierLoop, TierLoopOptions};
 
-use crate::config::{Config, Memory, Slow, SourceKind};
+use crate::config::{Config, Memory, Slow, Target};
+use crate::guest_memory::GuestMemory;
 use crate::history::History;
+use crate::monitor;
 use crate::status::ProcessStatus;
 
 /// What moves the pages of a process.
@@ -68,14 +70,20 @@ impl Process {
     /// Begins to keep a process; its first period begins with the next turn.
     pub(crate) fn start(
         pid: u32,
-        kind: SourceKind,
+        target: &Target,
         config: &Config,
         dry_run: bool,
     ) -> Result<Self, Error> {
         // First, so that what cannot be moved is not watched.
         let mover = mover(pid, &config.memory, dry_run)?;
-        let source = kind.start(pid, config.window)?;
-        Self::with(pid, source, mover, config)
+        let start = || target.source.start(pid, config.window);
+        if target.vm.is_none() {
+            return Self::with(pid, start()?, mover, config);
+        }
+        let source = Box::new(GuestMemory::of(pid, start)?);
+        let mut process = Self::with(pid, source, mover, config)?;
+        process.history.guest = Some(monitor::guest_name(pid).unwrap_or_default());
+        Ok(process)
     }
 
     /// Begins to keep a process whose accesses a source reports.
@@ -153,6 +161,11 @@ impl Process {
         self.tier_loop.set_capacity(bytes);
     }
 
+    /// Holds its moves, or lets them go on.
+    pub(crate) fn hold_moves(&mut self, hold: bool) {
+        self.tier_loop.hold_moves(hold);
+    }
+
     /// Takes other settings, and begins a period with the next turn.
     pub(crate) fn reload(&mut self, config: &Config) -> Result<()> {
         self.tier_loop.set_settings(config.policy.clone())?;
@@ -171,6 +184,7 @@ impl Process {
         ProcessStatus {
             pid: self.pid,
             command: self.command.clone(),
+            guest: self.history.guest.clone(),
             source: self.tier_loop.info().name.into(),
             state: state.into(),
             fast_bytes: usage.fast,

@@ -9,6 +9,7 @@ use pagetrail_report::words;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Mode;
+use crate::kernel::KernelMover;
 
 /// The whole daemon.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -29,6 +30,12 @@ pub struct Status {
     pub fast_free_bytes: u64,
     /// How often the configuration was read anew.
     pub reloads: u64,
+    /// Why nothing is moved at the moment, if it is so.
+    #[serde(default)]
+    pub held: Option<String>,
+    /// What else moves pages here.
+    #[serde(default)]
+    pub kernel_movers: Vec<KernelMover>,
     /// All targets, in the order of the configuration.
     pub targets: Vec<TargetStatus>,
 }
@@ -57,6 +64,10 @@ pub struct ProcessStatus {
     pub pid: u32,
     /// The first words of its command line.
     pub command: String,
+    /// The name of its guest, if it is the monitor of a virtual machine and guest memory alone is
+    /// kept; empty if that has none.
+    #[serde(default)]
+    pub guest: Option<String>,
     /// What reports which pages are used.
     pub source: String,
     /// `tracking`, `waiting` for the next period, or `paused` because the last ones were calm.
@@ -107,6 +118,12 @@ impl Status {
                 ""
             }
         );
+        if let Some(reason) = &self.held {
+            out += &format!("nothing is moved at the moment: {}\n", printable(reason));
+        }
+        for mover in &self.kernel_movers {
+            out += &format!("{}\n", printable(&mover.line()));
+        }
         let mut table = Table::new();
         table.load_style(presets::NOTHING).set_header([
             "target",
@@ -137,7 +154,7 @@ impl Status {
                     .collect();
                 table.add_row([
                     printable(&target.name),
-                    format!("{} {}", process.pid, printable(&process.command)),
+                    format!("{} {}", process.pid, printable(&process.what())),
                     process.state.clone(),
                     process.source.clone(),
                     size(process.fast_bytes),
@@ -161,6 +178,17 @@ impl Status {
             }
         }
         out
+    }
+}
+
+impl ProcessStatus {
+    /// Its guest, or its command.
+    fn what(&self) -> String {
+        match self.guest.as_deref() {
+            Some("") => format!("guest of {}", self.command),
+            Some(name) => format!("guest {name}"),
+            None => self.command.clone(),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use pagetrail::{Memory, PageRange};
 use pagetrail_report::size::Size;
 use pagetrail_tier::mover::{DryRun, Ledger, Mover, NodeMover, NodeOptions};
@@ -17,9 +17,12 @@ use pagetrail_tier::{Plan, Settings, TierLoop, TierLoopOptions, Unit};
 use pagetrail_trail::{Reader, Record};
 use serde::Serialize;
 
-use crate::config::SourceKind;
+use crate::config::{SourceKind, Vm};
 use crate::daemon::machine_limit;
+use crate::find;
+use crate::guest_memory::GuestMemory;
 use crate::history::History;
+use crate::monitor;
 use crate::page::{self, Entry};
 
 /// Windows of a process, unless it is said how many.
@@ -39,6 +42,12 @@ struct Document {
     demand_bytes: u64,
     /// The degree from which on pages should be in fast memory.
     cut: u16,
+    /// What a degree is.
+    degree: String,
+    /// Which part of the accesses that were seen is to fast memory, and would be after the plan;
+    /// null if there were none.
+    fast_share: Option<f64>,
+    fast_share_planned: Option<f64>,
     /// Hot, and without room.
     left_out_bytes: u64,
     /// Bytes in fast memory by degree.
@@ -108,6 +117,26 @@ impl Subject {
     pub fn process(pid: u32, kind: SourceKind, options: &Options) -> Result<Self> {
         let source = kind.start(pid, options.window).map_err(machine_limit)?;
         Self::of_source(pid, source, options)
+    }
+
+    /// The guest of a monitor that runs: guest memory alone.
+    ///
+    /// # Errors
+    ///
+    /// No such guest runs here, or several do, or it cannot be tracked.
+    pub fn monitor(vm: &Vm, kind: SourceKind, options: &Options) -> Result<Self> {
+        let pid = match find::monitors(vm)[..] {
+            [pid] => pid,
+            [] => bail!("no virtual machine on KVM is called so"),
+            _ => bail!("several virtual machines on KVM are called so: name one by its PID"),
+        };
+        let source = GuestMemory::of(pid, || kind.start(pid, options.window));
+        let source = source.map_err(machine_limit)?;
+        let name = monitor::guest_name(pid).unwrap_or_default();
+        Ok(Self {
+            name: format!("guest {name} of process {pid}"),
+            ..Self::of_source(pid, Box::new(source), options)?
+        })
     }
 
     /// A program that was started as a guest of KVM, which may end before the last window.
@@ -208,6 +237,8 @@ pub fn watch(subject: Subject, options: &Options) -> Result<Planned> {
     history.add_plan(&mut tier_loop, &plan);
     let usage = tier_loop.policy().usage();
     let totals = tier_loop.totals();
+    let caps = tier_loop.info().caps;
+    let shares = FastShares::of(&history, &plan);
     let document = Document {
         schema: 1,
         pid: subject.pid,
@@ -221,6 +252,9 @@ pub fn watch(subject: Subject, options: &Options) -> Result<Planned> {
         allowed_bytes: options.fast.bytes(),
         demand_bytes: tier_loop.policy().demand().wanted,
         cut: plan.cut,
+        degree: text::degree(tier_loop.policy().settings(), caps),
+        fast_share: shares.now,
+        fast_share_planned: shares.planned,
         left_out_bytes: plan.left_out_bytes,
         fast_by_degree: history.fast.clone(),
         slow_by_degree: history.slow.clone(),
@@ -229,7 +263,7 @@ pub fn watch(subject: Subject, options: &Options) -> Result<Planned> {
     };
     Ok(Planned {
         name: subject.name,
-        writes_only: !tier_loop.info().caps.accesses,
+        writes_only: !caps.accesses,
         document,
         plan,
         history,
@@ -264,6 +298,36 @@ impl Planned {
         };
         let subtitle = text::sum(&self.document, &self.plan);
         page::write(&title, &subtitle, &[], &[], &[entry], out)
+    }
+}
+
+/// Which part of all accesses fast memory serves: pages count by their degrees, which are sampled
+/// accesses.
+#[derive(Debug, Default, PartialEq)]
+struct FastShares {
+    now: Option<f64>,
+    planned: Option<f64>,
+}
+
+impl FastShares {
+    fn of(history: &History, plan: &Plan) -> Self {
+        let weighed = |bytes: &[u64]| -> f64 {
+            let ranks = bytes.iter().enumerate();
+            ranks.map(|(rank, bytes)| rank as f64 * *bytes as f64).sum()
+        };
+        let moved = |units: &[Unit]| -> f64 {
+            let weights = units
+                .iter()
+                .map(|unit| f64::from(unit.rank) * unit.bytes as f64);
+            weights.sum()
+        };
+        let (fast, slow) = (weighed(&history.fast), weighed(&history.slow));
+        let all = fast + slow;
+        let part = |fast: f64| (all > 0.0).then(|| (fast / all * 1000.0).round() / 1000.0);
+        Self {
+            now: part(fast),
+            planned: part(fast + moved(&plan.promote) - moved(&plan.demote)),
+        }
     }
 }
 
@@ -302,4 +366,33 @@ fn parts(units: &[Unit], mappings: &[(PageRange, String)]) -> Vec<Part> {
             mapping: name(range.start()),
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_count_pages_by_their_degree() {
+        // Degree 0: 100 and 400; degree 2: 10 and 20; degree 4: nothing and 10.
+        let history = History {
+            fast: vec![100, 0, 10, 0, 0],
+            slow: vec![400, 0, 20, 0, 10],
+            ..History::default()
+        };
+        let unit = |bytes, rank| Unit {
+            address: 0,
+            bytes,
+            rank,
+        };
+        let mut plan = Plan::default();
+        let none = FastShares::of(&history, &plan);
+        assert_eq!((none.now, none.planned), (Some(0.2), Some(0.2)));
+        plan.promote = vec![unit(10, 4)];
+        plan.demote = vec![unit(100, 0), unit(5, 2)];
+        let some = FastShares::of(&history, &plan);
+        assert_eq!((some.now, some.planned), (Some(0.2), Some(0.5)));
+        let idle = FastShares::of(&History::default(), &Plan::default());
+        assert_eq!(idle, FastShares::default(), "nothing was accessed");
+    }
 }

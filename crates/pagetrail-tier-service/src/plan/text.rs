@@ -2,7 +2,7 @@
 
 use comfy_table::{Table, presets};
 use pagetrail_report::words;
-use pagetrail_tier::{Plan, Unit};
+use pagetrail_tier::{Plan, Settings, SourceCaps, Unit};
 
 use super::{Document, Part};
 
@@ -25,6 +25,25 @@ pub(super) fn sum(document: &Document, plan: &Plan) -> String {
     )
 }
 
+/// What a degree is, in one line.
+pub(super) fn degree(settings: &Settings, caps: SourceCaps) -> String {
+    let (read, write) = (settings.read_weight, settings.write_weight);
+    let counts = match (caps.accesses, caps.writes) {
+        (true, true) => {
+            format!("{read} for one with an access and {write} more for one with a write")
+        }
+        (true, false) => format!("{read} for one with an access"),
+        (false, _) => format!("{write} for one with a write"),
+    };
+    let of_accesses = u16::from(read) * u16::from(caps.accesses);
+    let most = of_accesses + u16::from(write) * u16::from(caps.writes);
+    format!(
+        "a page's degree sums up the last {}: {counts}; at most {}",
+        words::plural(settings.windows.into(), "window"),
+        u16::from(settings.windows) * most,
+    )
+}
+
 /// A plan for people.
 pub(super) fn plan(document: &Document, plan: &Plan, writes_only: bool) -> String {
     let mut out = sum(document, plan) + "\n";
@@ -39,6 +58,15 @@ pub(super) fn plan(document: &Document, plan: &Plan, writes_only: bool) -> Strin
             size(document.demoted_bytes),
         );
     }
+    if let (Some(now), Some(planned)) = (document.fast_share, document.fast_share_planned) {
+        let percent = |share: f64| format!("{:.0}%", share * 100.0);
+        out += &format!(
+            "of the accesses seen, fast memory serves {}, and {} after the moves\n",
+            percent(now),
+            percent(planned),
+        );
+    }
+    out += &format!("{}\n", document.degree);
     out += &format!(
         "hot from degree {} on; wanted {}; hot and without room {}\n",
         document.cut,

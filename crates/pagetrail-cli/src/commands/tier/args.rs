@@ -8,7 +8,7 @@ use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 use pagetrail_endpoint::Address;
 use pagetrail_report::size::Size;
-use pagetrail_tier_service::SourceKind;
+use pagetrail_tier_service::{SourceKind, Vm};
 
 use crate::args::duration;
 use crate::session::find;
@@ -29,19 +29,21 @@ pub(crate) enum TierCommand {
     /// each.
     #[command(
         override_usage = "pagetrail tier plan [OPTIONS] --fast <SIZE> -p <PID>\n       \
+        pagetrail tier plan [OPTIONS] --fast <SIZE> --guest <VM>\n       \
         pagetrail tier plan [OPTIONS] --fast <SIZE> --trail <FILE>\n       \
         pagetrail tier plan [OPTIONS] --fast <SIZE> --vm -- <CMD>...",
         after_help = "Examples:\n  \
         pagetrail tier plan -p 1234 --fast 1G\n  \
         pagetrail tier plan -p 1234 --fast 64M --source writes --json\n  \
+        pagetrail tier plan --guest web1 --fast 512M\n  \
         pagetrail tier plan --trail run.trail --fast 64M --html plan.html\n  \
         pagetrail tier plan --vm --fast 64M -- ./prog"
     )]
     Plan(PlanArgs),
     /// Keep the hot pages of programs in fast memory until stopped
     ///
-    /// The file names the programs, by PID, command or cgroup, or starts them as guests of KVM, and
-    /// says how much fast memory each may use. SIGHUP has it read anew. SIGTERM and SIGINT end it:
+    /// The file names the programs, by PID, command or cgroup, or starts them as guests of KVM, or
+    /// names virtual machines that run, and says how much fast memory each may use. SIGHUP has it read anew. SIGTERM and SIGINT end it:
     /// every program keeps its memory where it is, guests run on, and the next start goes on from
     /// there, but for guests. It ends by itself where all are guests that have ended.
     #[command(after_help = "Examples:\n  \
@@ -104,6 +106,10 @@ pub(crate) struct SubjectArgs {
     /// A running process, by its PID or its name
     #[arg(short, long, value_name = "PID", value_parser = find::process)]
     pub(crate) pid: Option<u32>,
+    /// A virtual machine on KVM that runs, by its monitor's PID or its guest's name: guest memory
+    /// alone
+    #[arg(long, value_name = "VM")]
+    pub(crate) guest: Option<Vm>,
     /// A recording: what would have been done with the program
     #[arg(long, value_name = "FILE")]
     pub(crate) trail: Option<PathBuf>,

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use pagetrail_endpoint as endpoint;
 use pagetrail_tier_service::plan::{self, Options, Subject};
-use pagetrail_tier_service::{Config, Daemon, Status};
+use pagetrail_tier_service::{Config, Daemon, Notifier, Status};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use self::args::{PlanArgs, RunArgs, StatusArgs, TierArgs, TierCommand};
+use self::args::{PlanArgs, RunArgs, StatusArgs, SubjectArgs, TierArgs, TierCommand};
 use crate::exit;
 use crate::outfile::{Kind, OutFile};
 use crate::session::schedule::Schedule;
@@ -48,14 +48,19 @@ fn plan(args: &PlanArgs) -> Result<String> {
         fast_node: args.fast_node,
     };
     let kind = args.source.0;
-    let subject = match (args.subject.pid, &args.subject.trail) {
-        (Some(pid), _) => Subject::process(pid, kind, &options)?,
-        (None, Some(path)) => Subject::recording(path, &options)?,
-        (None, None) if args.subject.vm => {
+    let subject = match &args.subject {
+        SubjectArgs { pid: Some(pid), .. } => Subject::process(*pid, kind, &options)?,
+        SubjectArgs {
+            guest: Some(vm), ..
+        } => Subject::monitor(vm, kind, &options)?,
+        SubjectArgs {
+            trail: Some(path), ..
+        } => Subject::recording(path, &options)?,
+        SubjectArgs { vm: true, .. } => {
             let (pid, source) = guest::start(&args.command, kind)?;
             Subject::guest(pid, source, &options)?
         }
-        (None, None) => bail!("nothing is named to plan for: give --pid, --trail or --vm"),
+        _ => bail!("nothing is named to plan for: give --pid, --guest, --trail or --vm"),
     };
     let waiting = Waiting::during("watching what is accessed");
     let planned = plan::watch(subject, &options)?;
@@ -74,6 +79,7 @@ fn keep(args: &RunArgs) -> Result<ExitCode> {
     let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])
         .context("cannot handle signals")?;
     let mut daemon = Daemon::new(&args.config, args.dry_run, Box::new(guest::start))?;
+    let mut notifier = Notifier::from_environment();
     // Before hours of running, not after.
     let html = args.html.as_deref();
     let html = html
@@ -81,10 +87,15 @@ fn keep(args: &RunArgs) -> Result<ExitCode> {
         .transpose()?;
     let start = Instant::now();
     let mut schedule = Schedule::new(start, daemon.window(), args.duration);
+    let mut is_ready = false;
     'windows: loop {
         let turned = daemon.turn();
         say(&mut daemon);
         turned?;
+        if !std::mem::replace(&mut is_ready, true) {
+            notifier.ready();
+        }
+        notifier.status(&daemon.summary());
         if daemon.is_over() {
             break;
         }
@@ -106,6 +117,7 @@ fn keep(args: &RunArgs) -> Result<ExitCode> {
                     args.duration.map(|all| all.saturating_sub(start.elapsed())),
                 );
             }
+            notifier.alive(Instant::now());
             let left = schedule
                 .deadline()
                 .saturating_duration_since(Instant::now());
@@ -115,6 +127,7 @@ fn keep(args: &RunArgs) -> Result<ExitCode> {
             thread::sleep(left.min(SIGNAL_POLL));
         }
     }
+    notifier.stopping();
     if let Some(html) = html {
         html.write(|out| daemon.write_page(out))?;
     }
