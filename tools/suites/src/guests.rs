@@ -88,6 +88,10 @@ const SUITES: &[Wanted] = &[
     Wanted::new("pagetrail-cli", "tier")
         .only("7.x")
         .on_two_nodes(),
+    Wanted::new("pagetrail-cli", "tier_vms")
+        .only("7.x")
+        .on_two_nodes()
+        .with_guests(),
     Wanted::new("pagetrail-vm", "source")
         .only("7.x")
         .with_guests(),
