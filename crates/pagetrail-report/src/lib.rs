@@ -2,8 +2,8 @@
 //!
 //! Pure renderers: a [`Trail`] in, bytes out. What is computed from a trail comes from
 //! [`pagetrail_trail`]; files, terminals and exit codes are the command's business. What other
-//! reports share stands here, too: numbers as words ([`words`], [`size`], [`duration`]), colours ([`palette`]),
-//! charts ([`lines`]), tables ([`sheet`]) and the look of pages ([`html`]).
+//! reports share stands here, too: numbers as words ([`words`], [`size`], [`duration`]), colours
+//! ([`palette`]), charts ([`lines`]), tables ([`sheet`]) and the look of pages ([`html`]).
 
 use std::borrow::Cow;
 use std::io::{self, Write};

@@ -406,7 +406,7 @@ fn check_memory(config: &Config) -> Result<()> {
     for node in [config.memory.fast_node, slow] {
         if !present.contains(&node) {
             let error = Error::NotHere(format!(
-                "there is no memory node {node} here, only {present:?}: set [memory], or use --dry-run"
+                "there is no memory node {node} here, only {present:?}: set [memory], or move nothing in a dry run"
             ));
             return Err(machine_limit(error));
         }

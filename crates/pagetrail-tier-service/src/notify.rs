@@ -13,7 +13,7 @@ pub struct Notifier {
     manager: Option<(UnixDatagram, SocketAddr)>,
     /// A message is due so often, or the manager takes the process for hung.
     every: Option<Duration>,
-    told: Option<Instant>,
+    sent: Option<Instant>,
 }
 
 impl Notifier {
@@ -43,7 +43,7 @@ impl Notifier {
                 .filter(|us| *us > 0 && manager.is_some())
                 .map(|us| Duration::from_micros(us / 2)),
             manager,
-            told: None,
+            sent: None,
         }
     }
 
@@ -71,9 +71,9 @@ impl Notifier {
 
     /// The daemon is alive; sent twice in the time after which the manager takes action.
     pub fn alive(&mut self, now: Instant) {
-        let due = |every| self.told.is_none_or(|told| now - told >= every);
+        let due = |every| self.sent.is_none_or(|sent| now - sent >= every);
         if self.every.is_some_and(due) {
-            self.told = Some(now);
+            self.sent = Some(now);
             self.send("WATCHDOG=1");
         }
     }

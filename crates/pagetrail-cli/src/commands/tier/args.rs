@@ -43,9 +43,10 @@ pub(crate) enum TierCommand {
     /// Keep the hot pages of programs in fast memory until stopped
     ///
     /// The file names the programs, by PID, command or cgroup, or starts them as guests of KVM, or
-    /// names virtual machines that run, and says how much fast memory each may use. SIGHUP has it read anew. SIGTERM and SIGINT end it:
-    /// every program keeps its memory where it is, guests run on, and the next start goes on from
-    /// there, but for guests. It ends by itself where all are guests that have ended.
+    /// names virtual machines that run, and says how much fast memory each may use. SIGHUP has it
+    /// read anew. SIGTERM and SIGINT end it: every program keeps its memory where it is, guests run
+    /// on, and the next start goes on from there, but for guests that it started. It ends by itself
+    /// where all are such guests that have ended.
     #[command(after_help = "Examples:\n  \
         pagetrail tier run --config tier.toml\n  \
         pagetrail tier run --config tier.toml --dry-run --duration 1m --html tier.html")]
