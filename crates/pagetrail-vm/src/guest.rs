@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::mem;
 use std::os::fd::RawFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvm_bindings::kvm_regs;
 
-use crate::calls::{self, Next};
+use crate::calls::{self, Next, own};
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Resolved, SYSTEM_BASE};
 use crate::processor::fault::{Exception, Fault};
@@ -17,6 +18,7 @@ use crate::program;
 use crate::rounds::WriteLog;
 use crate::rounds::link::{GuestEnd, MessageKind};
 use crate::rounds::server::RoundServer;
+use crate::rounds::unit_change::UnitChange;
 use crate::signals::{Signals, mask_during};
 use crate::sys::call::Call;
 use crate::sys::child;
@@ -38,6 +40,8 @@ pub(crate) struct Guest {
     pub(crate) run_state: Arc<RunState>,
     /// Present while the program is recorded.
     pub(crate) recording: Option<Recording>,
+    /// Whether the program uses its own write set.
+    pub(crate) keeps_own: Arc<AtomicBool>,
     /// The number of further faults that may be about missing memory.
     searches: u32,
     pub(crate) signals: Signals,
@@ -117,6 +121,7 @@ impl Guest {
             memory: Arc::new(Mutex::new(memory)),
             processor,
             recording,
+            keeps_own: Arc::default(),
             searches: 0,
             signals: Signals::inherited(),
             path: Path::new("").into(),
@@ -134,6 +139,7 @@ impl Guest {
             threads: self.threads.clone(),
             run_state,
             recording: self.recording.clone(),
+            keeps_own: self.keeps_own.clone(),
             searches: 0,
             signals: self.signals.of_new_thread(),
             path: self.path.clone(),
@@ -229,6 +235,43 @@ impl Guest {
     /// The log of dirty pages, while the program is recorded.
     pub(crate) fn log(&self) -> Option<&WriteLog> {
         self.recording.as_ref().map(|recording| &*recording.log)
+    }
+
+    /// Whether the program uses its own write set.
+    pub(crate) fn keeps_own(&self) -> bool {
+        self.keeps_own.load(Ordering::SeqCst)
+    }
+
+    /// Notes that the kernel, or the machine in its place, has written here.
+    pub(crate) fn note_written(&self, address: u64, bytes: u64) -> Result<()> {
+        if let Some(log) = self.log() {
+            log.note(address, bytes);
+        }
+        match self.keeps_own() {
+            true => self.memory().mark_written(address, bytes),
+            false => Ok(()),
+        }
+    }
+
+    /// Merges and separates aliases, as the program requests.
+    pub(crate) fn change_units(&self, changes: &[UnitChange]) -> Result<()> {
+        let separates = self.memory().separates(changes);
+        // Before the memory is locked, as for a hold.
+        let stopped = separates.then(|| self.threads.stop_others(&self.run_state));
+        let mut memory = self.memory();
+        let has_apart = || self.threads.may_have_apart();
+        if let Some(log) = self.log() {
+            let is_still = stopped.is_some();
+            return log.change_units(&self.vm, &mut memory, changes, is_still, has_apart);
+        }
+        memory.change_units(&self.vm, changes)?;
+        if stopped.is_some() {
+            memory.flush()?;
+            if !has_apart() {
+                memory.units().settle();
+            }
+        }
+        Ok(())
     }
 
     /// Runs the thread until it ends. Does not return where the process ends.
@@ -337,8 +380,12 @@ impl Guest {
         };
         let searches = self.searches > 0;
         let resolved = self.memory().fault(&self.vm, address, access, searches)?;
-        if resolved != Resolved::Mapped {
-            return Ok(Some(exception.signal(Some(resolved))));
+        match resolved {
+            Resolved::Mapped => {}
+            Resolved::Recorded => own::record(self, address, Some(exception.frame.rip))?,
+            Resolved::NothingThere | Resolved::Forbidden => {
+                return Ok(Some(exception.signal(Some(resolved))));
+            }
         }
         self.searches = self.searches.saturating_sub(1);
         if searches && program_memory::read(address, &mut [0]).is_err() {

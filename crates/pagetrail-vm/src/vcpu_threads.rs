@@ -248,6 +248,11 @@ impl VcpuThreads {
         threads.any(|thread| thread.run_state.process() != process)
     }
 
+    /// Whether the calling thread is the only one.
+    pub(crate) fn is_single(&self) -> bool {
+        self.table().present.len() <= 1
+    }
+
     /// Keeps all other threads out of the guest until the returned guard is dropped.
     pub(crate) fn stop_others(&self, own: &Arc<RunState>) -> Stopped<'_> {
         let one_at_a_time = locked(&self.stopping);

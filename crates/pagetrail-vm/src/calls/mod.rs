@@ -15,6 +15,7 @@ mod descriptors;
 mod identity;
 mod lists;
 mod maps;
+pub(crate) mod own;
 mod process;
 mod reads;
 mod signals;
@@ -74,30 +75,56 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
         Policy::Perform(perform) => perform(guest, call)?,
         _ => identity::perform(guest, call).unwrap_or_else(|| forward_unless_signalled(call)),
     };
-    note(guest, call, expected.as_ref(), result);
+    note(guest, call, expected.as_ref(), result)?;
     Ok(Next::Return(result))
 }
 
-/// What a call is about to write, while the program is recorded.
+/// What a call is about to write, while somebody needs to know.
 fn expect(guest: &Guest, call: &Call) -> Option<Expected> {
-    guest.log().map(|_| Expected::of(call))
+    (guest.log().is_some() || guest.keeps_own()).then(|| Expected::of(call))
 }
 
-/// Adds what the kernel wrote and read for a call to the round.
-fn note(guest: &Guest, call: &Call, expected: Option<&Expected>, result: i64) {
-    let (Some(log), Some(expected)) = (guest.log(), expected) else {
-        return;
+/// Adds what the kernel wrote and read for a call to the round, and to the program's own set.
+fn note(guest: &Guest, call: &Call, expected: Option<&Expected>, result: i64) -> Result<()> {
+    let keeps_own = guest.keeps_own();
+    let Some(expected) = expected else {
+        // The set has been started during the call.
+        return match keeps_own {
+            true => guest.memory().mark_all(),
+            false => Ok(()),
+        };
     };
     let takes = |address, bytes| is_writable(guest, address, bytes);
-    let is_known = expected.written(result, takes, |address, bytes| log.note(address, bytes));
+    let mut written = Vec::new();
+    let is_known = expected.written(result, takes, |address, bytes| {
+        written.push((address, bytes));
+    });
+    for (address, bytes) in written {
+        guest.note_written(address, bytes)?;
+    }
     if !is_known {
-        log.note_unknown(call.number, &guest.memory());
+        if let Some(log) = guest.log() {
+            log.note_unknown(call.number, &guest.memory());
+        }
+        guest.memory().mark_all()?;
     }
-    if log.tracks_accesses() {
-        reads::by(call, result, |address, bytes| {
+    if keeps_own {
+        own::record_unrecorded(guest)?;
+    }
+    let log = guest.log().filter(|log| log.tracks_accesses());
+    if log.is_none() && !keeps_own {
+        return Ok(());
+    }
+    let mut noted = Ok(());
+    reads::by(call, result, |address, bytes| {
+        if let Some(log) = log {
             log.note_read(address, bytes);
-        });
-    }
+        }
+        if keeps_own && noted.is_ok() {
+            noted = guest.memory().mark_read(address, bytes);
+        }
+    });
+    noted
 }
 
 /// Whether the kernel can write to all of a buffer.

@@ -261,11 +261,9 @@ fn is_writable(at: u64) -> bool {
 }
 
 /// Stores the descriptor of the child in the program's memory.
-fn put_descriptor(guest: &Guest, at: u64, descriptor: i32) {
+fn put_descriptor(guest: &Guest, at: u64, descriptor: i32) -> Result<()> {
     let _ = write(at, &descriptor.to_le_bytes());
-    if let Some(log) = guest.log() {
-        log.note(at, 4);
-    }
+    guest.note_written(at, 4)
 }
 
 /// Runs a child of `vfork(2)` with the state `child`. The parent then continues with `context`.
@@ -282,12 +280,12 @@ fn run_vfork_child(
         begin_child(guest, wanted)
     });
     if let Ok((_, Some(descriptor))) = made {
-        put_descriptor(guest, wanted.descriptor_at, descriptor);
+        put_descriptor(guest, wanted.descriptor_at, descriptor)?;
     }
     let result = result_of(made.map(|(pid, _)| pid));
     parent.context.rax = result as u64;
     guest.restore(&parent)?;
-    note_id(guest, wanted, result);
+    note_id(guest, wanted, result)?;
     Ok(Next::Entered)
 }
 
@@ -303,9 +301,9 @@ fn fork_child(guest: &mut Guest, wanted: &Wanted, child: &Saved, flags: i32) -> 
                 // The child cannot have been waited for: all signals are blocked in this thread,
                 // and no other thread knows its PID.
                 let descriptor = call(libc::SYS_pidfd_open, &[pid as u64, 0]);
-                put_descriptor(guest, wanted.descriptor_at, descriptor as i32);
+                put_descriptor(guest, wanted.descriptor_at, descriptor as i32)?;
             }
-            note_id(guest, wanted, pid.into());
+            note_id(guest, wanted, pid.into())?;
             Ok(Next::Return(pid.into()))
         }
         Err(error) => Ok(Next::Return(result_of(Err(error)))),
@@ -330,9 +328,7 @@ fn begin_child(guest: &mut Guest, wanted: &Wanted) -> Result<()> {
     if wanted.has(libc::CLONE_CHILD_SETTID) {
         // As in the kernel, an invalid address is ignored.
         let _ = write(wanted.child_id, &std::process::id().to_le_bytes());
-        if let Some(log) = guest.log() {
-            log.note(wanted.child_id, 4);
-        }
+        guest.note_written(wanted.child_id, 4)?;
     }
     if wanted.has(libc::CLONE_CHILD_CLEARTID) {
         call(libc::SYS_set_tid_address, &[wanted.child_id]);
@@ -342,13 +338,12 @@ fn begin_child(guest: &mut Guest, wanted: &Wanted) -> Result<()> {
 }
 
 /// Stores the child's PID in the parent's memory, where that was requested.
-fn note_id(guest: &Guest, wanted: &Wanted, pid: i64) {
+fn note_id(guest: &Guest, wanted: &Wanted, pid: i64) -> Result<()> {
     if wanted.has(libc::CLONE_PARENT_SETTID) && pid > 0 {
         let _ = write(wanted.parent_id, &(pid as i32).to_le_bytes());
-        if let Some(log) = guest.log() {
-            log.note(wanted.parent_id, 4);
-        }
+        guest.note_written(wanted.parent_id, 4)?;
     }
+    Ok(())
 }
 
 /// `unshare(2)`. What the program's threads share with each other stays shared, since the machine

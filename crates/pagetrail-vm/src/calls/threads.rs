@@ -150,9 +150,7 @@ fn begin(guest: &mut Guest, wanted: &Wanted, saved: &Saved) -> Result<u32> {
         if wanted.has(flag) {
             // As in the kernel, an invalid address is ignored.
             let _ = write(address, &number.to_le_bytes());
-            if let Some(log) = guest.log() {
-                log.note(address, 4);
-            }
+            guest.note_written(address, 4)?;
         }
     }
     if wanted.has(libc::CLONE_CHILD_CLEARTID) {
@@ -181,7 +179,7 @@ pub(super) fn exit(guest: &mut Guest, status: i32) -> Result<Next> {
     if let Some(status) = last {
         match process::exit(guest, status)? {}
     }
-    note_what_the_kernel_will_write(guest);
+    note_what_the_kernel_will_write(guest)?;
     if thread::id() == std::process::id() {
         thread::exit(status);
     }
@@ -190,8 +188,10 @@ pub(super) fn exit(guest: &mut Guest, status: i32) -> Result<Next> {
 
 /// Notes that the kernel will clear a word when the thread is gone, and will mark the robust
 /// futexes that it held.
-fn note_what_the_kernel_will_write(guest: &Guest) {
-    let Some(log) = guest.log() else { return };
+fn note_what_the_kernel_will_write(guest: &Guest) -> Result<()> {
+    if guest.log().is_none() && !guest.keeps_own() {
+        return Ok(());
+    }
     let (mut list, mut bytes) = (0u64, 0u64);
     let (list_at, bytes_at) = (&raw mut list as u64, &raw mut bytes as u64);
     call(libc::SYS_get_robust_list, &[0, list_at, bytes_at]);
@@ -199,5 +199,9 @@ fn note_what_the_kernel_will_write(guest: &Guest) {
     // futex that is being taken.
     let is_empty =
         list == 0 || read_word(list) == Ok(list) && read_word(list + 16).unwrap_or_default() == 0;
-    log.note_thread_end(guest.run_state.thread(), guest.cleared_at_end, !is_empty);
+    let (thread, address) = (guest.run_state.thread(), guest.cleared_at_end);
+    if let Some(log) = guest.log() {
+        log.note_thread_end(thread, address, !is_empty);
+    }
+    guest.memory().mark_thread_end(thread, address, !is_empty)
 }

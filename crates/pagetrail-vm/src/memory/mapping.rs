@@ -133,7 +133,7 @@ impl Memory {
             .and_then(|start| pages(start, wanted.bytes))
         {
             Some(range) => {
-                self.note_replaced(range);
+                self.note_replaced(range)?;
                 self.areas
                     .insert(range, Allowed::from_protection(wanted.protection));
             }
@@ -159,7 +159,7 @@ impl Memory {
             if result < 0 {
                 return Ok(result);
             }
-            self.note_replaced(piece);
+            self.note_replaced(piece)?;
             self.areas.remove(piece);
         }
         Ok(0)
@@ -219,18 +219,18 @@ impl Memory {
     }
 
     /// `madvise(2)`.
-    pub(crate) fn madvise(&mut self, address: u64, bytes: u64, advice: u64) -> i64 {
+    pub(crate) fn madvise(&mut self, address: u64, bytes: u64, advice: u64) -> Result<i64> {
         // Programs do without guards, which an older kernel lacks.
         if matches!(advice, MADV_GUARD_INSTALL | MADV_GUARD_REMOVE) {
-            return EINVAL;
+            return Ok(EINVAL);
         }
         // The kernel checks the advice and the address before it looks for mappings.
         let known = call(libc::SYS_madvise, &[address, 0, advice]);
         if known < 0 || bytes == 0 {
-            return known;
+            return Ok(known);
         }
         let Some(range) = pages(address, bytes) else {
-            return EINVAL;
+            return Ok(EINVAL);
         };
         let populates = [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE];
         let populates = populates.iter().any(|known| *known as u64 == advice);
@@ -248,18 +248,18 @@ impl Memory {
         for (piece, allowed) in reached.map_or_else(Vec::new, |reached| self.areas.pieces(reached))
         {
             if advice == libc::MADV_POPULATE_READ as u64 && !allowed.declares_reading() {
-                return EINVAL;
+                return Ok(EINVAL);
             }
             let result = call(libc::SYS_madvise, &[piece.start(), piece.bytes(), advice]);
             if result < 0 {
-                return result;
+                return Ok(result);
             }
             if discards {
-                self.changed.push(piece);
+                self.note_changed(piece)?;
             }
             self.has_uninherited |= advice == libc::MADV_DONTFORK as u64;
         }
-        if self.areas.cover(range) { 0 } else { ENOMEM }
+        Ok(if self.areas.cover(range) { 0 } else { ENOMEM })
     }
 
     /// Removes what a forked child has not inherited because the program requested that
@@ -285,7 +285,7 @@ impl Memory {
         let mapped: PageSet = regions.iter().map(|region| region.range).collect();
         for lost in pages.difference(&mapped).ranges() {
             self.clear_entries(*lost)?;
-            self.note_replaced(*lost);
+            self.note_replaced(*lost)?;
             self.areas.remove(*lost);
         }
         Ok(())
@@ -366,10 +366,12 @@ impl Memory {
     }
 
     /// Notes that the program's memory here is gone, or replaced.
-    pub(super) fn note_replaced(&mut self, range: PageRange) {
-        let before = self.areas.pieces(range);
-        self.changed
-            .extend(before.into_iter().map(|(piece, _)| piece));
+    pub(super) fn note_replaced(&mut self, range: PageRange) -> Result<()> {
+        self.open_replaced(range);
+        let before = self.areas.pieces(range).into_iter();
+        before
+            .map(|(piece, _)| piece)
+            .try_for_each(|piece| self.note_changed(piece))
     }
 }
 

@@ -83,7 +83,7 @@ impl Memory {
         self.flush()
     }
 
-    /// Fills the tables for pages some of which may be merged with others.
+    /// Fills the tables for pages some of which may be merged with others, or protected.
     pub(super) fn fill_merged(
         &mut self,
         vm: &Vm,
@@ -96,8 +96,15 @@ impl Memory {
             let target = self.units.target(page);
             physical.push(self.slot_of(vm, target)?.physical(target));
         }
-        let of = |page: u64| physical[((page - start) / PAGE) as usize];
-        self.table.fill_pages(start, end, allowed, of)
+        let rights: Vec<Allowed> = (start..end)
+            .step_by(PAGE as usize)
+            .map(|page| self.rights(page, allowed))
+            .collect();
+        let target = |page: u64| {
+            let number = ((page - start) / PAGE) as usize;
+            (physical[number], rights[number])
+        };
+        self.table.fill_pages(start, end, target)
     }
 
     /// Whether the aliases to be merged are mappings of the same pages, with the same rights.

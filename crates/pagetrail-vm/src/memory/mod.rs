@@ -16,6 +16,7 @@ pub(crate) mod areas;
 pub(crate) mod mapping;
 mod merged;
 mod mremap;
+pub(crate) mod own;
 pub(crate) mod page_table;
 mod shared;
 pub(crate) mod slots;
@@ -32,6 +33,7 @@ use crate::rounds::bits::add_runs;
 use crate::sys::kvm::{Log, Vm};
 use crate::sys::system_memory::SystemMemory;
 use areas::{Access, Areas};
+use own::{Own, Protection};
 use page_table::{PageTable, Words};
 use slots::{Slot, Slots};
 use units::Units;
@@ -60,6 +62,9 @@ pub(crate) enum Resolved {
     NothingThere,
     /// The mapping does not permit the access.
     Forbidden,
+    /// The program has protected the page against this write, and has it recorded: the page is
+    /// open now, and the write must be recorded.
+    Recorded,
 }
 
 /// The guest's memory.
@@ -84,6 +89,8 @@ pub(crate) struct Memory {
     /// Pages whose contents changed although the guest did not write: discarded, moved, or mapped
     /// over.
     changed: Vec<PageRange>,
+    /// Present where the program uses its own write set.
+    own: Option<Own>,
 }
 
 impl Words for SystemMemory {
@@ -110,6 +117,7 @@ impl Memory {
             auxiliary: Vec::new(),
             has_uninherited: false,
             changed: Vec::new(),
+            own: None,
         };
         memory.add_system(vm)?;
         Ok(memory)
@@ -158,9 +166,16 @@ impl Memory {
             self.grow_stack(address);
         }
         let Some((range, allowed)) = self.areas.at(address) else {
-            return Ok(Resolved::NothingThere);
+            return Ok(match self.fill_tables(address, access)? {
+                true => Resolved::Mapped,
+                false => Resolved::NothingThere,
+            });
         };
         if !allowed.allows(access) {
+            return Ok(Resolved::Forbidden);
+        }
+        let violated = self.violated(address, access);
+        if violated == Protection::Handled {
             return Ok(Resolved::Forbidden);
         }
         let slot = self.slot_of(vm, address)?;
@@ -168,7 +183,7 @@ impl Memory {
         let first = address & !(around - 1);
         let start = first.max(range.start());
         let end = (first + around).min(range.end());
-        if self.units.concern(start, end) {
+        if self.keeps_own() || self.units.concern(start, end) {
             self.fill_merged(vm, start, end, allowed)?;
         } else {
             self.table.fill(start, end, slot.physical(start), allowed)?;
@@ -180,7 +195,10 @@ impl Memory {
             self.table
                 .fill_blocks(start, end, slot.physical(start), allowed)?;
         }
-        Ok(Resolved::Mapped)
+        Ok(match violated {
+            Protection::Recorded => Resolved::Recorded,
+            _ => Resolved::Mapped,
+        })
     }
 
     /// The memslot of an address, which is added where there is none.
@@ -232,8 +250,14 @@ impl Memory {
     }
 
     /// Notes that the machine itself has written here, in place of the kernel.
-    pub(crate) fn note_written(&mut self, address: u64, bytes: u64) {
-        self.changed.extend(pages_around(address, bytes));
+    pub(crate) fn note_written(&mut self, address: u64, bytes: u64) -> Result<()> {
+        pages_around(address, bytes).map_or(Ok(()), |pages| self.note_changed(pages))
+    }
+
+    /// Notes that the contents of pages have changed although the guest did not write.
+    pub(super) fn note_changed(&mut self, pages: PageRange) -> Result<()> {
+        self.changed.push(pages);
+        self.mark_changed(pages)
     }
 
     /// Takes the pages that have changed since the last call otherwise than by the guest's writes.

@@ -89,11 +89,15 @@ impl Memory {
         flags: u64,
     ) -> Result<()> {
         self.clear_entries(new)?;
+        self.open_replaced(new);
         let offset = old.map_or(0, |old| new.start().wrapping_sub(old.start()));
         let stays = has(flags, libc::MREMAP_DONTUNMAP);
         // Note this also where nothing is left: something else may be mapped there before the round
         // ends.
-        self.changed.extend(before.iter().map(|(piece, _)| *piece));
+        for (piece, _) in before {
+            self.open_replaced(*piece);
+            self.note_changed(*piece)?;
+        }
         if !stays {
             before
                 .iter()
@@ -111,7 +115,7 @@ impl Memory {
         };
         for (target, allowed) in targets {
             if offset != 0 || old.is_none() {
-                self.changed.push(target);
+                self.note_changed(target)?;
             }
             self.areas.insert(target, allowed);
         }

@@ -54,7 +54,7 @@ impl Memory {
                 ] {
                     protection |= if has_it { right } else { 0 };
                 }
-                self.note_replaced(range);
+                self.note_replaced(range)?;
                 let allowed = Allowed::from_protection(protection as u64);
                 self.areas.insert(range, allowed);
             }
@@ -74,7 +74,7 @@ impl Memory {
         let result = call(libc::SYS_shmdt, &[address]);
         if result == 0 {
             for piece in pieces {
-                self.note_replaced(piece);
+                self.note_replaced(piece)?;
                 self.areas.remove(piece);
             }
         }

@@ -204,7 +204,9 @@ fn map_segment(memory: &mut Memory, file: &File, segment: &Segment, bias: u64) -
     if is_writable && segment.memory_bytes > segment.file_bytes && anonymous_from > file_end {
         let zeros = vec![0; (anonymous_from - file_end) as usize];
         program_memory::write(file_end, &zeros)?;
-        memory.note_written(file_end, zeros.len() as u64);
+        memory
+            .note_written(file_end, zeros.len() as u64)
+            .map_err(io::Error::other)?;
     }
     Ok(())
 }
@@ -243,7 +245,7 @@ fn make_stack(
         return Err(failed(path)(Errno::NOMEM.into()));
     }
     program_memory::write(pointer, &contents).map_err(|error| failed(path)(error.into()))?;
-    memory.note_written(pointer, contents.len() as u64);
+    memory.note_written(pointer, contents.len() as u64)?;
     Ok(pointer)
 }
 

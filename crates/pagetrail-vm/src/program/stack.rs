@@ -4,6 +4,8 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use crate::calls::own;
+
 /// Entries of the auxiliary vector (`getauxval(3)`).
 pub(crate) mod aux {
     pub(crate) const NULL: u64 = 0;
@@ -90,7 +92,7 @@ pub(crate) fn build(top: u64, contents: &Contents<'_>) -> (u64, Vec<u8>) {
     let count = contents.arguments.len();
     // argc, two lists with a terminator each, and the vector with its terminator and the entries
     // that are added here.
-    let words = 1 + offsets.len() - fixed.len() + 2 + (contents.auxiliary.len() + 4) * 2;
+    let words = 1 + offsets.len() - fixed.len() + 2 + (contents.auxiliary.len() + 5) * 2;
     let texts_at = (top - 16 - texts.len() as u64) & !15;
     let pointer = (texts_at - words as u64 * 8) & !15;
     let address = |offset: &u64| texts_at + offset;
@@ -103,6 +105,7 @@ pub(crate) fn build(top: u64, contents: &Contents<'_>) -> (u64, Vec<u8>) {
     stack.extend(environment.iter().map(address));
     stack.push(0);
     let added = [
+        (own::AUXILIARY, own::VERSION),
         (aux::EXECUTED_FILE, address(&fixed[0])),
         (aux::PLATFORM, address(&fixed[1])),
         (aux::RANDOM, address(&random)),
@@ -143,12 +146,16 @@ mod tests {
         assert_eq!([text(word(1)), text(word(2))], ["prog", "-x"]);
         assert_eq!((word(3), text(word(4)), word(5)), (0, "A=1", 0));
         assert_eq!((word(6), word(7)), (aux::ENTRY, 0x40_1000));
-        assert_eq!((word(8), text(word(9))), (aux::EXECUTED_FILE, "/bin/prog"));
-        assert_eq!((word(10), text(word(11))), (aux::PLATFORM, "x86_64"));
-        assert_eq!(word(12), aux::RANDOM);
-        let random = (word(13) - pointer) as usize;
+        assert_eq!((word(8), word(9)), (own::AUXILIARY, own::VERSION));
+        assert_eq!(
+            (word(10), text(word(11))),
+            (aux::EXECUTED_FILE, "/bin/prog")
+        );
+        assert_eq!((word(12), text(word(13))), (aux::PLATFORM, "x86_64"));
+        assert_eq!(word(14), aux::RANDOM);
+        let random = (word(15) - pointer) as usize;
         assert_eq!(bytes[random..random + 16], [7; 16]);
-        assert_eq!(word(14), aux::NULL);
+        assert_eq!(word(16), aux::NULL);
     }
 
     #[test]

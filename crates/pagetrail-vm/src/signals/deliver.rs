@@ -177,9 +177,7 @@ impl Guest {
         if program_memory::write(frame.address, &frame.bytes).is_err() {
             return Ok(None);
         }
-        if let Some(log) = self.log() {
-            log.note(frame.address, frame.bytes.len() as u64);
-        }
+        self.note_written(frame.address, frame.bytes.len() as u64)?;
         Ok(Some(frame))
     }
 

@@ -92,6 +92,11 @@ impl SystemMemory {
         self.bytes as u64
     }
 
+    /// The length in bytes of the accessible part.
+    pub(crate) fn usable_bytes(&self) -> u64 {
+        self.usable as u64
+    }
+
     /// Makes all vCPUs flush their TLBs, by making the kernel take a part of this memory out of all
     /// page tables, KVM's included. The pages come back at their next use.
     ///

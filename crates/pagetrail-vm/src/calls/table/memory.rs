@@ -32,7 +32,7 @@ pub(super) const CALLS: &[Row] = &[
     ),
     Row::memory(libc::SYS_mremap, Memory::mremap),
     Row::memory(libc::SYS_madvise, |memory, [address, bytes, advice, ..]| {
-        Ok(memory.madvise(address, bytes, advice))
+        memory.madvise(address, bytes, advice)
     }),
     Row::memory(libc::SYS_brk, |memory, [address, ..]| memory.brk(address)),
     Row::memory(libc::SYS_shmat, |memory, [segment, address, flags, ..]| {

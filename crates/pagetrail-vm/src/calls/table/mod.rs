@@ -10,9 +10,9 @@ mod memory;
 mod processes;
 mod system;
 
-use super::Next;
 use super::reads::Input;
 use super::written::Output;
+use super::{Next, own};
 use crate::error::Result;
 use crate::guest::Guest;
 use crate::memory::Memory;
@@ -304,8 +304,14 @@ static BY_NUMBER: [Option<&Row>; NUMBERS] = {
     rows
 };
 
+/// The machine's own calls.
+static OWN: Row = Row::new(-1, own::POLICY).writes(&[]);
+
 /// The row of a call.
 pub(crate) fn row(number: u64) -> &'static Row {
+    if own::is_own(number) {
+        return &OWN;
+    }
     let listed = usize::try_from(number).ok();
     let listed = listed.and_then(|number| *BY_NUMBER.get(number)?);
     listed.unwrap_or(&UNLISTED)

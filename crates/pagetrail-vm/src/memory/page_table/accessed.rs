@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use pagetrail::{PageRange, PageSet};
 
+use super::kept::KEPT_ACCESSED;
 use super::{ACCESSED, ADDRESS, LARGE, LEVELS, PRESENT, PageTable, Words, span};
 use crate::memory::{PAGE, USER_END};
 
@@ -34,6 +35,9 @@ impl<W: Words> PageTable<W> {
                 .zip(&self.words[first..first + 512])
             {
                 if entry.load(Ordering::Relaxed) & ACCESSED != 0 {
+                    if self.keeps {
+                        entry.fetch_or(KEPT_ACCESSED, Ordering::AcqRel);
+                    }
                     entry.fetch_and(!ACCESSED, Ordering::AcqRel);
                     PageRange::new(page, page + PAGE)
                         .into_iter()

@@ -9,6 +9,7 @@
 //! accessed ([`PageTable::track_accesses`], [`accessed`]), each page has its own entry.
 
 mod accessed;
+pub(crate) mod kept;
 
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,6 +42,8 @@ pub(crate) struct PageTable<W> {
     next: u64,
     /// Pages that were accessed and whose entries are gone; `None` where accesses are not tracked.
     touched: Option<PageAccumulator>,
+    /// Whether dirty and accessed bits outlive their entries ([`kept`]).
+    keeps: bool,
 }
 
 /// The bytes that an entry of a level maps.
@@ -77,6 +80,7 @@ impl<W: Words> PageTable<W> {
             root: from,
             next: from + PAGE,
             touched: None,
+            keeps: false,
         }
     }
 
@@ -88,6 +92,11 @@ impl<W: Words> PageTable<W> {
     /// Whether accesses are tracked.
     pub(crate) fn tracks_accesses(&self) -> bool {
         self.touched.is_some()
+    }
+
+    /// Whether each page has its own entry.
+    fn is_by_page(&self) -> bool {
+        self.keeps || self.tracks_accesses()
     }
 
     pub(crate) fn words(&self) -> &W {
@@ -117,7 +126,7 @@ impl<W: Words> PageTable<W> {
         allowed: Allowed,
     ) -> Result<()> {
         let flags = flags(allowed);
-        if end - start == BLOCK && !self.tracks_accesses() {
+        if end - start == BLOCK && !self.is_by_page() {
             let middle = self.table_for(start, 1)?;
             let entry = self.entry(middle, 1, start);
             let now = entry.load(Ordering::Relaxed);
@@ -126,22 +135,21 @@ impl<W: Words> PageTable<W> {
                 return Ok(());
             }
         }
-        self.fill_pages(start, end, allowed, |page| physical + (page - start))
+        self.fill_pages(start, end, |page| (physical + (page - start), allowed))
     }
 
     /// Maps each page of `start..end`, within one block of 2 MiB, for ring 3, by an entry of its
-    /// own: to what `physical` says.
+    /// own: to the guest-physical address, and with the rights, that `target` returns for it.
     pub(crate) fn fill_pages(
         &mut self,
         start: u64,
         end: u64,
-        allowed: Allowed,
-        physical: impl Fn(u64) -> u64,
+        target: impl Fn(u64) -> (u64, Allowed),
     ) -> Result<()> {
-        let flags = flags(allowed);
         let table = self.table_for(start, 0)?;
         for page in (start..end).step_by(PAGE as usize) {
-            self.put(table, 0, page, physical(page) | flags);
+            let (physical, allowed) = target(page);
+            self.put(table, 0, page, physical | flags(allowed));
         }
         Ok(())
     }
@@ -158,7 +166,7 @@ impl<W: Words> PageTable<W> {
     }
 
     /// Maps the whole blocks in `start..end`, within one GiB, that have no entry yet. Maps none
-    /// where accesses are tracked.
+    /// where each page has its own entry.
     pub(crate) fn fill_blocks(
         &mut self,
         start: u64,
@@ -166,7 +174,7 @@ impl<W: Words> PageTable<W> {
         physical: u64,
         allowed: Allowed,
     ) -> Result<()> {
-        if self.tracks_accesses() {
+        if self.is_by_page() {
             return Ok(());
         }
         let flags = flags(allowed) | LARGE;
@@ -201,15 +209,27 @@ impl<W: Words> PageTable<W> {
         }
     }
 
-    /// Replaces an entry. Its accessed bit is kept where accesses are tracked.
+    /// Replaces an entry. Its bits are kept where somebody needs them.
     fn put(&mut self, table: u64, level: u32, address: u64, new: u64) {
         let entry = self.entry(table, level, address);
-        if self.touched.is_none() {
+        if !self.is_by_page() {
             entry.store(new, Ordering::Release);
             return;
         }
-        // In one step, since the processor may be setting the bit.
-        let before = entry.swap(new, Ordering::AcqRel);
+        // In one step, since the processor may be setting a bit, and the program may be reading.
+        let with_kept = |before| match self.keeps {
+            true => new | kept::kept(before),
+            false => new,
+        };
+        let mut before = entry.load(Ordering::Relaxed);
+        while let Err(now) = entry.compare_exchange_weak(
+            before,
+            with_kept(before),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        ) {
+            before = now;
+        }
         let touched = self.touched.as_mut();
         if before & (PRESENT | ACCESSED) == PRESENT | ACCESSED
             && let Some((touched, page)) = touched.zip(PageRange::new(address, address + PAGE))
@@ -234,6 +254,14 @@ impl<W: Words> PageTable<W> {
                     ));
                 }
                 self.next += PAGE;
+                let kept = if self.keeps { kept::kept(now) } else { 0 };
+                let first = (added / 8) as usize;
+                if kept != 0 {
+                    let entries = &self.words[first..first + 512];
+                    entries
+                        .iter()
+                        .for_each(|entry| entry.store(kept, Ordering::Relaxed));
+                }
                 let entry = added | PRESENT | WRITABLE | USER;
                 self.entry(table, above, address)
                     .store(entry, Ordering::Release);
@@ -379,10 +407,8 @@ mod tests {
         table.repoint(page, PAGE * 5).unwrap();
         assert_eq!(translate(&table, page), None);
         assert_eq!(translate(&table, page + PAGE), None);
-        let physical = |at: u64| if at == page { PAGE * 5 } else { at + BLOCK };
-        table
-            .fill_pages(BLOCK * 7, BLOCK * 8, RW, physical)
-            .unwrap();
+        let target = |at: u64| (if at == page { PAGE * 5 } else { at + BLOCK }, RW);
+        table.fill_pages(BLOCK * 7, BLOCK * 8, target).unwrap();
         assert_eq!(translate(&table, page + 3).unwrap().0, PAGE * 5 + 3);
         assert_eq!(
             translate(&table, page + PAGE).unwrap().0,
