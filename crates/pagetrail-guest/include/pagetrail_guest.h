@@ -1,0 +1,210 @@
+/*
+ * pagetrail_guest.h: what a program can ask of the virtual machine that it runs in (`pagetrail vm`).
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * Header only; x86-64 Linux. Natively every call returns -ENOSYS, and makes no system call: one binary runs everywhere.
+ *
+ *     pagetrail_guest guest;
+ *     if (pagetrail_guest_open(&guest) == 0) {
+ *         ...                                            write to memory
+ *         if (pagetrail_guest_bits(&guest, p) & PAGETRAIL_GUEST_DIRTY)      read from the page tables: no exit, no fault
+ *             ...
+ *         n = pagetrail_guest_take(start, end, PAGETRAIL_GUEST_DIRTY, ranges, 512, &next);          taken and forgotten
+ *     }
+ *
+ * A write that completes before pagetrail_guest_take() returns is in that set or the next, whoever made it: the program,
+ * the kernel for a system call of the program (once that call has returned), or a mapping that was discarded, moved or
+ * mapped over. There may be false positives. What another process writes to shared memory is not seen.
+ *
+ * All calls may be made by any thread and from a signal handler. A forked child has the set as it was at the fork, and
+ * its own from then on. After execve(2) a program opens anew.
+ */
+#ifndef PAGETRAIL_GUEST_H
+#define PAGETRAIL_GUEST_H
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/auxv.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** The version of the calls that this header makes. */
+#define PAGETRAIL_GUEST_VERSION 1
+/** The entry of the auxiliary vector whose value is the machine's version of the calls. */
+#define PAGETRAIL_GUEST_AUXILIARY 0x70746701UL
+/** The number of the first call. */
+#define PAGETRAIL_GUEST_CALLS 0x20746700L
+
+/** Written since the page was last taken. */
+#define PAGETRAIL_GUEST_DIRTY 1UL
+/** Read, written or executed since the page was last taken. */
+#define PAGETRAIL_GUEST_ACCESSED 2UL
+
+/** Writes need no notice. */
+#define PAGETRAIL_GUEST_OPEN 0UL
+/** The first write to each page is recorded (pagetrail_guest_violations()); then the page is open. */
+#define PAGETRAIL_GUEST_RECORDED 1UL
+/**
+ * Each write of the program sends SIGSEGV with SEGV_ACCERR, as with mprotect(2); the handler opens the page. What the
+ * kernel writes for a system call arrives, and calls no handler.
+ */
+#define PAGETRAIL_GUEST_HANDLED 2UL
+
+/** Addresses from start to before end, in bytes; whole pages. */
+typedef struct pagetrail_guest_range {
+    uint64_t start;
+    uint64_t end;
+} pagetrail_guest_range;
+
+/** A write to a page that was protected by PAGETRAIL_GUEST_RECORDED. */
+typedef struct pagetrail_guest_violation {
+    /** The address that was written to; where the kernel wrote, that of the page. */
+    uint64_t address;
+    /** The address of the instruction; 0 where the kernel wrote. */
+    uint64_t instruction;
+    /** The thread (gettid(2)). */
+    uint32_t thread;
+    /** Whether the kernel wrote, for a system call of the thread. */
+    uint32_t by_kernel;
+} pagetrail_guest_violation;
+
+/** Where violations are recorded; as many entries as pagetrail_guest_violations() was told follow. */
+typedef struct pagetrail_guest_violations_array {
+    /** The number of violations so far. Those beyond the capacity are only counted. */
+    uint64_t count;
+    pagetrail_guest_violation entries[];
+} pagetrail_guest_violations_array;
+
+/** Which aliases of a run of pages share one guest-physical page: an entry of the machine's log stands for all of them. */
+typedef struct pagetrail_guest_units {
+    /** The address of the first alias. */
+    uint64_t base;
+    /** The length of an alias in bytes; aliases follow each other. */
+    uint64_t alias_bytes;
+    uint64_t aliases;
+    /** The number of the first page within an alias. */
+    uint64_t first;
+    uint64_t pages;
+    /** A bit per alias. The aliases with a bit are merged; the others are alone. */
+    uint64_t merged;
+} pagetrail_guest_units;
+
+/** The program as a guest. */
+typedef struct pagetrail_guest {
+    const volatile uint64_t *tables;
+    uint64_t root;
+} pagetrail_guest;
+
+/** Whether this program is a guest that can make these calls. */
+static inline int pagetrail_guest_is_here(void)
+{
+    return getauxval(PAGETRAIL_GUEST_AUXILIARY) >= PAGETRAIL_GUEST_VERSION;
+}
+
+static inline long pagetrail_guest_call(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f)
+{
+    if (!pagetrail_guest_is_here())
+        return -ENOSYS;
+#if defined(__x86_64__)
+    long result;
+    register uint64_t r10 __asm__("r10") = d;
+    register uint64_t r8 __asm__("r8") = e;
+    register uint64_t r9 __asm__("r9") = f;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(PAGETRAIL_GUEST_CALLS + number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+#else
+    (void)number, (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
+    return -ENOSYS;
+#endif
+}
+
+/** The bits of an address, from the page tables: PAGETRAIL_GUEST_DIRTY, PAGETRAIL_GUEST_ACCESSED. No exit, no fault. */
+static inline uint64_t pagetrail_guest_bits(const pagetrail_guest *guest, const volatile void *address)
+{
+    uint64_t at = guest->root, entry = 0;
+    int level;
+    for (level = 3; level >= 0; level--) {
+        entry = guest->tables[at / 8 + ((uint64_t)address >> (12 + 9 * level) & 511)];
+        if (level == 0 || !(entry & 1) || entry & 0x80)
+            break;
+        at = entry & 0x000ffffffffff000UL;
+    }
+    return ((entry & 0x400) || (entry & 0x41) == 0x41 ? PAGETRAIL_GUEST_DIRTY : 0) |
+           ((entry & 0x800) || (entry & 0x21) == 0x21 ? PAGETRAIL_GUEST_ACCESSED : 0);
+}
+
+/**
+ * Takes the pages of these kinds between two addresses, which are multiples of 4,096, and forgets them: the next write
+ * makes a page dirty again. Returns the number of ranges; where there are more than `capacity`, at most 65,536, the rest
+ * stays, and `next` says where to go on. With ranges = NULL all is forgotten. A negative result is an error number.
+ */
+static inline long pagetrail_guest_take(uint64_t start, uint64_t end, uint64_t kinds, pagetrail_guest_range *ranges,
+                                        size_t capacity, uint64_t *next)
+{
+    return pagetrail_guest_call(2, start, end, kinds, (uint64_t)ranges, capacity, (uint64_t)next);
+}
+
+/** Protects pages against the program's writes, beyond what mprotect(2) says: PAGETRAIL_GUEST_OPEN, .._RECORDED, .._HANDLED. */
+static inline long pagetrail_guest_protect(uint64_t start, uint64_t end, uint64_t mode)
+{
+    return pagetrail_guest_call(3, start, end, mode, 0, 0, 0);
+}
+
+/**
+ * Has violations recorded here from now on, with a count of 0; NULL for nowhere. Whoever wants to read an array while
+ * threads write passes another one first.
+ */
+static inline long pagetrail_guest_violations(pagetrail_guest_violations_array *array, size_t capacity)
+{
+    return pagetrail_guest_call(4, (uint64_t)array, capacity, 0, 0, 0, 0);
+}
+
+/** Merges and separates aliases. What is not aliases of the same memory is skipped. */
+static inline long pagetrail_guest_change_units(const pagetrail_guest_units *changes, size_t count)
+{
+    return pagetrail_guest_call(5, (uint64_t)changes, count, 0, 0, 0, 0);
+}
+
+/** The address of the alias whose page an address is mapped to: its own, unless it is merged. */
+static inline long pagetrail_guest_target(const void *address)
+{
+    return pagetrail_guest_call(6, (uint64_t)address, 0, 0, 0, 0, 0);
+}
+
+/**
+ * Starts to keep the write set, from now on; again, it changes nothing. Returns 0; -ENOSYS where the program is no guest;
+ * -EOPNOTSUPP where the processor's bits do not show writes (shadow paging), which is tried.
+ */
+static inline int pagetrail_guest_open(pagetrail_guest *guest)
+{
+    static volatile uint8_t tried[8192];
+    uint64_t page = ((uint64_t)tried + 4095) & ~(uint64_t)4095, words[3];
+    long result = pagetrail_guest_call(1, (uint64_t)words, 0, 0, 0, 0, 0);
+    int n;
+    if (result < 0)
+        return (int)result;
+    guest->tables = (const volatile uint64_t *)words[1];
+    guest->root = words[2];
+    for (n = 0; n < 2; n++) {
+        *(volatile uint8_t *)page = 1;
+        if (!(pagetrail_guest_bits(guest, (void *)page) & PAGETRAIL_GUEST_DIRTY))
+            return -EOPNOTSUPP;
+        result = pagetrail_guest_take(page, page + 4096, PAGETRAIL_GUEST_DIRTY, NULL, 0, NULL);
+        if (result < 0)
+            return (int)result;
+    }
+    return 0;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

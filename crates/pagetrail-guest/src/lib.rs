@@ -1,0 +1,365 @@
+//! What a program can ask of the virtual machine that it runs in (`pagetrail vm`): its own write
+//! set, protection of pages, a record of writes, and aliases that are merged.
+//!
+//! Natively [`Guest::open`] fails with [`Error::NoGuest`], and makes no system call. The crate needs
+//! no standard library; with the feature `native`, [`WriteSet`] also works natively.
+//!
+//! A write that completes before [`Guest::take`] returns is in that set or in the next, whoever made
+//! it: the program, the kernel for a system call that has returned, or a mapping that was discarded,
+//! moved or mapped over. There may be false positives. What another process writes to shared memory
+//! is not seen.
+#![no_std]
+#![deny(unsafe_code)]
+#![cfg(target_os = "linux")]
+
+#[cfg(feature = "native")]
+extern crate std;
+
+mod sys;
+#[cfg(feature = "native")]
+mod write_set;
+
+use core::fmt;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use sys::Tables;
+#[cfg(feature = "native")]
+pub use write_set::WriteSet;
+
+const PAGE: u64 = 4096;
+// The kinds of calls; `docs/guest-calls.md`.
+const OPEN: u64 = 1;
+const TAKE: u64 = 2;
+const PROTECT: u64 = 3;
+const VIOLATIONS: u64 = 4;
+const UNITS: u64 = 5;
+const TARGET: u64 = 6;
+
+/// Why a call has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The program is no guest of `pagetrail vm`.
+    NoGuest,
+    /// The processor's bits do not show writes: KVM uses shadow paging.
+    NoBits,
+    /// The machine refused the call, with this error number (`errno(3)`).
+    Refused(i32),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoGuest => f.write_str("this program is no guest of `pagetrail vm`"),
+            Self::NoBits => {
+                f.write_str("page tables whose bits show writes are missing (EPT or NPT)")
+            }
+            Self::Refused(number) => {
+                write!(f, "the virtual machine refused the call: error {number}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+/// The result of a call.
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+/// Addresses from `start` to before `end`, in bytes, both multiples of 4,096.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Range {
+    /// The first address.
+    pub start: u64,
+    /// The first address after the range.
+    pub end: u64,
+}
+
+/// Kinds of pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kinds(u64);
+
+impl Kinds {
+    /// Written since the page was last taken.
+    pub const DIRTY: Self = Self(1);
+    /// Read, written or executed since the page was last taken.
+    pub const ACCESSED: Self = Self(2);
+    /// Dirty or accessed.
+    pub const ALL: Self = Self(3);
+
+    /// Whether all kinds of `other` are among these.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// What happens at the program's writes to a page, beyond what `mprotect(2)` permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// Nothing.
+    Open,
+    /// The first write to each page is recorded ([`Guest::record`]); then the page is open.
+    Recorded,
+    /// Each write sends `SIGSEGV` with `SEGV_ACCERR`, as with `mprotect(2)`; the handler opens the
+    /// page. What the kernel writes for a system call arrives, and calls no handler.
+    Handled,
+}
+
+/// What [`Guest::take`] took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The number of ranges.
+    pub ranges: usize,
+    /// The address up to which all pages were taken: the end of the range, unless there were more
+    /// ranges than room.
+    pub next: u64,
+}
+
+/// A recorded write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The address that was written to; where the kernel wrote, that of the page.
+    pub address: u64,
+    /// The address of the instruction; `None` where the kernel wrote for a system call.
+    pub instruction: Option<u64>,
+    /// The thread (`gettid(2)`).
+    pub thread: u32,
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct Record {
+    address: AtomicU64,
+    instruction: AtomicU64,
+    thread: AtomicU32,
+    by_kernel: AtomicU32,
+}
+
+/// Memory for `N` recorded writes.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Violations<const N: usize> {
+    count: AtomicU64,
+    records: [Record; N],
+}
+
+impl<const N: usize> Default for Violations<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize> Violations<N> {
+    /// Memory without records.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            count: AtomicU64::new(0),
+            records: [const {
+                Record {
+                    address: AtomicU64::new(0),
+                    instruction: AtomicU64::new(0),
+                    thread: AtomicU32::new(0),
+                    by_kernel: AtomicU32::new(0),
+                }
+            }; N],
+        }
+    }
+
+    /// The number of violations so far, also of those for which there was no room.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// A record, by its number.
+    pub fn get(&self, number: usize) -> Option<Violation> {
+        let is_there = (number as u64) < self.count();
+        let record = self.records.get(number).filter(|_| is_there)?;
+        Some(Violation {
+            address: record.address.load(Ordering::Relaxed),
+            instruction: match record.by_kernel.load(Ordering::Relaxed) {
+                0 => Some(record.instruction.load(Ordering::Relaxed)),
+                _ => None,
+            },
+            thread: record.thread.load(Ordering::Relaxed),
+        })
+    }
+}
+
+/// Which aliases of a run of pages share one guest-physical page; all others are alone.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Units {
+    /// The address of the first alias.
+    pub base: u64,
+    /// The length of an alias in bytes; aliases follow each other.
+    pub alias_bytes: u64,
+    /// The number of aliases.
+    pub aliases: u64,
+    /// The number of the first page within an alias.
+    pub first: u64,
+    /// The number of pages.
+    pub pages: u64,
+    /// A bit per alias.
+    pub merged: u64,
+}
+
+/// The program as a guest. Any thread may make calls, and a signal handler. A forked child has the
+/// set as it was at the fork, and its own from then on.
+#[derive(Clone, Copy, Debug)]
+pub struct Guest {
+    tables: Tables,
+    root: u64,
+}
+
+fn made(result: i64) -> Result<u64> {
+    u64::try_from(result).map_err(|_| match -result as i32 {
+        libc::ENOSYS => Error::NoGuest,
+        number => Error::Refused(number),
+    })
+}
+
+impl Guest {
+    /// Whether the program is a guest that can make calls.
+    pub fn is_here() -> bool {
+        sys::version() >= 1
+    }
+
+    /// Starts to keep the write set, from now on. If that has been started, nothing changes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoGuest`] natively; [`Error::NoBits`] where KVM uses shadow paging, which is tried.
+    pub fn open() -> Result<Self> {
+        let mut words = [0; 3];
+        made(sys::call(OPEN, [words.as_mut_ptr() as u64, 0, 0, 0, 0, 0]))?;
+        let [_, tables, root] = words;
+        let guest = Self {
+            tables: Tables::at(tables),
+            root,
+        };
+        let tried = sys::page_to_try();
+        for _ in 0..2 {
+            sys::write_to_try();
+            if !guest.bits(tried).contains(Kinds::DIRTY) {
+                return Err(Error::NoBits);
+            }
+            let page = Range {
+                start: tried,
+                end: tried + PAGE,
+            };
+            guest.forget(page, Kinds::DIRTY)?;
+        }
+        Ok(guest)
+    }
+
+    /// What is known of the page with an address, from the page tables: no VM exit, and no fault.
+    pub fn bits(&self, address: u64) -> Kinds {
+        let mut at = self.root;
+        let mut entry = 0;
+        for level in (0..4).rev() {
+            entry = self
+                .tables
+                .word(at / 8 + (address >> (12 + 9 * level) & 511));
+            if level == 0 || entry & 1 == 0 || entry & 0x80 != 0 {
+                break;
+            }
+            at = entry & 0x000f_ffff_ffff_f000;
+        }
+        let is_dirty = entry & 0x400 != 0 || entry & 0x41 == 0x41;
+        let is_accessed = entry & 0x800 != 0 || entry & 0x21 == 0x21;
+        Kinds(u64::from(is_dirty) | u64::from(is_accessed) << 1)
+    }
+
+    /// Takes the pages of these kinds in a range, ascending, and forgets them: the next write makes a
+    /// page dirty again. What has no room in `ranges` stays.
+    ///
+    /// # Errors
+    ///
+    /// The range is not of whole pages, or empty.
+    pub fn take(&self, range: Range, kinds: Kinds, ranges: &mut [Range]) -> Result<Taken> {
+        let mut next = range.end;
+        let arguments = [
+            range.start,
+            range.end,
+            kinds.0,
+            ranges.as_mut_ptr() as u64,
+            ranges.len() as u64,
+            &raw mut next as u64,
+        ];
+        let count = made(sys::call(TAKE, arguments))?;
+        Ok(Taken {
+            ranges: count as usize,
+            next,
+        })
+    }
+
+    /// Forgets the pages of these kinds in a range.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::take`].
+    pub fn forget(&self, range: Range, kinds: Kinds) -> Result<()> {
+        made(sys::call(TAKE, [range.start, range.end, kinds.0, 0, 0, 0])).map(|_| ())
+    }
+
+    /// Sets what happens at the program's writes to a range.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::take`].
+    pub fn protect(&self, range: Range, protection: Protection) -> Result<()> {
+        let mode = match protection {
+            Protection::Open => 0,
+            Protection::Recorded => 1,
+            Protection::Handled => 2,
+        };
+        made(sys::call(PROTECT, [range.start, range.end, mode, 0, 0, 0])).map(|_| ())
+    }
+
+    /// Has writes recorded in `violations` from now on, with a count of 0; `None` for nowhere. To read
+    /// records while other threads write, pass other memory first.
+    ///
+    /// # Errors
+    ///
+    /// The machine refuses the memory.
+    pub fn record<const N: usize>(&self, violations: Option<&'static Violations<N>>) -> Result<()> {
+        let address = violations.map_or(0, |violations| &raw const *violations as u64);
+        made(sys::call(VIOLATIONS, [address, N as u64, 0, 0, 0, 0])).map(|_| ())
+    }
+
+    /// Merges and separates aliases. What is not aliases of the same memory is skipped.
+    ///
+    /// # Errors
+    ///
+    /// There are more than 65,536 changes.
+    pub fn change_units(&self, changes: &[Units]) -> Result<()> {
+        let arguments = [changes.as_ptr() as u64, changes.len() as u64, 0, 0, 0, 0];
+        made(sys::call(UNITS, arguments)).map(|_| ())
+    }
+
+    /// The address, in the alias whose page an address is mapped to: the address itself, unless it is
+    /// merged.
+    ///
+    /// # Errors
+    ///
+    /// The machine refuses the call.
+    pub fn target(&self, address: u64) -> Result<u64> {
+        made(sys::call(TARGET, [address, 0, 0, 0, 0, 0]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn natively_nothing_is_here() {
+        if Guest::is_here() {
+            return;
+        }
+        assert_eq!(Guest::open().err(), Some(Error::NoGuest));
+    }
+}
