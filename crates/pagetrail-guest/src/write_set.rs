@@ -3,9 +3,9 @@
 
 use std::vec::Vec;
 
-use pagetrail::{PageRange, PageSet, Target, Watch};
+use pagetrail::{Choice, Error, PageRange, PageSet, Result, Target, Watch};
 
-use crate::{Guest, Kinds, Range};
+use crate::{Guest, Kinds, PAGE, Range};
 
 /// The number of ranges that are taken at a time.
 const RANGES: usize = 512;
@@ -33,8 +33,11 @@ enum Source {
     Native(std::boxed::Box<Watch>),
 }
 
-fn failed(error: crate::Error) -> std::io::Error {
-    std::io::Error::other(error)
+fn failed(error: crate::Error) -> Error {
+    Error::Io {
+        what: "ask the virtual machine for dirty pages".into(),
+        source: std::io::Error::other(error),
+    }
 }
 
 impl WriteSet {
@@ -43,15 +46,30 @@ impl WriteSet {
     /// # Errors
     ///
     /// Natively: no technique can watch the memory.
-    pub fn start(ranges: impl IntoIterator<Item = PageRange>) -> std::io::Result<Self> {
+    pub fn start(ranges: impl IntoIterator<Item = PageRange>) -> Result<Self> {
+        Self::start_with(ranges, Choice::Auto)
+    }
+
+    /// Starts with an empty set, by a technique. [`Choice::Auto`] is the machine in a guest.
+    ///
+    /// # Errors
+    ///
+    /// The technique does not work here.
+    pub fn start_with(
+        ranges: impl IntoIterator<Item = PageRange>,
+        technique: Choice,
+    ) -> Result<Self> {
         let ranges: Vec<PageRange> = ranges.into_iter().collect();
-        if let Ok(guest) = Guest::open() {
-            let mut set = Self(Source::Guest(guest, ranges, PageSet::new()));
+        if technique == Choice::Auto
+            && let Ok(guest) = Guest::open()
+        {
+            let ranges = ranges.iter().map(|range| range.align_outwards(PAGE));
+            let mut set = Self(Source::Guest(guest, ranges.collect(), PageSet::new()));
             set.take()?;
             return Ok(set);
         }
-        let watch = Watch::builder().target(Target::ranges(ranges)).start();
-        let watch = watch.map_err(std::io::Error::other)?;
+        let watch = Watch::builder().target(Target::ranges(ranges));
+        let watch = watch.technique(technique).start()?;
         Ok(Self(Source::Native(watch.into())))
     }
 
@@ -68,7 +86,7 @@ impl WriteSet {
     /// # Errors
     ///
     /// The technique fails; the pages come again.
-    pub fn take(&mut self) -> std::io::Result<PageSet> {
+    pub fn take(&mut self) -> Result<PageSet> {
         match &mut self.0 {
             Source::Guest(guest, ranges, taken) => {
                 for range in ranges {
@@ -77,7 +95,7 @@ impl WriteSet {
                 Ok(std::mem::take(taken))
             }
             Source::Native(watch) => {
-                let round = watch.collect().map_err(std::io::Error::other)?;
+                let round = watch.collect()?;
                 let dirty = round.dirty().clone();
                 round.commit();
                 Ok(dirty)
@@ -86,7 +104,7 @@ impl WriteSet {
     }
 }
 
-fn take_of(guest: &Guest, range: PageRange, dirty: &mut PageSet) -> std::io::Result<()> {
+fn take_of(guest: &Guest, range: PageRange, dirty: &mut PageSet) -> Result<()> {
     let mut next = range.start();
     let mut ranges = [Range::default(); RANGES];
     while next < range.end() {

@@ -10,7 +10,8 @@ use crate::store::image::Image;
 use crate::store::intake;
 use crate::store::writer::{Description, Writer, WriterOptions};
 use crate::sys::mapping::Mapping;
-use pagetrail::{Choice, PageRange, PageSet, Target, Watch, page_size};
+use pagetrail::{Choice, PageRange, PageSet, page_size};
+use pagetrail_guest::WriteSet;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -71,7 +72,8 @@ impl CheckpointerBuilder {
         self
     }
 
-    /// How writes are noticed.
+    /// How writes are noticed. [`Choice::Auto`], the default, is the virtual machine where the program
+    /// is a guest of it.
     pub fn technique(mut self, technique: Choice) -> Self {
         self.technique = technique;
         self
@@ -119,14 +121,10 @@ impl CheckpointerBuilder {
             restore(&mut image, &mut regions)?;
             restored = Some(image.manifest().number);
         }
-        let watch = Watch::builder()
-            .target(Target::ranges(
-                regions.iter().map(|region| region.memory.range()),
-            ))
-            .technique(self.technique)
-            .start()?;
+        let ranges = regions.iter().map(|region| region.memory.range());
+        let written = WriteSet::start_with(ranges, self.technique)?;
         Ok(Checkpointer {
-            watch,
+            written,
             regions,
             store,
             options: self.options,
@@ -221,7 +219,7 @@ struct Region {
 #[derive(Debug)]
 pub struct Checkpointer {
     /// Before the regions: it ends first.
-    watch: Watch,
+    written: WriteSet,
     regions: Vec<Region>,
     store: Store,
     options: WriterOptions,
@@ -393,9 +391,7 @@ impl Checkpointer {
             self.pending
                 .extend(self.regions.iter().map(|region| region.memory.range()));
         }
-        let round = self.watch.collect()?;
-        self.pending.union_with(round.dirty());
-        round.commit();
+        self.pending.union_with(&self.written.take()?);
         Ok(())
     }
 

@@ -7,7 +7,8 @@
 use super::policy::{Policy, Way};
 use crate::error::{Error, Result};
 use crate::sys::mapping::Mapping;
-use pagetrail::{Choice, PageSet, Target, Watch};
+use pagetrail::Choice;
+use pagetrail_guest::WriteSet;
 use std::ops::{Deref, DerefMut};
 
 /// Memory of which a [`Snapshot`] can be taken: zeroed, whole pages, used as a slice of bytes.
@@ -77,7 +78,7 @@ pub struct Reset {
 #[derive(Debug)]
 pub struct Snapshot {
     /// Before the arena: it ends first. `None` while everything is copied.
-    watch: Option<Watch>,
+    watch: Option<WriteSet>,
     arena: Arena,
     saved: Vec<u8>,
     technique: Choice,
@@ -131,15 +132,14 @@ impl Snapshot {
                 whole: true,
             });
         };
-        let round = watch.collect()?;
+        let dirty = watch.take()?;
         let start = self.arena.0.range().start();
-        for range in round.dirty_ranges() {
+        for range in dirty.ranges() {
             let from = (range.start() - start) as usize;
             let saved = &self.saved[from..from + range.bytes() as usize];
             self.arena.0.write_behind(from, saved);
         }
-        let pages = round.dirty().page_count();
-        round.commit();
+        let pages = dirty.page_count();
         self.policy
             .watched((pages * page) as f64 / self.saved.len() as f64);
         if self.policy.way() == Way::Copy {
@@ -157,13 +157,10 @@ impl Snapshot {
     }
 
     fn watch(&mut self) -> Result<()> {
-        let ranges = PageSet::from_iter([self.arena.0.range()]);
-        let target = Target::ranges(ranges.ranges().iter().copied());
-        let watch = Watch::builder()
-            .target(target)
-            .technique(self.technique)
-            .start()?;
-        self.watch = Some(watch);
+        self.watch = Some(WriteSet::start_with(
+            [self.arena.0.range()],
+            self.technique,
+        )?);
         Ok(())
     }
 }
