@@ -41,6 +41,11 @@ pub fn report() -> Result<Report> {
     })
 }
 
+/// Whether KVM uses an AMD processor without nested paging.
+pub(crate) fn has_shadow_paging_of_amd() -> bool {
+    parameter("kvm_amd/parameters/npt") == Some(false)
+}
+
 fn parameter(name: &str) -> Option<bool> {
     let text = fs::read_to_string(format!("/sys/module/{name}")).ok()?;
     Some(matches!(text.trim(), "Y" | "1"))

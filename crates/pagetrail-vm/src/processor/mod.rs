@@ -13,6 +13,7 @@ use std::os::fd::RawFd;
 
 use kvm_bindings::{kvm_regs, kvm_sregs, kvm_xsave};
 
+use crate::check;
 use crate::error::{Error, Result};
 use crate::memory::{Memory, SYSTEM_BASE};
 use crate::sys::kvm::{Cpu, Exit, Vm};
@@ -21,6 +22,11 @@ use crate::sys::signal;
 use cpuid::Features;
 use entry::{Frame, Page, Place};
 use fault::Exception;
+
+/// Under QEMU's emulation of an AMD processor, KVM's shadow paging ends every guest at its first
+/// instructions, one with Linux, too.
+const WITHOUT_NESTED_PAGING: &str = "guests that run without nested paging (kvm_amd has npt=0, which ends \
+     every guest on an AMD processor that QEMU emulates): load kvm_amd with npt=1";
 
 /// Why the program has stopped.
 #[derive(Debug)]
@@ -112,6 +118,9 @@ impl Processor {
             Exit::Interrupted => Ok(Stop::Interrupted),
             Exit::BadMemory => Ok(Stop::BadMemory),
             Exit::Out(port) => Err(Error::Stopped(format!("port {port:#x}"))),
+            Exit::Stopped(_) if check::has_shadow_paging_of_amd() => {
+                Err(Error::Lacks(WITHOUT_NESTED_PAGING))
+            }
             Exit::Stopped(why) => {
                 let rip = self.cpu.regs().rip;
                 Err(Error::Stopped(format!("{why} at {rip:#x}")))
