@@ -14,6 +14,9 @@ impl Features {
     pub const PAGEFAULT_FLAG_WP: Self = Self(raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP as u64);
     /// Shared memory and hugetlb can be write-protected (Linux 5.19).
     pub const WP_HUGETLBFS_SHMEM: Self = Self(raw::UFFD_FEATURE_WP_HUGETLBFS_SHMEM as u64);
+    /// Pages that do not exist can be write-protected in anonymous memory, too (Linux 6.4);
+    /// [`Self::WP_ASYNC`] implies it.
+    pub const WP_UNPOPULATED: Self = Self(1 << 13);
     /// The kernel resolves write-protection faults itself (Linux 6.7).
     pub const WP_ASYNC: Self = Self(raw::UFFD_FEATURE_WP_ASYNC as u64);
     /// Pages can be protected against reads, too (Linux 7.3).

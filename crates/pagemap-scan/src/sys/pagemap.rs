@@ -5,6 +5,7 @@ use crate::entry::Entry;
 use crate::page_size;
 use crate::query::Query;
 use linux_raw_sys::general::{self as raw, page_region, pm_scan_arg};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 use std::ffi::c_void;
@@ -148,6 +149,12 @@ impl Pagemap {
             std::slice::from_raw_parts_mut(entries.as_mut_ptr().cast::<u8>(), size_of_val(entries))
         };
         Ok(self.file.read_at(bytes, start / page_size() * 8)? / 8)
+    }
+}
+
+impl AsFd for Pagemap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 
