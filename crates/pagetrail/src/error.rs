@@ -121,6 +121,15 @@ pub enum Error {
         /// The reason, in one line.
         reason: &'static str,
     },
+    /// Pages of the target cannot be kept as they are while it runs
+    /// ([`DirtySource::freeze`](crate::DirtySource::freeze)).
+    #[error("pages of process {pid} cannot be kept while it writes to them: {reason}")]
+    NoFreeze {
+        /// The target's PID.
+        pid: u32,
+        /// The reason, in one line.
+        reason: String,
+    },
     /// The tracked process has ended; there is nothing more to collect.
     #[error("process {pid} has ended")]
     Gone {
@@ -235,9 +244,10 @@ impl Error {
     /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Unavailable { .. } | Self::NothingWorks { .. } | Self::NoAttach { .. } => {
-                ErrorKind::Unavailable
-            }
+            Self::Unavailable { .. }
+            | Self::NothingWorks { .. }
+            | Self::NoAttach { .. }
+            | Self::NoFreeze { .. } => ErrorKind::Unavailable,
             Self::WrongTarget { .. }
             | Self::OwnProcess { .. }
             | Self::KernelThread { .. }

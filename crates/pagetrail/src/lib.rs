@@ -38,6 +38,8 @@ mod budget;
 mod capabilities;
 mod contents;
 mod error;
+#[cfg(all(feature = "attach", target_arch = "x86_64"))]
+mod freeze;
 mod heap;
 mod memory;
 mod page_set;
@@ -64,7 +66,7 @@ pub use page_set::{EmptyRange, PageRange, PageSet, page_size};
 pub use proc::command_line::command_line;
 pub use region::{Permissions, Region};
 pub use round::{Found, Round, RoundBuffer};
-pub use source::{DirtySource, Held, State};
+pub use source::{DirtySource, Frozen, Held, State};
 pub use sys::cpu_clock::cpu_time;
 pub use target::{Target, pages_of};
 pub use technique::adaptive::{FalsePositiveCost, Precision};

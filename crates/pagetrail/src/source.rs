@@ -7,7 +7,8 @@
 
 use crate::attach::hold::{HeldThread, Hold};
 use crate::attach::launch::Ended;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
 use crate::round::Round;
 use crate::types::KernelState;
@@ -85,6 +86,37 @@ impl Held for Hold {
     }
 }
 
+/// Pages of a target as they were at the instant of a [freeze](DirtySource::freeze), while it runs
+/// and writes to them.
+///
+/// To be [thawed](Self::thaw) before the source collects again. Dropped instead, it lets the target
+/// write as before, and the source reports the memory as replaced.
+pub trait Frozen: Send {
+    /// The pages that are kept: of those asked for, what could be protected.
+    fn pages(&self) -> &PageSet;
+
+    /// Copies ranges of [`Self::pages`] into `buffer`, one after the other, as they were at the
+    /// instant. False if that is no longer known: the target has discarded, moved or unmapped one
+    /// of these pages before it was copied, or has ended.
+    ///
+    /// # Errors
+    ///
+    /// The target's memory may not be read.
+    ///
+    /// # Panics
+    ///
+    /// If a range is not of these pages, or `buffer` too short.
+    fn read(&self, ranges: &[PageRange], buffer: &mut [u8]) -> Result<bool>;
+
+    /// Gives the pages back to the source, while the target is held: what was written since the
+    /// freeze is in its next round.
+    ///
+    /// # Errors
+    ///
+    /// The target no longer stands still. The pages are given back as by a drop.
+    fn thaw(self: Box<Self>, held: &dyn Held) -> Result<()>;
+}
+
 /// A source of rounds: finds the dirty pages of one target.
 ///
 /// The promises of every source: a write that completes before [`collect`](Self::collect) returns
@@ -160,4 +192,32 @@ pub trait DirtySource {
     /// The errors of [`Self::collect`], and [`Error::Attach`](crate::Error::Attach) when `held`
     /// holds another process.
     fn collect_held(&mut self, held: &dyn Held) -> Result<Round<'_>>;
+
+    /// Prepares [`Self::freeze`], for which the target stands still for a moment the first time.
+    ///
+    /// # Errors
+    ///
+    /// This source, or this target, has no such thing: the error says why.
+    fn prepare_freeze(&mut self) -> Result<()> {
+        Err(Error::NoFreeze {
+            pid: self.pid(),
+            reason: format!("{} cannot keep pages of it", self.technique_name()),
+        })
+    }
+
+    /// Keeps pages of a held target as they are, after it is let go: a thread that writes to one
+    /// of them waits until the page has been copied. To be called after
+    /// [`Self::collect_held`] in the same hold.
+    ///
+    /// What cannot be kept is left out of [`Frozen::pages`].
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::prepare_freeze`]; all is as before then.
+    fn freeze(&mut self, held: &dyn Held, _: &PageSet) -> Result<Box<dyn Frozen>> {
+        Err(Error::NoFreeze {
+            pid: held.pid(),
+            reason: format!("{} cannot keep pages of it", self.technique_name()),
+        })
+    }
 }

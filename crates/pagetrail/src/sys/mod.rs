@@ -20,6 +20,8 @@ pub(crate) mod pagemap;
 #[cfg(all(feature = "attach", target_arch = "x86_64"))]
 pub(crate) mod ptrace;
 pub(crate) mod remote_memory;
+#[cfg(all(feature = "attach", target_arch = "x86_64"))]
+pub(crate) mod robust_list;
 pub(crate) mod same_memory;
 pub(crate) mod scratch;
 pub(crate) mod segv;

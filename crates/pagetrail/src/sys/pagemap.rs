@@ -6,6 +6,7 @@
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::proc::status::memory_id;
 pub(crate) use pagemap_scan::{Categories, Entry, Query, Vector};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -14,6 +15,12 @@ use std::io;
 /// `execve`.
 #[derive(Debug)]
 pub(crate) struct Pagemap(pagemap_scan::Pagemap);
+
+impl AsFd for Pagemap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 impl Pagemap {
     /// Opens the page map of `pid`, or of this process.
@@ -76,6 +83,18 @@ impl Pagemap {
             Err(Errno::NOTTY) => self.matching_entries(range, Entry::is_populated, out),
             outcome => outcome.map_err(io::Error::from),
         }
+    }
+
+    /// Whether all of some adjacent pages, at most 512, are protected by a userfaultfd. Allocates
+    /// nothing.
+    pub(crate) fn are_protected(&self, range: PageRange) -> bool {
+        let mut entries = [Entry::default(); 512];
+        let Some(entries) = entries.get_mut(..range.page_count() as usize) else {
+            return false;
+        };
+        let read = self.0.entries(range.start(), entries);
+        read.is_ok_and(|count| count == entries.len())
+            && entries.iter().all(|entry| entry.is_write_protected())
     }
 
     /// Adds the pages of `range` whose classic entry is `wanted`.

@@ -19,7 +19,11 @@ pub(crate) mod userfaultfd;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::region::{Permissions, Region};
+#[cfg(all(feature = "attach", target_arch = "x86_64"))]
+use crate::sys::uffd::Uffd;
 use crate::types::{AccessKind, PredictionStats};
+#[cfg(all(feature = "attach", target_arch = "x86_64"))]
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A mapping, or a part of one, that is armed.
@@ -125,6 +129,20 @@ pub(crate) trait Tracker: Send {
     /// Disarms everything, as far as the technique can: the target takes no fault until the next
     /// collect, which reports all of it.
     fn suspend(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The userfaultfd by which private memory is write-protected, where the technique has one that
+    /// may [hand it over](Uffd::hand_over) for a while.
+    #[cfg(all(feature = "attach", target_arch = "x86_64"))]
+    fn lender(&self) -> Option<Arc<Uffd>> {
+        None
+    }
+
+    /// Adds the pages of `range` that are not write-protected, without re-arming them; for a
+    /// technique that has a [lender](Self::lender).
+    #[cfg(all(feature = "attach", target_arch = "x86_64"))]
+    fn add_unprotected(&mut self, _: PageRange, _: &mut PageSet) -> Result<()> {
         Ok(())
     }
 

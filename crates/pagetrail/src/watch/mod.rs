@@ -269,12 +269,7 @@ impl Watch {
 
     /// Collects a round while the target is held, by whatever holds it.
     fn collect_held_by(&mut self, held: &dyn Held) -> Result<Round<'_>> {
-        if held.pid() != self.pid {
-            return Err(Error::Attach {
-                pid: self.pid,
-                reason: format!("process {} is held instead", held.pid()),
-            });
-        }
+        self.check_held(held)?;
         self.space.set_held(true);
         let info = self.collect_pending();
         self.space.set_held(false);
@@ -283,6 +278,16 @@ impl Watch {
         held.check()?;
         self.unarmed.clear();
         Ok(self.round(info))
+    }
+
+    fn check_held(&self, held: &dyn Held) -> Result<()> {
+        match held.pid() == self.pid {
+            true => Ok(()),
+            false => Err(Error::Attach {
+                pid: self.pid,
+                reason: format!("process {} is held instead", held.pid()),
+            }),
+        }
     }
 
     /// Handles an address space that no longer exists: either the target executed another program,

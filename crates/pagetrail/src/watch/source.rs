@@ -3,8 +3,12 @@
 use super::Watch;
 use crate::attach::hold::Hold;
 use crate::error::Result;
+#[cfg(all(feature = "attach", target_arch = "x86_64"))]
+use crate::page_set::PageSet;
 use crate::region::Region;
 use crate::round::Round;
+#[cfg(all(feature = "attach", target_arch = "x86_64"))]
+use crate::source::Frozen;
 use crate::source::{DirtySource, Held, State};
 use crate::types::UntrackedRegion;
 use std::time::{Duration, Instant};
@@ -56,5 +60,16 @@ impl DirtySource for Watch {
 
     fn collect_held(&mut self, held: &dyn Held) -> Result<Round<'_>> {
         self.collect_held_by(held)
+    }
+
+    #[cfg(all(feature = "attach", target_arch = "x86_64"))]
+    fn prepare_freeze(&mut self) -> Result<()> {
+        self.space.prepare_freeze()
+    }
+
+    #[cfg(all(feature = "attach", target_arch = "x86_64"))]
+    fn freeze(&mut self, held: &dyn Held, pages: &PageSet) -> Result<Box<dyn Frozen>> {
+        self.check_held(held)?;
+        self.space.freeze(held, pages)
     }
 }

@@ -6,6 +6,8 @@
 //! else. The tracker itself finds mappings that were replaced by ones that look the same.
 
 mod care;
+#[cfg(all(feature = "attach", target_arch = "x86_64"))]
+mod frozen;
 mod passed_on;
 
 use super::backing::others;
@@ -78,6 +80,9 @@ pub(crate) struct Space {
     again: Option<PageSet>,
     /// Whether the pages that the technique reports are counted.
     counts_reported: bool,
+    /// What keeps pages while the target writes to them, once it was prepared.
+    #[cfg(all(feature = "attach", target_arch = "x86_64"))]
+    freezer: Option<crate::freeze::Freezer>,
 }
 
 impl Space {
@@ -112,6 +117,8 @@ impl Space {
             has_been_crowded: false,
             again: (config.report_pages == ReportPages::Twice).then(PageSet::new),
             counts_reported: config.max_overhead.is_some(),
+            #[cfg(all(feature = "attach", target_arch = "x86_64"))]
+            freezer: None,
         })
     }
 

@@ -144,6 +144,18 @@ const OWNED: Query = Query {
     report: Categories::NONE,
 };
 
+/// Selects pages that have a mark of protection. A mapping that was just registered has some only
+/// if a tracker was killed while it handed it over ([`Uffd::hand_over`]): they may be written
+/// without a trace.
+const STALE: Query = Query {
+    write_protect: false,
+    only_registered: false,
+    inverted: Categories::WRITTEN,
+    all_of: Categories::WRITTEN,
+    any_of: Categories::PRESENT.union(Categories::SWAPPED),
+    report: Categories::NONE,
+};
+
 impl PagemapScan {
     /// Takes a new userfaultfd of the target's address space; `pid` is `None` for the own one.
     pub(crate) fn new(fd: OwnedFd, pid: Option<u32>, huge_pages: HugePages) -> Result<Self> {
@@ -317,6 +329,10 @@ impl PagemapScan {
             return parts.try_for_each(|part| self.pagemap.arm(*part).map_err(failed));
         }
         let mut owned = PageSet::new();
+        self.select(range, STALE, &mut owned)?;
+        if !std::mem::take(&mut owned).is_empty() {
+            self.uffd.release(range).map_err(failed)?;
+        }
         self.select(range, OWNED, &mut owned)?;
         self.fresh.existed(&owned);
         let tables = blocks(&owned).intersection(&PageSet::from_iter([range]));
@@ -395,6 +411,20 @@ impl Tracker for PagemapScan {
             }
         }
         Ok(())
+    }
+
+    #[cfg(all(feature = "attach", target_arch = "x86_64"))]
+    fn lender(&self) -> Option<Arc<Uffd>> {
+        Some(Arc::clone(&self.uffd))
+    }
+
+    #[cfg(all(feature = "attach", target_arch = "x86_64"))]
+    fn add_unprotected(&mut self, range: PageRange, out: &mut PageSet) -> Result<()> {
+        let query = Query {
+            write_protect: false,
+            ..WRITTEN
+        };
+        self.select(range, query, out)
     }
 
     fn collect(&mut self, _: &[Armed], out: &mut PageSet) -> Result<Collected> {

@@ -1,0 +1,54 @@
+//! Keeping pages of the address space as they are while the target writes to them
+//! ([`crate::freeze`]).
+
+use super::Space;
+use crate::attach::inject;
+use crate::error::{Error, Result};
+use crate::freeze::{self, Freezer, FrozenProcess};
+use crate::page_set::PageSet;
+use crate::source::{Frozen, Held};
+use crate::sys::uffd::Uffd;
+use std::sync::Arc;
+
+impl Space {
+    /// Fetches a second userfaultfd of the target, unless there is one.
+    pub(crate) fn prepare_freeze(&mut self) -> Result<()> {
+        let (pid, _) = self.lender()?;
+        let freezer = match &mut self.freezer {
+            Some(freezer) => freezer,
+            none => none.insert(Freezer::new(pid, inject::fetch(pid, true)?.fd)?),
+        };
+        freezer.prepare()
+    }
+
+    /// Keeps pages of a target that is held, and of which a round was just collected.
+    pub(crate) fn freeze(&mut self, held: &dyn Held, pages: &PageSet) -> Result<Box<dyn Frozen>> {
+        let (pid, lender) = self.lender()?;
+        freeze::check(pid, held.threads())?;
+        let tracker = &mut self.tracker;
+        let (lent, kept) = freeze::choose(&self.regions, &self.armed, pages, |range, out| {
+            tracker.add_unprotected(range, out)
+        })?;
+        let Some(freezer) = &mut self.freezer else {
+            let reason = "it was not prepared".into();
+            return Err(Error::NoFreeze { pid, reason });
+        };
+        let frozen = FrozenProcess::start(held, freezer, lender, lent, &kept)?;
+        Ok(Box::new(frozen))
+    }
+
+    fn lender(&self) -> Result<(u32, Arc<Uffd>)> {
+        let pid = self.pid.unwrap_or_else(std::process::id);
+        let refused = |reason: &str| Error::NoFreeze {
+            pid,
+            reason: reason.into(),
+        };
+        if self.pid.is_none() {
+            return Err(refused("it is this process itself"));
+        }
+        let lender = self.tracker.lender();
+        lender
+            .map(|lender| (pid, lender))
+            .ok_or_else(|| refused("only pagemap-scan can (Linux 6.7)"))
+    }
+}
