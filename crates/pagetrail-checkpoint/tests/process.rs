@@ -88,7 +88,10 @@ fn manifests_of_many_threads_are_small() {
 fn all_of_one_instant(threads: u32, pages: u32, pause_us: u32, count: u32) {
     let subject = format!("checkpoints of {threads} threads");
     for technique in working(&subject, &[PagemapScan, Userfaultfd, SoftDirty, Compare]) {
-        for mode in [Mode::Precopy, Mode::Stop] {
+        for mode in [Mode::Precopy, Mode::Stop, Mode::Cow] {
+            if mode == Mode::Cow && technique != PagemapScan {
+                continue;
+            }
             let Some(victim) = stamps::start(threads, pages, pause_us) else {
                 return;
             };

@@ -18,6 +18,7 @@
 pub(crate) mod build_id;
 pub(crate) mod changed;
 pub(crate) mod describe;
+mod instant;
 mod lacking;
 pub(crate) mod layout;
 pub(crate) mod pending;
@@ -74,6 +75,10 @@ pub struct ProcessOptions {
     /// write there, or the process by `write(2)`, the images then do not have; they say so
     /// ([`own_writes_only`](crate::Mapping::own_writes_only)).
     pub trust_shared: bool,
+    /// How long the process may stand still: where copying the rest would take longer, it is copied
+    /// as by [`Mode::Cow`], if the process allows that. It is a goal, not a promise. With
+    /// [`Mode::Stop`] it has no effect.
+    pub max_pause: Option<Duration>,
     /// Save all that it takes to start the process anew ([`Process::state`]), which adds about a
     /// millisecond to the pause. A process that could not be started anew is refused then.
     pub restartable: bool,
@@ -88,6 +93,7 @@ impl Default for ProcessOptions {
             trust_subpages: false,
             report_again: false,
             trust_shared: false,
+            max_pause: None,
             restartable: false,
         }
     }
@@ -239,13 +245,14 @@ impl ProcessCheckpointer {
     fn attempt(&mut self, writer: &mut Writer) -> Result<Option<Manifest>> {
         let mut transfer = self.begin(writer)?;
         let copied = match self.options.mode {
-            Mode::Precopy => self.precopy(&mut transfer)?,
+            Mode::Precopy | Mode::Cow => self.precopy(&mut transfer)?,
             Mode::Stop => Some(self.pending.pages().clone()),
         };
         let Some(left) = copied else {
             return Ok(None);
         };
-        let Some(process) = self.copy_at_rest(&mut transfer, left)? else {
+        let freezing = self.is_to_freeze(&transfer, &left)?;
+        let Some(process) = self.copy_at_rest(&mut transfer, left, freezing)? else {
             return Ok(None);
         };
         let trust_shared = self.options.trust_shared;
@@ -302,64 +309,6 @@ impl ProcessCheckpointer {
         pages
             .difference(&self.compared())
             .difference(&self.shared())
-    }
-
-    /// Holds the process, copies what is `left` and was found since, and lets the process go on;
-    /// describes it as of that instant. `None` when it has replaced its program.
-    fn copy_at_rest(
-        &mut self,
-        transfer: &mut Transfer<'_>,
-        left: PageSet,
-    ) -> Result<Option<Process>> {
-        let mut hold = self.source.hold()?;
-        let found = match self.absorb(Some(&*hold)) {
-            Ok(found) if !self.replaced => found,
-            outcome => return outcome.map(|_| None),
-        };
-        let copied_before = transfer.cost.copied_pages;
-        let copied = self.copy_rest(transfer, &left, &found);
-        let descriptors = describe::descriptors_at_rest(self.pid());
-        let threads = hold.threads().to_vec();
-        let state = self.state(&mut *hold);
-        let has_stood_still = hold.check();
-        transfer.cost.pause_ns = hold.release().as_nanos() as u64;
-        has_stood_still?;
-        copied?;
-        transfer.cost.stopped_pages = transfer.cost.copied_pages - copied_before;
-        Ok(Some(Process {
-            descriptors: descriptors.unwrap_or_else(|| describe::descriptors(self.pid())),
-            state: state?,
-            ..self.process(threads)
-        }))
-    }
-
-    /// Copies what is left when nobody can write.
-    fn copy_rest(
-        &mut self,
-        transfer: &mut Transfer<'_>,
-        left: &PageSet,
-        found: &Found,
-    ) -> Result<()> {
-        transfer.remap(&found.remapped);
-        let mut todo = left.difference(&found.remapped).union(&found.pages);
-        todo.union_with(&self.pending.pages().intersection(&self.compared()));
-        let (untouched, reverted_to_file) = self.layout.vanished()?;
-        transfer.void(&untouched);
-        todo.union_with(&reverted_to_file);
-        let todo = todo
-            .intersection(self.layout.addresses())
-            .difference(&untouched)
-            .difference(&self.shared());
-        transfer.look_at_shared(&self.memory, &self.shared_contents()?)?;
-        let in_files = self.layout.as_in_files()?;
-        transfer.look_at_files(&self.memory, &in_files, &todo)?;
-        // The store is not waited for while the process stands still, unless memory does not
-        // suffice.
-        let overflow = match self.options.mode {
-            Mode::Precopy => Overflow::Stay,
-            Mode::Stop => Overflow::Store,
-        };
-        transfer.copy(&self.memory, &todo.difference(&in_files), overflow)
     }
 
     /// What it takes to start the process anew, if that is wanted.

@@ -19,6 +19,15 @@ pub enum Mode {
     Precopy,
     /// Stop it, copy, let it go: no page is copied twice, and the pause is as long as that takes.
     Stop,
+    /// Copy while it runs, stop it, write-protect the rest, and copy that while it runs on: a
+    /// thread that writes to such a page waits until the page has been copied.
+    ///
+    /// The pause does not grow with what the process writes. A second one, in which nothing is
+    /// copied, ends the write protection. Memory that cannot be protected so (shared memory, pages
+    /// of files) is copied while the process stands still. See
+    /// [`DirtySource::freeze`](pagetrail::DirtySource::freeze) for what it needs and for its
+    /// effects on the process.
+    Cow,
 }
 
 /// Two megabytes are copied in half a millisecond.

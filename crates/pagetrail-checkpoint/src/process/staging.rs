@@ -7,7 +7,7 @@
 use crate::error::Result;
 use crate::store::intake::chunks;
 use crate::store::writer::Draft;
-use pagetrail::{Memory, PageRange, PageSet, page_size};
+use pagetrail::{Frozen, Memory, PageRange, PageSet, page_size};
 
 /// Pages of which it is known what may have changed since the last checkpoint (units of a sub-page
 /// heap).
@@ -74,6 +74,24 @@ impl Staging {
             }
         }
         Ok(())
+    }
+
+    /// Copies pages that are kept as they were at an instant, to memory; false if one of them is
+    /// not known any more.
+    pub(crate) fn copy_frozen(&mut self, frozen: &dyn Frozen) -> Result<bool> {
+        for ranges in chunks(frozen.pages().ranges(), page_size()) {
+            let bytes = ranges.iter().map(PageRange::bytes).sum::<u64>();
+            let mut buffer = vec![0; bytes as usize];
+            if !frozen.read(&ranges, &mut buffer)? {
+                return Ok(false);
+            }
+            self.bytes += bytes;
+            self.batches.push(Batch {
+                ranges,
+                bytes: Some(buffer),
+            });
+        }
+        Ok(true)
     }
 
     /// Takes copies that were made elsewhere.

@@ -10,8 +10,8 @@ use super::staging::{Parts, Staging};
 use crate::error::Result;
 use crate::format::manifest::{Cost, Manifest, Mapping, Process};
 use crate::store::writer::{Description, Draft};
-use pagetrail::{Memory, PageSet};
-use std::time::Instant;
+use pagetrail::{Frozen, Memory, PageSet};
+use std::time::{Duration, Instant};
 
 /// What becomes of copies for which memory does not suffice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,12 +22,19 @@ pub(crate) enum Overflow {
     Stay,
 }
 
+/// So many pages must have been copied for a measurement.
+const PAGES_MEASURED: u64 = 1024;
+/// How long the copy of a page takes where nothing was measured.
+const PAGE_COPY: Duration = Duration::from_micros(1);
+
 /// A checkpoint that is being taken. Dropped, it leaves the store as it was.
 pub(crate) struct Transfer<'writer> {
     draft: Draft<'writer>,
     staging: Staging,
     rechecked: Rechecked,
     began: Instant,
+    /// How long pages were copied.
+    copying: Duration,
     /// What it took so far.
     pub(crate) cost: Cost,
 }
@@ -46,6 +53,7 @@ impl<'writer> Transfer<'writer> {
             staging: Staging::new(bytes_max),
             rechecked,
             began: Instant::now(),
+            copying: Duration::ZERO,
             cost: Cost::default(),
         }
     }
@@ -88,9 +96,30 @@ impl<'writer> Transfer<'writer> {
             Overflow::Store => Some(&mut self.draft),
             Overflow::Stay => None,
         };
+        let began = Instant::now();
         self.staging.copy(memory, pages, draft)?;
+        self.copying += began.elapsed();
         self.cost.copied_pages += pages.page_count();
         Ok(())
+    }
+
+    /// Copies pages that are kept as they were at an instant; false if one of them is not known any
+    /// more.
+    pub(crate) fn copy_frozen(&mut self, frozen: &dyn Frozen) -> Result<bool> {
+        let whole = self.staging.copy_frozen(frozen)?;
+        if whole {
+            self.cost.copied_pages += frozen.pages().page_count();
+        }
+        Ok(whole)
+    }
+
+    /// How long it would take to copy so many pages, by what copying has taken so far.
+    pub(crate) fn estimate(&self, pages: u64) -> Duration {
+        let copied = self.cost.copied_pages;
+        match copied >= PAGES_MEASURED {
+            true => self.copying.mul_f64(pages as f64 / copied as f64),
+            false => PAGE_COPY * u32::try_from(pages).unwrap_or(u32::MAX),
+        }
     }
 
     /// Reads memory that others may write to, and copies what is not as it was read last;

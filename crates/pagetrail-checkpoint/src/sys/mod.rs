@@ -7,3 +7,4 @@
 pub(crate) mod kcmp;
 pub(crate) mod kept;
 pub(crate) mod mapping;
+pub(crate) mod urgent;

@@ -1,0 +1,147 @@
+//! The instant of a checkpoint: the process is held, and what is left is copied, or kept as it is
+//! until it has been copied.
+
+use super::ProcessCheckpointer;
+use super::describe;
+use super::pending::Found;
+use super::precopy::Mode;
+use super::transfer::{Overflow, Transfer};
+use crate::error::Result;
+use crate::format::manifest::Process;
+use crate::sys::urgent::Urgent;
+use pagetrail::{Frozen, Held, PageSet};
+use std::time::Duration;
+
+/// Fewer pages are copied at once: that takes less time than protecting them and holding the process
+/// a second time.
+const FROZEN_PAGES_MIN: u64 = 128;
+/// What a hold itself takes, as a part of the pause that is wanted.
+const HOLD: Duration = Duration::from_micros(500);
+
+/// What is left after the instant.
+struct Rest {
+    frozen: Box<dyn Frozen>,
+    /// All that the instant had to have.
+    all: PageSet,
+}
+
+impl ProcessCheckpointer {
+    /// Whether pages are to be kept, and copied after the instant, instead of in it.
+    pub(super) fn is_to_freeze(&mut self, transfer: &Transfer<'_>, left: &PageSet) -> Result<bool> {
+        match (self.options.mode, self.options.max_pause) {
+            (Mode::Cow, _) => {
+                self.source.prepare_freeze()?;
+                Ok(true)
+            }
+            (Mode::Precopy, Some(max)) => {
+                let is_too_long = transfer.estimate(left.page_count()) + HOLD > max;
+                Ok(is_too_long && self.source.prepare_freeze().is_ok())
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Holds the process, copies what is `left` and was found since, and lets the process go on;
+    /// describes it as of that instant. `None` when it has replaced its program.
+    ///
+    /// `freezing`: as much as possible of it is copied after that, as it was at the instant.
+    pub(super) fn copy_at_rest(
+        &mut self,
+        transfer: &mut Transfer<'_>,
+        left: PageSet,
+        freezing: bool,
+    ) -> Result<Option<Process>> {
+        let urgent = Urgent::begin();
+        let mut hold = self.source.hold()?;
+        let found = match self.absorb(Some(&*hold)) {
+            Ok(found) if !self.replaced => found,
+            outcome => return outcome.map(|_| None),
+        };
+        let copied_before = transfer.cost.copied_pages;
+        let copied = self.copy_rest(transfer, &left, &found, freezing.then_some(&*hold));
+        let descriptors = describe::descriptors_at_rest(self.pid());
+        let threads = hold.threads().to_vec();
+        let state = self.state(&mut *hold);
+        let has_stood_still = hold.check();
+        let pause_ns = hold.release().as_nanos() as u64;
+        drop(urgent);
+        transfer.cost.pause_ns = transfer.cost.pause_ns.max(pause_ns);
+        has_stood_still?;
+        let rest = copied?;
+        transfer.cost.stopped_pages += transfer.cost.copied_pages - copied_before;
+        let process = Process {
+            descriptors: descriptors.unwrap_or_else(|| describe::descriptors(self.pid())),
+            state: state?,
+            ..self.process(threads)
+        };
+        let Some(Rest { frozen, all }) = rest else {
+            return Ok(Some(process));
+        };
+        match self.copy_kept(transfer, frozen)? {
+            true => Ok(Some(process)),
+            // Once more, of another instant, at which everything is copied.
+            false => self.copy_at_rest(transfer, all, false),
+        }
+    }
+
+    /// Copies what is kept while the process runs, and gives it back to the source; false if some of
+    /// it is not known any more.
+    fn copy_kept(&mut self, transfer: &mut Transfer<'_>, frozen: Box<dyn Frozen>) -> Result<bool> {
+        let whole = transfer.copy_frozen(&*frozen)?;
+        // A process that has ended, or does not stop again, is left alone by the drop; the image is
+        // of the instant all the same.
+        let _urgent = Urgent::begin();
+        if let Ok(held) = self.source.hold() {
+            let thawed = frozen.thaw(&*held);
+            let pause_ns = held.release().as_nanos() as u64;
+            transfer.cost.pause_ns = transfer.cost.pause_ns.max(pause_ns);
+            if let Err(reason) = thawed {
+                tracing::info!(%reason, "mappings are tracked anew");
+            }
+        }
+        Ok(whole)
+    }
+
+    /// Copies what is left when nobody can write; gives what is kept instead.
+    fn copy_rest(
+        &mut self,
+        transfer: &mut Transfer<'_>,
+        left: &PageSet,
+        found: &Found,
+        freezing: Option<&dyn Held>,
+    ) -> Result<Option<Rest>> {
+        transfer.remap(&found.remapped);
+        let mut todo = left.difference(&found.remapped).union(&found.pages);
+        todo.union_with(&self.pending.pages().intersection(&self.compared()));
+        let (untouched, reverted_to_file) = self.layout.vanished()?;
+        transfer.void(&untouched);
+        todo.union_with(&reverted_to_file);
+        let todo = todo
+            .intersection(self.layout.addresses())
+            .difference(&untouched)
+            .difference(&self.shared());
+        transfer.look_at_shared(&self.memory, &self.shared_contents()?)?;
+        let in_files = self.layout.as_in_files()?;
+        transfer.look_at_files(&self.memory, &in_files, &todo)?;
+        // The store is not waited for while the process stands still, unless memory does not
+        // suffice.
+        let overflow = match self.options.mode {
+            Mode::Precopy | Mode::Cow => Overflow::Stay,
+            Mode::Stop => Overflow::Store,
+        };
+        let to_copy = todo.difference(&in_files);
+        let frozen = freezing
+            .filter(|_| to_copy.page_count() >= FROZEN_PAGES_MIN)
+            .and_then(|held| match self.source.freeze(held, &to_copy) {
+                Ok(frozen) => Some(frozen),
+                Err(reason) => {
+                    tracing::info!(%reason, "copied while the process stands still");
+                    None
+                }
+            });
+        let kept = frozen.as_ref().map(|frozen| frozen.pages().clone());
+        let now = to_copy.difference(&kept.unwrap_or_default());
+        transfer.copy(&self.memory, &now, overflow)?;
+        Ok(frozen.map(|frozen| Rest { frozen, all: todo }))
+    }
+}
