@@ -187,9 +187,13 @@ pub(crate) struct TakeArgs {
     /// come
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) keep: Option<u32>,
-    /// Copy while the process runs and stop it for the rest, or stop it for all
+    /// Copy while the process runs and stop it for the rest, or stop it for all, or write-protect
+    /// the rest
     #[arg(long, value_name = "MODE", default_value = "precopy")]
     pub(crate) mode: ModeArg,
+    /// How long the process should stand still at most: precopy where that suffices, else cow
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "mode")]
+    pub(crate) max_pause: Option<Duration>,
     /// How to notice writes; auto is the cheapest that works for the process
     #[arg(long, value_name = "TECHNIQUE", default_value = "auto", value_parser = technique_parser())]
     pub(crate) technique: TechniqueChoice,
@@ -247,6 +251,8 @@ pub(crate) enum ModeArg {
     Precopy,
     /// stop it, copy, let it go on
     Stop,
+    /// copy while it runs, write-protect the rest in a stop, and copy that while it runs on
+    Cow,
 }
 
 /// A store, and how to tell about it.

@@ -43,6 +43,7 @@ fn refuse_for_criu(args: &TakeArgs) -> Result<()> {
     let given = [
         ("--vm", args.vm),
         ("--mode", args.mode != ModeArg::Precopy),
+        ("--max-pause", args.max_pause.is_some()),
         ("--technique", args.technique.0 != Choice::Auto),
         ("--trust-subpages", args.trust_subpages),
         ("--report-again", args.report_again),

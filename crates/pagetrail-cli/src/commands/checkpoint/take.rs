@@ -47,7 +47,9 @@ pub(super) fn run(args: &TakeArgs, restartable: bool) -> Result<ExitCode> {
         mode: match args.mode {
             ModeArg::Precopy => Mode::Precopy,
             ModeArg::Stop => Mode::Stop,
+            ModeArg::Cow => Mode::Cow,
         },
+        max_pause: args.max_pause,
         technique: args.technique.0,
         trust_subpages: args.trust_subpages,
         report_again: args.report_again,
