@@ -1,0 +1,127 @@
+//! Pages that are kept while the target writes to them are those of the instant, byte by byte, and
+//! what was written meanwhile is in the next round.
+
+#![cfg(target_arch = "x86_64")]
+#![allow(clippy::print_stdout, reason = "tests print what they did")]
+
+mod support;
+
+use pagetrail::Technique::PagemapScan;
+use pagetrail::{Choice, DirtySource, Held, Memory, PageRange, PageSet, Target, Watch, page_size};
+use std::time::Duration;
+use support::{Victim, random, row, times, working};
+
+/// Where `stamps` has its pages, and how many there are at least.
+const BASE: u64 = 0x1000_0000_0000;
+const THREADS: u64 = 4;
+const PAGES: u64 = 1024;
+
+fn watch(pid: u32) -> Watch {
+    let target = Target::process(pid).unwrap();
+    let builder = Watch::builder().target(target);
+    let builder = builder.technique(Choice::Technique(PagemapScan));
+    builder.start().unwrap()
+}
+
+fn collect_held(watch: &mut Watch, held: &dyn Held) -> PageSet {
+    let round = DirtySource::collect_held(watch, held).unwrap();
+    let dirty = round.dirty().clone();
+    round.commit();
+    dirty
+}
+
+#[test]
+fn pages_are_those_of_the_instant() {
+    let subject = "freeze";
+    if working(subject, &[PagemapScan]).is_empty() {
+        return;
+    }
+    let arguments = [600, THREADS, PAGES, 50].map(|n| n.to_string());
+    let Some(victim) = Victim::start("stamps", &arguments.each_ref().map(String::as_str)) else {
+        return;
+    };
+    let mut random = random(subject);
+    let memory = Memory::of(victim.pid()).unwrap();
+    let mut watch = watch(victim.pid());
+    let all = PageRange::new(BASE, BASE + (1 + THREADS * (PAGES + 2)) * page_size()).unwrap();
+    let (mut differed, mut count) = (0, 0);
+    for _ in 0..times(25, 1000) {
+        std::thread::sleep(Duration::from_micros(random.u64(0..5000)));
+        watch.prepare_freeze().unwrap();
+        let held = watch.hold().unwrap();
+        collect_held(&mut watch, &*held);
+        let frozen = watch.freeze(&*held, &PageSet::from(all)).unwrap();
+        // Some threads have their control block in the same mapping, and its pages are not kept.
+        assert!(frozen.pages().page_count() + 2 * THREADS + 64 > all.page_count());
+        let mut expected = vec![0; frozen.pages().bytes() as usize];
+        let missing = memory.read(frozen.pages().ranges(), &mut expected).unwrap();
+        assert!(missing.is_empty());
+        held.release();
+        let mut read = vec![0; expected.len()];
+        let mut rest = &mut read[..];
+        for range in frozen.pages().ranges() {
+            for start in (range.start()..range.end()).step_by(64 * page_size() as usize) {
+                let end = range.end().min(start + 64 * page_size());
+                let part = PageRange::new(start, end).unwrap();
+                let (buffer, after) = rest.split_at_mut(part.bytes() as usize);
+                rest = after;
+                std::thread::sleep(Duration::from_micros(random.u64(0..200)));
+                assert!(frozen.read(&[part], buffer).unwrap());
+            }
+        }
+        assert!(read == expected, "a page is not as it was");
+        // What has been written since is in the next round.
+        let kept = frozen.pages().clone();
+        let held = watch.hold().unwrap();
+        frozen.thaw(&*held).unwrap();
+        let dirty = collect_held(&mut watch, &*held);
+        let mut now = vec![0; expected.len()];
+        memory.read(kept.ranges(), &mut now).unwrap();
+        held.release();
+        let pages = kept.iter_units(page_size());
+        let size = page_size() as usize;
+        for ((page, now), before) in pages.zip(now.chunks(size)).zip(expected.chunks(size)) {
+            if now != before {
+                assert!(
+                    dirty.contains(page),
+                    "{page:#x} was written, and is in no round"
+                );
+                differed += 1;
+            }
+        }
+        count += kept.page_count();
+    }
+    println!("{count} pages kept, {differed} of them written meanwhile");
+    assert!(differed > 40, "{differed}");
+    drop(watch);
+    victim.is_clean(true);
+    victim.finish();
+    row(subject, PagemapScan.name(), "works", "");
+}
+
+#[test]
+fn a_freeze_that_is_dropped_lets_the_target_write() {
+    if working("freeze", &[PagemapScan]).is_empty() {
+        return;
+    }
+    let Some(victim) = Victim::start("stamps", &["600", "4", "1024", "50"]) else {
+        return;
+    };
+    let mut watch = watch(victim.pid());
+    let all = PageRange::new(BASE, BASE + PAGES * page_size()).unwrap();
+    for _ in 0..times(10, 200) {
+        watch.prepare_freeze().unwrap();
+        let held = watch.hold().unwrap();
+        collect_held(&mut watch, &*held);
+        let frozen = watch.freeze(&*held, &PageSet::from(all)).unwrap();
+        held.release();
+        std::thread::sleep(Duration::from_millis(1));
+        drop(frozen);
+        let round = watch.collect().unwrap();
+        assert!(round.remapped().covers(all), "it is reported as replaced");
+        round.commit();
+    }
+    drop(watch);
+    victim.is_clean(true);
+    victim.finish();
+}
