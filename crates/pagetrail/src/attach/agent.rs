@@ -18,21 +18,41 @@
 
 use super::failure::Attempt;
 use crate::error::{Error, Result};
+use crate::proc::text;
 use crate::sys::survivor;
 use rustix::cmsg_space;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::process::{PidfdFlags, getpid, getppid, pidfd_open};
 use std::mem::MaybeUninit;
 
 /// The tracker's end of the connection.
 #[derive(Debug)]
 pub(super) struct Client(OwnedFd);
+
+/// After such a time without an order it is looked whether the tracker is stopped.
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
+
+/// Whether the tracker, the parent of the agent, is stopped. Allocates nothing.
+fn is_stopped() -> bool {
+    let Some(tracker) = getppid() else {
+        return false;
+    };
+    let tracker = tracker.as_raw_nonzero();
+    let mut stopped = false;
+    let read = text::lines(format_args!("/proc/{tracker}/status"), |line| {
+        stopped |= line.starts_with(b"State:\tT");
+    });
+    read.is_ok() && stopped
+}
 
 /// The agent's end.
 #[derive(Debug)]
@@ -89,8 +109,11 @@ impl Link {
         }
     }
 
-    /// Waits for an order; `None` when there will be none any more.
-    pub(super) fn order(&self) -> Option<u8> {
+    /// Waits for an order; `None` when there will be none any more, or, unless `is_patient`, when
+    /// the tracker is stopped (`SIGSTOP`), since nobody knows for how long.
+    pub(super) fn order(&self, is_patient: bool) -> Option<u8> {
+        let wait = (!is_patient).then_some(LOOK);
+        let mut was_stopped = false;
         let nothing = PollFlags::empty();
         loop {
             let socket = PollFd::new(&self.socket, PollFlags::IN);
@@ -98,9 +121,19 @@ impl Link {
             if let Some(tracker) = &self.tracker {
                 both[1] = PollFd::new(tracker, PollFlags::IN);
             }
-            match poll(&mut both, None) {
+            match poll(&mut both, wait.as_ref()) {
                 Err(Errno::INTR) => continue,
                 Err(_) => return None,
+                Ok(0) => {
+                    // Seen twice, so that one that goes on is not caught in between.
+                    match (
+                        std::mem::replace(&mut was_stopped, is_stopped()),
+                        was_stopped,
+                    ) {
+                        (true, true) => return None,
+                        _ => continue,
+                    }
+                }
                 Ok(_) if both[0].revents() == nothing => return None,
                 Ok(_) => return receive(self.socket.as_fd()).map(|(order, _)| order),
             }

@@ -156,7 +156,8 @@ enum End {
 
 fn obey(pid: u32, threads: &[Stopped], link: &Link, board: &Mutex<Board>) -> End {
     let mut if_abandoned = End::LetGo;
-    while let Some(order) = link.order() {
+    // With memory that is neither one thing nor the other it must not go on.
+    while let Some(order) = link.order(if_abandoned == End::Kill) {
         let order = Order::of(order);
         match order {
             Order::LetGo => return End::LetGo,
