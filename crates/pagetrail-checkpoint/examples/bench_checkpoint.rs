@@ -1,13 +1,14 @@
 //! What checkpoints cost, as JSON: the pause of a program that writes 100 MB/s to random pages of
-//! 1.5 GiB, by `precopy`, by `stop` and by gdb's `gcore`; the volume of a chain; the throughput of
+//! 1.5 GiB, by `precopy`, by `cow`, by `stop` and by gdb's `gcore`; the volume of a chain; the throughput of
 //! a full image against `cp`; reading it back.
 //!
 //! The program is this example once more. It tells its own longest gaps, so that all three tools
 //! are measured by what the program felt. Each image of a chain is checked by the difference to the
 //! one before it.
 //!
-//! `bench_checkpoint images` measures the last two only. `PAGETRAIL_BENCH_MIB` and
-//! `PAGETRAIL_BENCH_COUNT` make it smaller.
+//! `bench_checkpoint images` measures the last two only, `bench_checkpoint pauses` the pauses alone, on
+//! tmpfs, of programs that write slowly, fast, and without a break, by two modes.
+//! `PAGETRAIL_BENCH_MIB` and `PAGETRAIL_BENCH_COUNT` make it smaller.
 
 #![allow(clippy::print_stdout, reason = "the result")]
 #![allow(clippy::print_stderr, reason = "how far it is")]
@@ -27,6 +28,8 @@ const PAGE: usize = 4096;
 /// How often images are made, to take the median.
 const IMAGES: usize = 5;
 const BYTES_PER_SECOND: usize = 100_000_000;
+/// As much as it can.
+const UNLIMITED: usize = usize::MAX;
 const ROLE: &str = "PAGETRAIL_BENCH_WRITER";
 
 fn setting(name: &str, default: usize) -> usize {
@@ -38,6 +41,13 @@ fn main() {
     if let Ok(board) = std::env::var(ROLE) {
         return write(Path::new(&board));
     }
+    if std::env::args().nth(1).is_some_and(|arg| arg == "pauses") {
+        let place = PathBuf::from("/dev/shm/pagetrail-bench-checkpoint");
+        let cases = [100_000_000, 1_000_000_000, UNLIMITED];
+        let rows: Vec<Value> = cases.map(|rate| pauses(&place, rate)).to_vec();
+        let _ = fs::remove_dir_all(&place);
+        return println!("{:#}", json!({ "schema": 1, "pauses": rows }));
+    }
     let disk = PathBuf::from("target/bench-checkpoint");
     let shm = PathBuf::from("/dev/shm/pagetrail-bench-checkpoint");
     let places = [("disk", &disk), ("tmpfs", &shm)];
@@ -46,12 +56,13 @@ fn main() {
     let images_only = std::env::args().nth(1).is_some_and(|arg| arg == "images");
     for (name, place) in places.into_iter().filter(|_| !images_only) {
         let precopy = chain_of(place, Mode::Precopy, name);
+        let cow = chain_of(place, Mode::Cow, name);
         let stop = chain_of(place, Mode::Stop, name);
         let gcore = gcore(place, name);
         if chain.is_null() {
             chain = precopy.1.clone();
         }
-        pauses.extend([precopy.0, stop.0, gcore]);
+        pauses.extend([precopy.0, cow.0, stop.0, gcore]);
     }
     let images: Vec<Value> = places
         .iter()
@@ -85,7 +96,8 @@ fn write(board: &Path) {
         .open(board)
         .expect("the board");
     let tick = Duration::from_millis(1);
-    let each = BYTES_PER_SECOND / PAGE / 1000;
+    let rate = setting("PAGETRAIL_BENCH_RATE", BYTES_PER_SECOND);
+    let each = rate.min(4_000_000_000) / PAGE / 1000;
     let mut last = Instant::now();
     let mut due = last;
     loop {
@@ -103,6 +115,9 @@ fn write(board: &Path) {
             let at = random.usize(0..bytes / PAGE) * PAGE;
             memory[at..at + 8].copy_from_slice(&random.u64(..).to_le_bytes());
         }
+        if rate == UNLIMITED {
+            continue;
+        }
         due = (due + tick).max(now);
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
     }
@@ -115,6 +130,10 @@ struct Writer {
 
 impl Writer {
     fn start(place: &Path) -> Self {
+        Self::at_rate(place, BYTES_PER_SECOND)
+    }
+
+    fn at_rate(place: &Path, rate: usize) -> Self {
         fs::create_dir_all(place).expect("a directory");
         let path = Path::new("/dev/shm").join(format!("pagetrail-board-{}", std::process::id()));
         fs::write(&path, [0; 8]).expect("the board");
@@ -125,6 +144,7 @@ impl Writer {
             .expect("the board");
         let child = Command::new(std::env::current_exe().expect("a path"))
             .env(ROLE, &path)
+            .env("PAGETRAIL_BENCH_RATE", rate.to_string())
             .stdin(Stdio::null())
             .spawn()
             .expect("it starts");
@@ -235,6 +255,52 @@ fn chain_of(place: &Path, mode: Mode, name: &str) -> (Value, Value) {
     eprintln!("{pause}\n{chain}");
     let _ = fs::remove_dir_all(&path);
     (pause, chain)
+}
+
+/// Pauses of one program by two modes, one after the other.
+fn pauses(place: &Path, rate: usize) -> Value {
+    let count = setting("PAGETRAIL_BENCH_COUNT", 20);
+    let writer = Writer::at_rate(place, rate);
+    let modes = [Mode::Precopy, Mode::Cow];
+    let mut chains = modes.map(|mode| {
+        let path = place.join(format!("store-{mode:?}"));
+        let _ = fs::remove_dir_all(&path);
+        let store = Store::create(&path, true).expect("a store");
+        let to = store.writer(options(Compression::None)).expect("a writer");
+        (to, [Vec::new(), Vec::new(), Vec::new()])
+    });
+    for (mode, (to, [pauses, felt, stopped])) in modes.into_iter().zip(&mut chains) {
+        let options = ProcessOptions {
+            mode,
+            ..ProcessOptions::default()
+        };
+        let mut process =
+            ProcessCheckpointer::attach(writer.child.id(), options).expect("attached");
+        process.checkpoint(to).expect("a base");
+        for _ in 0..count {
+            std::thread::sleep(Duration::from_millis(100));
+            writer.reset();
+            let manifest = process.checkpoint(to).expect("a checkpoint");
+            pauses.push(manifest.cost.pause_ns);
+            stopped.push(manifest.cost.stopped_pages);
+            felt.push(writer.gap());
+        }
+    }
+    let rows = modes.into_iter().zip(&mut chains).map(|(mode, chain)| {
+        let [pauses, felt, stopped] = &mut chain.1;
+        json!({
+            "mode": format!("{mode:?}").to_lowercase(),
+            "pause_median_ns": percentile(pauses, 50),
+            "pause_p99_ns": percentile(pauses, 99),
+            "felt_gap_median_ns": percentile(felt, 50),
+            "felt_gap_p99_ns": percentile(felt, 99),
+            "copied_at_rest_pages_median": percentile(stopped, 50),
+        })
+    });
+    let rate = (rate != UNLIMITED).then_some(rate);
+    let row = json!({ "bytes_per_second": rate, "modes": rows.collect::<Vec<_>>() });
+    eprintln!("{row}");
+    row
 }
 
 /// What the program feels of gdb's `gcore`.
