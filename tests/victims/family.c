@@ -5,6 +5,8 @@
  *   write N PAGE                     child N writes that page
  *   nest N                           child N forks a grandchild that writes page 40; the answer is its PID
  *   leave N                          child N forks a grandchild, as `nest`, and ends
+ *   mainless N                       the same, but the grandchild's main thread ends, and another writes the page
+ *   reexec N                         the same, but the grandchild executes a program from another thread
  *   share | kin N                    a process that shares the memory of this one, or of child N, and is its sibling;
  *                                    it writes page 41, then the answer is its PID
  *   say PAGE                         the process that shares this one's memory writes that page
@@ -32,15 +34,50 @@ static void map(void) {
     memset(BASE, 1, PAGES * PAGE);
 }
 
-static int grandchild(void) {
+enum { SAY = -1, LEAVE = -2, SHARE = -3, MAINLESS = -4, REEXEC = -5 };
+
+static int saying;
+
+static void live(void) {
+    BASE[GRANDCHILDS * PAGE]++;
+    CHECK(write(saying, "x", 1) == 1);
+    for (;;) pause();
+}
+
+static void *live_without_main(void *nothing) {
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", getpid());
+    while (state != 'Z') {
+        FILE *stat = fopen(path, "r");
+        CHECK(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1);
+        fclose(stat);
+    }
+    live();
+    return nothing;
+}
+
+static void *execute(void *nothing) {
+    char number[12];
+    snprintf(number, sizeof number, "%d", saying);
+    char *words[] = {program, "alone", number, NULL};
+    execve(program, words, environ);
+    fail("execve: %s", strerror(errno));
+    return nothing;
+}
+
+static int grandchild(int order) {
     int said[2];
     CHECK(pipe(said) == 0);
     int pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
-        BASE[GRANDCHILDS * PAGE]++;
-        CHECK(write(said[1], "x", 1) == 1);
-        for (;;) pause();
+        saying = said[1];
+        pthread_t thread;
+        if (order == MAINLESS || order == REEXEC)
+            CHECK(pthread_create(&thread, NULL, order == REEXEC ? execute : live_without_main, NULL) == 0);
+        if (order == MAINLESS) pthread_exit(NULL);
+        if (order == REEXEC) pause();
+        live();
     }
     char x;
     CHECK(read(said[0], &x, 1) == 1);
@@ -80,8 +117,8 @@ static void obey(int from, int to, int number) {
         if (order >= 0)
             BASE[order % PAGES * PAGE]++;
         else
-            answer = order == -3 ? share() : grandchild();
-    } while (order != -2);
+            answer = order == SHARE ? share() : grandchild(order);
+    } while (order >= 0 || order == SAY || order == SHARE);
     CHECK(write(to, &answer, sizeof answer) == sizeof answer);
     _exit(0);
 }
@@ -158,6 +195,11 @@ int main(int argc, char **argv) {
         map();
         obey(atoi(argv[3]), atoi(argv[4]), atoi(argv[2]));
     }
+    if (argc == 3 && !strcmp(argv[1], "alone")) {
+        map();
+        saying = atoi(argv[2]);
+        live();
+    }
     program = argv[0];
     signal(SIGCHLD, SIG_DFL);
     map();
@@ -168,11 +210,13 @@ int main(int argc, char **argv) {
         int one = 0, two = 0, answer = 0;
         CHECK(sscanf(line, "%99s %d %d", word, &one, &two) >= 1);
         if (!strcmp(word, "write")) answer = tell(one, two);
-        else if (!strcmp(word, "nest")) answer = tell(one, -1);
-        else if (!strcmp(word, "leave")) answer = tell(one, -2), waitpid(children[one].pid, NULL, 0);
+        else if (!strcmp(word, "nest")) answer = tell(one, SAY);
+        else if (!strcmp(word, "leave")) answer = tell(one, LEAVE), waitpid(children[one].pid, NULL, 0);
+        else if (!strcmp(word, "mainless")) answer = tell(one, MAINLESS), waitpid(children[one].pid, NULL, 0);
+        else if (!strcmp(word, "reexec")) answer = tell(one, REEXEC), waitpid(children[one].pid, NULL, 0);
         else if (!strcmp(word, "storm")) answer = storm(one);
         else if (!strcmp(word, "share")) answer = share();
-        else if (!strcmp(word, "kin")) answer = tell(one, -3);
+        else if (!strcmp(word, "kin")) answer = tell(one, SHARE);
         else if (!strcmp(word, "say")) said = one, until_said();
         else if (!strcmp(word, "own")) BASE[one * PAGE]++;
         else answer = birth(word);

@@ -351,6 +351,54 @@ fn short_lives_are_counted_and_what_they_leave_behind_is_found() {
     assert!(counted > 0 && counted <= made, "{counted} of {made}");
 }
 
+/// An orphan whose main thread has ended is no short life, and neither is one that has executed a
+/// program from another thread: both are found, and their end is counted once.
+fn orphans_outlive_their_main_thread(way: &str) {
+    let Some(mut family) = Family::start() else {
+        return;
+    };
+    let mut tree = family.track();
+    if !tree.sees_births() {
+        pagetrail_skips::not_here("the kernel gives no notice of births here");
+        return;
+    }
+    let _alone = STORM.lock().unwrap_or_else(PoisonError::into_inner);
+    // The child ends, and only the child. If other programs begin and end too fast meanwhile,
+    // notices are dropped.
+    let orphan = (0..8).find_map(|number| {
+        family.child("fork");
+        let orphan = family.child(&format!("{way} {number}"));
+        let changes = tree.follow();
+        let found = tree.members().iter().any(|member| member.pid() == orphan);
+        let is_one = matches!(
+            changes[..],
+            [Change::Appeared { .. }, Change::ShortLives { count: 1 }]
+        );
+        assert!(!found || is_one, "{changes:?}");
+        found.then_some(orphan)
+    });
+    let orphan = orphan.expect("one of them is noticed");
+    let rounds = round(&mut tree);
+    assert!(rounds[&orphan].contains(&40), "{rounds:?}");
+    kill(orphan);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut changes = Vec::new();
+    while tree.members().len() > 1 && Instant::now() < deadline {
+        changes.extend(tree.follow());
+    }
+    assert!(matches!(changes[..], [Change::Ended { .. }]), "{changes:?}");
+}
+
+#[test]
+fn an_orphan_whose_main_thread_has_ended_is_followed() {
+    orphans_outlive_their_main_thread("mainless");
+}
+
+#[test]
+fn an_orphan_that_executes_a_program_from_another_thread_is_followed() {
+    orphans_outlive_their_main_thread("reexec");
+}
+
 #[test]
 fn without_children_only_the_named_processes_are_tracked() {
     let Some(mut family) = Family::start() else {

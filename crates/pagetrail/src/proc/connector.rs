@@ -27,8 +27,9 @@ const EXIT: u32 = 0x8000_0000;
 /// Lengths of `struct nlmsghdr` and `struct cn_msg`.
 const NETLINK_BYTES: usize = 16;
 const HEADER_BYTES: usize = 20;
-/// Where `struct proc_event` has its kind, and what belongs to the kind.
+/// Where `struct proc_event` has its kind, its time, and what belongs to the kind.
 const KIND: usize = NETLINK_BYTES + HEADER_BYTES;
+const WHEN: usize = KIND + 8;
 const DETAILS: usize = KIND + 16;
 
 /// Room for some thousand notices.
@@ -46,7 +47,9 @@ const INITIAL: [(&str, &str); 2] = [("pid", "pid:[4026531836]"), ("user", "user:
 pub(crate) enum Notice {
     /// A process came to be.
     Born { pid: u32, parent: u32 },
-    /// The main thread of a process ended, and mostly the process with it.
+    /// The main thread of a process ended, and mostly the process with it. The process lives on
+    /// where it has other threads, or where one of these executes a program: the kernel ends the
+    /// main thread then, and gives its number to the other (`de_thread`, `fs/exec.c`).
     Ended { pid: u32 },
 }
 
@@ -107,14 +110,19 @@ impl Connector {
         }
     }
 
-    /// Takes all notices that wait. Returns false if others were dropped, because more came than
+    /// Takes all notices that wait, each with its time in ns (`CLOCK_MONOTONIC`). Returns false if others were dropped, because more came than
     /// the queue holds.
-    pub(crate) fn read(&self, mut take: impl FnMut(Notice)) -> bool {
+    pub(crate) fn read(&self, mut take: impl FnMut(Notice, u64)) -> bool {
         let mut buffer = [0; 256];
         let mut is_whole = true;
         loop {
             match recv(&self.0, &mut buffer[..], RecvFlags::empty()) {
-                Ok((bytes, _)) => notice(&buffer[..bytes]).into_iter().for_each(&mut take),
+                Ok((bytes, _)) => {
+                    let message = &buffer[..bytes];
+                    if let (Some(notice), Some(when)) = (notice(message), time(message)) {
+                        take(notice, when);
+                    }
+                }
                 Err(Errno::NOBUFS) => is_whole = false,
                 Err(Errno::INTR) => {}
                 Err(_) => return is_whole,
@@ -151,6 +159,12 @@ fn notice(message: &[u8]) -> Option<Notice> {
         }
         _ => None,
     }
+}
+
+/// When the kernel made a message (`timestamp_ns`).
+fn time(message: &[u8]) -> Option<u64> {
+    let bytes = message.get(WHEN..DETAILS)?;
+    Some(u64::from_ne_bytes(bytes.try_into().ok()?))
 }
 
 fn word(message: &[u8], at: usize) -> Option<u32> {
@@ -193,7 +207,10 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         let mut notices = Vec::new();
-        connector.read(|notice| notices.push(notice));
+        connector.read(|notice, when| {
+            notices.push(notice);
+            assert!(when > 0);
+        });
         let (pid, parent) = (child.id(), std::process::id());
         assert!(notices.contains(&Notice::Born { pid, parent }));
         assert!(notices.contains(&Notice::Ended { pid }));

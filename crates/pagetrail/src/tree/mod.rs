@@ -302,6 +302,9 @@ impl Tree {
     /// [`Origin::New`].
     pub fn follow(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
+        if let Some(births) = &mut self.births {
+            births.look_at_members();
+        }
         let ended = self.remove_ended(&mut changes);
         self.update_births(&ended);
         let deadline = Instant::now() + ATTACH_TIME_MAX;
@@ -344,7 +347,7 @@ impl Tree {
     fn update_births(&mut self, ended: &[u32]) {
         if let Some(mut births) = self.births.take() {
             let sharing = self.sharing.iter().map(Sharing::pid);
-            births.update(self.pids().chain(sharing).chain(ended.iter().copied()));
+            births.update(self.pids().chain(sharing), ended.iter().copied());
             self.births = Some(births);
         }
     }
