@@ -2,10 +2,11 @@
 //! to its writer.
 //!
 //! A [`Store`] is a chain of checkpoints: a base and increments over it, page contents compressed
-//! and stored once, every byte under a hash. `docs/image-format.md` has the bytes. Three things
+//! and stored once, every byte under a hash. `docs/image-format.md` has the bytes. Four things
 //! take checkpoints:
 //!
 //! * [`ProcessCheckpointer`]: another process, memory and registers, which hardly pauses;
+//! * [`TreeCheckpointer`]: all processes of a tree, at one instant;
 //! * [`Checkpointer`]: regions of the own program, there again at its next start;
 //! * [`Snapshot`]: memory that goes back to what it was, thousands of times a second, without any
 //!   store.
@@ -27,6 +28,7 @@ mod program;
 pub mod storage;
 mod store;
 mod sys;
+mod tree;
 
 pub use error::{Error, Result};
 pub use format::codec::Compression;
@@ -53,3 +55,4 @@ pub use store::retention::Retention;
 pub use store::survey::{Survey, spans};
 pub use store::verify::Verified;
 pub use store::writer::{Description, Draft, Writer, WriterOptions};
+pub use tree::{TreeCheckpointer, TreeInstant, TreePart, TreeStore};

@@ -72,7 +72,7 @@ pub use target::{Target, pages_of};
 pub use technique::adaptive::{FalsePositiveCost, Precision};
 pub use technique::pagemap_scan::HugePages;
 pub use technique::userfaultfd::BLOCK_PAGES_MAX;
-pub use tree::{Change, Member, Origin, Tree};
+pub use tree::{Change, ListedProcess, Member, Origin, Tree};
 pub use types::{
     AccessKind, AtExit, Choice, CollectAt, Event, Inherited, KernelState, Overhead, PendingSignal,
     PredictionStats, ReportPages, RoundCost, RseqArea, SignalAction, Status, Technique,

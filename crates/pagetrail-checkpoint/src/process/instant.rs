@@ -5,6 +5,7 @@ use super::ProcessCheckpointer;
 use super::describe;
 use super::pending::Found;
 use super::precopy::Mode;
+use super::together::Together;
 use super::transfer::{Overflow, Transfer};
 use crate::error::Result;
 use crate::format::manifest::Process;
@@ -50,6 +51,7 @@ impl ProcessCheckpointer {
         transfer: &mut Transfer<'_>,
         left: PageSet,
         freezing: bool,
+        others: &dyn Together,
     ) -> Result<Option<Process>> {
         let urgent = Urgent::begin();
         let mut hold = self.source.hold()?;
@@ -57,17 +59,24 @@ impl ProcessCheckpointer {
             Ok(found) if !self.replaced => found,
             outcome => return outcome.map(|_| None),
         };
+        others.held()?;
         let copied_before = transfer.cost.copied_pages;
         let copied = self.copy_rest(transfer, &left, &found, freezing.then_some(&*hold));
         let descriptors = describe::descriptors_at_rest(self.pid());
         let threads = hold.threads().to_vec();
         let state = self.state(&mut *hold);
+        // Until the others have been copied too: it may write to memory that it shares with them.
+        let others_copied = match (&copied, &state) {
+            (Ok(_), Ok(_)) => others.copied(),
+            _ => Ok(()),
+        };
         let has_stood_still = hold.check();
         let pause_ns = hold.release().as_nanos() as u64;
         drop(urgent);
         transfer.cost.pause_ns = transfer.cost.pause_ns.max(pause_ns);
         has_stood_still?;
         let rest = copied?;
+        others_copied?;
         transfer.cost.stopped_pages += transfer.cost.copied_pages - copied_before;
         let process = Process {
             descriptors: descriptors.unwrap_or_else(|| describe::descriptors(self.pid())),
@@ -80,7 +89,7 @@ impl ProcessCheckpointer {
         match self.copy_kept(transfer, frozen)? {
             true => Ok(Some(process)),
             // Once more, of another instant, at which everything is copied.
-            false => self.copy_at_rest(transfer, all, false),
+            false => self.copy_at_rest(transfer, all, false, others),
         }
     }
 

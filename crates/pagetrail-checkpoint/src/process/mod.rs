@@ -27,6 +27,7 @@ pub(crate) mod recheck;
 pub(crate) mod rewind;
 pub(crate) mod staging;
 pub(crate) mod state;
+pub(crate) mod together;
 pub(crate) mod transfer;
 
 use crate::error::{Error, Result};
@@ -44,6 +45,7 @@ use precopy::{Next, Rule};
 use recheck::Rechecked;
 use std::process::Command;
 use std::time::Duration;
+use together::{Alone, Together};
 use transfer::{Overflow, Transfer};
 
 pub use precopy::Mode;
@@ -222,6 +224,15 @@ impl ProcessCheckpointer {
     /// The process has ended or cannot be stopped, or the store fails. The store is as it was then,
     /// the process goes on, and the next checkpoint has everything.
     pub fn checkpoint(&mut self, writer: &mut Writer) -> Result<Manifest> {
+        self.checkpoint_with(writer, &Alone)
+    }
+
+    /// Takes a checkpoint at the instant of those of other processes.
+    pub(crate) fn checkpoint_with(
+        &mut self,
+        writer: &mut Writer,
+        others: &dyn Together,
+    ) -> Result<Manifest> {
         writer.catch_up()?;
         for _ in 0..EXECS_MAX {
             if std::mem::take(&mut self.replaced) {
@@ -229,7 +240,7 @@ impl ProcessCheckpointer {
                 self.memory = Memory::of(self.pid())?;
                 writer.begin_anew();
             }
-            if let Some(manifest) = self.attempt(writer)? {
+            if let Some(manifest) = self.attempt(writer, others)? {
                 self.pending.settle();
                 self.layout.settle();
                 return Ok(manifest);
@@ -242,17 +253,26 @@ impl ProcessCheckpointer {
     }
 
     /// `None` when the process has replaced its program meanwhile.
-    fn attempt(&mut self, writer: &mut Writer) -> Result<Option<Manifest>> {
+    fn attempt(&mut self, writer: &mut Writer, others: &dyn Together) -> Result<Option<Manifest>> {
         let mut transfer = self.begin(writer)?;
         let copied = match self.options.mode {
             Mode::Precopy | Mode::Cow => self.precopy(&mut transfer)?,
             Mode::Stop => Some(self.pending.pages().clone()),
         };
-        let Some(left) = copied else {
+        let Some(mut left) = copied else {
             return Ok(None);
         };
-        let freezing = self.is_to_freeze(&transfer, &left)?;
-        let Some(process) = self.copy_at_rest(&mut transfer, left, freezing)? else {
+        if others.ready()? && self.options.mode == Mode::Precopy {
+            // Others took their time, in which this process has written.
+            transfer.cost.rounds += 1;
+            transfer.copy(&self.memory, &left, Overflow::Store)?;
+            let found = self.absorb(None)?;
+            transfer.remap(&found.remapped);
+            left = self.to_precopy(&found.pages);
+        }
+        // What is kept may have to be copied at a second instant, which is not that of the others.
+        let freezing = others.is_alone() && self.is_to_freeze(&transfer, &left)?;
+        let Some(process) = self.copy_at_rest(&mut transfer, left, freezing, others)? else {
             return Ok(None);
         };
         let trust_shared = self.options.trust_shared;

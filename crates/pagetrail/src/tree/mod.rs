@@ -15,6 +15,7 @@
 mod aside;
 mod births;
 mod find;
+mod list;
 mod sharing;
 
 use crate::attach::launch::Ended;
@@ -29,6 +30,7 @@ use crate::watch::builder::{Membership, WatchBuilder};
 use aside::Aside;
 use births::Births;
 use find::{Found, Scope, sharer};
+pub use list::ListedProcess;
 use rustix::fd::OwnedFd;
 use sharing::Sharing;
 use std::fmt;

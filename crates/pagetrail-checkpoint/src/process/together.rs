@@ -1,0 +1,43 @@
+//! [`Together`]: the points at which the checkpoint of one process waits for those of others, so
+//! that all are of one instant.
+
+use crate::error::Result;
+
+/// What a checkpoint of a process waits for. An error ends it: the process goes on, and the store
+/// is as it was.
+pub(crate) trait Together {
+    /// Whether there are no others, so that an instant may be had once more.
+    fn is_alone(&self) -> bool {
+        false
+    }
+
+    /// The process could be held now. Returns, true if others took their time, when all could.
+    fn ready(&self) -> Result<bool>;
+
+    /// The process is held. Returns when all are.
+    fn held(&self) -> Result<()>;
+
+    /// All of the process has been copied. Returns when all of the others has, too.
+    fn copied(&self) -> Result<()>;
+}
+
+/// A checkpoint that waits for no others.
+pub(crate) struct Alone;
+
+impl Together for Alone {
+    fn is_alone(&self) -> bool {
+        true
+    }
+
+    fn ready(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn held(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn copied(&self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,276 @@
+//! [`Meeting`]: the checkpoints of several processes, one thread each, meet at one instant.
+//!
+//! All get ready, all processes are held, and only then is copied what is left; none goes on before
+//! all have been copied. Who comes later, a child that was born meanwhile, is waited for as well,
+//! as long as nothing has been copied. Whoever fails ends the meeting for all.
+
+use crate::error::{Error, Result};
+use crate::process::together::Together;
+use std::cell::Cell;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// How far a meeting has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// Processes run, and are copied meanwhile.
+    Preparing,
+    /// They are held, one after the other.
+    Holding,
+    /// All stand still.
+    Copying,
+    /// They are let go.
+    Released,
+    /// Somebody failed.
+    Ended,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    /// How many take part.
+    guests: usize,
+    ready: usize,
+    held: usize,
+    copied: usize,
+}
+
+/// Where the checkpoints of several processes wait for each other.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Meeting {
+    pub(super) fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                phase: Phase::Preparing,
+                guests: 0,
+                ready: 0,
+                held: 0,
+                copied: 0,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets one more take part. To be called before its thread is started, so that it is waited for.
+    pub(super) fn guest(&self) -> Guest<'_> {
+        self.state().guests += 1;
+        Guest {
+            meeting: self,
+            reached: Cell::new(Phase::Preparing),
+        }
+    }
+
+    /// Waits until all are ready.
+    pub(super) fn wait_for_ready(&self) {
+        let mut state = self.wait_while(|state| state.ready < state.guests);
+        if state.phase == Phase::Preparing {
+            state.phase = Phase::Holding;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits until all are held; false if somebody has failed, or `deadline` has passed.
+    pub(super) fn wait_for_held(&self, deadline: Instant) -> bool {
+        let mut state = self.state();
+        while state.phase < Phase::Ended && state.held < state.guests {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.phase < Phase::Ended
+    }
+
+    /// Has all copied, and lets all go.
+    pub(super) fn copy(&self) {
+        self.state().phase = Phase::Copying;
+        self.changed.notify_all();
+        let mut state = self.wait_while(|state| state.copied < state.guests);
+        if state.phase == Phase::Copying {
+            state.phase = Phase::Released;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Ends the meeting: nobody's checkpoint is published.
+    pub(super) fn end(&self) {
+        self.state().phase = Phase::Ended;
+        self.changed.notify_all();
+    }
+
+    /// How many take part.
+    pub(super) fn guests(&self) -> usize {
+        self.state().guests
+    }
+
+    /// Waits while a condition holds, unless the meeting has ended.
+    fn wait_while(&self, mut goes_on: impl FnMut(&State) -> bool) -> MutexGuard<'_, State> {
+        let goes_on = |state: &mut State| state.phase < Phase::Ended && goes_on(state);
+        let waited = self.changed.wait_while(self.state(), goes_on);
+        waited.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The checkpoint of one process at a [`Meeting`]. Dropped, it takes no part any longer; if it had
+/// been held by then and not been let go, nobody's is published.
+#[derive(Debug)]
+pub(super) struct Guest<'meeting> {
+    meeting: &'meeting Meeting,
+    reached: Cell<Phase>,
+}
+
+impl Guest<'_> {
+    /// Notes how far it has come, and waits until all have come as far.
+    fn reach(&self, phase: Phase, count: impl FnOnce(&mut State)) -> Result<()> {
+        let mut state = self.meeting.state();
+        if self.reached.get() < phase {
+            self.reached.set(phase);
+            count(&mut state);
+            self.meeting.changed.notify_all();
+        }
+        drop(state);
+        let state = self.meeting.wait_while(|state| state.phase < phase);
+        match state.phase {
+            Phase::Ended => Err(ended()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Why the checkpoint of a process was not taken, which in itself was possible.
+fn ended() -> Error {
+    Error::NotNow("another process of the tree could not be saved".into())
+}
+
+impl Together for Guest<'_> {
+    fn ready(&self) -> Result<bool> {
+        let came_first = self.meeting.state().phase == Phase::Preparing;
+        let is_alone = self.meeting.guests() < 2;
+        self.reach(Phase::Holding, |state| state.ready += 1)?;
+        Ok(came_first && !is_alone)
+    }
+
+    fn held(&self) -> Result<()> {
+        self.reach(Phase::Copying, |state| state.held += 1)
+    }
+
+    fn copied(&self) -> Result<()> {
+        self.reach(Phase::Released, |state| state.copied += 1)
+    }
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        let mut state = self.meeting.state();
+        let reached = self.reached.get();
+        if reached == Phase::Released && state.phase >= Phase::Released {
+            return;
+        }
+        // One that ends before anything was copied is not missed.
+        let is_missed = reached >= Phase::Copying;
+        if is_missed {
+            state.phase = Phase::Ended;
+        }
+        state.guests -= 1;
+        state.ready -= usize::from(reached >= Phase::Holding);
+        state.held -= usize::from(reached >= Phase::Copying);
+        state.copied -= usize::from(reached >= Phase::Released);
+        drop(state);
+        self.meeting.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::thread;
+    use std::time::Duration;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    /// Nobody copies before all are held, and nobody goes on before all have copied; also with one
+    /// that comes while the first stand still.
+    #[test]
+    fn all_are_held_before_any_is_copied_and_copied_before_any_goes_on() {
+        let meeting = Meeting::new();
+        let (held, copied) = (AtomicU32::new(0), AtomicU32::new(0));
+        let take_part = |guest: Guest<'_>| {
+            guest.ready().unwrap();
+            held.fetch_add(1, Ordering::SeqCst);
+            guest.held().unwrap();
+            assert_eq!(held.load(Ordering::SeqCst), 4);
+            copied.fetch_add(1, Ordering::SeqCst);
+            guest.copied().unwrap();
+            assert_eq!(copied.load(Ordering::SeqCst), 4);
+        };
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                let guest = meeting.guest();
+                scope.spawn(|| take_part(guest));
+            }
+            meeting.wait_for_ready();
+            assert!(meeting.wait_for_held(soon()));
+            let late = meeting.guest();
+            scope.spawn(|| take_part(late));
+            assert!(meeting.wait_for_held(soon()));
+            meeting.copy();
+        });
+    }
+
+    #[test]
+    fn one_that_ends_before_it_is_held_is_not_waited_for() {
+        let meeting = Meeting::new();
+        thread::scope(|scope| {
+            let (stays, leaves) = (meeting.guest(), meeting.guest());
+            scope.spawn(move || {
+                stays.ready().unwrap();
+                stays.held().unwrap();
+                stays.copied().unwrap();
+            });
+            scope.spawn(move || {
+                leaves.ready().unwrap();
+                drop(leaves);
+            });
+            meeting.wait_for_ready();
+            assert!(meeting.wait_for_held(soon()));
+            assert_eq!(meeting.guests(), 1);
+            meeting.copy();
+        });
+    }
+
+    #[test]
+    fn one_that_fails_at_rest_fails_all() {
+        let meeting = Meeting::new();
+        thread::scope(|scope| {
+            let (stays, fails) = (meeting.guest(), meeting.guest());
+            let stays = scope.spawn(move || {
+                stays.ready().unwrap();
+                stays.held().unwrap();
+                stays.copied()
+            });
+            scope.spawn(move || {
+                fails.ready().unwrap();
+                fails.held().unwrap();
+                drop(fails);
+            });
+            meeting.wait_for_ready();
+            assert!(meeting.wait_for_held(soon()));
+            meeting.copy();
+            assert!(stays.join().unwrap().is_err());
+        });
+    }
+}
