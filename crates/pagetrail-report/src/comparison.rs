@@ -11,6 +11,7 @@ mod json;
 mod measure;
 mod series;
 mod text;
+mod tree;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,6 +22,7 @@ use pagetrail_trail::{Header, Trail};
 
 pub use condition::{BadCondition, Condition, Verdict};
 pub use measure::Measure;
+pub use tree::{ProcessPair, TreeComparison};
 
 use self::series::Series;
 use super::Style;

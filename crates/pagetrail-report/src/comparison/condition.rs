@@ -46,6 +46,12 @@ impl fmt::Display for BadCondition {
     }
 }
 
+impl BadCondition {
+    pub(super) fn new(what: &str) -> Self {
+        Self(what.into())
+    }
+}
+
 /// What became of a condition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {

@@ -8,8 +8,12 @@ use serde::Serialize;
 use super::{Comparison, Line, Measure, Pair, Side, Verdict, WINDOW_NS, measure};
 use crate::words;
 
+/// The number of the schema.
+pub(super) const SCHEMA: u32 = 1;
+
+/// A comparison as the schema has it.
 #[derive(Serialize)]
-struct Document<'a> {
+pub(super) struct Document<'a> {
     comparison_schema: u32,
     before: SideView<'a>,
     after: SideView<'a>,
@@ -58,8 +62,9 @@ struct MeasureView {
     upper_quartile: f64,
 }
 
+/// What became of a condition.
 #[derive(Serialize)]
-struct ConditionView<'a> {
+pub(super) struct ConditionView<'a> {
     condition: &'a str,
     fails: bool,
     reason: &'a str,
@@ -70,8 +75,14 @@ pub(super) fn write(
     verdicts: &[Verdict],
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let document = Document {
-        comparison_schema: 1,
+    serde_json::to_writer(&mut *out, &document(comparison, verdicts))?;
+    out.write_all(b"\n")
+}
+
+/// A comparison with what became of conditions on it.
+pub(super) fn document<'a>(comparison: &'a Comparison, verdicts: &'a [Verdict]) -> Document<'a> {
+    Document {
+        comparison_schema: SCHEMA,
         before: side(&comparison.before),
         after: side(&comparison.after),
         access_kind: words::terms(comparison.access_kind).writes,
@@ -80,17 +91,18 @@ pub(super) fn write(
         total: line(&comparison.total),
         mappings: comparison.mappings.iter().map(line).collect(),
         functions: comparison.functions.iter().map(line).collect(),
-        conditions: verdicts
-            .iter()
-            .map(|verdict| ConditionView {
-                condition: &verdict.condition,
-                fails: verdict.holds,
-                reason: &verdict.reason,
-            })
-            .collect(),
-    };
-    serde_json::to_writer(&mut *out, &document)?;
-    out.write_all(b"\n")
+        conditions: conditions(verdicts),
+    }
+}
+
+/// What became of conditions.
+pub(super) fn conditions(verdicts: &[Verdict]) -> Vec<ConditionView<'_>> {
+    let views = verdicts.iter().map(|verdict| ConditionView {
+        condition: &verdict.condition,
+        fails: verdict.holds,
+        reason: &verdict.reason,
+    });
+    views.collect()
 }
 
 fn side(side: &Side) -> SideView<'_> {

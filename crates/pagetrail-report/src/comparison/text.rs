@@ -12,7 +12,7 @@ const LINES_SHOWN: usize = 20;
 const NAME_WIDTH: usize = 44;
 
 /// What the columns mean.
-const NOTE: &str = "Mean, and in parentheses the quartiles of the rounds (of the windows of a \
+pub(super) const NOTE: &str = "Mean, and in parentheses the quartiles of the rounds (of the windows of a \
                     second, for the working set). ~: the quartiles of both recordings overlap, so \
                     the change is within what the program does from round to round.";
 
@@ -81,24 +81,12 @@ pub(super) fn sides(comparison: &Comparison) -> Vec<String> {
 /// The tables: all memory and mappings, then functions.
 pub(super) fn sheets(comparison: &Comparison, lines_max: usize) -> Vec<Sheet> {
     let written = words::terms(comparison.access_kind).written;
-    let heads = |what: &str| {
-        let heads = [
+    let sheet = |title: String, what: &str, lines: Vec<&Line>| {
+        sheet(
+            title,
             what,
-            "pages/s before",
-            "after",
-            "change",
-            "working set before",
-            "after",
-            "change",
-        ];
-        heads.map(str::to_owned).to_vec()
-    };
-    let sheet = |title: String, what: &str, lines: Vec<&Line>| Sheet {
-        title,
-        heads: heads(what),
-        labels: 1,
-        rows: lines.into_iter().take(lines_max).map(row).collect(),
-        note: NOTE,
+            lines.into_iter().take(lines_max).map(row).collect(),
+        )
     };
     let title = |what: &str, all: usize| match all.saturating_sub(lines_max) {
         0 => format!("Pages {written} by {what}"),
@@ -119,12 +107,42 @@ pub(super) fn sheets(comparison: &Comparison, lines_max: usize) -> Vec<Sheet> {
     sheets
 }
 
+/// A table of figures before and after; the first cell of a row says of what.
+pub(super) fn sheet(title: String, what: &str, rows: Vec<Vec<String>>) -> Sheet {
+    let heads = [
+        what,
+        "pages/s before",
+        "after",
+        "change",
+        "working set before",
+        "after",
+        "change",
+    ];
+    Sheet {
+        title,
+        heads: heads.map(str::to_owned).to_vec(),
+        labels: 1,
+        rows,
+        note: NOTE,
+    }
+}
+
+/// A name that fits into a table.
+pub(super) fn short(name: &str) -> String {
+    shorten(&words::printable(name), NAME_WIDTH).to_string()
+}
+
 fn row(line: &Line) -> Vec<String> {
     let name = match line.file.is_empty() {
         true => line.name.clone(),
         false => format!("{} ({})", line.name, line.file),
     };
-    let mut row = vec![shorten(&words::printable(&name), NAME_WIDTH)];
+    row_of(short(&name), line)
+}
+
+/// The figures of a line, below a name.
+pub(super) fn row_of(name: String, line: &Line) -> Vec<String> {
+    let mut row = vec![name];
     for pair in [&line.written, &line.working_set] {
         row.extend([measure(&pair.before), measure(&pair.after), change(pair)]);
     }

@@ -13,13 +13,15 @@ pub(crate) struct ReportArgs {
     /// The recording
     #[arg(value_name = "FILE", default_value = DEFAULT_FILE)]
     pub(crate) file: PathBuf,
-    /// A second recording, after a change: what is different, by mapping and function
+    /// A second recording, after a change: what is different, by mapping and function; where they
+    /// have several processes, by process, which are the same by command line and order
     #[arg(value_name = "AFTER")]
     pub(crate) after: Option<PathBuf>,
     /// Exit with 1 if this holds of the two recordings: FIGURE OPERATOR BOUND, or FIGURE:NAME
     /// OPERATOR BOUND, where FIGURE is written (pages per second) or working-set (different pages
     /// in a second), NAME a mapping or function, OPERATOR one of > >= < <=, and BOUND pages, or
-    /// with an x times as many as before: 'written>1.1x'. It can be given several times
+    /// with an x times as many as before: 'written>1.1x'. Of several processes it is judged for each that both
+    /// have (or --process). It can be given several times
     #[arg(long, value_name = "CONDITION", requires = "after")]
     pub(crate) fail_if: Vec<Condition>,
     /// Write one JSON document to standard output

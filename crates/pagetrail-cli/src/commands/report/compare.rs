@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 
 use super::args::ReportArgs;
-use super::{open, read, style};
+use super::{open, read_all, style};
 use crate::exit;
 use crate::outfile::Kind;
-use pagetrail_report::comparison::{Comparison, Condition, Verdict};
-use pagetrail_report::joined;
+use pagetrail_report::comparison::{Comparison, Condition, TreeComparison, Verdict};
+use pagetrail_report::{joined, words};
 
 /// Compares the recording of `args` with `after`. The exit code says whether a condition failed.
 pub(super) fn run(args: &ReportArgs, after: &Path) -> Result<ExitCode> {
@@ -19,9 +19,9 @@ pub(super) fn run(args: &ReportArgs, after: &Path) -> Result<ExitCode> {
         bail!("{flag} is of one recording, and there are two; --json and --html compare them");
     }
     let page = open(&args.pictures.html, after, "html", Kind::Page)?;
-    let compared = compare(&args.file, after)
-        .and_then(|comparison| Ok((judge(&args.fail_if, &comparison)?, comparison)));
-    let (verdicts, comparison) = match compared {
+    let compared = Compared::of(args, after)
+        .and_then(|compared| Ok((compared.judge(&args.fail_if)?, compared)));
+    let (verdicts, compared) = match compared {
         Ok(compared) => compared,
         Err(error) => {
             page.into_iter().for_each(|page| page.discard());
@@ -29,12 +29,17 @@ pub(super) fn run(args: &ReportArgs, after: &Path) -> Result<ExitCode> {
         }
     };
     if let Some(page) = page {
-        page.write(|out| comparison.write_html(&verdicts, out))?;
+        page.write(|out| match &compared {
+            Compared::One(one) => one.write_html(&verdicts, out),
+            Compared::Tree(tree) => tree.write_html(&verdicts, out),
+        })?;
     }
     let mut out = BufWriter::new(io::stdout().lock());
-    let written = match args.json {
-        true => comparison.write_json(&verdicts, &mut out),
-        false => comparison.write_text(&verdicts, style(), &mut out),
+    let written = match (&compared, args.json) {
+        (Compared::One(one), true) => one.write_json(&verdicts, &mut out),
+        (Compared::One(one), false) => one.write_text(&verdicts, style(), &mut out),
+        (Compared::Tree(tree), true) => tree.write_json(&verdicts, &mut out),
+        (Compared::Tree(tree), false) => tree.write_text(&verdicts, style(), &mut out),
     };
     written
         .and_then(|()| out.flush())
@@ -45,26 +50,66 @@ pub(super) fn run(args: &ReportArgs, after: &Path) -> Result<ExitCode> {
     })
 }
 
-fn compare(before: &Path, after: &Path) -> Result<Comparison> {
-    let [first, second] = [before, after].map(|path| {
-        let mut trail = read(path)?;
-        joined::name_from_the_start(&mut trail.mappings);
-        Ok::<_, anyhow::Error>(trail)
-    });
-    Comparison::of(&first?, &second?).with_context(|| {
-        format!(
-            "cannot compare {} with {}",
-            before.display(),
-            after.display()
-        )
-    })
+/// Two recordings side by side.
+enum Compared {
+    /// One process of each.
+    One(Box<Comparison>),
+    /// Several processes.
+    Tree(TreeComparison),
 }
 
-fn judge(conditions: &[Condition], comparison: &Comparison) -> Result<Vec<Verdict>> {
-    let verdicts = conditions
-        .iter()
-        .map(|condition| condition.judge(comparison));
-    verdicts
-        .collect::<Result<_, _>>()
-        .context("cannot decide --fail-if")
+impl Compared {
+    fn of(args: &ReportArgs, after: &Path) -> Result<Self> {
+        let before = &args.file;
+        let [first, second] = [before, after].map(|path| {
+            let mut tree = read_all(path)?;
+            for process in &mut tree.processes {
+                joined::name_from_the_start(&mut process.trail.mappings);
+            }
+            Ok::<_, anyhow::Error>(tree)
+        });
+        let (first, second) = (first?, second?);
+        let failed = || {
+            format!(
+                "cannot compare {} with {}",
+                before.display(),
+                after.display()
+            )
+        };
+        if let ([one], [other], None) = (&first.processes[..], &second.processes[..], &args.process)
+        {
+            let comparison = Comparison::of(&one.trail, &other.trail).with_context(failed)?;
+            return Ok(Self::One(Box::new(comparison)));
+        }
+        let mut compared = TreeComparison::of(&first, &second).with_context(failed)?;
+        let Some(wanted) = &args.process else {
+            return Ok(Self::Tree(compared));
+        };
+        compared.retain(wanted);
+        if compared.pairs.is_empty() {
+            let wanted = words::printable(wanted);
+            bail!("both recordings have no process {wanted} with the same command line");
+        }
+        // All of a single one is shown.
+        match compared.pairs.len() {
+            1 => {
+                let pair = compared.pairs.pop().unwrap_or_else(|| unreachable!());
+                Ok(Self::One(Box::new(pair.comparison)))
+            }
+            _ => Ok(Self::Tree(compared)),
+        }
+    }
+
+    fn judge(&self, conditions: &[Condition]) -> Result<Vec<Verdict>> {
+        let mut verdicts = Vec::new();
+        for condition in conditions {
+            match self {
+                Self::One(one) => verdicts.push(condition.judge(one).context(UNDECIDED)?),
+                Self::Tree(tree) => verdicts.extend(tree.judge(condition).context(UNDECIDED)?),
+            }
+        }
+        Ok(verdicts)
+    }
 }
+
+const UNDECIDED: &str = "cannot decide --fail-if";

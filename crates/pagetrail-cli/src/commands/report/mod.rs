@@ -285,7 +285,7 @@ pub(crate) fn read(path: &Path) -> Result<Trail> {
 }
 
 /// Reads all processes of a recording.
-fn read_all(path: &Path) -> Result<TreeTrail> {
+pub(super) fn read_all(path: &Path) -> Result<TreeTrail> {
     let file = open_recording(path)?;
     TreeTrail::read(file).with_context(|| format!("cannot read {}", path.display()))
 }
