@@ -37,6 +37,13 @@ pub(crate) enum CheckpointCommand {
     /// checkpoint is taken an interval after its start, signals are passed on to it, and the exit
     /// code is its own. Lines about checkpoints go to standard error then.
     ///
+    /// Of a tree (--tree) all processes are held before any is copied for good, those that are born
+    /// meanwhile too, and none goes on before all have been copied: so what they share, and what
+    /// one knows of another, is of one instant. The store is a directory with a store of each
+    /// process below `processes`; log, show and verify know it, and the other subcommands take the
+    /// store of one process. Processes that share an address space are refused, and from these
+    /// checkpoints no tree is started anew: that takes CRIU's (--restorable).
+    ///
     /// Of a guest (--vm) a checkpoint has the memory, and no registers: it is for looking at, not
     /// for rewinding. The program gets no input, its output goes to standard error, and it runs on
     /// when the command ends before it.
@@ -47,6 +54,7 @@ pub(crate) enum CheckpointCommand {
         after_help = "Examples:\n  \
         pagetrail checkpoint -p 1234 --store saved\n  \
         pagetrail checkpoint -p 1234 --store saved --every 5s --keep 10\n  \
+        pagetrail checkpoint --tree -p 1234 --store saved-tree --every 5s --keep 10\n  \
         pagetrail checkpoint -p 1234 --store saved --label before-upgrade\n  \
         pagetrail checkpoint --store saved --every 1m --keep 10 -- ./prog\n  \
         pagetrail checkpoint --restorable -p 1234 --store saved\n  \
@@ -141,6 +149,14 @@ pub(crate) struct TakeArgs {
     /// A running process, by its PID or its name
     #[arg(short, long, value_name = "PID", value_parser = find::process, required_unless_present_any = ["vm", "command"])]
     pub(crate) pid: Option<u32>,
+    /// Save all processes that descend from it too, all at one instant: into a directory that has
+    /// a store for each process
+    #[arg(
+        long,
+        requires = "pid",
+        conflicts_with_all = ["vm", "command", "label", "restorable", "key_file", "metrics_file", "metrics_listen"]
+    )]
+    pub(crate) tree: bool,
     /// Run the program in a virtual machine on KVM, where the processor logs its dirty pages (see
     /// pagetrail vm)
     #[arg(long, requires = "command", conflicts_with_all = ["pid", "technique", "report_again"])]

@@ -9,12 +9,15 @@ use pagetrail_checkpoint::{Error, Image, Manifest, Pruned, Retention, Store, spa
 use pagetrail_report::words;
 
 use super::args::{DiffArgs, LogArgs, PruneArgs, RepairArgs, ShowArgs, SquashArgs, Which};
-use super::{json, open, open_writer, plain, text, writer};
+use super::{json, open, open_writer, plain, text, tree, writer};
 use crate::exit;
 use crate::session::waiting::Waiting;
 
 /// Runs `log`.
 pub(super) fn log(args: &LogArgs) -> Result<ExitCode> {
+    if let Some(store) = tree::at(&args.store)? {
+        return tree::log(&store, args);
+    }
     let store = open(&args.store, &args.key)?;
     let survey = store.survey().map_err(plain)?;
     let manifests: Vec<&Manifest> = survey.whole().collect();
@@ -35,6 +38,9 @@ pub(super) fn log(args: &LogArgs) -> Result<ExitCode> {
 
 /// Runs `show`.
 pub(super) fn show(args: &ShowArgs) -> Result<ExitCode> {
+    if let Some(store) = tree::at(&args.store)? {
+        return tree::show(&store, args);
+    }
     let store = open(&args.store, &args.key)?;
     let image = image(&store, args.number.as_ref())?;
     let contents = image.pages().bytes();
@@ -87,6 +93,9 @@ pub(super) fn diff(args: &DiffArgs) -> Result<ExitCode> {
 
 /// Runs `verify`.
 pub(super) fn verify(args: &LogArgs) -> Result<ExitCode> {
+    if let Some(store) = tree::at(&args.store)? {
+        return tree::verify(&store, args);
+    }
     let sound = |found: bool| ExitCode::from(if found { 0 } else { exit::NEGATIVE });
     let store = match open(&args.store, &args.key) {
         // The marker is a part of the store like any other.

@@ -8,6 +8,7 @@ mod metrics;
 mod restorable;
 mod take;
 pub(crate) mod text;
+pub(crate) mod tree;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -81,6 +82,7 @@ fn open_writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writer> {
 
 /// Opens the store at a place to read.
 pub(crate) fn open(path: &Path, key: &KeyArgs) -> Result<Store> {
+    tree::refuse(path)?;
     let Some(key) = read_key(key)? else {
         return Store::open(path).map_err(plain);
     };
@@ -97,6 +99,7 @@ fn read_key(args: &KeyArgs) -> Result<Option<Key>> {
 
 /// Opens the store at a place that may be written to; with `make`, also where there is none yet.
 pub(crate) fn store(path: &Path, args: &WritingArgs, make: bool) -> Result<Store> {
+    tree::refuse(path)?;
     if !make {
         open(path, &args.key)?;
     }

@@ -7,13 +7,14 @@ use pagetrail::{Choice, Target};
 use pagetrail_checkpoint::check_restartable;
 
 use super::args::{ModeArg, Restorer, TakeArgs};
-use super::{plain, take};
+use super::{plain, take, tree};
 use crate::commands::criu;
 use crate::exit;
 
 /// Takes checkpoints by who is asked to.
 pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
     match args.restorable {
+        None if args.tree => return tree::take(args),
         None => return take::run(args, false),
         Some(Restorer::Criu) => {}
         Some(by) => match (can_be_own(args), by) {

@@ -66,7 +66,7 @@ fn kind(manifest: &Manifest) -> String {
 }
 
 /// The command line of a process. Some programs fill what follows their names with blanks.
-fn command(process: &Process) -> String {
+pub(super) fn command(process: &Process) -> String {
     let words = process.command.join(" ");
     words::printable(words.trim_end()).into_owned()
 }
@@ -232,7 +232,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
     writeln!(io::stdout(), "{text}").context("cannot write to standard output")
 }
 
-fn time(unix_ns: u64) -> String {
+pub(super) fn time(unix_ns: u64) -> String {
     let time = UNIX_EPOCH + Duration::from_nanos(unix_ns);
     humantime::format_rfc3339_millis(time).to_string()
 }
@@ -244,7 +244,7 @@ fn shortened(text: &str, columns: usize) -> String {
     }
 }
 
-fn plain_table(header: &[&str]) -> Table {
+pub(super) fn plain_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header);
     table
