@@ -21,10 +21,10 @@ use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::NotHere;
 
 const USAGE: &str = "\
-usage: cargo xtask bochs [--timeout SECONDS] -- STATIC_PROGRAM [ARGUMENT ..]
+usage: cargo xtask bochs [--timeout SECONDS] [--shadow] -- STATIC_PROGRAM [ARGUMENT ..]
 
 Runs a statically linked program, as root and alone, on an emulated Intel processor with EPT and page
-modification logging: /dev/kvm is there. Booting takes one to two minutes (default time-out: 600).
+modification logging: /dev/kvm is there. With --shadow KVM has shadow page tables instead of EPT. Booting takes one to two minutes (default time-out: 600).
 What the program prints, on both outputs, comes when it has ended.
 
 Exit status: that of the program; 124 if it ran out of time; 3 if it is not possible here, 2 if it failed.
@@ -47,14 +47,53 @@ pub fn run(repo: &Repo, args: &[String]) -> Result<ExitCode> {
         print!("{USAGE}");
         return Ok(ExitCode::SUCCESS);
     }
-    let (timeout, command) = parse(args)?;
-    let ran = run_program(repo, timeout, command)?;
+    let (settings, command) = parse(args)?;
+    let ran = run_program(repo, settings, command)?;
     guest::print_bytes(&ran.printed)?;
     match ran.status {
         Some(status) => Ok(ExitCode::from(status)),
         None => {
-            eprintln!("xtask: ended after {} s (--timeout)", timeout.as_secs());
+            eprintln!("xtask: ended after {} s (--timeout)", settings.timeout.as_secs());
             Ok(ExitCode::from(STATUS_TIMED_OUT))
+        }
+    }
+}
+
+/// How KVM translates the addresses of its guests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Paging {
+    /// The processor does, by a second page table (EPT).
+    Nested,
+    /// KVM keeps shadow page tables: copies of the guest's, with the host's addresses. A guest
+    /// that may have paging off needs EPT, so there are none of these.
+    Shadow,
+}
+
+impl Paging {
+    /// The parameters of the module `kvm_intel`.
+    fn parameters(self) -> &'static str {
+        match self {
+            Self::Nested => "",
+            Self::Shadow => " ept=0 unrestricted_guest=0",
+        }
+    }
+}
+
+/// How a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How long it may run.
+    pub timeout: Duration,
+    /// What its guests get.
+    pub paging: Paging,
+}
+
+impl Settings {
+    /// With nested paging.
+    pub fn nested(timeout: Duration) -> Self {
+        Self {
+            timeout,
+            paging: Paging::Nested,
         }
     }
 }
@@ -68,14 +107,14 @@ pub struct Ran {
 }
 
 /// Runs a static program, with its arguments.
-pub fn run_program(repo: &Repo, timeout: Duration, command: &[String]) -> Result<Ran> {
+pub fn run_program(repo: &Repo, settings: Settings, command: &[String]) -> Result<Ran> {
     let program = &command[0];
     let payload = fs::read(program).with_context(|| format!("cannot read {program}"))?;
     let cache = Cache::open()?;
     let _lock = cache.lock()?;
     let bochs = Bochs::fetch(&cache, repo.target.join("bochs"))?;
-    let disc = bochs.disc(&cache, &payload, command)?;
-    let in_time = bochs.boot(&disc, Instant::now() + timeout)?;
+    let disc = bochs.disc(&cache, settings.paging, &payload, command)?;
+    let in_time = bochs.boot(&disc, Instant::now() + settings.timeout)?;
     let output = fs::read(bochs.dir.join("output")).unwrap_or_default();
     let (printed, status) = split(&output);
     if status.is_none() && in_time {
@@ -87,14 +126,24 @@ pub fn run_program(repo: &Repo, timeout: Duration, command: &[String]) -> Result
     })
 }
 
-fn parse(args: &[String]) -> Result<(Duration, &[String])> {
-    let (timeout, rest) = match args {
-        [option, value, rest @ ..] if option == "--timeout" => (seconds(value)?, rest),
-        _ => (Duration::from_secs(600), args),
-    };
-    match rest {
-        [dashes, command @ ..] if dashes == "--" && !command.is_empty() => Ok((timeout, command)),
-        _ => bail!("no program\n{USAGE}"),
+fn parse(args: &[String]) -> Result<(Settings, &[String])> {
+    let mut settings = Settings::nested(Duration::from_secs(600));
+    let mut rest = args;
+    loop {
+        rest = match rest {
+            [option, value, rest @ ..] if option == "--timeout" => {
+                settings.timeout = seconds(value)?;
+                rest
+            }
+            [option, rest @ ..] if option == "--shadow" => {
+                settings.paging = Paging::Shadow;
+                rest
+            }
+            [dashes, command @ ..] if dashes == "--" && !command.is_empty() => {
+                return Ok((settings, command));
+            }
+            _ => bail!("no program\n{USAGE}"),
+        };
     }
 }
 
@@ -149,7 +198,13 @@ impl Bochs {
     }
 
     /// A bootable disc with kernel, RAM disk and program.
-    fn disc(&self, cache: &Cache, payload: &[u8], command: &[String]) -> Result<PathBuf> {
+    fn disc(
+        &self,
+        cache: &Cache,
+        paging: Paging,
+        payload: &[u8],
+        command: &[String],
+    ) -> Result<PathBuf> {
         let kernel = Series::named("6.12")?.fetch(cache, AMD64)?;
         let busybox = busybox(cache, AMD64)?;
         let mut archive = Archive::default();
@@ -163,7 +218,11 @@ impl Bochs {
         let mut order = String::new();
         for (name, code) in kernel.modules(&["kvm_intel".to_owned()], &busybox)? {
             archive.file(&format!("modules/{name}"), &code);
-            order += &format!("{name}\n");
+            let parameters = match name.as_str() {
+                "kvm_intel" | "kvm-intel" => paging.parameters(),
+                _ => "",
+            };
+            order += &format!("{name}{parameters}\n");
         }
         archive.file("modules/order", order.as_bytes());
 
@@ -294,13 +353,19 @@ mod tests {
     fn reads_its_arguments() {
         let parsed = |line: &str| {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            parse(&words).map(|(timeout, command)| (timeout.as_secs(), command.to_vec()))
+            parse(&words).map(|(settings, command)| {
+                (settings.timeout.as_secs(), settings.paging, command.len())
+            })
         };
-        let command = vec!["prog".to_owned(), "--timeout".to_owned()];
         assert_eq!(
-            parsed("--timeout 9 -- prog --timeout").unwrap(),
-            (9, command)
+            parsed("--timeout 9 -- prog --shadow").unwrap(),
+            (9, Paging::Nested, 2)
         );
+        assert_eq!(
+            parsed("--shadow --timeout 9 -- prog").unwrap(),
+            (9, Paging::Shadow, 1)
+        );
+        assert_eq!(parsed("-- prog").unwrap(), (600, Paging::Nested, 1));
         for line in [
             "",
             "--",

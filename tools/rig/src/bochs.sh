@@ -6,13 +6,14 @@ export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t debugfs debug /sys/kernel/debug
+mount -t tracefs trace /sys/kernel/tracing
 mount -t devtmpfs dev /dev
 mount -t tmpfs tmp /tmp
 mkdir /dev/shm
 mount -t tmpfs shm /dev/shm
-for module in $(cat /modules/order); do
-    insmod /modules/$module || echo "RIG warning: module $module does not load"
-done
+while read -r module parameters; do
+    insmod /modules/$module $parameters || echo "RIG warning: module $module does not load"
+done < /modules/order
 
 exec 3> /dev/ttyS1
 stty -F /dev/ttyS1 raw

@@ -86,7 +86,8 @@ pub fn with_pml(repo: &Repo) -> Result<String> {
 fn on_bochs(repo: &Repo, built: &Path) -> Result<String> {
     println!("-- on an emulated Intel processor");
     let command = [built.display().to_string(), "pml".to_owned()];
-    let ran = bochs::run_program(repo, TIMEOUT, &command)?;
+    let settings = bochs::Settings::nested(TIMEOUT);
+    let ran = bochs::run_program(repo, settings, &command)?;
     let printed = String::from_utf8_lossy(&ran.printed).into_owned();
     print!("{printed}");
     ensure!(ran.status == Some(0), "it ended with {:?}", ran.status);

@@ -129,7 +129,8 @@ fn build(repo: &Repo, source: &str, form: &str, out: &Path) -> Result<PathBuf> {
 }
 
 fn in_bochs(repo: &Repo, built: &Path) -> Result<Vec<u8>> {
-    let ran = bochs::run_program(repo, TIMEOUT, &[built.display().to_string()])?;
+    let settings = bochs::Settings::nested(TIMEOUT);
+    let ran = bochs::run_program(repo, settings, &[built.display().to_string()])?;
     let printed = String::from_utf8_lossy(&ran.printed);
     ensure!(
         ran.status == Some(0),
