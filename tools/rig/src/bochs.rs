@@ -53,7 +53,10 @@ pub fn run(repo: &Repo, args: &[String]) -> Result<ExitCode> {
     match ran.status {
         Some(status) => Ok(ExitCode::from(status)),
         None => {
-            eprintln!("xtask: ended after {} s (--timeout)", settings.timeout.as_secs());
+            eprintln!(
+                "xtask: ended after {} s (--timeout)",
+                settings.timeout.as_secs()
+            );
             Ok(ExitCode::from(STATUS_TIMED_OUT))
         }
     }
