@@ -436,3 +436,74 @@ fn possible_cpus() -> io::Result<usize> {
     let last = last.parse::<usize>().map_err(io::Error::other)?;
     Ok(last + 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The programs of a function are run on request, so that they are tried where functions
+    /// cannot be probed, too.
+    #[test]
+    fn calls_are_counted_and_timed_as_drawn() {
+        const CALLS: u64 = 1_000;
+        let interval = Interval::new(3, 9).expect("it is one");
+        let settings = Settings {
+            functions: Vec::new(),
+            interval,
+            seed: 7,
+        };
+        let probes = match Probes::attach(&settings) {
+            Ok(probes) => probes,
+            Err(error) => return pagetrail_skips::not_here(format!("probes: {error}")),
+        };
+        let maps = Maps {
+            members: probes.members.number(),
+            flights: probes._flights.number(),
+            functions: probes.functions.number(),
+            counts: probes.counts.number(),
+        };
+        let load = |code: &[[u8; 8]]| Program::load(code, Place::Request).expect("it is accepted");
+        let entry = load(&programs::entry(&maps, 2, interval));
+        let leave = load(&programs::leave(&maps, 2));
+        // One processor, one countdown.
+        let mut one = rustix::thread::CpuSet::new();
+        one.set(0);
+        rustix::thread::sched_setaffinity(None, &one).expect("there is a processor 0");
+        probes.clear(2, interval).expect("the map takes it");
+        let sums = || {
+            Sums::of(
+                &probes
+                    .functions
+                    .get(&2u32.to_ne_bytes())
+                    .expect("it is there"),
+            )
+        };
+        let call = || {
+            entry.run().expect("it runs");
+            leave.run().expect("it runs");
+        };
+        call();
+        assert_eq!(sums(), Sums::default(), "a stranger's call counts");
+
+        let me = probes.me().expect("it is found").to_ne_bytes();
+        let set = probes.members.set(&me, &MEMBER.to_ne_bytes());
+        set.expect("the map takes it");
+        (0..CALLS).for_each(|_| call());
+        // What is drawn here is what is drawn there.
+        let state = interval::first_state(7, 2, 0);
+        let (mut state, mut at) = interval::draw(interval, state);
+        let mut samples = 0;
+        while at <= CALLS {
+            samples += 1;
+            let (next, calls) = interval::draw(interval, state);
+            (state, at) = (next, at + calls);
+        }
+        let found = sums();
+        assert_eq!((found.calls, found.samples), (CALLS, samples));
+        let function = found.function("f", 0, 0.0);
+        assert!(function.least_ns > 0.0 && function.least_ns <= function.mean_ns);
+        assert!(function.mean_ns <= function.most_ns && function.deviation_ns > 0.0);
+        let spread = function.most_ns - function.least_ns;
+        assert!(function.deviation_ns <= spread, "{function:?}");
+    }
+}
