@@ -201,6 +201,56 @@ fn who_is_not_here_is_said_and_alone_is_exit_code_3() {
     assert!(errors.contains("cannot decide --fail-if"), "{errors}");
 }
 
+/// Whether a process with this in its command line is there.
+fn is_running(marker: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").expect("it can be listed");
+    let mut lines = processes.filter_map(|entry| {
+        let line = std::fs::read(entry.ok()?.path().join("cmdline")).ok()?;
+        Some(String::from_utf8_lossy(&line).into_owned())
+    });
+    lines.any(|line| line.split('\0').any(|word| word == marker))
+}
+
+#[test]
+fn a_first_run_that_takes_too_long_is_ended_with_what_it_has_started() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut environments = vec!["native"];
+    if has_pagemap_scan() {
+        environments.push("tracked:pagemap-scan");
+    }
+    for against in environments {
+        // An argument that no other process has, and that sleep(1) takes for a time.
+        let marker = format!("86{}.{}", std::process::id(), against.len());
+        let script = format!("sleep {marker} & sleep {marker}");
+        let (found, code) = document(
+            directory.path(),
+            &[
+                "native,heap:8",
+                "--against",
+                against,
+                "--timeout",
+                "300ms",
+                "--",
+                "sh",
+                "-c",
+                &script,
+            ],
+        );
+        assert_eq!(code, Some(3), "{found}");
+        let reason = found["absent"][0]["reason"].as_str().unwrap_or_default();
+        assert!(
+            reason.contains("its first run was still running"),
+            "{found}"
+        );
+        // It has been killed, but may not have ended yet.
+        let there = (0..600).all(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            is_running(&marker)
+        });
+        assert!(!there, "{against}: a process was left");
+    }
+}
+
 #[test]
 fn what_is_wrong_is_said_in_one_line() {
     let directory = tempfile::tempdir().expect("a temporary directory");

@@ -35,6 +35,8 @@ pub enum Phase {
         /// How many there are.
         of: usize,
     },
+    /// Probes find where its time goes; its time does not count.
+    Probed,
 }
 
 impl fmt::Display for Progress {
@@ -42,6 +44,7 @@ impl fmt::Display for Progress {
         match self.phase {
             Phase::WarmUp => write!(f, "warm-up"),
             Phase::Noise { run, of } => write!(f, "noise, {run} of {of}"),
+            Phase::Probed => write!(f, "probed"),
             Phase::Round { run, of } => write!(f, "round {run} of {of}"),
         }?;
         write!(f, ": {} in {}", self.test, self.environment)?;

@@ -1,5 +1,6 @@
 //! [`Comparison`]: what was found; serialized, it is the document of docs/compare-format.md.
 
+use pagetrail_probes::Found;
 use serde::Serialize;
 
 use crate::sample::CountMedians;
@@ -94,6 +95,10 @@ pub struct Measured {
     pub(crate) time_ns: Estimate,
     /// Of the times of each round.
     pub(crate) ratio: Estimate,
+    /// Processor time of the program and its children.
+    pub(crate) cpu_ns: Estimate,
+    /// Of the processor times of each round.
+    pub(crate) cpu_ratio: Estimate,
     /// Whether the ratio is no different from noise, as far as is known.
     pub(crate) within_noise: bool,
     /// Whether the rounds are too few to tell a difference from noise.
@@ -101,6 +106,9 @@ pub struct Measured {
     /// How the program behaves differently here.
     pub(crate) differs: Option<String>,
     pub(crate) counts: CountMedians,
+    /// What probes have found in one more run, where that was asked for and could be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) probed: Option<Found>,
 }
 
 impl Comparison {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use pagetrail_probes::{Count, Found, Function};
 
 use crate::behaviour::{Behaviour, Digest, End};
 use crate::environment::Environment;
@@ -111,6 +112,36 @@ impl Runner for Fake {
         }))
     }
 
+    fn probe(
+        &mut self,
+        _: &str,
+        _: &str,
+        environment: &Environment,
+    ) -> Result<std::result::Result<Found, String>> {
+        let count = |name: &str, count| Count {
+            name: name.into(),
+            count,
+        };
+        Ok(match environment {
+            Environment::Native => Err("it takes root".into()),
+            _ => Ok(Found {
+                functions: vec![Function {
+                    name: "kvm_mmu_page_fault".into(),
+                    calls: 12_787,
+                    missed: 0,
+                    samples: 426,
+                    mean_ns: 1850.5,
+                    deviation_ns: 312.0,
+                    least_ns: 1200.0,
+                    most_ns: 9000.0,
+                }],
+                exits: vec![count("EPT_VIOLATION", 4096), count("<IO>", 3)],
+                events: vec![count("kvm:kvm_page_fault", 4096)],
+                timer_ns: 70.0,
+            }),
+        })
+    }
+
     fn now(&self) -> Duration {
         self.now
     }
@@ -134,6 +165,15 @@ pub(crate) fn comparison(tests: usize) -> crate::results::Comparison {
 
 /// A comparison of so many tests in so many rounds.
 pub(crate) fn comparison_of(tests: usize, rounds: usize) -> crate::results::Comparison {
+    made_up(tests, rounds, false)
+}
+
+/// A comparison of one program, probed.
+pub(crate) fn probed() -> crate::results::Comparison {
+    made_up(1, 7, true)
+}
+
+fn made_up(tests: usize, rounds: usize, probe: bool) -> crate::results::Comparison {
     let names = |suite: &str| PlannedSuite {
         name: suite.into(),
         tests: (0..tests).map(|test| format!("test {test}")).collect(),
@@ -153,6 +193,7 @@ pub(crate) fn comparison_of(tests: usize, rounds: usize) -> crate::results::Comp
         },
         length: Length::Rounds(rounds),
         seed: 24,
+        probe,
     };
     let mut fake = Fake::new(24)
         .slow("vm", 1.3)

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use pagetrail_probes::Found;
 use pagetrail_report::sheet::{Sheet, write_sheet};
 use pagetrail_report::words;
 
@@ -14,7 +15,8 @@ const NOTE_SCORES: &str = "the mean of the median ratios of the tests with its s
 test differs from noise";
 
 const NOTE_TESTS: &str = "ratio: the median of the times of each round, divided; interval: its confidence interval, by order statistics; ~: \
-the interval meets that of the noise, so the difference is within noise";
+the interval meets that of the noise, so the difference is within noise; processor: the time of all processors, of which tests of suites \
+count the start of their process, too";
 
 const NOTE_SCORES_FEW: &str = "the mean of the median ratios of the tests with its standard deviation; all: each suite counts the same; ?: \
 too few rounds to tell";
@@ -24,6 +26,11 @@ rounds to tell a difference from noise; six are the fewest";
 
 const NOTE_COUNTS: &str = "medians of a run: processor time of the program and its children in user mode and in the kernel, and of the \
 tracker beside it; page faults; how often a thread gave up its processor or had to; rounds of the tracker and pages in them";
+
+const NOTE_FUNCTIONS: &str = "of one more run, by all of its threads: calls, each counted; times of the timed ones, without what timing costs; what \
+a function calls is part of its time, and so are the probes of what is timed there";
+
+const NOTE_EVENTS: &str = "of one more run, by all of its threads: exits of virtual machines by reason, tracepoints by name";
 
 /// The line about where and how it was measured.
 pub(crate) fn setting(comparison: &Comparison) -> String {
@@ -96,7 +103,100 @@ pub(crate) fn sheets(comparison: &Comparison) -> Vec<Sheet> {
     sheets.extend(suites.map(|suite| times(comparison, suite)));
     let suites = comparison.suites.iter();
     sheets.extend(suites.map(counts));
+    let suites = comparison.suites.iter();
+    sheets.extend(suites.clone().filter_map(functions));
+    sheets.extend(suites.filter_map(events));
     sheets
+}
+
+/// Functions that were timed, if any were.
+fn functions(suite: &SuiteResult) -> Option<Sheet> {
+    let mut rows = Vec::new();
+    let mut timer_ns = 0.0;
+    for (labels, found) in probed(suite) {
+        timer_ns = found.timer_ns;
+        for (at, function) in found.functions.iter().enumerate() {
+            let mut row = if at == 0 {
+                labels.clone()
+            } else {
+                vec![String::new(); 2]
+            };
+            row.extend([
+                function.name.clone(),
+                words::count(function.calls),
+                words::count(function.samples),
+            ]);
+            let times = [
+                function.mean_ns,
+                function.deviation_ns,
+                function.least_ns,
+                function.most_ns,
+            ];
+            row.extend(times.map(|time| match function.samples {
+                0 => String::new(),
+                _ => words::time(time.max(0.0)),
+            }));
+            rows.push(row);
+        }
+    }
+    (!rows.is_empty()).then(|| Sheet {
+        title: format!(
+            "Functions: {} (the timer takes {})",
+            words::printable(&suite.name),
+            words::time(timer_ns)
+        ),
+        heads: heads(&[
+            "test",
+            "environment",
+            "function",
+            "calls",
+            "timed",
+            "mean",
+            "deviation",
+            "least",
+            "most",
+        ]),
+        labels: 3,
+        rows,
+        note: NOTE_FUNCTIONS,
+    })
+}
+
+/// Exits and tracepoints, if there were any.
+fn events(suite: &SuiteResult) -> Option<Sheet> {
+    let mut rows = Vec::new();
+    for (labels, found) in probed(suite) {
+        let exits = found.exits.iter();
+        let exits = exits.map(|exit| (format!("exit {}", exit.name), exit.count));
+        let events = found.events.iter();
+        let events = events.map(|event| (event.name.clone(), event.count));
+        for (at, (name, count)) in exits.chain(events).enumerate() {
+            let mut row = if at == 0 {
+                labels.clone()
+            } else {
+                vec![String::new(); 2]
+            };
+            row.extend([words::printable(&name).into_owned(), words::count(count)]);
+            rows.push(row);
+        }
+    }
+    (!rows.is_empty()).then(|| Sheet {
+        title: format!("Exits and events: {}", words::printable(&suite.name)),
+        heads: heads(&["test", "environment", "what", "count"]),
+        labels: 3,
+        rows,
+        note: NOTE_EVENTS,
+    })
+}
+
+/// What was found by probes, with the labels of its rows.
+fn probed(suite: &SuiteResult) -> impl Iterator<Item = (Vec<String>, &Found)> {
+    suite.tests.iter().flat_map(|test| {
+        let places = test.environments.iter();
+        let probed = places.filter_map(|measured| Some((measured, measured.probed.as_ref()?)));
+        let rows = probed.enumerate();
+        rows.map(move |(at, (measured, found))| (labels(at, test, measured), found))
+    })
 }
 
 fn scores(comparison: &Comparison) -> Sheet {
@@ -156,12 +256,25 @@ fn times(comparison: &Comparison, suite: &SuiteResult) -> Sheet {
                     format!("{}", Interval(measured.ratio)),
                 ]),
             }
+            row.push(words::time(measured.cpu_ns.median));
+            row.push(match measured.environment == comparison.against {
+                true => String::new(),
+                false => times_as_long(measured.cpu_ratio.median),
+            });
             rows.push(row);
         }
     }
     Sheet {
         title: format!("Times: {}", words::printable(&suite.name)),
-        heads: heads(&["test", "environment", "time", "ratio", "interval"]),
+        heads: heads(&[
+            "test",
+            "environment",
+            "time",
+            "ratio",
+            "interval",
+            "processor",
+            "ratio",
+        ]),
         labels: 2,
         rows,
         note: match comparison.has_too_few_rounds() {
@@ -342,6 +455,31 @@ mod tests {
             assert!(text.contains("x ?") && !text.contains('~'), "{text}");
             assert!(text.contains("?: too few rounds to tell"), "{text}");
         }
+    }
+
+    #[test]
+    fn what_probes_find_has_tables_of_its_own() {
+        let comparison = testing::probed();
+        let mut out = Vec::new();
+        write(&comparison, &[], &mut out).expect("a Vec takes all");
+        let text = String::from_utf8(out).expect("UTF-8");
+        assert!(text.contains("not here: probes: it takes root"), "{text}");
+        let row = |part: &str| {
+            let line = text.lines().find(|line| line.contains(part));
+            let words = line.unwrap_or_default().split_whitespace();
+            words.collect::<Vec<_>>().join(" ")
+        };
+        let row_of_function = row("kvm_mmu_page_fault");
+        assert!(row_of_function.contains("12,787 426 1.85 µs"), "{text}");
+        assert!(row("exit EPT").ends_with("EPT_VIOLATION 4,096"), "{text}");
+        assert!(row("kvm:kvm_page_fault").ends_with("4,096"), "{text}");
+        let mut out = Vec::new();
+        write_json(&comparison, &[], &mut out).expect("a Vec takes all");
+        let document: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
+        let environments = &document["suites"][0]["tests"][0]["environments"];
+        assert!(environments[0].get("probed").is_none());
+        let function = &environments[1]["probed"]["functions"][0];
+        assert_eq!(function["samples"], 426);
     }
 
     #[test]

@@ -7,11 +7,15 @@
 //!    that what changes on the machine meanwhile meets all of them. A ratio is one of two times of
 //!    the same round.
 //!
+//! 4. Where it is asked for, each test runs once more in each environment under probes, which cost
+//!    time: this run is none of those that count.
+//!
 //! A ratio whose confidence interval meets that of the noise is no different from noise.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use pagetrail_probes::Found;
 
 use self::running::{Place, Running};
 use crate::environment::Environment;
@@ -20,13 +24,16 @@ use crate::random::Random;
 use crate::results::{Absent, Comparison, Setting, SuiteResult};
 use crate::sample::Sample;
 use crate::score::Score;
+#[cfg(doc)]
+use crate::statistics::are_too_few;
 
 mod running;
 #[cfg(test)]
 mod tests;
 
-/// The fewest rounds that a time is enough for.
-const ROUNDS_MIN: usize = 3;
+/// The fewest rounds, however short a time is given: fewer tell no difference from noise
+/// ([`are_too_few`]).
+const ROUNDS_MIN: usize = 6;
 /// The most rounds.
 pub const ROUNDS_MAX: usize = 1000;
 
@@ -35,7 +42,7 @@ pub const ROUNDS_MAX: usize = 1000;
 pub enum Length {
     /// So many rounds.
     Rounds(usize),
-    /// As many rounds as fit into this time, but no fewer than three.
+    /// As many rounds as fit into this time, but no fewer than six.
     Time(Duration),
 }
 
@@ -52,6 +59,8 @@ pub struct Plan {
     pub length: Length,
     /// The order of runs follows from it.
     pub seed: u64,
+    /// Whether one more run in each environment is probed.
+    pub probe: bool,
 }
 
 /// The tests of a suite.
@@ -71,6 +80,19 @@ pub trait Runner {
     ///
     /// Whatever ends the whole comparison.
     fn run(&mut self, suite: &str, test: &str, environment: &Environment) -> Result<Outcome>;
+
+    /// Runs a test of a suite in an environment once more, and finds out where its time in the
+    /// kernel goes; the inner error is why that cannot be found.
+    ///
+    /// # Errors
+    ///
+    /// Whatever ends the whole comparison.
+    fn probe(
+        &mut self,
+        suite: &str,
+        test: &str,
+        environment: &Environment,
+    ) -> Result<Result<Found, String>>;
 
     /// The time since some instant.
     fn now(&self) -> Duration;
@@ -110,6 +132,9 @@ pub fn compare(
     let rounds = session.rounds();
     session.measure_noise(rounds)?;
     session.measure(rounds)?;
+    if plan.probe {
+        session.probe()?;
+    }
     let Session { tests, absent, .. } = session;
     let suites = plan.suites.iter().map(|suite| {
         let own = tests.iter().filter(|test| test.suite == suite.name);
@@ -264,6 +289,32 @@ impl<'a> Session<'a> {
                     Ok(sample) => place.samples.push(sample),
                     Err(reason) if at > 0 => place.failed = Some(reason),
                     Err(reason) => bail!("{} has failed: {reason}", self.tests[test].name),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn probe(&mut self) -> Result<()> {
+        let slots = self.slots();
+        for (done, (test, at)) in slots.iter().copied().enumerate() {
+            let remaining = self.cost(&slots[done..]);
+            let running = &mut self.tests[test];
+            let place = &mut running.environments[at];
+            (self.say)(&Progress {
+                test: running.name.to_owned(),
+                environment: place.environment.to_string(),
+                phase: Phase::Probed,
+                remaining: Some(remaining),
+            });
+            let (suite, name) = (running.suite, running.name);
+            match self.runner.probe(suite, name, place.environment)? {
+                Ok(found) => place.probed = Some(found),
+                Err(reason) => {
+                    let name = "probes".to_owned();
+                    if self.absent.iter().all(|absent| absent.reason != reason) {
+                        self.absent.push(Absent { name, reason });
+                    }
                 }
             }
         }

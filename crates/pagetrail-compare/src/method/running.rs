@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use pagetrail_probes::Found;
+
 use super::Plan;
 use crate::behaviour::{End, Expected};
 use crate::environment::Environment;
@@ -29,6 +31,8 @@ pub(super) struct Place<'a> {
     pub(super) differs: Option<String>,
     /// Why it is not measured any more.
     pub(super) failed: Option<String>,
+    /// What probes have found in a run.
+    pub(super) probed: Option<Found>,
 }
 
 impl<'a> Place<'a> {
@@ -39,6 +43,7 @@ impl<'a> Place<'a> {
             samples: Vec::new(),
             differs: None,
             failed: None,
+            probed: None,
         }
     }
 }
@@ -101,6 +106,9 @@ impl<'a> Running<'a> {
         let pairs = place.samples.iter().zip(base);
         let ratios = pairs.map(|(sample, base)| sample.time_ns / base.time_ns.max(1.0));
         let ratio = Estimate::of(ratios);
+        let cpu = |sample: &Sample| sample.counts.user_ns + sample.counts.system_ns;
+        let pairs = place.samples.iter().zip(base);
+        let cpu_ratios = pairs.map(|(sample, base)| cpu(sample) / cpu(base).max(1.0));
         let mut behaviours = place.samples.iter().map(|sample| &sample.behaviour);
         let differs = || behaviours.find_map(|behaviour| self.expected.difference(behaviour));
         let is_other = *place.environment != plan.against;
@@ -110,10 +118,13 @@ impl<'a> Running<'a> {
             class: place.environment.class(),
             time_ns: Estimate::of(place.samples.iter().map(|sample| sample.time_ns)),
             ratio,
+            cpu_ns: Estimate::of(place.samples.iter().map(cpu)),
+            cpu_ratio: Estimate::of(cpu_ratios),
             within_noise: !is_other || too_few_rounds || within(ratio, noise),
             too_few_rounds,
             differs: place.differs.clone().or_else(differs),
             counts: CountMedians::of(&place.samples),
+            probed: place.probed.clone(),
         }
     }
 }

@@ -15,6 +15,7 @@ fn plan(environments: &[&str], length: Length) -> Plan {
         }],
         length,
         seed: 24,
+        probe: false,
     }
 }
 

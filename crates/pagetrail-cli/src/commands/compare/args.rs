@@ -9,6 +9,7 @@ use pagetrail_compare::condition::Condition;
 use pagetrail_compare::environment::Environment;
 use pagetrail_compare::method::ROUNDS_MAX;
 use pagetrail_compare::suite::Suite;
+use pagetrail_probes::Interval;
 
 use crate::args::duration;
 
@@ -56,10 +57,26 @@ pub(crate) struct CompareArgs {
         value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX as i64)
     )]
     pub(crate) runs: u32,
-    /// As many rounds as fit into this time, but no fewer than three, however long they take
+    /// As many rounds as fit into this time, but no fewer than six, however long they take
     #[arg(long = "for", value_name = "TIME", value_parser = duration, conflicts_with = "runs")]
     pub(crate) length: Option<Duration>,
-    /// Draw the order of runs from this number, as a comparison before it did
+    /// End the first run of a program, or of a test, that takes longer than this; it is said not to
+    /// be here then. Later runs may take 50 times as long as the first one, and a minute at least
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1h")]
+    pub(crate) timeout: Duration,
+    /// Run everything once more in each environment, and count exits of virtual machines by reason,
+    /// page faults, system calls and other events meanwhile; this takes root. Times of that run do
+    /// not count
+    #[arg(long)]
+    pub(crate) probe: bool,
+    /// In that run, count the calls of these functions of the kernel, and time some of them, as
+    /// kvm_mmu_page_fault,x86_emulate_instruction
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) functions: Vec<String>,
+    /// Time one call of N, or of a number that is drawn anew each time between two
+    #[arg(long, value_name = "N|LOW-HIGH", default_value_t = Interval::SHORT_RUNS)]
+    pub(crate) every: Interval,
+    /// Draw the order of runs, and the calls that are timed, from this number, as a comparison before it did
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     /// Exit with 1 if this holds: [SUITE/]ENVIRONMENT OPERATOR Nx, where OPERATOR is one of > >= <

@@ -12,6 +12,7 @@ use pagetrail_compare::method::{self, Length, Plan, PlannedSuite};
 use pagetrail_compare::results::{Comparison, Setting};
 use pagetrail_compare::suite::Suite;
 use pagetrail_compare::{Progress, page, text, work};
+use pagetrail_probes::Settings;
 
 use self::args::CompareArgs;
 use self::runner::{Local, PROGRAM};
@@ -37,7 +38,12 @@ pub(crate) fn run(args: &CompareArgs) -> Result<ExitCode> {
     let page = args.html.as_deref();
     let page = page.map(|path| OutFile::open(path, Kind::Page));
     let page = page.transpose()?;
-    let mut runner = Local::new(&args.command)?;
+    let probed = Settings {
+        functions: args.functions.clone(),
+        interval: args.every,
+        seed: plan.seed,
+    };
+    let mut runner = Local::new(&args.command, args.timeout, probed)?;
     let compared = method::compare(&plan, setting(args), &mut runner, &mut progress());
     clear_progress();
     let comparison = match compared {
@@ -121,6 +127,7 @@ fn plan(args: &CompareArgs) -> Result<Plan> {
             None => Length::Rounds(args.runs as usize),
         },
         seed: args.seed.unwrap_or_else(seed),
+        probe: args.probe || !args.functions.is_empty(),
     })
 }
 

@@ -15,11 +15,12 @@ use pagetrail_compare::method::{Outcome, Runner};
 use pagetrail_compare::sample::Sample;
 use pagetrail_compare::suite::Suite;
 use pagetrail_compare::{Usage, work};
+use pagetrail_probes::{Found, Probes, Settings};
 use pagetrail_vm::check::{report, try_accesses, try_guest};
 
 use super::capture::Capture;
 use super::tracker::{self, Tracked};
-use super::waiting::Limits;
+use super::waiting::{Limits, set_apart};
 use crate::session::{start, subpage};
 use crate::vm::guest;
 
@@ -40,12 +41,21 @@ pub(super) struct Local<'a> {
     limits: Limits,
     /// Why environments are not here, once that was found out.
     absences: Vec<(Environment, Option<String>)>,
+    /// How long the first run of each test may take.
+    timeout: Duration,
+    /// What probes are to find, and the probes once they are attached; otherwise why they are not.
+    probed: Settings,
+    probes: Option<Result<Probes, String>>,
     /// What the first run of each test took.
     first: HashMap<String, Duration>,
 }
 
 impl<'a> Local<'a> {
-    pub(super) fn new(command: &'a [OsString]) -> Result<Self> {
+    pub(super) fn new(
+        command: &'a [OsString],
+        timeout: Duration,
+        probed: Settings,
+    ) -> Result<Self> {
         Ok(Self {
             command,
             own: env::current_exe()
@@ -55,6 +65,9 @@ impl<'a> Local<'a> {
             capabilities: Capabilities::probe(),
             limits: Limits::new()?,
             absences: Vec::new(),
+            timeout,
+            probed,
+            probes: None,
             first: HashMap::new(),
         })
     }
@@ -92,7 +105,8 @@ impl Runner for Local<'_> {
         let words = self.words(suite, test);
         let key = format!("{suite}/{test}");
         let time = self.first.get(&key);
-        let limit = time.map(|time| (*time * TIMES_MAX).max(TIME_MIN));
+        let is_first = time.is_none();
+        let limit = time.map_or(self.timeout, |time| (*time * TIMES_MAX).max(TIME_MIN));
         self.limits.begin(limit);
         let before = Usage::now();
         let began = Instant::now();
@@ -104,6 +118,12 @@ impl Runner for Local<'_> {
             ran => ran?,
         };
         let took = began.elapsed();
+        if is_first && matches!(tracked.end, End::TimedOut(_)) {
+            let end = tracked.end;
+            return Ok(Outcome::NotHere(format!(
+                "its first run {end}; --timeout says how long it may take"
+            )));
+        }
         let mut counts = before.since();
         counts.rounds = tracked.rounds as f64;
         counts.pages = tracked.pages as f64;
@@ -122,9 +142,36 @@ impl Runner for Local<'_> {
         }))
     }
 
+    fn probe(
+        &mut self,
+        suite: &str,
+        test: &str,
+        environment: &Environment,
+    ) -> Result<Result<Found, String>> {
+        let words = self.words(suite, test);
+        let time = self.first.get(&format!("{suite}/{test}"));
+        let limit = time.map_or(self.timeout, |time| (*time * TIMES_MAX).max(TIME_MIN));
+        let attached = self.probes.get_or_insert_with(|| attach(&self.probed));
+        let probes = match attached {
+            Ok(probes) => probes,
+            Err(reason) => return Ok(Err(reason.clone())),
+        };
+        if let Err(error) = probes.begin() {
+            return Ok(Err(error.to_string()));
+        }
+        self.limits.begin(limit);
+        launch(&words, environment, &mut self.limits)?;
+        Ok(probes.found().map_err(|error| error.to_string()))
+    }
+
     fn now(&self) -> Duration {
         self.began.elapsed()
     }
+}
+
+/// Attaches probes; otherwise why they are not here.
+fn attach(settings: &Settings) -> Result<Probes, String> {
+    Probes::attach(settings).map_err(|error| error.to_string())
 }
 
 /// Time and behaviour of a test of a suite, by what it says; otherwise why it has failed.
@@ -170,6 +217,7 @@ fn launch(
             interval,
         } => {
             let mut command = program(words)?;
+            set_apart(&mut command);
             let capture = Capture::of(&mut command)?;
             let tracked = tracker::run(command, *technique, *interval, limits)?;
             Ok((capture, tracked))
@@ -197,6 +245,7 @@ fn program(words: &[OsString]) -> Result<Command> {
 
 /// Starts a program and waits for it.
 fn plain(mut command: Command, limits: &mut Limits) -> Result<(Capture, Tracked)> {
+    set_apart(&mut command);
     let capture = Capture::of(&mut command)?;
     let began = Instant::now();
     let mut child = command.spawn().map_err(|source| pagetrail::Error::Spawn {
@@ -224,6 +273,7 @@ fn recorded(
 ) -> Result<(Capture, Tracked)> {
     let mut capture = None;
     let mut source = guest::start(words, Some(track), None, |command| {
+        set_apart(command);
         capture = Some(Capture::of(command)?);
         Ok(())
     })?;

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::process::{Child, ExitStatus};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
 use crate::session::signals::{Addressee, Signals};
 
@@ -36,8 +37,8 @@ impl Limits {
     }
 
     /// A run begins that may take so long.
-    pub(super) fn begin(&mut self, time: Option<Duration>) {
-        self.deadline = time.map(|time| Instant::now() + time);
+    pub(super) fn begin(&mut self, time: Duration) {
+        self.deadline = Instant::now().checked_add(time);
     }
 
     /// Whether the run is over.
@@ -73,7 +74,7 @@ impl Limits {
                 None => std::thread::sleep(Duration::from_millis(1)),
             }
         };
-        let _ = child.kill();
+        kill(child.id());
         child.wait()?;
         ended
     }
@@ -88,10 +89,17 @@ fn poll_once(descriptor: &impl AsFd, timeout: Duration) -> io::Result<()> {
     }
 }
 
-/// Kills a program that was started here and is not waited for by this process itself.
+/// Has a program lead a process group, so that it can be killed with the processes that it starts.
+pub(super) fn set_apart(command: &mut Command) {
+    command.process_group(0);
+}
+
+/// Kills a program that was started here after [`set_apart`], and what it has started: all but
+/// what has left its process group.
 pub(super) fn kill(pid: u32) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
-        // It may have ended just now.
+        // They may have ended just now. The group is there for as long as any of them is.
+        let _ = kill_process_group(pid, Signal::KILL);
         let _ = kill_process(pid, Signal::KILL);
     }
 }
