@@ -19,12 +19,18 @@ const PAGES: &str = "16384";
 
 /// `tests/victims/lacking.c`, compiled; `None` where it cannot be, or nothing is restored lazily.
 fn victim(here: &Path) -> Option<PathBuf> {
+    compiled(here, "lacking")
+}
+
+/// One of `tests/victims`.
+fn compiled(here: &Path, name: &str) -> Option<PathBuf> {
     if let Err(error) = pagetrail_restore::check_lazily() {
         pagetrail_skips::not_here(error.to_string());
         return None;
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/victims/lacking.c");
-    let program = here.canonicalize().expect("a path").join("lacking");
+    let victims = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/victims");
+    let source = victims.join(format!("{name}.c"));
+    let program = here.canonicalize().expect("a path").join(name);
     let mut compiler = Command::new("cc");
     compiler
         .args(["-O2", "-pthread", "-o"])
@@ -50,9 +56,14 @@ impl Drop for Started {
 
 /// Takes a checkpoint of the program in `here`, and ends it.
 fn saved(here: &Path, program: &Path) {
+    saved_with(here, program, &[PAGES, "7"]);
+}
+
+/// As [`saved`], with these arguments after the directory.
+fn saved_with(here: &Path, program: &Path, arguments: &[&str]) {
     let output = File::create(here.join("output")).expect("a file");
     let mut command = Command::new(program);
-    command.arg(here).args([PAGES, "7"]).stdin(Stdio::null());
+    command.arg(here).args(arguments).stdin(Stdio::null());
     command.stdout(output.try_clone().expect("a descriptor"));
     let child = command.stderr(output).spawn().expect("it starts");
     let started = Started(child);
@@ -135,6 +146,33 @@ fn a_program_whose_pager_is_killed_ends() {
     );
     assert_eq!(lost.status.code(), Some(0), "{lost:?}");
     assert!(text(here).ends_with("clean\n"), "{}", text(here));
+}
+
+#[test]
+fn a_program_with_more_children_than_its_pager_has_descriptors_has_its_pages() {
+    // All of them one after the other, and more at a time than there are descriptors.
+    for arguments in [["32768", "3000", "1"], ["1024", "240", "80"]] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let here = directory.path();
+        let Some(program) = compiled(here, "brood") else {
+            return;
+        };
+        saved_with(here, &program, &arguments);
+        fs::write(here.join("go"), "").expect("a file");
+        let restore = pagetrail(here, &RESTORE);
+        let mut limited = Command::new("sh");
+        limited
+            .current_dir(here)
+            .args(["-c", "ulimit -n 40; exec \"$0\" \"$@\""])
+            .arg(restore.get_program())
+            .args(restore.get_args())
+            .args(["--allow-changed-files", "--wait"]);
+        let output = limited.output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{said}{}", text(here));
+        assert!(text(here).ends_with("clean\n"), "{}", text(here));
+        println!("{said}");
+    }
 }
 
 #[test]

@@ -42,6 +42,8 @@ mod restore;
 mod restore;
 mod restored;
 #[cfg(target_arch = "x86_64")]
+mod shortage;
+#[cfg(target_arch = "x86_64")]
 mod space;
 #[cfg(target_arch = "x86_64")]
 mod sys;

@@ -13,6 +13,7 @@ use crate::ending;
 use crate::error::{Error, Result};
 use crate::lacking::{Lacking, Piece};
 use crate::paged::Space;
+use crate::shortage::Shortage;
 use crate::sys::guard::Guard;
 use crate::sys::missing::{Filled, Message, Missing};
 use pagetrail::{PageRange, page_size};
@@ -50,6 +51,9 @@ pub struct Pager {
     guard: Guard,
     given: Given,
     contents: Vec<u8>,
+    /// Which of them was looked at last, whether it has gone.
+    looked_at: usize,
+    shortage: Shortage,
 }
 
 impl std::fmt::Debug for Pager {
@@ -77,6 +81,8 @@ impl Pager {
             guard,
             given: Given::default(),
             contents: Vec::new(),
+            looked_at: 0,
+            shortage: Shortage::default(),
         }
     }
 
@@ -112,17 +118,26 @@ impl Pager {
         self.listen(0)?;
         self.settle_doubts()?;
         while self.serve()? {
+            self.leave_those_that_lack_nothing();
             self.listen(NEXT_FAULT_NS)?;
             self.settle_doubts()?;
         }
         self.leave_those_that_lack_nothing();
-        if let Some(space) = self.spaces.first()
-            && let Some(piece) = space.lacking.next(space.next)
-        {
-            let at = piece.range.start();
-            self.bring(0, piece, at)?;
+        for index in 0..self.spaces.len() {
+            let space = &self.spaces[index];
+            let Some(piece) = space.lacking.next(space.next) else {
+                continue;
+            };
+            // While the memory of one is being changed, another can be filled.
+            if self.bring(index, piece, piece.range.start())? != Brought::Changing {
+                self.shortage.has_passed();
+                return Ok(());
+            }
         }
-        Ok(())
+        match self.shortage.goes_on() {
+            Some(errno) => Err(Error::step("take over a child that lacks pages")(errno)),
+            None => Ok(()),
+        }
     }
 
     fn leave_those_that_lack_nothing(&mut self) {
@@ -174,7 +189,16 @@ impl Pager {
         let read = self.spaces[index]
             .missing
             .messages(|message| messages.push(message));
-        read.map_err(Error::step("hear of a page that is lacked"))?;
+        match read {
+            // The child waits, and what it is told by stays where it is.
+            Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
+                self.shortage.begins(errno);
+                self.find_those_that_have_gone(self.spaces.len());
+            }
+            read => read
+                .map(drop)
+                .map_err(Error::step("hear of a page that is lacked"))?,
+        }
         for message in messages {
             let space = &mut self.spaces[index];
             match message {
@@ -189,6 +213,8 @@ impl Pager {
                 Message::Fork(missing) => {
                     let child = space.child(missing);
                     self.spaces.push(child);
+                    // More than come, so that those which have gone are few.
+                    self.find_those_that_have_gone(2);
                 }
                 Message::Moved(range, to) => space.moved(range, to),
                 Message::Discarded(range) => space.lacking.remove(range),
@@ -196,6 +222,15 @@ impl Pager {
             }
         }
         Ok(())
+    }
+
+    /// Looks at some processes, the next ones each time, whether they have gone: nobody says so.
+    fn find_those_that_have_gone(&mut self, count: usize) {
+        for _ in 0..count.min(self.spaces.len()) {
+            self.looked_at = (self.looked_at + 1) % self.spaces.len();
+            let space = &mut self.spaces[self.looked_at];
+            space.is_gone |= space.missing.is_gone();
+        }
     }
 
     /// Asks of what was perhaps unmapped whether it is mapped: then it was moved there since.
@@ -228,7 +263,8 @@ impl Pager {
         Ok(true)
     }
 
-    /// Brings a page for which a thread waits; tells whether there was one.
+    /// Brings the pages for which threads wait, as far as memory is not being changed; tells whether
+    /// there was one.
     fn serve(&mut self) -> Result<bool> {
         let mut is_any = false;
         for index in 0..self.spaces.len() {
@@ -237,25 +273,27 @@ impl Pager {
                 let Some(address) = self.spaces[index].waiting.pop_front() else {
                     break;
                 };
-                is_any = true;
-                self.resolve(index, address)?;
+                match self.resolve(index, address)? {
+                    Brought::Changing => self.spaces[index].waiting.push_back(address),
+                    _ => is_any = true,
+                }
             }
         }
         Ok(is_any)
     }
 
-    fn resolve(&mut self, index: usize, address: u64) -> Result<()> {
+    fn resolve(&mut self, index: usize, address: u64) -> Result<Brought> {
         let space = &mut self.spaces[index];
         if let Some(piece) = space.lacking.at(address) {
             return self.bring(index, piece, address);
         }
         let Some(page) = PageRange::new(address, address + page_size()) else {
-            return Ok(());
+            return Ok(Brought::All);
         };
         let failed = Error::step("give a process a page of zeros");
         match space.zero(page).map_err(failed)? {
             Filled::Bytes(_) => {}
-            Filled::Changing => space.waiting.push_back(address),
+            Filled::Changing => return Ok(Brought::Changing),
             Filled::Gone => space.is_gone = true,
             // It looks again.
             Filled::WasThere | Filled::Unmapped => {
@@ -263,11 +301,11 @@ impl Pager {
                 woken.map_err(Error::step("wake a thread"))?;
             }
         }
-        Ok(())
+        Ok(Brought::All)
     }
 
     /// Brings the block of the store that a lacked page is in, as far as it is lacked around it.
-    fn bring(&mut self, index: usize, piece: Piece, address: u64) -> Result<()> {
+    fn bring(&mut self, index: usize, piece: Piece, address: u64) -> Result<Brought> {
         let from = piece.from + (address - piece.range.start());
         let block = self.image.block(from);
         // All that is lacked has contents.
@@ -281,16 +319,13 @@ impl Pager {
         space.next = part.range.end();
         match brought {
             Brought::All | Brought::Gone => {}
-            Brought::Changing => {
-                space.next = part.range.start();
-                space.waiting.push_back(address);
-            }
+            Brought::Changing => space.next = part.range.start(),
             Brought::Unmapped => {
                 let woken = space.missing.wake(part.range);
                 woken.map_err(Error::step("wake a thread"))?;
             }
         }
-        Ok(())
+        Ok(brought)
     }
 
     /// Brings pages that are neighbours in the image.
