@@ -6,7 +6,8 @@
 
 use crate::sys::missing::{self, FEATURES, Message, Missing};
 use rustix::fd::BorrowedFd;
-use rustix::fs::{CWD, Mode, OFlags, RawDir, openat};
+use rustix::fs::{Mode, OFlags, RawDir, openat};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, pidfd_send_signal};
 use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep};
 use std::ffi::CStr;
@@ -17,8 +18,9 @@ const PAUSE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 2_000_000,
 };
-const DESCRIPTORS: &CStr = c"/proc/self/fd";
-const INFO: &[u8] = b"/proc/self/fdinfo/";
+/// Of a process in `/proc`.
+const DESCRIPTORS: &CStr = c"fd";
+const INFO: &[u8] = b"fdinfo/";
 /// How long the path of a file there is at most, its end included.
 const PATH_BYTES: usize = INFO.len() + 11;
 const API: &[u8] = b"API:\taa:";
@@ -45,18 +47,20 @@ pub(crate) fn pause() {
     }
 }
 
-/// Ends all that lack pages of which this process has a userfaultfd, which it has inherited.
-pub(crate) fn end_as_heir() {
-    while end_those_of_descriptors() {
+/// Ends all that lack pages of which this process has a userfaultfd, which it has inherited; `own`
+/// is its directory in `/proc`.
+pub(crate) fn end_as_heir(own: BorrowedFd<'_>) {
+    while end_those_of_descriptors(own) {
         pause();
     }
 }
 
 /// Tells whether some are left.
-fn end_those_of_descriptors() -> bool {
+fn end_those_of_descriptors(own: BorrowedFd<'_>) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(directory) = openat(CWD, DESCRIPTORS, flags, Mode::empty()) else {
-        return false;
+    let Ok(directory) = openat(own, DESCRIPTORS, flags, Mode::empty()) else {
+        // No descriptor is left for it, say. While this process lives, none is closed.
+        return true;
     };
     let mut are_left = false;
     let mut buffer = [MaybeUninit::uninit(); 2048];
@@ -65,10 +69,12 @@ fn end_those_of_descriptors() -> bool {
         let Some(number) = number(entry.file_name().to_bytes()) else {
             continue;
         };
-        if !waits_for_pages(number) {
-            continue;
-        }
-        are_left |= !end(&missing::inherited(number));
+        are_left |= match waits_for_pages(own, number) {
+            Some(true) => !end(&missing::inherited(number)),
+            Some(false) => false,
+            // It is looked again.
+            None => true,
+        };
     }
     are_left
 }
@@ -88,17 +94,20 @@ fn end(missing: &Missing) -> bool {
 }
 
 /// Whether a descriptor is a userfaultfd as this crate makes them: `fdinfo` has its features.
-fn waits_for_pages(number: i32) -> bool {
+/// `None` where that cannot be read.
+fn waits_for_pages(own: BorrowedFd<'_>, number: i32) -> Option<bool> {
     let mut path = [0; PATH_BYTES];
     let Some(path) = path_of(number, &mut path) else {
-        return false;
+        return Some(false);
     };
-    let Ok(file) = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
-        return false;
+    let file = match openat(own, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        // It was the one by which the directory is read.
+        Err(Errno::NOENT) => return Some(false),
+        file => file.ok()?,
     };
     let mut text = [0; 512];
-    let length = rustix::io::read(&file, &mut text).unwrap_or(0);
-    features(&text[..length]).map(|bits| bits & !KERNELS_BITS) == Some(FEATURES)
+    let length = rustix::io::read(&file, &mut text).ok()?;
+    Some(features(&text[..length]).map(|bits| bits & !KERNELS_BITS) == Some(FEATURES))
 }
 
 /// The path of the `fdinfo` of a descriptor.
@@ -139,6 +148,7 @@ fn number(text: &[u8]) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fd::AsFd;
 
     #[test]
     fn a_userfaultfd_is_known_by_its_features() {
@@ -146,21 +156,23 @@ mod tests {
         assert_eq!(features(text), Some(0x8000_014e));
         assert_eq!(features(b"pos:\t0\n"), None);
         let mut path = [0; PATH_BYTES];
-        assert_eq!(path_of(0, &mut path), Some(c"/proc/self/fdinfo/0"));
+        assert_eq!(path_of(0, &mut path), Some(c"fdinfo/0"));
         let mut path = [0; PATH_BYTES];
-        assert_eq!(path_of(1070, &mut path), Some(c"/proc/self/fdinfo/1070"));
+        assert_eq!(path_of(1070, &mut path), Some(c"fdinfo/1070"));
         assert_eq!((number(b"12"), number(b"..")), (Some(12), None));
     }
 
     #[test]
     fn userfaultfds_of_others_are_left_alone() {
         use std::os::fd::AsRawFd;
+        let own = std::fs::File::open("/proc/self").unwrap();
         let file = std::fs::File::open("/dev/null").unwrap();
-        assert!(!waits_for_pages(file.as_raw_fd()));
+        let of_file = waits_for_pages(own.as_fd(), file.as_raw_fd());
+        assert_eq!(of_file, Some(false));
         let Ok(missing) = Missing::own() else {
             return pagetrail_skips::not_here("userfaultfd(2) needs CAP_SYS_PTRACE here");
         };
-        use rustix::fd::AsFd;
-        assert!(waits_for_pages(missing.as_fd().as_raw_fd()));
+        let of_missing = waits_for_pages(own.as_fd(), missing.as_fd().as_raw_fd());
+        assert_eq!(of_missing, Some(true));
     }
 }

@@ -4,21 +4,22 @@
 //! When the last descriptor of a userfaultfd is closed, the kernel gives the process zeros for what
 //! it lacks, silently (`userfaultfd_release` in `fs/userfaultfd.c`). So the guard shares the table
 //! of descriptors (`CLONE_FILES`): while it lives, none that this process had is closed, not even
-//! one that it had got a moment before its end. It shares the memory as well (`CLONE_VM`), so that
-//! making it copies nothing. It takes no lock and allocates nothing: the threads of a process that
-//! is killed leave locks as they are.
+//! one that it had got a moment before its end. It does not share the memory: when that is short, the
+//! kernel kills all processes that share it (`__oom_kill_process` in `mm/oom_kill.c`). It takes no
+//! lock and allocates nothing: the locks of the process that it is a copy of may be held.
 //!
 //! It ends without a signal, and no `wait(2)` without `__WALL` or `__WCLONE` finds it. It has a
 //! session of its own and blocks all signals.
 
 use crate::ending;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use crate::shortage;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::Errno;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::{DupFlags, Errno, dup3};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, getpid, pidfd_open, setsid, waitid};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How large its stack is, in bytes.
 const STACK_BYTES: usize = 1 << 17;
@@ -33,36 +34,41 @@ pub(crate) struct Guard {
     _stack: Stack,
 }
 
-/// What the guard looks at.
+/// What the guard looks at: descriptors, which have the same numbers for both.
 #[derive(Debug)]
 struct Post {
     owner: OwnedFd,
     dismissal: OwnedFd,
     process: OwnedFd,
-    /// Whether the process lacks nothing more, though children of it may.
-    is_spared: AtomicBool,
+    /// Readable when the process lacks nothing more, though children of it may.
+    sparing: OwnedFd,
+    /// The guard's directory in `/proc`, which so needs not be found when it is needed.
+    directory: OwnedFd,
 }
 
 impl Guard {
     /// Starts it, to end a process.
     pub(crate) fn start(process: OwnedFd) -> Result<Self, Errno> {
         let stack = Stack::new()?;
-        let post = Box::new(Post {
+        let mut post = Box::new(Post {
             owner: pidfd_open(getpid(), PidfdFlags::empty())?,
             dismissal: eventfd(0, EventfdFlags::CLOEXEC)?,
             process,
-            is_spared: AtomicBool::new(false),
+            sparing: eventfd(0, EventfdFlags::CLOEXEC)?,
+            // Another takes the number when there is a guard.
+            directory: eventfd(0, EventfdFlags::CLOEXEC)?,
         });
         let argument = (&raw const *post).cast_mut().cast();
-        let flags = libc::CLONE_VM | libc::CLONE_FILES;
+        let flags = libc::CLONE_FILES;
         let blocked = BlockedSignals::new();
-        // SAFETY: the new process runs `begin` on a stack of its own with a pointer to `post`; both
-        // live until it has ended, for which `drop` waits. It has this thread's TLS, of which it
-        // makes no use: it makes system calls by rustix only, which keeps no `errno`.
+        // SAFETY: the new process runs `begin` with a pointer to `post` and on a stack of which it
+        // has copies, as of all memory; nobody else uses the stack. It makes system calls by rustix
+        // only, which takes no lock, since other threads of this process may hold some.
         let child = unsafe { libc::clone(begin, stack.top(), flags, argument) };
         drop(blocked);
         let child = Pid::from_raw(child).ok_or(Errno::AGAIN)?;
-        match pidfd_open(child, PidfdFlags::empty()) {
+        let life = pidfd_open(child, PidfdFlags::empty());
+        match life.and_then(|life| find_directory(child, &mut post.directory).map(|()| life)) {
             Ok(life) => Ok(Self {
                 child,
                 life,
@@ -81,14 +87,17 @@ impl Guard {
         let process = self.post.process.try_clone();
         let failed = |error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE);
         let guard = Self::start(process.map_err(failed)?)?;
-        let is_spared = self.post.is_spared.load(Ordering::Relaxed);
-        guard.post.is_spared.store(is_spared, Ordering::Relaxed);
+        if is_readable(&self.post.sparing) {
+            guard.spare();
+        }
         Ok(guard)
     }
 
     /// Leaves the process alone from now on, but not its children that lack pages.
     pub(crate) fn spare(&self) {
-        self.post.is_spared.store(true, Ordering::Relaxed);
+        if !is_readable(&self.post.sparing) {
+            signal(&self.post.sparing);
+        }
     }
 
     /// Becomes readable when the guard has ended: somebody has killed it.
@@ -105,16 +114,35 @@ impl Drop for Guard {
 
 /// Lets a guard go, and waits for its end.
 fn dismiss(child: Pid, post: &Post) {
-    // An `eventfd` takes one number of eight bytes.
-    let _ = rustix::io::write(&post.dismissal, &1u64.to_ne_bytes());
+    signal(&post.dismissal);
     let options = WaitIdOptions::EXITED | WaitIdOptions::from_bits_retain(libc::__WALL as u32);
     while matches!(waitid(WaitId::Pid(child), options), Err(Errno::INTR)) {}
 }
 
+/// Makes an `eventfd` readable, which takes one number of eight bytes.
+fn signal(event: &OwnedFd) {
+    // It is full when so many have been added that it is readable anyway.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+}
+
+/// Whether an `eventfd` is readable.
+fn is_readable(event: &OwnedFd) -> bool {
+    let mut look = [PollFd::new(event, PollFlags::IN)];
+    poll(&mut look, Some(&Timespec::default())) == Ok(1)
+}
+
+/// Opens the directory of a process in `/proc`, by a descriptor's number.
+fn find_directory(process: Pid, to: &mut OwnedFd) -> Result<(), Errno> {
+    let path = format!("/proc/{}", process.as_raw_nonzero());
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let found = openat(CWD, path, flags, Mode::empty())?;
+    dup3(&found, to, DupFlags::CLOEXEC)
+}
+
 /// The life of the guard.
 extern "C" fn begin(post: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: `Guard::start` passes a pointer to a `Post` that lives until this process has ended,
-    // and that nobody changes.
+    // SAFETY: `Guard::start` passes a pointer to a `Post`, of which this process has a copy that
+    // nobody changes.
     let post = unsafe { &*post.cast::<Post>() };
     // One that leads no session can always begin one.
     let _ = setsid();
@@ -124,10 +152,11 @@ extern "C" fn begin(post: *mut libc::c_void) -> libc::c_int {
     let is_dismissed = !looks[1].revents().is_empty();
     if !is_dismissed {
         let_standard_streams_go();
-        if !post.is_spared.load(Ordering::Relaxed) {
+        shortage::allow_more();
+        if !is_readable(&post.sparing) {
             ending::kill(post.process.as_fd());
         }
-        ending::end_as_heir();
+        ending::end_as_heir(post.directory.as_fd());
     }
     0
 }

@@ -4,7 +4,9 @@
 
 use crate::support;
 use pagetrail_checkpoint::storage::InMemory;
-use pagetrail_checkpoint::{Image, ProcessCheckpointer, ProcessOptions, Store, WriterOptions};
+use pagetrail_checkpoint::{
+    Error, Image, ProcessCheckpointer, ProcessOptions, Store, WriterOptions,
+};
 use pagetrail_restore::{Missing, RestoreOptions};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::fs::{self, File};
@@ -82,7 +84,13 @@ pub(crate) fn checkpoint(pid: u32) -> Image {
         restartable: true,
         ..ProcessOptions::default()
     };
-    let mut process = ProcessCheckpointer::attach(pid, options).unwrap();
+    // A child that another test is just starting has the pager's descriptors until it executes.
+    let mut process = loop {
+        match ProcessCheckpointer::attach(pid, options.clone()) {
+            Err(Error::NotNow(_)) => std::thread::sleep(Duration::from_millis(1)),
+            attached => break attached.unwrap(),
+        }
+    };
     process.checkpoint(&mut writer).unwrap();
     store.newest_image().unwrap()
 }
