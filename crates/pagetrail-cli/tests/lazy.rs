@@ -176,6 +176,28 @@ fn a_program_with_more_children_than_its_pager_has_descriptors_has_its_pages() {
 }
 
 #[test]
+fn copies_run_beside_each_other_and_are_waited_for() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let here = directory.path();
+    let Some(program) = compiled(here, "brood") else {
+        return;
+    };
+    saved_with(here, &program, &["4096", "2", "1"]);
+    let all = ["restore", "s", "--on-missing", "null", "--count", "3"];
+    let line = error_line(&run(here, &[&all[..], &["--lazy"]].concat()), 2);
+    assert!(line.contains("its copies share their pages"), "{line}");
+    fs::write(here.join("go"), "").expect("a file");
+    let more = ["--wait", "--json", "--allow-changed-files"];
+    let output = run(here, &[&all[..], &more].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(document["copies"].as_array().map(Vec::len), Some(3));
+    // They have ended by then.
+    assert!(!lives(&program));
+    assert!(text(here).ends_with("clean\n"), "{}", text(here));
+}
+
+#[test]
 fn a_program_has_its_pages_though_nobody_reads_what_is_said() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let here = directory.path();

@@ -58,5 +58,5 @@ pub use options::{Missing, PidChoice, RestoreOptions, Stdio};
 pub use pager::{Given, Pager};
 #[cfg(not(target_arch = "x86_64"))]
 pub use restore::{Given, Pager};
-pub use restore::{check_lazily, restore, restore_lazily};
+pub use restore::{check_lazily, restore, restore_copies, restore_lazily};
 pub use restored::Restored;

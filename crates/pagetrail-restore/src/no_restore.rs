@@ -67,3 +67,16 @@ pub fn check_lazily() -> Result<()> {
 pub fn restore(_image: &mut Image, _options: &RestoreOptions) -> Result<Restored> {
     Err(Error::Refused(REASON.into()))
 }
+
+/// Refuses every image.
+///
+/// # Errors
+///
+/// Always.
+pub fn restore_copies(
+    _image: &mut Image,
+    _options: &RestoreOptions,
+    _count: u32,
+) -> Result<Vec<Restored>> {
+    Err(Error::Refused(REASON.into()))
+}

@@ -53,15 +53,7 @@ pub(crate) fn begin(remote: &Remote, state: &ProcessState, foreground: bool) -> 
         libc::SYS_personality,
         &[state.personality.into()],
     )?;
-    match (foreground, state.leads_session, state.leads_group) {
-        (true, _, _) | (_, false, false) => {}
-        (false, true, _) => list.call("begin a session", libc::SYS_setsid, &[])?,
-        (false, false, true) => list.call(
-            "begin a process group",
-            libc::SYS_setpgid,
-            &[0u64.into(), 0u64.into()],
-        )?,
-    }
+    lead(&mut list, state, foreground)?;
     for action in &state.kernel.actions {
         let words = [
             action.handler,
@@ -82,6 +74,25 @@ pub(crate) fn begin(remote: &Remote, state: &ProcessState, foreground: bool) -> 
         )?;
     }
     list.run()
+}
+
+/// Makes a copy of a process that has begun lead the session or group that it led.
+pub(crate) fn begin_copy(remote: &Remote, state: &ProcessState, foreground: bool) -> Result<()> {
+    let mut list = remote.list(remote.main);
+    lead(&mut list, state, foreground)?;
+    list.run()
+}
+
+fn lead(list: &mut List<'_>, state: &ProcessState, foreground: bool) -> Result<()> {
+    match (foreground, state.leads_session, state.leads_group) {
+        (true, _, _) | (_, false, false) => Ok(()),
+        (false, true, _) => list.call("begin a session", libc::SYS_setsid, &[]),
+        (false, false, true) => list.call(
+            "begin a process group",
+            libc::SYS_setpgid,
+            &[0u64.into(), 0u64.into()],
+        ),
+    }
 }
 
 /// Tells the kernel where the parts of the memory are; gives what is lost where it does not take

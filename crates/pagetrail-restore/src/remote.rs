@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::holes;
 use crate::sys::memory;
 use crate::sys::ptrace::{Registers, Stop, Tracee};
+use crate::sys::spawn::CloneArguments;
 use crate::sys::stub::{self, ENTRY_WORDS};
 use pagetrail::{PageRange, PageSet};
 use rustix::io::Errno;
@@ -144,10 +145,29 @@ impl Remote {
         Ok(bytes)
     }
 
+    /// Has the process, while it has a single thread, make a copy of itself: a child of its parent,
+    /// this process.
+    pub(crate) fn copy(&self) -> Result<Self> {
+        // The signal at its end is that of the process (`copy_process` in `kernel/fork.c`).
+        let arguments = CloneArguments {
+            flags: libc::CLONE_PARENT as u64,
+            ..CloneArguments::default()
+        };
+        let main = self.create("make a copy of it", &arguments.to_bytes(), &[])?;
+        Ok(Self {
+            pid: main.0,
+            main,
+            ..*self
+        })
+    }
+
     /// Makes a call that creates a thread; gives that one, stopped. `arguments` are those of
     /// `clone3(2)`, at [`Self::data_address`], and `after` lies right after them.
     pub(crate) fn create_thread(&self, arguments: &[u8], after: &[u8]) -> Result<Tracee> {
-        let what = "create a thread with the ID that it had";
+        self.create("create a thread with the ID that it had", arguments, after)
+    }
+
+    fn create(&self, what: &str, arguments: &[u8], after: &[u8]) -> Result<Tracee> {
         let mut list = self.list(self.main);
         let length = arguments.len() as u64;
         let data = [arguments, after].concat();

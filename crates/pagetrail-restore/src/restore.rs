@@ -6,14 +6,14 @@ use crate::options::{PidChoice, RestoreOptions};
 use crate::pager::Pager;
 use crate::remote::Remote;
 use crate::restored::Restored;
-use crate::space::Kernels;
+use crate::space::{Kernels, Part};
 use crate::sys::guard::Guard;
 use crate::sys::missing::{self, Missing};
 use crate::sys::ptrace::{Stop, Tracee};
 use crate::sys::spawn;
 use crate::{check, files, process, space, threads};
 use pagetrail::PageSet;
-use pagetrail_checkpoint::{Image, ProcessState, credentials_of};
+use pagetrail_checkpoint::{Image, Process, ProcessState, credentials_of};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{
@@ -29,7 +29,27 @@ use std::time::Instant;
 /// The image lacks what it takes, or is damaged; files are missing or have changed; the PID is
 /// taken; the kernel refuses a step. Nothing of the process is left then.
 pub fn restore(image: &mut Image, options: &RestoreOptions) -> Result<Restored> {
-    let (restored, _) = start(image, options, false)?;
+    let (mut restored, _) = start(image, options, false, 1)?;
+    let none = || Error::refused("no process was started");
+    restored.pop().ok_or_else(none)
+}
+
+/// Starts the process of an image anew so many times; all run when this returns. They share the
+/// pages that none of them writes to. Each has a PID of its own, whatever the options say.
+///
+/// # Errors
+///
+/// As [`restore`]. None is left then.
+pub fn restore_copies(
+    image: &mut Image,
+    options: &RestoreOptions,
+    count: u32,
+) -> Result<Vec<Restored>> {
+    let options = RestoreOptions {
+        pid: PidChoice::Any,
+        ..*options
+    };
+    let (restored, _) = start(image, &options, false, count)?;
     Ok(restored)
 }
 
@@ -42,8 +62,10 @@ pub fn restore(image: &mut Image, options: &RestoreOptions) -> Result<Restored> 
 /// As [`restore`] and [`check_lazily`].
 pub fn restore_lazily(mut image: Image, options: &RestoreOptions) -> Result<(Restored, Pager)> {
     check_lazily()?;
-    let (restored, incomplete) = start(&mut image, options, true)?;
-    let incomplete = incomplete.ok_or_else(|| Error::refused("no userfaultfd was made"))?;
+    let (mut restored, incomplete) = start(&mut image, options, true, 1)?;
+    let started = restored.pop().zip(incomplete);
+    let (restored, incomplete) =
+        started.ok_or_else(|| Error::refused("no userfaultfd was made"))?;
     let pager = incomplete.pager(image, restored.pid);
     Ok((restored, pager))
 }
@@ -75,12 +97,12 @@ struct Incomplete {
 
 impl Incomplete {
     /// Has the kernel wait for what a process lacks.
-    fn begin(missing: Missing, process: OwnedFd, filled: &space::Filled) -> Result<Self> {
+    fn begin(missing: Missing, process: OwnedFd, plan: &space::Plan) -> Result<Self> {
         let failed = || Error::step("guard a process that lacks pages");
         let kept = process.try_clone();
         let kept =
             kept.map_err(|error| failed()(Errno::from_io_error(&error).unwrap_or(Errno::MFILE)))?;
-        for range in &filled.incomplete {
+        for range in &plan.incomplete {
             let registered = missing.register(*range);
             registered.map_err(Error::step(
                 "have the kernel wait for pages that are lacked",
@@ -88,7 +110,7 @@ impl Incomplete {
         }
         Ok(Self {
             missing,
-            lacking: Lacking::of(&filled.lacking),
+            lacking: Lacking::of(&plan.lacking),
             guard: Guard::start(kept).map_err(failed())?,
             process,
         })
@@ -114,11 +136,13 @@ fn take_userfaultfd(remote: &Remote) -> Result<(Missing, OwnedFd)> {
     Ok((missing, process))
 }
 
+/// Starts one process, or several copies; lazily, only one.
 fn start(
     image: &mut Image,
     options: &RestoreOptions,
     lazily: bool,
-) -> Result<(Restored, Option<Incomplete>)> {
+    count: u32,
+) -> Result<(Vec<Restored>, Option<Incomplete>)> {
     let began = Instant::now();
     let manifest = image.manifest().clone();
     let (process, state) = process::of(&manifest)?;
@@ -132,7 +156,7 @@ fn start(
     let pid =
         spawn::traced(&executable, wanted).map_err(|errno| not_started(errno, process.pid))?;
     // Killed unless all goes well.
-    let started = Started(Some(pid));
+    let mut started = vec![Started(Some(pid))];
     let main = Tracee(pid);
     await_program(main, &process.executable)?;
     main.set_options()
@@ -151,7 +175,12 @@ fn start(
     process::begin(&remote, state, options.foreground)?;
     let places = space::clear(&remote, &kernels, &taken)?;
     let first = lazily.then(|| threads::first_pages(&process.threads, &state.kernel.threads));
-    let filled = space::fill(&remote, image, state, options, first.as_ref())?;
+    let plan = space::Plan::of(image, state, first.as_ref());
+    let part = match count {
+        ..=1 => Part::All,
+        _ => Part::Inherited,
+    };
+    let mut written = plan.fill(&remote, image, options, part)?;
     space::settle(&remote, &places)?;
     lost.extend(process::set_parts(&remote, process, state)?);
     // While it still may.
@@ -159,43 +188,78 @@ fn start(
         true => Some(take_userfaultfd(&remote)?),
         false => None,
     };
-    files::open_all(&remote, &state.files, options)?;
-
-    let all = threads::create(&remote, &process.threads, options.pid)?;
-    let each = || all.iter().copied().zip(&process.threads);
-    for ((tracee, thread), kept) in each().zip(&state.kernel.threads) {
-        threads::tell(&remote, tracee, thread, kept)?;
+    // Before any file is opened, since the two would share its position.
+    let mut remotes = vec![remote];
+    for _ in 1..count {
+        let copy = remotes[0].copy()?;
+        started.push(Started(Some(copy.pid)));
+        process::begin_copy(&copy, state, options.foreground)?;
+        remotes.push(copy);
     }
-    lost.extend(process::set_limits(pid, state, false));
-    lost.extend(change_credentials(&remote, &all, state)?);
-    process::end(&remote, state)?;
-    remote.end()?;
+    if part == Part::Inherited {
+        for remote in &remotes {
+            written += plan.fill(remote, image, options, Part::OfEach)?;
+        }
+    }
+    let mut ready = Vec::new();
+    for remote in &remotes {
+        let mut lost = lost.clone();
+        let threads = complete(remote, process, state, options, &mut lost)?;
+        ready.push((remote.pid, threads, lost));
+    }
     let incomplete = match userfaultfd {
-        Some((missing, process)) => Some(Incomplete::begin(missing, process, &filled)?),
+        Some((missing, process)) => Some(Incomplete::begin(missing, process, &plan)?),
         None => None,
     };
-    for (tracee, thread) in each() {
-        threads::set_registers(pid, tracee, thread)?;
+    for (pid, threads, _) in &ready {
+        for (tracee, thread) in threads.iter().zip(&process.threads) {
+            threads::set_registers(*pid, *tracee, thread)?;
+        }
     }
-    if options.pid == PidChoice::Any && pid != process.pid {
+    for (_, threads, _) in &ready {
+        for tracee in threads.iter().rev() {
+            let detached = tracee.detach();
+            detached.map_err(Error::step("let the new process go"))?;
+        }
+    }
+    started.into_iter().for_each(Started::keep);
+    let elapsed = began.elapsed();
+    let restored = ready.into_iter().map(|(pid, threads, lost)| Restored {
+        pid,
+        threads: threads.len(),
+        pages: written,
+        lost,
+        elapsed,
+    });
+    Ok((restored.collect(), incomplete))
+}
+
+/// Gives a process that has its memory what else it had, and takes the stub from it; gives its
+/// threads, which have no registers yet.
+fn complete(
+    remote: &Remote,
+    process: &Process,
+    state: &ProcessState,
+    options: &RestoreOptions,
+    lost: &mut Vec<String>,
+) -> Result<Vec<Tracee>> {
+    files::open_all(remote, &state.files, options)?;
+    let all = threads::create(remote, &process.threads, options.pid)?;
+    let each = all.iter().zip(&process.threads);
+    for ((tracee, thread), kept) in each.zip(&state.kernel.threads) {
+        threads::tell(remote, *tracee, thread, kept)?;
+    }
+    lost.extend(process::set_limits(remote.pid, state, false));
+    lost.extend(change_credentials(remote, &all, state)?);
+    process::end(remote, state)?;
+    remote.end()?;
+    if options.pid == PidChoice::Any && remote.pid != process.pid {
         lost.push(format!(
-            "it has PID {pid} instead of {}, which it may remember",
-            process.pid
+            "it has PID {} instead of {}, which it may remember",
+            remote.pid, process.pid
         ));
     }
-    for tracee in all.iter().rev() {
-        let detached = tracee.detach();
-        detached.map_err(Error::step("let the new process go"))?;
-    }
-    started.keep();
-    let restored = Restored {
-        pid,
-        threads: all.len(),
-        pages: filled.written,
-        lost,
-        elapsed: began.elapsed(),
-    };
-    Ok((restored, incomplete))
+    Ok(all)
 }
 
 fn not_started(errno: Errno, pid: u32) -> Error {

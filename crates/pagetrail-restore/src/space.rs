@@ -168,6 +168,10 @@ impl Wanted {
         is_file(&self.mapping)
     }
 
+    fn is_shared_memory(&self) -> bool {
+        self.mapping.permissions.shared && !self.is_file()
+    }
+
     /// Whether its pages can come later: the kernel waits for those of private memory alone.
     fn can_wait(&self) -> bool {
         !self.is_file() && !self.mapping.permissions.shared
@@ -221,75 +225,102 @@ fn physical_bytes() -> u64 {
     info.totalram as u64 * u64::from(info.mem_unit.max(1))
 }
 
-/// What has become of the contents of the mappings.
-#[derive(Debug, Default)]
-pub(crate) struct Filled {
-    /// How many pages were written.
-    pub(crate) written: u64,
-    /// Pages that are still lacked.
+/// Which mappings are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All.
+    All,
+    /// Those that a copy has by `fork(2)` as well: all but [`Part::OfEach`].
+    Inherited,
+    /// Shared memory without a file, which a copy must have for itself.
+    OfEach,
+}
+
+/// What is to be mapped, and with which contents.
+pub(crate) struct Plan {
+    wanted: Vec<Wanted>,
+    /// Pages that come later.
     pub(crate) lacking: PageSet,
     /// The mappings that these are in.
     pub(crate) incomplete: Vec<PageRange>,
 }
 
-/// Maps everything, and fills it; of private memory only the pages that are wanted `first`, where
-/// these are named.
-pub(crate) fn fill(
-    remote: &Remote,
-    image: &mut Image,
-    state: &ProcessState,
-    options: &RestoreOptions,
-    first: Option<&PageSet>,
-) -> Result<Filled> {
-    let known = image.pages();
-    let mappings = image.manifest().mappings.iter();
-    let mappings =
-        mappings.filter(|mapping| !is_kernels(&mapping.name) && mapping.name != VSYSCALL);
-    let wanted = mappings.map(|mapping| {
-        let range = PageSet::from_iter([mapping.range]);
-        Wanted {
-            pages: match is_file(mapping) && mapping.saved {
-                true => range,
-                false => known.intersection(&range),
-            },
-            may_become_writable: state.may_become_writable.contains(&mapping.range.start()),
-            mapping: mapping.clone(),
-        }
-    });
-    let mut wanted: Vec<Wanted> = wanted.collect();
-    let mut filled = Filled::default();
-    if let Some(first) = first {
-        for wanted in wanted.iter_mut().filter(|wanted| wanted.can_wait()) {
-            let later = wanted.pages.difference(first);
-            if !later.is_empty() {
-                filled.incomplete.push(wanted.mapping.range);
-                filled.lacking.union_with(&later);
-                wanted.pages = wanted.pages.intersection(first);
+impl Plan {
+    /// Everything that the image has; of private memory only the pages that are wanted `first`,
+    /// where these are named.
+    pub(crate) fn of(image: &Image, state: &ProcessState, first: Option<&PageSet>) -> Self {
+        let known = image.pages();
+        let mappings = image.manifest().mappings.iter();
+        let mappings =
+            mappings.filter(|mapping| !is_kernels(&mapping.name) && mapping.name != VSYSCALL);
+        let wanted = mappings.map(|mapping| {
+            let range = PageSet::from_iter([mapping.range]);
+            Wanted {
+                pages: match is_file(mapping) && mapping.saved {
+                    true => range,
+                    false => known.intersection(&range),
+                },
+                may_become_writable: state.may_become_writable.contains(&mapping.range.start()),
+                mapping: mapping.clone(),
+            }
+        });
+        let mut plan = Self {
+            wanted: wanted.collect(),
+            lacking: PageSet::new(),
+            incomplete: Vec::new(),
+        };
+        if let Some(first) = first {
+            for wanted in plan.wanted.iter_mut().filter(|wanted| wanted.can_wait()) {
+                let later = wanted.pages.difference(first);
+                if !later.is_empty() {
+                    plan.incomplete.push(wanted.mapping.range);
+                    plan.lacking.union_with(&later);
+                    wanted.pages = wanted.pages.intersection(first);
+                }
             }
         }
+        plan
     }
-    map_all(remote, &wanted)?;
-    for wanted in &wanted {
-        filled.written += copy(remote.pid, image, wanted, options.allow_changed_files)?;
+
+    /// Maps and fills a part; gives how many pages were written.
+    pub(crate) fn fill(
+        &self,
+        remote: &Remote,
+        image: &mut Image,
+        options: &RestoreOptions,
+        part: Part,
+    ) -> Result<u64> {
+        let wanted = self.wanted.iter();
+        let wanted = wanted.filter(|wanted| match part {
+            Part::All => true,
+            Part::Inherited => !wanted.is_shared_memory(),
+            Part::OfEach => wanted.is_shared_memory(),
+        });
+        let wanted: Vec<&Wanted> = wanted.collect();
+        map_all(remote, &wanted)?;
+        let mut written = 0;
+        for wanted in &wanted {
+            written += copy(remote.pid, image, wanted, options.allow_changed_files)?;
+        }
+        let mut list = remote.list(remote.main);
+        for wanted in wanted.iter().filter(|wanted| wanted.is_opened_up()) {
+            let range = wanted.mapping.range;
+            list.call(
+                "set the access rights of a mapping",
+                libc::SYS_mprotect,
+                &[
+                    range.start().into(),
+                    range.bytes().into(),
+                    protection(&wanted.mapping).into(),
+                ],
+            )?;
+        }
+        list.run()?;
+        Ok(written)
     }
-    let mut list = remote.list(remote.main);
-    for wanted in wanted.iter().filter(|wanted| wanted.is_opened_up()) {
-        let range = wanted.mapping.range;
-        list.call(
-            "set the access rights of a mapping",
-            libc::SYS_mprotect,
-            &[
-                range.start().into(),
-                range.bytes().into(),
-                protection(&wanted.mapping).into(),
-            ],
-        )?;
-    }
-    list.run()?;
-    Ok(filled)
 }
 
-fn map_all(remote: &Remote, wanted: &[Wanted]) -> Result<()> {
+fn map_all(remote: &Remote, wanted: &[&Wanted]) -> Result<()> {
     let mut at = 0;
     while at < wanted.len() {
         // Neighbours of one file, or without any, in one go.
@@ -299,7 +330,7 @@ fn map_all(remote: &Remote, wanted: &[Wanted]) -> Result<()> {
                 access(wanted),
             )
         };
-        let first = file(&wanted[at]);
+        let first = file(wanted[at]);
         let count = wanted[at..]
             .iter()
             .take_while(|next| file(next) == first)

@@ -17,7 +17,9 @@ use pagetrail_checkpoint::{
     Image, ProcessCheckpointer, ProcessOptions, Store, WriterOptions, check_restartable,
     credentials_of,
 };
-use pagetrail_restore::{Error, Missing, PidChoice, RestoreOptions, Stdio, restore};
+use pagetrail_restore::{
+    Error, Missing, PidChoice, RestoreOptions, Stdio, restore, restore_copies,
+};
 use program::{Program, checkpoint, may_choose_pids, options};
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 use std::fs::{self, File};
@@ -358,6 +360,52 @@ fn a_checkpoint_that_was_not_made_for_it_is_refused() {
         message.contains("was not made to start a process"),
         "{message}"
     );
+}
+
+/// Memory that a process has for itself alone, in KiB.
+fn private_kib(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let lines = text.lines().filter(|line| line.starts_with("Private_"));
+    let amounts = lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    amounts.sum()
+}
+
+#[test]
+fn copies_share_what_none_of_them_writes() {
+    const KIB: u64 = 64 << 10;
+    let Some(program) = support::victim_program("brood") else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(program);
+    command.arg(directory.path());
+    command.args([(KIB / 4).to_string().as_str(), "3", "1"]);
+    let running = Program::start(&mut command, directory);
+    running.await_output("ready");
+    let mut image = checkpoint(running.pid());
+    let alone = private_kib(running.pid());
+    assert!(alone > KIB, "{alone} KiB");
+    running.kill();
+    let copies = restore_copies(&mut image, &options(), 4).unwrap();
+    assert_eq!(copies.len(), 4);
+    let programs: Vec<Program> = copies
+        .iter()
+        .map(|copy| Program {
+            pid: Pid::from_raw(copy.pid as i32).unwrap(),
+            directory: tempfile::tempdir().unwrap(),
+        })
+        .collect();
+    for program in &programs {
+        let own = private_kib(program.pid());
+        assert!(own < alone / 16, "{own} KiB of {alone}");
+        program.assert_running();
+    }
+    File::create(running.directory.path().join("go")).unwrap();
+    for program in &programs {
+        let code = program.exit_code();
+        assert_eq!(code, Some(0), "{}", running.text("output"));
+    }
+    assert!(running.text("output").ends_with("clean\n"));
 }
 
 /// Where [`restores_for_another_test`] finds the store.

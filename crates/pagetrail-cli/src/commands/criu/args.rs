@@ -23,7 +23,8 @@ pub(crate) struct RestoreArgs {
     #[arg(long)]
     pub(crate) lazy: bool,
     /// Start so many copies, each in a PID namespace and a mount namespace of its own; beside the
-    /// original, if it still runs
+    /// original, if it still runs. Of a checkpoint without CRIU, each has a PID of its own, and all
+    /// share the pages that none of them writes to
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) count: Option<u32>,
     /// Stay until the program ends, and end with its exit status, or until all copies have ended,

@@ -2,6 +2,7 @@
 //! whichever took it.
 
 pub(crate) mod args;
+mod copies;
 mod own;
 
 use std::process::ExitCode;

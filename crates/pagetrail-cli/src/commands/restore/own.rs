@@ -14,6 +14,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use serde_json::json;
 
 use super::args::{MissingArg, StdioArg};
+use super::copies;
 use crate::commands::checkpoint::text;
 use crate::commands::criu::args::RestoreArgs;
 use crate::exit;
@@ -22,9 +23,13 @@ use crate::session::signals::{Addressee, Signals};
 /// Starts the process of an image.
 pub(super) fn run(args: &RestoreArgs, mut image: Image) -> Result<ExitCode> {
     let number = image.manifest().number;
-    if args.count.is_some() || !args.criu_arg.is_empty() {
+    if !args.criu_arg.is_empty() {
+        bail!("checkpoint {number} was taken without CRIU; --criu-arg is for those of CRIU");
+    }
+    if args.count.is_some() && args.lazy {
         bail!(
-            "checkpoint {number} was taken without CRIU; --count and --criu-arg are for those of CRIU"
+            "checkpoint {number} was taken without CRIU; its copies share their pages, which --lazy would give to \
+             each of them"
         );
     }
     let own = &args.own;
@@ -42,8 +47,11 @@ pub(super) fn run(args: &RestoreArgs, mut image: Image) -> Result<ExitCode> {
             MissingArg::Null => Missing::Null,
         },
         allow_changed_files: own.allow_changed_files,
-        foreground: args.wait,
+        foreground: args.wait && args.count.is_none(),
     };
+    if let Some(count) = args.count {
+        return copies::run(args, image, &options, count);
+    }
     // The keyboard's signals are for the program, which is in the foreground then. One that lacks
     // pages needs this process.
     let _signals = match args.wait || args.lazy {
@@ -161,7 +169,7 @@ fn end_of(pid: u32) -> Result<Option<Ended>> {
 }
 
 /// The error with its cause first, and the way out that the command has.
-fn plain(error: Error) -> anyhow::Error {
+pub(super) fn plain(error: Error) -> anyhow::Error {
     match error {
         Error::Store(error) => crate::commands::checkpoint::plain(error),
         Error::Process(error) => error.into(),
