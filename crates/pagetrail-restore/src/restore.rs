@@ -12,7 +12,7 @@ use crate::sys::missing::{self, Missing};
 use crate::sys::ptrace::{Stop, Tracee};
 use crate::sys::spawn;
 use crate::{check, files, process, space, threads};
-use pagetrail::PageSet;
+use pagetrail::{PageRange, PageSet};
 use pagetrail_checkpoint::{Image, Process, ProcessState, credentials_of};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -174,7 +174,14 @@ fn start(
     lost.extend(process::set_limits(pid, state, true));
     process::begin(&remote, state, options.foreground)?;
     let places = space::clear(&remote, &kernels, &taken)?;
-    let first = lazily.then(|| threads::first_pages(&process.threads, &state.kernel.threads));
+    let first = match lazily {
+        true => Some(threads::first_pages(
+            &process.threads,
+            &state.kernel.threads,
+            |address| word(image, address),
+        )?),
+        false => None,
+    };
     let plan = space::Plan::of(image, state, first.as_ref());
     let part = match count {
         ..=1 => Part::All,
@@ -260,6 +267,21 @@ fn complete(
         ));
     }
     Ok(all)
+}
+
+/// Eight bytes of the image, within a page; 0 where there can be none.
+fn word(image: &mut Image, address: u64) -> Result<u64> {
+    let page_size = u64::from(image.manifest().page_size);
+    let start = address - address % page_size;
+    let page = start.checked_add(page_size);
+    let Some(page) = page.and_then(|end| PageRange::new(start, end)) else {
+        return Ok(0);
+    };
+    let mut contents = vec![0; page_size as usize];
+    image.read(page, &mut contents)?;
+    let bytes = contents.get((address - start) as usize..);
+    let bytes = bytes.and_then(|bytes| bytes.first_chunk());
+    Ok(bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes)))
 }
 
 fn not_started(errno: Errno, pid: u32) -> Error {

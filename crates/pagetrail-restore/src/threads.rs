@@ -1,6 +1,7 @@
 //! The threads: their IDs, what the kernel keeps for each, and their registers.
 
 use crate::error::{Error, Result};
+use crate::holes;
 use crate::options::PidChoice;
 use crate::remote::Remote;
 use crate::sys::memory;
@@ -122,8 +123,14 @@ pub(crate) fn tell(
     list.run()
 }
 
-/// Pages that threads need at once, and those that the kernel may write to before they run.
-pub(crate) fn first_pages(threads: &[Thread], states: &[ThreadState]) -> PageSet {
+/// Pages that threads need at once, and those that the kernel may write to before they run, or when
+/// they end: then it waits for none (`handle_userfault` in `fs/userfaultfd.c`). `word` reads eight
+/// bytes of the image.
+pub(crate) fn first_pages(
+    threads: &[Thread],
+    states: &[ThreadState],
+    mut word: impl FnMut(u64) -> Result<u64>,
+) -> Result<PageSet> {
     let mut first = PageSet::new();
     let mut add = |start: u64, bytes: u64| {
         let page = pagetrail::page_size();
@@ -135,7 +142,9 @@ pub(crate) fn first_pages(threads: &[Thread], states: &[ThreadState]) -> PageSet
             add(rseq.address, rseq.bytes.into());
         }
         add(state.clear_tid, 4);
-        add(state.robust_list[0], 8);
+        for (address, bytes) in robust(state.robust_list[0], &mut word)? {
+            add(address, bytes);
+        }
     }
     for thread in threads.iter().take(THREADS_AT_ONCE) {
         let sets = &thread.held.registers;
@@ -146,9 +155,41 @@ pub(crate) fn first_pages(threads: &[Thread], states: &[ThreadState]) -> PageSet
             add(registers.rip, 1);
         }
     }
-    first
+    Ok(first)
 }
 
+/// What the kernel looks at when a thread ends that holds robust mutexes: the list's head, and
+/// entries and futexes of those that are held (`exit_robust_list` in `kernel/futex/core.c`).
+fn robust(head: u64, word: &mut impl FnMut(u64) -> Result<u64>) -> Result<Vec<(u64, u64)>> {
+    if head == 0 {
+        return Ok(Vec::new());
+    }
+    let mut looked_at = vec![(head, ROBUST_HEAD_BYTES)];
+    let offset = word(head.wrapping_add(8))?;
+    let pending = word(head.wrapping_add(16))?;
+    let mut entry = word(head)?;
+    for _ in 0..ROBUST_MAX {
+        // The lowest bit says that a mutex is one with priority inheritance.
+        let at = entry & !1;
+        if at == 0 || at == head {
+            break;
+        }
+        looked_at.push((at, 8));
+        looked_at.push((at.wrapping_add(offset), 4));
+        entry = word(at)?;
+    }
+    if pending & !1 != 0 {
+        looked_at.push(((pending & !1).wrapping_add(offset), 4));
+    }
+    // Where they are no addresses, the kernel gives up at this place.
+    looked_at.retain(|(address, bytes)| *address < holes::END - bytes);
+    Ok(looked_at)
+}
+
+/// How long a head is (`struct robust_list_head`), in bytes, and how many entries the kernel looks
+/// at (`ROBUST_LIST_LIMIT`).
+const ROBUST_HEAD_BYTES: u64 = 24;
+const ROBUST_MAX: usize = 2048;
 /// Of so many threads the stacks are there when they begin to run; others wait for theirs.
 const THREADS_AT_ONCE: usize = 32;
 
@@ -224,6 +265,35 @@ pub(crate) fn set_registers(pid: u32, tracee: Tracee, thread: &Thread) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mutexes_that_a_thread_holds_are_found() {
+        // A head at 0x1000 and mutexes whose futexes lie 16 bytes before their entries.
+        let words = [
+            (0x1000, 0x2010),
+            (0x1008, 16u64.wrapping_neg()),
+            (0x1010, 0x4011),
+            (0x2010, 0x3011),
+            (0x3010, 0x1000),
+        ];
+        let mut word = |address: u64| {
+            let found = words.iter().find(|(at, _)| *at == address);
+            Ok(found.map_or(0, |(_, word)| *word))
+        };
+        let found = robust(0x1000, &mut word).unwrap();
+        let expected = [
+            (0x1000, 24),
+            (0x2010, 8),
+            (0x2000, 4),
+            (0x3010, 8),
+            (0x3000, 4),
+            (0x4000, 4),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(robust(0, &mut word).unwrap(), []);
+        // A list that never ends.
+        assert!(robust(0x1000, &mut |_| Ok(0x2010)).unwrap().len() <= 2 * ROBUST_MAX + 2);
+    }
 
     #[test]
     fn what_is_restarted_is_read_from_the_code() {
