@@ -86,7 +86,7 @@ pub(crate) fn checkpoint(pid: u32) -> Image {
     };
     // A child that another test is just starting has the pager's descriptors until it executes.
     let mut process = loop {
-        match ProcessCheckpointer::attach(pid, options.clone()) {
+        match ProcessCheckpointer::attach(pid, options) {
             Err(Error::NotNow(_)) => std::thread::sleep(Duration::from_millis(1)),
             attached => break attached.unwrap(),
         }
