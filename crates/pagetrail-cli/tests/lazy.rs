@@ -151,7 +151,7 @@ fn a_program_whose_pager_is_killed_ends() {
 #[test]
 fn a_program_with_more_children_than_its_pager_has_descriptors_has_its_pages() {
     // All of them one after the other, and more at a time than there are descriptors.
-    for arguments in [["32768", "3000", "1"], ["1024", "240", "80"]] {
+    for arguments in [["16384", "150", "1"], ["2048", "90", "45"]] {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let here = directory.path();
         let Some(program) = compiled(here, "brood") else {
