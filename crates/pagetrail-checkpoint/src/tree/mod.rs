@@ -16,7 +16,7 @@ pub use store::TreeStore;
 
 use crate::error::{Error, Result};
 use crate::format::manifest::Manifest;
-use crate::process::{ProcessCheckpointer, ProcessOptions};
+use crate::process::{Mode, ProcessCheckpointer, ProcessOptions};
 use crate::store::writer::{Writer, WriterOptions};
 use meeting::{Guest, Meeting};
 use pagetrail::{ListedProcess, Target};
@@ -83,7 +83,8 @@ impl TreeCheckpointer {
     ///
     /// No process belongs to the target now; another writer is at work; the store cannot be read.
     /// Checkpoints that processes could be started from anew
-    /// ([`ProcessOptions::restartable`]) are refused: what connects processes is not in them.
+    /// ([`ProcessOptions::restartable`]) are refused: what connects processes is not in them. So
+    /// are [`Mode::Cow`] and [`ProcessOptions::max_pause`].
     pub fn attach(
         target: Target,
         store: TreeStore,
@@ -92,6 +93,10 @@ impl TreeCheckpointer {
     ) -> Result<Self> {
         if options.restartable {
             let reason = "a tree is not started anew from these checkpoints; CRIU's can be";
+            return Err(Error::Refused(reason.into()));
+        }
+        if options.mode == Mode::Cow || options.max_pause.is_some() {
+            let reason = "pages are kept for a process that is alone, not for the processes of a tree";
             return Err(Error::Refused(reason.into()));
         }
         if target.processes(&[]).is_empty() {
