@@ -96,7 +96,8 @@ impl TreeCheckpointer {
             return Err(Error::Refused(reason.into()));
         }
         if options.mode == Mode::Cow || options.max_pause.is_some() {
-            let reason = "pages are kept for a process that is alone, not for the processes of a tree";
+            let reason =
+                "pages are kept for a process that is alone, not for the processes of a tree";
             return Err(Error::Refused(reason.into()));
         }
         if target.processes(&[]).is_empty() {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use pagetrail_checkpoint::{Compression, Label, Retention, Store};
+use pagetrail_checkpoint::{Compression, Label, Mode, Retention, Store};
 
 use crate::args::{TechniqueChoice, duration, technique_parser};
 use crate::session::find;
@@ -154,7 +154,7 @@ pub(crate) struct TakeArgs {
     #[arg(
         long,
         requires = "pid",
-        conflicts_with_all = ["vm", "command", "label", "restorable", "key_file", "metrics_file", "metrics_listen"]
+        conflicts_with_all = ["vm", "command", "label", "restorable", "key_file", "max_pause", "metrics_file", "metrics_listen"]
     )]
     pub(crate) tree: bool,
     /// Run the program in a virtual machine on KVM, where the processor logs its dirty pages (see
@@ -269,6 +269,16 @@ pub(crate) enum ModeArg {
     Stop,
     /// copy while it runs, write-protect the rest in a stop, and copy that while it runs on
     Cow,
+}
+
+impl From<ModeArg> for Mode {
+    fn from(mode: ModeArg) -> Self {
+        match mode {
+            ModeArg::Precopy => Self::Precopy,
+            ModeArg::Stop => Self::Stop,
+            ModeArg::Cow => Self::Cow,
+        }
+    }
 }
 
 /// A store, and how to tell about it.

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pagetrail::{Ended, State, Target};
-use pagetrail_checkpoint::{Error, Manifest, Mode, ProcessCheckpointer, ProcessOptions, Writer};
+use pagetrail_checkpoint::{Error, Manifest, ProcessCheckpointer, ProcessOptions, Writer};
 use pagetrail_report::words;
 
-use super::args::{ModeArg, TakeArgs};
+use super::args::TakeArgs;
 use super::metrics::Metrics;
 use super::{json, plain, text, writer};
 use crate::exit;
@@ -44,11 +44,7 @@ pub(super) fn run(args: &TakeArgs, restartable: bool) -> Result<ExitCode> {
     }
     let mut writer = writer(&args.store, &args.writing, true)?;
     let options = ProcessOptions {
-        mode: match args.mode {
-            ModeArg::Precopy => Mode::Precopy,
-            ModeArg::Stop => Mode::Stop,
-            ModeArg::Cow => Mode::Cow,
-        },
+        mode: args.mode.into(),
         max_pause: args.max_pause,
         technique: args.technique.0,
         trust_subpages: args.trust_subpages,

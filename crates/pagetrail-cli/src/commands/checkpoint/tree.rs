@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use pagetrail::Target;
 use pagetrail_checkpoint::{
-    Error, Manifest, Mode, ProcessOptions, TreeCheckpointer, TreeInstant, TreeStore, WriterOptions,
+    Error, Manifest, ProcessOptions, TreeCheckpointer, TreeInstant, TreeStore, WriterOptions,
 };
 use pagetrail_report::words;
 use serde_json::{Value, json};
@@ -33,12 +33,12 @@ pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
     if args.store.to_string_lossy().contains("://") {
         bail!("checkpoints of a tree lie in a directory: --store DIRECTORY");
     }
+    if matches!(args.mode, ModeArg::Cow) {
+        bail!("--mode cow saves one process; --tree takes --mode precopy and --mode stop");
+    }
     let store = TreeStore::create(&args.store, args.writing.allow_world_writable).map_err(plain)?;
     let options = ProcessOptions {
-        mode: match args.mode {
-            ModeArg::Precopy => Mode::Precopy,
-            ModeArg::Stop => Mode::Stop,
-        },
+        mode: args.mode.into(),
         technique: args.technique.0,
         trust_subpages: args.trust_subpages,
         report_again: args.report_again,
