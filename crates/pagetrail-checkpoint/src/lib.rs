@@ -34,6 +34,7 @@ pub use error::{Error, Result};
 pub use format::codec::Compression;
 pub use format::manifest::{Cost, Descriptor, Manifest, Mapping, Parent, Process, Thread};
 pub use format::mapped_file::MappedFile;
+pub use format::objects::{Objects, PairedSocket, PipeContents, SharedMemory};
 pub use format::state::{Credentials, FileKind, MemoryParts, OpenFile, ProcessState};
 pub use hash::Hash;
 pub use label::Label;

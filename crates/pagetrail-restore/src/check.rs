@@ -2,9 +2,9 @@
 //! must be free, and that the checkpoint is of such a machine.
 
 use crate::error::{Error, Result};
-use crate::files;
 use crate::options::RestoreOptions;
 use crate::space::{is_file, is_kernels};
+use crate::{files, objects};
 use pagetrail_checkpoint::{Manifest, MappedFile, Mapping, Process, ProcessState, build_id_of};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -48,8 +48,9 @@ pub(crate) fn check(
 
 fn check_mapped(manifest: &Manifest, state: &ProcessState, options: &RestoreOptions) -> Result<()> {
     let mut seen = BTreeSet::new();
-    for mapping in &manifest.mappings {
-        if !is_file(mapping) || is_kernels(&mapping.name) {
+    for mapping in manifest.process_mappings() {
+        let is_memory = objects::of_mapping(&state.objects.memory, mapping).is_some();
+        if !is_file(mapping) || is_kernels(&mapping.name) || is_memory {
             continue;
         }
         if seen.insert(&mapping.name) {

@@ -1,9 +1,12 @@
 //! The descriptors: opened anew by the process itself, at their numbers.
 
 use crate::error::{Error, Result};
+use crate::objects::{self, Shared};
 use crate::options::{Missing, RestoreOptions, Stdio};
 use crate::remote::{Argument, Remote};
-use pagetrail_checkpoint::{FileKind, OpenFile, is_stateless_device, is_terminal_name};
+use pagetrail_checkpoint::{
+    FileKind, OpenFile, ProcessState, is_stateless_device, is_terminal_name,
+};
 use std::os::unix::fs::FileTypeExt;
 
 /// Flags of `open(2)` that are of the moment of opening only.
@@ -87,6 +90,8 @@ pub(crate) fn decide(
         FileKind::Counter { .. }
         | FileKind::Timer { .. }
         | FileKind::Signals { .. }
+        | FileKind::Memory { .. }
+        | FileKind::Socket { .. }
         | FileKind::Epoll { .. } => Ok(Opening::Anew),
     }
 }
@@ -94,9 +99,11 @@ pub(crate) fn decide(
 /// Opens all descriptors.
 pub(crate) fn open_all(
     remote: &Remote,
-    files: &[OpenFile],
+    state: &ProcessState,
+    shared: &Shared,
     options: &RestoreOptions,
 ) -> Result<()> {
+    let files = &state.files;
     for number in 0..=2 {
         if !files.iter().any(|file| file.number == number) {
             // One that is closed here already is no error.
@@ -111,13 +118,15 @@ pub(crate) fn open_all(
     }
     for file in files {
         match file.same_as {
-            // With the pipe itself.
+            // With the pipe, or the pair of sockets, itself.
             _ if file.is_inner_pipe(files) => {}
+            _ if matches!(file.kind, FileKind::Socket { .. }) => {}
             Some(other) => place(remote, other.into(), file, false)?,
-            None => open(remote, file, &decide(file, files, options)?)?,
+            None => open(remote, file, &decide(file, files, options)?, shared)?,
         }
     }
-    open_pipes(remote, files)?;
+    open_pipes(remote, state)?;
+    objects::open_sockets(remote, state)?;
     for file in files.iter().filter(|file| file.same_as.is_none()) {
         if let FileKind::Epoll { targets } = &file.kind {
             // What became /dev/null is never ready.
@@ -134,7 +143,7 @@ pub(crate) fn open_all(
     Ok(())
 }
 
-fn open(remote: &Remote, file: &OpenFile, opening: &Opening) -> Result<()> {
+fn open(remote: &Remote, file: &OpenFile, opening: &Opening, shared: &Shared) -> Result<()> {
     let flags = file.flags as i32;
     let some = |wanted: i32| flags & wanted;
     let what = format!("open descriptor {}", file.number);
@@ -192,6 +201,22 @@ fn open(remote: &Remote, file: &OpenFile, opening: &Opening) -> Result<()> {
             }
             number
         }
+        (_, FileKind::Memory { index }) => {
+            let name = shared.path(*index as usize);
+            let name = name.ok_or_else(|| {
+                Error::refused("the checkpoint contradicts itself about shared memory")
+            })?;
+            let number = path(&name)?;
+            if file.position != 0 {
+                call(
+                    libc::SYS_lseek,
+                    &[number.into(), file.position.into(), libc::SEEK_SET.into()],
+                )?;
+            }
+            number
+        }
+        // Made with its peer.
+        (_, FileKind::Socket { .. }) => return Ok(()),
         (_, FileKind::Counter { value, semaphore }) => {
             let semaphore = if *semaphore { libc::EFD_SEMAPHORE } else { 0 };
             let flags = some(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) | semaphore;
@@ -260,14 +285,13 @@ fn open(remote: &Remote, file: &OpenFile, opening: &Opening) -> Result<()> {
     place(remote, number, file, true)
 }
 
-/// Makes the pipes of which the process has both ends.
-fn open_pipes(remote: &Remote, files: &[OpenFile]) -> Result<()> {
+/// Makes the pipes of which the process has both ends, with the bytes that nobody has read.
+fn open_pipes(remote: &Remote, state: &ProcessState) -> Result<()> {
+    let files = &state.files;
     let inner: Vec<&OpenFile> = files
         .iter()
         .filter(|file| file.is_inner_pipe(files))
         .collect();
-    // Out of the way of all numbers that are wanted.
-    let above = files.iter().map(|file| file.number + 1).max().unwrap_or(0);
     let what = "make a pipe";
     let call =
         |number: i64, arguments: &[Argument<'_>]| remote.call(remote.main, what, number, arguments);
@@ -280,26 +304,33 @@ fn open_pipes(remote: &Remote, files: &[OpenFile]) -> Result<()> {
         }
         let room = [0u8; 8];
         call(libc::SYS_pipe2, &[room.as_slice().into(), 0u64.into()])?;
-        let ends: [[u8; 4]; 2] = remote.read_data()?;
-        let ends = ends.map(u32::from_ne_bytes);
+        let ends = objects::lift_ends(remote, what, files)?;
+        let is_of = |file: &&&OpenFile, is_write: bool| {
+            file.kind == first.kind && file.is_write_only() == is_write
+        };
         for (end, is_write) in ends.into_iter().zip([false, true]) {
-            let moved = call(
+            let same = inner.iter().filter(|file| is_of(file, is_write));
+            objects::place_end(remote, what, end, same.copied())?;
+        }
+        let kept = state.objects.pipes.iter();
+        let mut kept = kept.filter(|pipe| FileKind::Pipe { inode: pipe.inode } == first.kind);
+        if let Some(pipe) = kept.next()
+            && let Some(input) = inner.iter().find(|file| is_of(file, true))
+        {
+            let resize = [
+                input.number.into(),
+                libc::F_SETPIPE_SZ.into(),
+                pipe.capacity.into(),
+            ];
+            call(libc::SYS_fcntl, &resize)?;
+            objects::write_unread(remote, input.number, &pipe.unread)?;
+        }
+        for file in inner.iter().filter(|file| file.kind == first.kind) {
+            let flags = file.flags as i32 & libc::O_NONBLOCK;
+            call(
                 libc::SYS_fcntl,
-                &[end.into(), libc::F_DUPFD.into(), above.into()],
+                &[file.number.into(), libc::F_SETFL.into(), flags.into()],
             )?;
-            call(libc::SYS_close, &[end.into()])?;
-            let same = inner
-                .iter()
-                .filter(|file| file.kind == first.kind && file.is_write_only() == is_write);
-            for file in same {
-                let flags = file.flags as i32 & libc::O_NONBLOCK;
-                call(
-                    libc::SYS_fcntl,
-                    &[moved.into(), libc::F_SETFL.into(), flags.into()],
-                )?;
-                place(remote, moved, file, false)?;
-            }
-            call(libc::SYS_close, &[moved.into()])?;
         }
     }
     Ok(())

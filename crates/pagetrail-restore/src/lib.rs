@@ -26,6 +26,8 @@ mod files;
 mod holes;
 #[cfg(target_arch = "x86_64")]
 mod lacking;
+#[cfg(target_arch = "x86_64")]
+mod objects;
 mod options;
 #[cfg(target_arch = "x86_64")]
 mod paged;

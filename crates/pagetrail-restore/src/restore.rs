@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::lacking::Lacking;
+use crate::objects::Shared;
 use crate::options::{PidChoice, RestoreOptions};
 use crate::pager::Pager;
 use crate::remote::Remote;
@@ -167,7 +168,8 @@ fn start(
     let kernels = Kernels::find(&regions, &manifest)?;
     kernels.check(pid, image)?;
     let mut taken: PageSet = regions.iter().map(|region| region.range).collect();
-    let mapped = manifest.mappings.iter().map(|mapping| mapping.range);
+    let mapped = manifest.process_mappings();
+    let mapped = mapped.map(|mapping| mapping.range);
     taken.union_with(&mapped.collect());
     taken.union_with(&kernels.places());
     let remote = Remote::begin(main, &taken)?;
@@ -183,11 +185,13 @@ fn start(
         false => None,
     };
     let plan = space::Plan::of(image, state, first.as_ref());
-    let part = match count {
-        ..=1 => Part::All,
-        _ => Part::Inherited,
+    let (part, mut shared) = match count {
+        ..=1 => (Part::All, vec![Shared::make(&remote, image, state)?]),
+        _ => (Part::Inherited, Vec::new()),
     };
-    let mut written = plan.fill(&remote, image, options, part)?;
+    let none = Shared::default();
+    let of_all = shared.first().unwrap_or(&none);
+    let mut written = plan.fill(&remote, image, of_all, options, part)?;
     space::settle(&remote, &places)?;
     lost.extend(process::set_parts(&remote, process, state)?);
     // While it still may.
@@ -205,13 +209,15 @@ fn start(
     }
     if part == Part::Inherited {
         for remote in &remotes {
-            written += plan.fill(remote, image, options, Part::OfEach)?;
+            let own = Shared::make(remote, image, state)?;
+            written += plan.fill(remote, image, &own, options, Part::OfEach)?;
+            shared.push(own);
         }
     }
     let mut ready = Vec::new();
-    for remote in &remotes {
+    for (remote, shared) in remotes.iter().zip(shared) {
         let mut lost = lost.clone();
-        let threads = complete(remote, process, state, options, &mut lost)?;
+        let threads = complete(remote, process, state, shared, options, &mut lost)?;
         ready.push((remote.pid, threads, lost));
     }
     let incomplete = match userfaultfd {
@@ -247,10 +253,12 @@ fn complete(
     remote: &Remote,
     process: &Process,
     state: &ProcessState,
+    shared: Shared,
     options: &RestoreOptions,
     lost: &mut Vec<String>,
 ) -> Result<Vec<Tracee>> {
-    files::open_all(remote, &state.files, options)?;
+    files::open_all(remote, state, &shared, options)?;
+    shared.end(remote)?;
     let all = threads::create(remote, &process.threads, options.pid)?;
     let each = all.iter().zip(&process.threads);
     for ((tracee, thread), kept) in each.zip(&state.kernel.threads) {

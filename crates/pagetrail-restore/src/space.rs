@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::holes;
+use crate::objects::{self, Shared};
 use crate::options::RestoreOptions;
 use crate::remote::{List, Remote};
 use crate::sys::memory;
@@ -161,15 +162,27 @@ struct Wanted {
     pages: PageSet,
     /// Whether the program may make it writable.
     may_become_writable: bool,
+    /// Shared memory that lies in no file, by its place among all of it.
+    object: Option<usize>,
 }
 
 impl Wanted {
+    /// Whether it is opened before it is mapped.
     fn is_file(&self) -> bool {
-        is_file(&self.mapping)
+        self.object.is_some() || is_file(&self.mapping)
     }
 
+    /// The path by which it is opened, of a file or of shared memory that lies in none.
+    fn path(&self, shared: &Shared) -> Option<String> {
+        match self.object {
+            Some(index) => shared.path(index),
+            None => is_file(&self.mapping).then(|| self.mapping.name.clone()),
+        }
+    }
+
+    /// Whether processes that have it share what they write, or see what others write to it.
     fn is_shared_memory(&self) -> bool {
-        self.mapping.permissions.shared && !self.is_file()
+        self.object.is_some() || (self.mapping.permissions.shared && !is_file(&self.mapping))
     }
 
     /// Whether its pages can come later: the kernel waits for those of private memory alone.
@@ -250,13 +263,19 @@ impl Plan {
     /// where these are named.
     pub(crate) fn of(image: &Image, state: &ProcessState, first: Option<&PageSet>) -> Self {
         let known = image.pages();
-        let mappings = image.manifest().mappings.iter();
+        let mappings = image.manifest().process_mappings();
         let mappings =
             mappings.filter(|mapping| !is_kernels(&mapping.name) && mapping.name != VSYSCALL);
         let wanted = mappings.map(|mapping| {
             let range = PageSet::from_iter([mapping.range]);
+            let object = objects::of_mapping(&state.objects.memory, mapping);
+            let object = object.map(|(index, _)| index);
+            // It has its contents before it is mapped.
+            let is_filled = object.is_some() && mapping.permissions.shared;
             Wanted {
-                pages: match is_file(mapping) && mapping.saved {
+                object,
+                pages: match (object.is_some() || is_file(mapping)) && mapping.saved {
+                    _ if is_filled => PageSet::new(),
                     true => range,
                     false => known.intersection(&range),
                 },
@@ -282,11 +301,13 @@ impl Plan {
         plan
     }
 
-    /// Maps and fills a part; gives how many pages were written.
+    /// Maps and fills a part; gives how many pages were written. `shared` is there of
+    /// [`Part::All`] and [`Part::OfEach`].
     pub(crate) fn fill(
         &self,
         remote: &Remote,
         image: &mut Image,
+        shared: &Shared,
         options: &RestoreOptions,
         part: Part,
     ) -> Result<u64> {
@@ -297,7 +318,7 @@ impl Plan {
             Part::OfEach => wanted.is_shared_memory(),
         });
         let wanted: Vec<&Wanted> = wanted.collect();
-        map_all(remote, &wanted)?;
+        map_all(remote, &wanted, shared)?;
         let mut written = 0;
         for wanted in &wanted {
             written += copy(remote.pid, image, wanted, options.allow_changed_files)?;
@@ -320,16 +341,11 @@ impl Plan {
     }
 }
 
-fn map_all(remote: &Remote, wanted: &[&Wanted]) -> Result<()> {
+fn map_all(remote: &Remote, wanted: &[&Wanted], shared: &Shared) -> Result<()> {
     let mut at = 0;
     while at < wanted.len() {
         // Neighbours of one file, or without any, in one go.
-        let file = |wanted: &Wanted| {
-            (
-                wanted.is_file().then(|| wanted.mapping.name.clone()),
-                access(wanted),
-            )
-        };
+        let file = |wanted: &Wanted| (wanted.path(shared), access(wanted));
         let first = file(wanted[at]);
         let count = wanted[at..]
             .iter()
@@ -383,7 +399,7 @@ fn copy(pid: u32, image: &mut Image, wanted: &Wanted, may_write: bool) -> Result
     let page = image.manifest().page_size as usize;
     let mut written = 0;
     let (mut then, mut now) = (Vec::new(), Vec::new());
-    for chunk in chunks(&wanted.pages) {
+    for chunk in chunks(&wanted.pages, CHUNK_BYTES) {
         then.resize(chunk.bytes() as usize, 0);
         image.read(chunk, &mut then)?;
         now.clear();
@@ -435,10 +451,11 @@ fn look(pid: u32, start: u64, buffer: &mut [u8], page: usize) {
     }
 }
 
-fn chunks(pages: &PageSet) -> impl Iterator<Item = PageRange> + '_ {
-    pages.ranges().iter().flat_map(|range| {
-        let starts = (range.start()..range.end()).step_by(CHUNK_BYTES as usize);
-        starts.filter_map(|start| PageRange::new(start, range.end().min(start + CHUNK_BYTES)))
+/// Pages in parts of so many bytes at most.
+pub(crate) fn chunks(pages: &PageSet, bytes: u64) -> impl Iterator<Item = PageRange> + '_ {
+    pages.ranges().iter().flat_map(move |range| {
+        let starts = (range.start()..range.end()).step_by(bytes as usize);
+        starts.filter_map(move |start| PageRange::new(start, range.end().min(start + bytes)))
     })
 }
 

@@ -120,7 +120,7 @@ impl Image {
 /// bytes.
 fn segments(manifest: &Manifest, known: &PageSet) -> Vec<Segment> {
     let mut segments = Vec::new();
-    for mapping in &manifest.mappings {
+    for mapping in manifest.process_mappings() {
         // The kernel's own pages, which nobody can map anywhere else.
         if mapping.name.starts_with("[vvar") || mapping.name == "[vsyscall]" {
             continue;
@@ -153,7 +153,7 @@ fn same_memory(manifest: &Manifest, mapping: &Mapping) -> Option<u64> {
         return None;
     }
     let file = |mapping: &Mapping| (mapping.device, mapping.inode);
-    let same = manifest.mappings.iter().find(|other| {
+    let same = manifest.process_mappings().find(|other| {
         let behind = other.offset + other.range.bytes();
         other.saved
             && other.permissions.shared
@@ -304,7 +304,7 @@ fn information(process: &Process) -> Vec<u8> {
 fn files(manifest: &Manifest) -> Vec<u8> {
     let page = u64::from(manifest.page_size);
     let is_file = |mapping: &&Mapping| mapping.inode != 0 && mapping.name.starts_with('/');
-    let mapped: Vec<_> = manifest.mappings.iter().filter(is_file).collect();
+    let mapped: Vec<_> = manifest.process_mappings().filter(is_file).collect();
     let mut out = Vec::new();
     let mut put = |value: u64| out.extend(value.to_le_bytes());
     put(mapped.len() as u64);

@@ -2,6 +2,7 @@
 
 use super::codec::{Compression, RAW, decompress};
 use super::is_page_size;
+use super::objects::{Objects, SharedMemory};
 use super::state::ProcessState;
 use super::wire::{Decoded, Decoder, Encoder, Malformed};
 use crate::hash::Hash;
@@ -21,6 +22,8 @@ const MAGIC_FIELDS: &[u8; 8] = b"PTIMAGE\x03";
 const LABEL: u8 = 1;
 /// The field that says what the process is, so that it can be started anew.
 const STATE: u8 = 2;
+/// The field that says which of its kernel objects have contents.
+const OBJECTS: u8 = 3;
 /// A compressed byte stands for at most so many (the format of LZ4 blocks).
 const EXPANSION_MAX: u64 = 255;
 
@@ -171,6 +174,13 @@ impl Manifest {
         saved.map(|mapping| mapping.range.bytes()).sum()
     }
 
+    /// The mappings of the process: others have contents of [`SharedMemory`].
+    pub fn process_mappings(&self) -> impl Iterator<Item = &Mapping> {
+        let by_criu = self.is_by_criu();
+        let mappings = self.mappings.iter();
+        mappings.filter(move |mapping| by_criu || !SharedMemory::has(mapping.range))
+    }
+
     /// What it takes to start the process anew.
     pub fn state(&self) -> Option<&ProcessState> {
         self.process.as_ref()?.state.as_ref()
@@ -256,6 +266,11 @@ impl Manifest {
             let mut bytes = Encoder(Vec::new());
             state.encode(&mut bytes);
             fields.push((STATE, bytes.0));
+            if !state.objects.is_empty() {
+                let mut bytes = Encoder(Vec::new());
+                state.objects.encode(&mut bytes);
+                fields.push((OBJECTS, bytes.0));
+            }
         }
         if !fields.is_empty() {
             out.list(&fields, |out, (kind, bytes)| {
@@ -343,6 +358,11 @@ impl Manifest {
                     None => return Err(Malformed("the state of no process")),
                 },
                 Field::Label(_) => return Err(Malformed("it has two labels")),
+                Field::Objects(new) => match process.as_mut().and_then(|p| p.state.as_mut()) {
+                    Some(state) if state.objects.is_empty() => state.objects = new,
+                    Some(_) => return Err(Malformed("it has its kernel objects twice")),
+                    None => return Err(Malformed("the kernel objects of no state")),
+                },
             }
         }
         input.end()?;
@@ -374,6 +394,7 @@ impl Manifest {
 enum Field {
     Label(Label),
     State(Box<ProcessState>),
+    Objects(Objects),
 }
 
 fn decode_field(input: &mut Decoder<'_>) -> Decoded<Field> {
@@ -391,6 +412,11 @@ fn decode_field(input: &mut Decoder<'_>) -> Decoded<Field> {
             let state = ProcessState::decode(&mut bytes)?;
             bytes.end()?;
             Ok(Field::State(Box::new(state)))
+        }
+        OBJECTS => {
+            let objects = Objects::decode(&mut bytes)?;
+            bytes.end()?;
+            Ok(Field::Objects(objects))
         }
         _ => Err(Malformed("it has a field of a later version")),
     }

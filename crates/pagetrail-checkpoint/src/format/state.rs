@@ -1,6 +1,7 @@
 //! [`ProcessState`]: what it takes, besides memory and registers, to start a process anew.
 
 use super::mapped_file::MappedFile;
+use super::objects::Objects;
 use super::wire::{Decoded, Decoder, Encoder, Malformed};
 use pagetrail::{KernelState, PendingSignal, RseqArea, SignalAction, ThreadState};
 
@@ -34,6 +35,8 @@ pub struct ProcessState {
     pub may_become_writable: Vec<u64>,
     /// Its open descriptors, ascending.
     pub files: Vec<OpenFile>,
+    /// What lies in the kernel and has contents; in a manifest a field of its own.
+    pub objects: Objects,
 }
 
 /// Fields of `proc_pid_stat(5)` that `PR_SET_MM_MAP` of `prctl(2)` sets: addresses.
@@ -158,6 +161,16 @@ pub enum FileKind {
         /// What it waits for: descriptor, events, data.
         targets: Vec<(u32, u32, u64)>,
     },
+    /// Shared memory, of which [`Objects`] have the rest.
+    Memory {
+        /// Its place among the shared memory.
+        index: u32,
+    },
+    /// A socket whose peer the process has as well, or nobody any more; [`Objects`] have the rest.
+    Socket {
+        /// The socket's inode.
+        inode: u64,
+    },
 }
 
 impl ProcessState {
@@ -235,6 +248,7 @@ impl ProcessState {
             mapped: input.list(MappedFile::decode)?,
             may_become_writable: input.list(Decoder::number)?,
             files: input.list(decode_file)?,
+            objects: Objects::default(),
         })
     }
 }
@@ -352,6 +366,8 @@ const COUNTER: u8 = 5;
 const TIMER: u8 = 6;
 const SIGNALS: u8 = 7;
 const EPOLL: u8 = 8;
+const MEMORY: u8 = 9;
+const SOCKET: u8 = 10;
 
 fn file(out: &mut Encoder, file: &OpenFile) {
     out.u32(file.number);
@@ -399,6 +415,14 @@ fn file(out: &mut Encoder, file: &OpenFile) {
             out.u8(SIGNALS);
             out.u64(*mask);
         }
+        FileKind::Memory { index } => {
+            out.u8(MEMORY);
+            out.u32(*index);
+        }
+        FileKind::Socket { inode } => {
+            out.u8(SOCKET);
+            out.number(*inode);
+        }
         FileKind::Epoll { targets } => {
             out.u8(EPOLL);
             out.list(targets, |out, &(number, events, data)| {
@@ -444,6 +468,12 @@ fn decode_file(input: &mut Decoder<'_>) -> Decoded<OpenFile> {
             SIGNALS => FileKind::Signals { mask: input.u64()? },
             EPOLL => FileKind::Epoll {
                 targets: input.list(|input| Ok((input.u32()?, input.u32()?, input.u64()?)))?,
+            },
+            MEMORY => FileKind::Memory {
+                index: input.u32()?,
+            },
+            SOCKET => FileKind::Socket {
+                inode: input.number()?,
             },
             _ => return Err(Malformed("an open file of an unknown kind")),
         },
@@ -552,7 +582,10 @@ mod tests {
                         targets: vec![(4, 1, u64::MAX)],
                     },
                 ),
+                open(8, FileKind::Memory { index: 2 }),
+                open(9, FileKind::Socket { inode: 1 << 33 }),
             ],
+            objects: Objects::default(),
         }
     }
 

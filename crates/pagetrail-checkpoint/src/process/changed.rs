@@ -5,8 +5,12 @@
 //! are not read.
 
 use super::describe;
+use super::recheck::Read;
+use super::state::memory::{self, Apart};
+use super::state::refusal;
 use crate::error::{Error, Result};
 use crate::format::manifest::Mapping;
+use crate::format::objects::SharedMemory;
 use crate::hash::Hash;
 use crate::map::Source;
 use crate::store::Store;
@@ -77,8 +81,8 @@ impl Image {
         }
         let memory = Memory::of(pid)?;
         let regions = memory.mappings()?;
-        let then = &self.manifest().mappings;
-        if let Some(range) = other_mapping(then, &regions) {
+        let then: Vec<&Mapping> = self.manifest().process_mappings().collect();
+        if let Some(range) = other_mapping(&then, &regions) {
             return Ok(Some(Change::Mapping(range)));
         }
         for (mapping, region) in then.iter().zip(&regions) {
@@ -87,6 +91,47 @@ impl Image {
                 continue;
             }
             if let Some(page) = self.other_page(pid, &memory, mapping, region)? {
+                return Ok(Some(Change::Page(page)));
+            }
+        }
+        self.change_apart(pid, &regions)
+    }
+
+    /// What differs first of shared memory that no mapping shows, where the image has it.
+    fn change_apart(&self, pid: u32, regions: &[Region]) -> Result<Option<Change>> {
+        let Some(state) = self.manifest().state() else {
+            return Ok(None);
+        };
+        let now = memory::of(pid, regions).map_err(|reason| refusal(pid, &reason))?;
+        let then = &state.objects.memory;
+        let same = |then: &SharedMemory, now: &SharedMemory| {
+            (then.device, then.inode, then.bytes) == (now.device, now.inode, now.bytes)
+        };
+        let differing = then
+            .iter()
+            .zip(&now)
+            .find(|(then, now)| !same(then, &now.memory));
+        let longer = (then.len() != now.len()).then(|| {
+            let shorter = then.len().min(now.len());
+            let now = now.get(shorter).map(|readable| &readable.memory);
+            then.get(shorter).or(now)
+        });
+        if let Some(other) = differing.map(|(then, _)| then).or(longer.flatten()) {
+            let page = PageRange::new(other.at, other.at + page_size());
+            return Ok(page.map(Change::Mapping));
+        }
+        let mappings = self.manifest().process_mappings();
+        let shown = mappings.filter(|mapping| mapping.saved && mapping.permissions.shared);
+        let shown: PageSet = shown.map(|mapping| mapping.range).collect();
+        let apart = Apart::new(now);
+        let pages = apart.pages(regions, &shown)?;
+        for memory in then {
+            let Some(range) = memory.range(page_size()) else {
+                continue;
+            };
+            let pages = pages.intersection(&PageSet::from_iter([range]));
+            let read = |ranges: &[PageRange], buffer: &mut [u8]| apart.read(ranges, buffer);
+            if let Some(page) = self.other_contents(&read, range, &pages)? {
                 return Ok(Some(Change::Page(page)));
             }
         }
@@ -102,23 +147,10 @@ impl Image {
         region: &Region,
     ) -> Result<Option<PageRange>> {
         let size = page_size();
-        let mut then = BTreeMap::new();
-        for run in self.map.within(mapping.range) {
-            for n in 0..run.pages {
-                let source = match run.source {
-                    Source::Stored { pack, page } => Source::Stored {
-                        pack,
-                        page: page + n as u32,
-                    },
-                    other => other,
-                };
-                then.insert(run.start + n * size, self.hash_at(source));
-            }
-        }
         let range = PageSet::from_iter([mapping.range]);
-        let known: PageSet = then
-            .keys()
-            .filter_map(|page| PageRange::new(*page, page + size))
+        let runs = self.map.within(mapping.range);
+        let known: PageSet = runs
+            .filter_map(|run| PageRange::new(run.start, run.start + run.pages * size))
             .collect();
         let now = match mapping.saved {
             true => pages_with_content(pid, region)?,
@@ -132,13 +164,44 @@ impl Image {
         {
             return Ok(PageRange::new(owned.start(), owned.start() + size));
         }
+        // What cannot be read was not read for the checkpoint either, and is zeros in both.
+        let read =
+            |ranges: &[PageRange], buffer: &mut [u8]| Ok(memory.read(ranges, buffer).map(drop)?);
+        self.other_contents(&read, mapping.range, &now)
+    }
+
+    /// The first page of a range that holds something else than in the image, by `read`: of those
+    /// that hold something `now`, and of those that the image says something about.
+    fn other_contents(
+        &self,
+        read: &Read<'_>,
+        range: PageRange,
+        now: &PageSet,
+    ) -> Result<Option<PageRange>> {
+        let size = page_size();
+        let mut then = BTreeMap::new();
+        for run in self.map.within(range) {
+            for n in 0..run.pages {
+                let source = match run.source {
+                    Source::Stored { pack, page } => Source::Stored {
+                        pack,
+                        page: page + n as u32,
+                    },
+                    other => other,
+                };
+                then.insert(run.start + n * size, self.hash_at(source));
+            }
+        }
+        let known: PageSet = then
+            .keys()
+            .filter_map(|page| PageRange::new(*page, page + size))
+            .collect();
         let zeros = Hash::of(&vec![0; size as usize]);
         let mut buffer = Vec::new();
         for ranges in chunks(now.union(&known).ranges(), size) {
             let bytes: u64 = ranges.iter().map(PageRange::bytes).sum();
             buffer.resize(bytes as usize, 0);
-            // What cannot be read was not read for the checkpoint either, and is zeros in both.
-            memory.read(&ranges, &mut buffer)?;
+            read(&ranges, &mut buffer)?;
             let contents: Vec<&[u8]> = buffer.chunks_exact(size as usize).collect();
             let pages = ranges
                 .iter()
@@ -155,8 +218,8 @@ impl Image {
 }
 
 /// A mapping that is not the same then and now. Both lists ascend.
-fn other_mapping(then: &[Mapping], now: &[Region]) -> Option<PageRange> {
-    let differ = |(then, now): &(&Mapping, &Region)| {
+fn other_mapping(then: &[&Mapping], now: &[Region]) -> Option<PageRange> {
+    let differ = |(then, now): &(&&Mapping, &Region)| {
         (
             then.range,
             then.permissions,

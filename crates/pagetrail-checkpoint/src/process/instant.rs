@@ -130,6 +130,7 @@ impl ProcessCheckpointer {
             .difference(&untouched)
             .difference(&self.shared());
         transfer.look_at_shared(&self.memory, &self.shared_contents()?)?;
+        self.look_at_apart(transfer)?;
         let in_files = self.layout.as_in_files()?;
         transfer.look_at_files(&self.memory, &in_files, &todo)?;
         // The store is not waited for while the process stands still, unless memory does not

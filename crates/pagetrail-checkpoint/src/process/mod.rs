@@ -43,6 +43,7 @@ use pagetrail::{
 use pending::{Found, Pending};
 use precopy::{Next, Rule};
 use recheck::Rechecked;
+use state::memory::Apart;
 use std::process::Command;
 use std::time::Duration;
 use together::{Alone, Together};
@@ -113,6 +114,8 @@ pub struct ProcessCheckpointer {
     rechecked: Rechecked,
     /// The process has another program than the last checkpoint.
     replaced: bool,
+    /// Shared memory that no mapping shows, as of the last look.
+    apart: Apart,
 }
 
 impl ProcessCheckpointer {
@@ -193,6 +196,7 @@ impl ProcessCheckpointer {
             pending: Pending::new(options.report_again),
             rechecked: Rechecked::default(),
             replaced: false,
+            apart: Apart::default(),
         }
     }
 
@@ -276,7 +280,9 @@ impl ProcessCheckpointer {
             return Ok(None);
         };
         let trust_shared = self.options.trust_shared;
-        let mappings = self.layout.mappings(&self.memory, trust_shared);
+        let mut mappings = self.layout.mappings(&self.memory, trust_shared);
+        mappings.extend(self.apart.mappings());
+        mappings.sort_by_key(|mapping| mapping.range);
         let (parts, left_out) = (self.pending.parts(), self.layout.left_out());
         let (manifest, rechecked) = transfer.publish(&parts, &left_out, process, mappings)?;
         self.rechecked = rechecked;
@@ -307,6 +313,7 @@ impl ProcessCheckpointer {
     /// left. `None` when the process has replaced its program.
     fn precopy(&mut self, transfer: &mut Transfer<'_>) -> Result<Option<PageSet>> {
         transfer.look_at_shared(&self.memory, &self.shared_contents()?)?;
+        self.look_at_apart(transfer)?;
         let in_files = self.layout.as_in_files()?;
         transfer.look_at_files(&self.memory, &in_files, self.pending.pages())?;
         let mut todo = self.to_precopy(&self.pending.pages().difference(&in_files));
@@ -329,6 +336,21 @@ impl ProcessCheckpointer {
         pages
             .difference(&self.compared())
             .difference(&self.shared())
+    }
+
+    /// Reads shared memory that no mapping shows, if the process is to be started anew.
+    fn look_at_apart(&mut self, transfer: &mut Transfer<'_>) -> Result<()> {
+        if !self.options.restartable {
+            return Ok(());
+        }
+        let regions = self.layout.regions();
+        let all = state::memory::of(self.pid(), regions);
+        let all = all.map_err(|reason| state::refusal(self.pid(), &reason))?;
+        let apart = Apart::new(all);
+        let contents = apart.pages(regions, self.layout.addresses())?;
+        transfer.look_at_apart(&apart, &contents)?;
+        self.apart = apart;
+        Ok(())
     }
 
     /// What it takes to start the process anew, if that is wanted.

@@ -13,7 +13,7 @@ use crate::hash::Hash;
 use crate::parallel::crew;
 use crate::store::intake::chunks;
 use crate::store::writer::Draft;
-use pagetrail::{Memory, PageRange, PageSet, page_size};
+use pagetrail::{PageRange, PageSet, page_size};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -28,6 +28,8 @@ pub(crate) struct Rechecked {
     pub(crate) shared: Seen,
     /// Pages of private mappings that are as in a file.
     pub(crate) in_files: Seen,
+    /// Shared memory that no mapping of the image shows.
+    pub(crate) apart: Seen,
 }
 
 impl Rechecked {
@@ -37,6 +39,9 @@ impl Rechecked {
         self.in_files.forget(pages);
     }
 }
+
+/// How pages are read.
+pub(crate) type Read<'a> = dyn Fn(&[PageRange], &mut [u8]) -> Result<()> + Sync + 'a;
 
 /// Pages that others may change, with the hashes of what was staged or stored of them last.
 #[derive(Debug, Default)]
@@ -55,18 +60,18 @@ impl Seen {
         self.0.retain(|address, _| pages.contains(*address));
     }
 
-    /// Reads all of `pages`, stages those that are not as they were seen, and says how many these
+    /// Reads all of `pages` by `read`, stages those that are not as they were seen, and says how many these
     /// are. What memory does not suffice for goes to the draft.
     pub(crate) fn look(
         &mut self,
-        memory: &Memory,
+        read: &Read<'_>,
         pages: &PageSet,
         staging: &mut Staging,
         draft: &mut Draft<'_>,
     ) -> Result<u64> {
         let mut count = 0;
         for chunks in chunks(pages.ranges(), page_size()).chunks(CHUNKS) {
-            count += self.look_at(memory, chunks, staging)?;
+            count += self.look_at(read, chunks, staging)?;
             staging.relieve(draft)?;
         }
         Ok(count)
@@ -74,7 +79,7 @@ impl Seen {
 
     fn look_at(
         &mut self,
-        memory: &Memory,
+        read: &Read<'_>,
         chunks: &[Vec<PageRange>],
         staging: &mut Staging,
     ) -> Result<u64> {
@@ -86,7 +91,7 @@ impl Seen {
             while let Some(ranges) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let bytes = ranges.iter().map(PageRange::bytes).sum::<u64>();
                 buffer.resize(bytes as usize, 0);
-                memory.read(ranges, &mut buffer)?;
+                read(ranges, &mut buffer)?;
                 let contents: Vec<&[u8]> = buffer.chunks_exact(page_size() as usize).collect();
                 let hashes = Hash::of_pages(&contents);
                 let addresses = ranges

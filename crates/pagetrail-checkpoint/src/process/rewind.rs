@@ -8,7 +8,7 @@
 
 use super::describe;
 use crate::error::{Error, Result};
-use crate::format::manifest::{Descriptor, Mapping, Process};
+use crate::format::manifest::{Descriptor, Manifest, Process};
 use crate::store::image::Image;
 use pagetrail::{HeldThread, Hold, Memory, PageRange, PageSet, Region, pages_with_content};
 use std::collections::BTreeMap;
@@ -70,7 +70,9 @@ impl Image {
             return Err(refused(pid, reason));
         }
         // Every page is read once before the process is stopped: damage shall be found now.
-        let wanted = self.pages();
+        let mapped = manifest.process_mappings();
+        let mapped: PageSet = mapped.map(|mapping| mapping.range).collect();
+        let wanted = self.pages().intersection(&mapped);
         let mut buffer = Vec::new();
         for chunk in chunks(&wanted) {
             buffer.resize(chunk.bytes() as usize, 0);
@@ -80,7 +82,7 @@ impl Image {
         let mut hold = Hold::process(pid)?;
         let regions = memory.mappings()?;
         let then = same_threads(pid, process, &hold)?;
-        let later_bytes = check_mappings(pid, &manifest.mappings, &regions)?;
+        let later_bytes = check_mappings(pid, &manifest, &regions)?;
         let (others, mut descriptors) =
             differences(&process.descriptors, &describe::descriptors(pid));
         if !others.is_empty() && !force {
@@ -92,7 +94,8 @@ impl Image {
         }
         descriptors.splice(0..0, others);
         let mut candidates = wanted.clone();
-        for mapping in manifest.mappings.iter().filter(|mapping| mapping.saved) {
+        let mappings = manifest.process_mappings();
+        for mapping in mappings.filter(|mapping| mapping.saved) {
             for region in regions
                 .iter()
                 .filter(|r| r.range.intersection(&mapping.range).is_some())
@@ -253,9 +256,9 @@ fn same_threads(pid: u32, process: &Process, hold: &Hold) -> Result<Vec<HeldThre
 
 /// Makes sure that all mappings with contents are still what they were; gives the bytes of those
 /// that came later.
-fn check_mappings(pid: u32, then: &[Mapping], now: &[Region]) -> Result<u64> {
+fn check_mappings(pid: u32, then: &Manifest, now: &[Region]) -> Result<u64> {
     let mapped: PageSet = now.iter().map(|region| region.range).collect();
-    for mapping in then {
+    for mapping in then.process_mappings() {
         let special = mapping.name.starts_with("[vvar") || mapping.name == "[vsyscall]";
         if special {
             continue;
@@ -273,7 +276,10 @@ fn check_mappings(pid: u32, then: &[Mapping], now: &[Region]) -> Result<u64> {
             return Err(refused(pid, &reason));
         }
     }
-    let before: PageSet = then.iter().map(|mapping| mapping.range).collect();
+    let before: PageSet = then
+        .process_mappings()
+        .map(|mapping| mapping.range)
+        .collect();
     Ok(mapped.difference(&before).bytes())
 }
 

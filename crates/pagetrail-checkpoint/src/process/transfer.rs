@@ -7,10 +7,11 @@
 
 use super::recheck::Rechecked;
 use super::staging::{Parts, Staging};
+use super::state::memory::Apart;
 use crate::error::Result;
 use crate::format::manifest::{Cost, Manifest, Mapping, Process};
 use crate::store::writer::{Description, Draft};
-use pagetrail::{Frozen, Memory, PageSet};
+use pagetrail::{Frozen, Memory, PageRange, PageSet};
 use std::time::{Duration, Instant};
 
 /// What becomes of copies for which memory does not suffice.
@@ -26,6 +27,10 @@ pub(crate) enum Overflow {
 const PAGES_MEASURED: u64 = 1024;
 /// How long the copy of a page takes where nothing was measured.
 const PAGE_COPY: Duration = Duration::from_micros(1);
+/// The way to read the memory of a process.
+fn of(memory: &Memory) -> impl Fn(&[PageRange], &mut [u8]) -> Result<()> + Sync + '_ {
+    |ranges, buffer| Ok(memory.read(ranges, buffer).map(drop)?)
+}
 
 /// A checkpoint that is being taken. Dropped, it leaves the store as it was.
 pub(crate) struct Transfer<'writer> {
@@ -128,7 +133,19 @@ impl<'writer> Transfer<'writer> {
         let gone = self.rechecked.shared.keep(contents);
         self.void(&gone);
         let seen = &mut self.rechecked.shared;
-        let differing = seen.look(memory, contents, &mut self.staging, &mut self.draft)?;
+        let differing = seen.look(&of(memory), contents, &mut self.staging, &mut self.draft)?;
+        self.cost.copied_pages += differing;
+        Ok(())
+    }
+
+    /// Reads shared memory that no mapping shows, and copies what is not as it was read last;
+    /// `contents` is all of it that holds anything.
+    pub(crate) fn look_at_apart(&mut self, apart: &Apart, contents: &PageSet) -> Result<()> {
+        let gone = self.rechecked.apart.keep(contents);
+        self.void(&gone);
+        let read = |ranges: &[PageRange], buffer: &mut [u8]| apart.read(ranges, buffer);
+        let seen = &mut self.rechecked.apart;
+        let differing = seen.look(&read, contents, &mut self.staging, &mut self.draft)?;
         self.cost.copied_pages += differing;
         Ok(())
     }
@@ -146,7 +163,7 @@ impl<'writer> Transfer<'writer> {
         let seen = &mut self.rechecked.in_files;
         seen.forget(written);
         seen.retain(in_files);
-        let differing = seen.look(memory, in_files, &mut self.staging, &mut self.draft)?;
+        let differing = seen.look(&of(memory), in_files, &mut self.staging, &mut self.draft)?;
         self.cost.copied_pages += differing;
         Ok(())
     }

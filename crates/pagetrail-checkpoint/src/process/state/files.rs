@@ -1,6 +1,8 @@
 //! The open descriptors of a process, as far as they can be opened anew.
 
-use super::Refused;
+use super::memory::{Readable, is_memfd};
+use super::{Refused, sockets};
+use crate::format::objects::{Objects, PipeContents};
 use crate::format::state::{FileKind, OpenFile};
 use crate::sys::kcmp::same_file;
 use std::fs::{self, Metadata};
@@ -30,8 +32,12 @@ pub fn is_terminal_name(path: &str) -> bool {
     path.starts_with("/dev/pts/") || path.starts_with("/dev/tty")
 }
 
-/// All open descriptors, ascending.
-pub(super) fn of(pid: u32) -> Result<Vec<OpenFile>, Refused> {
+/// How much a pipe holds unless it is told otherwise, in bytes (`pipe(7)`).
+const PIPE_BYTES: usize = 1 << 16;
+
+/// All open descriptors, ascending, and what those of them hold that lead to objects of the kernel;
+/// of its shared `memory` the descriptors name the places.
+pub(super) fn of(pid: u32, memory: &[Readable]) -> Result<(Vec<OpenFile>, Objects), Refused> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd"));
     let entries = entries.map_err(|error| format!("cannot read its descriptors: {error}"))?;
     let mut numbers: Vec<u32> = entries
@@ -39,8 +45,9 @@ pub(super) fn of(pid: u32) -> Result<Vec<OpenFile>, Refused> {
         .collect();
     numbers.sort_unstable();
     let mut files: Vec<OpenFile> = Vec::with_capacity(numbers.len());
+    let mut objects = Objects::default();
     for number in numbers {
-        let mut file = one(pid, number)?;
+        let mut file = one(pid, number, memory, &mut objects)?;
         file.same_as = files
             .iter()
             .find(|other| other.kind == file.kind && same_file(pid, other.number, number))
@@ -60,30 +67,74 @@ pub(super) fn of(pid: u32) -> Result<Vec<OpenFile>, Refused> {
         }
     }
     for file in files.iter().filter(|file| file.is_inner_pipe(&files)) {
-        check_empty(pid, file.number)?;
+        if let FileKind::Pipe { inode } = file.kind
+            && objects.pipes.iter().all(|pipe| pipe.inode != inode)
+        {
+            let pipe = contents(pid, file.number, inode).map_err(|error| {
+                format!(
+                    "cannot look into the pipe of descriptor {}: {error}",
+                    file.number
+                )
+            })?;
+            let is_ordinary = pipe.unread.is_empty() && pipe.capacity as usize == PIPE_BYTES;
+            if !is_ordinary {
+                objects.pipes.push(pipe);
+            }
+        }
     }
-    Ok(files)
+    for socket in objects.sockets.iter().filter(|socket| socket.peer != 0) {
+        if objects.sockets.iter().all(|peer| peer.inode != socket.peer) {
+            let file = files.iter().find(|file| {
+                file.kind
+                    == FileKind::Socket {
+                        inode: socket.inode,
+                    }
+            });
+            return Err(format!(
+                "descriptor {} is a socket whose peer is another process's",
+                file.map_or(0, |file| file.number)
+            ));
+        }
+    }
+    Ok((files, objects))
 }
 
-/// Refuses a pipe in which bytes are on their way.
-fn check_empty(pid: u32, number: u32) -> Result<(), Refused> {
+/// What a pipe holds, which it holds still.
+fn contents(pid: u32, number: u32, inode: u64) -> std::io::Result<PipeContents> {
+    use rustix::pipe::{
+        PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, tee,
+    };
+    use std::io::Read;
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = fs::OpenOptions::new();
     options.read(true).custom_flags(libc::O_NONBLOCK);
-    let pipe = options.open(format!("/proc/{pid}/fd/{number}"));
-    let bytes = pipe.and_then(|pipe| Ok(rustix::io::ioctl_fionread(&pipe)?));
-    match bytes {
-        Ok(0) => Ok(()),
-        Ok(bytes) => Err(format!(
-            "descriptor {number} is a pipe within the process with {bytes} unread bytes"
-        )),
-        Err(error) => Err(format!(
-            "cannot look into the pipe of descriptor {number}: {error}"
-        )),
+    let pipe = options.open(format!("/proc/{pid}/fd/{number}"))?;
+    let capacity = fcntl_getpipe_size(&pipe)?;
+    let bytes = rustix::io::ioctl_fionread(&pipe)? as usize;
+    let mut unread = vec![0; bytes];
+    if bytes != 0 {
+        let (output, input) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        if fcntl_getpipe_size(&input)? < capacity {
+            fcntl_setpipe_size(&input, capacity)?;
+        }
+        if tee(&pipe, &input, bytes, SpliceFlags::NONBLOCK)? != bytes {
+            return Err(std::io::Error::other("it holds more than can be copied"));
+        }
+        fs::File::from(output).read_exact(&mut unread)?;
     }
+    Ok(PipeContents {
+        inode,
+        capacity: capacity as u32,
+        unread,
+    })
 }
 
-fn one(pid: u32, number: u32) -> Result<OpenFile, Refused> {
+fn one(
+    pid: u32,
+    number: u32,
+    memory: &[Readable],
+    objects: &mut Objects,
+) -> Result<OpenFile, Refused> {
     let link = format!("/proc/{pid}/fd/{number}");
     let unreadable = |error| format!("cannot read its descriptor {number}: {error}");
     let target = fs::read_link(&link).map_err(unreadable)?;
@@ -98,17 +149,40 @@ fn one(pid: u32, number: u32) -> Result<OpenFile, Refused> {
         lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
     };
     let kind = match target.split_once(':') {
-        Some(("socket", _)) => return refused("a socket"),
+        Some(("socket", inode)) => {
+            let Some(inode) = number_of(inode) else {
+                return refused("a socket");
+            };
+            if objects.sockets.iter().all(|socket| socket.inode != inode) {
+                match sockets::of(pid, number, inode)? {
+                    Some(socket) => objects.sockets.push(socket),
+                    None => return refused("a socket"),
+                }
+            }
+            FileKind::Socket { inode }
+        }
         Some(("pipe", inode)) => FileKind::Pipe {
-            inode: inode
-                .trim_matches(['[', ']'])
-                .parse()
-                .map_err(|_| format!("descriptor {number} is a pipe of an unknown kind"))?,
+            inode: number_of(inode)
+                .ok_or_else(|| format!("descriptor {number} is a pipe of an unknown kind"))?,
         },
         Some(("anon_inode", kind)) => match special(kind, &info, &field) {
             Some(kind) => kind,
             None => return refused("of a kind that is not restored"),
         },
+        _ if is_memfd(&target) => {
+            let metadata = fs::metadata(&link).map_err(unreadable)?;
+            let device = (
+                rustix::fs::major(metadata.dev()),
+                rustix::fs::minor(metadata.dev()),
+            );
+            let key = (device, metadata.ino());
+            match memory.iter().position(|memory| memory.key() == key) {
+                Some(index) => FileKind::Memory {
+                    index: index as u32,
+                },
+                None => return refused("of shared memory that has just come"),
+            }
+        }
         _ => {
             let metadata = fs::metadata(&link).map_err(unreadable)?;
             match named(&target, &metadata) {
@@ -126,6 +200,11 @@ fn one(pid: u32, number: u32) -> Result<OpenFile, Refused> {
         same_as: None,
         kind,
     })
+}
+
+/// The inode in a link like `pipe:[123]`, after the colon.
+fn number_of(inode: &str) -> Option<u64> {
+    inode.trim_matches(['[', ']']).parse().ok()
 }
 
 fn info(pid: u32, number: u32) -> std::io::Result<String> {

@@ -2,8 +2,10 @@
 //! be started anew is refused, by its name.
 
 pub(crate) mod files;
+pub(crate) mod memory;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod padding;
+mod sockets;
 mod threads;
 
 use crate::error::{Error, Result};
@@ -35,11 +37,13 @@ pub(super) fn of(pid: u32, regions: &[Region]) -> Result<ProcessState> {
     let found = refuse_others(pid)
         .and_then(|()| check_mappings(regions))
         .and_then(|()| read(pid, regions));
-    found.map_err(|reason| {
-        Error::Refused(format!(
-            "process {pid} could not be started anew from a checkpoint: {reason}"
-        ))
-    })
+    found.map_err(|reason| refusal(pid, &reason))
+}
+
+pub(super) fn refusal(pid: u32, reason: &str) -> Error {
+    Error::Refused(format!(
+        "process {pid} could not be started anew from a checkpoint: {reason}"
+    ))
 }
 
 fn text(pid: u32, name: &str) -> Result<String, Refused> {
@@ -116,22 +120,8 @@ fn check_mappings(regions: &[Region]) -> Result<(), Refused> {
             }
         } else if name.starts_with("/SYSV") {
             "System V shared memory"
-        } else if is_shared_anonymous(name) {
-            let here = |other: &&Region| {
-                (other.inode, other.device) == (region.inode, region.device)
-                    && other.range != region.range
-                    && other.offset < region.offset + region.range.bytes()
-                    && region.offset < other.offset + other.range.bytes()
-            };
-            if regions.iter().any(|other| here(&other)) {
-                "shared memory at several addresses"
-            } else if !region.permissions.write {
-                "shared memory that it may not write"
-            } else {
-                continue;
-            }
-        } else if name.starts_with("/memfd:") {
-            "memory of memfd_create(2)"
+        } else if is_shared_anonymous(name) || memory::is_memfd(name) {
+            continue;
         } else if name.starts_with("/anon_hugepage") {
             "huge pages of hugetlbfs"
         } else if name.starts_with("/[aio]") {
@@ -183,6 +173,9 @@ fn read(pid: u32, regions: &[Region]) -> Result<ProcessState, Refused> {
     let octal = |text: &str| u32::from_str_radix(text, 8).ok();
     let personality = text(pid, "personality").unwrap_or_default();
     let credentials = credentials(&status).ok_or("its credentials cannot be read")?;
+    let memory = memory::of(pid, regions)?;
+    let (files, mut objects) = files::of(pid, &memory)?;
+    objects.memory = memory.into_iter().map(|readable| readable.memory).collect();
     Ok(ProcessState {
         kernel: Default::default(),
         parts: MemoryParts {
@@ -203,7 +196,8 @@ fn read(pid: u32, regions: &[Region]) -> Result<ProcessState, Refused> {
         credentials,
         mapped: mapped(regions)?,
         may_become_writable: may_become_writable(pid, regions),
-        files: files::of(pid)?,
+        files,
+        objects,
     })
 }
 
@@ -218,7 +212,9 @@ fn is_dumpable(pid: u32, credentials: &Credentials) -> bool {
 fn mapped(regions: &[Region]) -> Result<Vec<MappedFile>, Refused> {
     let private = regions.iter().filter(|region| !region.permissions.shared);
     let names: BTreeSet<&str> = private
-        .filter(|region| region.inode != 0 && region.name.starts_with('/'))
+        .filter(|region| {
+            region.inode != 0 && region.name.starts_with('/') && !memory::is_memfd(&region.name)
+        })
         .map(|region| region.name.as_str())
         .collect();
     let describe = |name| match fs::metadata(name) {
