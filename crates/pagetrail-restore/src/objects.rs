@@ -235,7 +235,7 @@ fn files_of<'a>(
     files.filter(move |file| Some(&file.kind) == kind.as_ref())
 }
 
-/// Moves both ends of what was just made, which the new process has told, out of the way of all
+/// Moves both ends of what was just made, which lie in the data of the list, out of the way of all
 /// numbers that are wanted: one may have the other's.
 pub(crate) fn lift_ends(remote: &Remote, what: &str, wanted: &[OpenFile]) -> Result<[u64; 2]> {
     let ends: [[u8; 4]; 2] = remote.read_data()?;

@@ -6,6 +6,7 @@ pub(crate) mod codec;
 pub(crate) mod manifest;
 pub(crate) mod mapped_file;
 pub(crate) mod objects;
+pub(crate) mod open_file;
 pub(crate) mod pack;
 pub(crate) mod pack_writer;
 pub(crate) mod patch;

@@ -60,8 +60,8 @@ impl Seen {
         self.0.retain(|address, _| pages.contains(*address));
     }
 
-    /// Reads all of `pages` by `read`, stages those that are not as they were seen, and says how many these
-    /// are. What memory does not suffice for goes to the draft.
+    /// Reads all of `pages` by `read`, stages those that are not as they were seen, and says how
+    /// many these are. What memory does not suffice for goes to the draft.
     pub(crate) fn look(
         &mut self,
         read: &Read<'_>,

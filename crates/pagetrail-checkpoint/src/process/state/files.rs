@@ -3,7 +3,7 @@
 use super::memory::{Readable, is_memfd};
 use super::{Refused, sockets};
 use crate::format::objects::{Objects, PipeContents};
-use crate::format::state::{FileKind, OpenFile};
+use crate::format::open_file::{FileKind, OpenFile};
 use crate::sys::kcmp::same_file;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -32,7 +32,7 @@ pub fn is_terminal_name(path: &str) -> bool {
     path.starts_with("/dev/pts/") || path.starts_with("/dev/tty")
 }
 
-/// How much a pipe holds unless it is told otherwise, in bytes (`pipe(7)`).
+/// How much a pipe holds where nobody has set its size, in bytes (`pipe(7)`).
 const PIPE_BYTES: usize = 1 << 16;
 
 /// All open descriptors, ascending, and what those of them hold that lead to objects of the kernel;

@@ -1,5 +1,6 @@
 //! Sockets of `socketpair(2)` of which the process has both ends, or of which the other end is
-//! closed, and the bytes on their way to them. Which sockets are each other's peers is said by `sock_diag(7)`.
+//! closed, and the bytes on their way to them. Which sockets are each other's peers is said by
+//! `sock_diag(7)`.
 
 use super::Refused;
 use crate::format::objects::PairedSocket;
