@@ -98,7 +98,8 @@ pub enum FileKind {
         /// Its place among the shared memory.
         index: u32,
     },
-    /// A socket whose peer the process has as well, or nobody any more; [`Objects`](super::objects::Objects) have the rest.
+    /// A socket whose peer the process has as well, or nobody any more;
+    /// [`Objects`](super::objects::Objects) have the rest.
     Socket {
         /// The socket's inode.
         inode: u64,
