@@ -13,9 +13,9 @@
  *         n = pagetrail_guest_take(start, end, PAGETRAIL_GUEST_DIRTY, ranges, 512, &next);          taken and forgotten
  *     }
  *
- * A write that completes before pagetrail_guest_take() returns is in that set or the next, whoever made it: the program,
- * the kernel for a system call of the program (once that call has returned), or a mapping that was discarded, moved or
- * mapped over. There may be false positives. What another process writes to shared memory is not seen.
+ * A write that completes before pagetrail_guest_take() returns is in that set or the next: one of the program,
+ * or of the kernel for a system call of the program (once that call has returned); and memory that was discarded, moved
+ * or mapped over. There may be false positives. What another process writes to shared memory is not seen.
  *
  * All calls may be made by any thread and from a signal handler. A forked child has the set as it was at the fork, and
  * its own from then on. After execve(2) a program opens anew.
@@ -72,7 +72,7 @@ typedef struct pagetrail_guest_violation {
     uint32_t by_kernel;
 } pagetrail_guest_violation;
 
-/** Where violations are recorded; as many entries as pagetrail_guest_violations() was told follow. */
+/** Where violations are recorded; as many entries as were passed to pagetrail_guest_violations() follow. */
 typedef struct pagetrail_guest_violations_array {
     /** The number of violations so far. Those beyond the capacity are only counted. */
     uint64_t count;
@@ -158,8 +158,8 @@ static inline long pagetrail_guest_protect(uint64_t start, uint64_t end, uint64_
 }
 
 /**
- * Has violations recorded here from now on, with a count of 0; NULL for nowhere. Whoever wants to read an array while
- * threads write passes another one first.
+ * Has violations recorded here from now on, with a count of 0; NULL for nowhere. To read an array while
+ * threads write, pass another one first.
  */
 static inline long pagetrail_guest_violations(pagetrail_guest_violations_array *array, size_t capacity)
 {

@@ -1,11 +1,11 @@
 //! What a program can ask of the virtual machine that it runs in (`pagetrail vm`): its own write
 //! set, protection of pages, a record of writes, and aliases that are merged.
 //!
-//! Natively [`Guest::open`] fails with [`Error::NoGuest`], and makes no system call. The crate needs
-//! no standard library; with the feature `native`, [`WriteSet`] also works natively.
+//! Natively [`Guest::open`] fails with [`Error::NoGuest`], and makes no system call. The crate
+//! needs no standard library; with the feature `native`, [`WriteSet`] also works natively.
 //!
-//! A write that completes before [`Guest::take`] returns is in that set or in the next, whoever made
-//! it: the program, the kernel for a system call that has returned, or a mapping that was discarded,
+//! A write that completes before [`Guest::take`] returns is in that set or in the next: one of the
+//! program, or of the kernel for a system call that has returned; and memory that was discarded,
 //! moved or mapped over. There may be false positives. What another process writes to shared memory
 //! is not seen.
 #![no_std]
@@ -273,8 +273,8 @@ impl Guest {
         Kinds(u64::from(is_dirty) | u64::from(is_accessed) << 1)
     }
 
-    /// Takes the pages of these kinds in a range, ascending, and forgets them: the next write makes a
-    /// page dirty again. What has no room in `ranges` stays.
+    /// Takes the pages of these kinds in a range, ascending, and forgets them: the next write makes
+    /// a page dirty again. What has no room in `ranges` stays.
     ///
     /// # Errors
     ///
@@ -319,8 +319,8 @@ impl Guest {
         made(sys::call(PROTECT, [range.start, range.end, mode, 0, 0, 0])).map(|_| ())
     }
 
-    /// Has writes recorded in `violations` from now on, with a count of 0; `None` for nowhere. To read
-    /// records while other threads write, pass other memory first.
+    /// Has writes recorded in `violations` from now on, with a count of 0; `None` for nowhere. To
+    /// read records while other threads write, pass other memory first.
     ///
     /// # Errors
     ///
@@ -340,8 +340,8 @@ impl Guest {
         made(sys::call(UNITS, arguments)).map(|_| ())
     }
 
-    /// The address, in the alias whose page an address is mapped to: the address itself, unless it is
-    /// merged.
+    /// The address, in the alias whose page an address is mapped to: the address itself, unless it
+    /// is merged.
     ///
     /// # Errors
     ///

@@ -21,6 +21,7 @@ pub const LIBRARIES: &[&str] = &[
     "pagetrail",
     "pagetrail-alloc",
     "pagetrail-checkpoint",
+    "pagetrail-guest",
     "pagetrail-restore",
     "pagetrail-stacks",
     "pagetrail-tier",

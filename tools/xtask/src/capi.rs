@@ -64,6 +64,7 @@ usage: cargo xtask install --prefix DIR
 Builds in release mode, writes to DIR and changes nothing else:
   bin/pagetrail                the command
   include/pagetrail.h          the C library's header
+  include/pagetrail_guest.h    what a program asks of its virtual machine
   lib/libpagetrail.so, .a      the library, shared and static
   lib/pkgconfig/pagetrail.pc   how to compile and link with it
   lib/libpagetrail_softdirty.so, lib/libpagetrail_alloc.so

@@ -56,7 +56,7 @@ pub(crate) struct Tables(*const AtomicU64);
 
 // SAFETY: the machine maps the tables for the life of the process, and access is to atomic words.
 unsafe impl Send for Tables {}
-// SAFETY: as above.
+// SAFETY: shared access is to atomic words, too, and the mapping is never unmapped.
 unsafe impl Sync for Tables {}
 
 impl Tables {

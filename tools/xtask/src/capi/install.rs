@@ -51,6 +51,10 @@ pub(super) fn install(repo: &Repo, prefix: &Path, profile: Profile) -> Result<()
         &header::path(&repo.root),
         &dir("include")?.join("pagetrail.h"),
     )?;
+    copy(
+        &repo.root.join("crates/pagetrail-guest/include/pagetrail_guest.h"),
+        &dir("include")?.join("pagetrail_guest.h"),
+    )?;
     fs::write(
         dir("lib/pkgconfig")?.join("pagetrail.pc"),
         pkg_config(&version),

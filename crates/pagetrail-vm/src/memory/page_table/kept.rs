@@ -5,8 +5,8 @@
 //! without them. Two bits that processors ignore therefore keep what the processor's own would
 //! lose: [`KEPT_DIRTY`] and [`KEPT_ACCESSED`], in the entry of a page, or of a larger part that has
 //! no table. They stay in an entry that is not present, and go over to the entries of a table that
-//! comes in its place. So the tables alone always have the whole set, and whoever can read them
-//! needs nobody else.
+//! comes in its place. So the tables alone always have the whole set, and a reader needs
+//! nothing else.
 
 use std::sync::atomic::Ordering;
 
