@@ -188,6 +188,8 @@ static inline int pagetrail_guest_open(pagetrail_guest *guest)
     uint64_t page = ((uint64_t)tried + 4095) & ~(uint64_t)4095, words[3];
     long result = pagetrail_guest_call(1, (uint64_t)words, 0, 0, 0, 0, 0);
     int n;
+    guest->tables = NULL;
+    guest->root = 0;
     if (result < 0)
         return (int)result;
     guest->tables = (const volatile uint64_t *)words[1];

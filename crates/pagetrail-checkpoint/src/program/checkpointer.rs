@@ -72,8 +72,8 @@ impl CheckpointerBuilder {
         self
     }
 
-    /// How writes are noticed. [`Choice::Auto`], the default, is the virtual machine where the program
-    /// is a guest of it.
+    /// How writes are noticed. [`Choice::Auto`], the default, is the virtual machine where the
+    /// program is a guest of it.
     pub fn technique(mut self, technique: Choice) -> Self {
         self.technique = technique;
         self

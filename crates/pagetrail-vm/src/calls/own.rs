@@ -2,8 +2,8 @@
 //! pages that it protects, and aliases that it merges.
 //!
 //! They are system calls with numbers that Linux does not have, so that a program that runs
-//! natively gets `ENOSYS`. A program need not even try: the auxiliary vector of a guest has an entry
-//! that says so ([`AUXILIARY`]).
+//! natively gets `ENOSYS`. A program need not even try: the auxiliary vector of a guest has an
+//! entry that says so ([`AUXILIARY`]).
 
 use super::table::Policy;
 use super::{EINVAL, Next};
