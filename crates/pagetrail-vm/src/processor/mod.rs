@@ -118,7 +118,7 @@ impl Processor {
             Exit::Interrupted => Ok(Stop::Interrupted),
             Exit::BadMemory => Ok(Stop::BadMemory),
             Exit::Out(port) => Err(Error::Stopped(format!("port {port:#x}"))),
-            Exit::Stopped(_) if check::has_shadow_paging_of_amd() => {
+            Exit::Stopped(why) if why == "Shutdown" && check::has_shadow_paging_of_amd() => {
                 Err(Error::Lacks(WITHOUT_NESTED_PAGING))
             }
             Exit::Stopped(why) => {
