@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 /// The start of a table: `struct btf_header`.
-const MAGIC: u16 = 0xeB9F;
+const MAGIC: u16 = 0xeb9f;
 const HEADER_BYTES: usize = 24;
 /// Kinds of types, from `linux/btf.h`.
 mod kind {

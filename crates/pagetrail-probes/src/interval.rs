@@ -87,7 +87,7 @@ pub(crate) fn first_state(seed: u64, function: u64, cpu: u64) -> u64 {
 /// Draws as the programs in the kernel do: the next state, and the calls to the next sample.
 pub(crate) fn draw(interval: Interval, state: u64) -> (u64, u64) {
     let next = state.wrapping_mul(FACTOR).wrapping_add(INCREMENT);
-    let drawn = (next >> 33) * u64::from(interval.span()) >> 31;
+    let drawn = ((next >> 33) * u64::from(interval.span())) >> 31;
     (next, u64::from(interval.low) + drawn)
 }
 

@@ -14,6 +14,7 @@ use crate::interval::{self, Interval};
 use crate::programs::{self, MEMBER, Maps, ROOT, slot};
 use crate::sys::bpf::{self, Kind, Map, Place, Program};
 use crate::sys::event;
+use crate::sys::nothing;
 use crate::sys::tracefs::Tracefs;
 
 /// Where the kernel keeps its type tables: one file for itself, one for each module.
@@ -189,7 +190,7 @@ impl Probes {
         for _ in 0..TIMER_TIMES {
             self.clear(at, Interval::EVERY).map_err(failed)?;
             for _ in 0..TIMER_CALLS {
-                let _ = rustix::process::getpgid(None);
+                nothing::call();
             }
             let value = self.functions.get(&at.to_ne_bytes()).map_err(failed)?;
             let sums = Sums::of(&value);

@@ -2,4 +2,5 @@
 
 pub(crate) mod bpf;
 pub(crate) mod event;
+pub(crate) mod nothing;
 pub(crate) mod tracefs;
