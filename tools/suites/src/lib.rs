@@ -19,6 +19,7 @@ pub mod model;
 pub mod ooh;
 pub mod posix;
 mod python;
+pub mod shadow;
 pub mod subpage;
 pub mod vm_bench;
 pub mod vm_programs;

@@ -30,7 +30,8 @@ use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::NotHere;
 use pagetrail_steps::{steps, tally, victims};
 use pagetrail_suites::{
-    arm64, checkpointer, collector, exact, model, ooh, posix, subpage, vm_bench, vm_programs,
+    arm64, checkpointer, collector, exact, model, ooh, posix, shadow, subpage, vm_bench,
+    vm_programs,
 };
 
 const USAGE: &str = "\
@@ -53,6 +54,9 @@ usage: cargo xtask TASK
                    that track their own memory
   exact            a program as a guest of KVM, held against what it writes: by page modification
                    logging on that emulated processor, and with nested paging; part of 'test'
+  shadow           KVM with shadow page tables on that emulated processor: a program's writes, exactly
+                   (this is part of 'test'); exits, events and functions of MemoryMotion, beside
+                   those with nested paging
   ooh [-- COMMAND ..]
                    the techniques that read a log of processor or hypervisor, in a guest whose emulator
                    plays it: the rules of the kernel module, conformance, stress; short in 'test';
@@ -151,6 +155,13 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "exact" => {
             let mut steps = steps::Steps::default();
             steps.run("programs as guests, exactly", || exact::run(&repo, None));
+            steps.finish()
+        }
+        "shadow" => {
+            let mut steps = steps::Steps::default();
+            steps.run("shadow page tables", || {
+                shadow::run(&repo, shadow::Extent::Whole, None)
+            });
             steps.finish()
         }
         "ooh" if rest.first().is_some_and(|word| word == "--") => ooh::command(&repo, &rest[1..])?,
