@@ -15,8 +15,8 @@ pub struct Function {
     pub missed: u64,
     /// Calls that were timed.
     pub samples: u64,
-    /// The mean of their times in nanoseconds, without what taking the time costs; below 0 where the
-    /// function takes less than that varies by.
+    /// The mean of their times in nanoseconds, without what taking the time costs; below 0 where
+    /// the function takes less than that varies by.
     pub mean_ns: f64,
     /// The standard deviation of their times.
     pub deviation_ns: f64,

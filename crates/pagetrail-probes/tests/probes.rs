@@ -60,7 +60,7 @@ fn every_call_is_counted_and_samples_fit_the_interval() {
     assert!((least..=most).contains(&function.samples), "{function:?}");
     assert!(found.timer_ns > 0.0);
 
-    // Nothing is left of it, and what this thread itself does is nobody's.
+    // Nothing is left of it, and what this thread itself does does not count.
     probes.begin().expect("it can begin");
     work();
     let found = probes.found().expect("it can be read");

@@ -4,7 +4,7 @@
 //!
 //! The kernel reads `union bpf_attr`, whose size is passed, and through the addresses in it; each
 //! function names buffers that live until the call has returned. Where the kernel writes, the
-//! buffer has the length that it was told, or that the map's description says.
+//! buffer has the length that the attributes state, or that the map's description says.
 
 use std::ffi::CStr;
 
@@ -250,8 +250,8 @@ fn object_info(descriptor: i32, info: &mut [u64]) -> Result<(), Errno> {
         .u32(0, descriptor as u32)
         .u32(4, size_of_val(info) as u32)
         .u64(8, info.as_mut_ptr() as u64);
-    // SAFETY: `info` has the length that the kernel is told. Addresses in it that the kernel would
-    // write to are 0, with a length of 0, or those of the caller's buffers.
+    // SAFETY: `info` has the length that the attributes state. Addresses in it that the kernel
+    // would write to are 0, with a length of 0, or those of the caller's buffers.
     unsafe { call(command::OBJECT_INFO, &mut attributes) }.map(drop)
 }
 

@@ -9,7 +9,7 @@
 //!
 //! Usage: `exact [pml|shadow]`. The exit status is 0 if every round is exact; with `pml` only if
 //! page-modification logging is enabled as well, and pages were dirtied without an exit for each;
-//! with `shadow` only if KVM has shadow page tables, which do not show accesses: there are rounds of
+//! with `shadow` only if KVM has shadow page tables, which do not show accesses: rounds are of
 //! writes alone then.
 #![allow(unsafe_code, reason = "an array where both know it")]
 #![allow(

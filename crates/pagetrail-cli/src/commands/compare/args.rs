@@ -64,9 +64,9 @@ pub(crate) struct CompareArgs {
     /// be here then. Later runs may take 50 times as long as the first one, and a minute at least
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1h")]
     pub(crate) timeout: Duration,
-    /// Run everything once more in each environment, and count exits of virtual machines by reason,
-    /// page faults, system calls and other events meanwhile; this takes root. Times of that run do
-    /// not count
+    /// Run everything once more in each environment, and count exits of virtual machines by
+    /// reason, page faults, system calls and other events meanwhile; this takes root. Times of that
+    /// run do not count
     #[arg(long)]
     pub(crate) probe: bool,
     /// In that run, count the calls of these functions of the kernel, and time some of them, as
@@ -76,7 +76,8 @@ pub(crate) struct CompareArgs {
     /// Time one call of N, or of a number that is drawn anew each time between two
     #[arg(long, value_name = "N|LOW-HIGH", default_value_t = Interval::SHORT_RUNS)]
     pub(crate) every: Interval,
-    /// Draw the order of runs, and the calls that are timed, from this number, as a comparison before it did
+    /// Draw the order of runs, and the calls that are timed, from this number, as a comparison
+    /// before it did
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     /// Exit with 1 if this holds: [SUITE/]ENVIRONMENT OPERATOR Nx, where OPERATOR is one of > >= <
