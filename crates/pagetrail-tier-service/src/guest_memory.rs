@@ -68,10 +68,9 @@ impl Source for GuestMemory {
 
     fn window(&mut self) -> Result<Sample> {
         let mut sample = self.source.window()?;
-        for set in [&mut sample.accessed, &mut sample.written] {
-            if let Some(set) = set {
-                *set = set.intersection(&self.memory);
-            }
+        let sets = [&mut sample.accessed, &mut sample.written];
+        for set in sets.into_iter().flatten() {
+            *set = set.intersection(&self.memory);
         }
         Ok(sample)
     }

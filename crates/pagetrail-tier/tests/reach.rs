@@ -164,6 +164,7 @@ fn ahead_of_what_asks_about_every_page_on_a_moving_hot_set() {
     for ranking in [
         Ranking::Threshold,
         Ranking::TwoLists,
+        Ranking::Recency,
         Ranking::FirstTouch,
         Ranking::Random,
     ] {
@@ -275,9 +276,10 @@ fn held_moves_wait() {
         machine.touch(&workload.run().unwrap());
         tier_loop.window().unwrap()
     };
-    for index in 0..4 {
+    for index in 0..6 {
         let report = window(&mut tier_loop);
-        assert!(report.held_bytes > 0 || index == 0, "{report:?}");
+        // What is hot shows after some windows.
+        assert!(report.held_bytes > 0 || index < 4, "{report:?}");
         assert_eq!((report.promoted_bytes, report.demoted_bytes), (0, 0));
         assert!(report.failures.is_empty(), "{report:?}");
     }

@@ -1,7 +1,7 @@
 //! One workload under each design, in one frame and at the same prices.
 
 use pagetrail_tier::simulate::{
-    Bill, Machine, Outcome, Prices, Program, Report, RunOptions, run, run_perfect,
+    Bill, Machine, Outcome, Prices, Program, Report, RunOptions, memory_mode, run, run_perfect,
 };
 use pagetrail_tier::{Ranking, Result, Settings};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ pub(crate) struct Case<'a> {
 }
 
 impl Case<'_> {
-    fn options(&self, settings: Settings) -> RunOptions {
+    fn options(&self, settings: Settings, report: Report) -> RunOptions {
         let pages = (self.program)().pages();
         RunOptions {
             fast_pages: pages * self.fast_percent / 100,
@@ -30,18 +30,27 @@ impl Case<'_> {
                 calm_bytes: calm_bytes(pages),
                 ..settings
             },
-            report: Report::Accesses,
+            report,
         }
     }
 
-    fn run(&self, settings: Settings) -> Result<Outcome> {
-        run(&mut *(self.program)(), &self.options(settings))
+    fn run(&self, settings: Settings, report: Report) -> Result<Outcome> {
+        run(&mut *(self.program)(), &self.options(settings, report))
+    }
+
+    /// With fast memory as a direct-mapped cache; pages lie anywhere in slow memory.
+    fn cached(&self) -> Bill {
+        let mut program = (self.program)();
+        let options = self.options(Settings::default(), Report::Accesses);
+        let mut frames: Vec<u32> = (0..program.pages() as u32).collect();
+        fastrand::Rng::with_seed(SEED).shuffle(&mut frames);
+        memory_mode(&mut *program, &frames, options.fast_pages, options.windows)
     }
 
     /// With pages where they were put first, or anywhere; who does not move need not ask.
     fn untracked(&self, anywhere: bool) -> Bill {
         let mut program = (self.program)();
-        let options = self.options(Settings::default());
+        let options = self.options(Settings::default(), Report::Accesses);
         let machine = Machine::new(program.pages(), options.fast_pages);
         if anywhere {
             let mut random = fastrand::Rng::with_seed(SEED);
@@ -62,17 +71,48 @@ impl Case<'_> {
             ..Settings::default()
         };
         let mut list = Vec::new();
-        for (name, settings) in [
-            ("ours", Settings::default()),
-            ("the paper's policy", Settings::paper()),
-            ("full scan, no queue", no_queue),
+        let (only, both) = (Report::Accesses, Report::AccessesAndWrites);
+        let weighed = |prices: &Prices| {
+            let read = prices.read_slow - prices.read_fast;
+            Settings::default().weighed(read, prices.write_slow - prices.write_fast)
+        };
+        for (name, settings, report) in [
+            ("ours", Settings::default(), only),
+            ("the paper's policy", Settings::paper(), only),
+            ("ours, writes distinguished", Settings::default(), both),
+            (
+                "the paper's policy, writes distinguished",
+                Settings::paper(),
+                both,
+            ),
+            (
+                "ours, weighed by latency",
+                weighed(&Prices::default()),
+                both,
+            ),
+            (
+                "ours, weighed by measured",
+                weighed(&Prices::measured()),
+                both,
+            ),
+            ("full scan, no queue", no_queue, only),
             (
                 "fixed threshold (HeMem)",
                 Settings::baseline(Ranking::Threshold),
+                only,
             ),
-            ("two lists (Nimble)", Settings::baseline(Ranking::TwoLists)),
+            (
+                "two lists (Nimble)",
+                Settings::baseline(Ranking::TwoLists),
+                only,
+            ),
+            (
+                "least recently used",
+                Settings::baseline(Ranking::Recency),
+                only,
+            ),
         ] {
-            let outcome = self.run(settings)?;
+            let outcome = self.run(settings, report)?;
             let found = outcome.windows.iter().map(|window| window.found);
             list.push(json!({
                 "design": name,
@@ -86,7 +126,14 @@ impl Case<'_> {
             let bill = self.untracked(anywhere);
             list.push(json!({ "design": name, "performance": performance(&bill) }));
         }
-        let perfect = run_perfect(&mut *(self.program)(), &self.options(Settings::default()));
+        list.push(json!({
+            "design": "memory mode, a direct-mapped cache",
+            "performance": performance(&self.cached()),
+        }));
+        let perfect = run_perfect(
+            &mut *(self.program)(),
+            &self.options(Settings::default(), Report::Accesses),
+        );
         list.push(
             json!({ "design": "an oracle, at no cost", "performance": performance(&perfect) }),
         );

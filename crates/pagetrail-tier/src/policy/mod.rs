@@ -393,7 +393,7 @@ impl Policy {
         match self.settings.ranking {
             Ranking::Degree => self.settings.degree_min,
             Ranking::TwoLists => 2,
-            Ranking::Threshold | Ranking::FirstTouch | Ranking::Random => 1,
+            Ranking::Threshold | Ranking::Recency | Ranking::FirstTouch | Ranking::Random => 1,
         }
     }
 }

@@ -209,6 +209,11 @@ impl Page {
         ((self.reads | self.writes) & mask).count_ones() as u16
     }
 
+    /// How many windows have passed since the one in which it was accessed; 16 if none is known.
+    pub(super) fn windows_since(&self) -> u16 {
+        (self.reads | self.writes).trailing_zeros() as u16
+    }
+
     /// The page that two become, or a huge one that takes small ones in: as hot as the hottest.
     pub(super) fn merge(self, other: Self) -> Self {
         let hotter = |page: &Self| page.reads.count_ones() + page.writes.count_ones();

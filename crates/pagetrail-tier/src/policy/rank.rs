@@ -41,6 +41,7 @@ impl Degrees {
             Ranking::Degree => page.weighed(&self.reads, &self.writes),
             Ranking::Threshold => u16::from(page.touches(self.windows) >= self.threshold),
             Ranking::TwoLists => page.touches(2),
+            Ranking::Recency => u16::from(self.windows).saturating_sub(page.windows_since()),
             Ranking::FirstTouch => 0,
             Ranking::Random => scatter(address >> 12, RANDOM_RANKS.into()) as u16,
         }

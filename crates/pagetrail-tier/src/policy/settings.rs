@@ -23,6 +23,8 @@ pub enum Ranking {
     /// Touched in both of the last two windows, in one, or in none: an active and an inactive list
     /// (Nimble, and the kernel's own).
     TwoLists,
+    /// By the window in which a page was last accessed (LRU, in steps of a window).
+    Recency,
     /// All pages are equal, so that each stays where it was first touched.
     FirstTouch,
     /// By a number drawn for each page once, from its address.
@@ -162,6 +164,36 @@ impl Settings {
         }
     }
 
+    /// Weighs reads and writes by what each gains from fast memory: how much longer it takes in slow
+    /// memory, in any unit. The smaller gain that there is counts 1, the other by its ratio, so far
+    /// as weights go; what is hot, and by how much, is scaled with them.
+    ///
+    /// A window with a write is one with an access, too, where a source reports both: its weights
+    /// add up, and a write weighs no less than a read.
+    #[must_use]
+    pub fn weighed(self, read_gain: f64, write_gain: f64) -> Self {
+        let (read, write) = (read_gain.max(0.0), write_gain.max(0.0));
+        // Of a window with a write: both weights together.
+        let ratio = write / read;
+        let (read_weight, write_weight) = match ratio {
+            ratio if ratio.is_nan() => return self,
+            ratio if ratio <= 1.0 => (WEIGHT_MAX / 4, 1),
+            ratio => {
+                // In quarters, so that 1.25 is not 1.
+                let quarters = ((ratio - 1.0) * 4.0).round().clamp(1.0, WEIGHT_MAX.into());
+                (4, quarters as u8)
+            }
+        };
+        let scale = u16::from(read_weight).max(1);
+        Self {
+            degree_min: self.degree_min * scale,
+            margin: self.margin * scale,
+            read_weight,
+            write_weight,
+            ..self
+        }
+    }
+
     /// Checks that the settings make sense.
     pub fn validate(&self) -> Result<(), SettingsError> {
         let check = |name, value: u64, allowed: &'static str, fine: bool| match fine {
@@ -233,6 +265,7 @@ impl Settings {
             }
             Ranking::Threshold => 1,
             Ranking::TwoLists => 2,
+            Ranking::Recency => u16::from(self.windows),
             Ranking::FirstTouch => 0,
             Ranking::Random => RANDOM_RANKS - 1,
         }
@@ -245,6 +278,29 @@ pub(super) const RANDOM_RANKS: u16 = 256;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn weights_are_as_the_gains() {
+        let weights = |read, write| {
+            let settings = Settings::default().weighed(read, write);
+            settings.validate().unwrap();
+            (
+                settings.read_weight,
+                settings.write_weight,
+                settings.degree_min,
+            )
+        };
+        // HMM-V's slowdowns: 68.4% and 188%, so that a written window counts 2.75 times as much.
+        assert_eq!(weights(0.684, 1.88), (4, 7, 12));
+        // Its latencies: writes gain next to nothing, and are accesses all the same.
+        assert_eq!(weights(229.0, 12.0), (8, 1, 24));
+        assert_eq!(weights(1.0, 1.0), (8, 1, 24));
+        assert_eq!(weights(0.0, 5.0), (4, 32, 12), "only writes gain");
+        for strange in [(0.0, 0.0), (-1.0, -1.0), (f64::NAN, f64::NAN)] {
+            let settings = Settings::default().weighed(strange.0, strange.1);
+            assert_eq!(settings, Settings::default(), "nothing is known");
+        }
+    }
 
     #[test]
     fn the_papers_values_are_the_default() {

@@ -5,6 +5,7 @@
 //! latency of its own: time is priced ([`Prices`]), accesses by where their page is, and faults,
 //! scans and moved bytes by what they cost. Say so wherever such a number is shown.
 
+mod cache;
 mod graph;
 mod machine;
 mod price;
@@ -13,6 +14,7 @@ mod run;
 mod trail;
 mod workload;
 
+pub use cache::memory_mode;
 pub use graph::{breadth_first, page_rank};
 pub use machine::{Machine, Report, SimulatedMover, SimulatedSource};
 pub use price::{Bill, Prices};
