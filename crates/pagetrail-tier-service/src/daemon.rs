@@ -399,12 +399,12 @@ fn pool(config: &Config) -> Result<Pool> {
 
 /// Whether the nodes are there.
 fn check_memory(config: &Config) -> Result<()> {
-    let Slow::Node(slow) = config.memory.slow else {
+    let Slow::Nodes(slow) = &config.memory.slow else {
         return Ok(());
     };
     let present: Vec<u32> = nodes().iter().map(|node| node.id).collect();
-    for node in [config.memory.fast_node, slow] {
-        if !present.contains(&node) {
+    for node in config.memory.fast_node.iter().chain(slow) {
+        if !present.contains(node) {
             let error = Error::NotHere(format!(
                 "there is no memory node {node} here, only {present:?}: set [memory], or move nothing in a dry run"
             ));

@@ -18,19 +18,19 @@ use crate::status::ProcessStatus;
 /// What moves the pages of a process.
 pub(crate) fn mover(pid: u32, memory: &Memory, dry_run: bool) -> Result<Box<dyn Mover>, Error> {
     let bytes_per_second = memory.bandwidth.map(Size::bytes);
-    let nodes = |slow| {
+    let nodes = |slow: &[u32]| {
         let options = NodeOptions {
-            fast: memory.fast_node,
-            slow,
+            fast: memory.fast_node.clone(),
+            slow: slow.to_vec(),
             threads: memory.threads,
             batch: memory.batch,
             bytes_per_second,
         };
         NodeMover::new(pid, options)
     };
-    Ok(match (memory.slow, dry_run) {
-        (Slow::Node(slow), false) => Box::new(nodes(slow)),
-        (Slow::Node(slow), true) => Box::new(DryRun(nodes(slow))),
+    Ok(match (&memory.slow, dry_run) {
+        (Slow::Nodes(slow), false) => Box::new(nodes(slow)),
+        (Slow::Nodes(slow), true) => Box::new(DryRun(nodes(slow))),
         (Slow::Swap, false) => Box::new(SwapMover::new(pid, bytes_per_second)?),
         (Slow::Swap, true) => Box::new(DryRun(SwapMover::new(pid, bytes_per_second)?)),
     })

@@ -101,6 +101,31 @@ fn options(batch: usize) -> NodeOptions {
     }
 }
 
+/// Node 0 is full after 300 pages: the others go to the next fast node, in one plan.
+#[test]
+fn what_finds_no_room_goes_to_the_next_node() {
+    let fake = Fake::new(1000, 300);
+    let two = NodeOptions {
+        fast: vec![0, 2],
+        slow: vec![1, 3],
+        ..options(7)
+    };
+    let mut mover = NodeMover::with_kernel(1, two, &fake);
+    let outcome = mover.carry_out(&units(0..1000), Place::Fast, FOREVER);
+    assert_eq!((outcome.moved.len(), outcome.failed.len()), (1000, 0));
+    let on = |node: i32| {
+        let nodes = fake.nodes.lock().unwrap();
+        nodes.values().filter(|place| **place == node).count()
+    };
+    assert_eq!((on(0), on(2)), (300, 700));
+    let mapped = PageSet::from_iter(PageRange::new(0, 1000 * PAGE));
+    let runs = mover.places(&Mapped::in_memory(mapped)).unwrap();
+    assert!(runs.iter().all(|run| run.place == Place::Fast), "{runs:?}");
+    // The first slow node has room for all.
+    let outcome = mover.carry_out(&units(0..1000), Place::Slow, FOREVER);
+    assert_eq!((outcome.moved.len(), on(1), on(3)), (1000, 1000, 0));
+}
+
 #[test]
 fn all_is_moved_by_several_threads() {
     let fake = Fake::new(1000, 1000);

@@ -104,8 +104,8 @@ pub struct Options {
     pub windows: Option<u32>,
     /// How long a window is.
     pub window: Duration,
-    /// The node that fast memory is on.
-    pub fast_node: u32,
+    /// The nodes that fast memory is on.
+    pub fast_nodes: Vec<u32>,
 }
 
 impl Subject {
@@ -154,7 +154,7 @@ impl Subject {
     fn of_source(pid: u32, source: Box<dyn Source>, options: &Options) -> Result<Self> {
         // Where slow memory is does not matter here.
         let nodes = NodeOptions {
-            fast: options.fast_node,
+            fast: options.fast_nodes.clone(),
             ..NodeOptions::default()
         };
         let regions = Memory::of(pid)?.mappings()?.into_iter();

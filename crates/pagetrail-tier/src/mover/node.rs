@@ -2,7 +2,7 @@
 //! `move_pages(2)`.
 //!
 //! Several threads move a batch each, because one call moves its pages one after the other. When
-//! the fast node is full, the mover stops, and skips the next plans: one, then two, then four.
+//! all fast nodes are full, the mover stops, and skips the next plans: one, then two, then four.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -71,10 +71,10 @@ impl Kernel for System {
 /// Settings of a [`NodeMover`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeOptions {
-    /// The node that fast memory is on.
-    pub fast: u32,
-    /// The node that slow memory is on. Pages on any other node count as slow.
-    pub slow: u32,
+    /// The nodes that fast memory is on: the first is filled first.
+    pub fast: Vec<u32>,
+    /// The nodes that slow memory is on, likewise. Pages on any other node count as slow.
+    pub slow: Vec<u32>,
     /// How many threads move at a time.
     pub threads: usize,
     /// Number of pages, or huge pages, that one call moves.
@@ -87,8 +87,8 @@ impl Default for NodeOptions {
     /// From node 1 to node 0, by four threads as in the paper.
     fn default() -> Self {
         Self {
-            fast: 0,
-            slow: 1,
+            fast: vec![0],
+            slow: vec![1],
             threads: 4,
             batch: 512,
             bytes_per_second: None,
@@ -124,6 +124,29 @@ impl<K: Kernel> NodeMover<K> {
             pause: 0,
             back_off: 1,
         }
+    }
+
+    /// Moves to the first node, and what finds no room there to the next.
+    fn to_nodes(&self, units: &[Unit], nodes: &[u32], timeout: Duration) -> Vec<Option<Reason>> {
+        let began = Instant::now();
+        let mut reasons = vec![Some(Reason::NotTried); units.len()];
+        let mut left: Vec<usize> = (0..units.len()).collect();
+        for node in nodes {
+            let rest: Vec<Unit> = left.iter().map(|index| units[*index]).collect();
+            let timeout = timeout.saturating_sub(began.elapsed());
+            for (index, reason) in left.iter().zip(self.in_batches(&rest, *node, timeout)) {
+                reasons[*index] = reason;
+            }
+            // What was not tried because another page found no room is tried on the next node.
+            let is_full = left
+                .iter()
+                .any(|index| reasons[*index] == Some(Reason::NoRoom));
+            left.retain(|index| matches!(reasons[*index], Some(Reason::NoRoom | Reason::NotTried)));
+            if !is_full || left.is_empty() {
+                break;
+            }
+        }
+        reasons
     }
 
     /// Moves in threads, batch by batch, until all is done, time is over, or there is no room.
@@ -223,7 +246,9 @@ impl<K: Kernel> Mover for NodeMover<K> {
                 })?;
             for ((range, huge), state) in ranges.drain(..).zip(states) {
                 match u32::try_from(state) {
-                    Ok(node) if node == self.options.fast => runs.push(range, Place::Fast, huge),
+                    Ok(node) if self.options.fast.contains(&node) => {
+                        runs.push(range, Place::Fast, huge)
+                    }
                     Ok(_) => runs.push(range, Place::Slow, huge),
                     Err(_) => {}
                 }
@@ -244,9 +269,9 @@ impl<K: Kernel> Mover for NodeMover<K> {
 
     fn carry_out(&mut self, units: &[Unit], to: Place, timeout: Duration) -> Outcome {
         let began = Instant::now();
-        let node = match to {
-            Place::Fast => self.options.fast,
-            _ => self.options.slow,
+        let nodes = match to {
+            Place::Fast => &self.options.fast,
+            _ => &self.options.slow,
         };
         let mut outcome = Outcome::default();
         if units.is_empty() {
@@ -257,7 +282,7 @@ impl<K: Kernel> Mover for NodeMover<K> {
             outcome.failed = units.iter().map(|unit| (*unit, Reason::NotTried)).collect();
             return outcome;
         }
-        let reasons = self.in_batches(units, node, timeout);
+        let reasons = self.to_nodes(units, nodes, timeout);
         for (unit, reason) in units.iter().zip(reasons) {
             match reason {
                 None => outcome.moved.push(*unit),

@@ -164,9 +164,10 @@ impl Settings {
         }
     }
 
-    /// Weighs reads and writes by what each gains from fast memory: how much longer it takes in slow
-    /// memory, in any unit. The smaller gain that there is counts 1, the other by its ratio, so far
-    /// as weights go; what is hot, and by how much, is scaled with them.
+    /// Weighs reads and writes by what each gains from fast memory: how much longer it takes in
+    /// slow memory, in any unit. A window with a write counts as often as one with a read as its
+    /// gain is larger, in steps of a quarter; what is hot, and by how much, is scaled with the
+    /// weights.
     ///
     /// A window with a write is one with an access, too, where a source reports both: its weights
     /// add up, and a write weighs no less than a read.

@@ -84,14 +84,15 @@ pub(crate) struct PlanArgs {
     /// How long a window is, with its unit
     #[arg(long, value_name = "TIME", default_value = "600ms", value_parser = duration, conflicts_with = "trail")]
     pub(crate) window: Duration,
-    /// The node that fast memory is on
+    /// The nodes that fast memory is on, with commas between them
     #[arg(
         long,
         value_name = "NODE",
-        default_value_t = 0,
+        default_value = "0",
+        value_delimiter = ',',
         conflicts_with = "trail"
     )]
-    pub(crate) fast_node: u32,
+    pub(crate) fast_node: Vec<u32>,
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,

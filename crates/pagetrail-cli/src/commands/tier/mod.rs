@@ -45,7 +45,7 @@ fn plan(args: &PlanArgs) -> Result<String> {
         fast: args.fast,
         windows: args.windows,
         window: args.window,
-        fast_node: args.fast_node,
+        fast_nodes: args.fast_node.clone(),
     };
     let kind = args.source.0;
     let subject = match &args.subject {

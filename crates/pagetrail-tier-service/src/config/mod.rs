@@ -1,20 +1,25 @@
 //! [`Config`]: `tier.toml`, read and checked as a whole; `docs/tier-format.md` documents it.
 
+mod memory;
+mod target;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use pagetrail::{Capabilities, Technique};
-use pagetrail_report::size::Size;
-use pagetrail_tier::source::{Damon, PageIdle, Source, Watched, WatchedKind};
-use pagetrail_tier::{Error, Settings};
-use serde::{Deserialize, Deserializer, Serialize, de};
-
 use pagetrail_endpoint::Address;
 use pagetrail_report::duration;
+use pagetrail_report::size::Size;
+use pagetrail_tier::Settings;
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use target::check_guest;
+
+pub use memory::{Memory, Slow};
+pub use target::{SourceKind, Target, Vm};
 
 /// A longer file is no configuration.
 const BYTES_MAX: u64 = 1 << 20;
@@ -61,204 +66,6 @@ pub enum Mode {
     Pool,
 }
 
-/// Where memory is, and how it is moved.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Memory {
-    /// The node that fast memory is on.
-    pub fast_node: u32,
-    /// Where cold pages go.
-    pub slow: Slow,
-    /// How many threads move pages of a process at a time.
-    pub threads: usize,
-    /// How many pages one call moves.
-    pub batch: usize,
-    /// In a second, for each process.
-    #[serde(deserialize_with = "parsed")]
-    pub bandwidth: Option<Size>,
-    /// Nothing is moved while tasks wait for memory for a larger share of the time, in percent.
-    pub pressure_max_percent: Option<u8>,
-}
-
-impl Default for Memory {
-    fn default() -> Self {
-        Self {
-            fast_node: 0,
-            slow: Slow::Node(1),
-            threads: 4,
-            batch: 512,
-            bandwidth: None,
-            pressure_max_percent: None,
-        }
-    }
-}
-
-/// Where slow memory is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slow {
-    /// On a node.
-    Node(u32),
-    /// In swap, or zram.
-    Swap,
-}
-
-impl<'de> Deserialize<'de> for Slow {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Raw {
-            Node(u32),
-            Word(String),
-        }
-        match Raw::deserialize(deserializer) {
-            Ok(Raw::Node(node)) => Ok(Self::Node(node)),
-            Ok(Raw::Word(word)) if word == "swap" => Ok(Self::Swap),
-            _ => Err(de::Error::custom(
-                "slow is the number of a node, or \"swap\"",
-            )),
-        }
-    }
-}
-
-/// What reports which pages are used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SourceKind {
-    /// Accesses where the kernel reports them, else writes.
-    #[default]
-    Auto,
-    /// Reads and writes alike (access-scan, Linux 7.3).
-    Accesses,
-    /// Writes only (pagemap-scan, Linux 6.7).
-    Writes,
-    /// Accesses and writes in turns, distinguished; every page is sampled in every window.
-    Turns,
-    /// Regions that DAMON saw touched, without faults; one process on a machine.
-    Damon,
-    /// Accesses by the kernel's idle page tracking, without faults, where a kernel has it.
-    Idle,
-}
-
-impl SourceKind {
-    /// All sources.
-    pub const ALL: [Self; 6] = [
-        Self::Auto,
-        Self::Accesses,
-        Self::Writes,
-        Self::Turns,
-        Self::Damon,
-        Self::Idle,
-    ];
-
-    /// The name in configurations and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Accesses => "accesses",
-            Self::Writes => "writes",
-            Self::Turns => "turns",
-            Self::Damon => "damon",
-            Self::Idle => "idle",
-        }
-    }
-
-    /// Begins to watch a process.
-    ///
-    /// # Errors
-    ///
-    /// The source does not work here, or not for this process.
-    pub fn start(self, pid: u32, window: Duration) -> Result<Box<dyn Source>, Error> {
-        let kind = match self {
-            Self::Auto => match Capabilities::probe_one(Technique::AccessScan).reason() {
-                None => WatchedKind::Accesses,
-                Some(_) => WatchedKind::Writes,
-            },
-            Self::Accesses => WatchedKind::Accesses,
-            Self::Writes => WatchedKind::Writes,
-            Self::Turns => WatchedKind::Turns,
-            Self::Idle => {
-                pagetrail::Target::process(pid)?;
-                return Ok(Box::new(PageIdle::start(pid)?));
-            }
-            Self::Damon => {
-                pagetrail::Target::process(pid)?;
-                return Ok(Box::new(Damon::start(pid, window)?));
-            }
-        };
-        let target = pagetrail::Target::process(pid)?;
-        Ok(Box::new(Watched::start(target, kind)?))
-    }
-}
-
-/// A target: its processes, and its share.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Target {
-    /// Its name in status, numbers and messages.
-    pub name: String,
-    /// A process.
-    pub pid: Option<u32>,
-    /// All processes of a program, by its name or file.
-    pub command: Option<String>,
-    /// All processes of a control group and of those below it.
-    pub cgroup: Option<PathBuf>,
-    /// Virtual machines that run, by their monitors: guest memory alone is kept.
-    pub vm: Option<Vm>,
-    /// A program to start as a guest of KVM, and its arguments.
-    pub guest: Option<Vec<String>>,
-    /// Its share of fast memory.
-    #[serde(deserialize_with = "size")]
-    pub fast: Size,
-    /// What reports which pages are used.
-    #[serde(default)]
-    pub source: SourceKind,
-}
-
-/// Virtual machines on KVM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Vm {
-    /// The guest of a monitor, by its PID.
-    Pid(u32),
-    /// The guest of this name, as its monitor was given it.
-    Name(String),
-    /// All guests of the monitors in a control group.
-    Cgroup(PathBuf),
-}
-
-impl std::str::FromStr for Vm {
-    type Err = String;
-
-    /// A number is a PID, a path a control group, and anything else a name.
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.parse() {
-            Ok(pid) => Ok(Self::Pid(pid)),
-            Err(_) if text.is_empty() => Err("it must be a PID, a name or a control group".into()),
-            Err(_) if text.starts_with('/') => Ok(Self::Cgroup(text.into())),
-            Err(_) => Ok(Self::Name(text.to_owned())),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Vm {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Raw {
-            Pid(u32),
-            Word(String),
-        }
-        match Raw::deserialize(deserializer) {
-            Ok(Raw::Pid(pid)) => Ok(Self::Pid(pid)),
-            Ok(Raw::Word(word)) if word.starts_with('/') => Ok(Self::Cgroup(word.into())),
-            // A guest may be called 7.
-            Ok(Raw::Word(word)) if !word.is_empty() => Ok(Self::Name(word)),
-            _ => Err(de::Error::custom(
-                "vm is the PID of a monitor, the name of a guest, or the path of a control group",
-            )),
-        }
-    }
-}
-
 fn window() -> Duration {
     Duration::from_millis(600)
 }
@@ -272,11 +79,6 @@ fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error
     duration::parse(&text).map_err(de::Error::custom)
 }
 
-fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    text.parse().map_err(de::Error::custom)
-}
-
 fn parsed<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -284,22 +86,6 @@ where
 {
     let text = String::deserialize(deserializer)?;
     text.parse().map(Some).map_err(de::Error::custom)
-}
-
-fn check_guest(name: &str, words: &[String], source: SourceKind) -> Result<()> {
-    ensure!(
-        words.first().is_some_and(|program| !program.is_empty()),
-        "target '{name}' starts no program: guest is a list, the program and its arguments"
-    );
-    ensure!(
-        !words.iter().any(|word| word.contains('\0')),
-        "target '{name}' starts a program by a text with a NUL byte"
-    );
-    ensure!(
-        !matches!(source, SourceKind::Damon | SourceKind::Idle),
-        "target '{name}' is a guest, whose accesses the virtual machine reports: leave out source"
-    );
-    Ok(())
 }
 
 impl Config {
@@ -393,24 +179,7 @@ impl Config {
                 "listen is {address}: only loopback addresses and Unix sockets are served"
             );
         }
-        let Memory {
-            fast_node,
-            slow,
-            threads,
-            batch,
-            pressure_max_percent,
-            ..
-        } = &self.memory;
-        ensure!(
-            pressure_max_percent.is_none_or(|percent| (1..=100).contains(&percent)),
-            "pressure_max_percent must be 1 to 100"
-        );
-        ensure!(
-            *slow != Slow::Node(*fast_node),
-            "fast and slow memory are on the same node, {fast_node}"
-        );
-        ensure!((1..=64).contains(threads), "threads must be 1 to 64");
-        ensure!((1..=65_536).contains(batch), "batch must be 1 to 65536");
+        self.memory.check()?;
         ensure!(
             self.window >= Duration::from_millis(10),
             "a window is at least 10ms"
@@ -441,7 +210,7 @@ mod tests {
         period = "30s"
         [memory]
         fast_node = 0
-        slow = 2
+        slow = [2, 3]
         threads = 2
         bandwidth = "1G"
         [policy]
@@ -474,7 +243,7 @@ mod tests {
     fn reads_what_the_documentation_has() {
         let config = Config::parse(FULL).unwrap();
         assert_eq!((config.mode, config.fast_bytes()), (Mode::Pool, 4 << 30));
-        assert_eq!(config.memory.slow, Slow::Node(2));
+        assert_eq!(config.memory.slow, Slow::Nodes(vec![2, 3]));
         assert_eq!((config.policy.windows, config.policy.level_max), (4, 7));
         assert_eq!(config.targets[1].source, SourceKind::Turns);
         assert_eq!(config.targets[3].vm, Some(Vm::Name("web1".into())));
@@ -516,6 +285,16 @@ mod tests {
         with(&format!("{target}[policy]\nwindows = -1"), "line 6");
         with(&format!("{target}[memory]\nslow = 0"), "same node");
         with(&format!("{target}[memory]\nslow = \"tape\""), "swap");
+        for (nodes, what) in [
+            ("slow = [0]", "same node"),
+            ("slow = [1, 1]", "twice"),
+            ("slow = []", "between 1"),
+            ("fast_node = []", "between 1"),
+            ("fast_node = [0, 2]\nslow = [1, 2]", "same node"),
+            ("fast_node = \"x\"", "list"),
+        ] {
+            with(&format!("{target}[memory]\n{nodes}"), what);
+        }
         with(&format!("{target}[memory]\nthreads = 0"), "threads");
         for percent in ["0", "101", "-1", "\"x\""] {
             let text = format!("{target}[memory]\npressure_max_percent = {percent}");
