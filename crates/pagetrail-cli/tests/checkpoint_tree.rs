@@ -1,0 +1,202 @@
+//! `checkpoint --tree`, as a user types it; killed at random instants it leaves all processes
+//! running, and whole instants in its store.
+
+#![cfg(target_arch = "x86_64")]
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{error_line, pagetrail, run};
+use serde_json::Value;
+
+/// Where the processes of `tests/victims/relay.c` have the number that they share.
+const SHARED: u64 = 0x100_0000_0000;
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Three processes that take turns; they end with the test.
+struct Relay {
+    first: Child,
+    pids: Vec<u32>,
+}
+
+impl Relay {
+    fn start(directory: &Path) -> Self {
+        let victims = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/victims");
+        let program = directory.join("relay");
+        let mut compiler = Command::new("cc");
+        let compiler = compiler.args(["-O1", "-pthread", "-o"]).arg(&program);
+        let status = compiler.arg(victims.join("relay.c")).status();
+        assert!(status.is_ok_and(|status| status.success()), "cc failed");
+        let mut command = Command::new(program);
+        let command = command.args(["600", "3"]).stdout(Stdio::piped());
+        let mut first = command.spawn().expect("it starts");
+        let mut lines = BufReader::new(first.stdout.take().expect("it is piped")).lines();
+        let mut line = || lines.next().expect("a line").expect("UTF-8");
+        let mut pids = vec![first.id()];
+        pids.extend(
+            line()
+                .split_whitespace()
+                .map(|pid| pid.parse::<u32>().expect("a PID")),
+        );
+        assert_eq!(line(), "ready");
+        Self { first, pids }
+    }
+
+    fn turn(&self) -> u64 {
+        let memory = fs::File::open(format!("/proc/{}/mem", self.first.id())).expect("it runs");
+        let mut word = [0; 8];
+        memory
+            .read_exact_at(&mut word, SHARED)
+            .expect("it is mapped");
+        u64::from_ne_bytes(word)
+    }
+
+    /// Waits until each process has had turns and none is traced: none stands still.
+    fn goes_on(&self) {
+        let (before, deadline) = (self.turn(), Instant::now() + TIMEOUT);
+        let is_traced = |pid: &u32| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+            !status.contains("TracerPid:\t0\n")
+        };
+        while self.turn() < before + 12 || self.pids.iter().any(is_traced) {
+            assert!(Instant::now() < deadline, "it stands still");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.first.kill();
+        let _ = self.first.wait();
+    }
+}
+
+fn document(directory: &Path, arguments: &[&str]) -> Value {
+    let output = run(directory, &[arguments, &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn text(directory: &Path, arguments: &[&str]) -> String {
+    let output = run(directory, arguments);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+#[test]
+fn a_tree_is_saved_shown_and_verified() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    let relay = Relay::start(here);
+    let pid = relay.pids[0].to_string();
+    let take = ["checkpoint", "--tree", "-p", &pid, "--store", "s"];
+    let line = text(here, &take);
+    assert!(line.starts_with("instant 1: 3 processes, "), "{line}");
+    let more = ["--every", "20ms", "--count", "3", "--keep", "2"];
+    let lines = text(here, &[&take[..], &more].concat());
+    assert_eq!(lines.lines().count(), 3, "{lines}");
+    relay.goes_on();
+    let log = document(here, &["log", "s"]);
+    let numbers = log["instants"].as_array().expect("a list").iter();
+    assert_eq!(
+        numbers
+            .map(|instant| instant["instant"].clone())
+            .collect::<Vec<_>>(),
+        [3, 4]
+    );
+    let shown = document(here, &["show", "s"]);
+    let processes = shown["processes"].as_array().expect("a list");
+    let mut pids: Vec<_> = processes
+        .iter()
+        .map(|process| process["pid"].as_u64())
+        .collect();
+    pids.sort_unstable();
+    let mut expected: Vec<_> = relay.pids.iter().map(|pid| Some(u64::from(*pid))).collect();
+    expected.sort_unstable();
+    assert_eq!(pids, expected);
+    assert!(text(here, &["show", "s"]).contains("relay 600 3"));
+    assert!(text(here, &["verify", "s"]).contains("2 instants"));
+    // The store of one process is one as any other.
+    let one = format!("s/processes/{}", processes[0]["process"]);
+    assert!(text(here, &["log", &one]).contains("relay"));
+
+    for (arguments, part) in [
+        (vec!["restore", "s"], "pagetrail checkpoint --restorable"),
+        (vec!["export", "s", "--core", "core"], "s/processes/N"),
+        (vec!["prune", "s", "--keep-last", "1"], "s/processes/N"),
+        (
+            vec!["checkpoint", "-p", &pid, "--store", "s"],
+            "s/processes/N",
+        ),
+        (
+            vec!["checkpoint", "--tree", "-p", &pid, "--store", &one],
+            "is not a checkpoint store",
+        ),
+        (
+            vec!["checkpoint", "--tree", "-p", &pid, "--store", "s3://b/p"],
+            "--store DIRECTORY",
+        ),
+        (vec!["show", "s", "9"], "no checkpoint 9"),
+    ] {
+        let line = error_line(&run(here, &arguments), 2);
+        assert!(line.contains(part), "{line}");
+    }
+    fs::write(here.join("s/00000000000000000003.manifest"), "x").expect("it is ours");
+    assert_eq!(run(here, &["verify", "s"]).status.code(), Some(1));
+    assert_eq!(run(here, &["log", "s"]).status.code(), Some(1));
+    relay.goes_on();
+}
+
+#[test]
+fn killed_at_any_instant_it_leaves_all_processes_running() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    let relay = Relay::start(here);
+    let pid = relay.pids[0].to_string();
+    // Up to where it has taken some, however busy this machine is.
+    let take = [
+        "checkpoint",
+        "--tree",
+        "-p",
+        &pid,
+        "--store",
+        "s",
+        "--count",
+        "1000",
+    ];
+    let mut wait = Duration::from_millis(3);
+    for _ in 0..25 {
+        let mut command = pagetrail(here, &take);
+        let command = command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut killed = command.spawn().expect("it starts");
+        std::thread::sleep(wait);
+        killed.kill().expect("it runs");
+        killed.wait().expect("it was killed");
+        relay.goes_on();
+        wait = wait.mul_f64(1.25);
+    }
+    let line = text(
+        here,
+        &[
+            "checkpoint",
+            "--tree",
+            "-p",
+            &pid,
+            "--store",
+            "s",
+            "--keep",
+            "1000",
+        ],
+    );
+    assert!(line.starts_with("instant "), "{line}");
+    let text = text(here, &["verify", "s"]);
+    assert!(text.contains("nothing damaged"), "{text}");
+    relay.goes_on();
+}
