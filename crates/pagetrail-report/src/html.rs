@@ -23,39 +23,146 @@ mod data;
 /// written.
 const ROWS_MAX: usize = 640;
 const COLUMNS_MAX: usize = 1600;
+/// Processes on a page at most.
+const PROCESSES_MAX: usize = 24;
 
 /// The look of every page.
 pub const STYLE_SHEET: &str = include_str!("html/page.css");
 
-/// Writes the page.
+/// Writes the page of a process.
 pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Result<()> {
-    let trail = recording.whole;
-    let command = escape(&words::command(&trail.header.command)).into_owned();
+    write_all(std::slice::from_ref(recording), out)
+}
+
+/// Writes the page of several processes, the first of which is shown until another is chosen. Of
+/// many it has the first and those that wrote most, and says so.
+pub(crate) fn write_all(recordings: &[Recording<'_>], out: &mut dyn Write) -> io::Result<()> {
+    let shown = most_written(recordings);
+    let grid = Grid::of(shown.len());
+    let first = shown
+        .first()
+        .map(|recording| &recording.whole.header.command[..]);
+    let title = escape(&words::command(first.unwrap_or_default())).into_owned();
     fill(include_str!("html/page.html"), out, |name| match name {
-        "title" => Cow::Owned(format!("{command} - pagetrail")),
+        "title" => Cow::Owned(format!("{title} - pagetrail")),
         "css" => STYLE_SHEET.into(),
+        "picker-js" => include_str!("html/picker.js").into(),
         "table-js" => include_str!("html/table.js").into(),
         "chart-js" => include_str!("html/chart.js").into(),
-        "command" => Cow::Borrowed(&command),
-        "subtitle" => subtitle(trail).into(),
-        "facts" => tiles(recording).into(),
-        "notices" => notice_list(&words::notices(trail)).into(),
-        "maps" => {
-            let parts = std::iter::once(&recording.main).chain(&recording.accesses);
-            parts.map(map).collect::<String>().into()
+        "picker" => picker(&shown, recordings.len()).into(),
+        "processes" => {
+            let processes = shown.iter().enumerate();
+            let processes = processes.map(|(number, recording)| process(recording, number, grid));
+            processes.collect::<String>().into()
         }
-        "table" => table(recording).into(),
         other => unreachable!("the template names {other}"),
     })
 }
 
+/// How fine heatmaps are.
+#[derive(Clone, Copy)]
+struct Grid {
+    rows: usize,
+    columns: usize,
+}
+
+impl Grid {
+    /// The more maps, the coarser, so that the page stays small.
+    fn of(processes: usize) -> Self {
+        let share = processes.max(1);
+        let rows_least = ROWS_MAX / 4;
+        Self {
+            rows: (ROWS_MAX / share).max(rows_least),
+            columns: (COLUMNS_MAX / share).max(COLUMNS_MAX / 8),
+        }
+    }
+}
+
+/// The first process and those that wrote most, in their order.
+fn most_written<'a, 'trail>(recordings: &'a [Recording<'trail>]) -> Vec<&'a Recording<'trail>> {
+    let mut numbers: Vec<usize> = (1..recordings.len()).collect();
+    numbers.sort_by_key(|number| std::cmp::Reverse(recordings[*number].main.analysis.page_writes));
+    numbers.truncate(PROCESSES_MAX - 1);
+    numbers.sort_unstable();
+    let first = recordings.first().into_iter();
+    first
+        .chain(numbers.into_iter().map(|number| &recordings[number]))
+        .collect()
+}
+
+/// What chooses a process; nothing where there is one.
+fn picker(shown: &[&Recording<'_>], all: usize) -> String {
+    if all < 2 {
+        return String::new();
+    }
+    let option = |recording: &&Recording<'_>| {
+        let header = &recording.whole.header;
+        let analysis = &recording.main.analysis;
+        let text = format!(
+            "{} {} · {}",
+            header.pid,
+            words::command(&header.command),
+            words::plural(analysis.page_writes, "page write")
+        );
+        format!(
+            "<option value=\"{}\">{}</option>\n",
+            header.pid,
+            escape(&text)
+        )
+    };
+    let options: String = shown.iter().map(option).collect();
+    let left = match all - shown.len() {
+        0 => String::new(),
+        left => format!(
+            "<span>and {} that wrote less: --process shows one</span>",
+            words::count(left as u64)
+        ),
+    };
+    format!(
+        "<p class=\"picker\"><label for=\"picker\">Process</label>\
+         <select id=\"picker\" autocomplete=\"off\">\n{options}</select>{left}</p>\n"
+    )
+}
+
+/// A process on the page.
+fn process(recording: &Recording<'_>, number: usize, grid: Grid) -> String {
+    let trail = recording.whole;
+    let mut out = Vec::new();
+    fill(
+        include_str!("html/process.html"),
+        &mut out,
+        |name| match name {
+            "hidden" => if number == 0 { "" } else { " hidden" }.into(),
+            "number" => number.to_string().into(),
+            "command" => escape(&words::command(&trail.header.command))
+                .into_owned()
+                .into(),
+            "subtitle" => subtitle(trail).into(),
+            "facts" => tiles(recording).into(),
+            "notices" => notice_list(&words::notices(trail)).into(),
+            "maps" => {
+                let parts = std::iter::once(&recording.main).chain(&recording.accesses);
+                parts
+                    .map(|part| map(part, number, grid))
+                    .collect::<String>()
+                    .into()
+            }
+            "table" => table(recording).into(),
+            other => unreachable!("the template names {other}"),
+        },
+    )
+    .expect("a Vec takes all");
+    String::from_utf8(out).expect("templates and data are UTF-8")
+}
+
 /// A heatmap with its data.
-fn map(part: &Part<'_>) -> String {
+fn map(part: &Part<'_>, number: usize, grid: Grid) -> String {
     let terms = words::terms(part.access_kind);
-    let heat = Heatmap::of(&part.trail, ROWS_MAX, COLUMNS_MAX);
+    let heat = Heatmap::of(&part.trail, grid.rows, grid.columns);
     let mut out = Vec::new();
     fill(include_str!("html/map.html"), &mut out, |name| match name {
         "name" => terms.writes.into(),
+        "number" => number.to_string().into(),
         "title" => match part.access_kind {
             AccessKind::Writes => "Writes by address and time".into(),
             AccessKind::Accesses => "Accesses by address and time".into(),
@@ -314,6 +421,58 @@ mod tests {
         let mut out = Vec::new();
         write(&Recording::of(trail), &mut out).expect("a Vec takes all");
         String::from_utf8(out).expect("the page is UTF-8")
+    }
+
+    /// The page of several processes, of which each wrote more than the one before it.
+    fn page_of(count: usize) -> String {
+        let trails: Vec<Trail> = (0..count)
+            .map(|number| {
+                let mut trail = testing::program(10 + number as u32);
+                trail.header.pid = 100 + number as u32;
+                trail.header.command = vec![format!("<worker {number}>")];
+                trail
+            })
+            .collect();
+        let recordings: Vec<_> = trails.iter().map(Recording::of).collect();
+        let mut out = Vec::new();
+        write_all(&recordings, &mut out).expect("a Vec takes all");
+        String::from_utf8(out).expect("the page is UTF-8")
+    }
+
+    #[test]
+    fn of_several_processes_one_is_shown_and_each_can_be_chosen() {
+        let page = page_of(3);
+        assert_eq!(page.matches("<article class=\"process\">").count(), 1);
+        assert_eq!(
+            page.matches("<article class=\"process\" hidden>").count(),
+            2
+        );
+        for pid in 100..103 {
+            assert_eq!(
+                page.matches(&format!("<option value=\"{pid}\">{pid} "))
+                    .count(),
+                1
+            );
+        }
+        assert!(page.contains("&lt;worker 2&gt;") && !page.contains("<worker 2>"));
+        // No two elements have one name.
+        let ids: Vec<&str> = page
+            .split(" id=\"")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+            .collect();
+        let different: std::collections::BTreeSet<_> = ids.iter().collect();
+        assert_eq!(different.len(), ids.len(), "{ids:?}");
+        assert!(!page_of(1).contains("<select"));
+    }
+
+    #[test]
+    fn of_many_processes_the_first_and_those_that_wrote_most_are_shown() {
+        let page = page_of(30);
+        assert_eq!(page.matches("<option ").count(), PROCESSES_MAX);
+        assert!(page.contains("<option value=\"100\">") && page.contains("<option value=\"129\">"));
+        assert!(!page.contains("<option value=\"101\">"));
+        assert!(page.contains("and 6 that wrote less"));
     }
 
     #[test]

@@ -99,6 +99,10 @@ pub fn write_all(
     match (format, processes.first()) {
         (Format::Parquet, _) => parquet::write(processes, out),
         (Format::ChromeTrace, _) => chrome_trace::write(processes, out),
+        (Format::Html, _) => {
+            let trails = processes.iter().map(|(_, trail)| Recording::of(trail));
+            html::write_all(&trails.collect::<Vec<_>>(), out)
+        }
         (_, Some((_, trail))) => write(trail, format, out),
         (_, None) => Ok(()),
     }

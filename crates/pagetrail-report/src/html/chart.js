@@ -191,6 +191,8 @@ for (const map of document.querySelectorAll("section.map")) (() => {
   }
 
   function draw() {
+    // That of a process that is not shown has no size.
+    if (plot.clientWidth === 0) return;
     wide = plot.clientWidth;
     gutter = clamp(wide * 0.17, 90, 230);
     const c = context(chart);

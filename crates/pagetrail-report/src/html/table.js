@@ -1,7 +1,6 @@
 "use strict";
-// The table: a click on a head sorts by it.
-(() => {
-  const table = document.getElementById("mappings");
+// Each table: a click on a head sorts by it.
+for (const table of document.querySelectorAll("table.mappings")) (() => {
   const heads = Array.from(table.tHead.rows[0].cells);
   heads.forEach((head, index) => {
     const sort = () => {

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pagetrail::{Ended, Error, State, TrackMode};
-use pagetrail_report::{joined, words};
+use pagetrail_report::words;
 use pagetrail_trail::End;
 
 use self::args::RecordArgs;
-use super::report::{Pictures, read};
+use super::report::{Pictures, read_all};
 use crate::args::DEFAULT_FILE;
 use crate::exit;
 use crate::recording::metrics::Metrics;
@@ -331,9 +331,8 @@ fn keep(
     match pictures.is_empty() {
         true => Ok(()),
         false => {
-            let mut trail = read(output.path())?;
-            joined::group(&mut trail);
-            pictures.write(&trail)
+            let mut tree = read_all(output.path())?;
+            pictures.write(&mut tree, None)
         }
     }
 }

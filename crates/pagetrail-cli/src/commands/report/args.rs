@@ -28,7 +28,8 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// The process to report on, by its PID or its program's name, where the recording has several;
-    /// without it the report lists all processes, and pictures show the first
+    /// without it the report lists all processes, the page has those that wrote most, and other
+    /// pictures show the first
     #[arg(long, value_name = "PID")]
     pub(crate) process: Option<String>,
     /// Report what each process has copied of the memory that it shared with its parent after

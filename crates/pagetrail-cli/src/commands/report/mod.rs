@@ -13,7 +13,7 @@ use pagetrail_report::private::PrivateMemory;
 use pagetrail_report::processes::{self, ProcessRow, Processes};
 use pagetrail_report::writers::Writers;
 use pagetrail_report::{self as report, Format, Style, joined, words};
-use pagetrail_trail::{Trail, TreeTrail};
+use pagetrail_trail::{ProcessTrail, Trail, TreeTrail};
 
 use self::args::{PictureArgs, ReportArgs};
 use crate::args::DEFAULT_FILE;
@@ -37,10 +37,14 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
     if args.parquet.is_some() || args.chrome_trace.is_some() {
         write_tables(&mut tree, number, args)?;
     }
+    let pictures = Pictures::open(&args.pictures, &args.file)?;
+    if !pictures.is_empty() {
+        let chosen = args.process.as_ref().map(|_| number);
+        pictures.write(&mut tree, chosen)?;
+    }
     let mut trail = tree.processes.swap_remove(number).trail;
     // The JSON document lists mappings as recorded; its consumer can group them.
     let recorded = joined::group(&mut trail);
-    Pictures::open(&args.pictures, &args.file)?.write(&trail)?;
     let writers = Writers::of(&trail);
     let stacks = [
         (&args.flamegraph, "svg", Kind::Drawing, Format::FlameGraph),
@@ -242,12 +246,26 @@ impl Pictures {
         self.html.is_none() && self.png.is_none()
     }
 
-    /// Writes the pictures of `trail`.
-    pub(crate) fn write(self, trail: &Trail) -> Result<()> {
+    /// Writes the pictures of a recording: the page of all processes, unless one was `chosen`, and
+    /// the heatmap of that or of the first.
+    pub(crate) fn write(self, tree: &mut TreeTrail, chosen: Option<usize>) -> Result<()> {
+        let processes = match chosen {
+            Some(number) => &mut tree.processes[number..=number],
+            None => &mut tree.processes[..],
+        };
+        let group = |process: &mut ProcessTrail| joined::group(&mut process.trail);
+        let recorded: Vec<_> = processes.iter_mut().map(group).collect();
+        let all = processes
+            .iter()
+            .map(|process| (process.appeared_ns, &process.trail));
+        let all: Vec<(u64, &Trail)> = all.collect();
         for (file, format) in [(self.html, Format::Html), (self.png, Format::Png)] {
             if let Some(file) = file {
-                file.write(|out| report::write(trail, format, out))?;
+                file.write(|out| report::write_all(&all, format, out))?;
             }
+        }
+        for (process, mappings) in processes.iter_mut().zip(recorded) {
+            process.trail.mappings = mappings;
         }
         Ok(())
     }
@@ -278,14 +296,8 @@ fn open(
     Ok(Some(file))
 }
 
-/// Reads the first process of a recording, for `record`.
-pub(crate) fn read(path: &Path) -> Result<Trail> {
-    let file = open_recording(path)?;
-    Trail::read(file).with_context(|| format!("cannot read {}", path.display()))
-}
-
 /// Reads all processes of a recording.
-pub(super) fn read_all(path: &Path) -> Result<TreeTrail> {
+pub(crate) fn read_all(path: &Path) -> Result<TreeTrail> {
     let file = open_recording(path)?;
     TreeTrail::read(file).with_context(|| format!("cannot read {}", path.display()))
 }
