@@ -2,12 +2,12 @@
 //!
 //! A process of the first recording is the same as one of the second if both have the same command
 //! line, and are as many-th with it in the order in which processes appeared: PIDs change from run
-//! to run. What has no partner is listed, and compared with nothing.
+//! to run. Of those that are left, titles are the same if their beginnings are. What has no partner is listed, and compared with nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Write};
 
-use pagetrail_trail::TreeTrail;
+use pagetrail_trail::{Trail, TreeTrail};
 use serde::Serialize;
 
 use super::condition::{BadCondition, Condition, Verdict};
@@ -23,6 +23,8 @@ const ALONE_MAX: usize = 10;
 /// Rows of a table at most.
 const ROWS_MAX: usize = 40;
 const ROWS_OF_PAGE_MAX: usize = 500;
+/// Words of a title that say which process it is.
+const TITLE_WORDS: usize = 4;
 
 /// A process that both recordings have.
 #[derive(Clone, Debug)]
@@ -55,42 +57,34 @@ impl TreeComparison {
     ///
     /// They have pages of different sizes, or one the pages written and the other those accessed.
     pub fn of(before: &TreeTrail, after: &TreeTrail) -> Result<Self, Incomparable> {
-        let mut partners = HashMap::<String, VecDeque<ProcessRow>>::new();
-        for row in Processes::of(after).rows {
-            let same = partners.entry(row.command.clone()).or_default();
-            same.push_back(row);
-        }
+        let mut left_before = Processes::of(before).rows;
+        let mut left_after = Processes::of(after).rows;
         let mut compared = Self::default();
-        for before_row in Processes::of(before).rows {
-            let same = partners.get_mut(&before_row.command);
-            let Some(after_row) = same.and_then(VecDeque::pop_front) else {
-                compared.only_before.push(before_row);
-                continue;
-            };
-            let trail_of = |tree: &TreeTrail, row: &ProcessRow| {
-                tree.processes
-                    .get(row.number as usize)
-                    .map(|process| process.trail.clone())
-            };
-            let trails = trail_of(before, &before_row).zip(trail_of(after, &after_row));
-            let comparison = trails.map_or(Err(Incomparable::Empty), |(before, after)| {
-                Comparison::of(&before, &after)
-            });
-            match comparison {
-                Ok(comparison) => compared.pairs.push(ProcessPair {
-                    before: before_row,
-                    after: after_row,
-                    comparison,
-                }),
-                // Some live for less than a round.
-                Err(Incomparable::Empty) => {
-                    compared.only_before.push(before_row);
-                    compared.only_after.push(after_row);
+        // By the whole command line first, then by titles without what a process does just now.
+        for key in [whole_command, title] {
+            for (first, second) in partners(before, &mut left_before, after, &mut left_after, key) {
+                let trails = trail_of(before, &first).zip(trail_of(after, &second));
+                let comparison = trails.map_or(Err(Incomparable::Empty), |(before, after)| {
+                    Comparison::of(before, after)
+                });
+                match comparison {
+                    Ok(comparison) => compared.pairs.push(ProcessPair {
+                        before: first,
+                        after: second,
+                        comparison,
+                    }),
+                    // Some live for less than a round.
+                    Err(Incomparable::Empty) => {
+                        compared.only_before.push(first);
+                        compared.only_after.push(second);
+                    }
+                    Err(error) => return Err(error),
                 }
-                Err(error) => return Err(error),
             }
         }
-        compared.only_after.extend(partners.into_values().flatten());
+        compared.only_before.extend(left_before);
+        compared.only_before.sort_by_key(|row| row.number);
+        compared.only_after.extend(left_after);
         compared.only_after.sort_by_key(|row| row.number);
         let change = |pair: &ProcessPair| {
             let written = pair.comparison.total().written;
@@ -266,6 +260,54 @@ impl TreeComparison {
     }
 }
 
+/// Takes those with the same key, in the order in which they appeared, out of both lists.
+fn partners(
+    before: &TreeTrail,
+    left_before: &mut Vec<ProcessRow>,
+    after: &TreeTrail,
+    left_after: &mut Vec<ProcessRow>,
+    key: fn(&TreeTrail, &ProcessRow) -> Option<String>,
+) -> Vec<(ProcessRow, ProcessRow)> {
+    let mut by_key = HashMap::<String, VecDeque<ProcessRow>>::new();
+    for row in std::mem::take(left_after) {
+        match key(after, &row) {
+            Some(key) => by_key.entry(key).or_default().push_back(row),
+            None => left_after.push(row),
+        }
+    }
+    let mut found = Vec::new();
+    for row in std::mem::take(left_before) {
+        let same = key(before, &row).and_then(|key| by_key.get_mut(&key)?.pop_front());
+        match same {
+            Some(same) => found.push((row, same)),
+            None => left_before.push(row),
+        }
+    }
+    left_after.extend(by_key.into_values().flatten());
+    found
+}
+
+fn trail_of<'a>(tree: &'a TreeTrail, row: &ProcessRow) -> Option<&'a Trail> {
+    let process = tree.processes.get(row.number as usize);
+    process.map(|process| &process.trail)
+}
+
+fn whole_command(_: &TreeTrail, row: &ProcessRow) -> Option<String> {
+    Some(row.command.clone())
+}
+
+/// The beginning of a title, which a process has written in the place of its command line: one word
+/// that has blanks. Servers say at its end what they do just now (`postgres: user database host
+/// COMMIT`).
+fn title(tree: &TreeTrail, row: &ProcessRow) -> Option<String> {
+    let [title] = &trail_of(tree, row)?.header.command[..] else {
+        return None;
+    };
+    let mut words = title.split_whitespace();
+    let beginning: Vec<&str> = words.by_ref().take(TITLE_WORDS).collect();
+    (beginning.len() == TITLE_WORDS).then(|| beginning.join(" "))
+}
+
 /// A pair in a table: both PIDs and the command line.
 fn label(pair: &ProcessPair) -> String {
     let (before, after) = (pair.before.pid, pair.after.pid);
@@ -276,7 +318,7 @@ fn label(pair: &ProcessPair) -> String {
 mod tests {
     use super::*;
     use crate::testing;
-    use pagetrail_trail::{ProcessTrail, Trail};
+    use pagetrail_trail::ProcessTrail;
 
     fn process(pid: u32, command: &str, trail: Trail) -> ProcessTrail {
         let mut trail = trail;
@@ -342,6 +384,30 @@ mod tests {
         let alone = |rows: &[ProcessRow]| rows.iter().map(|row| row.pid).collect::<Vec<_>>();
         assert_eq!(alone(&compared.only_before), [4, 5]);
         assert_eq!(alone(&compared.only_after), [14, 15]);
+    }
+
+    /// As those of PostgreSQL, which say at the end what a process does just now.
+    #[test]
+    fn titles_are_the_same_by_their_beginning() {
+        let whole = || testing::program(10);
+        let before = tree(vec![
+            process(1, "postgres: user base [local] COMMIT", whole()),
+            process(2, "postgres: user base [local] UPDATE waiting", whole()),
+            process(3, "postgres: walwriter", whole()),
+        ]);
+        let after = tree(vec![
+            process(11, "postgres: walwriter", whole()),
+            process(12, "postgres: user base [local] idle", whole()),
+            process(13, "postgres: user base [local] COMMIT", whole()),
+            process(14, "postgres: other base [local] idle", whole()),
+        ]);
+        let compared = TreeComparison::of(&before, &after).expect("comparable");
+        let pids = |pair: &ProcessPair| (pair.before.pid, pair.after.pid);
+        let mut pairs: Vec<_> = compared.pairs.iter().map(pids).collect();
+        pairs.sort_unstable();
+        assert_eq!(pairs, [(1, 13), (2, 12), (3, 11)]);
+        assert_eq!(compared.only_after[0].pid, 14);
+        assert!(compared.only_before.is_empty());
     }
 
     #[test]
