@@ -1,13 +1,13 @@
 //! What checkpoints cost, as JSON: the pause of a program that writes 100 MB/s to random pages of
-//! 1.5 GiB, by `precopy`, by `cow`, by `stop` and by gdb's `gcore`; the volume of a chain; the throughput of
-//! a full image against `cp`; reading it back.
+//! 1.5 GiB, by `precopy`, by `cow`, by `stop` and by gdb's `gcore`; the volume of a chain; the
+//! throughput of a full image against `cp`; reading it back.
 //!
-//! The program is this example once more. It tells its own longest gaps, so that all three tools
-//! are measured by what the program felt. Each image of a chain is checked by the difference to the
-//! one before it.
+//! The program is this example once more. It tells its own longest gaps, so that all tools are
+//! measured by what the program felt. Each image of a chain is checked by the difference to the one
+//! before it.
 //!
-//! `bench_checkpoint images` measures the last two only, `bench_checkpoint pauses` the pauses alone, on
-//! tmpfs, of programs that write slowly, fast, and without a break, by two modes.
+//! `bench_checkpoint images` measures the last two only, `bench_checkpoint pauses` the pauses
+//! alone, on tmpfs, of programs that write slowly, fast, and without a break, by two modes.
 //! `PAGETRAIL_BENCH_MIB` and `PAGETRAIL_BENCH_COUNT` make it smaller.
 
 #![allow(clippy::print_stdout, reason = "the result")]

@@ -13,8 +13,8 @@ use crate::sys::urgent::Urgent;
 use pagetrail::{Frozen, Held, PageSet};
 use std::time::Duration;
 
-/// Fewer pages are copied at once: that takes less time than protecting them and holding the process
-/// a second time.
+/// Fewer pages are copied at once: that takes less time than protecting them and holding the
+/// process a second time.
 const FROZEN_PAGES_MIN: u64 = 128;
 /// What a hold itself takes, as a part of the pause that is wanted.
 const HOLD: Duration = Duration::from_micros(500);
@@ -93,8 +93,8 @@ impl ProcessCheckpointer {
         }
     }
 
-    /// Copies what is kept while the process runs, and gives it back to the source; false if some of
-    /// it is not known any more.
+    /// Copies what is kept while the process runs, and gives it back to the source; false if some
+    /// of it is not known any more.
     fn copy_kept(&mut self, transfer: &mut Transfer<'_>, frozen: Box<dyn Frozen>) -> Result<bool> {
         let whole = transfer.copy_frozen(&*frozen)?;
         // A process that has ended, or does not stop again, is left alone by the drop; the image is

@@ -1,7 +1,7 @@
 //! [`Urgent`]: the highest priority for this thread, while a process stands still because of it.
 //!
-//! On a busy machine a thread that has work to do waits for a processor, milliseconds each time. For
-//! the moment that a process is held, this one should not. It needs CAP_SYS_NICE, and changes
+//! On a busy machine a thread that has work to do waits for a processor, milliseconds each time.
+//! For the moment that a process is held, this one should not. It needs CAP_SYS_NICE, and changes
 //! nothing without.
 
 use std::marker::PhantomData;
@@ -23,7 +23,7 @@ impl Urgent {
         // (`setpriority(2)`, "C library/kernel differences"). -1 as a result is a nice value, too,
         // and one that is put back as well as any.
         let before = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-        // SAFETY: as above.
+        // SAFETY: the call takes numbers only, and 0 means the calling thread.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, HIGHEST) };
         Self {
             before,
@@ -34,7 +34,8 @@ impl Urgent {
 
 impl Drop for Urgent {
     fn drop(&mut self) {
-        // SAFETY: as in `begin`. To lower a priority is always allowed.
+        // SAFETY: the call takes numbers only, and 0 means the calling thread. To lower a priority
+        // is always allowed.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, self.before) };
     }
 }

@@ -4,17 +4,17 @@
 //! is missing is a copy before the first write, so for a while the faults must wait for user space
 //! instead of being resolved by the kernel. No call switches a userfaultfd from one to the other
 //! (`UFFDIO_SET_MODE`, Linux 7.2, knows the protection against reads alone), so a second one, a
-//! synchronous one, takes the mappings over as they are ([`Uffd::hand_over`]): microseconds for each
-//! mapping, whatever the number of pages. Back again they go in a second, short hold, in which the
-//! asynchronous one has every page that was written meanwhile unprotected, and reports it.
+//! synchronous one, takes the mappings over as they are ([`Uffd::hand_over`]): microseconds for
+//! each mapping, whatever the number of pages. Back again they go in a second, short hold, in which
+//! the asynchronous one has every page that was written meanwhile unprotected, and reports it.
 //!
 //! Faults are answered by a process that survives the tracker ([`survivor`]), and that no stop of
 //! the tracker reaches: a thread of the target never waits for the tracker. When the tracker ends,
 //! so does it, and the kernel lifts the protection with the last descriptor.
 //!
 //! Only private anonymous memory is kept so. Three effects on the target cannot be avoided, of
-//! which the first two are those of the technique `userfaultfd`, for the pages that are protected: a
-//! write costs a round trip to user space; the kernel does not wait in a thread that exits (found
+//! which the first two are those of the technique `userfaultfd`, for the pages that are protected:
+//! a write costs a round trip to user space; the kernel does not wait in a thread that exits (found
 //! beforehand are the pages that it then writes to, [`futexes`]); and operations on
 //! priority-inheriting futexes by the kernel fail with `EFAULT` (`fault_in_user_writeable` in
 //! kernel/futex/core.c does not wait either).
@@ -38,9 +38,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-/// Mappings that are handed over at most, those first that have most of the pages: each takes some
-/// microseconds while the process stands still.
-const MAPPINGS_MAX: usize = 64;
+/// A mapping takes some 10 us to be handed over while the process stands still, in which as many
+/// pages are copied: those with fewer are not worth it.
+const MAPPING_PAGES_MIN: u64 = 16;
+/// Mappings that are handed over at most, those first that have most of the pages.
+const MAPPINGS_MAX: usize = 1024;
 
 /// The synchronous userfaultfd of a process, and what answers its faults.
 pub(crate) struct Freezer {
@@ -166,7 +168,7 @@ pub(crate) fn choose(
         .filter(|region| region.inode == 0 && region.permissions.write)
         .filter(|region| !region.permissions.shared && armed.covers(region.range))
         .map(|region| (region, pages.intersection(&PageSet::from(region.range))))
-        .filter(|(_, pages)| !pages.is_empty())
+        .filter(|(_, pages)| pages.page_count() >= MAPPING_PAGES_MIN)
         .collect();
     chosen.sort_by_key(|(_, pages)| std::cmp::Reverse(pages.page_count()));
     chosen.truncate(MAPPINGS_MAX);

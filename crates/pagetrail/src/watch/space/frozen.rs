@@ -16,7 +16,18 @@ impl Space {
         let (pid, _) = self.lender()?;
         let freezer = match &mut self.freezer {
             Some(freezer) => freezer,
-            none => none.insert(Freezer::new(pid, inject::fetch(pid, true)?.fd)?),
+            none => {
+                let fetched = inject::fetch(pid, true).map_err(|error| match error {
+                    Error::Permission { .. } => Error::NoFreeze {
+                        pid,
+                        reason: "its faults in the kernel may not wait (CAP_SYS_PTRACE in it, or \
+                                 vm.unprivileged_userfaultfd=1)"
+                            .into(),
+                    },
+                    error => error,
+                });
+                none.insert(Freezer::new(pid, fetched?.fd)?)
+            }
         };
         freezer.prepare()
     }
