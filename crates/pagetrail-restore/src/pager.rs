@@ -190,7 +190,7 @@ impl Pager {
             .missing
             .messages(|message| messages.push(message));
         match read {
-            // The child waits, and what it is told by stays where it is.
+            // The parent waits, and its message stays where it is.
             Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
                 self.shortage.begins(errno);
                 self.find_those_that_have_gone(self.spaces.len());
@@ -263,8 +263,8 @@ impl Pager {
         Ok(true)
     }
 
-    /// Brings the pages for which threads wait, as far as memory is not being changed; tells whether
-    /// there was one.
+    /// Brings the pages for which threads wait, as far as memory is not being changed; tells
+    /// whether there was one.
     fn serve(&mut self) -> Result<bool> {
         let mut is_any = false;
         for index in 0..self.spaces.len() {

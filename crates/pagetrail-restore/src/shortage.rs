@@ -1,8 +1,8 @@
 //! [`Shortage`]: what is done where a process has no descriptor left for the next child that lacks
 //! pages.
 //!
-//! The child's parent waits meanwhile, within `fork(2)`, and none of its pages can be filled. Others
-//! get theirs, and those that lack none give their descriptor back.
+//! The child's parent waits meanwhile, within `fork(2)`, and none of its pages can be filled.
+//! Others get theirs, and those that lack none give their descriptor back.
 
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

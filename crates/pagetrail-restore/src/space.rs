@@ -243,7 +243,7 @@ fn physical_bytes() -> u64 {
 pub(crate) enum Part {
     /// All.
     All,
-    /// Those that a copy has by `fork(2)` as well: all but [`Part::OfEach`].
+    /// Mappings that a copy has by `fork(2)` as well: all but [`Part::OfEach`].
     Inherited,
     /// Shared memory without a file, which a copy must have for itself.
     OfEach,

@@ -4,9 +4,9 @@
 //! When the last descriptor of a userfaultfd is closed, the kernel gives the process zeros for what
 //! it lacks, silently (`userfaultfd_release` in `fs/userfaultfd.c`). So the guard shares the table
 //! of descriptors (`CLONE_FILES`): while it lives, none that this process had is closed, not even
-//! one that it had got a moment before its end. It does not share the memory: when that is short, the
-//! kernel kills all processes that share it (`__oom_kill_process` in `mm/oom_kill.c`). It takes no
-//! lock and allocates nothing: the locks of the process that it is a copy of may be held.
+//! one that it had got a moment before its end. It does not share the memory: when that is short,
+//! the kernel kills all processes that share it (`__oom_kill_process` in `mm/oom_kill.c`). It takes
+//! no lock and allocates nothing: the locks of the process that it is a copy of may be held.
 //!
 //! It ends without a signal, and no `wait(2)` without `__WALL` or `__WCLONE` finds it. It has a
 //! session of its own and blocks all signals.
