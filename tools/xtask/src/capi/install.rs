@@ -52,7 +52,9 @@ pub(super) fn install(repo: &Repo, prefix: &Path, profile: Profile) -> Result<()
         &dir("include")?.join("pagetrail.h"),
     )?;
     copy(
-        &repo.root.join("crates/pagetrail-guest/include/pagetrail_guest.h"),
+        &repo
+            .root
+            .join("crates/pagetrail-guest/include/pagetrail_guest.h"),
         &dir("include")?.join("pagetrail_guest.h"),
     )?;
     fs::write(
