@@ -2,7 +2,8 @@
 //!
 //! All get ready, all processes are held, and only then is copied what is left; none goes on before
 //! all have been copied. Who comes later, a child that was born meanwhile, is waited for as well,
-//! as long as nothing has been copied. Whoever fails ends the meeting for all.
+//! as long as nothing has been copied. One that fails ends the meeting for
+//! all.
 
 use crate::error::{Error, Result};
 use crate::process::together::Together;
@@ -60,7 +61,7 @@ impl Meeting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets one more take part. To be called before its thread is started, so that it is waited for.
+    /// Lets one more take part. It is waited for from here on, so its thread is started after this.
     pub(super) fn guest(&self) -> Guest<'_> {
         self.state().guests += 1;
         Guest {
@@ -103,7 +104,7 @@ impl Meeting {
         self.changed.notify_all();
     }
 
-    /// Ends the meeting: nobody's checkpoint is published.
+    /// Ends the meeting: no checkpoint is published.
     pub(super) fn end(&self) {
         self.state().phase = Phase::Ended;
         self.changed.notify_all();
@@ -123,7 +124,7 @@ impl Meeting {
 }
 
 /// The checkpoint of one process at a [`Meeting`]. Dropped, it takes no part any longer; if it had
-/// been held by then and not been let go, nobody's is published.
+/// been held by then and not been let go, no checkpoint is published.
 #[derive(Debug)]
 pub(super) struct Guest<'meeting> {
     meeting: &'meeting Meeting,

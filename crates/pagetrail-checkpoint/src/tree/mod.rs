@@ -1,9 +1,9 @@
 //! [`TreeCheckpointer`]: checkpoints of all processes of a tree at one instant.
 //!
-//! Each process has a [`ProcessCheckpointer`] and a thread of its own, which meet ([`meeting`]): all
-//! processes are held, then those that were born meanwhile, until no other is listed; only then is
-//! copied what is left, and none goes on before all have been copied. So what several processes
-//! share, and what one has told another, is the same in all images.
+//! Each process has a [`ProcessCheckpointer`] and a thread of its own, which meet ([`meeting`]):
+//! all processes are held, then those that were born meanwhile, until no other is listed; only then
+//! is copied what is left, and none goes on before all have been copied. So what several processes
+//! share, and what one knows of another, is the same in all images.
 //!
 //! Each process is held by a process of its own, which lets it go if this one is killed.
 
@@ -34,8 +34,8 @@ const VFORK_PAUSE: Duration = Duration::from_millis(1);
 /// How often an instant is begun anew because a process ended while it stood still.
 const ATTEMPTS_MAX: u32 = 5;
 
-/// Takes checkpoints of all processes of a tree, each set of them of one instant. Dropped, it leaves
-/// the processes alone.
+/// Takes checkpoints of all processes of a tree, each set of them of one instant. Dropped, it
+/// leaves the processes alone.
 pub struct TreeCheckpointer {
     target: Target,
     beginning: Beginning,

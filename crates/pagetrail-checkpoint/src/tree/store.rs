@@ -1,8 +1,9 @@
 //! [`TreeStore`]: checkpoints of a tree of processes, in a directory: a [`Store`] for each process,
 //! and for each instant an object that names one checkpoint of each.
 //!
-//! The object of an instant is published last, so that an instant is there whole or not at all. What
-//! a killed writer leaves in the stores of the processes nothing names, and pruning removes it.
+//! The object of an instant is published last, so that an instant is there whole or not at all.
+//! What a killed writer leaves in the stores of the processes nothing names, and pruning removes
+//! it.
 
 use super::instant::TreeInstant;
 use crate::error::{Error, Result};
@@ -245,8 +246,8 @@ impl TreeStore {
         )
     }
 
-    /// Removes all but the newest instants, then what no instant names; `writers` are those at work,
-    /// by the number of their process.
+    /// Removes all but the newest instants, then what no instant names; `writers` are those at
+    /// work, by the number of their process.
     pub(super) fn prune(
         &self,
         keep: usize,

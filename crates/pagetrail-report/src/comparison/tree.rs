@@ -2,7 +2,8 @@
 //!
 //! A process of the first recording is the same as one of the second if both have the same command
 //! line, and are as many-th with it in the order in which processes appeared: PIDs change from run
-//! to run. Of those that are left, titles are the same if their beginnings are. What has no partner is listed, and compared with nothing.
+//! to run. Of those that are left, titles are the same if their beginnings are. What
+//! has no partner is listed, and compared with nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Write};

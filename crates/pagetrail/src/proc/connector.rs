@@ -110,8 +110,8 @@ impl Connector {
         }
     }
 
-    /// Takes all notices that wait, each with its time in ns (`CLOCK_MONOTONIC`). Returns false if others were dropped, because more came than
-    /// the queue holds.
+    /// Takes all notices that wait, each with its time in ns (`CLOCK_MONOTONIC`). Returns false if
+    /// others were dropped, because more came than the queue holds.
     pub(crate) fn read(&self, mut take: impl FnMut(Notice, u64)) -> bool {
         let mut buffer = [0; 256];
         let mut is_whole = true;

@@ -20,8 +20,8 @@ pub(crate) struct ReportArgs {
     /// Exit with 1 if this holds of the two recordings: FIGURE OPERATOR BOUND, or FIGURE:NAME
     /// OPERATOR BOUND, where FIGURE is written (pages per second) or working-set (different pages
     /// in a second), NAME a mapping or function, OPERATOR one of > >= < <=, and BOUND pages, or
-    /// with an x times as many as before: 'written>1.1x'. Of several processes it is judged for each that both
-    /// have (or --process). It can be given several times
+    /// with an x times as many as before: 'written>1.1x'. Of several processes it is judged for
+    /// each that both have (or --process). It can be given several times
     #[arg(long, value_name = "CONDITION", requires = "after")]
     pub(crate) fail_if: Vec<Condition>,
     /// Write one JSON document to standard output
