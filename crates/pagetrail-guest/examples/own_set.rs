@@ -1,5 +1,5 @@
-//! Writes to three pages of a vector, and prints which pages the machine says were written; natively
-//! says that there is no machine. `pagetrail vm run -- target/debug/examples/own_set`.
+//! Writes to three pages of a vector, and prints which pages the machine says were written;
+//! natively says that there is no machine. `pagetrail vm run -- target/debug/examples/own_set`.
 
 #![allow(clippy::print_stdout, reason = "the result")]
 

@@ -5,8 +5,8 @@
 //! machine performs those that concern memory ([`crate::memory::mapping`]), processes
 //! ([`process`]), threads ([`threads`]), signals ([`signals`]), the machine's own descriptors
 //! ([`descriptors`]), files about the program itself ([`identity`]), or the processor
-//! ([`special`]), and those that are about the machine ([`own`]). Calls that it does not support fail with `ENOSYS`, as on a kernel that lacks
-//! them: programs then do without.
+//! ([`special`]), and those that are about the machine ([`own`]). Calls that it does not support
+//! fail with `ENOSYS`, as on a kernel that lacks them: programs then do without.
 //!
 //! [`table`] has a row per call. What the kernel writes for a call is found by [`written`], what it
 //! reads by [`reads`].
