@@ -54,9 +54,10 @@ usage: cargo xtask TASK
                    that track their own memory
   exact            a program as a guest of KVM, held against what it writes: by page modification
                    logging on that emulated processor, and with nested paging; part of 'test'
-  shadow           KVM with shadow page tables on that emulated processor: a program's writes, exactly
-                   (this is part of 'test'); exits, events and functions of MemoryMotion, beside
-                   those with nested paging
+  shadow [short]   KVM with shadow page tables on that emulated processor: a program's writes, exactly
+                   (short ends here); exits, events and functions of MemoryMotion, beside those
+                   with nested paging. Two to three minutes with a processor to itself, more than
+                   ten without
   ooh [-- COMMAND ..]
                    the techniques that read a log of processor or hypervisor, in a guest whose emulator
                    plays it: the rules of the kernel module, conformance, stress; short in 'test';
@@ -158,10 +159,13 @@ fn run(args: &[String]) -> Result<ExitCode> {
             steps.finish()
         }
         "shadow" => {
+            let extent = match rest {
+                [] => shadow::Extent::Whole,
+                [short] if short == "short" => shadow::Extent::Short,
+                _ => bail!("shadow takes short\n{USAGE}"),
+            };
             let mut steps = steps::Steps::default();
-            steps.run("shadow page tables", || {
-                shadow::run(&repo, shadow::Extent::Whole, None)
-            });
+            steps.run("shadow page tables", || shadow::run(&repo, extent));
             steps.finish()
         }
         "ooh" if rest.first().is_some_and(|word| word == "--") => ooh::command(&repo, &rest[1..])?,
@@ -247,7 +251,7 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         {
             rest.get(2)
         }
-        "generate" | "bench" | "posix" | "reproduce" => rest.get(1),
+        "generate" | "bench" | "posix" | "reproduce" | "shadow" => rest.get(1),
         _ => rest.first(),
     }
 }

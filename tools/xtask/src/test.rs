@@ -12,9 +12,7 @@ use pagetrail_steps::steps::{Outcome, Steps};
 use pagetrail_steps::table::Table;
 use pagetrail_steps::tally::{Tally, run_tests};
 use pagetrail_steps::{packages, victims};
-use pagetrail_suites::{
-    arm64, checkpointer, collector, exact, guests, model, ooh, posix, shadow, subpage,
-};
+use pagetrail_suites::{arm64, checkpointer, collector, exact, guests, model, ooh, posix, subpage};
 
 /// Runs every step, prints the table and the sum; true if nothing failed.
 pub(crate) fn run(repo: &Repo) -> Result<bool> {
@@ -63,9 +61,6 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     });
     steps.run("programs as guests, exactly", || {
         exact::run(repo, Some(&rows))
-    });
-    steps.run("shadow page tables", || {
-        shadow::run(repo, shadow::Extent::Short, Some(&rows))
     });
     let mut early = 0;
     steps.run("techniques", || techniques(&rows, &mut early));
