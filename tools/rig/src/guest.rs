@@ -327,9 +327,9 @@ impl Guest<'_> {
 }
 
 /// `nokaslr` and no mitigations make emulation faster; a panic ends the guest at once, and so does
-/// an oops, after which a process that waits for a lock of its thread would wait for ever; DAMON's
-/// statistics of newer kernels would clear accessed bits under us. A busy machine gives the emulator
-/// so little time that the kernel's test of its timer fails, and with it the boot.
+/// an oops, after which a process that waits for a lock of its thread would wait for ever. A busy
+/// machine gives the emulator so little time that the kernel's test of its timer fails, and with it
+/// the boot. DAMON's statistics of newer kernels would clear accessed bits under us.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic nokaslr \
                                  mitigations=off tsc=reliable no_timer_check \
                                  damon_stat.enabled=N";
