@@ -30,10 +30,16 @@ use rustix::net::{
 };
 use rustix::process::{PidfdFlags, getpid, getppid, pidfd_open};
 use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// The tracker's end of the connection.
 #[derive(Debug)]
-pub(super) struct Client(OwnedFd);
+pub(super) struct Client {
+    socket: OwnedFd,
+    /// Set before anything that was stopped is let go.
+    is_over: Arc<AtomicBool>,
+}
 
 /// After such a time without an order it is looked whether the tracker is stopped.
 const LOOK: Timespec = Timespec {
@@ -61,6 +67,7 @@ pub(super) struct Link {
     /// Becomes readable when the tracker has ended; a copy of its end of the socket may stay open
     /// in a process that it has forked.
     tracker: Option<OwnedFd>,
+    is_over: Arc<AtomicBool>,
 }
 
 /// Connects the tracker with an agent to come.
@@ -73,7 +80,17 @@ pub(super) fn connect() -> Result<(Client, Link)> {
     )
     .map_err(Error::os("socketpair(2)"))?;
     let tracker = pidfd_open(getpid(), PidfdFlags::empty()).ok();
-    Ok((Client(ours), Link { socket, tracker }))
+    let is_over = Arc::new(AtomicBool::new(false));
+    let client = Client {
+        socket: ours,
+        is_over: Arc::clone(&is_over),
+    };
+    let link = Link {
+        socket,
+        tracker,
+        is_over,
+    };
+    Ok((client, link))
 }
 
 /// Whether an agent was refused what this process may do: Yama lets a process trace its
@@ -140,6 +157,12 @@ impl Link {
         }
     }
 
+    /// Says that from now on the target goes on, to a tracker that may be stopped and would learn of
+    /// it too late otherwise.
+    pub(super) fn is_letting_go(&self) {
+        self.is_over.store(true, SeqCst);
+    }
+
     /// Says something to the tracker, and gives it a copy of a descriptor.
     pub(super) fn send(&self, word: u8, fd: Option<BorrowedFd<'_>>) -> bool {
         send(self.socket.as_fd(), word, fd)
@@ -147,19 +170,24 @@ impl Link {
 }
 
 impl Client {
+    /// Whether the agent has begun to let go.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(SeqCst)
+    }
+
     /// Gives an order and waits for the answer; `None` if there is nobody any more.
     pub(super) fn ask(&self, order: u8) -> Option<u8> {
-        send(self.0.as_fd(), order, None).then(|| self.wait())?
+        send(self.socket.as_fd(), order, None).then(|| self.wait())?
     }
 
     /// Gives an order that has no answer.
     pub(super) fn tell(&self, order: u8) {
-        send(self.0.as_fd(), order, None);
+        send(self.socket.as_fd(), order, None);
     }
 
     /// Waits for a word of the agent.
     pub(super) fn wait(&self) -> Option<u8> {
-        receive(self.0.as_fd()).map(|(word, _)| word)
+        receive(self.socket.as_fd()).map(|(word, _)| word)
     }
 
     /// The descriptor that the agent has sent before it ended.
@@ -167,9 +195,11 @@ impl Client {
     /// Where this process may have no more descriptors, the message comes without it
     /// (`scm_detach_fds` in `net/core/scm.c`).
     pub(super) fn take_fd(&self) -> Result<OwnedFd, Errno> {
-        let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
+        let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
         let is_there = poll(&mut ready, Some(&rustix::event::Timespec::default()))?;
-        let message = (is_there > 0).then(|| receive(self.0.as_fd())).flatten();
+        let message = (is_there > 0)
+            .then(|| receive(self.socket.as_fd()))
+            .flatten();
         let (_, fd) = message.ok_or(Errno::PIPE)?;
         fd.ok_or(Errno::MFILE)
     }

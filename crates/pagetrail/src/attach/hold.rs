@@ -130,14 +130,15 @@ impl Hold {
     ///
     /// # Errors
     ///
-    /// What holds it, a process of its own, was killed, so that it goes on.
+    /// What holds it, a process of its own, was killed, so that it goes on, or has let it go because
+    /// this process was stopped (`SIGSTOP`).
     pub fn check(&self) -> Result<()> {
         let ended = self.keeper.as_ref().is_none_or(JoinHandle::is_finished);
-        match ended {
+        match ended || self.client.is_over() {
             false => Ok(()),
             true => Err(Error::Attach {
                 pid: self.pid,
-                reason: "it goes on: the process that held it was killed".into(),
+                reason: "it goes on: what held it was killed, or this process stopped".into(),
             }),
         }
     }

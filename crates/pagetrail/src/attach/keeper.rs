@@ -120,6 +120,7 @@ pub(super) fn keep(task: Task, link: &Link, board: &Mutex<Board>) -> Attempt<()>
             true => obey(task.pid, &threads, link, board),
             false => End::LetGo,
         });
+    link.is_letting_go();
     // What is not let go the kernel kills when this process ends.
     while !matches!(outcome, Ok(End::Kill))
         && let Some(thread) = threads.pop()
