@@ -153,14 +153,17 @@ impl Userfaultfd {
     ///
     /// # Errors
     ///
-    /// As of [`Self::register`]. The range may then be registered with neither, while its pages
-    /// still have the mark of protection.
+    /// As of [`Self::register`]. The range is registered as before then, unless a part of it cannot
+    /// be registered, or belongs to another userfaultfd by now; its pages still have the mark of
+    /// protection.
     pub fn hand_over(&self, range: impl Into<Range<u64>>, to: &Self) -> Result<(), Errno> {
         let range = range.into();
-        self.register_as(range.clone(), raw::UFFDIO_REGISTER_MODE_MISSING)?;
-        self.unregister(range.clone())?;
-        let outcome = to.register_as(range.clone(), raw::UFFDIO_REGISTER_MODE_WP);
+        let outcome = self
+            .register_as(range.clone(), raw::UFFDIO_REGISTER_MODE_MISSING)
+            .and_then(|()| self.unregister(range.clone()))
+            .and_then(|()| to.register_as(range.clone(), raw::UFFDIO_REGISTER_MODE_WP));
         if outcome.is_err() {
+            // Registered for missing pages, it would make threads wait that touch new ones.
             let _ = self.register_as(range, raw::UFFDIO_REGISTER_MODE_WP);
         }
         outcome
