@@ -89,7 +89,7 @@ impl Held for Hold {
 /// Pages of a target as they were at the instant of a [freeze](DirtySource::freeze), while it runs
 /// and writes to them.
 ///
-/// To be [thawed](Self::thaw) before the source collects again. Dropped instead, it lets the target
+/// To be [thawed](Self::thaw) before the source collects again. Dropped without, it lets the target
 /// write as before, and the source reports the memory as replaced.
 pub trait Frozen: Send {
     /// The pages that are kept: of those asked for, what could be protected.
@@ -109,12 +109,14 @@ pub trait Frozen: Send {
     fn read(&self, ranges: &[PageRange], buffer: &mut [u8]) -> Result<bool>;
 
     /// Gives the pages back to the source, while the target is held: what was written since the
-    /// freeze is in its next round.
+    /// freeze is in its next round. What then is left, of mappings that have changed, is undone by
+    /// the drop, which takes longer, and for which the target need not stand still.
     ///
     /// # Errors
     ///
-    /// The target no longer stands still. The pages are given back as by a drop.
-    fn thaw(self: Box<Self>, held: &dyn Held) -> Result<()>;
+    /// The target no longer stands still, or another process shares its memory at this moment;
+    /// that may be over in a later hold.
+    fn thaw(&mut self, held: &dyn Held) -> Result<()>;
 }
 
 /// A source of rounds: finds the dirty pages of one target.

@@ -8,7 +8,7 @@ mod support;
 
 use pagetrail::Technique::PagemapScan;
 use pagetrail::{Choice, DirtySource, Held, Memory, PageRange, PageSet, Target, Watch, page_size};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{Victim, random, row, times, working};
 
 /// Where `stamps` has its pages, and how many there are at least.
@@ -50,7 +50,7 @@ fn pages_are_those_of_the_instant() {
         watch.prepare_freeze().unwrap();
         let held = watch.hold().unwrap();
         collect_held(&mut watch, &*held);
-        let frozen = watch.freeze(&*held, &PageSet::from(all)).unwrap();
+        let mut frozen = watch.freeze(&*held, &PageSet::from(all)).unwrap();
         // Some threads have their control block in the same mapping, and its pages are not kept.
         assert!(frozen.pages().page_count() + 2 * THREADS + 64 > all.page_count());
         let mut expected = vec![0; frozen.pages().bytes() as usize];
@@ -121,6 +121,78 @@ fn a_freeze_that_is_dropped_lets_the_target_write() {
         assert!(round.remapped().covers(all), "it is reported as replaced");
         round.commit();
     }
+    drop(watch);
+    victim.is_clean(true);
+    victim.finish();
+}
+
+/// Faults may wait to be answered at any instant of a drop. Nothing comes after it that would wake
+/// those who wait: the watch stays, and is not asked.
+#[test]
+fn a_drop_leaves_no_thread_waiting() {
+    const THREADS: u64 = 8;
+    if working("freeze", &[PagemapScan]).is_empty() {
+        return;
+    }
+    let arguments = [600, THREADS, PAGES].map(|n| n.to_string());
+    let [seconds, threads, pages] = arguments.each_ref().map(String::as_str);
+    let Some(victim) = Victim::start("holes", &[seconds, threads, pages, "none"]) else {
+        return;
+    };
+    let mut watch = watch(victim.pid());
+    let memory = Memory::of(victim.pid()).unwrap();
+    let all = PageRange::new(BASE, BASE + (THREADS * PAGES + 16) * page_size()).unwrap();
+    let firsts = (0..THREADS).map(|thread| {
+        let page = thread * PAGES + 16 * u64::from(thread > 0);
+        PageRange::new(BASE + page * page_size(), BASE + (page + 1) * page_size()).unwrap()
+    });
+    let firsts: Vec<_> = firsts.collect();
+    let steps = || {
+        let mut bytes = vec![0; firsts.len() * page_size() as usize];
+        memory.read(&firsts, &mut bytes).unwrap();
+        let pages = bytes.chunks(page_size() as usize);
+        let word = |page: &[u8]| u64::from_le_bytes(page[..8].try_into().unwrap());
+        pages.map(word).collect::<Vec<_>>()
+    };
+    for _ in 0..times(60, 1000) {
+        watch.prepare_freeze().unwrap();
+        let held = watch.hold().unwrap();
+        collect_held(&mut watch, &*held);
+        let frozen = watch.freeze(&*held, &PageSet::from(all)).unwrap();
+        assert!(frozen.pages().page_count() > 64);
+        held.release();
+        drop(frozen);
+        let (before, deadline) = (steps(), Instant::now() + Duration::from_secs(60));
+        while steps()
+            .iter()
+            .zip(&before)
+            .any(|(now, before)| now < &(before + 2))
+        {
+            assert!(Instant::now() < deadline, "a thread waits for good");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    drop(watch);
+    victim.is_clean(true);
+    victim.finish();
+}
+
+#[test]
+fn a_process_with_pinned_pages_is_refused() {
+    if working("freeze", &[PagemapScan]).is_empty() {
+        return;
+    }
+    let Some(victim) = Victim::start("pinner", &["600"]) else {
+        return;
+    };
+    let mut watch = watch(victim.pid());
+    watch.prepare_freeze().unwrap();
+    let held = watch.hold().unwrap();
+    collect_held(&mut watch, &*held);
+    let all = PageRange::new(page_size(), 1 << 46).unwrap();
+    let error = watch.freeze(&*held, &PageSet::from(all)).err().unwrap();
+    assert!(error.to_string().contains("pinned"), "{error}");
+    held.release();
     drop(watch);
     victim.is_clean(true);
     victim.finish();

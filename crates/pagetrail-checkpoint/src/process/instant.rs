@@ -16,8 +16,18 @@ use std::time::Duration;
 /// Fewer pages are copied at once: that takes less time than protecting them and holding the
 /// process a second time.
 const FROZEN_PAGES_MIN: u64 = 128;
+/// How often everything is copied once more before another instant.
+const COPIES_ANEW: u32 = 2;
 /// What a hold itself takes, as a part of the pause that is wanted.
 const HOLD: Duration = Duration::from_micros(500);
+
+/// How often pages are kept for one checkpoint; after that everything is copied at an instant.
+const FREEZES_MAX: u32 = 2;
+/// In how many holds it is tried to end the protection. A child of `vfork(2)` or `posix_spawn(3)`
+/// that shares the memory for a moment does not allow it.
+const THAWS_MAX: u32 = 5;
+/// The time between two of them.
+const THAW_AGAIN: Duration = Duration::from_millis(1);
 
 /// What is left after the instant.
 struct Rest {
@@ -27,30 +37,33 @@ struct Rest {
 }
 
 impl ProcessCheckpointer {
-    /// Whether pages are to be kept, and copied after the instant, instead of in it.
-    pub(super) fn is_to_freeze(&mut self, transfer: &Transfer<'_>, left: &PageSet) -> Result<bool> {
-        match (self.options.mode, self.options.max_pause) {
+    /// How often it may be tried to keep pages, and to copy them after the instant, instead of in
+    /// it.
+    pub(super) fn freezes(&mut self, transfer: &Transfer<'_>, left: &PageSet) -> Result<u32> {
+        let is_to_freeze = match (self.options.mode, self.options.max_pause) {
             (Mode::Cow, _) => {
                 self.source.prepare_freeze()?;
-                Ok(true)
+                true
             }
             (Mode::Precopy, Some(max)) => {
                 let is_too_long = transfer.estimate(left.page_count()) + HOLD > max;
-                Ok(is_too_long && self.source.prepare_freeze().is_ok())
+                is_too_long && self.source.prepare_freeze().is_ok()
             }
-            _ => Ok(false),
-        }
+            _ => false,
+        };
+        Ok(u32::from(is_to_freeze) * FREEZES_MAX)
     }
 
     /// Holds the process, copies what is `left` and was found since, and lets the process go on;
     /// describes it as of that instant. `None` when it has replaced its program.
     ///
-    /// `freezing`: as much as possible of it is copied after that, as it was at the instant.
+    /// Unless `freezes` is 0, as much as possible of it is copied after that, as it was at the
+    /// instant.
     pub(super) fn copy_at_rest(
         &mut self,
         transfer: &mut Transfer<'_>,
         left: PageSet,
-        freezing: bool,
+        freezes: u32,
         others: &dyn Together,
     ) -> Result<Option<Process>> {
         let urgent = Urgent::begin();
@@ -61,7 +74,7 @@ impl ProcessCheckpointer {
         };
         others.held()?;
         let copied_before = transfer.cost.copied_pages;
-        let copied = self.copy_rest(transfer, &left, &found, freezing.then_some(&*hold));
+        let copied = self.copy_rest(transfer, &left, &found, (freezes > 0).then_some(&*hold));
         let descriptors = describe::descriptors_at_rest(self.pid());
         let threads = hold.threads().to_vec();
         let state = self.state(&mut *hold);
@@ -88,26 +101,65 @@ impl ProcessCheckpointer {
         };
         match self.copy_kept(transfer, frozen)? {
             true => Ok(Some(process)),
-            // Once more, of another instant, at which everything is copied.
-            false => self.copy_at_rest(transfer, all, false, others),
+            false => self.copy_anew(transfer, all, freezes - 1, others),
         }
+    }
+
+    /// Copies `all` while the process runs, and then, at another instant, what it has written
+    /// meanwhile: not everything at that instant, since the pause is to be short.
+    fn copy_anew(
+        &mut self,
+        transfer: &mut Transfer<'_>,
+        all: PageSet,
+        freezes: u32,
+        others: &dyn Together,
+    ) -> Result<Option<Process>> {
+        tracing::info!("pages were discarded before they were copied: another instant is taken");
+        let mut left = all;
+        for _ in 0..COPIES_ANEW {
+            transfer.cost.rounds += 1;
+            let pages = self.to_precopy(&left);
+            transfer.copy(&self.memory, &pages, Overflow::Store)?;
+            let found = self.absorb(None)?;
+            if self.replaced {
+                return Ok(None);
+            }
+            transfer.remap(&found.remapped);
+            left = left.difference(&pages).union(&found.pages);
+        }
+        let freezes = match freezes > 0 && self.source.prepare_freeze().is_ok() {
+            true => freezes,
+            false => 0,
+        };
+        self.copy_at_rest(transfer, left, freezes, others)
     }
 
     /// Copies what is kept while the process runs, and gives it back to the source; false if some
     /// of it is not known any more.
-    fn copy_kept(&mut self, transfer: &mut Transfer<'_>, frozen: Box<dyn Frozen>) -> Result<bool> {
+    fn copy_kept(
+        &mut self,
+        transfer: &mut Transfer<'_>,
+        mut frozen: Box<dyn Frozen>,
+    ) -> Result<bool> {
         let whole = transfer.copy_frozen(&*frozen)?;
         // A process that has ended, or does not stop again, is left alone by the drop; the image is
         // of the instant all the same.
         let _urgent = Urgent::begin();
-        if let Ok(held) = self.source.hold() {
+        for _ in 0..THAWS_MAX {
+            let Ok(held) = self.source.hold() else {
+                break;
+            };
             let thawed = frozen.thaw(&*held);
             let pause_ns = held.release().as_nanos() as u64;
             transfer.cost.pause_ns = transfer.cost.pause_ns.max(pause_ns);
-            if let Err(reason) = thawed {
-                tracing::info!(%reason, "mappings are tracked anew");
+            match thawed {
+                Ok(()) => break,
+                Err(reason) => tracing::info!(%reason, "pages stay protected for now"),
             }
+            std::thread::sleep(THAW_AGAIN);
         }
+        // While the process runs: what is not given back is let go page by page.
+        drop(frozen);
         Ok(whole)
     }
 

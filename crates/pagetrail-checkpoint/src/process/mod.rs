@@ -124,7 +124,8 @@ impl ProcessCheckpointer {
     /// # Errors
     ///
     /// The process is refused, may not be traced, or no technique works for it. It gets its memory
-    /// on demand ([`Error::NotNow`]): what it still lacks could not be read.
+    /// on demand ([`Error::NotNow`]): what it still lacks could not be read. Its pages cannot be
+    /// kept as [`Mode::Cow`] does it.
     pub fn attach(pid: u32, options: ProcessOptions) -> Result<Self> {
         lacking::refuse(pid)?;
         let watch = Watch::builder()
@@ -161,7 +162,8 @@ impl ProcessCheckpointer {
     ///
     /// # Errors
     ///
-    /// The process has ended, or its memory may not be read.
+    /// The process has ended, its memory may not be read, or the source cannot keep pages as
+    /// [`Mode::Cow`] does it.
     pub fn of_source(
         source: Box<dyn DirtySource + Send>,
         command: Vec<String>,
@@ -177,7 +179,11 @@ impl ProcessCheckpointer {
         identity: Identity,
     ) -> Result<Self> {
         let memory = Memory::of(source.pid())?;
-        Ok(Self::with(source, memory, options, identity))
+        let mut this = Self::with(source, memory, options, identity);
+        if options.mode == Mode::Cow {
+            this.source.prepare_freeze()?;
+        }
+        Ok(this)
     }
 
     fn with(
@@ -258,6 +264,10 @@ impl ProcessCheckpointer {
 
     /// `None` when the process has replaced its program meanwhile.
     fn attempt(&mut self, writer: &mut Writer, others: &dyn Together) -> Result<Option<Manifest>> {
+        // What cannot be is to be refused before everything is copied.
+        if self.options.mode == Mode::Cow && others.is_alone() {
+            self.source.prepare_freeze()?;
+        }
         let mut transfer = self.begin(writer)?;
         let copied = match self.options.mode {
             Mode::Precopy | Mode::Cow => self.precopy(&mut transfer)?,
@@ -275,8 +285,11 @@ impl ProcessCheckpointer {
             left = self.to_precopy(&found.pages);
         }
         // What is kept may have to be copied at a second instant, which is not that of the others.
-        let freezing = others.is_alone() && self.is_to_freeze(&transfer, &left)?;
-        let Some(process) = self.copy_at_rest(&mut transfer, left, freezing, others)? else {
+        let freezes = match others.is_alone() {
+            true => self.freezes(&transfer, &left)?,
+            false => 0,
+        };
+        let Some(process) = self.copy_at_rest(&mut transfer, left, freezes, others)? else {
             return Ok(None);
         };
         let trust_shared = self.options.trust_shared;

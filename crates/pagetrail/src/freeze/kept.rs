@@ -144,7 +144,16 @@ impl Kept {
                 Err(_) => return,
             }
             let has_ended = !fds[1].revents().is_empty() || !fds[2].revents().is_empty();
-            if has_ended || fds[0].revents().contains(PollFlags::ERR) {
+            if fds[0].revents().contains(PollFlags::ERR) {
+                return;
+            }
+            if has_ended {
+                // Nobody reads after this what is waiting now.
+                while let Ok(count @ 1..) = self.uffd.read_faults(&mut faults) {
+                    faults[..count]
+                        .iter()
+                        .for_each(|fault| self.resolve(*fault));
+                }
                 return;
             }
             match self.uffd.read_faults(&mut faults) {

@@ -7,6 +7,8 @@
 //! synchronous one, takes the mappings over as they are ([`Uffd::hand_over`]): microseconds for
 //! each mapping, whatever the number of pages. Back again they go in a second, short hold, in which
 //! the asynchronous one has every page that was written meanwhile unprotected, and reports it.
+//! Where the target has changed mappings meanwhile, or something fails, the descriptor is closed:
+//! that ends whatever registration is left, and wakes everybody. The next freeze fetches another.
 //!
 //! Faults are answered by a process that survives the tracker ([`survivor`]), and that no stop of
 //! the tracker reaches: a thread of the target never waits for the tracker. When the tracker ends,
@@ -21,21 +23,21 @@
 
 mod futexes;
 mod kept;
+mod lending;
 
 use crate::attach::hold::HeldThread;
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::page_set::{PageRange, PageSet};
-use crate::proc::maps::Maps;
-use crate::proc::status;
+use crate::proc::status::{self, Status};
 use crate::region::Region;
 use crate::source::{Frozen, Held};
 use crate::sys::uffd::{Features, Uffd};
 use crate::sys::{same_memory, survivor};
 use kept::Kept;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// A mapping takes some 10 us to be handed over while the process stands still, in which as many
@@ -47,10 +49,13 @@ const MAPPINGS_MAX: usize = 1024;
 /// The synchronous userfaultfd of a process, and what answers its faults.
 pub(crate) struct Freezer {
     pid: u32,
-    uffd: Arc<Uffd>,
+    place: Place,
     /// For the next freeze.
     handler: Option<Handler>,
 }
+
+/// Where the descriptor is between two freezes, unless the last one had to close it.
+type Place = Arc<Mutex<Option<Arc<Uffd>>>>;
 
 impl Freezer {
     /// Takes a new userfaultfd of the process, one that resolves faults of the kernel, too.
@@ -63,15 +68,29 @@ impl Freezer {
         ))?;
         Ok(Self {
             pid,
-            uffd: Arc::new(uffd),
+            place: Arc::new(Mutex::new(Some(Arc::new(uffd)))),
             handler: None,
         })
+    }
+
+    /// Whether it still has its descriptor.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.uffd().is_some()
+    }
+
+    fn uffd(&self) -> Option<Arc<Uffd>> {
+        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        place.clone()
     }
 
     /// Starts what answers the faults of the next freeze, before anything is held.
     pub(crate) fn prepare(&mut self) -> Result<()> {
         if self.handler.is_none() {
-            self.handler = Some(Handler::start(self.pid, Arc::clone(&self.uffd))?);
+            let uffd = self.uffd().ok_or_else(|| Error::NoFreeze {
+                pid: self.pid,
+                reason: "it was not prepared".into(),
+            })?;
+            self.handler = Some(Handler::start(self.pid, uffd)?);
         }
         Ok(())
     }
@@ -131,9 +150,28 @@ fn handle(kept: &Kept) {
     }
 }
 
-/// Says why a held process cannot be frozen: somebody might write to its memory while it is held,
-/// and leave no trace.
+/// Says why a held process cannot be frozen: somebody might write to its memory, and leave no
+/// trace.
 pub(crate) fn check(pid: u32, threads: &[HeldThread]) -> Result<()> {
+    let status = Status::of(pid).map_err(Error::io("reading the state of a process"))?;
+    if status.pinned_kib > 0 {
+        // What is written through them after the instant makes no fault. Pages that are pinned
+        // after the instant have had one.
+        return Err(Error::NoFreeze {
+            pid,
+            reason: format!(
+                "{} KiB of its memory are pinned, to be written without a fault (buffers of \
+                 io_uring, RDMA, VFIO)",
+                status.pinned_kib
+            ),
+        });
+    }
+    check_writers(pid, threads)
+}
+
+/// Says why a registration of a held process cannot change hands: somebody might write to its
+/// memory in that very moment.
+fn check_writers(pid: u32, threads: &[HeldThread]) -> Result<()> {
     let refused = |reason: &str| {
         Err(Error::NoFreeze {
             pid,
@@ -183,8 +221,15 @@ pub(crate) fn choose(
 
 /// A process whose pages are kept.
 pub(crate) struct FrozenProcess {
+    pid: u32,
     lender: Arc<Uffd>,
+    /// The mappings as they were lent; none once they were given back.
     lent: Vec<Region>,
+    /// What may be registered with the synchronous descriptor.
+    left: PageSet,
+    /// Whether all went back as it came.
+    is_settled: bool,
+    place: Place,
     handler: Handler,
 }
 
@@ -205,24 +250,33 @@ impl FrozenProcess {
         };
         let loose = futexes::written_by_exits(pid, held.threads());
         handler.kept.begin(pages.difference(&loose))?;
-        let mut frozen = Self {
+        let ranges: Vec<_> = lent.iter().map(|region| region.range).collect();
+        let frozen = Self {
+            pid,
             lender,
-            lent: Vec::new(),
+            lent,
+            left: ranges.iter().copied().collect(),
+            is_settled: false,
+            place: Arc::clone(&freezer.place),
             handler,
         };
-        for region in lent {
-            let handed = frozen.lender.hand_over(region.range, &freezer.uffd);
-            frozen.lent.push(region);
-            // Those that were handed over are given back by the drop.
-            handed.map_err(Error::os("handing over to a synchronous userfaultfd"))?;
+        let handed = lending::hand_over(&frozen.lender, frozen.uffd(), &ranges);
+        if let Some(errno) = handed.into_iter().find_map(Result::err) {
+            // The drop lets go of the rest; all are tracked anew then.
+            lending::let_go(&frozen.lender, pid, &ranges);
+            let failed = Error::os("handing over to a synchronous userfaultfd");
+            return Err(failed(errno));
         }
-        let all: PageSet = frozen.lent.iter().map(|region| region.range).collect();
-        for range in loose.intersection(&all).ranges() {
-            let released = freezer.uffd.release(*range);
+        for range in loose.intersection(&frozen.left).ranges() {
+            let released = frozen.uffd().release(*range);
             released.map_err(Error::os("lifting the protection of a thread's memory"))?;
         }
         held.check()?;
         Ok(frozen)
+    }
+
+    fn uffd(&self) -> &Uffd {
+        self.handler.kept.uffd()
     }
 }
 
@@ -238,38 +292,35 @@ impl Frozen for FrozenProcess {
         })
     }
 
-    fn thaw(mut self: Box<Self>, held: &dyn Held) -> Result<()> {
+    fn thaw(&mut self, held: &dyn Held) -> Result<()> {
         held.check()?;
-        let pid = held.pid();
-        check(pid, held.threads())?;
-        let regions = Maps::open(Some(pid))
-            .and_then(|mut maps| maps.changed())
-            .map_err(Error::io("reading maps"))?
-            .unwrap_or_default();
-        // Those that are not as they were are dropped: the source finds them replaced.
-        let (same, changed): (Vec<_>, Vec<_>) = std::mem::take(&mut self.lent)
-            .into_iter()
-            .partition(|region| regions.contains(region));
-        self.lent = changed;
-        for region in same {
-            let back = self
-                .handler
-                .kept
-                .uffd()
-                .hand_over(region.range, &self.lender);
-            if back.is_err() {
-                self.lent.push(region);
-            }
+        check_writers(self.pid, held.threads())?;
+        let regions = lending::regions(self.pid).map_err(Error::io("reading maps"))?;
+        let (still, as_it_was) = lending::still_lent(self.uffd(), &self.lent, &regions);
+        self.lent.clear();
+        let back = lending::hand_over(self.uffd(), &self.lender, still.ranges());
+        if let Err(error) = held.check() {
+            // What it wrote between two registrations left no trace: the source has to find these
+            // mappings replaced.
+            lending::let_go(&self.lender, self.pid, still.ranges());
+            return Err(error);
         }
-        held.check()
+        let handed = still.ranges().iter().zip(back);
+        let handed = handed.filter_map(|(range, back)| back.is_ok().then_some(*range));
+        self.left = self.left.difference(&handed.collect());
+        self.is_settled = as_it_was && self.left.is_empty();
+        Ok(())
     }
 }
 
 impl Drop for FrozenProcess {
     fn drop(&mut self) {
-        // Before the handler ends: after this no thread waits for it.
-        for region in &self.lent {
-            let _ = self.handler.kept.uffd().unregister(region.range);
+        if self.is_settled {
+            return;
         }
+        // While faults are still being answered: after this no thread waits for that.
+        lending::let_go(self.uffd(), self.pid, self.left.ranges());
+        // With the handler the last copies of the descriptor are closed.
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }

@@ -19,6 +19,9 @@ pub(crate) struct Status {
     pub(crate) has_memory: bool,
     /// The amount of memory swapped out, in KiB.
     pub(crate) swap_kib: u64,
+    /// The amount of memory that is pinned for as long as somebody wants (`mm->pinned_vm`: buffers
+    /// registered with io_uring, RDMA, VFIO, AF_XDP), in KiB.
+    pub(crate) pinned_kib: u64,
     /// The seccomp mode: 0 without seccomp, 1 strict, 2 filter.
     pub(crate) seccomp: u32,
     /// The number of seccomp filters; 0 also before Linux 5.9.
@@ -66,6 +69,7 @@ impl Status {
             b"TracerPid" => self.tracer = number() as u32,
             b"VmSize" => self.has_memory = true,
             b"VmSwap" => self.swap_kib = number(),
+            b"VmPin" => self.pinned_kib = number(),
             b"Seccomp" => self.seccomp = number() as u32,
             b"Seccomp_filters" => self.filters = number() as u32,
             _ => {}

@@ -14,6 +14,13 @@ impl Space {
     /// Fetches a second userfaultfd of the target, unless there is one.
     pub(crate) fn prepare_freeze(&mut self) -> Result<()> {
         let (pid, _) = self.lender()?;
+        if self
+            .freezer
+            .as_ref()
+            .is_some_and(|freezer| !freezer.is_whole())
+        {
+            self.freezer = None;
+        }
         let freezer = match &mut self.freezer {
             Some(freezer) => freezer,
             none => {
