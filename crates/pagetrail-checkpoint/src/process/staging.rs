@@ -76,9 +76,13 @@ impl Staging {
         Ok(())
     }
 
-    /// Copies pages that are kept as they were at an instant, to memory; false if one of them is
-    /// not known any more.
-    pub(crate) fn copy_frozen(&mut self, frozen: &dyn Frozen) -> Result<bool> {
+    /// Copies pages that are kept as they were at an instant, to memory as far as it suffices, else
+    /// to the store, which nobody waits for; false if one of them is not known any more.
+    pub(crate) fn copy_frozen(
+        &mut self,
+        frozen: &dyn Frozen,
+        draft: &mut Draft<'_>,
+    ) -> Result<bool> {
         for ranges in chunks(frozen.pages().ranges(), page_size()) {
             let bytes = ranges.iter().map(PageRange::bytes).sum::<u64>();
             let mut buffer = vec![0; bytes as usize];
@@ -90,6 +94,7 @@ impl Staging {
                 ranges,
                 bytes: Some(buffer),
             });
+            self.relieve(draft)?;
         }
         Ok(true)
     }

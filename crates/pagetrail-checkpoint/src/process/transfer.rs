@@ -111,7 +111,7 @@ impl<'writer> Transfer<'writer> {
     /// Copies pages that are kept as they were at an instant; false if one of them is not known any
     /// more.
     pub(crate) fn copy_frozen(&mut self, frozen: &dyn Frozen) -> Result<bool> {
-        let whole = self.staging.copy_frozen(frozen)?;
+        let whole = self.staging.copy_frozen(frozen, &mut self.draft)?;
         if whole {
             self.cost.copied_pages += frozen.pages().page_count();
         }
