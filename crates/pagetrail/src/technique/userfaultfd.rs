@@ -9,9 +9,11 @@
 //! discarded, and contain zeros from now on. That a page is discarded is no fault: the watch
 //! compares which pages there are.
 //!
-//! It has two effects on a target that no other technique has, and that cannot be avoided here. A
+//! It has three effects on a target that no other technique has, and that cannot be avoided here. A
 //! thread that writes waits for the tracker, so it does not run while the tracker is stopped
-//! (SIGSTOP). And the kernel does not wait in a thread that exits: on protected pages, the owner's
+//! (SIGSTOP). Operations of the kernel on futexes in protected pages, those of priority-inheriting
+//! mutexes and `FUTEX_WAKE_OP`, fail with `EFAULT` (`fault_in_user_writeable` in
+//! kernel/futex/core.c does not wait). And the kernel does not wait in a thread that exits: on protected pages, the owner's
 //! death is not recorded in robust mutexes, and the word of `CLONE_CHILD_CLEARTID` is not cleared
 //! (`handle_userfault` in fs/userfaultfd.c fails for tasks that exit; `futex_exit_release` and
 //! `mm_release` ignore that). The thread may change its list of robust mutexes at any time, so no

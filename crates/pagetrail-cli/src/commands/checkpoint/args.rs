@@ -208,6 +208,10 @@ pub(crate) struct TakeArgs {
     #[arg(long, value_name = "MODE", default_value = "precopy")]
     pub(crate) mode: ModeArg,
     /// How long the process should stand still at most: precopy where that suffices, else cow
+    ///
+    /// A goal, not a promise. Where it chooses cow, pages are write-protected for a while, in which
+    /// operations of the kernel on priority-inheriting mutexes in them fail with EFAULT, and the
+    /// death of a robust mutex's owner may go unrecorded. Not for programs with such mutexes.
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "mode")]
     pub(crate) max_pause: Option<Duration>,
     /// How to notice writes; auto is the cheapest that works for the process
@@ -267,7 +271,8 @@ pub(crate) enum ModeArg {
     Precopy,
     /// stop it, copy, let it go on
     Stop,
-    /// copy while it runs, write-protect the rest in a stop, and copy that while it runs on
+    /// copy while it runs, write-protect the rest in a stop, and copy that while it runs on; not for
+    /// programs with priority-inheriting mutexes
     Cow,
 }
 
