@@ -69,6 +69,7 @@ pub struct Settings {
 
 /// Why there are no probes; one line.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// This machine, or this user, cannot have them.
     #[error("{0}")]

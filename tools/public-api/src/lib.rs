@@ -22,6 +22,7 @@ pub const LIBRARIES: &[&str] = &[
     "pagetrail-alloc",
     "pagetrail-checkpoint",
     "pagetrail-guest",
+    "pagetrail-probes",
     "pagetrail-restore",
     "pagetrail-stacks",
     "pagetrail-tier",
