@@ -30,6 +30,7 @@ macro_rules! recorded {
 /// The recordings that the command brings along: those that a table shows, where they were made.
 const BROUGHT: &[(&str, &str)] = recorded!(
     "bench.json"
+    "metrics.json"
     "guest-6.12.json"
     "collector.json"
     "collector_guest.json"
