@@ -1,5 +1,7 @@
 //! The comparison as one self-contained page of HTML, without scripts: bars by subsystem first,
-//! tables below.
+//! then those of what probes have found, tables below.
+
+mod probed;
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -35,6 +37,7 @@ pub fn write(comparison: &Comparison, verdicts: &[Verdict], out: &mut dyn Write)
         "notices" => notice_list(&notices).into(),
         "legend" => legend(comparison).into(),
         "charts" => charts(comparison).into(),
+        "probed" => where_it_goes(comparison).into(),
         "tables" => {
             let sheets = text::sheets(comparison);
             sheets.iter().map(html_table).collect::<String>().into()
@@ -71,16 +74,46 @@ fn charts(comparison: &Comparison) -> String {
         }
         let suites = comparison.suites.iter();
         groups.extend(suites.map(|suite| scores(&suite.name, &suite.scores)));
-        draw("By subsystem", &groups, &mut out);
+        draw("By subsystem", &groups, Some(1.0), &mut out);
     }
     for suite in &comparison.suites {
         let title = match has_suites {
             true => suite.name.as_str(),
             false => "Time of a run",
         };
-        draw(title, &tests(suite), &mut out);
+        draw(title, &tests(suite), Some(1.0), &mut out);
     }
     out
+}
+
+/// The section of what probes have found; nothing where they found nothing.
+fn where_it_goes(comparison: &Comparison) -> String {
+    let mut charts = String::new();
+    for suite in &comparison.suites {
+        let title = |what: &str| match comparison.suites.len() {
+            1 => what.to_owned(),
+            _ => format!("{what}: {}", words::printable(&suite.name)),
+        };
+        let exits = title("Exits by reason");
+        draw(&exits, &probed::exits(suite), None, &mut charts);
+        let functions = title("Time of functions");
+        draw(&functions, &probed::functions(suite), None, &mut charts);
+    }
+    if charts.is_empty() {
+        return charts;
+    }
+    format!(
+        "<section aria-labelledby=\"probed-title\">
+<div class=\"section-head\"><h2 id=\"probed-title\">In the kernel</h2></div>
+<p class=\"legend\">{}</p>
+<div class=\"charts\">
+{charts}</div>
+<p class=\"hint\">Of one more run of each test, under probes. The time of a function is that of all its calls, each taken to be as long \
+as the mean of those that were timed; a function's time is part of its caller's.</p>
+</section>
+",
+        legend(comparison)
+    )
 }
 
 /// The bars of a suite's scores.
@@ -128,9 +161,9 @@ fn words_of(ratio: f64, within_noise: bool, too_few_rounds: bool) -> String {
     format!("{}{mark}", text::times_as_long(ratio))
 }
 
-fn draw(title: &str, groups: &[Group], out: &mut String) {
+fn draw(title: &str, groups: &[Group], mark: Option<f64>, out: &mut String) {
     let title = escape(title);
-    if let Some(svg) = bars::svg(groups, Some(1.0), &title) {
+    if let Some(svg) = bars::svg(groups, mark, &title) {
         writeln!(
             out,
             "<figure><figcaption>{title}</figcaption>\n{svg}</figure>"
@@ -182,10 +215,28 @@ mod tests {
         let place = |text: &str| suites.find(text).unwrap_or_else(|| panic!("no {text}"));
         assert!(place("By subsystem</figcaption>") < place("memory</figcaption>"));
         assert!(place("memory</figcaption>") < place("<table>"));
+        assert!(!suites.contains("In the kernel<"));
         let program = page(1);
         assert_eq!(program.matches("<svg").count(), 1);
         // Three environments are here, one of them the measure.
         assert_eq!(program.matches("<rect").count(), 3);
         assert!(program.contains("<g class=\"vm\">"));
+    }
+
+    #[test]
+    fn what_probes_find_is_drawn_and_has_tables() {
+        let mut out = Vec::new();
+        write(&testing::probed(), &[], &mut out).expect("a Vec takes all");
+        let page = String::from_utf8(out).expect("UTF-8");
+        // The time of a run, exits, functions.
+        assert_eq!(page.matches("<svg").count(), 3);
+        let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("no {text}"));
+        assert!(place("Time of a run</figcaption>") < place("Exits by reason</figcaption>"));
+        assert!(place("Exits by reason</figcaption>") < place("<table>"));
+        assert!(place("Time of functions</figcaption>") < place("<table>"));
+        assert!(page.contains("EPT_VIOLATION, vm: 4,096</title>"));
+        assert!(page.contains("&lt;IO&gt;") && !page.contains("<IO>"));
+        // No line across at 1, which is for ratios.
+        assert_eq!(page.matches("class=\"grid\"").count(), 1);
     }
 }
