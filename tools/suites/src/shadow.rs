@@ -67,6 +67,8 @@ fn build(repo: &Repo, example: &str) -> Result<PathBuf> {
     cargo.args(["--example", example]);
     let status = cargo
         .args(["--", "-C", "target-feature=+crt-static"])
+        // Most of it otherwise, all of which the emulated machine reads and unpacks.
+        .args(["-C", "strip=symbols"])
         .status()?;
     ensure!(status.success(), "the program {example} does not build");
     // Whatever builds the package's tests replaces it by one that needs libraries.

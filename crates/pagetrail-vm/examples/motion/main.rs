@@ -15,6 +15,7 @@
     reason = "it reports to the person who started it"
 )]
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
 use std::process::{Command, ExitCode};
@@ -178,7 +179,25 @@ fn judge(seed: &str, interval: Option<&str>) -> Result<bool> {
 
 /// Attaches probes to those of the functions that this kernel has, and says which it has not.
 fn attach(seed: u64, interval: Interval) -> Result<Probes> {
-    let mut functions: Vec<String> = FUNCTIONS.iter().map(|name| (*name).into()).collect();
+    let absent = |name: &str, reason: &str| {
+        println!(
+            "{}",
+            json!({"what": "absent", "name": name, "reason": reason})
+        );
+    };
+    // To attach takes long on an emulated processor, and each that is refused takes it again.
+    let symbols = fs::read_to_string("/proc/kallsyms")?;
+    let symbols = symbols
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2));
+    let symbols: HashSet<&str> = symbols.collect();
+    let mut functions = Vec::new();
+    for &name in FUNCTIONS {
+        match symbols.contains(name) {
+            true => functions.push(name.to_owned()),
+            false => absent(name, "this kernel has no such symbol"),
+        }
+    }
     loop {
         let settings = Settings {
             functions: functions.clone(),
@@ -187,10 +206,7 @@ fn attach(seed: u64, interval: Interval) -> Result<Probes> {
         };
         match Probes::attach(&settings) {
             Err(Error::Function { name, reason }) => {
-                println!(
-                    "{}",
-                    json!({"what": "absent", "name": name, "reason": reason})
-                );
+                absent(&name, &reason);
                 functions.retain(|other| *other != name);
             }
             attached => return Ok(attached?),
