@@ -69,6 +69,8 @@ fn build(repo: &Repo) -> Result<PathBuf> {
     cargo.args(["--example", "exact"]);
     let status = cargo
         .args(["--", "-C", "target-feature=+crt-static"])
+        // Most of it otherwise, all of which the emulated machine reads and unpacks.
+        .args(["-C", "strip=symbols"])
         .status()?;
     ensure!(status.success(), "the program does not build");
     // Whatever builds the package's tests replaces it by one that needs libraries.
