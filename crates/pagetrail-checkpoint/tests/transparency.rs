@@ -28,7 +28,7 @@ fn random_programs_find_nothing() {
         let mut random = random(subject);
         for index in 0..times(4, 100) {
             let mode = match (index % 4, technique) {
-                (0, _) | (1, Compare) => Mode::Precopy,
+                (0, _) | (1 | 3, Compare) => Mode::Precopy,
                 (2, _) => Mode::Stop,
                 _ => Mode::Cow,
             };
