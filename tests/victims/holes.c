@@ -1,7 +1,7 @@
 /* Threads stamp the pages of one mapping without a pause, argv[3] pages each of argv[2] threads, and find in each what
  * they have left there. Each counts its steps in the first of its pages. With argv[4] "holes" the main thread unmaps
  * pages in the middle, which nobody stamps, and has there a file, or memory anew, in turn; with "grows" it has the
- * mapping grow and shrink at its end. */
+ * mapping grow and shrink at its end; with argv[5] each step of these waits for a SIGUSR1. */
 #include "victim.h"
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -11,6 +11,24 @@
 #define TAIL (32 * 4096)
 
 static size_t pages;
+static int is_asked;
+static volatile sig_atomic_t asked;
+
+static void ask(int signal) {
+    (void)signal;
+    asked++;
+}
+
+/* Waits for the next step. */
+static void next(void) {
+    static sig_atomic_t done;
+    if (!is_asked) {
+        usleep(2000);
+        return;
+    }
+    while (done == asked && !over()) usleep(500);
+    done++;
+}
 
 static volatile uint64_t *stamp_of(long thread, size_t page) {
     return (volatile uint64_t *)(BASE + (thread * pages + page) * 4096 + (thread > 0 ? HOLE : 0));
@@ -32,6 +50,9 @@ static void *stamp(void *number) {
 int main(int argc, char **argv) {
     victim_start(argc, argv);
     CHECK(argc > 4);
+    is_asked = argc > 5;
+    struct sigaction action = {.sa_handler = ask, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
     long threads = atol(argv[2]);
     pages = strtoul(argv[3], NULL, 10);
     size_t bytes = threads * pages * 4096 + HOLE;
@@ -47,21 +68,19 @@ int main(int argc, char **argv) {
     victim_ready();
     /* Behind the pages of the first thread. */
     char *hole = (char *)BASE + pages * 4096;
-    while (!over()) {
+    for (next(); !over(); next()) {
         if (!strcmp(argv[4], "holes")) {
             CHECK(munmap(hole, HOLE) == 0);
             CHECK(mmap(hole, 4096, PROT_READ, MAP_PRIVATE | MAP_FIXED_NOREPLACE, file, 0) == hole);
-            usleep(2000);
+            next();
             CHECK(munmap(hole, 4096) == 0);
             CHECK(mmap(hole, HOLE, rights, flags, -1, 0) == hole);
-            memset(hole, 1, HOLE);
         } else if (!strcmp(argv[4], "grows")) {
             CHECK(mremap((void *)BASE, bytes, bytes + TAIL, 0) == (void *)BASE);
             memset((char *)BASE + bytes, 1, TAIL);
-            usleep(2000);
+            next();
             CHECK(mremap((void *)BASE, bytes + TAIL, bytes, 0) == (void *)BASE);
         }
-        usleep(2000);
     }
     return 0;
 }

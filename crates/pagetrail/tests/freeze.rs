@@ -126,6 +126,105 @@ fn a_freeze_that_is_dropped_lets_the_target_write() {
     victim.finish();
 }
 
+/// Waits until each thread of a victim `holes` has made a step.
+fn all_go_on(victim: &Victim, threads: u64) {
+    let memory = Memory::of(victim.pid()).unwrap();
+    let firsts = (0..threads).map(|thread| {
+        let page = thread * PAGES + 16 * u64::from(thread > 0);
+        PageRange::new(BASE + page * page_size(), BASE + (page + 1) * page_size()).unwrap()
+    });
+    let firsts: Vec<_> = firsts.collect();
+    let steps = || {
+        let mut bytes = vec![0; firsts.len() * page_size() as usize];
+        memory.read(&firsts, &mut bytes).unwrap();
+        let pages = bytes.chunks(page_size() as usize);
+        let word = |page: &[u8]| u64::from_le_bytes(page[..8].try_into().unwrap());
+        pages.map(word).collect::<Vec<_>>()
+    };
+    let (before, deadline) = (steps(), Instant::now() + Duration::from_secs(60));
+    while steps()
+        .iter()
+        .zip(&before)
+        .any(|(now, before)| now < &(before + 2))
+    {
+        assert!(Instant::now() < deadline, "a thread waits for good");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The mappings of a victim `holes` at its addresses.
+fn mappings(victim: &Victim) -> String {
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", victim.pid())).unwrap();
+    let here = maps.lines().filter(|line| line.starts_with("10000"));
+    here.map(|line| format!("{line}\n")).collect()
+}
+
+/// Has the victim change its mapping, and waits until it has.
+fn change(victim: &Victim) {
+    let before = mappings(victim);
+    victim.signal(rustix::process::Signal::USR1);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while mappings(victim) == before {
+        assert!(Instant::now() < deadline, "it changes nothing");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A mapping that is changed while its pages are kept is given back all the same: nobody waits for
+/// good, all stays tracked, and what was kept is not reported as replaced.
+#[test]
+fn mappings_may_change_while_their_pages_are_kept() {
+    const THREADS: u64 = 4;
+    if working("freeze", &[PagemapScan]).is_empty() {
+        return;
+    }
+    for what in ["holes", "grows"] {
+        let arguments = [600, THREADS, PAGES].map(|n| n.to_string());
+        let [seconds, threads, pages] = arguments.each_ref().map(String::as_str);
+        let arguments = [seconds, threads, pages, what, "asked"];
+        let Some(victim) = Victim::start("holes", &arguments) else {
+            return;
+        };
+        let mut watch = watch(victim.pid());
+        let all = PageRange::new(BASE, BASE + (THREADS * PAGES + 16) * page_size()).unwrap();
+        for _ in 0..times(4, 100) {
+            // Until it is one mapping, all of it armed, of which the watch knows.
+            for _ in 0..2 {
+                watch.collect().unwrap().commit();
+            }
+            assert_eq!(mappings(&victim).lines().count(), 1);
+            watch.prepare_freeze().unwrap();
+            let held = watch.hold().unwrap();
+            collect_held(&mut watch, &*held);
+            let mut frozen = watch.freeze(&*held, &PageSet::from(all)).unwrap();
+            assert!(frozen.pages().page_count() > PAGES);
+            held.release();
+            change(&victim);
+            let held = watch.hold().unwrap();
+            frozen.thaw(&*held).unwrap();
+            held.release();
+            drop(frozen);
+            all_go_on(&victim, THREADS);
+            let round = watch.collect().unwrap();
+            let first = PageRange::new(BASE, BASE + PAGES * page_size()).unwrap();
+            assert!(
+                !round.remapped().intersects(first),
+                "{what}: not handed back"
+            );
+            let untracked = round.untracked().iter();
+            let mut here = untracked.filter(|untracked| {
+                untracked.region.inode == 0 && untracked.region.range.start() >> 40 == BASE >> 40
+            });
+            assert!(here.next().is_none(), "{what}: not tracked any more");
+            round.commit();
+            change(&victim);
+        }
+        drop(watch);
+        victim.is_clean(true);
+        victim.finish();
+    }
+}
+
 /// Faults may wait to be answered at any instant of a drop. Nothing comes after it that would wake
 /// those who wait: the watch stays, and is not asked.
 #[test]
@@ -140,20 +239,7 @@ fn a_drop_leaves_no_thread_waiting() {
         return;
     };
     let mut watch = watch(victim.pid());
-    let memory = Memory::of(victim.pid()).unwrap();
     let all = PageRange::new(BASE, BASE + (THREADS * PAGES + 16) * page_size()).unwrap();
-    let firsts = (0..THREADS).map(|thread| {
-        let page = thread * PAGES + 16 * u64::from(thread > 0);
-        PageRange::new(BASE + page * page_size(), BASE + (page + 1) * page_size()).unwrap()
-    });
-    let firsts: Vec<_> = firsts.collect();
-    let steps = || {
-        let mut bytes = vec![0; firsts.len() * page_size() as usize];
-        memory.read(&firsts, &mut bytes).unwrap();
-        let pages = bytes.chunks(page_size() as usize);
-        let word = |page: &[u8]| u64::from_le_bytes(page[..8].try_into().unwrap());
-        pages.map(word).collect::<Vec<_>>()
-    };
     for _ in 0..times(60, 1000) {
         watch.prepare_freeze().unwrap();
         let held = watch.hold().unwrap();
@@ -162,15 +248,7 @@ fn a_drop_leaves_no_thread_waiting() {
         assert!(frozen.pages().page_count() > 64);
         held.release();
         drop(frozen);
-        let (before, deadline) = (steps(), Instant::now() + Duration::from_secs(60));
-        while steps()
-            .iter()
-            .zip(&before)
-            .any(|(now, before)| now < &(before + 2))
-        {
-            assert!(Instant::now() < deadline, "a thread waits for good");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        all_go_on(&victim, THREADS);
     }
     drop(watch);
     victim.is_clean(true);
