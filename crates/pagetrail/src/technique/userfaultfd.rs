@@ -13,11 +13,11 @@
 //! thread that writes waits for the tracker, so it does not run while the tracker is stopped
 //! (SIGSTOP). Operations of the kernel on futexes in protected pages, those of priority-inheriting
 //! mutexes and `FUTEX_WAKE_OP`, fail with `EFAULT` (`fault_in_user_writeable` in
-//! kernel/futex/core.c does not wait). And the kernel does not wait in a thread that exits: on protected pages, the owner's
-//! death is not recorded in robust mutexes, and the word of `CLONE_CHILD_CLEARTID` is not cleared
-//! (`handle_userfault` in fs/userfaultfd.c fails for tasks that exit; `futex_exit_release` and
-//! `mm_release` ignore that). The thread may change its list of robust mutexes at any time, so no
-//! page can be left unprotected for them beforehand.
+//! kernel/futex/core.c does not wait). And the kernel does not wait in a thread that exits: on
+//! protected pages, the owner's death is not recorded in robust mutexes, and the word of
+//! `CLONE_CHILD_CLEARTID` is not cleared (`handle_userfault` in fs/userfaultfd.c fails for tasks
+//! that exit; `futex_exit_release` and `mm_release` ignore that). The thread may change its list of
+//! robust mutexes at any time, so no page can be left unprotected for them beforehand.
 //!
 //! The handler thread allocates nothing and writes to no memory but its stack, the log and its
 //! state, which lie in mappings of their own: a process can track its own heap.
