@@ -9,7 +9,7 @@ mod support;
 
 use common::PAGE;
 use pagetrail::{Choice, Memory, PageRange, Technique};
-use pagetrail_checkpoint::storage::InMemory;
+use pagetrail_checkpoint::storage::{Fault, Faulty, InMemory};
 use pagetrail_checkpoint::{Mode, ProcessCheckpointer, ProcessOptions, Store, WriterOptions};
 use rustix::process::Signal;
 use std::fs::File;
@@ -180,5 +180,52 @@ fn images_that_trust_own_writes_say_so() {
         assert!(manifest.parent.is_some());
     }
     victim.is_clean(true);
+    victim.finish();
+}
+
+/// Whichever step fails of the second checkpoint, the third does not have the pages that have gone
+/// since the first.
+#[test]
+fn pages_that_go_before_a_checkpoint_fails_are_not_in_the_next() {
+    let Some((file, victim, range)) = start(&[]) else {
+        return;
+    };
+    let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    let page = PageRange::new(range.start() + 5 * PAGE, range.start() + 6 * PAGE).unwrap();
+    let mut failed = 0;
+    at_rest(&victim);
+    for step in 1.. {
+        let faulty = Faulty::new(InMemory::new(), step, Fault::Once);
+        let Ok(store) = Store::create_on(Arc::new(faulty)) else {
+            continue;
+        };
+        let Ok(mut writer) = store.writer(WriterOptions::default()) else {
+            continue;
+        };
+        let options = ProcessOptions::default();
+        let mut process = ProcessCheckpointer::attach(victim.pid(), options).unwrap();
+        file.as_file()
+            .write_all_at(&[9; PAGE as usize], 5 * PAGE)
+            .unwrap();
+        if process.checkpoint(&mut writer).is_err() {
+            continue;
+        }
+        rustix::fs::fallocate(file.as_file(), flags, 5 * PAGE, PAGE).unwrap();
+        // Something to be stored, so that there is a pack.
+        file.as_file()
+            .write_all_at(&step.to_le_bytes(), 7 * PAGE)
+            .unwrap();
+        let outcome = process.checkpoint(&mut writer);
+        if outcome.is_ok() {
+            break;
+        }
+        failed += 1;
+        let number = process.checkpoint(&mut writer).unwrap().number;
+        let mut then = [1; PAGE as usize];
+        store.image(number).unwrap().read(page, &mut then).unwrap();
+        assert!(then == [0; PAGE as usize], "step {step}");
+    }
+    assert!(failed >= 2, "{failed} steps failed");
+    victim.signal(Signal::CONT);
     victim.finish();
 }

@@ -2,7 +2,7 @@
 //! their way through pipes and sockets within it.
 
 use super::wire::{Decoded, Decoder, Encoder, Malformed};
-use pagetrail::PageRange;
+use pagetrail::{PageRange, PageSet};
 
 /// Kernel objects with contents, each of which only this process is known to have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,6 +46,11 @@ impl SharedMemory {
     /// Whether pages of an image are of such memory.
     pub(crate) fn has(range: PageRange) -> bool {
         (Self::FIRST..Self::END).contains(&range.start())
+    }
+
+    /// Where images have pages of such memory.
+    pub(crate) fn everywhere() -> PageSet {
+        PageRange::new(Self::FIRST, Self::END).into_iter().collect()
     }
 
     /// The addresses of its pages in the image.

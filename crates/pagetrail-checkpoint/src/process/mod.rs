@@ -32,7 +32,9 @@ pub(crate) mod transfer;
 
 use crate::error::{Error, Result};
 use crate::format::manifest::{Manifest, Process, Thread};
+use crate::format::objects::SharedMemory;
 use crate::format::state::ProcessState;
+use crate::hash::Hash;
 use crate::store::writer::Writer;
 use describe::Identity;
 use layout::Layout;
@@ -110,8 +112,9 @@ pub struct ProcessCheckpointer {
     identity: Identity,
     layout: Layout,
     pending: Pending,
-    /// What the last checkpoint has of memory that is read again at each instant.
-    rechecked: Rechecked,
+    /// What a checkpoint has of memory that is read again at each instant, and that checkpoint's id;
+    /// `None` after one that failed.
+    rechecked: Option<(Hash, Rechecked)>,
     /// The process has another program than the last checkpoint.
     replaced: bool,
     /// Shared memory that no mapping shows, as of the last look.
@@ -200,7 +203,7 @@ impl ProcessCheckpointer {
             options,
             layout: Layout::new(pid),
             pending: Pending::new(options.report_again),
-            rechecked: Rechecked::default(),
+            rechecked: None,
             replaced: false,
             apart: Apart::default(),
         }
@@ -298,7 +301,7 @@ impl ProcessCheckpointer {
         mappings.sort_by_key(|mapping| mapping.range);
         let (parts, left_out) = (self.pending.parts(), self.layout.left_out());
         let (manifest, rechecked) = transfer.publish(&parts, &left_out, process, mappings)?;
-        self.rechecked = rechecked;
+        self.rechecked = Some((manifest.id, rechecked));
         Ok(Some(manifest))
     }
 
@@ -306,8 +309,13 @@ impl ProcessCheckpointer {
     fn begin<'writer>(&mut self, writer: &'writer mut Writer) -> Result<Transfer<'writer>> {
         let draft = writer.draft(page_size() as u32);
         // What a checkpoint has seen that fails the store does not have.
-        let rechecked = std::mem::take(&mut self.rechecked);
-        let mut transfer = Transfer::new(draft, rechecked, self.options.buffer_bytes);
+        let rechecked = self.rechecked.take();
+        let parent = draft.parent_id();
+        let rechecked = rechecked.filter(|(of, _)| Some(*of) == parent);
+        let is_known = rechecked.is_some() || draft.is_base();
+        let rechecked = rechecked.map(|(_, rechecked)| rechecked);
+        let buffer_bytes = self.options.buffer_bytes;
+        let mut transfer = Transfer::new(draft, rechecked.unwrap_or_default(), buffer_bytes);
         if transfer.is_base() {
             self.layout = Layout::new(self.pid());
             self.pending.clear();
@@ -319,6 +327,12 @@ impl ProcessCheckpointer {
         }
         self.pending.retain(self.layout.addresses());
         transfer.remap(self.pending.remapped());
+        if !is_known {
+            // The parent may have pages there that are gone by now, and nobody reports these. What
+            // is there is found differing, and is taken.
+            transfer.void(&self.shared());
+            transfer.void(&SharedMemory::everywhere());
+        }
         Ok(transfer)
     }
 

@@ -306,6 +306,12 @@ impl Draft<'_> {
         !self.over
     }
 
+    /// The id of the checkpoint that it builds on.
+    pub(crate) fn parent_id(&self) -> Option<Hash> {
+        let head = self.writer.head.as_ref().filter(|_| self.over);
+        head.map(|head| head.parent.id)
+    }
+
     /// Says that the older checkpoints know nothing about these addresses: another mapping has come
     /// there.
     pub fn forget(&mut self, ranges: &PageSet) {
